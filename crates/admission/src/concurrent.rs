@@ -9,9 +9,9 @@ use crate::limiter::KeyHasher;
 use crate::table::TableAccount;
 
 /// Number of parts of the table, each with its own lock.
-const PARTS: usize = 64;
+const SHARDS: usize = 64;
 /// Bytes of a key with its count, including one control byte of the map.
-const PLACE_BYTES: usize = size_of::<(u64, u32)>() + 1;
+const ENTRY_BYTES: usize = size_of::<(u64, u32)>() + 1;
 
 /// Concurrency limit, shared by all cores. Only keys in use are stored, so memory follows their number.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct ConcurrencyLimiter {
     max: AtomicU32,
     /// Maximum keys of each part.
     keys_max: usize,
-    parts: Box<[Mutex<CountedKeys>]>,
+    shards: Box<[Mutex<CountedKeys>]>,
     secret: RandomState,
     account: ConcurrencyAccount,
     /// Number of refused requests, including those that a dry run would have refused.
@@ -30,14 +30,14 @@ pub struct ConcurrencyLimiter {
 
 /// A place under the limit; dropping it releases the place.
 #[derive(Debug)]
-pub struct ConcurrencyPlace {
+pub struct ConcurrencyPermit {
     limiter: Arc<ConcurrencyLimiter>,
     key: u64,
 }
 
 /// Error: the key has reached its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
+pub struct LimitReached;
 
 /// Keys of one part.
 #[derive(Debug, Default)]
@@ -63,8 +63,8 @@ impl ConcurrencyLimiter {
         ConcurrencyLimiter {
             max: AtomicU32::new(max),
             // Extra room, because keys are not distributed evenly.
-            keys_max: (keys_max + keys_max / 4).div_ceil(PARTS),
-            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            keys_max: (keys_max + keys_max / 4).div_ceil(SHARDS),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             secret: RandomState::new(),
             account: ConcurrencyAccount(account),
             refused: AtomicU64::new(0),
@@ -94,14 +94,18 @@ impl ConcurrencyLimiter {
     ///
     /// # Errors
     /// [`TooMany`]; the refusal is counted.
-    pub fn enter(self: &Arc<Self>, key: u64, is_dry: bool) -> Result<Option<ConcurrencyPlace>, TooMany> {
+    pub fn acquire(
+        self: &Arc<Self>,
+        key: u64,
+        is_dry: bool,
+    ) -> Result<Option<ConcurrencyPermit>, LimitReached> {
         let max = self.max();
-        let mut part = self.part(key);
+        let mut part = self.shard(key);
         if let Some(count) = part.counts.get_mut(&key) {
             if *count >= max {
                 self.refused.fetch_add(1, Ordering::Relaxed);
                 if !is_dry {
-                    return Err(TooMany);
+                    return Err(LimitReached);
                 }
             }
             *count += 1;
@@ -114,7 +118,7 @@ impl ConcurrencyLimiter {
             let bytes = part.bytes_now().max(part.bytes);
             self.account(&mut part, bytes);
         }
-        Ok(Some(ConcurrencyPlace { limiter: self.clone(), key }))
+        Ok(Some(ConcurrencyPermit { limiter: self.clone(), key }))
     }
 
     /// Whether a key has reached its limit.
@@ -126,17 +130,17 @@ impl ConcurrencyLimiter {
     /// Returns the number of places that a key uses.
     #[must_use]
     pub fn count(&self, key: u64) -> u32 {
-        self.part(key).counts.get(&key).copied().unwrap_or(0)
+        self.shard(key).counts.get(&key).copied().unwrap_or(0)
     }
 
     /// Returns the bytes of the table.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.parts.iter().map(|part| lock(part).bytes).sum()
+        self.shards.iter().map(|part| lock(part).bytes).sum()
     }
 
-    fn part(&self, key: u64) -> MutexGuard<'_, CountedKeys> {
-        lock(&self.parts[(key >> 58) as usize])
+    fn shard(&self, key: u64) -> MutexGuard<'_, CountedKeys> {
+        lock(&self.shards[(key >> 58) as usize])
     }
 
     fn account(&self, part: &mut CountedKeys, bytes: usize) {
@@ -155,13 +159,13 @@ fn lock(part: &Mutex<CountedKeys>) -> MutexGuard<'_, CountedKeys> {
 impl CountedKeys {
     /// Returns the memory of the map, which keeps an eighth of its slots free.
     fn bytes_now(&self) -> usize {
-        (self.counts.capacity() + self.counts.capacity() / 7) * PLACE_BYTES
+        (self.counts.capacity() + self.counts.capacity() / 7) * ENTRY_BYTES
     }
 }
 
-impl Drop for ConcurrencyPlace {
+impl Drop for ConcurrencyPermit {
     fn drop(&mut self) {
-        let mut part = self.limiter.part(self.key);
+        let mut part = self.limiter.shard(self.key);
         let Some(count) = part.counts.get_mut(&self.key) else { return };
         *count -= 1;
         if *count > 0 {
@@ -170,7 +174,7 @@ impl Drop for ConcurrencyPlace {
         part.counts.remove(&self.key);
         // Releases memory after a peak.
         let len = part.counts.len();
-        if part.bytes > 128 * PLACE_BYTES && len * PLACE_BYTES < part.bytes / 8 {
+        if part.bytes > 128 * ENTRY_BYTES && len * ENTRY_BYTES < part.bytes / 8 {
             part.counts.shrink_to(len * 2);
             let bytes = part.bytes_now();
             self.limiter.account(&mut part, bytes);
@@ -202,16 +206,16 @@ mod tests {
     #[test]
     fn a_key_has_so_many_and_places_come_back() {
         let (limiter, _) = limiter(2, 1_000);
-        let places: Vec<_> = (0..2).map(|_| limiter.enter(7, false).unwrap()).collect();
-        assert_eq!(limiter.enter(7, false).unwrap_err(), TooMany);
-        assert!(limiter.enter(8, false).is_ok());
+        let places: Vec<_> = (0..2).map(|_| limiter.acquire(7, false).unwrap()).collect();
+        assert_eq!(limiter.acquire(7, false).unwrap_err(), LimitReached);
+        assert!(limiter.acquire(8, false).is_ok());
         assert_eq!((limiter.count(7), limiter.count(8)), (2, 0));
         // A dry run counts refusals but does not refuse.
-        let dry = limiter.enter(7, true).unwrap();
+        let dry = limiter.acquire(7, true).unwrap();
         assert_eq!((limiter.count(7), limiter.refused.load(Ordering::Relaxed)), (3, 2));
         drop((places, dry));
         assert_eq!(limiter.count(7), 0);
-        assert!(limiter.enter(7, false).is_ok());
+        assert!(limiter.acquire(7, false).is_ok());
     }
 
     #[test]
@@ -224,7 +228,7 @@ mod tests {
                 scope.spawn(|| {
                     let mut places = Vec::new();
                     for round in 0..10_000 {
-                        match limiter.enter(5, false) {
+                        match limiter.acquire(5, false) {
                             Ok(place) => {
                                 most.fetch_max(
                                     under_way.fetch_add(1, Ordering::SeqCst) + 1,
@@ -232,7 +236,7 @@ mod tests {
                                 );
                                 places.push(place);
                             }
-                            Err(TooMany) => {
+                            Err(LimitReached) => {
                                 under_way.fetch_sub(places.len() as u32, Ordering::SeqCst);
                                 places.clear();
                             }
@@ -254,11 +258,11 @@ mod tests {
     fn a_hundred_thousand_keys_are_cheap_and_a_million_cost_no_more() {
         let (limiter, held) = limiter(10, 100_000);
         let key = |key: u64| RandomState::hash_one(&limiter.secret, key);
-        let places: Vec<_> = (0..100_000).map(|at| limiter.enter(key(at), false).unwrap()).collect();
+        let places: Vec<_> = (0..100_000).map(|at| limiter.acquire(key(at), false).unwrap()).collect();
         assert_eq!(limiter.uncounted.load(Ordering::Relaxed), 0);
         assert!(limiter.bytes() < 16 << 20, "{}", limiter.bytes());
         assert_eq!(held.load(Ordering::Relaxed), limiter.bytes() as i64);
-        let more: Vec<_> = (100_000..1_100_000).map(|at| limiter.enter(key(at), false).unwrap()).collect();
+        let more: Vec<_> = (100_000..1_100_000).map(|at| limiter.acquire(key(at), false).unwrap()).collect();
         assert!(limiter.bytes() < 16 << 20, "{}", limiter.bytes());
         assert!(limiter.uncounted.load(Ordering::Relaxed) > 900_000);
         drop((places, more));

@@ -62,7 +62,7 @@ impl OriginPattern {
 
 impl CorsRules {
     /// Response fields whose values are replaced by those of the rules.
-    pub const REPLACED: [&'static str; 3] =
+    pub const REPLACED_FIELDS: [&'static str; 3] =
         ["access-control-allow-origin", "access-control-allow-credentials", "access-control-expose-headers"];
 
     fn allows(&self, origin: &[u8]) -> bool {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     fn text(fields: &Fields) -> String {
-        String::from_utf8(fields.wire().to_vec()).unwrap().replace("\r\n", "|")
+        String::from_utf8(fields.as_bytes().to_vec()).unwrap().replace("\r\n", "|")
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::quota::Quota;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitState {
     /// Number of requests that would pass immediately.
-    pub left: u64,
+    pub remaining: u64,
     /// Time until one more request passes, in nanoseconds.
     pub next_ns: u64,
 }
@@ -28,7 +28,7 @@ pub fn policy_item(name: &str, quota: &Quota) -> String {
 #[must_use]
 pub fn state_item(name: &str, state: LimitState) -> String {
     let mut item = quoted(name);
-    let _ = write!(item, ";r={};t={}", state.left, seconds(state.next_ns));
+    let _ = write!(item, ";r={};t={}", state.remaining, seconds(state.next_ns));
     item
 }
 
@@ -65,7 +65,7 @@ mod tests {
             policy_item("a\"\\b", &Quota::new(10, Duration::from_secs(1), 5)),
             "\"a\\\"\\\\b\";q=6;w=1"
         );
-        let state = LimitState { left: 3, next_ns: 1_000_000_001 };
+        let state = LimitState { remaining: 3, next_ns: 1_000_000_001 };
         assert_eq!(state_item("client", state), "\"client\";r=3;t=2");
     }
 }

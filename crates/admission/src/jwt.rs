@@ -16,7 +16,7 @@ pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Maximum keys used of a set.
 const KEYS_MAX: usize = 100;
 /// Maximum keys tried for one token.
-const TRIED_MAX: usize = 4;
+const KEYS_TRIED_MAX: usize = 4;
 /// Minimum length of an HMAC secret in bytes (RFC 7518 section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
 
@@ -119,7 +119,7 @@ impl JwtKeys {
         validation.validate_exp = false;
         validation.validate_aud = false;
         let mut tried = 0;
-        for key in self.0.iter().filter(fits).take(TRIED_MAX) {
+        for key in self.0.iter().filter(fits).take(KEYS_TRIED_MAX) {
             tried += 1;
             if let Ok(data) = jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &validation) {
                 return rules.check(data.claims, now_s);
@@ -249,10 +249,10 @@ impl VerifiedToken {
     pub fn text(&self, name: &str) -> Option<String> {
         match self.claim(name)? {
             Value::Array(all) => {
-                let item = |value: &Value| plain(value).filter(|text| !text.contains(','));
+                let item = |value: &Value| scalar_text(value).filter(|text| !text.contains(','));
                 all.iter().map(item).collect::<Option<Vec<_>>>().map(|all| all.join(","))
             }
-            one => plain(one),
+            one => scalar_text(one),
         }
     }
 
@@ -262,9 +262,9 @@ impl VerifiedToken {
         let is_value = |text: &str| values.iter().any(|value| value == text);
         match self.claim(name) {
             None => false,
-            Some(Value::Array(all)) => all.iter().filter_map(plain).any(|text| is_value(&text)),
+            Some(Value::Array(all)) => all.iter().filter_map(scalar_text).any(|text| is_value(&text)),
             Some(Value::String(scopes)) if matches!(name, "scope" | "scp") => scopes.split(' ').any(is_value),
-            Some(one) => plain(one).is_some_and(|text| is_value(&text)),
+            Some(one) => scalar_text(one).is_some_and(|text| is_value(&text)),
         }
     }
 
@@ -276,7 +276,7 @@ impl VerifiedToken {
 }
 
 /// Returns a scalar claim as text.
-fn plain(value: &Value) -> Option<String> {
+fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),

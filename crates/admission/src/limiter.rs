@@ -42,7 +42,7 @@ pub struct LimitCounters {
     /// Delayed requests.
     pub delayed: AtomicU64,
     /// Keys evicted for lack of room before their buckets were full; each is treated as new.
-    pub forgotten: AtomicU64,
+    pub evicted: AtomicU64,
 }
 
 /// A rate limit, shared by all cores.
@@ -56,7 +56,7 @@ pub struct Limiter {
     unreported: Option<UnreportedKeys>,
     /// Slots given back while later slots of the same key are in use: the key, and its state after the slot.
     /// At most `delayed_max` entries. Locked within a change of the table.
-    freed: Mutex<BTreeSet<(u64, u64)>>,
+    returned_slots: Mutex<BTreeSet<(u64, u64)>>,
     /// Counters of the limit.
     pub counters: LimitCounters,
 }
@@ -82,7 +82,7 @@ pub enum LimitVerdict {
         /// Delay in nanoseconds.
         wait_ns: u64,
         /// Place of the delayed request.
-        place: DelayPlace,
+        permit: DelayPermit,
     },
     /// The request is refused.
     Refuse {
@@ -94,7 +94,7 @@ pub enum LimitVerdict {
 /// A delayed request and its time slot. Dropping it, because the client has left, releases the place and
 /// gives the slot back to the key. [`DelayPlace::take`] uses the slot.
 #[derive(Debug)]
-pub struct DelayPlace {
+pub struct DelayPermit {
     limiter: Arc<Limiter>,
     key: LimitKey,
     /// State of the key after the slot.
@@ -146,7 +146,7 @@ impl Limiter {
             secret: RandomState::new(),
             delayed: AtomicU32::new(0),
             unreported: None,
-            freed: Mutex::default(),
+            returned_slots: Mutex::default(),
             counters: LimitCounters::default(),
         }
     }
@@ -154,7 +154,7 @@ impl Limiter {
     /// Creates a limit that several servers share. `scope` identifies the limit and must be equal on all of
     /// them.
     #[must_use]
-    pub fn shared(options: LimiterOptions, account: TableAccount, scope: &[u8]) -> Limiter {
+    pub fn new_shared(options: LimiterOptions, account: TableAccount, scope: &[u8]) -> Limiter {
         let unreported = Some(UnreportedKeys::new(scope, options.keys_max, account.clone()));
         Limiter { unreported, ..Limiter::new(options, account) }
     }
@@ -167,7 +167,7 @@ impl Limiter {
 
     /// Sets the state of a key from the total spending of all servers: at `now_ns` its bucket is full in
     /// `ahead_ns`. Limited to the amount that [`SERVERS_MAX`] servers could have spent at once.
-    pub fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
+    pub fn set_total(&self, key: u64, now_ns: u64, ahead_ns: u64) {
         let Some(unreported) = &self.unreported else { return };
         let of_one_ns = self.options.quota.window_ns().saturating_add(self.options.delay_ns_max());
         let ahead_ns = ahead_ns.min(of_one_ns.saturating_mul(SERVERS_MAX));
@@ -177,7 +177,7 @@ impl Limiter {
     }
 
     /// Records a change of a key's state from `before_ns`, for the other servers.
-    fn note(&self, key: LimitKey, before_ns: u64, after_ns: u64) {
+    fn record_change(&self, key: LimitKey, before_ns: u64, after_ns: u64) {
         if let Some(unreported) = self.unreported.as_ref().filter(|_| before_ns != after_ns) {
             unreported.add(key, before_ns, after_ns);
         }
@@ -206,20 +206,20 @@ impl Limiter {
             let full_at_ns = before_ns;
             let changed = match options.quota.decide(full_at_ns, now_ns, delay_ns_max) {
                 Decision::Admit { full_at_ns, wait_ns: 0 } => (full_at_ns, LimitVerdict::Pass { full_at_ns }),
-                decision => match self.wait(key, now_ns, full_at_ns, decision) {
+                decision => match self.find_slot(key, now_ns, full_at_ns, decision) {
                     Ok((wait_ns, place)) => {
-                        (full_at_ns.max(place.full_at_ns), LimitVerdict::Delay { wait_ns, place })
+                        (full_at_ns.max(place.full_at_ns), LimitVerdict::Delay { wait_ns, permit: place })
                     }
                     Err(retry_ns) => (full_at_ns, LimitVerdict::Refuse { retry_ns }),
                 },
             };
             if changed.0 != before_ns {
-                self.note(key, before_ns.max(now_ns), changed.0);
+                self.record_change(key, before_ns.max(now_ns), changed.0);
             }
             changed
         });
-        if updated.has_forgotten {
-            counters.forgotten.fetch_add(1, Ordering::Relaxed);
+        if updated.has_evicted {
+            counters.evicted.fetch_add(1, Ordering::Relaxed);
         }
         match updated.result {
             LimitVerdict::Pass { .. } => {}
@@ -234,7 +234,7 @@ impl Limiter {
         let key = key.into();
         self.table.update(key.local, now_ns, |full_at_ns| {
             let after_ns = self.options.quota.refund(full_at_ns);
-            self.note(key, full_at_ns, after_ns);
+            self.record_change(key, full_at_ns, after_ns);
             (after_ns, ())
         });
     }
@@ -242,9 +242,9 @@ impl Limiter {
     /// Returns the number of further requests that the key may send at once, and the time in nanoseconds
     /// until there is room for one more.
     #[must_use]
-    pub fn left(&self, full_at_ns: u64, now_ns: u64) -> (u64, u64) {
+    pub fn remaining(&self, full_at_ns: u64, now_ns: u64) -> (u64, u64) {
         let quota = &self.options.quota;
-        (quota.left(full_at_ns, now_ns), quota.next_ns(full_at_ns, now_ns))
+        (quota.remaining(full_at_ns, now_ns), quota.next_ns(full_at_ns, now_ns))
     }
 
     /// Returns the bytes of the table.
@@ -255,13 +255,13 @@ impl Limiter {
 
     /// Finds a slot for a request that cannot pass immediately: one that was given back, or the one of
     /// `decision`. Returns the wait, or as the error the time after which the request would be admitted.
-    fn wait(
+    fn find_slot(
         self: &Arc<Self>,
         key: LimitKey,
         now_ns: u64,
         full_at_ns: u64,
         decision: Decision,
-    ) -> Result<(u64, DelayPlace), u64> {
+    ) -> Result<(u64, DelayPermit), u64> {
         let last = match decision {
             Decision::Admit { full_at_ns, wait_ns } => Ok((full_at_ns, wait_ns)),
             Decision::Refuse { retry_ns } => Err(retry_ns),
@@ -269,7 +269,7 @@ impl Limiter {
         if self.options.delay_max.is_zero() {
             last?;
         }
-        let mut freed = self.freed();
+        let mut freed = self.returned_slots();
         // Slots in the past are of no use.
         let first_ns = now_ns.saturating_add(self.options.quota.window_ns());
         let freed_ns = freed
@@ -280,26 +280,26 @@ impl Limiter {
             Some(after_ns) => (after_ns, after_ns - first_ns),
             None => last?,
         };
-        let place = self.place(key, after_ns, now_ns).ok_or(wait_ns)?;
+        let place = self.new_permit(key, after_ns, now_ns).ok_or(wait_ns)?;
         freed.remove(&(key.local, after_ns));
         Ok((wait_ns, place))
     }
 
-    fn place(self: &Arc<Self>, key: LimitKey, full_at_ns: u64, since_ns: u64) -> Option<DelayPlace> {
+    fn new_permit(self: &Arc<Self>, key: LimitKey, full_at_ns: u64, since_ns: u64) -> Option<DelayPermit> {
         let max = self.options.delayed_max;
         let more = |taken: u32| (taken < max).then_some(taken + 1);
         self.delayed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(DelayPlace { limiter: self.clone(), key, full_at_ns, since_ns, is_taken: false })
+        Some(DelayPermit { limiter: self.clone(), key, full_at_ns, since_ns, is_taken: false })
     }
 
     /// Gives back the slot of a delayed request. Later slots in use are kept, so the key's state returns to
     /// the last slot in use, and an earlier slot is stored for later requests.
-    fn give_back(&self, place: &DelayPlace) {
+    fn return_slot(&self, place: &DelayPermit) {
         let (key, quota) = (place.key, &self.options.quota);
         // An evicted key has nothing to give back, whatever the time.
         self.table.update(key.local, 0, |mut full_at_ns| {
             let before_ns = full_at_ns;
-            let mut freed = self.freed();
+            let mut freed = self.returned_slots();
             if full_at_ns == place.full_at_ns {
                 full_at_ns = quota.refund(full_at_ns);
                 while freed.remove(&(key.local, full_at_ns)) {
@@ -315,33 +315,33 @@ impl Limiter {
                     freed.insert((key.local, place.full_at_ns));
                 }
             }
-            self.note(key, before_ns, full_at_ns);
+            self.record_change(key, before_ns, full_at_ns);
             (full_at_ns, ())
         });
     }
 
-    fn freed(&self) -> MutexGuard<'_, BTreeSet<(u64, u64)>> {
-        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn returned_slots(&self) -> MutexGuard<'_, BTreeSet<(u64, u64)>> {
+        self.returned_slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl DelayPlace {
+impl DelayPermit {
     /// Uses the slot, because the request is served, and releases the place.
-    pub fn take(mut self) {
+    pub fn use_slot(mut self) {
         self.is_taken = true;
     }
 
     /// Whether the place belongs to this limit.
     #[must_use]
-    pub fn is_of(&self, limiter: &Arc<Limiter>) -> bool {
+    pub fn belongs_to(&self, limiter: &Arc<Limiter>) -> bool {
         Arc::ptr_eq(&self.limiter, limiter)
     }
 }
 
-impl Drop for DelayPlace {
+impl Drop for DelayPermit {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.limiter.give_back(self);
+            self.limiter.return_slot(self);
         }
         self.limiter.delayed.fetch_sub(1, Ordering::Relaxed);
     }

@@ -19,7 +19,7 @@ const LINE_BYTES_MAX: usize = 1024;
 pub struct PasswordFile {
     users: HashMap<Vec<u8>, String>,
     /// Hash against which the passwords of unknown users are verified, so that timing does not reveal them.
-    any: Option<String>,
+    dummy_hash: Option<String>,
 }
 
 /// A hash to verify a password against.
@@ -56,7 +56,7 @@ impl PasswordFile {
             if file.users.len() > USERS_MAX {
                 return Err(failed("there are more than 100000 users"));
             }
-            file.any.get_or_insert_with(|| hash.to_owned());
+            file.dummy_hash.get_or_insert_with(|| hash.to_owned());
         }
         Ok(file)
     }
@@ -78,7 +78,7 @@ impl PasswordFile {
     #[must_use]
     pub fn check(&self, user: &[u8]) -> Option<PasswordCheck> {
         let known = self.users.get(user);
-        let hash = known.or(self.any.as_ref())?.clone();
+        let hash = known.or(self.dummy_hash.as_ref())?.clone();
         Some(PasswordCheck { hash, is_known: known.is_some() })
     }
 }

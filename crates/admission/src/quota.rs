@@ -68,7 +68,7 @@ impl Quota {
 
     /// Returns the number of further requests admitted at once.
     #[must_use]
-    pub fn left(&self, full_at_ns: u64, now_ns: u64) -> u64 {
+    pub fn remaining(&self, full_at_ns: u64, now_ns: u64) -> u64 {
         self.window_ns().saturating_sub(full_at_ns.saturating_sub(now_ns)) / self.interval_ns
     }
 
@@ -150,7 +150,7 @@ mod tests {
         }
         assert_eq!(waits_ms, [0, 0, 100, 200]);
         assert_eq!(
-            (quota.left(full_at_ns, SECOND_NS), quota.next_ns(full_at_ns, SECOND_NS) / 1_000_000),
+            (quota.remaining(full_at_ns, SECOND_NS), quota.next_ns(full_at_ns, SECOND_NS) / 1_000_000),
             (0, 300)
         );
     }
@@ -160,19 +160,19 @@ mod tests {
         let quota = Quota::new(10, Duration::from_secs(1), 9);
         assert_eq!((quota.size(), quota.window_ns()), (10, SECOND_NS));
         let (mut full_at_ns, now_ns) = (0, 7 * SECOND_NS);
-        assert_eq!((quota.left(0, now_ns), quota.next_ns(0, now_ns)), (10, 0));
+        assert_eq!((quota.remaining(0, now_ns), quota.next_ns(0, now_ns)), (10, 0));
         for left in (0..10).rev() {
             let Decision::Admit { full_at_ns: after_ns, wait_ns: 0 } = quota.decide(full_at_ns, now_ns, 0)
             else {
                 panic!("refused with {left} left");
             };
             full_at_ns = after_ns;
-            assert_eq!(quota.left(full_at_ns, now_ns), left);
+            assert_eq!(quota.remaining(full_at_ns, now_ns), left);
             assert_eq!(quota.next_ns(full_at_ns, now_ns), SECOND_NS / 10);
         }
         assert_eq!(quota.decide(full_at_ns, now_ns, 0), Decision::Refuse { retry_ns: SECOND_NS / 10 });
         assert_eq!(quota.next_ns(full_at_ns, now_ns + SECOND_NS / 25), SECOND_NS / 10 - SECOND_NS / 25);
-        assert_eq!(quota.left(quota.refund(full_at_ns), now_ns), 1);
+        assert_eq!(quota.remaining(quota.refund(full_at_ns), now_ns), 1);
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
             for (full_at_ns, now_ns) in [(0, 0), (u64::MAX, 0), (0, u64::MAX), (u64::MAX, u64::MAX)] {
                 let _ = quota.decide(full_at_ns, now_ns, u64::MAX);
                 let _ = quota.decide(full_at_ns, now_ns, 0);
-                let _ = (quota.left(full_at_ns, now_ns), quota.next_ns(full_at_ns, now_ns));
+                let _ = (quota.remaining(full_at_ns, now_ns), quota.next_ns(full_at_ns, now_ns));
                 let _ = (quota.refund(full_at_ns), quota.size());
             }
         }

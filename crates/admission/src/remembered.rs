@@ -7,57 +7,57 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::table::TableAccount;
 
 /// Digest that identifies a result.
-pub type RememberedKey = [u8; 32];
+pub type ExpiringCacheKey = [u8; 32];
 
 /// Overhead of an entry in bytes: the key twice, and its slots in the tables.
 const ENTRY_BYTES: usize = 128;
 
 /// Results that are kept until they expire. Without room, the oldest are evicted.
-pub struct Remembered<V> {
-    state: Mutex<RememberedState<V>>,
+pub struct ExpiringCache<V> {
+    state: Mutex<ExpiringCacheState<V>>,
     entries_max: usize,
     bytes_max: usize,
     account: TableAccount,
 }
 
-struct RememberedState<V> {
-    entries: HashMap<RememberedKey, RememberedEntry<V>>,
+struct ExpiringCacheState<V> {
+    entries: HashMap<ExpiringCacheKey, ExpiringCacheEntry<V>>,
     /// Keys in order of insertion.
-    order: VecDeque<RememberedKey>,
+    order: VecDeque<ExpiringCacheKey>,
     bytes: usize,
 }
 
-struct RememberedEntry<V> {
+struct ExpiringCacheEntry<V> {
     value: V,
     bytes: usize,
     until_ms: u64,
 }
 
-impl<V: Clone> Remembered<V> {
+impl<V: Clone> ExpiringCache<V> {
     /// Creates an empty cache with these limits. `account` is called on each change of the bytes held.
     #[must_use]
-    pub fn new(entries_max: usize, bytes_max: usize, account: TableAccount) -> Remembered<V> {
-        let state = RememberedState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
-        Remembered { state: Mutex::new(state), entries_max, bytes_max, account }
+    pub fn new(entries_max: usize, bytes_max: usize, account: TableAccount) -> ExpiringCache<V> {
+        let state = ExpiringCacheState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
+        ExpiringCache { state: Mutex::new(state), entries_max, bytes_max, account }
     }
 
     /// Returns the value of a key unless it has expired.
     #[must_use]
-    pub fn find(&self, key: &RememberedKey, now_ms: u64) -> Option<V> {
+    pub fn find(&self, key: &ExpiringCacheKey, now_ms: u64) -> Option<V> {
         let state = self.lock();
         let entry = state.entries.get(key).filter(|entry| entry.until_ms > now_ms)?;
         Some(entry.value.clone())
     }
 
     /// Stores a value of this size until `until_ms`, replacing that of the key.
-    pub fn insert(&self, key: RememberedKey, value: V, bytes: usize, until_ms: u64) {
+    pub fn insert(&self, key: ExpiringCacheKey, value: V, bytes: usize, until_ms: u64) {
         let bytes = bytes + ENTRY_BYTES;
         if bytes > self.bytes_max {
             return;
         }
         let mut state = self.lock();
         let before = state.bytes;
-        match state.entries.insert(key, RememberedEntry { value, bytes, until_ms }) {
+        match state.entries.insert(key, ExpiringCacheEntry { value, bytes, until_ms }) {
             Some(old) => state.bytes -= old.bytes,
             None => state.order.push_back(key),
         }
@@ -75,7 +75,7 @@ impl<V: Clone> Remembered<V> {
     pub fn clear(&self) {
         let mut state = self.lock();
         (self.account)(state.bytes as u64, 0);
-        *state = RememberedState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
+        *state = ExpiringCacheState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
     }
 
     /// Returns the bytes held.
@@ -84,18 +84,18 @@ impl<V: Clone> Remembered<V> {
         self.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, RememberedState<V>> {
+    fn lock(&self) -> MutexGuard<'_, ExpiringCacheState<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V> fmt::Debug for Remembered<V> {
+impl<V> fmt::Debug for ExpiringCache<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remembered").field("entries_max", &self.entries_max).finish_non_exhaustive()
     }
 }
 
-impl<V> Drop for Remembered<V> {
+impl<V> Drop for ExpiringCache<V> {
     fn drop(&mut self) {
         let bytes = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).bytes;
         (self.account)(bytes as u64, 0);
@@ -109,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    fn key(number: u32) -> RememberedKey {
+    fn key(number: u32) -> ExpiringCacheKey {
         let mut key = [0; 32];
         key[..4].copy_from_slice(&number.to_le_bytes());
         key
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn results_are_known_until_their_time() {
-        let known = Remembered::new(10, 10_000, Arc::new(|_, _| {}));
+        let known = ExpiringCache::new(10, 10_000, Arc::new(|_, _| {}));
         known.insert(key(1), "a", 1, 20);
         assert_eq!(
             (known.find(&key(1), 19), known.find(&key(1), 20), known.find(&key(2), 0)),
@@ -136,7 +136,7 @@ mod tests {
         let count = move |before: u64, after: u64| {
             counted.fetch_add(after as i64 - before as i64, Ordering::Relaxed);
         };
-        let known = Remembered::new(1_000, 1_000_000, Arc::new(count));
+        let known = ExpiringCache::new(1_000, 1_000_000, Arc::new(count));
         for number in 0..1_000_000 {
             known.insert(key(number), number, if number % 2 == 0 { 10 } else { 5_000 }, 10);
             if number % 100_000 == 0 {

@@ -58,7 +58,7 @@ impl UrlKeys {
         client: Option<&str>,
         now_s: u64,
     ) -> Result<(), SignedRefusal> {
-        let (until, signature) = (one(query, EXPIRES)?, one(query, SIGNATURE)?);
+        let (until, signature) = (sole_parameter(query, EXPIRES)?, sole_parameter(query, SIGNATURE)?);
         let (until, signature) = (&*until, &*signature);
         let is_time = !until.is_empty() && until.len() <= DIGITS_MAX && until.iter().all(u8::is_ascii_digit);
         let until_s: Option<u64> =
@@ -86,7 +86,7 @@ fn message(path: &[u8], until: &[u8], client: Option<&str>) -> Vec<u8> {
 }
 
 /// Returns the value of a parameter that must occur exactly once, however its name is encoded.
-fn one<'q>(query: &'q [u8], name: &str) -> Result<Cow<'q, [u8]>, SignedRefusal> {
+fn sole_parameter<'q>(query: &'q [u8], name: &str) -> Result<Cow<'q, [u8]>, SignedRefusal> {
     let mut values = http::form::values(query, name.as_bytes());
     match (values.next(), values.next()) {
         (Some(Some(value)), None) => Ok(value),

@@ -49,13 +49,13 @@ const fn mix(seed: u64) -> u64 {
 
 /// Random selection of a share of requests. Not cryptographically secure.
 #[derive(Clone, Debug)]
-pub struct ShareDraw(u64);
+pub struct ShareSampler(u64);
 
-impl ShareDraw {
+impl ShareSampler {
     /// Creates a sequence that starts at `seed`.
     #[must_use]
-    pub const fn new(seed: u64) -> ShareDraw {
-        ShareDraw(seed)
+    pub const fn new(seed: u64) -> ShareSampler {
+        ShareSampler(seed)
     }
 
     /// Returns the next number.
@@ -65,7 +65,7 @@ impl ShareDraw {
     }
 
     /// Returns true for `millionths` of all calls.
-    pub fn is_in(&mut self, millionths: u32) -> bool {
+    pub fn is_sampled(&mut self, millionths: u32) -> bool {
         // Never true for 0, always true for a million.
         self.next_number() % 1_000_000 < u64::from(millionths)
     }
@@ -122,9 +122,9 @@ mod tests {
 
     #[test]
     fn shares_are_drawn() {
-        let mut draw = ShareDraw::new(1);
-        let drawn = (0..100_000).filter(|_| draw.is_in(100_000)).count();
+        let mut draw = ShareSampler::new(1);
+        let drawn = (0..100_000).filter(|_| draw.is_sampled(100_000)).count();
         assert!((9_500..10_500).contains(&drawn), "{drawn}");
-        assert!((0..1000).all(|_| !draw.is_in(0)) && (0..1000).all(|_| draw.is_in(1_000_000)));
+        assert!((0..1000).all(|_| !draw.is_sampled(0)) && (0..1000).all(|_| draw.is_sampled(1_000_000)));
     }
 }

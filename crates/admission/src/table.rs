@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Number of slots of a group.
-const PLACES: usize = 15;
+const SLOTS: usize = 15;
 /// Number of groups allocated together.
 const GROUPS: usize = 8;
 
@@ -17,12 +17,12 @@ pub type TableAccount = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
 /// A group of slots. Four cache lines, so that no two groups share one.
 #[repr(align(64))]
-struct KeyGroup(Mutex<Places>);
+struct KeyGroup(Mutex<KeySlots>);
 
-struct Places {
+struct KeySlots {
     /// Key of each slot; 0 if it was never used.
-    keys: [u64; PLACES],
-    until_ns: [u64; PLACES],
+    keys: [u64; SLOTS],
+    until_ns: [u64; SLOTS],
 }
 
 type Block = [KeyGroup; GROUPS];
@@ -35,10 +35,10 @@ pub struct KeyTable {
 
 /// Result of [`KeyTable::update`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Updated<T> {
+pub(crate) struct UpdateResult<T> {
     pub(crate) result: T,
     /// Whether an unexpired key was evicted.
-    pub(crate) has_forgotten: bool,
+    pub(crate) has_evicted: bool,
 }
 
 impl KeyTable {
@@ -46,7 +46,7 @@ impl KeyTable {
     /// rarely full before the table is.
     #[must_use]
     pub fn new(keys: usize, account: TableAccount) -> KeyTable {
-        let blocks = keys.saturating_mul(2).div_ceil(PLACES * GROUPS).next_power_of_two();
+        let blocks = keys.saturating_mul(2).div_ceil(SLOTS * GROUPS).next_power_of_two();
         let blocks: Box<[OnceLock<Box<Block>>]> = (0..blocks).map(|_| OnceLock::new()).collect();
         account(0, size_of_val(&*blocks) as u64);
         KeyTable { blocks, account }
@@ -71,7 +71,7 @@ impl KeyTable {
         let block = self.blocks[at].get_or_init(|| {
             (self.account)(0, size_of::<Block>() as u64);
             Box::new(std::array::from_fn(|_| {
-                KeyGroup(Mutex::new(Places { keys: [0; PLACES], until_ns: [0; PLACES] }))
+                KeyGroup(Mutex::new(KeySlots { keys: [0; SLOTS], until_ns: [0; SLOTS] }))
             }))
         });
         &block[(key >> 61) as usize]
@@ -84,23 +84,23 @@ impl KeyTable {
         key: u64,
         now_ns: u64,
         change: impl FnOnce(u64) -> (u64, T),
-    ) -> Updated<T> {
+    ) -> UpdateResult<T> {
         let key = key.max(1);
         let mut places = self.group(key).0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Places { keys, until_ns } = &mut *places;
+        let KeySlots { keys, until_ns } = &mut *places;
         if let Some(at) = keys.iter().position(|other| *other == key) {
             let (after_ns, result) = change(until_ns[at]);
             until_ns[at] = after_ns;
-            return Updated { result, has_forgotten: false };
+            return UpdateResult { result, has_evicted: false };
         }
         let (after_ns, result) = change(0);
         if after_ns <= now_ns {
-            return Updated { result, has_forgotten: false };
+            return UpdateResult { result, has_evicted: false };
         }
-        let first = (0..PLACES).min_by_key(|at| until_ns[*at]).unwrap_or(0);
+        let first = (0..SLOTS).min_by_key(|at| until_ns[*at]).unwrap_or(0);
         let has_forgotten = until_ns[first] > now_ns;
         (keys[first], until_ns[first]) = (key, after_ns);
-        Updated { result, has_forgotten }
+        UpdateResult { result, has_evicted: has_forgotten }
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn set(table: &KeyTable, key: u64, now_ns: u64, until_ns: u64) -> bool {
-        table.update(key, now_ns, |_| (until_ns, ())).has_forgotten
+        table.update(key, now_ns, |_| (until_ns, ())).has_evicted
     }
 
     fn get(table: &KeyTable, key: u64) -> u64 {

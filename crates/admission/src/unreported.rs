@@ -50,7 +50,7 @@ struct SpentKeys {
 }
 
 /// Bytes of a key, including one control byte of the map.
-const PLACE_BYTES: usize = size_of::<(u64, ([u8; 16], i64))>() + 1;
+const ENTRY_BYTES: usize = size_of::<(u64, ([u8; 16], i64))>() + 1;
 
 impl UnreportedKeys {
     pub(crate) fn new(scope: &[u8], keys_max: usize, account: TableAccount) -> UnreportedKeys {
@@ -76,7 +76,7 @@ impl UnreportedKeys {
             entry.1 = entry.1.saturating_add(spent_ns);
         } else if spent.by_key.len() < self.keys_max {
             spent.by_key.insert(key.local, (key.name, spent_ns));
-            let bytes = (spent.by_key.capacity() + spent.by_key.capacity() / 7) * PLACE_BYTES;
+            let bytes = (spent.by_key.capacity() + spent.by_key.capacity() / 7) * ENTRY_BYTES;
             if bytes != spent.bytes {
                 (self.account)(spent.bytes as u64, bytes as u64);
                 spent.bytes = bytes;

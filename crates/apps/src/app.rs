@@ -19,14 +19,14 @@ use crate::process::{AppSnapshot, ProcessInfo, WorkerExit};
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
 /// Time that the supervisor may take to report its processes.
-const LOOK_MAX: Duration = Duration::from_secs(2);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An application with its processes, shared by all cores. When it is dropped, its processes are asked to end.
 pub struct App {
     app_log: AppLog,
     commands: Arc<CommandQueue>,
     inboxes: Vec<Arc<EventQueue>>,
-    board: Arc<SupervisorStatus>,
+    status: Arc<SupervisorStatus>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -55,7 +55,7 @@ impl App {
         let thread = std::thread::Builder::new()
             .name(format!("app-{}", options.name))
             .spawn(move || supervisor.run())?;
-        Ok(App { app_log, commands, inboxes, board, supervisor: Mutex::new(Some(thread)) })
+        Ok(App { app_log, commands, inboxes, status: board, supervisor: Mutex::new(Some(thread)) })
     }
 
     /// Returns the handle for core `index`; call this once on each core.
@@ -88,9 +88,9 @@ impl App {
     /// Returns a receiver for the result of the load in progress, or of the last one if none is in progress.
     /// The sender is dropped if the application is stopped first.
     #[must_use]
-    pub fn outcome(&self) -> Receiver<Result<(), LoadError>> {
+    pub fn load_result(&self) -> Receiver<Result<(), LoadError>> {
         let (report, reported) = sync_channel(1);
-        self.commands.send(SupervisorCommand::Await(report));
+        self.commands.send(SupervisorCommand::AwaitLoad(report));
         reported
     }
 
@@ -104,28 +104,28 @@ impl App {
     /// ended.
     #[must_use]
     pub fn snapshot(&self) -> AppSnapshot {
-        self.look(true)
+        self.request_snapshot(true)
     }
 
     /// Returns a snapshot without `processes`, whose resource usage takes milliseconds to read.
     #[must_use]
-    pub fn queue(&self) -> AppSnapshot {
-        self.look(false)
+    pub fn queue_snapshot(&self) -> AppSnapshot {
+        self.request_snapshot(false)
     }
 
-    fn look(&self, has_processes: bool) -> AppSnapshot {
+    fn request_snapshot(&self, has_processes: bool) -> AppSnapshot {
         // The board has room for one request at a time.
-        let _alone = lock(&self.board.asking);
+        let _alone = lock(&self.status.snapshot_lock);
         let (report, reported) = sync_channel(1);
-        *lock(&self.board.look) = Some((report, has_processes));
-        self.commands.send(SupervisorCommand::Look);
-        reported.recv_timeout(LOOK_MAX).unwrap_or_default()
+        *lock(&self.status.snapshot_request) = Some((report, has_processes));
+        self.commands.send(SupervisorCommand::Snapshot);
+        reported.recv_timeout(SNAPSHOT_TIMEOUT).unwrap_or_default()
     }
 
     /// Number of workers that have ended in each way, in the order of [`WorkerExit::ALL`].
     #[must_use]
     pub fn exits(&self) -> [u64; WorkerExit::ALL.len()] {
-        std::array::from_fn(|at| self.board.exits[at].load(Ordering::Relaxed))
+        std::array::from_fn(|at| self.status.exits[at].load(Ordering::Relaxed))
     }
 
     /// Ends all processes and waits for them; they may finish their requests within `timeouts.stop`. Call

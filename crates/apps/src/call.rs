@@ -10,7 +10,7 @@ use std::task::Poll;
 
 use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
-use ring::{Error, FilePart, Part, Received};
+use ring::{FilePart, ReceivedPart, ResponsePart, TicketError};
 
 use crate::chunks::{self, Chunks};
 use crate::dispatcher::{Completion, Deadline, Dispatcher, PendingRequest};
@@ -24,15 +24,15 @@ use crate::upload::Upload;
 use crate::websocket::WebSocketSession;
 
 /// Completion reason of a request whose application has called `exit`: see `workers/README.md`.
-const WORKER_ENDED: u32 = 17;
+const APPLICATION_EXITED: u32 = 17;
 /// Bytes of a response that are collected before sending: a response that ends within them gets a
 /// `Content-Length`.
-const TOGETHER_BYTES: usize = 64 * 1024;
+const COLLECTED_BYTES_MAX: usize = 64 * 1024;
 /// Interval at which a call whose worker waits for the client checks whether the client has read anything.
-const LOOK_MS: u64 = 2_000;
+const CHECK_INTERVAL_MS: u64 = 2_000;
 /// Maximum number of lookups of a worker's process, and the pause between them.
-const PROCESS_LOOKS_MAX: u32 = 1000;
-const PROCESS_LOOK_MS: u64 = 5;
+const PROCESS_LOOKUPS_MAX: u32 = 1000;
+const PROCESS_LOOKUP_PAUSE_MS: u64 = 5;
 
 /// Outcome of a call.
 pub(crate) enum CallOutcome {
@@ -43,7 +43,7 @@ pub(crate) enum CallOutcome {
     /// The application failed, and nothing was sent.
     Failed,
     /// The worker's response is invalid, and nothing was sent.
-    Bad,
+    InvalidResponse,
 }
 
 /// A call in progress.
@@ -61,7 +61,7 @@ pub(crate) struct Call<'c> {
     /// Decoder of a body that the application has chunked itself.
     chunks: Option<Box<Chunks>>,
     /// Remaining bytes of the announced body length.
-    left: u64,
+    remaining_bytes: u64,
     /// Whether the excess of the body over its announced length was logged.
     excess_reported: bool,
 }
@@ -73,7 +73,7 @@ struct ReceivedParts {
     /// End of the body.
     body_end: usize,
     /// Part that stopped the receiving; `None` if no more parts were available.
-    stop: Option<Received>,
+    stop: Option<ReceivedPart>,
 }
 
 impl<'c> Call<'c> {
@@ -93,7 +93,7 @@ impl<'c> Call<'c> {
             length_known: false,
             closed_reported: false,
             chunks: None,
-            left: u64::MAX,
+            remaining_bytes: u64::MAX,
             excess_reported: false,
         }
     }
@@ -102,35 +102,41 @@ impl<'c> Call<'c> {
     ///
     /// # Errors
     /// Errors of the client's connection; [`Fault::Broken`] if the response cannot be completed.
-    pub(crate) async fn run(&mut self, x: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
+    pub(crate) async fn run(&mut self, exchange: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
-            if !self.upload.is_given() {
-                self.upload.proceed(x, &self.pending).await?;
+            if !self.upload.is_sent() {
+                self.upload.transfer(exchange, &self.pending).await?;
                 let client = self.upload.waits_for_client();
-                self.pending.expect(if client { Deadline::Client(x.body_ms()) } else { worker(x) });
+                self.pending.set_deadline(if client {
+                    Deadline::Client(exchange.body_ms())
+                } else {
+                    worker_deadline(exchange)
+                });
             }
-            if x.is_spilling() {
-                x.take_turns().await;
+            if exchange.is_spilling() {
+                exchange.yield_after_spill().await;
             }
-            if let Err(fate) = self.wait(x).await {
-                if fate == Completion::Late {
-                    self.pending.log_late(x, self.app_log);
+            if let Err(fate) = self.wait(exchange).await {
+                if fate == Completion::TimedOut {
+                    self.pending.log_timeout(exchange, self.app_log);
                 }
-                return fated(x, fate);
+                return end_unanswered(exchange, fate);
             }
             // A worker that sends nothing must learn of the disconnect as well, so do not wait for the next
             // write to fail.
-            if x.is_gone() || self.pending.dispatcher.generation.cancels_closed() && x.has_left() {
-                return Err(Fault::Gone);
+            if exchange.is_gone()
+                || self.pending.dispatcher.generation.cancels_on_client_close() && exchange.has_disconnected()
+            {
+                return Err(Fault::Disconnected);
             }
-            if x.is_half_closed() && self.reports_end() {
+            if exchange.is_half_closed() && self.must_report_close() {
                 self.closed_reported = true;
                 self.pending.report_client_closed();
             }
             let dispatcher: Rc<Dispatcher> = self.pending.dispatcher.clone();
             let mut buffer = dispatcher.buffer();
-            let ended = self.answer(x, &mut buffer).await;
-            dispatcher.give_back(buffer);
+            let ended = self.relay_response(exchange, &mut buffer).await;
+            dispatcher.return_buffer(buffer);
             if let Some(ended) = ended? {
                 return Ok(ended);
             }
@@ -141,48 +147,48 @@ impl<'c> Call<'c> {
     async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Completion> {
         x.hold(self.upload.held_bytes());
         let interest = match (self.upload.waits_for_client(), x.unsent() > 0) {
-            (false, false) => self.awaited_end(x),
+            (false, false) => self.disconnect_interest(x),
             (read, write) => Interest::of(read, write),
         };
-        self.pending.news(Some((x, interest))).await
+        self.pending.wait_for_event(Some((x, interest))).await
     }
 
     /// Returns the disconnect events of the client that matter to the request.
-    fn awaited_end(&self, x: &Exchange<'_>) -> Interest {
-        match (self.reports_end(), self.pending.dispatcher.generation.cancels_closed()) {
+    fn disconnect_interest(&self, x: &Exchange<'_>) -> Interest {
+        match (self.must_report_close(), self.pending.dispatcher.generation.cancels_on_client_close()) {
             (true, _) => Interest::END,
-            (false, true) => x.leaving(),
+            (false, true) => x.disconnect_interest(),
             (false, false) => Interest::GONE,
         }
     }
 
     /// Whether the event loop must still be told that the client closes its sending side.
-    fn reports_end(&self) -> bool {
-        !self.closed_reported && !self.pending.dispatcher.generation.is_single()
+    fn must_report_close(&self) -> bool {
+        !self.closed_reported && !self.pending.dispatcher.generation.is_one_request_per_thread()
     }
 
     /// Receives the available parts of the response and sends them.
-    async fn answer(
+    async fn relay_response(
         &mut self,
         x: &mut Exchange<'_>,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<CallOutcome>, Fault> {
         loop {
             buffer.clear();
-            let gathered = match self.gather(buffer) {
+            let gathered = match self.receive_parts(buffer) {
                 Ok(gathered) => gathered,
-                Err(Error::WorkerFault(fault)) => {
+                Err(TicketError::WorkerFault(fault)) => {
                     self.app_log.report(AppLogLevel::Error, &fault.to_string());
-                    return bad(x);
+                    return end_invalid(x);
                 }
-                Err(Error::Void) => return bad(x),
+                Err(TicketError::Void) => return end_invalid(x),
             };
-            self.pending.note(x.notes());
+            self.pending.record_costs(x.notes());
             let ReceivedParts { head, body_end, stop } = gathered;
-            if let Some(Received { part: Part::Aborted(reason), .. }) = stop {
-                return self.give_up(x, buffer, head, (body_end, reason)).await;
+            if let Some(ReceivedPart { part: ResponsePart::Aborted(reason), .. }) = stop {
+                return self.handle_abort(x, buffer, head, (body_end, reason)).await;
             }
-            if let (None, false, Some(Received { part: Part::File(part), last: false })) =
+            if let (None, false, Some(ReceivedPart { part: ResponsePart::File(part), is_last: false })) =
                 (head, x.has_begun(), stop)
             {
                 return Box::pin(self.hijack(x, part)).await;
@@ -200,15 +206,15 @@ impl<'c> Call<'c> {
                 .await;
             }
             if let Some(head) = head {
-                let whole = stop.is_some_and(|stop| stop.part == Part::End);
+                let whole = stop.is_some_and(|stop| stop.part == ResponsePart::End);
                 let length = whole.then_some((body_end - head) as u64);
                 if let Err(why) = self.begin(x, &buffer[..head], &buffer[head..body_end], length) {
                     self.app_log.report(AppLogLevel::Error, &format!("its answer makes no response: {why}"));
-                    return bad(x);
+                    return end_invalid(x);
                 }
             }
             let (body, more) = buffer[head.unwrap_or(0)..].split_at(body_end - head.unwrap_or(0));
-            let last = stop.is_some_and(|stop| stop.last);
+            let last = stop.is_some_and(|stop| stop.is_last);
             match &mut self.chunks {
                 None => self.send(x, body, last).await?,
                 Some(chunks) => {
@@ -218,20 +224,20 @@ impl<'c> Call<'c> {
             }
             match stop {
                 Some(stop) => {
-                    self.special(x, stop.part, more).await?;
-                    if stop.last {
+                    self.handle_special_part(x, stop.part, more).await?;
+                    if stop.is_last {
                         return Ok(Some(CallOutcome::Answered));
                     }
                 }
                 // A response to HEAD ends with its head, even if the content would never end.
-                None if x.has_begun() && !x.content_wanted() => {
+                None if x.has_begun() && !x.wants_content() => {
                     self.pending.count_answered();
                     return Ok(Some(CallOutcome::Answered));
                 }
-                None if buffer.len() >= TOGETHER_BYTES => {}
+                None if buffer.len() >= COLLECTED_BYTES_MAX => {}
                 None => {
                     x.try_flush()?;
-                    self.pending.expect(worker(x));
+                    self.pending.set_deadline(worker_deadline(x));
                     return Ok(None);
                 }
             }
@@ -240,7 +246,7 @@ impl<'c> Call<'c> {
 
     /// The application aborted the request. Output that was already sent stays sent; a head alone does not
     /// count as a response.
-    async fn give_up(
+    async fn handle_abort(
         &mut self,
         x: &mut Exchange<'_>,
         buffer: &[u8],
@@ -248,24 +254,25 @@ impl<'c> Call<'c> {
         (body_end, reason): (usize, u32),
     ) -> Result<Option<CallOutcome>, Fault> {
         if self.closed_reported {
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
         let body = &buffer[head.unwrap_or(0)..body_end];
         let begins = head.filter(|head| !body.is_empty() && !reply::accepts_upgrade(&buffer[..*head]));
         if let Some(head) = begins
             && self.begin(x, &buffer[..head], body, None).is_err()
         {
-            return bad(x);
+            return end_invalid(x);
         }
         if !x.has_begun() {
-            let outcome = if reason == WORKER_ENDED { CallOutcome::Bad } else { CallOutcome::Failed };
+            let outcome =
+                if reason == APPLICATION_EXITED { CallOutcome::InvalidResponse } else { CallOutcome::Failed };
             return Ok(Some(outcome));
         }
         if self.chunks.is_none() {
             self.send(x, body, false).await?;
             x.try_flush()?;
         }
-        bad(x)
+        end_invalid(x)
     }
 
     /// Accepts the WebSocket; `body` was received together with the head.
@@ -275,12 +282,12 @@ impl<'c> Call<'c> {
         upgrade_request: &UpgradeRequest,
         head: &[u8],
         body: &[u8],
-        stop: Option<Received>,
+        stop: Option<ReceivedPart>,
     ) -> Result<Option<CallOutcome>, Fault> {
         let limits = self.pending.dispatcher.generation.options.websockets;
         let (Ok(reply), Some(limits)) = (AppResponse::read(head, self.header_names), limits) else {
             self.app_log.report(AppLogLevel::Error, "its answer makes no WebSocket");
-            return bad(x);
+            return end_invalid(x);
         };
         let deflate = upgrade_request.deflate.filter(|_| limits.compress);
         x.upgrade(|lines| {
@@ -290,42 +297,42 @@ impl<'c> Call<'c> {
                 lines.line(b"Sec-WebSocket-Accept", accept);
             }
             if let Some(deflate) = &deflate {
-                lines.line(b"Sec-WebSocket-Extensions", deflate.text().as_bytes());
+                lines.line(b"Sec-WebSocket-Extensions", deflate.field_value().as_bytes());
             }
-            reply.write_if(self.header_names, lines, |name| !upgrade::is_of_handshake(name));
+            reply.write_if(self.header_names, lines, |name| !upgrade::is_handshake_field(name));
         });
         x.try_flush()?;
         let mut socket = WebSocketSession::new(&self.pending, limits, deflate, self.app_log);
-        socket.run(x, &mut self.pending, body, stop.is_some_and(|stop| stop.last)).await?;
+        socket.run(x, &mut self.pending, body, stop.is_some_and(|stop| stop.is_last)).await?;
         Ok(Some(CallOutcome::Answered))
     }
 
     /// Hands the connection over to the application. The worker is free as soon as its descriptor was copied.
     async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<CallOutcome>, Fault> {
-        let process = self.process(x).await?;
+        let process = self.worker_process(x).await?;
         let idle_ms = self.pending.dispatcher.generation.options.hijacked_ms;
         let taken = match idle_ms {
-            Some(idle_ms) => hijack::take(&process, part).map(|socket| (socket, idle_ms)),
+            Some(idle_ms) => hijack::take_socket(&process, part).map(|socket| (socket, idle_ms)),
             None => Err("its language takes no connections over".into()),
         };
         let (socket, idle_ms) = match taken {
             Ok(taken) if x.take_over() || hijack::may_switch(x) => taken,
             Ok(_) => {
-                self.app_log.report(AppLogLevel::Error, hijack::refusal(x.request().version()));
-                return bad(x);
+                self.app_log.report(AppLogLevel::Error, hijack::refusal_reason(x.request().version()));
+                return end_invalid(x);
             }
             Err(why) => {
                 self.app_log.report(AppLogLevel::Error, &why);
-                return bad(x);
+                return end_invalid(x);
             }
         };
-        self.pending.file_taken();
+        self.pending.release_file();
         // The request ends here; if its worker dies instead, the socket reports that.
         let mut rest = Vec::new();
-        while self.pending.news(None).await.is_ok() {
+        while self.pending.wait_for_event(None).await.is_ok() {
             rest.clear();
-            match self.pending.receive(&mut rest, TOGETHER_BYTES) {
-                Ok(Some(Received { last: false, .. }) | None) => {}
+            match self.pending.receive(&mut rest, COLLECTED_BYTES_MAX) {
+                Ok(Some(ReceivedPart { is_last: false, .. }) | None) => {}
                 Ok(Some(_)) | Err(_) => break,
             }
         }
@@ -336,25 +343,25 @@ impl<'c> Call<'c> {
 
     /// Receives parts while they are head and body, up to the first other part. Log lines are written
     /// immediately.
-    fn gather(&mut self, buffer: &mut Vec<u8>) -> Result<ReceivedParts, Error> {
+    fn receive_parts(&mut self, buffer: &mut Vec<u8>) -> Result<ReceivedParts, TicketError> {
         let mut head = None;
-        while buffer.len() < TOGETHER_BYTES {
+        while buffer.len() < COLLECTED_BYTES_MAX {
             let body_end = buffer.len();
-            let room = TOGETHER_BYTES - body_end;
+            let room = COLLECTED_BYTES_MAX - body_end;
             let Some(mut received) = self.pending.receive(buffer, room)? else {
                 return Ok(ReceivedParts { head, body_end, stop: None });
             };
             match received.part {
-                Part::Head => head = Some(buffer.len()),
-                Part::Data => {}
-                Part::Log(level) => {
+                ResponsePart::Head => head = Some(buffer.len()),
+                ResponsePart::Data => {}
+                ResponsePart::Log(level) => {
                     self.app_log.line(level, &buffer[body_end..]);
                     buffer.truncate(body_end);
                 }
                 _ => return Ok(ReceivedParts { head, body_end, stop: Some(received) }),
             }
-            if received.last {
-                received.part = Part::End;
+            if received.is_last {
+                received.part = ResponsePart::End;
                 return Ok(ReceivedParts { head, body_end: buffer.len(), stop: Some(received) });
             }
         }
@@ -377,9 +384,9 @@ impl<'c> Call<'c> {
         if reply.names_file(x) {
             return Ok(());
         }
-        let says_framed = reply.chunked && self.pending.dispatcher.generation.may_frame();
-        let framed = says_framed && chunks::is_framed(body, whole.is_some());
-        if says_framed && !framed && x.content_wanted() {
+        let says_framed = reply.chunked && self.pending.dispatcher.generation.may_chunk();
+        let framed = says_framed && chunks::is_chunked(body, whole.is_some());
+        if says_framed && !framed && x.wants_content() {
             self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
         // An empty body in response to HEAD does not reveal the length that GET would have.
@@ -389,37 +396,37 @@ impl<'c> Call<'c> {
             _ => Length::Unknown,
         };
         self.length_known = length != Length::Unknown;
-        self.left = match length {
+        self.remaining_bytes = match length {
             Length::Known(bytes) if x.request().method() != Method::Head => bytes,
             _ => u64::MAX,
         };
         let mut ignores_file = false;
-        x.begin_lines(reply.status, length, reply.own, |lines| {
+        x.begin_lines(reply.status, length, reply.provided_defaults, |lines| {
             ignores_file = reply.write(self.header_names, lines);
         });
         x.notes().ignores_file = ignores_file;
-        self.chunks = (framed && x.content_wanted()).then(|| Box::new(Chunks::new()));
+        self.chunks = (framed && x.wants_content()).then(|| Box::new(Chunks::new()));
         Ok(())
     }
 
     /// Sends a piece of the body. Data that a slow client does not accept is buffered in memory and then in a
     /// file, so that the worker can continue.
     async fn send(&mut self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
-        let body = &body[..self.announced(x, body.len() as u64) as usize];
+        let body = &body[..self.limit_to_announced(x, body.len() as u64) as usize];
         if body.is_empty() {
             return Ok(());
         }
-        if last && x.backlog() + body.len() <= TOGETHER_BYTES {
+        if last && x.backlog() + body.len() <= COLLECTED_BYTES_MAX {
             return x.write(body).await;
         }
         x.offer(body)?;
-        self.hold_back(x, last).await
+        self.apply_backpressure(x, last).await
     }
 
     /// Returns how many of `bytes` are within the announced length. Any excess is logged once.
-    fn announced(&mut self, x: &Exchange<'_>, bytes: u64) -> u64 {
-        let taken = bytes.min(self.left);
-        self.left = match self.left {
+    fn limit_to_announced(&mut self, x: &Exchange<'_>, bytes: u64) -> u64 {
+        let taken = bytes.min(self.remaining_bytes);
+        self.remaining_bytes = match self.remaining_bytes {
             u64::MAX => u64::MAX,
             left => left - taken,
         };
@@ -432,8 +439,10 @@ impl<'c> Call<'c> {
 
     /// Applies backpressure if the client's backlog exceeds the buffer. After the `last` piece no worker
     /// waits.
-    async fn hold_back(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
-        match x.backlog() > x.ahead_bytes_max(self.pending.dispatcher.generation.options.answer_ahead_bytes) {
+    async fn apply_backpressure(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
+        match x.backlog()
+            > x.buffered_bytes_max(self.pending.dispatcher.generation.options.response_ahead_bytes)
+        {
             true => Box::pin(self.make_room(x, last)).await,
             false => Ok(()),
         }
@@ -442,44 +451,44 @@ impl<'c> Call<'c> {
     /// Handles a client that is far behind. After the `last` piece no worker waits any more.
     async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         let options = &self.pending.dispatcher.generation.options;
-        self.pending.expect(Deadline::Nobody);
-        while x.backlog() > x.ahead_bytes_max(options.answer_ahead_bytes) {
+        self.pending.set_deadline(Deadline::Other);
+        while x.backlog() > x.buffered_bytes_max(options.response_ahead_bytes) {
             let spilled = match &options.spill {
                 Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
                 None if last => break,
-                None => return self.hold(x).await,
+                None => return self.wait_for_client(x).await,
             };
             let Err((quota, why)) = spilled else { continue };
-            if quota.is_to_report() {
+            if quota.should_report() {
                 let text = format!("slow clients hold workers: {why}");
                 self.app_log.report(AppLogLevel::Warn, &text);
             }
             if last {
                 break;
             }
-            return self.hold(x).await;
+            return self.wait_for_client(x).await;
         }
-        self.pending.expect(worker(x));
+        self.pending.set_deadline(worker_deadline(x));
         Ok(())
     }
 
     /// Makes the worker wait until the client has read everything; ended early if other requests need the
     /// worker.
-    async fn hold(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn wait_for_client(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
         let dispatcher = self.pending.dispatcher.clone();
         let _held = HeldWorker::new(&dispatcher.generation);
-        self.pending.expect(Deadline::Taker(x.write_ms()));
-        dispatcher.give_up_slowest();
+        self.pending.set_deadline(Deadline::ClientRead(x.write_ms()));
+        dispatcher.end_slowest_response();
         let mut unsent = u64::MAX;
         while !x.try_flush()? {
             if x.unsent() < unsent {
                 unsent = x.unsent();
-                self.pending.expect(Deadline::Taker(x.write_ms()));
+                self.pending.set_deadline(Deadline::ClientRead(x.write_ms()));
             }
-            let look_ms = LOOK_MS.min(x.write_ms() / 2).max(1);
+            let look_ms = CHECK_INTERVAL_MS.min(x.write_ms() / 2).max(1);
             let looked = {
                 let mut time = pin!(x.core().sleep(look_ms));
-                let mut news = pin!(self.pending.news(Some((x, Interest::of(false, true)))));
+                let mut news = pin!(self.pending.wait_for_event(Some((x, Interest::of(false, true)))));
                 poll_fn(|context| match news.as_mut().poll(context) {
                     Poll::Pending => time.as_mut().poll(context).map(|()| None),
                     news => news.map(Some),
@@ -487,38 +496,45 @@ impl<'c> Call<'c> {
                 .await
             };
             match looked {
-                None if x.has_taken() => self.pending.expect(Deadline::Taker(x.write_ms())),
+                None if x.has_progressed() => self.pending.set_deadline(Deadline::ClientRead(x.write_ms())),
                 None => {}
-                Some(Ok(())) => x.take_turns().await,
-                Some(Err(Completion::TooSlow)) => {
-                    if dispatcher.is_cut_to_report() {
+                Some(Ok(())) => x.yield_after_spill().await,
+                Some(Err(Completion::ClientTooSlow)) => {
+                    if dispatcher.should_log_truncation() {
                         let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
                                     temporary files have no more room";
                         self.app_log.report(AppLogLevel::Warn, text);
                     }
                     return Err(Fault::Timeout);
                 }
-                Some(Err(fate)) => return fated(x, fate).and(Err(Fault::Broken("the answer ended early"))),
+                Some(Err(fate)) => {
+                    return end_unanswered(x, fate).and(Err(Fault::Failed("the answer ended early")));
+                }
             }
         }
         // Parts that the worker sent meanwhile did not set `news`.
-        self.pending.look_again();
-        self.pending.expect(worker(x));
+        self.pending.skip_next_wait();
+        self.pending.set_deadline(worker_deadline(x));
         Ok(())
     }
 
     /// Handles a part that is neither head nor body; `more` holds its bytes.
-    async fn special(&mut self, x: &mut Exchange<'_>, part: Part, more: &[u8]) -> Result<(), Fault> {
+    async fn handle_special_part(
+        &mut self,
+        x: &mut Exchange<'_>,
+        part: ResponsePart,
+        more: &[u8],
+    ) -> Result<(), Fault> {
         match part {
-            Part::Interim => {
+            ResponsePart::Interim => {
                 let reply = AppResponse::read(more, self.header_names);
                 let fits =
                     |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
                 match reply {
                     Ok(reply) if fits(reply.status) => {
-                        x.inform(reply.status, |lines| _ = reply.write(self.header_names, lines));
+                        x.send_interim(reply.status, |lines| _ = reply.write(self.header_names, lines));
                         x.try_flush()?;
-                        self.hold_back(x, false).await?;
+                        self.apply_backpressure(x, false).await?;
                     }
                     _ => {
                         self.app_log.report(AppLogLevel::Error, "an interim answer that is none was left out")
@@ -526,76 +542,80 @@ impl<'c> Call<'c> {
                 }
                 Ok(())
             }
-            Part::Trailers => x.end(&reply::trailers(more, self.header_names)),
-            Part::File(part) => self.send_file(x, part).await,
-            Part::Head | Part::Data | Part::Log(_) | Part::End | Part::Aborted(_) => Ok(()),
+            ResponsePart::Trailers => x.end(&reply::trailers(more, self.header_names)),
+            ResponsePart::File(part) => self.send_file(x, part).await,
+            ResponsePart::Head
+            | ResponsePart::Data
+            | ResponsePart::Log(_)
+            | ResponsePart::End
+            | ResponsePart::Aborted(_) => Ok(()),
         }
     }
 
     /// Returns the worker's process. A worker that has just started may answer before the supervisor knows of
     /// it.
-    async fn process(&self, x: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
-        for _ in 0..PROCESS_LOOKS_MAX {
+    async fn worker_process(&self, x: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
+        for _ in 0..PROCESS_LOOKUPS_MAX {
             match self.pending.process() {
                 Some(process) => return Ok(process),
                 None if self.pending.is_void() => break,
-                None => x.core().sleep(PROCESS_LOOK_MS).await,
+                None => x.core().sleep(PROCESS_LOOKUP_PAUSE_MS).await,
             }
         }
-        Err(Fault::Broken("the worker is gone"))
+        Err(Fault::Failed("the worker is gone"))
     }
 
     async fn send_file(&mut self, x: &mut Exchange<'_>, mut part: FilePart) -> Result<(), Fault> {
         if self.chunks.is_some() {
-            return Err(Fault::Broken("a file has no chunks"));
+            return Err(Fault::Failed("a file has no chunks"));
         }
-        part.len = self.announced(x, part.len);
-        let process = self.process(x).await?;
+        part.len = self.limit_to_announced(x, part.len);
+        let process = self.worker_process(x).await?;
         let taken = match self.pending.launcher() {
-            None => file::take(&process, part, None),
+            None => file::take_descriptor(&process, part, None),
             // The launcher is another process, so its reply is awaited on another thread.
             Some(launcher) => {
-                let take = move || io::Result::Ok(file::take(&process, part, Some(&*launcher)));
+                let take = move || io::Result::Ok(file::take_descriptor(&process, part, Some(&*launcher)));
                 x.core().offload(take).await?
             }
         };
-        self.pending.file_taken();
+        self.pending.release_file();
         match taken {
-            Ok(_) if !x.content_wanted() => Ok(()),
+            Ok(_) if !x.wants_content() => Ok(()),
             Ok(taken) => {
-                self.pending.expect(Deadline::Nobody);
+                self.pending.set_deadline(Deadline::Other);
                 file::send(x, taken, part, self.length_known).await?;
-                self.pending.expect(Deadline::Piece);
+                self.pending.set_deadline(Deadline::NextPiece);
                 Ok(())
             }
             Err(why) => {
                 self.app_log.report(AppLogLevel::Error, &why);
-                Err(Fault::Broken("the application's file cannot be sent"))
+                Err(Fault::Failed("the application's file cannot be sent"))
             }
         }
     }
 }
 
 /// Deadline for the worker's next progress.
-fn worker(x: &Exchange<'_>) -> Deadline {
-    if x.has_begun() { Deadline::Piece } else { Deadline::Worker }
+fn worker_deadline(x: &Exchange<'_>) -> Deadline {
+    if x.has_begun() { Deadline::NextPiece } else { Deadline::Worker }
 }
 
-fn fated(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
+fn end_unanswered(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
     match fate {
-        Completion::Stalled => Err(Fault::Timeout),
+        Completion::ClientStalled => Err(Fault::Timeout),
         fate if !x.has_begun() => Ok(CallOutcome::Unanswered(fate)),
-        Completion::Late => {
-            Err(Fault::Broken("the application paused for too long in the middle of its answer"))
+        Completion::TimedOut => {
+            Err(Fault::Failed("the application paused for too long in the middle of its answer"))
         }
-        _ => Err(Fault::Broken("the worker died in the middle of its answer")),
+        _ => Err(Fault::Failed("the worker died in the middle of its answer")),
     }
 }
 
 /// Ends a response that cannot be completed.
-fn bad(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
+fn end_invalid(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
     match x.has_begun() {
-        false => Ok(Some(CallOutcome::Bad)),
-        true => Err(Fault::Broken("the application gave up in the middle of its answer")),
+        false => Ok(Some(CallOutcome::InvalidResponse)),
+        true => Err(Fault::Failed("the application gave up in the middle of its answer")),
     }
 }

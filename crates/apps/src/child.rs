@@ -34,11 +34,11 @@ const LAST_BYTES_MAX: usize = 8 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ControlMessage {
     /// The process exists; its id comes from the kernel (`SCM_CREDENTIALS`).
-    Born(Pid),
+    Created(Pid),
     /// The application is loaded.
     Ready,
     /// Each thread of the process handles one request at a time.
-    Single,
+    OneRequestPerThread,
     /// The process accepts no more requests, and ends.
     Leaving,
     /// The application cannot be loaded; its error text.
@@ -46,11 +46,11 @@ pub(crate) enum ControlMessage {
     /// The prototype could not fork.
     NotForked(String),
     /// The process closed the socket: it has ended, or never started.
-    Gone,
+    Closed,
 }
 
 /// The child's ends of its control socket and its output pipes.
-pub(crate) struct ChildEnds {
+pub(crate) struct ChildEndpoints {
     control: OwnedFd,
     output: OwnedFd,
     errors: OwnedFd,
@@ -61,7 +61,7 @@ pub(crate) struct ChildEnds {
 struct ProcessOutput {
     pipe: OwnedFd,
     /// Whether the process has closed the pipe, possibly long before it ends.
-    is_over: bool,
+    is_closed: bool,
     lines: OutputLines,
 }
 
@@ -69,7 +69,7 @@ impl ProcessOutput {
     fn new() -> io::Result<(ProcessOutput, OwnedFd)> {
         let (pipe, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
-        Ok((ProcessOutput { pipe, is_over: false, lines: OutputLines::default() }, theirs))
+        Ok((ProcessOutput { pipe, is_closed: false, lines: OutputLines::default() }, theirs))
     }
 
     /// Reads the pipe and logs its lines. `last` holds the last bytes of both streams.
@@ -87,12 +87,12 @@ impl ProcessOutput {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Ok(_) | Err(_) => {
-                    self.is_over = true;
+                    self.is_closed = true;
                     break;
                 }
             }
         }
-        if self.is_over || self.lines.due().is_some_and(|due| due <= now) {
+        if self.is_closed || self.lines.deadline().is_some_and(|due| due <= now) {
             self.lines.finish(each);
         }
     }
@@ -101,11 +101,11 @@ impl ProcessOutput {
 /// The way in which a process ended.
 pub(crate) struct ProcessEnd {
     /// Exited with status 0.
-    pub(crate) well: bool,
+    pub(crate) is_success: bool,
     /// Called `exit` with any status; it was not ended by a signal.
-    pub(crate) by_itself: bool,
+    pub(crate) called_exit: bool,
     /// Description for the log.
-    pub(crate) how: String,
+    pub(crate) description: String,
 }
 
 /// A process of the application.
@@ -115,18 +115,18 @@ pub(crate) struct ChildProcess {
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
     control: OwnedFd,
     /// Whether the control socket is closed.
-    control_over: bool,
+    is_control_closed: bool,
     outputs: Box<[ProcessOutput; 2]>,
     /// Exit status, if another `wait` call has already collected it.
     pub(crate) status: Option<WaitStatus>,
-    last: Vec<u8>,
+    last_output: Vec<u8>,
     /// The launcher that started it, if it was not this process.
     pub(crate) launcher: Option<Arc<dyn Launcher>>,
 }
 
 impl ChildProcess {
     /// Creates the server's side of a process that has not started yet.
-    pub(crate) fn conceive() -> io::Result<(ChildProcess, ChildEnds)> {
+    pub(crate) fn prepare() -> io::Result<(ChildProcess, ChildEndpoints)> {
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::io::ioctl_fionbio(&control, true)?;
@@ -137,13 +137,13 @@ impl ChildProcess {
             pid: None,
             pidfd: None,
             control,
-            control_over: false,
+            is_control_closed: false,
             outputs: Box::new([output, errors]),
             status: None,
-            last: Vec::new(),
+            last_output: Vec::new(),
             launcher: None,
         };
-        Ok((child, ChildEnds { control: theirs, output: output_theirs, errors: errors_theirs }))
+        Ok((child, ChildEndpoints { control: theirs, output: output_theirs, errors: errors_theirs }))
     }
 
     /// Starts the application's program as the prototype, or as the worker of these slots.
@@ -152,7 +152,7 @@ impl ChildProcess {
         generation: &Generation,
         worker_slots: Option<std::ops::Range<usize>>,
     ) -> io::Result<ChildProcess> {
-        let (mut child, theirs) = ChildProcess::conceive()?;
+        let (mut child, theirs) = ChildProcess::prepare()?;
         child.launcher = options.launcher.clone();
         let launch = Launch::new(
             worker_slots,
@@ -166,13 +166,13 @@ impl ChildProcess {
                 let (pid, pidfd) = launcher.start(&launch)?;
                 (child.pid, child.pidfd) = (Some(pid), Some(Arc::new(pidfd)));
             }
-            None => child.adopt(spawn(options, &launch)?)?,
+            None => child.set_pid(spawn(options, &launch)?)?,
         }
         Ok(child)
     }
 
     /// Sets the process id.
-    pub(crate) fn adopt(&mut self, pid: Pid) -> io::Result<()> {
+    pub(crate) fn set_pid(&mut self, pid: Pid) -> io::Result<()> {
         if self.pid != Some(pid) {
             self.pidfd = Some(Arc::new(pidfd_open(pid, PidfdFlags::empty())?));
             self.pid = Some(pid);
@@ -185,10 +185,10 @@ impl ChildProcess {
     pub(crate) fn ask_to_fork(
         &self,
         worker_slots: std::ops::Range<usize>,
-        theirs: &ChildEnds,
+        endpoints: &ChildEndpoints,
     ) -> io::Result<()> {
         let order = format!("fork {} {}", worker_slots.start, worker_slots.len());
-        let descriptors = [theirs.control.as_fd(), theirs.output.as_fd(), theirs.errors.as_fd()];
+        let descriptors = [endpoints.control.as_fd(), endpoints.output.as_fd(), endpoints.errors.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
@@ -197,14 +197,14 @@ impl ChildProcess {
     }
 
     /// Descriptors to poll. Closed pipes and sockets are left out, because they would stay readable.
-    pub(crate) fn voices(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let control = (!self.control_over).then(|| self.control.as_fd());
-        let outputs = self.outputs.iter().filter(|output| !output.is_over);
+    pub(crate) fn poll_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let control = (!self.is_control_closed).then(|| self.control.as_fd());
+        let outputs = self.outputs.iter().filter(|output| !output.is_closed);
         control.into_iter().chain(outputs.map(|output| output.pipe.as_fd()))
     }
 
     /// Returns the next message, if there is one.
-    pub(crate) fn hear(&mut self) -> Option<ControlMessage> {
+    pub(crate) fn next_message(&mut self) -> Option<ControlMessage> {
         let mut text = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -214,8 +214,8 @@ impl ChildProcess {
             Ok(received) if received.bytes > 0 => received.bytes,
             Err(Errno::AGAIN | Errno::INTR) => return None,
             Ok(_) | Err(_) => {
-                self.control_over = true;
-                return Some(ControlMessage::Gone);
+                self.is_control_closed = true;
+                return Some(ControlMessage::Closed);
             }
         };
         let sender = ancillary.drain().find_map(|message| match message {
@@ -224,9 +224,9 @@ impl ChildProcess {
         });
         let rest = String::from_utf8_lossy(&text[1..len]).trim_end().to_owned();
         match (text[0], sender) {
-            (b'B', Some(pid)) => Some(ControlMessage::Born(pid)),
+            (b'B', Some(pid)) => Some(ControlMessage::Created(pid)),
             (b'R', _) => Some(ControlMessage::Ready),
-            (b'S', _) => Some(ControlMessage::Single),
+            (b'S', _) => Some(ControlMessage::OneRequestPerThread),
             (b'L', _) => Some(ControlMessage::Leaving),
             (b'E', _) => Some(ControlMessage::NotLoaded(rest)),
             (b'F', _) => Some(ControlMessage::NotForked(rest)),
@@ -236,15 +236,15 @@ impl ChildProcess {
     }
 
     /// Reads the output. A line that stays incomplete for too long is logged as it is.
-    pub(crate) fn read_output(&mut self, now: Instant, mut each: impl FnMut(&[u8])) {
-        for output in self.outputs.iter_mut().filter(|output| !output.is_over) {
-            output.read(now, &mut self.last, &mut each);
+    pub(crate) fn read_output(&mut self, now: Instant, mut on_line: impl FnMut(&[u8])) {
+        for output in self.outputs.iter_mut().filter(|output| !output.is_closed) {
+            output.read(now, &mut self.last_output, &mut on_line);
         }
     }
 
     /// The time at which an incomplete line is logged.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        self.outputs.iter().filter_map(|output| output.lines.due()).min()
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.outputs.iter().filter_map(|output| output.lines.deadline()).min()
     }
 
     /// Asks a prototype to leave, by closing its control socket.
@@ -255,7 +255,7 @@ impl ChildProcess {
 
     /// The last lines of its output.
     pub(crate) fn last_output(&self) -> String {
-        String::from_utf8_lossy(&self.last).trim().to_owned()
+        String::from_utf8_lossy(&self.last_output).trim().to_owned()
     }
 
     /// Resource usage of the process, if known.
@@ -277,7 +277,7 @@ impl ChildProcess {
     }
 
     /// Returns how the process ended, once it has.
-    pub(crate) fn end(&self) -> ProcessEnd {
+    pub(crate) fn process_end(&self) -> ProcessEnd {
         let ended = |code: Option<i32>, signal: Option<i32>| {
             let how = match (code, signal) {
                 (Some(0), _) => "left".into(),
@@ -285,13 +285,13 @@ impl ChildProcess {
                 (_, Some(signal)) => format!("was killed by signal {signal}"),
                 (None, None) => "is gone".into(),
             };
-            ProcessEnd { well: code == Some(0), by_itself: code.is_some(), how }
+            ProcessEnd { is_success: code == Some(0), called_exit: code.is_some(), description: how }
         };
         if let Some(status) = self.status {
             return ended(status.exit_status(), status.terminating_signal());
         }
         if let (Some(pid), Some(launcher)) = (self.pid, &self.launcher) {
-            return match launcher.end(pid) {
+            return match launcher.exit_status(pid) {
                 Some(Ok(code)) => ended(Some(code), None),
                 Some(Err(signal)) => ended(None, Some(signal)),
                 None => ended(None, None),

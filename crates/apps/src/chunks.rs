@@ -4,19 +4,19 @@ use http::Limits;
 use http::body::Body;
 use net::Fault;
 
-const BROKEN: Fault = Fault::Broken("the application's body is not chunked correctly");
+const INVALID_CHUNKING: Fault = Fault::Failed("the application's body is not chunked correctly");
 
 /// Decoder that removes the application's framing, because the server frames the response itself.
 pub(crate) struct Chunks(Body);
 
 /// Whether a body is chunked as its head states. Checks all of a `whole` body, otherwise its beginning.
-pub(crate) fn is_framed(bytes: &[u8], whole: bool) -> bool {
-    if whole { Chunks::new().content(bytes, true).is_ok() } else { may_begin(bytes) }
+pub(crate) fn is_chunked(bytes: &[u8], is_complete: bool) -> bool {
+    if is_complete { Chunks::new().content(bytes, true).is_ok() } else { may_be_chunked(bytes) }
 }
 
 /// Whether a body that begins with these bytes may be chunked: a size, an optional extension, and a line end. True if
 /// there are too few bytes to decide.
-fn may_begin(bytes: &[u8]) -> bool {
+fn may_be_chunked(bytes: &[u8]) -> bool {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     match bytes.get(digits) {
         None => true,
@@ -37,13 +37,13 @@ impl Chunks {
     pub(crate) fn content(&mut self, mut bytes: &[u8], last: bool) -> Result<Vec<u8>, Fault> {
         let mut content = Vec::with_capacity(bytes.len());
         while !bytes.is_empty() && !self.0.is_end() {
-            let piece = self.0.feed(bytes, &Limits::default()).map_err(|_| BROKEN)?;
+            let piece = self.0.feed(bytes, &Limits::default()).map_err(|_| INVALID_CHUNKING)?;
             content.extend_from_slice(&bytes[piece.data_start..piece.data_end]);
             bytes = &bytes[piece.consumed..];
         }
         match bytes.is_empty() && (self.0.is_end() || !last) {
             true => Ok(content),
-            false => Err(BROKEN),
+            false => Err(INVALID_CHUNKING),
         }
     }
 }
@@ -74,7 +74,7 @@ mod tests {
             ("no chunks", false),
             ("\r\n", false),
         ] {
-            assert_eq!(may_begin(bytes.as_bytes()), expected, "{bytes}");
+            assert_eq!(may_be_chunked(bytes.as_bytes()), expected, "{bytes}");
         }
     }
 

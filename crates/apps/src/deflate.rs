@@ -17,24 +17,24 @@ const WINDOW_BITS_MIN: u8 = 9;
 /// End of each message's last block, which is not transmitted (section 7.2.1).
 const TAIL: [u8; 4] = [0, 0, 0xff, 0xff];
 /// Codecs of each kind that a core keeps for reuse.
-const KEPT_MAX: usize = 4;
+const CODECS_KEPT_MAX: usize = 4;
 /// Smallest and largest step by which an output buffer grows.
-const ROOM_BYTES_MIN: usize = 512;
-const ROOM_BYTES_MAX: usize = 1024 * 1024;
+const GROWTH_BYTES_MIN: usize = 512;
+const GROWTH_BYTES_MAX: usize = 1024 * 1024;
 
 /// Negotiated compression parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
+pub(crate) struct DeflateParameters {
     /// Window of messages to the client.
     window_bits: u8,
     /// Whether the client asked for a limit, so that the response must name the chosen one.
-    limited: bool,
+    names_window: bool,
 }
 
-impl Agreement {
+impl DeflateParameters {
     /// Returns the value of `Sec-WebSocket-Extensions` in the response.
-    pub(crate) fn text(&self) -> String {
-        let limit = if self.limited {
+    pub(crate) fn field_value(&self) -> String {
+        let limit = if self.names_window {
             format!("; server_max_window_bits={}", self.window_bits)
         } else {
             String::new()
@@ -44,16 +44,16 @@ impl Agreement {
 }
 
 /// Returns the first acceptable offer in the values of `Sec-WebSocket-Extensions`.
-pub(crate) fn agree<'v>(values: impl Iterator<Item = &'v [u8]>) -> Option<Agreement> {
+pub(crate) fn negotiate<'v>(values: impl Iterator<Item = &'v [u8]>) -> Option<DeflateParameters> {
     values.flat_map(|value| value.split(|&byte| byte == b',')).find_map(accept)
 }
 
-fn accept(offer: &[u8]) -> Option<Agreement> {
+fn accept(offer: &[u8]) -> Option<DeflateParameters> {
     let mut parts = offer.split(|&byte| byte == b';').map(scan::trim);
     if !parts.next()?.eq_ignore_ascii_case(NAME) {
         return None;
     }
-    let mut agreement = Agreement { window_bits: WINDOW_BITS, limited: false };
+    let mut agreement = DeflateParameters { window_bits: WINDOW_BITS, names_window: false };
     let mut seen = Vec::new();
     for part in parts {
         let (name, value) = match part.iter().position(|&byte| byte == b'=') {
@@ -68,10 +68,10 @@ fn accept(offer: &[u8]) -> Option<Agreement> {
                 b"server_no_context_takeover" | b"client_no_context_takeover" | b"client_max_window_bits",
                 None,
             ) => {}
-            (b"client_max_window_bits", Some(value)) if bits(value).is_some() => {}
+            (b"client_max_window_bits", Some(value)) if parse_window_bits(value).is_some() => {}
             (b"server_max_window_bits", Some(value)) => {
-                let most = bits(value).filter(|bits| *bits >= WINDOW_BITS_MIN)?;
-                agreement = Agreement { window_bits: most.min(WINDOW_BITS), limited: true };
+                let most = parse_window_bits(value).filter(|bits| *bits >= WINDOW_BITS_MIN)?;
+                agreement = DeflateParameters { window_bits: most.min(WINDOW_BITS), names_window: true };
             }
             _ => return None,
         }
@@ -85,7 +85,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
 }
 
 /// Parses 8 to 15, without a leading zero.
-fn bits(value: &[u8]) -> Option<u8> {
+fn parse_window_bits(value: &[u8]) -> Option<u8> {
     match value {
         [digit @ b'8'..=b'9'] => Some(digit - b'0'),
         [b'1', digit @ b'0'..=b'5'] => Some(10 + digit - b'0'),
@@ -108,14 +108,14 @@ impl Codecs {
 
     pub(crate) fn give_back_inflater(&self, Inflater(mut inflater): Inflater) {
         let mut kept = self.inflaters.borrow_mut();
-        if kept.len() < KEPT_MAX {
+        if kept.len() < CODECS_KEPT_MAX {
             inflater.reset(false);
             kept.push(inflater);
         }
     }
 
     /// Returns a codec for a message to a client; give it back after the message.
-    pub(crate) fn deflater(&self, agreement: Agreement) -> Deflater {
+    pub(crate) fn deflater(&self, agreement: DeflateParameters) -> Deflater {
         let mut kept = self.deflaters.borrow_mut();
         let at = kept.iter().position(|deflater| deflater.window_bits == agreement.window_bits);
         at.map_or_else(|| Deflater::new(agreement.window_bits), |at| kept.swap_remove(at))
@@ -123,7 +123,7 @@ impl Codecs {
 
     pub(crate) fn give_back_deflater(&self, mut deflater: Deflater) {
         let mut kept = self.deflaters.borrow_mut();
-        if kept.len() < KEPT_MAX {
+        if kept.len() < CODECS_KEPT_MAX {
             deflater.codec.reset();
             kept.push(deflater);
         }
@@ -132,7 +132,7 @@ impl Codecs {
 
 /// Reason why a message cannot be inflated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Uninflated {
+pub(crate) enum InflateError {
     TooLong,
     Broken,
 }
@@ -151,18 +151,18 @@ impl Inflater {
         mut bytes: &[u8],
         into: &mut Vec<u8>,
         len_max: usize,
-    ) -> Result<(), Uninflated> {
+    ) -> Result<(), InflateError> {
         loop {
             if into.len() == into.capacity() {
                 grow(into, len_max + 1);
             }
             let (before_in, before_len) = (self.0.total_in(), into.len());
             let status = self.0.decompress_vec(bytes, into, FlushDecompress::Sync);
-            let status = status.map_err(|_| Uninflated::Broken)?;
+            let status = status.map_err(|_| InflateError::Broken)?;
             let used = (self.0.total_in() - before_in) as usize;
             bytes = &bytes[used..];
             if into.len() > len_max {
-                return Err(Uninflated::TooLong);
+                return Err(InflateError::TooLong);
             }
             let has_room = into.len() < into.capacity();
             match status {
@@ -174,7 +174,7 @@ impl Inflater {
                     }
                 }
                 _ if bytes.is_empty() && has_room => return Ok(()),
-                _ if used == 0 && into.len() == before_len && has_room => return Err(Uninflated::Broken),
+                _ if used == 0 && into.len() == before_len && has_room => return Err(InflateError::Broken),
                 _ => {}
             }
         }
@@ -184,15 +184,15 @@ impl Inflater {
     ///
     /// # Errors
     /// See [`Inflater::inflate`].
-    pub(crate) fn finish(&mut self, into: &mut Vec<u8>, len_max: usize) -> Result<(), Uninflated> {
+    pub(crate) fn finish(&mut self, into: &mut Vec<u8>, len_max: usize) -> Result<(), InflateError> {
         self.inflate(&TAIL, into, len_max)
     }
 }
 
 /// Doubles the capacity, by at most [`ROOM_BYTES_MAX`], up to `len_max`.
 pub(crate) fn grow(into: &mut Vec<u8>, len_max: usize) {
-    let more = into.capacity().min(ROOM_BYTES_MAX);
-    let wanted = (into.capacity() + more).clamp(ROOM_BYTES_MIN, len_max.max(ROOM_BYTES_MIN));
+    let more = into.capacity().min(GROWTH_BYTES_MAX);
+    let wanted = (into.capacity() + more).clamp(GROWTH_BYTES_MIN, len_max.max(GROWTH_BYTES_MIN));
     into.reserve_exact(wanted.saturating_sub(into.len()));
 }
 
@@ -215,7 +215,7 @@ impl Deflater {
     pub(crate) fn deflate(&mut self, mut bytes: &[u8], into: &mut Vec<u8>, last: bool) {
         let flush = if last { FlushCompress::Sync } else { FlushCompress::None };
         loop {
-            into.reserve(bytes.len() / 2 + ROOM_BYTES_MIN);
+            into.reserve(bytes.len() / 2 + GROWTH_BYTES_MIN);
             let before = self.codec.total_in();
             // Cannot fail: the stream is never finished, so there is no data after its end.
             let status = self.codec.compress_vec(bytes, into, flush);
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     fn agreed(value: &str) -> Option<String> {
-        agree([value.as_bytes()].into_iter()).map(|agreement| agreement.text())
+        negotiate([value.as_bytes()].into_iter()).map(|agreement| agreement.field_value())
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
 
     fn codec_pair() -> (Inflater, Deflater) {
         let codecs = Codecs::default();
-        (codecs.inflater(), codecs.deflater(Agreement { window_bits: 9, limited: true }))
+        (codecs.inflater(), codecs.deflater(DeflateParameters { window_bits: 9, names_window: true }))
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
         let (mut inflater, mut deflater) = codec_pair();
         let (mut small, mut back) = (Vec::new(), Vec::new());
         deflater.deflate(&vec![0; 5_000_000], &mut small, true);
-        assert_eq!(inflater.inflate(&small, &mut back, 100_000), Err(Uninflated::TooLong));
+        assert_eq!(inflater.inflate(&small, &mut back, 100_000), Err(InflateError::TooLong));
         assert!(back.capacity() <= 100_001, "{}", back.capacity());
     }
 
@@ -318,6 +318,6 @@ mod tests {
             assert_eq!(back, b"Hello");
         }
         let (mut inflater, _) = codec_pair();
-        assert_eq!(inflater.inflate(&[0xff; 20], &mut Vec::new(), 100), Err(Uninflated::Broken));
+        assert_eq!(inflater.inflate(&[0xff; 20], &mut Vec::new(), 100), Err(InflateError::Broken));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use net::{Core, TaskId};
-use ring::{Lost, Measure, Refused, ServerSide, Ticket, WorkerSlot};
+use ring::{LostRequest, Measure, ServerSide, SubmitError, Ticket, WorkerSlot};
 
 use crate::deflate::Codecs;
 use crate::generation::{ClaimedHead, CoreLoad, Generation, HeadStart, SHOWN_MAX};
@@ -17,15 +17,15 @@ use crate::options::Options;
 mod late;
 mod pending;
 
-use late::{LateEvent, LateRequests};
+use late::{OverdueEvent, OverdueRequests};
 pub(crate) use pending::PendingRequest;
 
 /// A request that waits longer than this causes one more worker to be started.
-const NEED_MS: u64 = 20;
+const SCALE_UP_AFTER_MS: u64 = 20;
 /// Timed-out requests that are logged per second.
-const LOGGED_MAX: u32 = 10;
+const TIMEOUTS_LOGGED_MAX: u32 = 10;
 /// Minimum interval between two log lines about responses that were cut off.
-const CUT_REPORT_MS: u64 = 60_000;
+const TRUNCATION_REPORT_MS: u64 = 60_000;
 /// Buffers kept for reuse.
 const BUFFERS_MAX: usize = 32;
 /// Capacity of the largest buffer that is kept.
@@ -35,19 +35,19 @@ const BUFFER_BYTES_MAX: usize = 128 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
     /// The worker died. `again`: another worker may get the request.
-    Lost { again: bool },
+    WorkerDied { may_retry: bool },
     /// The deadline for a response has passed.
-    Late,
+    TimedOut,
     /// No worker claimed the request in time.
-    Unserved,
+    Unclaimed,
     /// Dropped in favour of a newer request, because the queue was full.
-    Crowded,
+    Dropped,
     /// The application cannot be loaded.
-    Down,
+    LoadFailed,
     /// The client stopped sending its body, or reading the response.
-    Stalled,
+    ClientStalled,
     /// The client reads the response slowly, and other requests wait for its worker.
-    TooSlow,
+    ClientTooSlow,
 }
 
 /// The side that must make progress next, and its time limit.
@@ -56,15 +56,15 @@ pub(crate) enum Deadline {
     /// The worker, until its response begins: within `timeouts.request`.
     Worker,
     /// The worker, between two pieces of its response: within `timeouts.between`.
-    Piece,
+    NextPiece,
     /// The client, within this number of milliseconds.
     Client(u64),
     /// The client must read the response, within this number of milliseconds, while a worker waits for it.
-    Taker(u64),
+    ClientRead(u64),
     /// Another deadline applies.
-    Nobody,
+    Other,
     /// No deadline; the task is woken repeatedly at this interval in milliseconds.
-    Look(u64),
+    Poll(u64),
 }
 
 /// State of the request of one ticket.
@@ -72,32 +72,34 @@ pub(crate) enum Deadline {
 struct RequestEntry {
     ticket: Ticket,
     task: TaskId,
-    news: bool,
+    has_event: bool,
     completion: Option<Completion>,
-    since_ms: u64,
+    queued_ms: u64,
     /// Time at which the claim by a worker was noticed.
     claimed_ms: Option<u64>,
-    expect: Deadline,
-    expect_since_ms: u64,
+    deadline: Deadline,
+    deadline_since_ms: u64,
     /// Time since which the worker has waited for the client to read the response.
-    held_ms: Option<u64>,
+    held_since_ms: Option<u64>,
 }
 
 impl RequestEntry {
     /// Deadline for the next progress of a claimed request.
     fn deadline_ms(&self, options: &Options) -> u64 {
-        let since_ms = self.expect_since_ms.max(self.claimed_ms.unwrap_or(0));
-        match self.expect {
+        let since_ms = self.deadline_since_ms.max(self.claimed_ms.unwrap_or(0));
+        match self.deadline {
             Deadline::Worker => since_ms.saturating_add(options.request_ms_max),
-            Deadline::Piece => since_ms.saturating_add(options.between_ms_max),
-            Deadline::Client(ms) | Deadline::Taker(ms) | Deadline::Look(ms) => since_ms.saturating_add(ms),
-            Deadline::Nobody => u64::MAX,
+            Deadline::NextPiece => since_ms.saturating_add(options.between_ms_max),
+            Deadline::Client(ms) | Deadline::ClientRead(ms) | Deadline::Poll(ms) => {
+                since_ms.saturating_add(ms)
+            }
+            Deadline::Other => u64::MAX,
         }
     }
 }
 
 /// Places of a request in `concurrent` limits and in a queue: see [`net::Exchange::places`].
-pub(crate) type KeptPlaces = [Option<Rc<dyn Any>>; 2];
+pub(crate) type HeldPermits = [Option<Rc<dyn Any>>; 2];
 
 /// The queue of one core for one generation.
 pub(crate) struct Dispatcher {
@@ -109,23 +111,23 @@ pub(crate) struct Dispatcher {
     entries: RefCell<Vec<Option<RequestEntry>>>,
     /// Tickets whose worker died and whose tasks have not noticed it yet, and whether another worker may get
     /// the request. The slots may be in use again.
-    lost: RefCell<Vec<(Ticket, bool)>>,
+    lost_tickets: RefCell<Vec<(Ticket, bool)>>,
     /// The beginning of each request's head, for the status, indexed by ticket.
     heads: RefCell<Vec<HeadStart>>,
     /// Timed-out requests that their workers must release.
-    late: LateRequests,
+    overdue: OverdueRequests,
     /// Places of requests whose clients have left, and for which workers still run.
-    left: RefCell<Vec<(Ticket, KeptPlaces)>>,
+    abandoned_permits: RefCell<Vec<(Ticket, HeldPermits)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// Start of the current second, and the numbers of timed-out requests logged and not logged in it.
-    reported: Cell<(u64, u32, u32)>,
+    logged_timeouts: Cell<(u64, u32, u32)>,
     /// The codecs of WebSocket messages.
     pub(crate) codecs: Codecs,
-    armed: Cell<bool>,
+    is_armed: Cell<bool>,
     /// Whether another generation serves.
-    replaced: Cell<bool>,
+    is_replaced: Cell<bool>,
     /// Time at which a cut-off response was last logged.
-    cut_ms: Cell<Option<u64>>,
+    truncation_logged_ms: Cell<Option<u64>>,
 }
 
 impl Dispatcher {
@@ -137,23 +139,23 @@ impl Dispatcher {
         commands: Arc<CommandQueue>,
     ) -> std::io::Result<Dispatcher> {
         let server = generation.channel.server(index);
-        core.hear(&server.fd())?;
+        core.watch_eventfd(&server.fd())?;
         Ok(Dispatcher {
             core: core.clone(),
             index,
             commands,
             entries: RefCell::new(vec![None; server.slots()]),
             server: RefCell::new(server),
-            lost: RefCell::default(),
+            lost_tickets: RefCell::default(),
             heads: RefCell::default(),
-            late: LateRequests::default(),
-            left: RefCell::default(),
+            overdue: OverdueRequests::default(),
+            abandoned_permits: RefCell::default(),
             buffers: RefCell::default(),
-            reported: Cell::default(),
+            logged_timeouts: Cell::default(),
             codecs: Codecs::default(),
-            armed: Cell::new(false),
-            replaced: Cell::new(false),
-            cut_ms: Cell::new(None),
+            is_armed: Cell::new(false),
+            is_replaced: Cell::new(false),
+            truncation_logged_ms: Cell::new(None),
             generation,
         })
     }
@@ -164,7 +166,7 @@ impl Dispatcher {
     }
 
     /// Keeps a buffer for reuse.
-    pub(crate) fn give_back(&self, mut buffer: Vec<u8>) {
+    pub(crate) fn return_buffer(&self, mut buffer: Vec<u8>) {
         let mut buffers = self.buffers.borrow_mut();
         if buffers.len() < BUFFERS_MAX && buffer.capacity() <= BUFFER_BYTES_MAX {
             buffer.clear();
@@ -193,8 +195,8 @@ impl Dispatcher {
         head: &[u8],
         body: &[u8],
         last: bool,
-        (measure, places): (Measure, KeptPlaces),
-    ) -> Result<(PendingRequest, usize), Refused> {
+        (measure, places): (Measure, HeldPermits),
+    ) -> Result<(PendingRequest, usize), SubmitError> {
         let (waits, has_slot) = {
             let server = self.server.borrow();
             (server.queued(self.index) > 0, server.in_use() < server.slots())
@@ -212,14 +214,14 @@ impl Dispatcher {
         let now_ms = self.core.now_ms();
         let entry = RequestEntry {
             ticket,
-            task: self.core.task(),
-            news: false,
+            task: self.core.current_task(),
+            has_event: false,
             completion: None,
-            since_ms: now_ms,
+            queued_ms: now_ms,
             claimed_ms: None,
-            expect: Deadline::Worker,
-            expect_since_ms: now_ms,
-            held_ms: None,
+            deadline: Deadline::Worker,
+            deadline_since_ms: now_ms,
+            held_since_ms: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
         let mut heads = self.heads.borrow_mut();
@@ -234,12 +236,12 @@ impl Dispatcher {
     /// Counts the next request, which waits behind others. If the application's queue is full, drops the
     /// oldest waiting request, whose client is the most likely to have given up.
     fn make_room(&self) {
-        let counted = &self.generation.loads[self.index].waiting;
+        let counted = &self.generation.core_loads[self.index].waiting;
         counted.store(counted.load(Ordering::Relaxed).max(1) + 1, Ordering::Relaxed);
         if self.waiting() <= self.generation.options.queue_max {
             return;
         }
-        self.look_who_claimed();
+        self.update_claims();
         let mut entries = self.entries.borrow_mut();
         let waiting = || {
             entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.completion.is_none())
@@ -248,11 +250,11 @@ impl Dispatcher {
         if self.waiting() <= self.generation.options.queue_max {
             return;
         }
-        let Some(at) = waiting().min_by_key(|entry| entry.since_ms).map(|entry| entry.ticket.index()) else {
+        let Some(at) = waiting().min_by_key(|entry| entry.queued_ms).map(|entry| entry.ticket.index()) else {
             return;
         };
         if let Some(entry) = &mut entries[at] {
-            self.decide(entry, Completion::Crowded);
+            self.complete(entry, Completion::Dropped);
             counted.store(counted.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
         }
     }
@@ -267,18 +269,18 @@ impl Dispatcher {
             let queued = server.queued(index) + usize::from(index == self.index);
             load.waiting.load(Ordering::Relaxed).max(1).min(queued)
         };
-        self.generation.loads.iter().enumerate().map(of_core).sum()
+        self.generation.core_loads.iter().enumerate().map(of_core).sum()
     }
 
     /// Ends a request without a response: its task is woken, and releases the ticket.
-    fn decide(&self, entry: &mut RequestEntry, completion: Completion) {
+    fn complete(&self, entry: &mut RequestEntry, completion: Completion) {
         if entry.completion.is_none() {
             entry.completion = Some(completion);
             self.core.wake_task(entry.task);
         }
     }
 
-    fn look_who_claimed(&self) {
+    fn update_claims(&self) {
         let server = self.server.borrow();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none()
@@ -292,12 +294,12 @@ impl Dispatcher {
 
     /// Checks all deadlines, and publishes the counts of this core. Runs a few times a second.
     pub(crate) fn sweep(&self) {
-        self.look_what_is_held();
-        self.free_places();
+        self.update_held();
+        self.release_permits();
         if self.in_use() == 0 {
             return self.report_load(0, 0);
         }
-        self.look_who_claimed();
+        self.update_claims();
         let now_ms = self.core.now_ms();
         let server = self.server.borrow();
         let (mut waiting, mut claimed, mut need) = (0, 0, false);
@@ -306,121 +308,124 @@ impl Dispatcher {
             if entry.claimed_ms.is_some() {
                 claimed += 1;
                 if let Some(WorkerSlot(worker_slot)) = server.claimant(entry.ticket) {
-                    self.generation.is_watched[worker_slot].store(true, Ordering::Relaxed);
+                    self.generation.has_seen_deadline[worker_slot].store(true, Ordering::Relaxed);
                 }
                 if now_ms < entry.deadline_ms(&self.generation.options) {
                     continue;
                 }
-                match entry.expect {
-                    Deadline::Client(_) | Deadline::Taker(_) => self.decide(entry, Completion::Stalled),
-                    Deadline::Look(_) => {
-                        (entry.news, entry.expect_since_ms) = (true, now_ms);
+                match entry.deadline {
+                    Deadline::Client(_) | Deadline::ClientRead(_) => {
+                        self.complete(entry, Completion::ClientStalled)
+                    }
+                    Deadline::Poll(_) => {
+                        (entry.has_event, entry.deadline_since_ms) = (true, now_ms);
                         self.core.wake_task(entry.task);
                     }
                     // The worker is killed after the request was logged: see `Drop` of `PendingRequest`.
-                    Deadline::Worker | Deadline::Piece | Deadline::Nobody => {
-                        self.decide(entry, Completion::Late)
+                    Deadline::Worker | Deadline::NextPiece | Deadline::Other => {
+                        self.complete(entry, Completion::TimedOut)
                     }
                 }
                 continue;
             }
-            let waited_ms = now_ms - entry.since_ms;
+            let waited_ms = now_ms - entry.queued_ms;
             if waited_ms >= self.generation.options.queue_ms_max {
-                self.decide(entry, Completion::Unserved);
+                self.complete(entry, Completion::Unclaimed);
                 continue;
             }
             waiting += 1;
-            need |= waited_ms >= NEED_MS;
+            need |= waited_ms >= SCALE_UP_AFTER_MS;
         }
         drop(server);
         self.report_load(waiting, claimed);
-        self.give_up_slowest();
+        self.end_slowest_response();
         if need {
-            self.commands.send(SupervisorCommand::Need);
+            self.commands.send(SupervisorCommand::RequestsWaiting);
         }
     }
 
     /// Handles the worker of a timed-out request. A worker that runs one request at a time hangs; an event
     /// loop, which also runs others, may only be waiting.
-    fn give_up_late(&self, ticket: Ticket, worker_slot: WorkerSlot) {
-        match self.generation.is_single() {
-            true => self.kill(worker_slot, KillReason::Late),
-            false => self.late.add(ticket, worker_slot, self.core.now_ms()),
+    fn handle_timed_out_worker(&self, ticket: Ticket, worker_slot: WorkerSlot) {
+        match self.generation.is_one_request_per_thread() {
+            true => self.kill(worker_slot, KillReason::TimedOut),
+            false => self.overdue.add(ticket, worker_slot, self.core.now_ms()),
         }
     }
 
     /// Returns whether one more timed-out request may be logged, and how many were suppressed before it. All
     /// requests of an event loop may time out at once.
     pub(crate) fn may_log(&self) -> Option<u32> {
-        let (mut since_ms, mut reported, mut unreported) = self.reported.get();
+        let (mut since_ms, mut reported, mut unreported) = self.logged_timeouts.get();
         if self.core.now_ms() - since_ms >= 1_000 {
             (since_ms, reported) = (self.core.now_ms(), 0);
         }
-        let may = reported < LOGGED_MAX;
+        let may = reported < TIMEOUTS_LOGGED_MAX;
         let before = unreported;
         (reported, unreported) =
             if may { (reported + 1, 0) } else { (reported, unreported.saturating_add(1)) };
-        self.reported.set((since_ms, reported, unreported));
+        self.logged_timeouts.set((since_ms, reported, unreported));
         may.then_some(before)
     }
 
-    fn look_what_is_held(&self) {
+    fn update_held(&self) {
         let server = self.server.borrow();
         let report = |worker_slot, event| match event {
-            LateEvent::Hangs => self.kill(worker_slot, KillReason::Unreleased),
-            LateEvent::Doubted => self.report_overdue(worker_slot, 1),
-            LateEvent::Released => self.report_overdue(worker_slot, -1),
+            OverdueEvent::Hangs => self.kill(worker_slot, KillReason::Unreleased),
+            OverdueEvent::Unresponsive => self.report_overdue(worker_slot, 1),
+            OverdueEvent::Responsive => self.report_overdue(worker_slot, -1),
         };
-        self.late.look(self.core.now_ms(), |ticket| server.is_still_held(ticket), report);
+        self.overdue.check(self.core.now_ms(), |ticket| server.is_still_held(ticket), report);
     }
 
     fn report_overdue(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
         self.commands.send(SupervisorCommand::Overdue {
             generation: self.generation.number,
             worker_slot,
-            more,
+            change: more,
         });
     }
 
     /// Ends the response whose worker has waited longest for its client, if slow clients occupy too many
     /// workers.
-    pub(crate) fn give_up_slowest(&self) {
-        if !self.generation.is_held_up() {
+    pub(crate) fn end_slowest_response(&self) {
+        if !self.generation.is_blocked_by_clients() {
             return;
         }
         let mut entries = self.entries.borrow_mut();
         let held = entries
             .iter_mut()
             .flatten()
-            .filter(|entry| entry.completion.is_none() && entry.held_ms.is_some());
-        if let Some(entry) = held.min_by_key(|entry| entry.held_ms) {
-            self.decide(entry, Completion::TooSlow);
+            .filter(|entry| entry.completion.is_none() && entry.held_since_ms.is_some());
+        if let Some(entry) = held.min_by_key(|entry| entry.held_since_ms) {
+            self.complete(entry, Completion::ClientTooSlow);
         }
     }
 
     /// Whether to log that a response was cut off: at most once a minute.
-    pub(crate) fn is_cut_to_report(&self) -> bool {
+    pub(crate) fn should_log_truncation(&self) -> bool {
         let now_ms = self.core.now_ms();
-        let is_due = self.cut_ms.get().is_none_or(|last_ms| now_ms >= last_ms + CUT_REPORT_MS);
+        let is_due =
+            self.truncation_logged_ms.get().is_none_or(|last_ms| now_ms >= last_ms + TRUNCATION_REPORT_MS);
         if is_due {
-            self.cut_ms.set(Some(now_ms));
+            self.truncation_logged_ms.set(Some(now_ms));
         }
         is_due
     }
 
     fn report_load(&self, waiting: usize, claimed: usize) {
-        let load = &self.generation.loads[self.index];
+        let load = &self.generation.core_loads[self.index];
         load.waiting.store(waiting, Ordering::Relaxed);
         load.claimed.store(claimed, Ordering::Relaxed);
         let mut current = lock(&load.current);
         current.clear();
         if claimed > 0 {
-            self.show_claimed(&mut current);
+            self.collect_claimed(&mut current);
         }
     }
 
     /// Adds the first requests that workers have claimed.
-    fn show_claimed(&self, current: &mut Vec<ClaimedHead>) {
+    fn collect_claimed(&self, current: &mut Vec<ClaimedHead>) {
         let (entries, heads, server) = (self.entries.borrow(), self.heads.borrow(), self.server.borrow());
         let now_ms = self.core.now_ms();
         let claimed =
@@ -432,21 +437,25 @@ impl Dispatcher {
         current.extend(claimed.take(SHOWN_MAX));
     }
 
-    pub(crate) fn kill(&self, WorkerSlot(worker_slot): WorkerSlot, why: KillReason) {
-        self.commands.send(SupervisorCommand::Kill { generation: self.generation.number, worker_slot, why });
+    pub(crate) fn kill(&self, WorkerSlot(worker_slot): WorkerSlot, reason: KillReason) {
+        self.commands.send(SupervisorCommand::Kill {
+            generation: self.generation.number,
+            worker_slot,
+            reason,
+        });
     }
 
     /// Marks the dispatcher as replaced by another generation: requests without a time limit must end.
-    pub(crate) fn replace(&self) {
-        self.replaced.set(true);
-        self.wake_lookers();
+    pub(crate) fn mark_replaced(&self) {
+        self.is_replaced.set(true);
+        self.wake_polling_tasks();
     }
 
     /// Wakes the tasks that check their state periodically.
-    pub(crate) fn wake_lookers(&self) {
+    pub(crate) fn wake_polling_tasks(&self) {
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
-            if let Deadline::Look(_) = entry.expect {
-                entry.news = true;
+            if let Deadline::Poll(_) = entry.deadline {
+                entry.has_event = true;
                 self.core.wake_task(entry.task);
             }
         }
@@ -454,39 +463,39 @@ impl Dispatcher {
 
     /// Whether another generation serves.
     pub(crate) fn is_replaced(&self) -> bool {
-        self.replaced.get()
+        self.is_replaced.get()
     }
 
     /// Ends the unclaimed requests, because the application cannot be loaded.
-    pub(crate) fn give_up(&self) {
-        self.look_who_claimed();
+    pub(crate) fn refuse_unclaimed(&self) {
+        self.update_claims();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
-                self.decide(entry, Completion::Down);
+                self.complete(entry, Completion::LoadFailed);
             }
         }
     }
 
     /// Ends the unclaimed requests, because the channel is damaged. They may move to the generation that
     /// serves.
-    pub(crate) fn abandon(&self) {
-        self.look_who_claimed();
+    pub(crate) fn abandon_unclaimed(&self) {
+        self.update_claims();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
             if entry.claimed_ms.is_none() {
-                self.decide(entry, Completion::Lost { again: true });
+                self.complete(entry, Completion::WorkerDied { may_retry: true });
             }
         }
     }
 
     /// Ends the requests of a dead worker. A request whose worker ended `by_itself` is not retried, because
     /// it probably caused that.
-    pub(crate) fn worker_died(&self, place: usize, worker_slots: std::ops::Range<usize>, by_itself: bool) {
+    pub(crate) fn worker_died(&self, place: usize, worker_slots: std::ops::Range<usize>, called_exit: bool) {
         for worker_slot in worker_slots {
             let lost = self.server.borrow_mut().worker_died(WorkerSlot(worker_slot));
             let mut entries = self.entries.borrow_mut();
-            for Lost { ticket, started } in lost {
+            for LostRequest { ticket, has_started: started } in lost {
                 if let Some(entry) = entries[ticket.index()].take_if(|entry| entry.ticket == ticket) {
-                    self.lost.borrow_mut().push((ticket, !started && !by_itself));
+                    self.lost_tickets.borrow_mut().push((ticket, !started && !called_exit));
                     self.core.wake_task(entry.task);
                 }
             }
@@ -496,7 +505,7 @@ impl Dispatcher {
 
     /// Reports that no request is in progress, and that none will be.
     pub(crate) fn close(&self) {
-        self.core.ignore(&self.server.borrow().fd());
+        self.core.unwatch_eventfd(&self.server.borrow().fd());
         self.report_load(0, 0);
         self.commands.send(SupervisorCommand::Drained { generation: self.generation.number });
     }
@@ -512,21 +521,21 @@ impl Dispatcher {
         let mut entries = self.entries.borrow_mut();
         server.poll(|_, ticket| {
             if let Some(entry) = &mut entries[ticket.index()] {
-                entry.news = true;
+                entry.has_event = true;
                 self.core.wake_task(entry.task);
             }
         });
         while let Some(fault) = server.take_fault() {
             match fault.worker_slot {
-                Some(worker_slot) => self.kill(worker_slot, KillReason::Breach),
+                Some(worker_slot) => self.kill(worker_slot, KillReason::ProtocolViolation),
                 None => self.commands.send(SupervisorCommand::Damaged { generation: self.generation.number }),
             }
         }
     }
 
     /// Releases the places of requests that workers have released.
-    fn free_places(&self) {
-        let mut left = self.left.borrow_mut();
+    fn release_permits(&self) {
+        let mut left = self.abandoned_permits.borrow_mut();
         if left.is_empty() {
             return;
         }
@@ -538,20 +547,20 @@ impl Dispatcher {
 
     /// Flushes the doorbells to the workers and arms the one of this core; false if there is something to
     /// read already.
-    pub(crate) fn rest(&self) -> bool {
+    pub(crate) fn prepare_wait(&self) -> bool {
         let mut server = self.server.borrow_mut();
         server.flush_doorbells();
         if server.in_use() == 0 {
             return true;
         }
         let armed = server.arm();
-        self.armed.set(armed);
+        self.is_armed.set(armed);
         armed
     }
 
     /// Disarms the doorbell after the engine has woken up.
-    pub(crate) fn wake(&self) {
-        if self.armed.take() {
+    pub(crate) fn finish_wait(&self) {
+        if self.is_armed.take() {
             self.server.borrow_mut().disarm();
         }
     }
@@ -564,9 +573,9 @@ impl Dispatcher {
 
     /// Returns the completion of a void ticket.
     fn completion_of_lost(&self, ticket: Ticket) -> Completion {
-        let lost = self.lost.borrow();
+        let lost = self.lost_tickets.borrow();
         let again = lost.iter().any(|(other, again)| *other == ticket && *again);
-        Completion::Lost { again }
+        Completion::WorkerDied { may_retry: again }
     }
 }
 
@@ -574,7 +583,7 @@ impl Drop for Dispatcher {
     /// Hands the watch over unreleased requests to the supervisor, because this core ends.
     fn drop(&mut self) {
         let (server, generation) = (self.server.borrow(), self.generation.number);
-        self.late.held(
+        self.overdue.for_each_held(
             self.core.now_ms(),
             |ticket| server.is_still_held(ticket),
             |worker_slot, left_ms| {

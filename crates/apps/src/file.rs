@@ -20,13 +20,13 @@ const WINDOW_BYTES: u64 = 1024 * 1024;
 ///
 /// # Errors
 /// Reason why the file cannot be sent, for the log.
-pub(crate) fn take(
+pub(crate) fn take_descriptor(
     process: &OwnedFd,
     part: FilePart,
     launcher: Option<&dyn Launcher>,
 ) -> Result<OwnedFd, String> {
     let file = match launcher {
-        Some(launcher) => launcher.file(process.as_fd(), part.fd.cast_unsigned()),
+        Some(launcher) => launcher.open_file(process.as_fd(), part.fd.cast_unsigned()),
         None => descriptors::copy(process.as_fd(), part.fd as ForeignRawFd),
     };
     let file =
@@ -47,7 +47,7 @@ pub(crate) fn take(
 /// # Errors
 /// See [`Exchange::write`] and [`Exchange::write_file`].
 pub(crate) async fn send(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     file: OwnedFd,
     part: FilePart,
     length_known: bool,
@@ -58,15 +58,15 @@ pub(crate) async fn send(
         let next = end.min(at + WINDOW_BYTES);
         if !length_known {
             let (theirs, len) = (file.clone(), (next - at) as usize);
-            let bytes = x.core().offload(move || read(&theirs, at, len)).await?;
-            x.write(&bytes).await?;
+            let bytes = exchange.core().offload(move || read(&theirs, at, len)).await?;
+            exchange.write(&bytes).await?;
         } else {
             if !is_cached(&file, next - 1) || !is_cached(&file, at) {
-                x.flush().await?;
+                exchange.flush().await?;
                 let (theirs, len) = (file.clone(), (next - at) as usize);
-                x.core().offload(move || read(&theirs, at, len)).await?;
+                exchange.core().offload(move || read(&theirs, at, len)).await?;
             }
-            x.write_file(&file, at..next).await?;
+            exchange.write_file(&file, at..next).await?;
         }
         at = next;
     }

@@ -30,7 +30,7 @@ pub(crate) struct FrameHead {
     pub(crate) last: bool,
     pub(crate) compressed: bool,
     /// Payload bytes that have not arrived yet.
-    pub(crate) left: u64,
+    pub(crate) remaining_bytes: u64,
     mask: [u8; 4],
 }
 
@@ -51,7 +51,7 @@ impl FrameHead {
             *byte ^= mask;
         }
         self.mask.rotate_left(bytes.len() % 4);
-        self.left -= bytes.len() as u64;
+        self.remaining_bytes -= bytes.len() as u64;
     }
 }
 
@@ -94,7 +94,7 @@ impl HeadReader {
         mask.copy_from_slice(&self.bytes[whole - 4..whole]);
         let first = self.bytes[0];
         let (last, compressed) = (first & FIN != 0, first & COMPRESSED != 0);
-        Ok(Some(FrameHead { opcode: first & 0x0f, last, compressed, left, mask }))
+        Ok(Some(FrameHead { opcode: first & 0x0f, last, compressed, remaining_bytes: left, mask }))
     }
 
     fn fill(&mut self, bytes: &mut &[u8], whole: usize) {
@@ -128,7 +128,7 @@ fn check(first: u8, second: u8) -> Result<(), &'static str> {
 }
 
 /// Encodes the head of a frame to a client; returns its bytes and their number.
-pub(crate) fn head(first: u8, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], usize) {
+pub(crate) fn encode_head(first: u8, payload_bytes: usize) -> ([u8; HEAD_BYTES_MAX], usize) {
     let mut head = [0; HEAD_BYTES_MAX];
     head[0] = first;
     match (u8::try_from(payload_bytes), u16::try_from(payload_bytes)) {
@@ -172,7 +172,8 @@ mod tests {
                 for mut piece in bytes.chunks(step) {
                     found = reader.read(&mut piece).unwrap();
                 }
-                let expected = FrameHead { opcode: TEXT, last: true, compressed: false, left: len, mask };
+                let expected =
+                    FrameHead { opcode: TEXT, last: true, compressed: false, remaining_bytes: len, mask };
                 assert_eq!(found, Some(expected));
             }
         }
@@ -184,10 +185,11 @@ mod tests {
         let mask = [7, 77, 177, 27];
         let masked: Vec<u8> = plain.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
         for step in 1..40 {
-            let mut head = FrameHead { opcode: BINARY, last: true, compressed: false, left: 256, mask };
+            let mut head =
+                FrameHead { opcode: BINARY, last: true, compressed: false, remaining_bytes: 256, mask };
             let mut bytes = masked.clone();
             bytes.chunks_mut(step).for_each(|piece| head.unmask(piece));
-            assert_eq!((bytes, head.left), (plain.clone(), 0));
+            assert_eq!((bytes, head.remaining_bytes), (plain.clone(), 0));
         }
     }
 
@@ -207,7 +209,7 @@ mod tests {
             (126, &[0x82, 126, 0, 126]),
             (65_536, &[0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0]),
         ] {
-            let (bytes, used) = head(FIN | BINARY, len);
+            let (bytes, used) = encode_head(FIN | BINARY, len);
             assert_eq!(&bytes[..used], expected);
         }
     }

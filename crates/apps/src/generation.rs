@@ -81,14 +81,14 @@ pub(crate) struct HeldWorker<'g>(&'g Generation);
 
 impl<'g> HeldWorker<'g> {
     pub(crate) fn new(generation: &'g Generation) -> HeldWorker<'g> {
-        generation.held.fetch_add(1, Ordering::Relaxed);
+        generation.held_workers.fetch_add(1, Ordering::Relaxed);
         HeldWorker(generation)
     }
 }
 
 impl Drop for HeldWorker<'_> {
     fn drop(&mut self) {
-        self.0.held.fetch_sub(1, Ordering::Relaxed);
+        self.0.held_workers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -106,8 +106,8 @@ pub(crate) struct Generation {
     /// Requests of each worker, indexed by place.
     pub(crate) counts: Vec<WorkerCounts>,
     /// Whether a core has seen a request with a deadline since the supervisor last looked; indexed by worker slot.
-    pub(crate) is_watched: Vec<AtomicBool>,
-    pub(crate) loads: Vec<CoreLoad>,
+    pub(crate) has_seen_deadline: Vec<AtomicBool>,
+    pub(crate) core_loads: Vec<CoreLoad>,
     /// Process of each place, from which descriptors are copied.
     pub(crate) processes: Vec<Mutex<Option<Arc<OwnedFd>>>>,
     /// Process id of each place, for the log; 0 if not known.
@@ -115,18 +115,18 @@ pub(crate) struct Generation {
     /// Number of worker slots per place.
     threads: usize,
     /// Number of worker threads that wait for a client to read a response.
-    pub(crate) held: AtomicUsize,
+    pub(crate) held_workers: AtomicUsize,
     /// Whether any worker has been ready.
-    pub(crate) is_up: AtomicBool,
+    pub(crate) has_been_ready: AtomicBool,
     /// Whether a worker has reported that each of its threads runs one request at a time.
-    pub(crate) said_single: AtomicBool,
+    pub(crate) has_reported_single: AtomicBool,
     /// Whether a body that is not framed as its head states was logged.
     unframed_reported: AtomicBool,
 }
 
 impl Generation {
     pub(crate) fn new(number: u64, options: Arc<Options>, cores: usize) -> io::Result<Generation> {
-        let (places, threads) = (options.places(), options.threads.max(1));
+        let (places, threads) = (options.place_count(), options.threads.max(1));
         let channel = Channel::create(&ring::Options {
             threads: cores,
             worker_slots: places * threads,
@@ -134,58 +134,58 @@ impl Generation {
             slots: slots(&options, cores),
             request_bytes: options.request_bytes,
             response_bytes: options.response_bytes,
-            slot_fds: options.event_loop,
+            slot_fds: options.is_event_loop,
         })?;
         Ok(Generation {
             number,
             options,
             channel,
             counts: (0..places).map(|_| WorkerCounts::default()).collect(),
-            is_watched: (0..places * threads).map(|_| AtomicBool::default()).collect(),
-            loads: (0..cores).map(|_| CoreLoad::default()).collect(),
+            has_seen_deadline: (0..places * threads).map(|_| AtomicBool::default()).collect(),
+            core_loads: (0..cores).map(|_| CoreLoad::default()).collect(),
             processes: (0..places).map(|_| Mutex::default()).collect(),
             pids: (0..places).map(|_| AtomicI32::new(0)).collect(),
             threads,
-            held: AtomicUsize::new(0),
-            is_up: AtomicBool::new(false),
-            said_single: AtomicBool::new(false),
+            held_workers: AtomicUsize::new(0),
+            has_been_ready: AtomicBool::new(false),
+            has_reported_single: AtomicBool::new(false),
             unframed_reported: AtomicBool::new(false),
         })
     }
 
     /// Whether each worker thread runs one request at a time (is not an event loop).
-    pub(crate) fn is_single(&self) -> bool {
-        self.options.concurrency == 1 || self.said_single.load(Ordering::Relaxed)
+    pub(crate) fn is_one_request_per_thread(&self) -> bool {
+        self.options.concurrency == 1 || self.has_reported_single.load(Ordering::Relaxed)
     }
 
     /// Whether a woken worker may be unable to claim a request while another one is idle: an event loop that
     /// computes, or a thread that waits for others of its process.
     pub(crate) fn may_claim_late(&self) -> bool {
-        self.options.places() > 1 && (self.threads > 1 || !self.is_single())
+        self.options.place_count() > 1 && (self.threads > 1 || !self.is_one_request_per_thread())
     }
 
     /// Whether `Transfer-Encoding: chunked` in a response head may mean that the application has chunked its
     /// body. ASGI applications never do; others may.
-    pub(crate) fn may_frame(&self) -> bool {
+    pub(crate) fn may_chunk(&self) -> bool {
         !self.is_asgi()
     }
 
     /// Whether requests run in an event loop. A Python application may turn out to be WSGI when it is loaded.
     fn is_asgi(&self) -> bool {
-        self.options.event_loop && !self.said_single.load(Ordering::Relaxed)
+        self.options.is_event_loop && !self.has_reported_single.load(Ordering::Relaxed)
     }
 
     /// Whether a client that closes its sending side cancels its request.
-    pub(crate) fn cancels_closed(&self) -> bool {
-        self.options.cancels_closed.unwrap_or_else(|| self.is_asgi())
+    pub(crate) fn cancels_on_client_close(&self) -> bool {
+        self.options.cancels_on_client_close.unwrap_or_else(|| self.is_asgi())
     }
 
     /// Whether slow clients occupy more than half of the worker threads, and more than one, while requests wait.
-    pub(crate) fn is_held_up(&self) -> bool {
+    pub(crate) fn is_blocked_by_clients(&self) -> bool {
         let held_max = (self.options.workers.max * self.threads / 2).max(1);
-        self.is_single()
-            && self.held.load(Ordering::Relaxed) > held_max
-            && self.loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
+        self.is_one_request_per_thread()
+            && self.held_workers.load(Ordering::Relaxed) > held_max
+            && self.core_loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
     }
 
     /// Logs once that a body is not framed as its head states.
@@ -213,7 +213,7 @@ const DROPPED_SLOTS: usize = 32;
 /// Returns the maximum number of concurrent requests of one core.
 fn slots(options: &Options, cores: usize) -> usize {
     // Queued and claimed requests: a single core may have all of them.
-    let worker_slots = options.places() * options.threads.max(1);
+    let worker_slots = options.place_count() * options.threads.max(1);
     let wanted = options.queue_max + worker_slots * options.concurrency.max(1) + DROPPED_SLOTS;
     // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two
     // cells in the lane of each worker slot. With more cores, each has fewer slots.
@@ -245,15 +245,15 @@ mod tests {
     fn an_event_loop_on_many_cores_has_room_in_a_channel() {
         for cores in [1, 2, 11, 16, 64, 256] {
             let mut options = Options::new("api", Vec::new());
-            (options.event_loop, options.concurrency) = (true, 1000);
+            (options.is_event_loop, options.concurrency) = (true, 1000);
             options.workers = crate::options::Workers { min: cores, max: cores };
-            let (queue_max, places) = (options.queue_max, options.places());
+            let (queue_max, places) = (options.queue_max, options.place_count());
             let slots = slots(&options, cores);
             assert!(slots <= queue_max + places * options.concurrency + DROPPED_SLOTS);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
             // Memory is committed only when it is touched. Descriptors would be opened immediately, and this
             // test does not need them.
-            options.event_loop = false;
+            options.is_event_loop = false;
             Generation::new(1, Arc::new(options), cores).unwrap();
         }
     }

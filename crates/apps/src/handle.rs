@@ -8,23 +8,23 @@ use std::task::Poll;
 
 use http::{Fields, Method, Name, Status};
 use net::{Core, Exchange, Fault, MeasuredCosts, SpillQuota, TaskId, TurnHook};
-use ring::{Measure, Refused};
+use ring::{Measure, SubmitError};
 
 use crate::call::{Call, CallOutcome};
 use crate::dispatcher::{Completion, Dispatcher};
 use crate::log::{AppLog, AppLogLevel};
 use crate::mail::{CommandQueue, CoreEvent, EventQueue};
 use crate::reply::HeaderNameCache;
-use crate::request::{self, HeaderIds, SocketForm};
+use crate::request::{self, HandshakeForm, HeaderIds};
 use crate::upgrade::{self, UpgradeRequest};
-use crate::upload::{Ahead, Upload};
+use crate::upload::{ReadAhead, Upload};
 
 pub use crate::request::Mount;
 
 /// Interval of the deadline checks, and thus the granularity of deadlines.
 const SWEEP_MS: u64 = 100;
 /// Time after which another worker is woken for a request that the first one has not claimed.
-const CLAIM_MS: u64 = 1;
+const CLAIM_CHECK_MS: u64 = 1;
 /// Value of `Retry-After`.
 const RETRY_AFTER_S: &[u8] = b"1";
 
@@ -37,7 +37,7 @@ struct HandleState {
     index: usize,
     commands: Arc<CommandQueue>,
     app_log: AppLog,
-    names: HeaderIds,
+    header_ids: HeaderIds,
     header_names: HeaderNameCache,
     /// Dispatchers, one per generation in which this core has requests; the last one serves.
     dispatchers: RefCell<Vec<Rc<Dispatcher>>>,
@@ -45,7 +45,7 @@ struct HandleState {
     claim_watch: Cell<Option<TaskId>>,
     watches_claims: Cell<bool>,
     /// The load failure; `None` if the application is loaded.
-    down: RefCell<Option<LoadFailure>>,
+    load_failure: RefCell<Option<LoadFailure>>,
 }
 
 impl Handle {
@@ -61,18 +61,18 @@ impl Handle {
             index,
             commands,
             app_log,
-            names: HeaderIds::new(),
+            header_ids: HeaderIds::new(),
             header_names: HeaderNameCache::new(),
             dispatchers: RefCell::default(),
             claim_watch: Cell::default(),
             watches_claims: Cell::default(),
-            down: RefCell::default(),
+            load_failure: RefCell::default(),
         });
         let tick: Rc<dyn TurnHook> = inner.clone();
-        core.add_tick(&tick);
+        core.add_turn_hook(&tick);
         inbox.open();
         let mail = Rc::downgrade(&inner);
-        core.spawn(async move { read_mail(&mail, &inbox).await });
+        core.spawn(async move { run_event_loop(&mail, &inbox).await });
         let (watched, clock) = (Rc::downgrade(&inner), core.clone());
         core.spawn(async move { watch_claims(&watched, &clock).await });
         let (swept, clock) = (Rc::downgrade(&inner), core.clone());
@@ -91,69 +91,73 @@ impl Handle {
     /// # Errors
     /// Errors of the client's connection; [`Fault::Broken`] if a response that had begun could not be
     /// completed.
-    pub async fn serve(&self, x: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
+    pub async fn serve(&self, exchange: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
         let mut upgrade_request = None;
-        if self.0.knows_websockets() {
-            match upgrade::upgrade_request(&x.request()) {
+        if self.0.supports_websockets() {
+            match upgrade::upgrade_request(&exchange.request()) {
                 Ok(found) => upgrade_request = found,
-                Err(refusal) => return x.refuse_with(refusal.status, refusal.reason, &refusal.fields).await,
+                Err(refusal) => {
+                    return exchange.refuse_with(refusal.status, refusal.reason, &refusal.fields).await;
+                }
             }
         }
-        let Some(mut upload) = self.upload(x).await? else {
+        let Some(mut upload) = self.read_upload(exchange).await? else {
             let reason = "the server has no room to keep the request until a worker takes it";
-            return x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await;
+            return exchange.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await;
         };
         let mut tries = 2;
         loop {
             tries -= 1;
             if upload.is_buffered() {
-                Box::pin(upload.rewind(x)).await?;
+                Box::pin(upload.rewind(exchange)).await?;
             }
-            let measure = match x.notes().measured {
+            let measure = match exchange.notes().measured {
                 MeasuredCosts::None => Measure::Claim,
                 MeasuredCosts::Cpu => Measure::Cpu,
                 MeasuredCosts::All => Measure::All,
             };
-            let ended = match self.submit(x, mount, &mut upload, (upgrade_request.as_ref(), measure)) {
-                Ok(mut call) => call.run(x).await?,
-                Err(NotSubmitted::Down(failure)) => return self.show_failure(x, &failure).await,
-                Err(NotSubmitted::Refused(Refused::HeadTooLarge)) => {
-                    return x.refuse(Status::FIELDS_TOO_LARGE, "the request's head is too large").await;
+            let ended = match self.submit(exchange, mount, &mut upload, (upgrade_request.as_ref(), measure)) {
+                Ok(mut call) => call.run(exchange).await?,
+                Err(NotSubmitted::LoadFailed(failure)) => return self.send_failure(exchange, &failure).await,
+                Err(NotSubmitted::Refused(SubmitError::HeadTooLarge)) => {
+                    return exchange
+                        .refuse(Status::FIELDS_TOO_LARGE, "the request's head is too large")
+                        .await;
                 }
                 Err(NotSubmitted::Loading) => {
                     let reason = "the application is not loaded yet";
-                    return x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await;
+                    return exchange.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await;
                 }
-                Err(NotSubmitted::Refused(Refused::Full)) => CallOutcome::Unanswered(Completion::Crowded),
+                Err(NotSubmitted::Refused(SubmitError::Full)) => CallOutcome::Unanswered(Completion::Dropped),
             };
             match ended {
                 CallOutcome::Answered => return Ok(()),
                 CallOutcome::Failed => {
-                    return x.refuse(Status::INTERNAL_SERVER_ERROR, "the application failed").await;
+                    return exchange.refuse(Status::INTERNAL_SERVER_ERROR, "the application failed").await;
                 }
-                CallOutcome::Bad => {
-                    return x.refuse(Status::BAD_GATEWAY, "the application gave no answer").await;
+                CallOutcome::InvalidResponse => {
+                    return exchange.refuse(Status::BAD_GATEWAY, "the application gave no answer").await;
                 }
-                CallOutcome::Unanswered(Completion::Lost { again: true })
-                    if tries > 0 && upload.is_whole() && is_idempotent(x.request().method()) => {}
-                CallOutcome::Unanswered(Completion::Down) => {
-                    let why = self.0.down.borrow().clone();
-                    return self.show_failure(x, &why.unwrap_or_default()).await;
+                CallOutcome::Unanswered(Completion::WorkerDied { may_retry: true })
+                    if tries > 0 && upload.can_rewind() && is_idempotent(exchange.request().method()) => {}
+                CallOutcome::Unanswered(Completion::LoadFailed) => {
+                    let why = self.0.load_failure.borrow().clone();
+                    return self.send_failure(exchange, &why.unwrap_or_default()).await;
                 }
-                CallOutcome::Unanswered(fate) => return refuse(x, fate).await,
+                CallOutcome::Unanswered(fate) => return refuse(exchange, fate).await,
             }
         }
     }
 
     /// Reads the beginning of the request's body, or all of it. Returns `None` if the body could not be
     /// buffered completely and has no known length, which many applications need.
-    async fn upload(&self, x: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
+    async fn read_upload(&self, x: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
         if x.request().body() == http::BodySize::None {
             return Ok(Some(Upload::empty()));
         }
-        let (upload, why) = Upload::begin(x, &self.0.ahead()).await?;
+        let (upload, why) = Upload::begin(x, &self.0.read_ahead()).await?;
         let Some((quota, why)) = self.0.quota().zip(why) else { return Ok(Some(upload)) };
-        if quota.is_to_report() {
+        if quota.should_report() {
             self.0.app_log.report(AppLogLevel::Warn, &format!("requests are not buffered: {why}"));
         }
         let has_length = upload.length().is_some() || x.request().body() != http::BodySize::Unknown;
@@ -168,8 +172,8 @@ impl Handle {
         (upgrade_request, measure): (Option<&'c UpgradeRequest>, Measure),
     ) -> Result<Call<'c>, NotSubmitted> {
         let inner = &*self.0;
-        if let Some(failure) = &*inner.down.borrow() {
-            return Err(NotSubmitted::Down(failure.clone()));
+        if let Some(failure) = &*inner.load_failure.borrow() {
+            return Err(NotSubmitted::LoadFailed(failure.clone()));
         }
         let Some(dispatcher) = inner.dispatchers.borrow().last().cloned() else {
             return Err(NotSubmitted::Loading);
@@ -179,34 +183,41 @@ impl Handle {
         let chunked = request.body() == http::BodySize::Unknown;
         let length = upload.length().filter(|_| chunked);
         let socket = match upgrade_request {
-            Some(upgrade_request) => SocketForm::Served(upgrade_request),
+            Some(upgrade_request) => HandshakeForm::ByServer(upgrade_request),
             None if dispatcher.generation.options.hijacked_ms.is_some()
                 && upgrade::lacks_handshake(&request) =>
             {
-                SocketForm::Handshake
+                HandshakeForm::Handshake
             }
-            None => SocketForm::Fields,
+            None => HandshakeForm::Fields,
         };
-        let submitted =
-            match request::encode(&mut head, &request, mount, length, socket, x.local_port(), &inner.names) {
-                // A WebSocket client's messages are the body.
-                Ok(()) => {
-                    let is_last = upload.is_last() && upgrade_request.is_none();
-                    dispatcher.submit(&head, upload.ahead(), is_last, (measure, x.places()))
-                }
-                Err(_) => Err(Refused::HeadTooLarge),
-            };
-        dispatcher.give_back(head);
+        let submitted = match request::encode(
+            &mut head,
+            &request,
+            mount,
+            length,
+            socket,
+            x.local_port(),
+            &inner.header_ids,
+        ) {
+            // A WebSocket client's messages are the body.
+            Ok(()) => {
+                let is_last = upload.is_last() && upgrade_request.is_none();
+                dispatcher.submit(&head, upload.ahead(), is_last, (measure, x.permits()))
+            }
+            Err(_) => Err(SubmitError::HeadTooLarge),
+        };
+        dispatcher.return_buffer(head);
         let (pending, taken) = submitted.map_err(NotSubmitted::Refused)?;
-        upload.begun(taken);
+        upload.record_sent(taken);
         if dispatcher.generation.may_claim_late() && !inner.watches_claims.replace(true) {
             inner.claim_watch.get().into_iter().for_each(|task| inner.core.wake_task(task));
         }
         Ok(Call::new(pending, upload, upgrade_request, &inner.header_names, &inner.app_log))
     }
 
-    async fn show_failure(&self, x: &mut Exchange<'_>, failure: &LoadFailure) -> Result<(), Fault> {
-        if !failure.show {
+    async fn send_failure(&self, x: &mut Exchange<'_>, failure: &LoadFailure) -> Result<(), Fault> {
+        if !failure.is_shown {
             return x
                 .refuse_with(Status::SERVICE_UNAVAILABLE, "the application does not start", &retry_after())
                 .await;
@@ -214,7 +225,7 @@ impl Handle {
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/html; charset=utf-8");
         fields.push(Name::CacheControl, b"no-store");
-        let page = failure_page(&self.0.app_log.app, &failure.why);
+        let page = failure_page(&self.0.app_log.app, &failure.error_text);
         x.reply(Status::INTERNAL_SERVER_ERROR, &fields, page.as_bytes()).await
     }
 }
@@ -222,29 +233,32 @@ impl Handle {
 /// The reason why the application cannot be loaded.
 #[derive(Clone, Default)]
 struct LoadFailure {
-    why: Arc<str>,
+    error_text: Arc<str>,
     /// Whether the error text may be shown to clients.
-    show: bool,
+    is_shown: bool,
 }
 
 /// The reason why a request was not submitted to a worker.
 enum NotSubmitted {
-    Down(LoadFailure),
+    LoadFailed(LoadFailure),
     /// No worker has finished loading yet.
     Loading,
-    Refused(Refused),
+    Refused(SubmitError),
 }
 
 async fn refuse(x: &mut Exchange<'_>, fate: Completion) -> Result<(), Fault> {
     match fate {
-        Completion::Late => {
+        Completion::TimedOut => {
             x.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await
         }
-        Completion::Unserved | Completion::Crowded => {
+        Completion::Unclaimed | Completion::Dropped => {
             let reason = "too many requests wait for the application";
             x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await
         }
-        Completion::Lost { .. } | Completion::Down | Completion::Stalled | Completion::TooSlow => {
+        Completion::WorkerDied { .. }
+        | Completion::LoadFailed
+        | Completion::ClientStalled
+        | Completion::ClientTooSlow => {
             x.refuse(Status::BAD_GATEWAY, "the application died while it answered").await
         }
     }
@@ -276,7 +290,7 @@ fn failure_page(app: &str, why: &str) -> String {
     )
 }
 
-async fn read_mail(inner: &Weak<HandleState>, inbox: &EventQueue) {
+async fn run_event_loop(inner: &Weak<HandleState>, inbox: &EventQueue) {
     loop {
         let notices = poll_fn(|context| {
             let notices = inbox.take(context);
@@ -284,7 +298,7 @@ async fn read_mail(inner: &Weak<HandleState>, inbox: &EventQueue) {
         })
         .await;
         let Some(inner) = inner.upgrade() else { return };
-        notices.into_iter().for_each(|notice| inner.watch_for(notice));
+        notices.into_iter().for_each(|notice| inner.handle_event(notice));
     }
 }
 
@@ -293,11 +307,11 @@ async fn watch_claims(inner: &Weak<HandleState>, core: &Core) {
     loop {
         poll_fn(|_| {
             let Some(inner) = inner.upgrade() else { return Poll::Ready(()) };
-            inner.claim_watch.set(Some(core.task()));
+            inner.claim_watch.set(Some(core.current_task()));
             if inner.watches_claims.get() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        core.sleep(CLAIM_MS).await;
+        core.sleep(CLAIM_CHECK_MS).await;
         let Some(inner) = inner.upgrade() else { return };
         let woken = inner.dispatchers.borrow().iter().filter(|dispatcher| dispatcher.wake_another()).count();
         inner.watches_claims.set(woken > 0);
@@ -312,28 +326,28 @@ impl Drop for HandleState {
 }
 
 impl HandleState {
-    fn knows_websockets(&self) -> bool {
+    fn supports_websockets(&self) -> bool {
         self.dispatchers
             .borrow()
             .last()
             .is_some_and(|dispatcher| dispatcher.generation.options.websockets.is_some())
     }
 
-    fn ahead(&self) -> Ahead {
+    fn read_ahead(&self) -> ReadAhead {
         self.dispatchers
             .borrow()
             .last()
-            .map_or_else(Ahead::none, |dispatcher| Ahead::of(&dispatcher.generation.options))
+            .map_or_else(ReadAhead::none, |dispatcher| ReadAhead::of(&dispatcher.generation.options))
     }
 
     fn quota(&self) -> Option<Arc<SpillQuota>> {
         self.dispatchers.borrow().last().and_then(|dispatcher| dispatcher.generation.options.spill.clone())
     }
 
-    fn watch_for(&self, notice: CoreEvent) {
+    fn handle_event(&self, notice: CoreEvent) {
         match notice {
             CoreEvent::Serve(generation) => {
-                *self.down.borrow_mut() = None;
+                *self.load_failure.borrow_mut() = None;
                 let known = |dispatcher: &Rc<Dispatcher>| dispatcher.generation.number == generation.number;
                 if self.dispatchers.borrow().iter().any(known) {
                     return;
@@ -342,7 +356,7 @@ impl HandleState {
                 match dispatcher {
                     Ok(dispatcher) => {
                         let mut dispatchers = self.dispatchers.borrow_mut();
-                        dispatchers.iter().for_each(|dispatcher| dispatcher.replace());
+                        dispatchers.iter().for_each(|dispatcher| dispatcher.mark_replaced());
                         dispatchers.push(Rc::new(dispatcher));
                     }
                     Err(error) => {
@@ -351,17 +365,17 @@ impl HandleState {
                     }
                 }
             }
-            CoreEvent::Down { why, show } => {
-                *self.down.borrow_mut() = Some(LoadFailure { why, show });
-                self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.give_up());
+            CoreEvent::LoadFailed { error_text: why, is_shown: show } => {
+                *self.load_failure.borrow_mut() = Some(LoadFailure { error_text: why, is_shown: show });
+                self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.refuse_unclaimed());
             }
             CoreEvent::Damaged { generation } => {
                 let dispatchers = self.dispatchers.borrow();
                 let dispatcher =
                     dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation);
-                dispatcher.into_iter().for_each(|dispatcher| dispatcher.abandon());
+                dispatcher.into_iter().for_each(|dispatcher| dispatcher.abandon_unclaimed());
             }
-            CoreEvent::Died { generation, place, worker_slots, by_itself } => {
+            CoreEvent::WorkerDied { generation, place, worker_slots, called_exit: by_itself } => {
                 let dispatchers = self.dispatchers.borrow();
                 match dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation) {
                     Some(dispatcher) => dispatcher.worker_died(place, worker_slots, by_itself),
@@ -377,7 +391,7 @@ impl HandleState {
         let mut dispatchers = self.dispatchers.borrow_mut();
         dispatchers.iter().for_each(|dispatcher| dispatcher.sweep());
         if self.core.is_draining() {
-            dispatchers.iter().for_each(|dispatcher| dispatcher.wake_lookers());
+            dispatchers.iter().for_each(|dispatcher| dispatcher.wake_polling_tasks());
         }
         let serving = dispatchers.len().saturating_sub(1);
         for at in (0..serving).rev() {
@@ -393,11 +407,11 @@ impl TurnHook for HandleState {
         self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.drain());
     }
 
-    fn rest(&self) -> bool {
-        self.dispatchers.borrow().iter().filter(|dispatcher| !dispatcher.rest()).count() == 0
+    fn prepare_wait(&self) -> bool {
+        self.dispatchers.borrow().iter().filter(|dispatcher| !dispatcher.prepare_wait()).count() == 0
     }
 
-    fn wake(&self) {
-        self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.wake());
+    fn finish_wait(&self) {
+        self.dispatchers.borrow().iter().for_each(|dispatcher| dispatcher.finish_wait());
     }
 }

@@ -16,7 +16,7 @@ use crate::upgrade::lacks_handshake;
 ///
 /// # Errors
 /// Reason why the socket cannot be relayed to, for the log.
-pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
+pub(crate) fn take_socket(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
     let socket = descriptors::copy(process.as_fd(), part.fd as ForeignRawFd)
         .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
     let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
@@ -27,7 +27,7 @@ pub(crate) fn take(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String>
 }
 
 /// Reason why a connection of this version cannot be taken over, for the log.
-pub(crate) fn refusal(version: Version) -> &'static str {
+pub(crate) fn refusal_reason(version: Version) -> &'static str {
     match version {
         Version::Http2 => "it wants to take over a connection of HTTP/2, which other requests share",
         _ => "it took a connection over before it had read the request",
@@ -35,8 +35,8 @@ pub(crate) fn refusal(version: Version) -> &'static str {
 }
 
 /// Whether the request is an extended CONNECT that the application answers with the handshake of HTTP/1.1.
-pub(crate) fn may_switch(x: &Exchange<'_>) -> bool {
-    x.can_switch() && lacks_handshake(&x.request())
+pub(crate) fn may_switch(exchange: &Exchange<'_>) -> bool {
+    exchange.can_switch() && lacks_handshake(&exchange.request())
 }
 
 /// Relays until both sides have closed, or nothing was transferred for `idle_ms`. At most 64 KiB are buffered
@@ -46,27 +46,29 @@ pub(crate) fn may_switch(x: &Exchange<'_>) -> bool {
 /// # Errors
 /// Fails if either side is gone.
 pub(crate) async fn relay(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     socket: OwnedFd,
     head_ms: u64,
     idle_ms: u64,
 ) -> Result<(), Fault> {
-    let mut link = Link::Plain(Stream::adopt(x.core(), socket)?);
+    let mut link = Link::Plain(Stream::adopt(exchange.core(), socket)?);
     let mut early = Vec::new();
     // HTTP/1 connections were switched already.
-    if may_switch(x) {
-        early = match switch(x, &mut link, head_ms).await {
+    if may_switch(exchange) {
+        early = match switch(exchange, &mut link, head_ms).await {
             Ok(Ok(early)) => early,
             Ok(Err(status)) => {
-                return x.refuse(status, "the application does not accept the WebSocket").await;
+                return exchange.refuse(status, "the application does not accept the WebSocket").await;
             }
             Err(Fault::Timeout) => {
-                return x.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await;
+                return exchange
+                    .refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer")
+                    .await;
             }
             Err(fault) => return Err(fault),
         };
     }
-    net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_ms).await
+    net::tunnel(exchange, TunnelEnd::Link(&mut link), &early, idle_ms).await
 }
 
 /// Reads the application's handshake response and switches the stream if its status is 101. Returns the bytes
@@ -80,7 +82,7 @@ async fn switch(
     let (mut head, mut bytes, limits) = (ResponseHead::default(), Vec::new(), Limits::default());
     loop {
         match read(link, &mut bytes)? {
-            None => x.either(Interest::GONE, (&*link, link.interest(true, false)), deadline_ms).await?,
+            None => x.wait_either(Interest::GONE, (&*link, link.interest(true, false)), deadline_ms).await?,
             Some(0) => return Ok(Err(Status::BAD_GATEWAY)),
             Some(_) => match head.parse(&bytes, Method::Get, &limits) {
                 Ok(true) => break,
@@ -89,7 +91,7 @@ async fn switch(
             },
         }
         if x.is_gone() {
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
     }
     if head.status != Status::SWITCHING_PROTOCOLS {

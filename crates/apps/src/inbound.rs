@@ -1,29 +1,29 @@
 //! WebSocket messages from the client: reassembled from frames, unmasked, inflated, validated and limited in
 //! size.
 
-use crate::deflate::{Codecs, Inflater, Uninflated, grow};
+use crate::deflate::{Codecs, InflateError, Inflater, grow};
 use crate::frame::{self, CONTROL_BYTES_MAX, FrameHead, HeadReader};
 use crate::record;
 
 /// Close codes for protocol violations.
-const PROTOCOL: u16 = 1002;
-const INVALID: u16 = 1007;
-const TOO_LONG: u16 = 1009;
+const PROTOCOL_ERROR: u16 = 1002;
+const INVALID_PAYLOAD: u16 = 1007;
+const MESSAGE_TOO_BIG: u16 = 1009;
 
 /// Compressed bytes that are unmasked and inflated in one step: at most half a megabyte of zeros.
-const INFLATED_BYTES: usize = 512;
+const INFLATE_STEP_BYTES: usize = 512;
 /// Memory of an inflater in addition to the message: its window and its tables.
 const INFLATER_BYTES: usize = 48 * 1024;
 /// Capacity allocated for a message before any of it was received.
-const ROOM_BYTES_MAX: u64 = 16 * 1024;
+const FIRST_CAPACITY_MAX: u64 = 16 * 1024;
 
 /// Result of reading from a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ReceivedFrame {
     /// An incomplete frame or message.
-    Part,
+    Incomplete,
     /// A frame without content: an empty fragment, or a pong.
-    Idle,
+    Empty,
     /// A ping; its payload is [`Inbound::control`].
     Ping,
     /// A message, encoded as a record.
@@ -45,7 +45,7 @@ const fn violation(code: u16, reason: &'static str) -> Violation {
 
 /// A message in progress.
 #[derive(Debug)]
-struct Message {
+struct IncompleteMessage {
     kind: u8,
     inflater: Option<Inflater>,
     /// Bytes of the message's frames so far, before inflation.
@@ -62,11 +62,11 @@ pub(crate) struct Inbound {
     may_compress: bool,
     heads: HeadReader,
     frame: Option<FrameHead>,
-    message: Option<Message>,
+    message: Option<IncompleteMessage>,
     control: [u8; CONTROL_BYTES_MAX],
     control_len: usize,
     /// Whether messages are discarded; only a close is of interest.
-    discards: bool,
+    is_discarding: bool,
 }
 
 impl Inbound {
@@ -79,7 +79,7 @@ impl Inbound {
             message: None,
             control: [0; CONTROL_BYTES_MAX],
             control_len: 0,
-            discards: false,
+            is_discarding: false,
         }
     }
 
@@ -89,8 +89,8 @@ impl Inbound {
     }
 
     /// Bytes of the current frame that have not arrived yet.
-    pub(crate) fn left(&self) -> u64 {
-        self.frame.map_or(0, |frame| frame.left)
+    pub(crate) fn frame_bytes_left(&self) -> u64 {
+        self.frame.map_or(0, |frame| frame.remaining_bytes)
     }
 
     /// Bytes of the message in progress.
@@ -107,7 +107,7 @@ impl Inbound {
 
     /// Discards all further messages and the one in progress.
     pub(crate) fn discard(&mut self) {
-        self.discards = true;
+        self.is_discarding = true;
         self.message = None;
     }
 
@@ -118,26 +118,26 @@ impl Inbound {
     pub(crate) fn next(&mut self, bytes: &mut &[u8], codecs: &Codecs) -> Result<ReceivedFrame, Violation> {
         let mut frame = match self.frame.take() {
             Some(frame) => frame,
-            None => match self.heads.read(bytes).map_err(|reason| violation(PROTOCOL, reason))? {
+            None => match self.heads.read(bytes).map_err(|reason| violation(PROTOCOL_ERROR, reason))? {
                 Some(head) => self.begin(head, codecs)?,
-                None => return Ok(ReceivedFrame::Part),
+                None => return Ok(ReceivedFrame::Incomplete),
             },
         };
-        let was_empty = frame.left == 0;
-        let here = usize::try_from(frame.left).unwrap_or(usize::MAX).min(bytes.len());
-        let used = self.take(&mut frame, &bytes[..here])?;
+        let was_empty = frame.remaining_bytes == 0;
+        let here = usize::try_from(frame.remaining_bytes).unwrap_or(usize::MAX).min(bytes.len());
+        let used = self.take_payload(&mut frame, &bytes[..here])?;
         *bytes = &bytes[used..];
-        if frame.left > 0 {
+        if frame.remaining_bytes > 0 {
             self.frame = Some(frame);
-            return Ok(ReceivedFrame::Part);
+            return Ok(ReceivedFrame::Incomplete);
         }
         match frame.opcode {
             frame::CLOSE => read_close(self.control()).map(ReceivedFrame::Close),
             frame::PING => Ok(ReceivedFrame::Ping),
-            frame::PONG => Ok(ReceivedFrame::Idle),
-            _ if frame.last && !self.discards => self.finish(codecs),
-            _ if was_empty => Ok(ReceivedFrame::Idle),
-            _ => Ok(ReceivedFrame::Part),
+            frame::PONG => Ok(ReceivedFrame::Empty),
+            _ if frame.last && !self.is_discarding => self.finish(codecs),
+            _ if was_empty => Ok(ReceivedFrame::Empty),
+            _ => Ok(ReceivedFrame::Incomplete),
         }
     }
 
@@ -147,37 +147,37 @@ impl Inbound {
             self.control_len = 0;
             return Ok(head);
         }
-        if self.discards {
+        if self.is_discarding {
             return Ok(head);
         }
         if head.compressed && !self.may_compress {
-            return Err(violation(PROTOCOL, "a reserved bit is set"));
+            return Err(violation(PROTOCOL_ERROR, "a reserved bit is set"));
         }
         let message = match (head.opcode, self.message.take()) {
             (frame::CONTINUATION, Some(message)) => message,
             (frame::CONTINUATION, None) => {
-                return Err(violation(PROTOCOL, "a fragment continues no message"));
+                return Err(violation(PROTOCOL_ERROR, "a fragment continues no message"));
             }
-            (_, Some(_)) => return Err(violation(PROTOCOL, "a message begins within another")),
-            (opcode, None) => Message {
+            (_, Some(_)) => return Err(violation(PROTOCOL_ERROR, "a message begins within another")),
+            (opcode, None) => IncompleteMessage {
                 kind: if opcode == frame::TEXT { record::TEXT } else { record::BINARY },
                 inflater: head.compressed.then(|| codecs.inflater()),
                 raw_bytes: 0,
-                record: room_for(head.left),
+                record: new_record(head.remaining_bytes),
             },
         };
         let message = self.message.insert(message);
-        message.raw_bytes = message.raw_bytes.saturating_add(head.left);
+        message.raw_bytes = message.raw_bytes.saturating_add(head.remaining_bytes);
         // Incompressible data grows slightly, and each flush adds bytes.
         let slack = if message.inflater.is_some() { self.message_bytes_max as u64 / 8 + 1024 } else { 0 };
         if message.raw_bytes > self.message_bytes_max as u64 + slack {
-            return Err(violation(TOO_LONG, "the message is too long"));
+            return Err(violation(MESSAGE_TOO_BIG, "the message is too long"));
         }
         Ok(head)
     }
 
     /// Consumes payload of the frame; returns the number of bytes.
-    fn take(&mut self, frame: &mut FrameHead, bytes: &[u8]) -> Result<usize, Violation> {
+    fn take_payload(&mut self, frame: &mut FrameHead, bytes: &[u8]) -> Result<usize, Violation> {
         if frame.is_control() {
             let place = &mut self.control[self.control_len..self.control_len + bytes.len()];
             place.copy_from_slice(bytes);
@@ -188,10 +188,10 @@ impl Inbound {
         let len_max = record::HEAD_BYTES + self.message_bytes_max;
         match &mut self.message {
             None => {
-                frame.left -= bytes.len() as u64;
+                frame.remaining_bytes -= bytes.len() as u64;
                 Ok(bytes.len())
             }
-            Some(Message { inflater: None, record, .. }) => {
+            Some(IncompleteMessage { inflater: None, record, .. }) => {
                 let at = record.len();
                 while record.capacity() < at + bytes.len() {
                     grow(record, len_max);
@@ -200,12 +200,12 @@ impl Inbound {
                 frame.unmask(&mut record[at..]);
                 Ok(bytes.len())
             }
-            Some(Message { inflater: Some(inflater), record, .. }) => {
-                let mut piece = [0; INFLATED_BYTES];
-                let piece = &mut piece[..bytes.len().min(INFLATED_BYTES)];
+            Some(IncompleteMessage { inflater: Some(inflater), record, .. }) => {
+                let mut piece = [0; INFLATE_STEP_BYTES];
+                let piece = &mut piece[..bytes.len().min(INFLATE_STEP_BYTES)];
                 piece.copy_from_slice(&bytes[..piece.len()]);
                 frame.unmask(piece);
-                inflater.inflate(piece, record, len_max).map_err(uninflated)?;
+                inflater.inflate(piece, record, len_max).map_err(inflate_violation)?;
                 Ok(piece.len())
             }
         }
@@ -213,16 +213,16 @@ impl Inbound {
 
     /// Completes the message.
     fn finish(&mut self, codecs: &Codecs) -> Result<ReceivedFrame, Violation> {
-        let Some(Message { kind, inflater, mut record, .. }) = self.message.take() else {
-            return Ok(ReceivedFrame::Part);
+        let Some(IncompleteMessage { kind, inflater, mut record, .. }) = self.message.take() else {
+            return Ok(ReceivedFrame::Incomplete);
         };
         if let Some(mut inflater) = inflater {
             let len_max = record::HEAD_BYTES + self.message_bytes_max;
-            inflater.finish(&mut record, len_max).map_err(uninflated)?;
+            inflater.finish(&mut record, len_max).map_err(inflate_violation)?;
             codecs.give_back_inflater(inflater);
         }
         if kind == record::TEXT && std::str::from_utf8(&record[record::HEAD_BYTES..]).is_err() {
-            return Err(violation(INVALID, "the text is not UTF-8"));
+            return Err(violation(INVALID_PAYLOAD, "the text is not UTF-8"));
         }
         record::put_head(&mut record, kind);
         Ok(ReceivedFrame::Message(record))
@@ -230,16 +230,16 @@ impl Inbound {
 }
 
 /// Returns a record with space for its head and capacity for a first frame of this length.
-fn room_for(frame_bytes: u64) -> Vec<u8> {
-    let mut record = Vec::with_capacity(record::HEAD_BYTES + frame_bytes.min(ROOM_BYTES_MAX) as usize);
+fn new_record(frame_bytes: u64) -> Vec<u8> {
+    let mut record = Vec::with_capacity(record::HEAD_BYTES + frame_bytes.min(FIRST_CAPACITY_MAX) as usize);
     record.resize(record::HEAD_BYTES, 0);
     record
 }
 
-fn uninflated(why: Uninflated) -> Violation {
+fn inflate_violation(why: InflateError) -> Violation {
     match why {
-        Uninflated::TooLong => violation(TOO_LONG, "the message is too long"),
-        Uninflated::Broken => violation(INVALID, "the compressed data is invalid"),
+        InflateError::TooLong => violation(MESSAGE_TOO_BIG, "the message is too long"),
+        InflateError::Broken => violation(INVALID_PAYLOAD, "the compressed data is invalid"),
     }
 }
 
@@ -247,13 +247,14 @@ fn uninflated(why: Uninflated) -> Violation {
 fn read_close(payload: &[u8]) -> Result<Option<(u16, String)>, Violation> {
     let (code, reason) = match payload {
         [] => return Ok(None),
-        [_] => return Err(violation(PROTOCOL, "a close has half a code")),
+        [_] => return Err(violation(PROTOCOL_ERROR, "a close has half a code")),
         [high, low, reason @ ..] => (u16::from_be_bytes([*high, *low]), reason),
     };
     if !frame::is_close_code(code) {
-        return Err(violation(PROTOCOL, "a close has a code that may not be sent"));
+        return Err(violation(PROTOCOL_ERROR, "a close has a code that may not be sent"));
     }
-    let reason = std::str::from_utf8(reason).map_err(|_| violation(INVALID, "the reason is not UTF-8"))?;
+    let reason =
+        std::str::from_utf8(reason).map_err(|_| violation(INVALID_PAYLOAD, "the reason is not UTF-8"))?;
     Ok(Some((code, reason.to_owned())))
 }
 
@@ -275,7 +276,7 @@ mod tests {
         let (codecs, mut received) = (Codecs::default(), Vec::new());
         while !bytes.is_empty() {
             match inbound.next(&mut bytes, &codecs)? {
-                ReceivedFrame::Part => {}
+                ReceivedFrame::Incomplete => {}
                 other => received.push(other),
             }
         }
@@ -301,7 +302,7 @@ mod tests {
         ]
         .concat();
         let expected = [
-            ReceivedFrame::Idle,
+            ReceivedFrame::Empty,
             record(record::TEXT, "grüß".as_bytes()),
             record(record::BINARY, b""),
             record(record::BINARY, b"Hello"),
@@ -319,7 +320,7 @@ mod tests {
     fn what_a_message_may_hold_at_most() {
         let mut inbound = Inbound::new(100_000, true);
         let bytes = frame(CONTINUATION, &[0; 30_000]);
-        assert_eq!(hear(&mut inbound, &frame(BINARY, b"")), Ok(vec![ReceivedFrame::Idle]));
+        assert_eq!(hear(&mut inbound, &frame(BINARY, b"")), Ok(vec![ReceivedFrame::Empty]));
         for _ in 0..3 {
             assert_eq!(hear(&mut inbound, &bytes), Ok(vec![]));
         }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use net::sys::set_apart;
+use net::sys::set_process_group;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Resource, Rlimit, prlimit, test_kill_process_group};
 use rustix::thread::disable_transparent_huge_pages;
@@ -32,7 +32,7 @@ const SERVER_VARIABLES: [&str; 9] = [
 /// Processes started by this process; one that leads a process group is listed while the group exists. Locked
 /// while descriptors have close-on-exec cleared, so that no other process inherits them, and until a new
 /// process is listed.
-pub(crate) static STARTED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+pub(crate) static STARTED_PROCESSES: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
 
 /// Starts the application's program as a child of this process.
 ///
@@ -55,7 +55,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .stdin(Stdio::null())
         .stdout(launch.output.try_clone_to_owned()?)
         .stderr(launch.errors.try_clone_to_owned()?);
-    set_apart(&mut command, options.is_separate);
+    set_process_group(&mut command, options.leads_session);
     SERVER_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),
@@ -71,7 +71,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         command.uid(user).gid(group);
     }
     let process = {
-        let mut started = lock(&STARTED);
+        let mut started = lock(&STARTED_PROCESSES);
         let inherited = || launch.channel.iter().chain([&launch.control]);
         inherited().try_for_each(|fd| fcntl_setfd(fd, FdFlags::empty()))?;
         let process = spawn_with_huge_pages(&mut command, &mut started);
@@ -85,7 +85,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     let mapped = rustix::fs::fstat(launch.channel[0])?.st_size as u64;
     for (resource, value) in &options.limits {
         let ours = if *resource == Resource::As { mapped } else { 0 };
-        limit(pid, *resource, value.saturating_add(ours))?;
+        set_limit(pid, *resource, value.saturating_add(ours))?;
     }
     Ok(pid)
 }
@@ -94,8 +94,8 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
 ///
 /// # Errors
 /// Reason why the program cannot be started.
-pub fn spawn_apart(command: &mut Command) -> io::Result<Child> {
-    spawn_with_huge_pages(command, &mut lock(&STARTED))
+pub fn spawn_unrelated(command: &mut Command) -> io::Result<Child> {
+    spawn_with_huge_pages(command, &mut lock(&STARTED_PROCESSES))
 }
 
 /// Whether [`switch_off_huge_pages`] was called.
@@ -122,7 +122,7 @@ fn spawn_with_huge_pages(command: &mut Command, started: &mut Vec<Pid>) -> io::R
     process.inspect(|process| started.push(Pid::from_child(process)))
 }
 
-fn limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {
+fn set_limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {
     let value = Rlimit { current: Some(value), maximum: Some(value) };
     match prlimit(Some(pid), resource, value) {
         Ok(_) | Err(Errno::SRCH) => Ok(()),

@@ -23,7 +23,7 @@ pub trait Launcher: Send + Sync + fmt::Debug {
 
     /// Returns the exit status or the signal with which a process of the launcher has ended; `None` if not
     /// known.
-    fn end(&self, pid: Pid) -> Option<Result<i32, i32>>;
+    fn exit_status(&self, pid: Pid) -> Option<Result<i32, i32>>;
 
     /// Returns the resource usage of a process of the launcher; `None` if it has ended.
     fn usage(&self, process: BorrowedFd<'_>) -> Option<Usage>;
@@ -32,7 +32,7 @@ pub trait Launcher: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// Errors of the operating system.
-    fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd>;
+    fn open_file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd>;
 }
 
 /// Parameters of a process's start, in addition to the application's options.

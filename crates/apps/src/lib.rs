@@ -58,7 +58,7 @@ mod app;
 
 pub use app::App;
 pub use handle::{Handle, Mount};
-pub use launch::{spawn, spawn_apart, switch_off_huge_pages};
+pub use launch::{spawn, spawn_unrelated, switch_off_huge_pages};
 pub use launcher::{Launch, Launcher};
 pub use log::{AppLogLevel, Log, LogLine};
 pub use options::{Options, Recycle, Resource, WebSockets, Workers};

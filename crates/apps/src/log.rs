@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::path::without_secrets;
+use http::path::redact_target;
 use net::Exchange;
 
 /// Maximum number of bytes of a request's path in a log line.
@@ -30,7 +30,7 @@ pub struct LogLine<'l> {
     /// Process whose output this is; `None` for the server's own messages about the application.
     pub pid: Option<u32>,
     /// Severity of the line.
-    pub urgency: AppLogLevel,
+    pub level: AppLogLevel,
     /// Text without a line end; output of an application may contain arbitrary bytes.
     pub text: &'l [u8],
 }
@@ -41,7 +41,7 @@ pub type Log = Arc<dyn Fn(&LogLine<'_>) + Send + Sync>;
 /// Length at which an incomplete line is split.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum time that an incomplete line is held back.
-const UNENDED_MAX: Duration = Duration::from_secs(1);
+const INCOMPLETE_LINE_MAX: Duration = Duration::from_secs(1);
 
 /// The server's own messages about an application.
 #[derive(Clone)]
@@ -51,8 +51,8 @@ pub(crate) struct AppLog {
 }
 
 impl AppLog {
-    pub(crate) fn report(&self, urgency: AppLogLevel, text: &str) {
-        (self.log)(&LogLine { app: &self.app, pid: None, urgency, text: text.as_bytes() });
+    pub(crate) fn report(&self, level: AppLogLevel, text: &str) {
+        (self.log)(&LogLine { app: &self.app, pid: None, level, text: text.as_bytes() });
     }
 
     /// Logs a line that a worker sends with a request; `level` is a syslog severity.
@@ -62,11 +62,11 @@ impl AppLog {
             4 => AppLogLevel::Warn,
             _ => AppLogLevel::Output,
         };
-        (self.log)(&LogLine { app: &self.app, pid: None, urgency, text });
+        (self.log)(&LogLine { app: &self.app, pid: None, level: urgency, text });
     }
 
     pub(crate) fn output(&self, pid: Option<u32>, text: &[u8]) {
-        (self.log)(&LogLine { app: &self.app, pid, urgency: AppLogLevel::Output, text });
+        (self.log)(&LogLine { app: &self.app, pid, level: AppLogLevel::Output, text });
     }
 }
 
@@ -74,29 +74,29 @@ impl AppLog {
 #[derive(Debug, Default)]
 pub(crate) struct OutputLines {
     /// The incomplete last line.
-    rest: Vec<u8>,
+    incomplete: Vec<u8>,
     since: Option<Instant>,
 }
 
 impl OutputLines {
     /// Adds bytes; `each` is called for every complete line.
-    pub(crate) fn feed(&mut self, bytes: &[u8], now: Instant, mut each: impl FnMut(&[u8])) {
+    pub(crate) fn feed(&mut self, bytes: &[u8], now: Instant, mut on_line: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             match piece.strip_suffix(b"\n") {
-                Some(end) if self.rest.is_empty() => each(end),
+                Some(end) if self.incomplete.is_empty() => on_line(end),
                 Some(end) => {
-                    self.rest.extend_from_slice(end);
-                    each(&self.rest);
-                    self.rest.clear();
+                    self.incomplete.extend_from_slice(end);
+                    on_line(&self.incomplete);
+                    self.incomplete.clear();
                 }
-                None => self.rest.extend_from_slice(piece),
+                None => self.incomplete.extend_from_slice(piece),
             }
-            while self.rest.len() >= LINE_BYTES_MAX {
-                each(&self.rest[..LINE_BYTES_MAX]);
-                self.rest.drain(..LINE_BYTES_MAX);
+            while self.incomplete.len() >= LINE_BYTES_MAX {
+                on_line(&self.incomplete[..LINE_BYTES_MAX]);
+                self.incomplete.drain(..LINE_BYTES_MAX);
             }
         }
-        self.since = match self.rest.is_empty() {
+        self.since = match self.incomplete.is_empty() {
             true => None,
             // A line that was completed in these bytes restarts the timer.
             false if bytes.contains(&b'\n') => Some(now),
@@ -105,24 +105,24 @@ impl OutputLines {
     }
 
     /// Emits the incomplete last line at the end of the output.
-    pub(crate) fn finish(&mut self, mut each: impl FnMut(&[u8])) {
+    pub(crate) fn finish(&mut self, mut on_line: impl FnMut(&[u8])) {
         self.since = None;
-        if !self.rest.is_empty() {
-            each(&std::mem::take(&mut self.rest));
+        if !self.incomplete.is_empty() {
+            on_line(&std::mem::take(&mut self.incomplete));
         }
     }
 
     /// Time at which the incomplete line is emitted.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.since.map(|since| since + UNENDED_MAX)
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.since.map(|since| since + INCOMPLETE_LINE_MAX)
     }
 }
 
 /// Returns method and path for the log.
-pub(crate) fn request_line(x: &Exchange<'_>) -> String {
-    let request = x.request();
+pub(crate) fn request_line(exchange: &Exchange<'_>) -> String {
+    let request = exchange.request();
     let path = &request.path()[..request.path().len().min(PATH_BYTES_MAX)];
-    format!("{} {}", String::from_utf8_lossy(request.method_name()), without_secrets(path))
+    format!("{} {}", String::from_utf8_lossy(request.method_name()), redact_target(path))
 }
 
 #[cfg(test)]
@@ -147,15 +147,15 @@ mod tests {
         let (mut lines, began) = (OutputLines::default(), Instant::now());
         let at = |ms| began + Duration::from_millis(ms);
         lines.feed(b"one\n", at(0), |_| {});
-        assert_eq!(lines.due(), None);
+        assert_eq!(lines.deadline(), None);
         lines.feed(b"tw", at(100), |_| {});
         lines.feed(b"o", at(600), |_| {});
-        assert_eq!(lines.due(), Some(at(1100)));
+        assert_eq!(lines.deadline(), Some(at(1100)));
         lines.feed(b"\nthr", at(700), |_| {});
-        assert_eq!(lines.due(), Some(at(1700)));
+        assert_eq!(lines.deadline(), Some(at(1700)));
         let mut rest = Vec::new();
         lines.finish(|line| rest.extend_from_slice(line));
-        assert_eq!((rest.as_slice(), lines.due()), (&b"thr"[..], None));
+        assert_eq!((rest.as_slice(), lines.deadline()), (&b"thr"[..], None));
     }
 
     #[test]
@@ -164,7 +164,7 @@ mod tests {
         for _ in 0..100 {
             lines.feed(&[b'x'; 1000], Instant::now(), |line| bytes += line.len());
         }
-        assert!(lines.rest.len() < LINE_BYTES_MAX);
-        assert_eq!(bytes + lines.rest.len(), 100_000);
+        assert!(lines.incomplete.len() < LINE_BYTES_MAX);
+        assert_eq!(bytes + lines.incomplete.len(), 100_000);
     }
 }

@@ -17,19 +17,19 @@ use crate::outcome::LoadError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillReason {
     /// The response took too long.
-    Late,
+    TimedOut,
     /// The response took too long, and the worker's event loop does not release the request.
     Unreleased,
     /// The worker violated the channel's protocol.
-    Breach,
+    ProtocolViolation,
 }
 
 impl KillReason {
     pub(crate) fn text(self) -> &'static str {
         match self {
-            KillReason::Late => "it took too long to answer",
+            KillReason::TimedOut => "it took too long to answer",
             KillReason::Unreleased => "it took too long to answer, and does not release the request",
-            KillReason::Breach => "it violated the protocol of the channel",
+            KillReason::ProtocolViolation => "it violated the protocol of the channel",
         }
     }
 }
@@ -43,15 +43,15 @@ pub(crate) enum SupervisorCommand {
     /// End all processes.
     Stop,
     /// Report the processes.
-    Look,
+    Snapshot,
     /// Report the result of the current load.
-    Await(SyncSender<Result<(), LoadError>>),
+    AwaitLoad(SyncSender<Result<(), LoadError>>),
     /// Requests wait for a worker.
-    Need,
+    RequestsWaiting,
     /// The worker in this slot hangs, or violated the protocol of the channel.
-    Kill { generation: u64, worker_slot: usize, why: KillReason },
+    Kill { generation: u64, worker_slot: usize, reason: KillReason },
     /// The number of overdue requests, which the event loop in this slot was asked to cancel, changes by `more`.
-    Overdue { generation: u64, worker_slot: usize, more: isize },
+    Overdue { generation: u64, worker_slot: usize, change: isize },
     /// The event loop in this slot has an overdue request, and the core that watched it ends: the worker is
     /// killed after this time.
     OverdueUntil { generation: u64, worker_slot: usize, left_ms: u64 },
@@ -67,29 +67,29 @@ pub(crate) enum SupervisorCommand {
 
 /// The supervisor's queue.
 pub(crate) struct CommandQueue {
-    orders: Mutex<Vec<SupervisorCommand>>,
-    bell: OwnedFd,
+    commands: Mutex<Vec<SupervisorCommand>>,
+    eventfd: OwnedFd,
 }
 
 impl CommandQueue {
     pub(crate) fn new() -> io::Result<CommandQueue> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(CommandQueue { orders: Mutex::default(), bell })
+        Ok(CommandQueue { commands: Mutex::default(), eventfd: bell })
     }
 
-    pub(crate) fn send(&self, order: SupervisorCommand) {
-        lock(&self.orders).push(order);
+    pub(crate) fn send(&self, command: SupervisorCommand) {
+        lock(&self.commands).push(command);
         // If the counter is full, the supervisor has been woken already.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
     }
 
     pub(crate) fn take(&self) -> Vec<SupervisorCommand> {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        std::mem::take(&mut lock(&self.orders))
+        let _ = rustix::io::read(&self.eventfd, &mut [0; 8]);
+        std::mem::take(&mut lock(&self.commands))
     }
 
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
     }
 }
 
@@ -100,11 +100,11 @@ pub(crate) enum CoreEvent {
     Serve(Arc<Generation>),
     /// The application cannot be loaded: the error text, and whether clients may see it. No generation serves
     /// until the next [`CoreEvent::Serve`].
-    Down { why: Arc<str>, show: bool },
+    LoadFailed { error_text: Arc<str>, is_shown: bool },
     /// The channel of this generation is damaged: requests that wait in it must move.
     Damaged { generation: u64 },
     /// A worker died: its place and slots, and whether it ended by itself.
-    Died { generation: u64, place: usize, worker_slots: Range<usize>, by_itself: bool },
+    WorkerDied { generation: u64, place: usize, worker_slots: Range<usize>, called_exit: bool },
 }
 
 /// A core's queue.
@@ -115,7 +115,7 @@ pub(crate) struct EventQueue {
 
 #[derive(Default)]
 struct EventList {
-    notices: Vec<CoreEvent>,
+    events: Vec<CoreEvent>,
     waker: Option<Waker>,
     /// Whether the core reads its events.
     is_open: bool,
@@ -129,20 +129,20 @@ impl EventQueue {
 
     /// Sends an event; returns whether the core handles it. Until the core reads its events, only the current
     /// generation is kept for it, because earlier events do not concern it.
-    pub(crate) fn send(&self, notice: CoreEvent) -> bool {
+    pub(crate) fn send(&self, event: CoreEvent) -> bool {
         let mut state = lock(&self.state);
         if !state.is_open {
-            match notice {
-                CoreEvent::Serve(_) => state.notices.clear(),
-                CoreEvent::Down { .. } => {
-                    state.notices.retain(|other| !matches!(other, CoreEvent::Down { .. }))
+            match event {
+                CoreEvent::Serve(_) => state.events.clear(),
+                CoreEvent::LoadFailed { .. } => {
+                    state.events.retain(|other| !matches!(other, CoreEvent::LoadFailed { .. }))
                 }
-                CoreEvent::Died { .. } | CoreEvent::Damaged { .. } => return false,
+                CoreEvent::WorkerDied { .. } | CoreEvent::Damaged { .. } => return false,
             }
-            state.notices.push(notice);
+            state.events.push(event);
             return false;
         }
-        state.notices.push(notice);
+        state.events.push(event);
         let waker = state.waker.take();
         drop(state);
         if let Some(waker) = waker {
@@ -154,10 +154,10 @@ impl EventQueue {
     /// Takes all events; if there are none, the task is woken by the next one.
     pub(crate) fn take(&self, context: &Context<'_>) -> Vec<CoreEvent> {
         let mut state = lock(&self.state);
-        if state.notices.is_empty() {
+        if state.events.is_empty() {
             state.waker = Some(context.waker().clone());
         }
-        std::mem::take(&mut state.notices)
+        std::mem::take(&mut state.events)
     }
 }
 

@@ -56,7 +56,7 @@ pub struct Options {
     /// User and group ids to run as, without supplementary groups; `None` for those of the server.
     pub user: Option<(u32, u32)>,
     /// Whether the processes lead a session of their own even if the server has no terminal.
-    pub is_separate: bool,
+    pub leads_session: bool,
     /// Launcher that starts the processes, if this process lacks the rights.
     pub launcher: Option<Arc<dyn Launcher>>,
     /// Resource limits, both soft and hard; a limit on address space does not include memory shared with the
@@ -69,7 +69,7 @@ pub struct Options {
     /// Threads per worker, each of which serves one request at a time. At least 1.
     pub threads: usize,
     /// Whether workers sleep in an event loop and therefore need a descriptor each.
-    pub event_loop: bool,
+    pub is_event_loop: bool,
     /// Requests that one event loop has in progress at once; 1 for workers without an event loop. Above 1, a
     /// request that takes too long is cancelled individually, and its worker is killed only if it does not
     /// end the request.
@@ -101,7 +101,7 @@ pub struct Options {
     /// Whether a client that closes its sending side cancels its request, as if it had reset the connection.
     /// If not, the request is answered nevertheless. `None`: only for applications that run in an event loop
     /// (ASGI).
-    pub cancels_closed: Option<bool>,
+    pub cancels_on_client_close: Option<bool>,
     /// Whether to show the application's load error to clients. For development.
     pub show_errors: bool,
     /// Bytes of a slot for the request; the entire head must fit.
@@ -112,7 +112,7 @@ pub struct Options {
     /// does not occupy it. Values above half of `request_bytes` have no further effect.
     pub body_ahead_bytes: usize,
     /// Bytes of a response that are buffered in memory for a slow client, so that its worker is free earlier.
-    pub answer_ahead_bytes: usize,
+    pub response_ahead_bytes: usize,
     /// Quota of temporary files for responses beyond `answer_ahead_bytes` and for request bodies beyond
     /// `body_ahead_bytes`; `None` for no temporary files.
     pub spill: Option<Arc<SpillQuota>>,
@@ -132,13 +132,13 @@ impl Options {
             env: Vec::new(),
             folder: None,
             user: None,
-            is_separate: false,
+            leads_session: false,
             launcher: None,
             limits: Vec::new(),
             preload: true,
             workers: Workers { min: 2, max: 2 },
             threads: 1,
-            event_loop: false,
+            is_event_loop: false,
             concurrency: 1,
             queue_max: 1024,
             queue_ms_max: 30_000,
@@ -150,12 +150,12 @@ impl Options {
             websockets: None,
             hijacked_ms: None,
             recycle: Recycle::default(),
-            cancels_closed: None,
+            cancels_on_client_close: None,
             show_errors: false,
             request_bytes: 64 * 1024,
             response_bytes: 64 * 1024,
             body_ahead_bytes: 128 * 1024,
-            answer_ahead_bytes: 256 * 1024,
+            response_ahead_bytes: 256 * 1024,
             spill: None,
             request_buffering: true,
         }
@@ -167,7 +167,7 @@ impl Options {
     /// The number of worker slots needed, and the maximum.
     pub fn check(&self) -> Result<(), String> {
         const WORKER_SLOTS_MAX: usize = ring::Options::WORKER_SLOTS_MAX;
-        let (places, threads) = (self.places(), self.threads.max(1));
+        let (places, threads) = (self.place_count(), self.threads.max(1));
         match places.saturating_mul(threads) {
             worker_slots if worker_slots > WORKER_SLOTS_MAX => Err(format!(
                 "{} workers, and {} to take over from them, of {threads} threads each are {worker_slots}: there may be {WORKER_SLOTS_MAX}",
@@ -180,7 +180,7 @@ impl Options {
 
     /// Returns the number of places for worker processes: the maximum, and some for replacements of workers
     /// that are leaving.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn place_count(&self) -> usize {
         self.workers.max + self.workers.max.div_ceil(4) + 1
     }
 }

@@ -12,14 +12,14 @@ use rustix::process::{
     waitpid,
 };
 
-use crate::launch::STARTED;
+use crate::launch::STARTED_PROCESSES;
 use crate::log::{AppLog, AppLogLevel};
 use crate::mail::lock;
 
 /// Time within which killed processes must end.
-const KILL_MAX: Duration = Duration::from_secs(1);
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which their end is checked.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after which a stop reports the processes that it waits for.
 const REPORT_AFTER: Duration = Duration::from_millis(500);
 /// Maximum number of processes in that report.
@@ -48,7 +48,7 @@ impl Orphans {
         let mut report_at = Some(Instant::now() + REPORT_AFTER);
         loop {
             self.reap(|_, _| {});
-            if self.0.is_empty() || Instant::now() >= until + KILL_MAX {
+            if self.0.is_empty() || Instant::now() >= until + KILL_TIMEOUT {
                 return;
             }
             if Instant::now() >= until {
@@ -60,7 +60,7 @@ impl Orphans {
                 let text = format!("waits for processes that the application has started: {}", self.names());
                 app_log.report(AppLogLevel::Warn, &text);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
@@ -78,15 +78,15 @@ impl Orphans {
 
     /// Reaps ended processes that have left their group by setpgid(2) or setsid(2). Calls `each` for all of
     /// them, because one may be a worker.
-    pub fn reap_strays(mut each: impl FnMut(Pid, WaitStatus)) {
+    pub fn reap_strays(mut on_exit: impl FnMut(Pid, WaitStatus)) {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let started = lock(&STARTED);
+        let started = lock(&STARTED_PROCESSES);
         while let Some(pid) = nix::sys::wait::waitid(Id::All, look).ok().and_then(|ended| ended.pid())
             && let Some(pid) = Pid::from_raw(pid.as_raw())
             && is_stray(pid, &started)
             && let Ok(Some((pid, status))) = waitpid(Some(pid), WaitOptions::NOHANG)
         {
-            each(pid, status);
+            on_exit(pid, status);
         }
     }
 
@@ -94,7 +94,7 @@ impl Orphans {
     /// returns their names. On a kernel that does not list a process's children, none are killed.
     #[must_use]
     pub fn end_strays() -> Vec<String> {
-        let (until, mut names) = (Instant::now() + KILL_MAX, Vec::new());
+        let (until, mut names) = (Instant::now() + KILL_TIMEOUT, Vec::new());
         loop {
             Self::reap_strays(|_, _| {});
             let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
@@ -102,7 +102,7 @@ impl Orphans {
             let children = lists.collect::<String>();
             let children =
                 children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-            let started = lock(&STARTED);
+            let started = lock(&STARTED_PROCESSES);
             let strays: Vec<Pid> = children.filter(|pid| is_stray(*pid, &started)).collect();
             drop(started);
             if strays.is_empty() || Instant::now() >= until {
@@ -118,16 +118,16 @@ impl Orphans {
                 // Fails only if the process has ended.
                 let _ = kill_process(stray, Signal::KILL);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(CHECK_INTERVAL);
         }
     }
 
     /// Reaps ended processes; calls `each` for all of them, because one may be a worker.
-    pub fn reap(&mut self, mut each: impl FnMut(Pid, WaitStatus)) {
+    pub fn reap(&mut self, mut on_exit: impl FnMut(Pid, WaitStatus)) {
         self.0.retain(|group| {
             loop {
                 match waitpgid(*group, WaitOptions::NOHANG) {
-                    Ok(Some((pid, status))) => each(pid, status),
+                    Ok(Some((pid, status))) => on_exit(pid, status),
                     Ok(None) => return true,
                     // The group is empty.
                     Err(_) => return false,

@@ -1,6 +1,6 @@
 //! WebSocket messages to the client: framing, and compression if negotiated and worthwhile.
 
-use crate::deflate::{Agreement, Codecs, Deflater};
+use crate::deflate::{Codecs, DeflateParameters, Deflater};
 use crate::frame::{self, COMPRESSED, FIN};
 
 /// Minimum size of compressed messages; without context takeover, shorter ones hardly shrink.
@@ -9,11 +9,11 @@ const COMPRESSED_BYTES_MIN: usize = 256;
 /// Encoder of messages as frames.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    agreement: Option<Agreement>,
+    agreement: Option<DeflateParameters>,
     /// Codec of the message in progress, if it is compressed.
     deflater: Option<Deflater>,
     /// Opcode of the message whose first frame has not been sent.
-    begins: Option<u8>,
+    first_opcode: Option<u8>,
 }
 
 /// A message, or a fragment of one.
@@ -25,27 +25,27 @@ pub(crate) struct MessagePiece<'p> {
 }
 
 impl Outbound {
-    pub(crate) fn new(agreement: Option<Agreement>) -> Outbound {
-        Outbound { agreement, deflater: None, begins: None }
+    pub(crate) fn new(agreement: Option<DeflateParameters>) -> Outbound {
+        Outbound { agreement, deflater: None, first_opcode: None }
     }
 
     /// Encodes the next frame. Returns its first byte, and whether its payload is in `buffer` instead of the
     /// piece; `None` if the piece is too small for a frame of its own.
-    pub(crate) fn frame(
+    pub(crate) fn encode_frame(
         &mut self,
         piece: &MessagePiece<'_>,
         codecs: &Codecs,
         buffer: &mut Vec<u8>,
     ) -> Option<(u8, bool)> {
         if piece.first {
-            self.begins = Some(if piece.text { frame::TEXT } else { frame::BINARY });
+            self.first_opcode = Some(if piece.text { frame::TEXT } else { frame::BINARY });
             let is_worth_it = piece.payload.len() >= COMPRESSED_BYTES_MIN;
             self.deflater =
                 self.agreement.filter(|_| is_worth_it).map(|agreement| codecs.deflater(agreement));
         }
         let last = if piece.last { FIN } else { 0 };
         let Some(deflater) = &mut self.deflater else {
-            return Some((last | self.begins.take().unwrap_or(frame::CONTINUATION), false));
+            return Some((last | self.first_opcode.take().unwrap_or(frame::CONTINUATION), false));
         };
         buffer.clear();
         deflater.deflate(piece.payload, buffer, piece.last);
@@ -57,7 +57,7 @@ impl Outbound {
         if buffer.is_empty() && !piece.last {
             return None;
         }
-        let opcode = self.begins.take().map_or(frame::CONTINUATION, |kind| kind | COMPRESSED);
+        let opcode = self.first_opcode.take().map_or(frame::CONTINUATION, |kind| kind | COMPRESSED);
         Some((last | opcode, true))
     }
 }

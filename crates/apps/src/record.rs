@@ -53,9 +53,9 @@ pub(crate) struct RecordReader {
     head: Vec<u8>,
     payload: Vec<u8>,
     /// Payload bytes of the current record that have not arrived yet.
-    left: usize,
+    remaining_bytes: usize,
     /// Whether a fragment of this message was returned already.
-    cut: bool,
+    is_fragmented: bool,
 }
 
 impl RecordReader {
@@ -69,36 +69,37 @@ impl RecordReader {
             self.head.push(*byte);
             *bytes = rest;
             if self.head.len() == HEAD_BYTES {
-                self.begin()?;
+                self.parse_head()?;
             }
         }
-        let taken = self.left.min(bytes.len()).min(FRAGMENT_BYTES - self.payload.len());
+        let taken = self.remaining_bytes.min(bytes.len()).min(FRAGMENT_BYTES - self.payload.len());
         let (now, rest) = bytes.split_at(taken);
         self.payload.extend_from_slice(now);
-        self.left -= taken;
+        self.remaining_bytes -= taken;
         *bytes = rest;
-        if self.left > 0 && self.payload.len() < FRAGMENT_BYTES {
+        if self.remaining_bytes > 0 && self.payload.len() < FRAGMENT_BYTES {
             return Ok(None);
         }
-        self.give().map(Some)
+        self.complete_record().map(Some)
     }
 
-    fn begin(&mut self) -> Result<(), &'static str> {
-        self.left = u32::from_le_bytes([self.head[1], self.head[2], self.head[3], self.head[4]]) as usize;
-        self.cut = false;
+    fn parse_head(&mut self) -> Result<(), &'static str> {
+        self.remaining_bytes =
+            u32::from_le_bytes([self.head[1], self.head[2], self.head[3], self.head[4]]) as usize;
+        self.is_fragmented = false;
         match self.head[0] {
             TEXT | BINARY => Ok(()),
-            CLOSE if (2..=CLOSE_BYTES_MAX).contains(&self.left) => Ok(()),
+            CLOSE if (2..=CLOSE_BYTES_MAX).contains(&self.remaining_bytes) => Ok(()),
             CLOSE => Err("the close of a WebSocket has a code, and a reason of up to 123 bytes"),
             _ => Err("a WebSocket's record of no kind"),
         }
     }
 
-    fn give(&mut self) -> Result<WorkerRecord, &'static str> {
+    fn complete_record(&mut self) -> Result<WorkerRecord, &'static str> {
         let payload = std::mem::take(&mut self.payload);
-        let (first, last) = (!self.cut, self.left == 0);
+        let (first, last) = (!self.is_fragmented, self.remaining_bytes == 0);
         let kind = self.head[0];
-        self.cut = true;
+        self.is_fragmented = true;
         if last {
             self.head.clear();
         }

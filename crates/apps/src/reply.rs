@@ -1,6 +1,6 @@
 //! Head of a worker's response. Its framing fields are not trusted.
 
-use http::encode::Lines;
+use http::encode::FieldWriter;
 use http::{Fields, Name, Status, scan};
 use net::{DefaultFields, Exchange, FileReference, NamedFile};
 use ring::wire::{self, FieldId as Part};
@@ -43,7 +43,7 @@ impl HeaderNameCache {
         HeaderNameCache(table)
     }
 
-    fn of(&self, field: &wire::WireField<'_>) -> (FieldAction, Option<&str>) {
+    fn lookup(&self, field: &wire::WireField<'_>) -> (FieldAction, Option<&str>) {
         // The worker library sends well-known names as ids; workers that write the protocol themselves may
         // not.
         match field.known.or_else(|| Part::of_header(field.name)) {
@@ -78,7 +78,7 @@ pub(crate) struct AppResponse<'h> {
     pub(crate) length: Option<u64>,
     /// Whether `Transfer-Encoding: chunked` is present.
     pub(crate) chunked: bool,
-    pub(crate) own: DefaultFields,
+    pub(crate) provided_defaults: DefaultFields,
     fields: wire::WireFields<'h>,
 }
 
@@ -97,7 +97,7 @@ impl<'h> AppResponse<'h> {
             status,
             length: None,
             chunked: false,
-            own: DefaultFields::default(),
+            provided_defaults: DefaultFields::default(),
             fields: fields.clone(),
         };
         for field in fields {
@@ -105,12 +105,13 @@ impl<'h> AppResponse<'h> {
             if field.known.is_none() && !scan::is_token(field.name) {
                 return Err("a header name that is not valid");
             }
-            if scan::value(field.value) != field.value.len() {
+            if scan::value_len(field.value) != field.value.len() {
                 return Err("a header value with control bytes");
             }
-            match header_names.of(&field).0 {
+            match header_names.lookup(&field).0 {
                 FieldAction::Length => {
-                    let length = scan::decimal(scan::trim(field.value)).ok_or("an invalid Content-Length")?;
+                    let length =
+                        scan::parse_decimal(scan::trim(field.value)).ok_or("an invalid Content-Length")?;
                     if reply.length.is_some_and(|other| other != length) {
                         return Err("two values of Content-Length");
                     }
@@ -119,8 +120,8 @@ impl<'h> AppResponse<'h> {
                 FieldAction::Coding => {
                     reply.chunked = scan::trim(field.value).eq_ignore_ascii_case(b"chunked")
                 }
-                FieldAction::Server => reply.own.server = true,
-                FieldAction::Date => reply.own.date = true,
+                FieldAction::Server => reply.provided_defaults.server = true,
+                FieldAction::Date => reply.provided_defaults.date = true,
                 FieldAction::Pass | FieldAction::Drop => {}
             }
         }
@@ -129,8 +130,8 @@ impl<'h> AppResponse<'h> {
 
     /// Whether the application names a file of this server in place of its response, and may do so. The name
     /// is then passed on.
-    pub(crate) fn names_file(&self, x: &mut Exchange<'_>) -> bool {
-        if !x.may_name_file() {
+    pub(crate) fn names_file(&self, exchange: &mut Exchange<'_>) -> bool {
+        if !exchange.may_name_file() {
             return false;
         }
         let name = |field: &wire::WireField<'h>| match field.known.or_else(|| Part::of_header(field.name)) {
@@ -138,11 +139,11 @@ impl<'h> AppResponse<'h> {
             None => field.name,
         };
         let file = NamedFile::find(self.fields.clone().flatten().map(|field| (name(&field), field.value)));
-        file.map(|file| x.name_file(file)).is_some()
+        file.map(|file| exchange.name_file(file)).is_some()
     }
 
     /// Writes the field lines for the client. Returns whether one that names a file was left out.
-    pub(crate) fn write(&self, header_names: &HeaderNameCache, lines: &mut Lines<'_>) -> bool {
+    pub(crate) fn write(&self, header_names: &HeaderNameCache, lines: &mut FieldWriter<'_>) -> bool {
         self.write_if(header_names, lines, |_| true)
     }
 
@@ -150,12 +151,12 @@ impl<'h> AppResponse<'h> {
     pub(crate) fn write_if(
         &self,
         header_names: &HeaderNameCache,
-        lines: &mut Lines<'_>,
-        wanted: impl Fn(&[u8]) -> bool,
+        lines: &mut FieldWriter<'_>,
+        filter: impl Fn(&[u8]) -> bool,
     ) -> bool {
         let mut names_file = false;
-        for field in self.fields.clone().flatten().filter(|field| wanted(field.name)) {
-            match header_names.of(&field) {
+        for field in self.fields.clone().flatten().filter(|field| filter(field.name)) {
+            match header_names.lookup(&field) {
                 (FieldAction::Drop, text) => {
                     let name = text.map_or(field.name, str::as_bytes);
                     names_file |= FileReference::of(name, b"").is_some();
@@ -178,7 +179,7 @@ pub(crate) fn accepts_upgrade(head: &[u8]) -> bool {
 pub(crate) fn trailers(bytes: &[u8], header_names: &HeaderNameCache) -> Fields {
     let mut trailers = Fields::new();
     for field in wire::WireFields(bytes).map_while(Result::ok) {
-        if let (FieldAction::Pass, text) = header_names.of(&field) {
+        if let (FieldAction::Pass, text) = header_names.lookup(&field) {
             // Invalid fields are left out, because the response was already sent.
             let _ = trailers.try_push(text.map_or(field.name, str::as_bytes), field.value);
         }
@@ -201,7 +202,7 @@ mod tests {
 
     fn written(head: &[u8]) -> String {
         let (header_names, mut out) = (HeaderNameCache::new(), Vec::new());
-        AppResponse::read(head, &header_names).unwrap().write(&header_names, &mut Lines::new(&mut out));
+        AppResponse::read(head, &header_names).unwrap().write(&header_names, &mut FieldWriter::new(&mut out));
         String::from_utf8(out).unwrap()
     }
 
@@ -220,7 +221,10 @@ mod tests {
         assert_eq!(written(&head), "Content-Type: text/plain\r\nX-mine: 1\r\n");
         let header_names = HeaderNameCache::new();
         let reply = AppResponse::read(&head, &header_names).unwrap();
-        assert_eq!((reply.status, reply.length, reply.own), (Status::OK, Some(5), DefaultFields::default()));
+        assert_eq!(
+            (reply.status, reply.length, reply.provided_defaults),
+            (Status::OK, Some(5), DefaultFields::default())
+        );
     }
 
     #[test]
@@ -235,7 +239,7 @@ mod tests {
         let mut head = head(200, &fields);
         assert_eq!(written(&head), "X-Mine: 1\r\n");
         head.drain(..2);
-        assert_eq!(trailers(&head, &HeaderNameCache::new()).wire(), b"X-Mine: 1\r\n");
+        assert_eq!(trailers(&head, &HeaderNameCache::new()).as_bytes(), b"X-Mine: 1\r\n");
     }
 
     #[test]
@@ -252,7 +256,7 @@ mod tests {
         let header_names = HeaderNameCache::new();
         let reply = AppResponse::read(&head, &header_names).unwrap();
         assert_eq!((reply.length, reply.chunked), (Some(7), true));
-        assert_eq!(trailers(&head[2..], &header_names).wire(), b"X-A: 1\r\n");
+        assert_eq!(trailers(&head[2..], &header_names).as_bytes(), b"X-A: 1\r\n");
     }
 
     #[test]
@@ -281,6 +285,6 @@ mod tests {
     fn trailers_do_not_frame_either() {
         let mut fields = head(200, &[("X-Sum", "1"), ("Content-Length", "3"), ("X Y", "2")]);
         fields.drain(..2);
-        assert_eq!(trailers(&fields, &HeaderNameCache::new()).wire(), b"X-Sum: 1\r\n");
+        assert_eq!(trailers(&fields, &HeaderNameCache::new()).as_bytes(), b"X-Sum: 1\r\n");
     }
 }

@@ -29,11 +29,11 @@ pub struct Mount<'m> {
 
 /// The form in which a WebSocket handshake is passed to the application.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum SocketForm<'u> {
+pub(crate) enum HandshakeForm<'u> {
     /// No handshake, or one in the request's own fields.
     Fields,
     /// The server implements WebSocket for the application.
-    Served(&'u UpgradeRequest),
+    ByServer(&'u UpgradeRequest),
     /// The application takes the connection over and expects a handshake of HTTP/1.1, but the request is an
     /// extended CONNECT of HTTP/2, which lacks these fields.
     Handshake,
@@ -72,7 +72,7 @@ pub(crate) fn encode(
     request: &Request<'_>,
     mount: &Mount<'_>,
     length: Option<u64>,
-    socket: SocketForm<'_>,
+    socket: HandshakeForm<'_>,
     port: Option<u16>,
     names: &HeaderIds,
 ) -> Result<(), TooLong> {
@@ -85,7 +85,7 @@ pub(crate) fn encode(
     if let Some(query) = request.encoded_query() {
         wire::put(into, Part::QUERY, &query)?;
     }
-    let is_handshake = matches!(socket, SocketForm::Handshake);
+    let is_handshake = matches!(socket, HandshakeForm::Handshake);
     let version = if is_handshake { Version::Http11 } else { request.version() };
     wire::put(into, Part::PROTOCOL, version.text().as_bytes())?;
     wire::put(into, Part::SCHEME, mount.scheme.as_bytes())?;
@@ -96,11 +96,11 @@ pub(crate) fn encode(
         wire::put(into, Part::APP_TARGET, mount.target)?;
     }
     match socket {
-        SocketForm::Fields => {}
-        SocketForm::Served(upgrade_request) => {
+        HandshakeForm::Fields => {}
+        HandshakeForm::ByServer(upgrade_request) => {
             wire::put(into, Part::WEBSOCKET, &upgrade_request.protocols)?;
         }
-        SocketForm::Handshake => {
+        HandshakeForm::Handshake => {
             names.put(into, Name::SecWebsocketKey, b"sec-websocket-key", &websocket::new_key())?;
         }
     }
@@ -108,7 +108,7 @@ pub(crate) fn encode(
     for (id, value) in ids.fields() {
         names.put(into, id, id.text().to_ascii_lowercase().as_bytes(), &value)?;
     }
-    let ((head, bytes), vouched) = (request.head(), request.client().vouched);
+    let ((head, bytes), vouched) = (request.head(), request.client().trusted_dialect);
     for field in &head.fields {
         let (id, name, value) = (field.id, field.name.of(bytes), field.value.of(bytes));
         match id {
@@ -123,7 +123,7 @@ pub(crate) fn encode(
             // The server writes its own key.
             Name::SecWebsocketKey if is_handshake => {}
             Name::TransferEncoding | Name::ContentLength if length.is_some() => {}
-            Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.passes(id) => {}
+            Name::XRequestId | Name::Traceparent | Name::Tracestate if !ids.is_forwarded(id) => {}
             // The authority of a target in absolute form replaces `Host` (RFC 9112 section 3.2.2).
             Name::Host if !request.authority().is_empty() => {
                 names.put(into, id, name, request.authority())?
@@ -138,7 +138,7 @@ pub(crate) fn encode(
     }
     if let Some(length) = length {
         let mut digits = Vec::with_capacity(20);
-        encode::decimal(&mut digits, length);
+        encode::write_decimal(&mut digits, length);
         names.put(into, Name::ContentLength, b"content-length", &digits)?;
     }
     Ok(())
@@ -270,7 +270,7 @@ impl ShortText {
     }
 
     fn number(&mut self, number: u16) {
-        encode::decimal(&mut self.0, number.into());
+        encode::write_decimal(&mut self.0, number.into());
     }
 }
 

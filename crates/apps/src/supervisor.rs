@@ -15,13 +15,13 @@ use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::outcome::{LoadError, LoadResults};
 use crate::process::{AppSnapshot, WorkerExit};
-use crate::worker_pool::{PoolEvent, ProcessRole, WHERE_MAX, WorkerPool};
+use crate::worker_pool::{PoolEvent, ProcessRole, STACK_DUMP_MAX, WorkerPool};
 
 /// Interval of regular checks.
-const ROUND: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of rounds between memory checks, which are expensive because the kernel has to walk the process's
 /// pages.
-const WORN_ROUNDS: u32 = 5;
+const MEMORY_CHECK_ROUNDS: u32 = 5;
 /// Number of rounds after which workers that wait for requests are woken to handle their signals.
 const SIGNAL_ROUNDS: u32 = 4;
 /// Longest pause before a damaged channel is replaced, and the time after which an intact one counts as
@@ -32,9 +32,9 @@ const RENEWAL_PAUSE_MAX: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct SupervisorStatus {
     /// Held during a snapshot request, so that there is only one at a time.
-    pub(crate) asking: Mutex<()>,
+    pub(crate) snapshot_lock: Mutex<()>,
     /// Receiver of the requested snapshot, and whether it includes the processes.
-    pub(crate) look: Mutex<Option<(std::sync::mpsc::SyncSender<AppSnapshot>, bool)>>,
+    pub(crate) snapshot_request: Mutex<Option<(std::sync::mpsc::SyncSender<AppSnapshot>, bool)>>,
     /// Number of workers that have ended, indexed by [`WorkerExit`].
     pub(crate) exits: [AtomicU64; WorkerExit::ALL.len()],
 }
@@ -43,7 +43,7 @@ pub(crate) struct SupervisorStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationRole {
     /// Serves as soon as it is ready.
-    Coming,
+    Loading,
     Serving,
     /// Replaced; this number of cores still has requests in it.
     Leaving(usize),
@@ -56,13 +56,13 @@ pub(crate) struct Supervisor {
     app_log: AppLog,
     commands: Arc<CommandQueue>,
     inboxes: Vec<Arc<EventQueue>>,
-    board: Arc<SupervisorStatus>,
+    status: Arc<SupervisorStatus>,
     worker_pools: Vec<(GenerationRole, WorkerPool)>,
     orphans: Orphans,
-    outcome: LoadResults,
-    number: u64,
+    load_results: LoadResults,
+    last_generation: u64,
     /// Whether the cores were told that the application cannot be loaded.
-    down: bool,
+    has_sent_load_failure: bool,
     /// The last load failure: its generation, its error text (at most 32 KiB), and how often it has occurred.
     load_failure: Option<(u64, String, u64)>,
     /// Time since which there are more workers than needed.
@@ -88,12 +88,12 @@ impl Supervisor {
             app_log,
             commands,
             inboxes,
-            board,
+            status: board,
             worker_pools: Vec::new(),
             orphans: Orphans::default(),
-            outcome: LoadResults::default(),
-            number: 0,
-            down: false,
+            load_results: LoadResults::default(),
+            last_generation: 0,
+            has_sent_load_failure: false,
             load_failure: None,
             slack_since: None,
             stopping: None,
@@ -109,8 +109,9 @@ impl Supervisor {
     }
 
     fn worker_pool(&mut self) -> io::Result<WorkerPool> {
-        self.number += 1;
-        let shared = Arc::new(Generation::new(self.number, self.options.clone(), self.inboxes.len())?);
+        self.last_generation += 1;
+        let shared =
+            Arc::new(Generation::new(self.last_generation, self.options.clone(), self.inboxes.len())?);
         Ok(WorkerPool::new(shared, self.app_log.clone()))
     }
 
@@ -125,27 +126,27 @@ impl Supervisor {
         loop {
             let now = Instant::now();
             if now >= next_round {
-                next_round = now + ROUND;
-                self.look_around(now);
+                next_round = now + CHECK_INTERVAL;
+                self.adjust_workers(now);
             }
             for at in 0..self.worker_pools.len() {
                 let mut events = Vec::new();
                 self.worker_pools[at].1.balance(now, &mut events);
-                self.watch_all(at, events);
+                self.handle_pool_events(at, events);
             }
-            self.settle(now);
+            self.remove_ended(now);
             if let (Some(until), true) = (self.stopping, self.worker_pools.is_empty()) {
                 // Processes that workers have forked, and that did not end with them.
                 return self.orphans.end(until, &self.app_log);
             }
             if let Err(error) = self.wait(next_round) {
                 self.app_log.report(AppLogLevel::Error, &format!("the supervisor cannot wait: {error}"));
-                std::thread::sleep(ROUND);
+                std::thread::sleep(CHECK_INTERVAL);
             }
             for order in self.commands.take() {
-                self.obey(order);
+                self.handle_command(order);
             }
-            if let Some((asker, has_processes)) = lock(&self.board.look).take() {
+            if let Some((asker, has_processes)) = lock(&self.status.snapshot_request).take() {
                 // The receiver may have been dropped.
                 let _ = asker.try_send(self.snapshot(has_processes));
             }
@@ -166,23 +167,23 @@ impl Supervisor {
     /// Sleeps until an event or a deadline, and handles the input from the processes.
     fn wait(&mut self, next_round: Instant) -> io::Result<()> {
         #[derive(Clone, Copy)]
-        enum SupervisorWork {
-            Bell,
-            WorkerRecord(usize, ProcessRole),
-            CallOutcome(usize, ProcessRole),
+        enum PolledDescriptor {
+            Commands,
+            ProcessOutput(usize, ProcessRole),
+            ProcessExit(usize, ProcessRole),
         }
         let mut due = next_round;
-        let mut whose = vec![SupervisorWork::Bell];
-        let mut fds: Vec<BorrowedFd<'_>> = vec![self.commands.bell()];
+        let mut whose = vec![PolledDescriptor::Commands];
+        let mut fds: Vec<BorrowedFd<'_>> = vec![self.commands.eventfd()];
         for (at, (_, worker_pool)) in self.worker_pools.iter().enumerate() {
-            due = due.min(worker_pool.next_due().unwrap_or(due));
-            worker_pool.watch(|who, child| {
-                for voice in child.voices() {
-                    whose.push(SupervisorWork::WorkerRecord(at, who));
+            due = due.min(worker_pool.next_deadline().unwrap_or(due));
+            worker_pool.for_each_watched(|who, child| {
+                for voice in child.poll_descriptors() {
+                    whose.push(PolledDescriptor::ProcessOutput(at, who));
                     fds.push(voice);
                 }
                 if let Some(pidfd) = &child.pidfd {
-                    whose.push(SupervisorWork::CallOutcome(at, who));
+                    whose.push(PolledDescriptor::ProcessExit(at, who));
                     fds.push(pidfd.as_fd());
                 }
             });
@@ -195,7 +196,7 @@ impl Supervisor {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let happened: Vec<SupervisorWork> = whose
+        let happened: Vec<PolledDescriptor> = whose
             .iter()
             .zip(&polled)
             .filter(|(_, fd)| !fd.revents().is_empty())
@@ -205,32 +206,33 @@ impl Supervisor {
         for what in happened {
             let mut events = Vec::new();
             let at = match what {
-                SupervisorWork::Bell => continue,
-                SupervisorWork::WorkerRecord(at, who) => {
-                    self.worker_pools[at].1.look(who, false, now, &mut events);
+                PolledDescriptor::Commands => continue,
+                PolledDescriptor::ProcessOutput(at, who) => {
+                    self.worker_pools[at].1.handle_process(who, false, now, &mut events);
                     at
                 }
-                SupervisorWork::CallOutcome(at, who) => {
-                    self.worker_pools[at].1.look(who, true, now, &mut events);
+                PolledDescriptor::ProcessExit(at, who) => {
+                    self.worker_pools[at].1.handle_process(who, true, now, &mut events);
                     at
                 }
             };
-            self.watch_all(at, events);
+            self.handle_pool_events(at, events);
         }
         Ok(())
     }
 
-    fn watch_all(&mut self, at: usize, events: Vec<PoolEvent>) {
+    fn handle_pool_events(&mut self, at: usize, events: Vec<PoolEvent>) {
         for event in events {
             match event {
-                PoolEvent::Ready => self.came_up(at),
-                PoolEvent::NotLoaded(text) => self.not_loaded(at, &text),
+                PoolEvent::Ready => self.on_ready(at),
+                PoolEvent::NotLoaded(text) => self.on_load_failure(at, &text),
                 PoolEvent::Started(pid) => self.orphans.add(pid),
                 PoolEvent::Died { place, by_itself, exit } => {
-                    self.board.exits[exit as usize].fetch_add(1, Ordering::Relaxed);
+                    self.status.exits[exit as usize].fetch_add(1, Ordering::Relaxed);
                     let shared = &self.worker_pools[at].1.shared;
                     let (generation, worker_slots) = (shared.number, shared.worker_slots_of(place));
-                    let notice = CoreEvent::Died { generation, place, worker_slots, by_itself };
+                    let notice =
+                        CoreEvent::WorkerDied { generation, place, worker_slots, called_exit: by_itself };
                     let cores = self.broadcast(&notice);
                     self.worker_pools[at].1.wait_for_release(place, cores);
                 }
@@ -238,19 +240,19 @@ impl Supervisor {
         }
     }
 
-    fn came_up(&mut self, at: usize) {
+    fn on_ready(&mut self, at: usize) {
         let (role, worker_pool) = &self.worker_pools[at];
         match role {
-            GenerationRole::Serving if self.down => {
-                self.down = false;
+            GenerationRole::Serving if self.has_sent_load_failure => {
+                self.has_sent_load_failure = false;
                 self.load_failure = None;
                 self.app_log.report(AppLogLevel::Info, "the application loads again");
                 self.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
-                self.outcome.settle(Ok(()));
+                self.load_results.finish(Ok(()));
             }
-            GenerationRole::Serving if !self.is_coming() => self.outcome.settle(Ok(())),
-            GenerationRole::Coming if worker_pool.ready() >= worker_pool.want => {
-                self.down = false;
+            GenerationRole::Serving if !self.is_loading() => self.load_results.finish(Ok(())),
+            GenerationRole::Loading if worker_pool.ready() >= worker_pool.target => {
+                self.has_sent_load_failure = false;
                 self.app_log.report(
                     AppLogLevel::Info,
                     &format!("generation {} takes over", worker_pool.shared.number),
@@ -259,7 +261,7 @@ impl Supervisor {
                 for (role, _) in &mut self.worker_pools {
                     match role {
                         GenerationRole::Serving => *role = GenerationRole::Leaving(cores),
-                        GenerationRole::Coming | GenerationRole::Leaving(_) | GenerationRole::Dismissed => {}
+                        GenerationRole::Loading | GenerationRole::Leaving(_) | GenerationRole::Dismissed => {}
                     }
                 }
                 self.worker_pools[at].0 = GenerationRole::Serving;
@@ -268,31 +270,36 @@ impl Supervisor {
                 {
                     self.broadcast(&CoreEvent::Damaged { generation: worker_pool.shared.number });
                 }
-                self.outcome.settle(Ok(()));
+                self.load_results.finish(Ok(()));
             }
             _ => {}
         }
     }
 
-    fn not_loaded(&mut self, at: usize, text: &str) {
+    fn on_load_failure(&mut self, at: usize, text: &str) {
         if self.stopping.is_some() {
             return;
         }
         self.log_not_loaded(self.worker_pools[at].1.shared.number, text);
         match self.worker_pools[at].0 {
-            GenerationRole::Coming => {
-                if self.serves() {
+            GenerationRole::Loading => {
+                if self.is_serving() {
                     self.app_log.report(AppLogLevel::Error, "the previous generation continues to serve");
                 }
                 self.dismiss(at);
-                self.outcome.settle(Err(LoadError { why: text.into(), serves: self.serves() }));
+                self.load_results
+                    .finish(Err(LoadError { error_text: text.into(), old_code_serves: self.is_serving() }));
             }
             GenerationRole::Serving if self.worker_pools[at].1.ready() == 0 => {
-                if !self.is_coming() {
-                    self.outcome.settle(Err(LoadError { why: text.into(), serves: false }));
+                if !self.is_loading() {
+                    self.load_results
+                        .finish(Err(LoadError { error_text: text.into(), old_code_serves: false }));
                 }
-                self.down = true;
-                self.broadcast(&CoreEvent::Down { why: text.into(), show: self.options.show_errors });
+                self.has_sent_load_failure = true;
+                self.broadcast(&CoreEvent::LoadFailed {
+                    error_text: text.into(),
+                    is_shown: self.options.show_errors,
+                });
             }
             _ => {}
         }
@@ -318,12 +325,12 @@ impl Supervisor {
         }
     }
 
-    fn is_coming(&self) -> bool {
-        self.worker_pools.iter().any(|(role, _)| *role == GenerationRole::Coming)
+    fn is_loading(&self) -> bool {
+        self.worker_pools.iter().any(|(role, _)| *role == GenerationRole::Loading)
     }
 
     /// Whether a worker of the current generation can serve requests.
-    fn serves(&self) -> bool {
+    fn is_serving(&self) -> bool {
         self.worker_pools
             .iter()
             .any(|(role, worker_pool)| *role == GenerationRole::Serving && worker_pool.ready() > 0)
@@ -336,12 +343,14 @@ impl Supervisor {
     }
 
     /// Removes generations that have ended.
-    fn settle(&mut self, now: Instant) {
+    fn remove_ended(&mut self, now: Instant) {
         for at in (0..self.worker_pools.len()).rev() {
             if self.worker_pools[at].0 == GenerationRole::Leaving(0) {
                 self.dismiss(at);
             }
-            if self.worker_pools[at].0 == GenerationRole::Dismissed && self.worker_pools[at].1.is_gone() {
+            if self.worker_pools[at].0 == GenerationRole::Dismissed
+                && self.worker_pools[at].1.has_no_processes()
+            {
                 self.worker_pools.remove(at);
             }
         }
@@ -350,28 +359,31 @@ impl Supervisor {
         }
     }
 
-    fn obey(&mut self, order: SupervisorCommand) {
+    fn handle_command(&mut self, order: SupervisorCommand) {
         let now = Instant::now();
         match order {
             SupervisorCommand::Reload(options) if self.stopping.is_none() => self.reload(options),
-            SupervisorCommand::Reload(_) | SupervisorCommand::Look => {}
-            SupervisorCommand::Await(asker) if self.stopping.is_none() => {
-                let under_way = self.is_coming() || !self.serves();
-                self.outcome.ask(asker, under_way);
+            SupervisorCommand::Reload(_) | SupervisorCommand::Snapshot => {}
+            SupervisorCommand::AwaitLoad(asker) if self.stopping.is_none() => {
+                let under_way = self.is_loading() || !self.is_serving();
+                self.load_results.add_waiter(asker, under_way);
             }
             // The sender is dropped, so the receiver gets an error.
-            SupervisorCommand::Await(_) => {}
+            SupervisorCommand::AwaitLoad(_) => {}
             SupervisorCommand::Stop => {
-                self.outcome.close();
+                self.load_results.close();
                 let stop_max = Duration::from_millis(self.options.stop_ms_max);
-                self.stopping = Some(now + stop_max + WHERE_MAX + ROUND);
+                self.stopping = Some(now + stop_max + STACK_DUMP_MAX + CHECK_INTERVAL);
                 // Requests that wait for a worker will not get one.
-                self.broadcast(&CoreEvent::Down { why: "the application is stopped".into(), show: false });
+                self.broadcast(&CoreEvent::LoadFailed {
+                    error_text: "the application is stopped".into(),
+                    is_shown: false,
+                });
                 (0..self.worker_pools.len()).for_each(|at| self.dismiss(at));
             }
-            SupervisorCommand::Need => self.grow(),
-            SupervisorCommand::Kill { generation, worker_slot, why } => {
-                let took_long = why != KillReason::Breach;
+            SupervisorCommand::RequestsWaiting => self.start_worker(),
+            SupervisorCommand::Kill { generation, worker_slot, reason: why } => {
+                let took_long = why != KillReason::ProtocolViolation;
                 if let Some((_, worker_pool)) = self.find(generation)
                     && let Some(pid) = worker_pool.kill_slot(worker_slot, took_long, now)
                 {
@@ -379,14 +391,14 @@ impl Supervisor {
                         .report(AppLogLevel::Warn, &format!("worker {pid} is killed: {}", why.text()));
                 }
             }
-            SupervisorCommand::Overdue { generation, worker_slot, more } => {
+            SupervisorCommand::Overdue { generation, worker_slot, change: more } => {
                 if let Some((_, worker_pool)) = self.find(generation) {
-                    worker_pool.overdue(worker_slot, more);
+                    worker_pool.change_overdue(worker_slot, more);
                 }
             }
             SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms } => {
                 if let Some((_, worker_pool)) = self.find(generation) {
-                    worker_pool.overdue_until(worker_slot, now + Duration::from_millis(left_ms));
+                    worker_pool.set_overdue_deadline(worker_slot, now + Duration::from_millis(left_ms));
                 }
             }
             SupervisorCommand::Recycle { generation, worker_slot } => {
@@ -422,28 +434,29 @@ impl Supervisor {
         }
         // Generations that are not ready yet will not be started.
         for at in 0..self.worker_pools.len() {
-            if self.worker_pools[at].0 == GenerationRole::Coming {
+            if self.worker_pools[at].0 == GenerationRole::Loading {
                 self.dismiss(at);
             }
         }
-        self.outcome.begin();
+        self.load_results.begin();
         match self.worker_pool() {
-            Ok(worker_pool) => self.worker_pools.push((GenerationRole::Coming, worker_pool)),
+            Ok(worker_pool) => self.worker_pools.push((GenerationRole::Loading, worker_pool)),
             Err(error) => {
                 let why = format!("it cannot be loaded again: {error}");
                 self.app_log.report(AppLogLevel::Error, &why);
-                self.outcome.settle(Err(LoadError { why, serves: self.serves() }));
+                self.load_results
+                    .finish(Err(LoadError { error_text: why, old_code_serves: self.is_serving() }));
             }
         }
     }
 
     /// Replaces the channel of the current generation if it is damaged, with increasing pauses if that
     /// happens repeatedly.
-    fn renew(&mut self, now: Instant) {
+    fn renew_channel(&mut self, now: Instant) {
         let mut current = self
             .worker_pools
             .iter_mut()
-            .filter(|(role, _)| matches!(role, GenerationRole::Serving | GenerationRole::Coming));
+            .filter(|(role, _)| matches!(role, GenerationRole::Serving | GenerationRole::Loading));
         let damaged = current
             .find_map(|(_, worker_pool)| worker_pool.is_damaged().then_some(worker_pool.shared.number));
         let Some(number) = damaged else {
@@ -453,12 +466,12 @@ impl Supervisor {
             return;
         };
         let is_coming = |(role, worker_pool): &(GenerationRole, WorkerPool)| {
-            *role == GenerationRole::Coming && !worker_pool.damaged
+            *role == GenerationRole::Loading && !worker_pool.damaged
         };
         if now < self.renew_at || self.stopping.is_some() || self.worker_pools.iter().any(is_coming) {
             return;
         }
-        self.renew_at = now + (ROUND * (1 << self.renewals.min(16))).min(RENEWAL_PAUSE_MAX);
+        self.renew_at = now + (CHECK_INTERVAL * (1 << self.renewals.min(16))).min(RENEWAL_PAUSE_MAX);
         self.renewals += 1;
         let text =
             format!("a worker has damaged the channel of generation {number}: the next one gets its own");
@@ -467,32 +480,32 @@ impl Supervisor {
     }
 
     /// Starts one more worker for waiting requests, unless one is starting already.
-    fn grow(&mut self) {
+    fn start_worker(&mut self) {
         let max = self.options.workers.max;
         self.slack_since = None;
         for (role, worker_pool) in &mut self.worker_pools {
             if *role == GenerationRole::Serving
-                && worker_pool.want < max
+                && worker_pool.target < max
                 && !worker_pool.is_growing()
                 && worker_pool.ready() > 0
             {
-                worker_pool.want += 1;
+                worker_pool.target += 1;
             }
         }
     }
 
     /// Recycles worn workers and stops workers that are not needed.
-    fn look_around(&mut self, now: Instant) {
+    fn adjust_workers(&mut self, now: Instant) {
         let worker_pools = &mut self.worker_pools;
         let mut ended = |pid, status| {
-            worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.ended(pid, status));
+            worker_pools.iter_mut().for_each(|(_, worker_pool)| worker_pool.record_exit(pid, status));
         };
         self.orphans.reap(&mut ended);
         Orphans::reap_strays(&mut ended);
-        self.renew(now);
+        self.renew_channel(now);
         self.round += 1;
         let (worn, wakes) =
-            (self.round.is_multiple_of(WORN_ROUNDS), self.round.is_multiple_of(SIGNAL_ROUNDS));
+            (self.round.is_multiple_of(MEMORY_CHECK_ROUNDS), self.round.is_multiple_of(SIGNAL_ROUNDS));
         let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));
         for (role, worker_pool) in &mut self.worker_pools {
             if worn {
@@ -502,20 +515,20 @@ impl Supervisor {
             if wakes {
                 worker_pool.shared.channel.wake_for_signals();
             }
-            if *role != GenerationRole::Serving || worker_pool.want <= min {
+            if *role != GenerationRole::Serving || worker_pool.target <= min {
                 continue;
             }
             let sum = |load: &crate::generation::CoreLoad| {
                 load.waiting.load(Ordering::Relaxed) + load.claimed.load(Ordering::Relaxed)
             };
-            let busy: usize = worker_pool.shared.loads.iter().map(sum).sum();
-            if busy > (worker_pool.want - 1) * threads {
+            let busy: usize = worker_pool.shared.core_loads.iter().map(sum).sum();
+            if busy > (worker_pool.target - 1) * threads {
                 self.slack_since = None;
                 continue;
             }
             let since = *self.slack_since.get_or_insert(now);
             if now.duration_since(since) >= Duration::from_millis(self.options.idle_ms) {
-                worker_pool.want -= 1;
+                worker_pool.target -= 1;
                 self.slack_since = None;
             }
         }

@@ -3,7 +3,7 @@
 use http::{Fields, Method, Status, scan};
 use net::{Request, websocket};
 
-use crate::deflate::{self, Agreement};
+use crate::deflate::{self, DeflateParameters};
 
 /// A valid WebSocket handshake.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct UpgradeRequest {
     /// Subprotocols offered by the client, as listed; multiple fields are joined with commas.
     pub(crate) protocols: Vec<u8>,
     /// Negotiated compression, if the client offers it.
-    pub(crate) deflate: Option<Agreement>,
+    pub(crate) deflate: Option<DeflateParameters>,
 }
 
 /// The reason why a WebSocket handshake is refused.
@@ -56,7 +56,7 @@ pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeReq
         }
     };
     let protocols = named("sec-websocket-protocol").collect::<Vec<_>>().join(&b", "[..]);
-    let deflate = deflate::agree(named("sec-websocket-extensions"));
+    let deflate = deflate::negotiate(named("sec-websocket-extensions"));
     Ok(Some(UpgradeRequest { accept, protocols, deflate }))
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn lacks_handshake(request: &Request<'_>) -> bool {
 }
 
 /// Whether a response field belongs to the handshake, which the server writes itself.
-pub(crate) fn is_of_handshake(name: &[u8]) -> bool {
+pub(crate) fn is_handshake_field(name: &[u8]) -> bool {
     [&b"sec-websocket-accept"[..], b"sec-websocket-extensions"]
         .iter()
         .any(|known| name.eq_ignore_ascii_case(known))

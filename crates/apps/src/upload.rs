@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use net::{BodyPiece, Exchange, Fault, Pressure, SpillError, SpillFile, SpillQuota};
-use ring::Error;
+use ring::TicketError;
 
 use crate::dispatcher::PendingRequest;
 use crate::options::Options;
@@ -18,36 +18,36 @@ const AHEAD_BYTES_SHORT: usize = 32 * 1024;
 pub(crate) struct Upload {
     ahead: Vec<u8>,
     /// Number of bytes of `ahead` that the worker has.
-    given: usize,
+    sent: usize,
     /// The body from its beginning, if it is longer than what is kept in memory; `ahead` was read from it.
     file: Option<Box<SpillFile>>,
     /// Bytes for which the file had no room.
-    rest: Vec<u8>,
+    overflow: Vec<u8>,
     /// Length of the body in bytes, if the client has sent all of it.
     length: Option<u64>,
     /// Whether the end of the body was passed on to the worker.
     ended: bool,
     /// Whether the body can be sent to another worker from its beginning.
-    whole: bool,
+    can_rewind: bool,
 }
 
 /// Extent to which a body is read before a worker gets the request.
-pub(crate) struct Ahead {
+pub(crate) struct ReadAhead {
     bytes_max: usize,
     /// Whether the request waits until the body was read; otherwise the worker gets the body as it arrives.
-    waits: bool,
+    waits_for_body: bool,
     quota: Option<Arc<SpillQuota>>,
 }
 
-impl Ahead {
+impl ReadAhead {
     /// Reads as little as possible ahead.
-    pub(crate) fn none() -> Ahead {
-        Ahead { bytes_max: 0, waits: true, quota: None }
+    pub(crate) fn none() -> ReadAhead {
+        ReadAhead { bytes_max: 0, waits_for_body: true, quota: None }
     }
 
-    pub(crate) fn of(options: &Options) -> Ahead {
+    pub(crate) fn of(options: &Options) -> ReadAhead {
         let quota = options.spill.clone().filter(|_| options.request_buffering);
-        Ahead { bytes_max: options.body_ahead_bytes, waits: options.request_buffering, quota }
+        ReadAhead { bytes_max: options.body_ahead_bytes, waits_for_body: options.request_buffering, quota }
     }
 }
 
@@ -56,12 +56,12 @@ impl Upload {
     pub(crate) fn empty() -> Upload {
         Upload {
             ahead: Vec::new(),
-            given: 0,
+            sent: 0,
             file: None,
-            rest: Vec::new(),
+            overflow: Vec::new(),
             length: Some(0),
             ended: false,
-            whole: true,
+            can_rewind: true,
         }
     }
 
@@ -71,14 +71,14 @@ impl Upload {
     /// # Errors
     /// Errors of the client's connection.
     pub(crate) async fn begin(
-        x: &mut Exchange<'_>,
-        ahead: &Ahead,
+        exchange: &mut Exchange<'_>,
+        ahead: &ReadAhead,
     ) -> Result<(Upload, Option<SpillError>), Fault> {
         let mut upload = Upload::empty();
         loop {
-            let piece = match ahead.waits || upload.ahead.is_empty() {
-                true => x.read().await?,
-                false => match x.try_read()? {
+            let piece = match ahead.waits_for_body || upload.ahead.is_empty() {
+                true => exchange.read().await?,
+                false => match exchange.try_read()? {
                     BodyPiece::Data(piece) => Some(piece),
                     BodyPiece::End => None,
                     BodyPiece::Pending => {
@@ -94,14 +94,14 @@ impl Upload {
                 }
                 Some(piece) => upload.ahead.extend_from_slice(piece),
             }
-            let is_short = x.core().memory().pressure() >= Pressure::High;
+            let is_short = exchange.core().memory().pressure() >= Pressure::High;
             let bytes_max = if is_short { ahead.bytes_max.min(AHEAD_BYTES_SHORT) } else { ahead.bytes_max };
             if upload.ahead.len() >= bytes_max {
                 upload.length = None;
                 return match &ahead.quota {
                     None => Ok((upload, None)),
                     // Boxed, because this is rare.
-                    Some(quota) => Box::pin(upload.spill(x, quota)).await,
+                    Some(quota) => Box::pin(upload.spill(exchange, quota)).await,
                 };
             }
         }
@@ -136,8 +136,8 @@ impl Upload {
             self.ahead = bytes;
             why = result.err();
         }
-        self.rest = std::mem::take(&mut self.ahead);
-        self.length = read.then(|| file.len() + self.rest.len() as u64);
+        self.overflow = std::mem::take(&mut self.ahead);
+        self.length = read.then(|| file.len() + self.overflow.len() as u64);
         self.file = Some(file);
         Ok((self, why))
     }
@@ -151,11 +151,11 @@ impl Upload {
     ///
     /// # Errors
     /// Errors of the file system.
-    pub(crate) async fn rewind(&mut self, x: &Exchange<'_>) -> Result<(), Fault> {
-        (self.given, self.ended) = (0, false);
+    pub(crate) async fn rewind(&mut self, exchange: &Exchange<'_>) -> Result<(), Fault> {
+        (self.sent, self.ended) = (0, false);
         if let Some(file) = &mut self.file {
             file.rewind();
-            self.ahead = file.read(x.core(), std::mem::take(&mut self.ahead), BLOCK_BYTES).await?;
+            self.ahead = file.read(exchange.core(), std::mem::take(&mut self.ahead), BLOCK_BYTES).await?;
         }
         Ok(())
     }
@@ -181,74 +181,74 @@ impl Upload {
     }
 
     /// Whether the request can be passed to another worker from the beginning.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.whole
+    pub(crate) fn can_rewind(&self) -> bool {
+        self.can_rewind
     }
 
     /// Records that `taken` bytes were passed on with the request; if that is the entire body, so was its
     /// end.
-    pub(crate) fn begun(&mut self, taken: usize) {
-        self.given = taken;
+    pub(crate) fn record_sent(&mut self, taken: usize) {
+        self.sent = taken;
         self.ended = self.is_last() && taken == self.ahead.len();
     }
 
     /// Whether the worker has the entire body.
-    pub(crate) fn is_given(&self) -> bool {
+    pub(crate) fn is_sent(&self) -> bool {
         self.ended
     }
 
     /// Whether more input from the client is needed.
     pub(crate) fn waits_for_client(&self) -> bool {
-        self.length.is_none() && !self.has_more() && self.given == self.ahead.len()
+        self.length.is_none() && !self.has_more() && self.sent == self.ahead.len()
     }
 
     /// Whether there is buffered data beyond `ahead`.
     fn has_more(&self) -> bool {
-        !self.rest.is_empty() || self.file.as_ref().is_some_and(|file| file.unread() > 0)
+        !self.overflow.is_empty() || self.file.as_ref().is_some_and(|file| file.unread() > 0)
     }
 
     /// Transfers as much as currently possible from the client to the worker.
     ///
     /// # Errors
     /// Errors of the client's connection, or of the file system.
-    pub(crate) async fn proceed(
+    pub(crate) async fn transfer(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         pending: &PendingRequest,
     ) -> Result<(), Fault> {
         while !self.ended {
-            if self.given < self.ahead.len() || self.is_last() {
-                let rest = &self.ahead[self.given..];
+            if self.sent < self.ahead.len() || self.is_last() {
+                let rest = &self.ahead[self.sent..];
                 match pending.push(rest, self.is_last()) {
                     Ok(taken) if taken < rest.len() => {
-                        self.given += taken;
+                        self.sent += taken;
                         return Ok(());
                     }
                     Ok(taken) => {
-                        self.given += taken;
+                        self.sent += taken;
                         self.ended = self.is_last();
                     }
                     // The end of the response gives the reason.
-                    Err(Error::Void | Error::WorkerFault(_)) => self.ended = true,
+                    Err(TicketError::Void | TicketError::WorkerFault(_)) => self.ended = true,
                 }
                 continue;
             }
             if self.has_more() {
-                self.take_more(x).await?;
+                self.load_next(exchange).await?;
                 continue;
             }
-            match x.try_read()? {
-                BodyPiece::Pending => return x.flush().await,
+            match exchange.try_read()? {
+                BodyPiece::Pending => return exchange.flush().await,
                 BodyPiece::End => self.length = Some(0),
                 BodyPiece::Data(piece) => {
-                    self.whole = false;
-                    self.given = 0;
+                    self.can_rewind = false;
+                    self.sent = 0;
                     self.ahead.clear();
                     self.ahead.extend_from_slice(piece);
                 }
             }
         }
-        if !x.request().method().is_idempotent() {
+        if !exchange.request().method().is_idempotent() {
             // The request cannot be retried.
             self.file = None;
         }
@@ -256,8 +256,8 @@ impl Upload {
     }
 
     /// Loads the next piece of the buffered data into `ahead`.
-    async fn take_more(&mut self, x: &Exchange<'_>) -> Result<(), Fault> {
-        self.given = 0;
+    async fn load_next(&mut self, x: &Exchange<'_>) -> Result<(), Fault> {
+        self.sent = 0;
         match &mut self.file {
             Some(file) if file.unread() > 0 => {
                 let into = std::mem::take(&mut self.ahead);
@@ -265,8 +265,8 @@ impl Upload {
                 self.ahead = Box::pin(file.read(x.core(), into, BLOCK_BYTES)).await?;
             }
             _ => {
-                self.whole = false;
-                self.ahead = std::mem::take(&mut self.rest);
+                self.can_rewind = false;
+                self.ahead = std::mem::take(&mut self.overflow);
             }
         }
         Ok(())

@@ -20,9 +20,9 @@ use std::pin::pin;
 use std::task::Poll;
 
 use net::{Exchange, Fault, Interest, Pressure};
-use ring::Part;
+use ring::ResponsePart;
 
-use crate::deflate::Agreement;
+use crate::deflate::DeflateParameters;
 use crate::dispatcher::{Completion, Deadline, PendingRequest};
 use crate::frame::{self, FIN};
 use crate::inbound::{Inbound, ReceivedFrame, Violation};
@@ -39,7 +39,7 @@ use phase::{ClientInput, ClientOutput, WorkerInput, WorkerOutput};
 const READ_BYTES: usize = 4 * 1024;
 const READ_BYTES_LONG: usize = 16 * 1024;
 /// Bytes that a socket moves before other tasks of the core run; a frame counts as at least [`FRAME_BYTES`].
-const TURN_BYTES: usize = 256 * 1024;
+const BYTES_PER_TURN: usize = 256 * 1024;
 const FRAME_BYTES: usize = 64;
 /// While a client's backlog is larger than this (or than `answer_ahead`, if that is more), nothing is read from it.
 const BACKLOG_BYTES_MIN: usize = 16 * 1024;
@@ -51,13 +51,13 @@ const DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Close codes that are sent to the client.
 const NORMAL: u16 = 1000;
 const GOING_AWAY: u16 = 1001;
-const POLICY: u16 = 1008;
-const FAILED: u16 = 1011;
-const RESTART: u16 = 1012;
+const POLICY_VIOLATION: u16 = 1008;
+const INTERNAL_ERROR: u16 = 1011;
+const SERVICE_RESTART: u16 = 1012;
 const TRY_AGAIN: u16 = 1013;
 /// Close codes that only the application gets.
 const NO_CODE: u16 = 1005;
-const VANISHED: u16 = 1006;
+const ABNORMAL_CLOSURE: u16 = 1006;
 
 /// Frames without content (pings, pongs, empty fragments): this number at once, and in each second the number below.
 const IDLE_FRAMES_MAX: u64 = 1_000;
@@ -66,21 +66,21 @@ const IDLE_FRAMES_PER_S: u64 = 100;
 /// Remaining number of frames without content.
 struct FrameBudget {
     /// Budget in thousandths of a frame.
-    left: u64,
+    thousandths: u64,
     at_ms: u64,
 }
 
 impl FrameBudget {
     fn new(now_ms: u64) -> FrameBudget {
-        FrameBudget { left: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
+        FrameBudget { thousandths: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
     }
 
     /// Deducts one frame; false if the budget is exhausted.
-    fn pay(&mut self, now_ms: u64) -> bool {
+    fn spend(&mut self, now_ms: u64) -> bool {
         let earned = now_ms.saturating_sub(self.at_ms).saturating_mul(IDLE_FRAMES_PER_S);
-        let left = self.left.saturating_add(earned).min(IDLE_FRAMES_MAX * 1_000).checked_sub(1_000);
+        let left = self.thousandths.saturating_add(earned).min(IDLE_FRAMES_MAX * 1_000).checked_sub(1_000);
         self.at_ms = now_ms;
-        self.left = left.unwrap_or(0);
+        self.thousandths = left.unwrap_or(0);
         left.is_some()
     }
 }
@@ -94,22 +94,22 @@ pub(crate) struct WebSocketSession<'s> {
     outbound: Outbound,
     budget: FrameBudget,
     /// Bytes read from the client, and the position up to which they are parsed.
-    rest: Vec<u8>,
-    rest_at: usize,
+    input: Vec<u8>,
+    input_at: usize,
     /// The reply to the last ping.
     pong: Option<Vec<u8>>,
     /// Records for the worker, and the number of bytes that it has received.
-    up: Vec<u8>,
-    up_at: usize,
+    to_worker: Vec<u8>,
+    to_worker_at: usize,
     /// Records from the worker.
     records: RecordReader,
     /// Bytes moved since other tasks ran.
     moved_bytes: usize,
     /// Bytes written to the client's connection, the number of them read by the client at the last check, and
     /// the time of that.
-    put_bytes: u64,
-    taken_bytes: u64,
-    taken_ms: u64,
+    written_bytes: u64,
+    read_bytes: u64,
+    read_ms: u64,
     client_input: ClientInput,
     client_output: ClientOutput,
     worker_input: WorkerInput,
@@ -117,7 +117,7 @@ pub(crate) struct WebSocketSession<'s> {
     /// Bytes discarded after the end.
     discarded_bytes: usize,
     received_ms: u64,
-    pinged: bool,
+    is_ping_sent: bool,
     closed_ms: u64,
 }
 
@@ -125,34 +125,34 @@ impl<'s> WebSocketSession<'s> {
     pub(crate) fn new(
         pending: &PendingRequest,
         limits: WebSockets,
-        deflate: Option<Agreement>,
+        deflate: Option<DeflateParameters>,
         app_log: &'s AppLog,
     ) -> WebSocketSession<'s> {
         let now_ms = pending.dispatcher.core.now_ms();
         WebSocketSession {
             limits,
-            ahead_bytes: pending.dispatcher.generation.options.answer_ahead_bytes,
+            ahead_bytes: pending.dispatcher.generation.options.response_ahead_bytes,
             app_log,
             inbound: Inbound::new(limits.message_bytes_max, deflate.is_some()),
             outbound: Outbound::new(deflate),
             budget: FrameBudget::new(now_ms),
-            rest: Vec::new(),
-            rest_at: 0,
+            input: Vec::new(),
+            input_at: 0,
             pong: None,
-            up: Vec::new(),
-            up_at: 0,
+            to_worker: Vec::new(),
+            to_worker_at: 0,
             records: RecordReader::default(),
             moved_bytes: 0,
-            put_bytes: 0,
-            taken_bytes: 0,
-            taken_ms: now_ms,
+            written_bytes: 0,
+            read_bytes: 0,
+            read_ms: now_ms,
             client_input: ClientInput::Open,
             client_output: ClientOutput::Open,
             worker_input: WorkerInput::Open,
             worker_output: WorkerOutput::Open,
             discarded_bytes: 0,
             received_ms: now_ms,
-            pinged: false,
+            is_ping_sent: false,
             closed_ms: 0,
         }
     }
@@ -164,48 +164,50 @@ impl<'s> WebSocketSession<'s> {
     /// Errors of the client's connection.
     pub(crate) async fn run(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         pending: &mut PendingRequest,
         body: &[u8],
         last: bool,
     ) -> Result<(), Fault> {
-        self.put_bytes = x.backlog() as u64;
-        self.send_records(x, pending, body);
+        self.written_bytes = exchange.backlog() as u64;
+        self.send_records(exchange, pending, body);
         if last {
             self.worker_output = WorkerOutput::Ended;
         }
         loop {
-            let before = (self.is_reported(), self.has_closed());
-            let was_held = self.is_held_back(x);
+            let before = (self.is_close_reported(), self.has_closed());
+            let was_held = self.is_held_back(exchange);
             // Bytes written after this get a new deadline.
-            self.note_progress(x);
-            let mut moved =
-                self.read_client(x, pending) | self.write_worker(pending) | self.read_worker(x, pending);
-            self.handle_timers(x, pending.dispatcher.is_replaced());
-            if self.client_output != ClientOutput::Broken && x.try_flush().is_err() {
-                self.cut_off();
+            self.record_progress(exchange);
+            let mut moved = self.read_client(exchange, pending)
+                | self.write_worker(pending)
+                | self.read_worker(exchange, pending);
+            self.handle_timers(exchange, pending.dispatcher.is_replaced());
+            if self.client_output != ClientOutput::Broken && exchange.try_flush().is_err() {
+                self.on_output_lost();
             }
-            self.note_progress(x);
+            self.record_progress(exchange);
             // The worker must receive the close, and neither its records nor data held back by the client's
             // backlog need to wait any more.
-            moved |= before != (self.is_reported(), self.has_closed()) || (was_held && !self.is_held_back(x));
+            moved |= before != (self.is_close_reported(), self.has_closed())
+                || (was_held && !self.is_held_back(exchange));
             if self.is_over() && self.worker_output == WorkerOutput::Ended {
                 return match self.client_output {
-                    ClientOutput::Broken => Err(Fault::Gone),
-                    _ => x.flush().await,
+                    ClientOutput::Broken => Err(Fault::Disconnected),
+                    _ => exchange.flush().await,
                 };
             }
             if !moved {
-                self.wait(x, pending).await;
-            } else if self.moved_bytes >= TURN_BYTES {
+                self.wait(exchange, pending).await;
+            } else if self.moved_bytes >= BYTES_PER_TURN {
                 self.moved_bytes = 0;
-                x.core().yield_now().await;
+                exchange.core().yield_now().await;
             }
         }
     }
 
     /// Whether the last record for the worker was enqueued.
-    fn is_reported(&self) -> bool {
+    fn is_close_reported(&self) -> bool {
         self.worker_input != WorkerInput::Open
     }
 
@@ -216,66 +218,66 @@ impl<'s> WebSocketSession<'s> {
 
     /// Whether the client's backlog must shrink before more is read from the client.
     fn is_held_back(&self, x: &Exchange<'_>) -> bool {
-        x.backlog() > x.ahead_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
+        x.backlog() > x.buffered_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
     }
 
     /// Memory in use, in addition to the output buffered for the client.
     fn held_bytes(&self) -> usize {
-        self.up.capacity() + self.rest.capacity() + self.inbound.held_bytes()
+        self.to_worker.capacity() + self.input.capacity() + self.inbound.held_bytes()
     }
 
     /// Reads from the client: true if something arrived.
     fn read_client(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
-        if self.client_input == ClientInput::Ended || !self.up.is_empty() {
+        if self.client_input == ClientInput::Ended || !self.to_worker.is_empty() {
             return false;
         }
         if self.is_held_back(x) {
             // The server was not reading, so the client was not idle.
-            (self.received_ms, self.pinged) = (x.core().now_ms(), false);
+            (self.received_ms, self.is_ping_sent) = (x.core().now_ms(), false);
             return false;
         }
-        match self.inbound.left() > READ_BYTES as u64 {
+        match self.inbound.frame_bytes_left() > READ_BYTES as u64 {
             true => self.read_piece::<READ_BYTES_LONG>(x, pending),
             false => self.read_piece::<READ_BYTES>(x, pending),
         }
     }
 
     fn read_piece<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
-        if !self.rest.is_empty() {
-            let rest = std::mem::take(&mut self.rest);
-            self.rest_at += self.parse(x, pending, &rest[self.rest_at..]);
-            if self.rest_at < rest.len() {
-                self.rest = rest;
+        if !self.input.is_empty() {
+            let rest = std::mem::take(&mut self.input);
+            self.input_at += self.parse(x, pending, &rest[self.input_at..]);
+            if self.input_at < rest.len() {
+                self.input = rest;
             }
             return true;
         }
         let mut buffer = [0; BYTES];
-        let len = match x.try_raw(&mut buffer) {
+        let len = match x.try_read_raw(&mut buffer) {
             Ok(None) => return false,
             Ok(Some(0)) | Err(_) => {
-                self.lost();
+                self.on_disconnect();
                 return true;
             }
             Ok(Some(len)) => len,
         };
-        (self.received_ms, self.pinged) = (x.core().now_ms(), false);
+        (self.received_ms, self.is_ping_sent) = (x.core().now_ms(), false);
         self.moved_bytes += len;
         if self.has_closed() {
             self.discarded_bytes += len;
             if self.discarded_bytes > DISCARDED_BYTES_MAX {
-                self.lost();
+                self.on_disconnect();
                 return true;
             }
         }
         let used = self.parse(x, pending, &buffer[..len]);
-        (self.rest, self.rest_at) = (buffer[used..len].to_vec(), 0);
+        (self.input, self.input_at) = (buffer[used..len].to_vec(), 0);
         true
     }
 
     /// Parses frames: up to a complete message, or until other tasks must run. Returns the number of bytes parsed.
     fn parse(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        while !rest.is_empty() && self.up.is_empty() && self.moved_bytes < TURN_BYTES {
+        while !rest.is_empty() && self.to_worker.is_empty() && self.moved_bytes < BYTES_PER_TURN {
             if self.client_input != ClientInput::Open {
                 rest = &[];
                 break;
@@ -284,17 +286,17 @@ impl<'s> WebSocketSession<'s> {
             let received = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
             self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
             if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
-                self.weigh_growth(x);
+                self.charge_growth(x);
             }
             match received {
-                Ok(ReceivedFrame::Part) => {}
-                Ok(ReceivedFrame::Idle) => self.pay(x),
+                Ok(ReceivedFrame::Incomplete) => {}
+                Ok(ReceivedFrame::Empty) => self.charge_idle_frame(x),
                 Ok(ReceivedFrame::Ping) => {
                     self.pong = Some(self.inbound.control().to_vec());
-                    self.pay(x);
+                    self.charge_idle_frame(x);
                 }
                 // No record may follow the close.
-                Ok(ReceivedFrame::Message(record)) if !self.is_reported() => self.up = record,
+                Ok(ReceivedFrame::Message(record)) if !self.is_close_reported() => self.to_worker = record,
                 Ok(ReceivedFrame::Message(_)) => {}
                 Ok(ReceivedFrame::Close(close)) => self.on_close(x, close),
                 Err(Violation { code, reason }) => self.fail(x, code, reason),
@@ -305,7 +307,7 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Charges the memory of an incomplete message that has grown; fails if all memory is used.
-    fn weigh_growth(&mut self, x: &mut Exchange<'_>) {
+    fn charge_growth(&mut self, x: &mut Exchange<'_>) {
         x.hold(self.held_bytes());
         if x.core().memory().pressure() == Pressure::Exhausted {
             self.fail(x, TRY_AGAIN, "the server is temporarily out of memory");
@@ -314,9 +316,9 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Charges a frame without content.
-    fn pay(&mut self, x: &mut Exchange<'_>) {
-        if !self.budget.pay(x.core().now_ms()) {
-            self.fail(x, POLICY, "too many frames without content");
+    fn charge_idle_frame(&mut self, x: &mut Exchange<'_>) {
+        if !self.budget.spend(x.core().now_ms()) {
+            self.fail(x, POLICY_VIOLATION, "too many frames without content");
         }
     }
 
@@ -324,7 +326,7 @@ impl<'s> WebSocketSession<'s> {
         if let Some(pong) = self.pong.take()
             && !self.has_closed()
         {
-            self.put(x, FIN | frame::PONG, &pong);
+            self.write_frame(x, FIN | frame::PONG, &pong);
         }
     }
 
@@ -335,40 +337,40 @@ impl<'s> WebSocketSession<'s> {
             self.client_output = ClientOutput::Closed;
             // Echo the code and reason.
             let answer = self.inbound.control().to_vec();
-            self.put(x, FIN | frame::CLOSE, &answer);
+            self.write_frame(x, FIN | frame::CLOSE, &answer);
         }
         let (code, reason) = close.unwrap_or((NO_CODE, String::new()));
-        self.report(code, &reason);
+        self.report_close(code, &reason);
         self.client_input = ClientInput::Ended;
     }
 
     /// Queues the last record for the worker.
-    fn report(&mut self, code: u16, reason: &str) {
-        if !self.is_reported() {
+    fn report_close(&mut self, code: u16, reason: &str) {
+        if !self.is_close_reported() {
             self.worker_input = WorkerInput::Closing;
-            record::put(&mut self.up, record::CLOSE, [&code.to_le_bytes(), reason.as_bytes()]);
+            record::put(&mut self.to_worker, record::CLOSE, [&code.to_le_bytes(), reason.as_bytes()]);
         }
     }
 
     /// Handles a protocol violation: sends a close and discards all further input from the client.
     fn fail(&mut self, x: &mut Exchange<'_>, code: u16, reason: &'static str) {
         self.close(x, code, reason);
-        self.report(code, reason);
+        self.report_close(code, reason);
         self.client_input = self.client_input.max(ClientInput::Discarded);
     }
 
     /// Handles a disconnect of the client.
-    fn lost(&mut self) {
-        self.report(VANISHED, "");
+    fn on_disconnect(&mut self) {
+        self.report_close(ABNORMAL_CLOSURE, "");
         self.client_input = ClientInput::Ended;
         self.client_output = self.client_output.max(ClientOutput::Closed);
         self.inbound.discard();
     }
 
     /// Handles a disconnect after which nothing can be sent to the client.
-    fn cut_off(&mut self) {
+    fn on_output_lost(&mut self) {
         self.client_output = ClientOutput::Broken;
-        self.lost();
+        self.on_disconnect();
     }
 
     /// Whether both directions have ended.
@@ -384,40 +386,40 @@ impl<'s> WebSocketSession<'s> {
         self.client_output = ClientOutput::Closed;
         self.closed_ms = x.core().now_ms();
         // Invalid close codes are an error of the application.
-        let code = if frame::is_close_code(code) { code } else { FAILED };
-        self.put(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
+        let code = if frame::is_close_code(code) { code } else { INTERNAL_ERROR };
+        self.write_frame(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
         self.inbound.discard();
     }
 
     /// Writes a frame to the client's connection.
-    fn put(&mut self, x: &mut Exchange<'_>, first: u8, payload: &[u8]) {
-        let (head, len) = frame::head(first, payload.len());
-        self.put_bytes += (len + payload.len()) as u64;
+    fn write_frame(&mut self, x: &mut Exchange<'_>, first: u8, payload: &[u8]) {
+        let (head, len) = frame::encode_head(first, payload.len());
+        self.written_bytes += (len + payload.len()) as u64;
         if x.offer(&head[..len]).and_then(|()| x.offer(payload)).is_err() {
-            self.cut_off();
+            self.on_output_lost();
         }
     }
 
     /// Writes to the worker: true if something moved.
     fn write_worker(&mut self, pending: &PendingRequest) -> bool {
-        if self.up.is_empty() || self.worker_input == WorkerInput::Closed {
+        if self.to_worker.is_empty() || self.worker_input == WorkerInput::Closed {
             return false;
         }
-        let rest = &self.up[self.up_at..];
+        let rest = &self.to_worker[self.to_worker_at..];
         // The worker reads nothing after the end of its response.
         let taken = match self.worker_output {
             WorkerOutput::Ended => rest.len(),
-            _ => pending.push(rest, self.is_reported()).unwrap_or(rest.len()),
+            _ => pending.push(rest, self.is_close_reported()).unwrap_or(rest.len()),
         };
-        self.up_at += taken;
-        if self.up_at == self.up.len() {
-            self.up = Vec::new();
-            self.up_at = 0;
-            if self.is_reported() {
+        self.to_worker_at += taken;
+        if self.to_worker_at == self.to_worker.len() {
+            self.to_worker = Vec::new();
+            self.to_worker_at = 0;
+            if self.is_close_reported() {
                 self.worker_input = WorkerInput::Closed;
             }
             // The client was not read from meanwhile.
-            (self.received_ms, self.pinged) = (pending.dispatcher.core.now_ms(), false);
+            (self.received_ms, self.is_ping_sent) = (pending.dispatcher.core.now_ms(), false);
         }
         taken > 0
     }
@@ -426,7 +428,7 @@ impl<'s> WebSocketSession<'s> {
     fn read_worker(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
         // Records that cannot be sent need not wait for the client.
         if self.worker_output == WorkerOutput::Ended
-            || (!self.has_closed() && x.backlog() > x.ahead_bytes_max(self.ahead_bytes))
+            || (!self.has_closed() && x.backlog() > x.buffered_bytes_max(self.ahead_bytes))
         {
             return false;
         }
@@ -435,30 +437,30 @@ impl<'s> WebSocketSession<'s> {
         let received = pending.receive(&mut buffer, room);
         match &received {
             Ok(Some(received)) => {
-                if received.last {
+                if received.is_last {
                     self.worker_output = WorkerOutput::Ended;
                 }
                 match received.part {
                     // The worker has received the close and continues to send, because it never receives. Its
                     // next send fails, because the request is cancelled.
-                    Part::Data if self.is_over() && self.worker_input == WorkerInput::Closed => {
+                    ResponsePart::Data if self.is_over() && self.worker_input == WorkerInput::Closed => {
                         self.worker_output = WorkerOutput::Ended;
                     }
-                    Part::Data => self.send_records(x, pending, &buffer),
-                    Part::Log(level) => self.app_log.line(level, &buffer),
-                    Part::End => {}
-                    Part::Aborted(_) => {
+                    ResponsePart::Data => self.send_records(x, pending, &buffer),
+                    ResponsePart::Log(level) => self.app_log.line(level, &buffer),
+                    ResponsePart::End => {}
+                    ResponsePart::Aborted(_) => {
                         self.worker_output = WorkerOutput::Ended;
-                        self.close(x, FAILED, "");
+                        self.close(x, INTERNAL_ERROR, "");
                     }
-                    _ => self.broke(x, "it sends an invalid WebSocket record"),
+                    _ => self.on_worker_violation(x, "it sends an invalid WebSocket record"),
                 }
             }
             Ok(None) => {}
-            Err(ring::Error::WorkerFault(fault)) => self.broke(x, &fault.to_string()),
-            Err(ring::Error::Void) => self.broke(x, "its answer is void"),
+            Err(ring::TicketError::WorkerFault(fault)) => self.on_worker_violation(x, &fault.to_string()),
+            Err(ring::TicketError::Void) => self.on_worker_violation(x, "its answer is void"),
         }
-        pending.dispatcher.give_back(buffer);
+        pending.dispatcher.return_buffer(buffer);
         if self.worker_output == WorkerOutput::Ended {
             self.close(x, NORMAL, "");
         }
@@ -466,10 +468,10 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Handles a protocol violation of the worker: nothing more is read from it.
-    fn broke(&mut self, x: &mut Exchange<'_>, why: &str) {
+    fn on_worker_violation(&mut self, x: &mut Exchange<'_>, why: &str) {
         self.app_log.report(AppLogLevel::Error, why);
         self.worker_output = WorkerOutput::Ended;
-        self.close(x, FAILED, "");
+        self.close(x, INTERNAL_ERROR, "");
     }
 
     /// Sends the worker's records.
@@ -481,25 +483,25 @@ impl<'s> WebSocketSession<'s> {
                     self.moved_bytes += FRAME_BYTES;
                     let mut buffer = pending.dispatcher.buffer();
                     let piece = MessagePiece { text, first, last, payload: &payload };
-                    match self.outbound.frame(&piece, &pending.dispatcher.codecs, &mut buffer) {
-                        Some((first, true)) => self.put(x, first, &buffer),
-                        Some((first, false)) => self.put(x, first, &payload),
+                    match self.outbound.encode_frame(&piece, &pending.dispatcher.codecs, &mut buffer) {
+                        Some((first, true)) => self.write_frame(x, first, &buffer),
+                        Some((first, false)) => self.write_frame(x, first, &payload),
                         None => {}
                     }
-                    pending.dispatcher.give_back(buffer);
+                    pending.dispatcher.return_buffer(buffer);
                 }
                 Ok(Some(WorkerRecord::Close { code, reason })) => self.close(x, code, &reason),
                 Ok(None) => {}
-                Err(why) => self.broke(x, why),
+                Err(why) => self.on_worker_violation(x, why),
             }
         }
     }
 
     /// Records how much the client has read.
-    fn note_progress(&mut self, x: &Exchange<'_>) {
-        let taken_bytes = self.put_bytes.saturating_sub(x.backlog() as u64);
-        if x.backlog() == 0 || taken_bytes > self.taken_bytes {
-            (self.taken_bytes, self.taken_ms) = (taken_bytes, x.core().now_ms());
+    fn record_progress(&mut self, x: &Exchange<'_>) {
+        let taken_bytes = self.written_bytes.saturating_sub(x.backlog() as u64);
+        if x.backlog() == 0 || taken_bytes > self.read_bytes {
+            (self.read_bytes, self.read_ms) = (taken_bytes, x.core().now_ms());
         }
     }
 
@@ -508,35 +510,36 @@ impl<'s> WebSocketSession<'s> {
         let now_ms = x.core().now_ms();
         if self.has_closed() {
             if self.client_input != ClientInput::Ended && now_ms >= self.closed_ms + CLOSE_MS {
-                self.lost();
+                self.on_disconnect();
             }
             return;
         }
         if x.is_draining() || replaced {
-            let code = if replaced { RESTART } else { GOING_AWAY };
-            self.report(code, "");
+            let code = if replaced { SERVICE_RESTART } else { GOING_AWAY };
+            self.report_close(code, "");
             return self.close(x, code, "");
         }
-        if x.backlog() > 0 && now_ms.saturating_sub(self.taken_ms) >= self.limits.idle_ms {
+        if x.backlog() > 0 && now_ms.saturating_sub(self.read_ms) >= self.limits.idle_ms {
             // The client reads nothing, so a close would not reach it. The application gets the same time to
             // end as after a close.
-            self.report(VANISHED, "");
+            self.report_close(ABNORMAL_CLOSURE, "");
             (self.client_output, self.closed_ms) = (ClientOutput::Broken, now_ms);
             return;
         }
         let silent_ms = now_ms.saturating_sub(self.received_ms);
-        if self.up.is_empty() && silent_ms >= self.limits.idle_ms {
-            self.report(VANISHED, "");
+        if self.to_worker.is_empty() && silent_ms >= self.limits.idle_ms {
+            self.report_close(ABNORMAL_CLOSURE, "");
             self.close(x, GOING_AWAY, "the client was silent for too long");
-        } else if !self.pinged && silent_ms >= self.limits.idle_ms / 2 {
-            self.pinged = true;
-            self.put(x, FIN | frame::PING, b"");
+        } else if !self.is_ping_sent && silent_ms >= self.limits.idle_ms / 2 {
+            self.is_ping_sent = true;
+            self.write_frame(x, FIN | frame::PING, b"");
         }
     }
 
     /// Waits until there is something to do.
     async fn wait(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) {
-        let reads = self.client_input != ClientInput::Ended && self.up.is_empty() && !self.is_held_back(x);
+        let reads =
+            self.client_input != ClientInput::Ended && self.to_worker.is_empty() && !self.is_held_back(x);
         let writes = x.backlog() > 0 && self.client_output != ClientOutput::Broken;
         // A connection with an error is always ready, although its backlog can never be sent.
         let client = Interest::of(reads, writes);
@@ -545,29 +548,29 @@ impl<'s> WebSocketSession<'s> {
             // The end of the server or of the generation wakes the task.
             false => self.limits.idle_ms / 4,
         };
-        x.shed();
+        x.release_buffers();
         x.hold(self.held_bytes());
         if self.worker_output == WorkerOutput::Ended {
-            return client_or_time(x, client, look_ms).await;
+            return wait_for_client(x, client, look_ms).await;
         }
         // Once nothing reaches the client any more, the application's time to end is limited, whatever it
         // sends.
         if !self.is_over() {
-            pending.expect(Deadline::Look(look_ms));
+            pending.set_deadline(Deadline::Poll(look_ms));
         } else if self.worker_output == WorkerOutput::Open {
             self.worker_output = WorkerOutput::Limited;
-            pending.expect(Deadline::Worker);
+            pending.set_deadline(Deadline::Worker);
         }
-        if let Err(completion) = pending.news(Some((x, client))).await {
+        if let Err(completion) = pending.wait_for_event(Some((x, client))).await {
             self.worker_output = WorkerOutput::Ended;
-            if let Completion::Lost { .. } = completion {
-                self.close(x, FAILED, "");
+            if let Completion::WorkerDied { .. } = completion {
+                self.close(x, INTERNAL_ERROR, "");
             }
         }
     }
 }
 
-async fn client_or_time(x: &Exchange<'_>, client: Interest, ms: u64) {
+async fn wait_for_client(x: &Exchange<'_>, client: Interest, ms: u64) {
     let mut time = pin!(x.core().sleep(ms));
     poll_fn(|context| match x.poll_client(client, context) {
         true => Poll::Ready(()),
@@ -583,9 +586,9 @@ mod tests {
     #[test]
     fn frames_that_bring_nothing_have_a_rate() {
         let mut budget = FrameBudget::new(5_000);
-        assert_eq!((0..2_000).filter(|_| budget.pay(5_000)).count(), 1_000);
+        assert_eq!((0..2_000).filter(|_| budget.spend(5_000)).count(), 1_000);
         // The budget of 100 frames per second is never exceeded.
-        assert!((1..1_000).all(|at| budget.pay(5_000 + 10 * at)));
-        assert_eq!((0..2_000).filter(|_| budget.pay(3_600_000)).count(), 1_000);
+        assert!((1..1_000).all(|at| budget.spend(5_000 + 10 * at)));
+        assert_eq!((0..2_000).filter(|_| budget.spend(3_600_000)).count(), 1_000);
     }
 }

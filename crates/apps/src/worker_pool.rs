@@ -2,7 +2,7 @@
 
 mod ends;
 
-pub(crate) use ends::WHERE_MAX;
+pub(crate) use ends::STACK_DUMP_MAX;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -49,7 +49,7 @@ enum WorkerState {
     /// Asked to leave.
     Leaving,
     /// Ends by itself.
-    Ending,
+    Exiting,
     /// Was asked to end.
     Killed,
 }
@@ -59,7 +59,7 @@ struct WorkerProcess {
     state: WorkerState,
     since: Instant,
     /// Deadline of the current state.
-    due: Option<Instant>,
+    deadline: Option<Instant>,
     age_max: Option<Duration>,
     memory_max: Option<u64>,
     /// Number of timed-out requests that the worker's event loop has not ended yet.
@@ -74,20 +74,20 @@ struct WorkerProcess {
 #[derive(Clone, Copy)]
 struct ThreadProgress {
     /// Number of polls for requests at that time.
-    looks: u32,
+    polls: u32,
     at: Instant,
 }
 
 impl WorkerProcess {
     /// Whether the worker accepts requests.
-    fn is_sound(&self) -> bool {
+    fn accepts_requests(&self) -> bool {
         self.state == WorkerState::Ready && self.overdue == 0
     }
 }
 
 enum WorkerPlace {
     Free,
-    Held(WorkerProcess),
+    Occupied(WorkerProcess),
     /// The worker died; this number of cores has not released its requests yet.
     Releasing(usize),
 }
@@ -97,15 +97,15 @@ struct Prototype {
     loaded: bool,
     since: Instant,
     /// Deadline at which the prototype is killed, if it was asked to end.
-    due: Option<Instant>,
+    deadline: Option<Instant>,
     /// Timed out: a stack dump was requested, SIGKILL follows.
-    asked: bool,
+    is_dump_requested: bool,
 }
 
 impl Prototype {
     /// Whether workers can be forked from it.
-    fn is_of_use(&self) -> bool {
-        self.loaded && self.due.is_none()
+    fn can_fork(&self) -> bool {
+        self.loaded && self.deadline.is_none()
     }
 }
 
@@ -121,9 +121,9 @@ pub(crate) struct WorkerPool {
     prototype: Option<Prototype>,
     places: Vec<WorkerPlace>,
     /// Target number of workers.
-    pub(crate) want: usize,
+    pub(crate) target: usize,
     /// Whether the pool is dismissed: all workers leave, and none are started.
-    leaving: bool,
+    is_dismissed: bool,
     failures: u32,
     retry_at: Option<Instant>,
     /// Whether the channel is damaged.
@@ -135,13 +135,13 @@ impl WorkerPool {
     pub(crate) fn new(shared: Arc<Generation>, app_log: AppLog) -> WorkerPool {
         let options = shared.options.clone();
         WorkerPool {
-            places: (0..options.places()).map(|_| WorkerPlace::Free).collect(),
-            want: options.workers.min.max(1),
+            places: (0..options.place_count()).map(|_| WorkerPlace::Free).collect(),
+            target: options.workers.min.max(1),
             shared,
             options,
             app_log,
             prototype: None,
-            leaving: false,
+            is_dismissed: false,
             failures: 0,
             retry_at: None,
             damaged: false,
@@ -151,7 +151,7 @@ impl WorkerPool {
 
     fn workers(&self) -> impl Iterator<Item = &WorkerProcess> {
         self.places.iter().filter_map(|place| match place {
-            WorkerPlace::Held(worker) => Some(worker),
+            WorkerPlace::Occupied(worker) => Some(worker),
             _ => None,
         })
     }
@@ -177,32 +177,33 @@ impl WorkerPool {
     }
 
     /// Whether no process is left.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub(crate) fn has_no_processes(&self) -> bool {
         self.prototype.is_none() && self.workers().next().is_none()
     }
 
     /// Passes each process whose descriptors are to be watched to `each`, with its role.
-    pub(crate) fn watch<'c>(&'c self, mut each: impl FnMut(ProcessRole, &'c ChildProcess)) {
+    pub(crate) fn for_each_watched<'c>(&'c self, mut visit: impl FnMut(ProcessRole, &'c ChildProcess)) {
         if let Some(prototype) = &self.prototype {
-            each(ProcessRole::Prototype, &prototype.child);
+            visit(ProcessRole::Prototype, &prototype.child);
         }
         for (at, place) in self.places.iter().enumerate() {
-            if let WorkerPlace::Held(worker) = place {
-                each(ProcessRole::WorkerPlace(at), &worker.child);
+            if let WorkerPlace::Occupied(worker) = place {
+                visit(ProcessRole::WorkerPlace(at), &worker.child);
             }
         }
     }
 
     /// Time of the next deadline, if there is one.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let prototype = self.prototype.as_ref();
-        let loading = prototype.filter(|p| !p.loaded && p.due.is_none()).map(|p| p.since + self.start_max());
+        let loading =
+            prototype.filter(|p| !p.loaded && p.deadline.is_none()).map(|p| p.since + self.start_max());
         let children = self.workers().map(|worker| &worker.child).chain(prototype.map(|p| &p.child));
-        let lines = children.filter_map(ChildProcess::next_due);
+        let lines = children.filter_map(ChildProcess::next_deadline);
         let ends = self
             .workers()
-            .flat_map(|worker| worker.due.into_iter().chain(worker.overdue_until))
-            .chain(prototype.and_then(|p| p.due));
+            .flat_map(|worker| worker.deadline.into_iter().chain(worker.overdue_until))
+            .chain(prototype.and_then(|p| p.deadline));
         ends.chain(lines).chain(loading).chain(self.retry_at).min()
     }
 
@@ -217,31 +218,37 @@ impl WorkerPool {
     // ---- input from the processes ----
 
     /// Handles a process's messages, output and exit.
-    pub(crate) fn look(&mut self, who: ProcessRole, exited: bool, now: Instant, events: &mut Vec<PoolEvent>) {
+    pub(crate) fn handle_process(
+        &mut self,
+        process: ProcessRole,
+        exited: bool,
+        now: Instant,
+        events: &mut Vec<PoolEvent>,
+    ) {
         let mut unborn = false;
         loop {
-            let Some(child) = self.child(who) else { return };
-            match child.hear() {
+            let Some(child) = self.child(process) else { return };
+            match child.next_message() {
                 None => break,
                 // The end of a started worker is noticed through its pidfd. A worker that has no id yet will
                 // not start any more.
-                Some(ControlMessage::Gone) => {
+                Some(ControlMessage::Closed) => {
                     unborn = child.pid.is_none();
                     break;
                 }
-                Some(word) => self.watch_for(who, word, now, events),
+                Some(word) => self.handle_message(process, word, now, events),
             }
         }
-        self.pass_output(who, now);
+        self.log_output(process, now);
         if exited || unborn {
-            self.process_ended(who, now, events);
+            self.process_ended(process, now, events);
         }
     }
 
     /// Records that a process was reaped before its end was noticed.
-    pub(crate) fn ended(&mut self, pid: Pid, status: WaitStatus) {
+    pub(crate) fn record_exit(&mut self, pid: Pid, status: WaitStatus) {
         let places = self.places.iter_mut().filter_map(|place| match place {
-            WorkerPlace::Held(worker) => Some(&mut worker.child),
+            WorkerPlace::Occupied(worker) => Some(&mut worker.child),
             _ => None,
         });
         let children = places.chain(self.prototype.as_mut().map(|prototype| &mut prototype.child));
@@ -252,13 +259,13 @@ impl WorkerPool {
         match who {
             ProcessRole::Prototype => self.prototype.as_mut().map(|prototype| &mut prototype.child),
             ProcessRole::WorkerPlace(at) => match &mut self.places[at] {
-                WorkerPlace::Held(worker) => Some(&mut worker.child),
+                WorkerPlace::Occupied(worker) => Some(&mut worker.child),
                 _ => None,
             },
         }
     }
 
-    fn pass_output(&mut self, who: ProcessRole, now: Instant) {
+    fn log_output(&mut self, who: ProcessRole, now: Instant) {
         let app_log = self.app_log.clone();
         if let Some(child) = self.child(who) {
             let pid = child.pid.map(|pid| pid.as_raw_pid() as u32);
@@ -267,15 +274,15 @@ impl WorkerPool {
     }
 
     /// Logs incomplete lines that have been held back long enough.
-    fn pass_unended(&mut self, now: Instant) {
+    fn log_incomplete_lines(&mut self, now: Instant) {
         for who in (0..self.places.len()).map(ProcessRole::WorkerPlace).chain([ProcessRole::Prototype]) {
-            if self.child(who).is_some_and(|child| child.next_due().is_some_and(|due| due <= now)) {
-                self.pass_output(who, now);
+            if self.child(who).is_some_and(|child| child.next_deadline().is_some_and(|due| due <= now)) {
+                self.log_output(who, now);
             }
         }
     }
 
-    fn watch_for(
+    fn handle_message(
         &mut self,
         who: ProcessRole,
         word: ControlMessage,
@@ -283,15 +290,15 @@ impl WorkerPool {
         events: &mut Vec<PoolEvent>,
     ) {
         match (word, who) {
-            (ControlMessage::Born(pid), _) => {
-                let adopted = self.child(who).map(|child| child.adopt(pid));
+            (ControlMessage::Created(pid), _) => {
+                let adopted = self.child(who).map(|child| child.set_pid(pid));
                 if let Some(Err(error)) = adopted {
                     self.app_log
                         .report(AppLogLevel::Error, &format!("worker {pid:?} cannot be watched: {error}"));
                 }
                 self.publish(who);
                 if let ProcessRole::WorkerPlace(at) = who
-                    && matches!(&self.places[at], WorkerPlace::Held(worker) if worker.state == WorkerState::Killed)
+                    && matches!(&self.places[at], WorkerPlace::Occupied(worker) if worker.state == WorkerState::Killed)
                 {
                     // The worker was to be ended before it had an id.
                     self.kill(at);
@@ -303,46 +310,48 @@ impl WorkerPool {
                 }
             }
             (ControlMessage::Ready, ProcessRole::WorkerPlace(at)) => {
-                if let WorkerPlace::Held(worker) = &mut self.places[at]
+                if let WorkerPlace::Occupied(worker) = &mut self.places[at]
                     && worker.state == WorkerState::Starting
                 {
-                    (worker.state, worker.due) = (WorkerState::Ready, None);
-                    worker.progress = vec![ThreadProgress { looks: 0, at: now }; self.options.threads.max(1)];
-                    self.shared.is_up.store(true, Ordering::Relaxed);
+                    (worker.state, worker.deadline) = (WorkerState::Ready, None);
+                    worker.progress = vec![ThreadProgress { polls: 0, at: now }; self.options.threads.max(1)];
+                    self.shared.has_been_ready.store(true, Ordering::Relaxed);
                     events.push(PoolEvent::Ready);
                 }
             }
             (ControlMessage::Leaving, ProcessRole::WorkerPlace(at)) => {
                 let stop_max = self.stop_max();
-                if let WorkerPlace::Held(worker) = &mut self.places[at]
+                if let WorkerPlace::Occupied(worker) = &mut self.places[at]
                     && matches!(
                         worker.state,
                         WorkerState::Starting | WorkerState::Ready | WorkerState::Recycling
                     )
                 {
-                    (worker.state, worker.due) = (WorkerState::Ending, Some(now + stop_max));
+                    (worker.state, worker.deadline) = (WorkerState::Exiting, Some(now + stop_max));
                 }
             }
             (ControlMessage::NotLoaded(text), _) => {
-                self.failed(now);
+                self.record_failure(now);
                 events.push(PoolEvent::NotLoaded(text));
                 // The end of the process, which follows, does not count as a second failure.
                 match who {
                     ProcessRole::Prototype => {
-                        let due = Some(now + WHERE_MAX);
-                        self.prototype
-                            .iter_mut()
-                            .for_each(|it| (it.loaded, it.asked, it.due) = (true, true, due));
+                        let due = Some(now + STACK_DUMP_MAX);
+                        self.prototype.iter_mut().for_each(|it| {
+                            (it.loaded, it.is_dump_requested, it.deadline) = (true, true, due)
+                        });
                     }
                     ProcessRole::WorkerPlace(at) => self.kill(at),
                 }
             }
             (ControlMessage::NotForked(text), _) => {
-                self.failed(now);
+                self.record_failure(now);
                 self.app_log.report(AppLogLevel::Error, &format!("the prototype could not fork: {text}"));
             }
-            (ControlMessage::Single, _) => self.shared.said_single.store(true, Ordering::Relaxed),
-            (ControlMessage::Gone, _) | (ControlMessage::Leaving, ProcessRole::Prototype) => {}
+            (ControlMessage::OneRequestPerThread, _) => {
+                self.shared.has_reported_single.store(true, Ordering::Relaxed)
+            }
+            (ControlMessage::Closed, _) | (ControlMessage::Leaving, ProcessRole::Prototype) => {}
         }
     }
 
@@ -356,7 +365,7 @@ impl WorkerPool {
         }
     }
 
-    fn failed(&mut self, now: Instant) {
+    fn record_failure(&mut self, now: Instant) {
         let pause_ms = (PAUSE_MS_FIRST << self.failures.min(16)).min(PAUSE_MS_MAX);
         self.failures += 1;
         self.retry_at = Some(now + Duration::from_millis(pause_ms));
@@ -385,24 +394,24 @@ impl WorkerPool {
 
     /// Handles expired deadlines, and starts or stops workers to reach the target number.
     pub(crate) fn balance(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
-        self.pass_unended(now);
+        self.log_incomplete_lines(now);
         self.enforce(now, events);
-        if self.leaving {
+        if self.is_dismissed {
             return;
         }
         if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
         }
-        let sound = self.workers().filter(|worker| worker.is_sound()).count();
-        if sound >= self.want {
+        let sound = self.workers().filter(|worker| worker.accepts_requests()).count();
+        if sound >= self.target {
             self.retire_where(|worker| worker.state == WorkerState::Recycling, usize::MAX, now);
         }
         let there = self.count(&[WorkerState::Starting]) + sound;
-        if there > self.want {
-            self.retire_where(|worker| worker.state == WorkerState::Ready, there - self.want, now);
+        if there > self.target {
+            self.retire_where(|worker| worker.state == WorkerState::Ready, there - self.target, now);
         }
-        for _ in there..self.want {
-            if self.retry_at.is_some() || !self.is_prepared(now, events) {
+        for _ in there..self.target {
+            if self.retry_at.is_some() || !self.prepare_start(now, events) {
                 return;
             }
             let free = self.places.iter().position(|place| matches!(place, WorkerPlace::Free));
@@ -411,28 +420,33 @@ impl WorkerPool {
                 return self.retire_where(|worker| worker.state == WorkerState::Recycling, 1, now);
             };
             if let Err(error) = self.start(at, now, events) {
-                self.failed(now);
+                self.record_failure(now);
                 return events.push(PoolEvent::NotLoaded(error.to_string()));
             }
         }
     }
 
     /// Whether workers can be started; starts the prototype if needed.
-    fn is_prepared(&mut self, now: Instant, events: &mut Vec<PoolEvent>) -> bool {
+    fn prepare_start(&mut self, now: Instant, events: &mut Vec<PoolEvent>) -> bool {
         if !self.options.preload {
             return true;
         }
         match &self.prototype {
-            Some(prototype) => prototype.is_of_use(),
+            Some(prototype) => prototype.can_fork(),
             None => {
                 match ChildProcess::start(&self.options, &self.shared, None) {
                     Ok(child) => {
                         events.extend(child.pid.map(PoolEvent::Started));
-                        self.prototype =
-                            Some(Prototype { child, loaded: false, since: now, due: None, asked: false });
+                        self.prototype = Some(Prototype {
+                            child,
+                            loaded: false,
+                            since: now,
+                            deadline: None,
+                            is_dump_requested: false,
+                        });
                     }
                     Err(error) => {
-                        self.failed(now);
+                        self.record_failure(now);
                         events.push(PoolEvent::NotLoaded(error.to_string()));
                     }
                 }
@@ -450,7 +464,7 @@ impl WorkerPool {
         counts.requests_max.store(requests_max, Ordering::Relaxed);
         let child = match &self.prototype {
             Some(prototype) => {
-                let (mut child, theirs) = ChildProcess::conceive()?;
+                let (mut child, theirs) = ChildProcess::prepare()?;
                 child.launcher = self.options.launcher.clone();
                 prototype.child.ask_to_fork(worker_slots, &theirs)?;
                 child
@@ -461,11 +475,11 @@ impl WorkerPool {
                 child
             }
         };
-        self.places[at] = WorkerPlace::Held(WorkerProcess {
+        self.places[at] = WorkerPlace::Occupied(WorkerProcess {
             child,
             state: WorkerState::Starting,
             since: now,
-            due: Some(now + self.start_max()),
+            deadline: Some(now + self.start_max()),
             age_max: recycle.age_ms.map(|ms| Duration::from_millis(self.vary(ms))),
             memory_max: recycle.memory_bytes.map(|bytes| self.vary(bytes)),
             overdue: 0,
@@ -483,7 +497,7 @@ impl WorkerPool {
 
     /// Recycles the worker of this slot.
     pub(crate) fn recycle_slot(&mut self, worker_slot: usize) {
-        if let WorkerPlace::Held(worker) = &mut self.places[self.shared.place_of(worker_slot)]
+        if let WorkerPlace::Occupied(worker) = &mut self.places[self.shared.place_of(worker_slot)]
             && worker.state == WorkerState::Ready
         {
             worker.state = WorkerState::Recycling;
@@ -493,7 +507,7 @@ impl WorkerPool {
     /// Recycles workers that exceed `recycle.age` or `recycle.memory`.
     pub(crate) fn recycle_worn(&mut self, now: Instant) {
         for place in &mut self.places {
-            let WorkerPlace::Held(worker) = place else { continue };
+            let WorkerPlace::Occupied(worker) = place else { continue };
             let too_old = worker.age_max.is_some_and(|max| now.duration_since(worker.since) >= max);
             let memory = || worker.child.usage().map_or(0, |usage| usage.private_dirty_bytes);
             let too_fat = worker.memory_max.is_some_and(|max| memory() > max);
@@ -524,12 +538,12 @@ impl WorkerPool {
             add(&prototype.child, 0, "prototype", 0, prototype.since);
         }
         for (at, place) in self.places.iter().enumerate() {
-            let WorkerPlace::Held(worker) = place else { continue };
+            let WorkerPlace::Occupied(worker) = place else { continue };
             let state = match worker.state {
                 WorkerState::Starting => "starting",
                 WorkerState::Ready => "ready",
                 WorkerState::Recycling => "recycling",
-                WorkerState::Leaving | WorkerState::Ending => "leaving",
+                WorkerState::Leaving | WorkerState::Exiting => "leaving",
                 WorkerState::Killed => "killed",
             };
             add(&worker.child, at + 1, state, self.requests(at), worker.since);
@@ -540,7 +554,7 @@ impl WorkerPool {
 
     /// Adds the current requests of each worker.
     fn add_current(&self, processes: &mut [ProcessInfo]) {
-        for load in &self.shared.loads {
+        for load in &self.shared.core_loads {
             for claimed in lock(&load.current).iter() {
                 let number = self.shared.place_of(claimed.worker_slot) + 1;
                 let worker = processes.iter_mut().find(|process| process.worker == number);
@@ -556,7 +570,7 @@ impl WorkerPool {
     /// Returns the numbers of waiting and of claimed requests, summed over all cores.
     pub(crate) fn load(&self) -> (usize, usize) {
         let sum = |of: fn(&CoreLoad) -> &AtomicUsize| {
-            self.shared.loads.iter().map(|load| of(load).load(Ordering::Relaxed)).sum()
+            self.shared.core_loads.iter().map(|load| of(load).load(Ordering::Relaxed)).sum()
         };
         (sum(|load| &load.waiting), sum(|load| &load.claimed))
     }

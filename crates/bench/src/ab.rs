@@ -1,22 +1,23 @@
 //! ApacheBench's report, for scripts that parse it.
 
-use crate::outcome::Outcome;
-use crate::tally::{ErrorKind, Times};
+use crate::outcome::BenchOutcome;
+use crate::tally::{ErrorKind, TimeHistogram};
 
 /// Formats the outcome as `ab` prints it. With `any_length`, a response whose length differs from the first
 /// one's does not count as failed (`ab -l`).
 #[must_use]
-pub fn report(outcome: &Outcome, any_length: bool) -> String {
+pub fn format_report(outcome: &BenchOutcome, any_length: bool) -> String {
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
-    let (host, port) = host_and_port(&outcome.setup.host);
+    let (host, port) = split_host_and_port(&outcome.setup.host);
     let seconds = measured.seconds.max(1e-9);
     let complete = tally.responses as f64;
     let connections = outcome.setup.connections as f64;
     let non_2xx: u64 =
         tally.statuses().iter().filter(|(code, _)| !(200..300).contains(code)).map(|(_, count)| count).sum();
-    let connect = tally.errors.of(ErrorKind::Connect).0 + tally.errors.of(ErrorKind::Tls).0;
+    let connect = tally.errors.count_and_example(ErrorKind::Connect).0
+        + tally.errors.count_and_example(ErrorKind::Tls).0;
     let receive = tally.errors.total() - connect;
-    let differ = if any_length { 0 } else { tally.lengths_differ };
+    let differ = if any_length { 0 } else { tally.different_lengths };
     let failed = tally.errors.total() + differ;
     let mut text = String::new();
     let mut line = |name: &str, value: String| text += &format!("{name:<24}{value}\n");
@@ -36,10 +37,12 @@ pub fn report(outcome: &Outcome, any_length: bool) -> String {
     if non_2xx > 0 {
         line("Non-2xx responses:", non_2xx.to_string());
     }
-    if tally.reused > 0 {
+    if tally.reused_responses > 0 {
         line(
             "Keep-Alive requests:",
-            (tally.reused + tally.connections.min(tally.responses)).min(tally.responses).to_string(),
+            (tally.reused_responses + tally.connections.min(tally.responses))
+                .min(tally.responses)
+                .to_string(),
         );
     }
     line("Total transferred:", format!("{} bytes", tally.bytes_in));
@@ -50,13 +53,13 @@ pub fn report(outcome: &Outcome, any_length: bool) -> String {
     line("Time per request:", format!("{each_ms:.3} [ms] (mean, across all concurrent requests)"));
     line("Transfer rate:", format!("{:.2} [Kbytes/sec] received", tally.bytes_in as f64 / 1024.0 / seconds));
     text += "\n";
-    text += &times(outcome);
+    text += &format_times(outcome);
     text
 }
 
 /// Formats the percentiles as `ab -e` writes them.
 #[must_use]
-pub fn percentiles(outcome: &Outcome) -> String {
+pub fn format_percentiles(outcome: &BenchOutcome) -> String {
     let latency = &outcome.measured.tally.latency;
     let ms = |percent: u8| match percent {
         0 => latency.min() as f64 / 1e6,
@@ -67,7 +70,7 @@ pub fn percentiles(outcome: &Outcome) -> String {
     })
 }
 
-fn host_and_port(authority: &str) -> (String, String) {
+fn split_host_and_port(authority: &str) -> (String, String) {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => {
             (host.to_string(), port.to_string())
@@ -77,11 +80,11 @@ fn host_and_port(authority: &str) -> (String, String) {
 }
 
 /// Formats the tables of connection times and percentiles.
-fn times(outcome: &Outcome) -> String {
+fn format_times(outcome: &BenchOutcome) -> String {
     let tally = &outcome.measured.tally;
     let ms = |ns: f64| ns / 1e6;
     let mut text = String::from("Connection Times (ms)\n              min  mean[+/-sd] median   max\n");
-    let mut row = |name: &str, times: &Times| {
+    let mut row = |name: &str, times: &TimeHistogram| {
         text += &format!(
             "{name:<11} {:>5.0} {:>4.0} {:>5.1} {:>6.0} {:>7.0}\n",
             ms(times.min() as f64),
@@ -109,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_lines_that_scripts_look_for_are_there() {
-        let mut outcome = Outcome::default();
+        let mut outcome = BenchOutcome::default();
         outcome.setup.host = "127.0.0.1:8080".into();
         outcome.setup.target = "/x".into();
         outcome.setup.connections = 10;
@@ -118,16 +121,16 @@ mod tests {
         outcome.measured.facts.content_bytes = 5;
         let tally = &mut outcome.measured.tally;
         tally.responses = 1_000;
-        tally.reused = 990;
+        tally.reused_responses = 990;
         tally.connections = 10;
-        tally.lengths_differ = 1;
+        tally.different_lengths = 1;
         tally.bytes_in = 204_800;
         (0..1_000).for_each(|_| tally.latency.record(20_000_000));
         (0..1_000).for_each(|_| tally.count_status(200));
-        assert!(report(&outcome, true).contains("Failed requests:        0\n"));
-        let curve = percentiles(&outcome);
+        assert!(format_report(&outcome, true).contains("Failed requests:        0\n"));
+        let curve = format_percentiles(&outcome);
         assert!(curve.lines().count() == 102 && curve.contains("\n50,20.0"), "{curve}");
-        let text = report(&outcome, false);
+        let text = format_report(&outcome, false);
         for line in [
             "Server Software:        nginx/1",
             "Server Hostname:        127.0.0.1",

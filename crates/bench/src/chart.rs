@@ -43,15 +43,16 @@ pub struct Axis {
 
 /// Draws a line chart; returns an empty string if there is nothing to draw.
 #[must_use]
-pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
+pub fn line_chart(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
     let all = || series.iter().flat_map(|s| &s.points);
-    let (Some(across), Some(up)) = (span(all().map(|p| p.0), x.scale), span(all().map(|p| p.1), y.scale))
+    let (Some(across), Some(up)) =
+        (value_range(all().map(|p| p.0), x.scale), value_range(all().map(|p| p.1), y.scale))
     else {
         return String::new();
     };
     let place = |&(px, py): &(f64, f64)| {
-        let along = share(px, across, x.scale) * (WIDTH - LEFT - RIGHT);
-        let above = share(py, up, y.scale) * (HEIGHT - TOP - BOTTOM);
+        let along = axis_position(px, across, x.scale) * (WIDTH - LEFT - RIGHT);
+        let above = axis_position(py, up, y.scale) * (HEIGHT - TOP - BOTTOM);
         (LEFT + along, HEIGHT - BOTTOM - above)
     };
     let mut body = String::new();
@@ -97,7 +98,7 @@ pub fn lines(title: &str, series: &[Series], x: &Axis, y: &Axis) -> String {
 }
 
 /// Bar of a chart.
-pub struct Bar {
+pub struct ChartBar {
     /// Label of the bar.
     pub name: String,
     /// Value that determines the length of the bar.
@@ -107,13 +108,13 @@ pub struct Bar {
     /// Text at the end of the bar.
     pub label: String,
     /// Whether the bar is drawn in the first colour instead of the muted one.
-    pub ours: bool,
+    pub is_highlighted: bool,
 }
 
 /// Draws a bar chart, one bar below the other. The bars are rows of the page, so that names keep their size
 /// on narrow screens.
 #[must_use]
-pub fn bars(title: &str, bars: &[Bar]) -> String {
+pub fn bar_chart(title: &str, bars: &[ChartBar]) -> String {
     let most = bars.iter().map(|bar| bar.range.1.max(bar.value)).fold(0.0, f64::max);
     if most <= 0.0 {
         return String::new();
@@ -121,7 +122,7 @@ pub fn bars(title: &str, bars: &[Bar]) -> String {
     let length = |value: f64| value / most * 100.0;
     let mut rows = String::new();
     for bar in bars {
-        let class = if bar.ours { "bar s0" } else { "bar quiet" };
+        let class = if bar.is_highlighted { "bar s0" } else { "bar quiet" };
         rows += &format!(
             "<div class=\"row\"><span>{}</span><svg viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
              <rect class=\"{class}\" width=\"{:.1}\" height=\"10\"/><path class=\"range\" d=\"M{:.1} 5H{:.1}\"/></svg><b>{}</b></div>\n",
@@ -155,7 +156,7 @@ pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
+fn value_range(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
     let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
     for value in values.filter(|value| value.is_finite() && (scale != Scale::Log || *value > 0.0)) {
         (low, high) = (low.min(value), high.max(value));
@@ -171,7 +172,7 @@ fn span(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
 }
 
 /// Returns the position of a value on its axis, 0 to 1.
-fn share(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
+fn axis_position(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
     let place = |value: f64| match scale {
         Scale::Linear | Scale::Binary => value,
         Scale::Log => value.max(low).log10(),
@@ -212,9 +213,9 @@ fn ticks((low, high): (f64, f64), scale: Scale) -> Vec<f64> {
 #[must_use]
 pub fn short_number(value: f64) -> String {
     match value.abs() {
-        v if v >= 1e6 => format!("{}M", trimmed(value / 1e6)),
-        v if v >= 1e3 => format!("{}k", trimmed(value / 1e3)),
-        _ => trimmed(value),
+        v if v >= 1e6 => format!("{}M", trim_zeros(value / 1e6)),
+        v if v >= 1e3 => format!("{}k", trim_zeros(value / 1e3)),
+        _ => trim_zeros(value),
     }
 }
 
@@ -222,19 +223,19 @@ pub fn short_number(value: f64) -> String {
 #[must_use]
 pub fn short_time(us: f64) -> String {
     match us {
-        us if us < 1e3 => format!("{} µs", trimmed(us)),
-        us if us < 1e6 => format!("{} ms", trimmed(us / 1e3)),
-        us => format!("{} s", trimmed(us / 1e6)),
+        us if us < 1e3 => format!("{} µs", trim_zeros(us)),
+        us if us < 1e6 => format!("{} ms", trim_zeros(us / 1e3)),
+        us => format!("{} s", trim_zeros(us / 1e6)),
     }
 }
 
 /// Formats bytes for an axis label.
 #[must_use]
 pub fn short_bytes(bytes: f64) -> String {
-    quantity::bytes(bytes)
+    quantity::format_bytes(bytes)
 }
 
-fn trimmed(value: f64) -> String {
+fn trim_zeros(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
@@ -243,7 +244,7 @@ fn trimmed(value: f64) -> String {
 mod tests {
     use super::*;
 
-    const TIME: Axis = Axis { scale: Scale::Linear, label: trimmed };
+    const TIME: Axis = Axis { scale: Scale::Linear, label: trim_zeros };
 
     #[test]
     fn ticks_are_round_and_inside() {
@@ -256,31 +257,38 @@ mod tests {
 
     #[test]
     fn places_run_from_end_to_end() {
-        assert_eq!(share(5.0, (0.0, 10.0), Scale::Linear), 0.5);
-        assert_eq!(share(100.0, (10.0, 1_000.0), Scale::Log), 0.5);
-        let nines = |p| share(p, (0.0, 99.99), Scale::Nines);
+        assert_eq!(axis_position(5.0, (0.0, 10.0), Scale::Linear), 0.5);
+        assert_eq!(axis_position(100.0, (10.0, 1_000.0), Scale::Log), 0.5);
+        let nines = |p| axis_position(p, (0.0, 99.99), Scale::Nines);
         assert!((nines(90.0) - 0.25).abs() < 1e-9 && (nines(99.0) - 0.5).abs() < 1e-9);
     }
 
     #[test]
     fn a_chart_is_drawn_with_its_names_escaped_and_nothing_is_no_chart() {
         let series = [Series { name: "a<b".into(), points: vec![(0.0, 1.0), (1.0, 2.0)] }];
-        let chart = lines("Rate & more", &series, &TIME, &TIME);
+        let chart = line_chart("Rate & more", &series, &TIME, &TIME);
         assert!(
             chart.contains("Rate &amp; more")
                 && chart.contains("a&lt;b")
                 && chart.contains("class=\"line s0\"")
         );
-        assert_eq!(lines("x", &[], &TIME, &TIME), "");
+        assert_eq!(line_chart("x", &[], &TIME, &TIME), "");
         // Labels that would overlap are left out: at most eight of nine powers of ten fit.
         let wide = [Series { name: "w".into(), points: vec![(1.0, 1.0), (1e8, 2.0)] }];
         let axis = Axis { scale: Scale::Log, label: short_number };
-        assert!((4..=8).contains(&lines("W", &wide, &axis, &TIME).matches("text-anchor=\"middle\"").count()));
-        assert!(!lines("W", &wide, &axis, &TIME).contains(">100M</text>"));
-        let bar =
-            |value| Bar { name: "n".into(), value, range: (value, value), label: "l".into(), ours: true };
-        assert!(bars("B", &[bar(2.0), bar(1.0)]).matches("<rect").count() == 2);
-        assert_eq!(bars("B", &[bar(0.0)]), "");
+        assert!(
+            (4..=8).contains(&line_chart("W", &wide, &axis, &TIME).matches("text-anchor=\"middle\"").count())
+        );
+        assert!(!line_chart("W", &wide, &axis, &TIME).contains(">100M</text>"));
+        let bar = |value| ChartBar {
+            name: "n".into(),
+            value,
+            range: (value, value),
+            label: "l".into(),
+            is_highlighted: true,
+        };
+        assert!(bar_chart("B", &[bar(2.0), bar(1.0)]).matches("<rect").count() == 2);
+        assert_eq!(bar_chart("B", &[bar(0.0)]), "");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 const STOP_MS_MAX: u64 = 3_000;
 /// Interval after the first signal in which further signals count as the same one.
-const TWICE: Duration = Duration::from_millis(300);
-const LOOK: Duration = Duration::from_millis(10);
+const REPEATED_SIGNAL_INTERVAL: Duration = Duration::from_millis(300);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Process groups and temporary folders that must be removed at exit.
 struct Cleanup {
@@ -25,36 +25,36 @@ struct Cleanup {
     folders: Vec<PathBuf>,
 }
 
-static LITTER: Mutex<Cleanup> = Mutex::new(Cleanup { groups: Vec::new(), folders: Vec::new() });
-static WATCH: Once = Once::new();
-static STOP: AtomicBool = AtomicBool::new(false);
+static CLEANUP: Mutex<Cleanup> = Mutex::new(Cleanup { groups: Vec::new(), folders: Vec::new() });
+static SIGNAL_HANDLER: Once = Once::new();
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Flag that is set by the first signal that asks this process to end. The first call installs the signal
 /// handler.
-pub fn stop() -> &'static AtomicBool {
+pub fn stop_flag() -> &'static AtomicBool {
     watch_signals();
-    &STOP
+    &STOP_REQUESTED
 }
 
-fn litter() -> std::sync::MutexGuard<'static, Cleanup> {
+fn lock_cleanup() -> std::sync::MutexGuard<'static, Cleanup> {
     // The list is needed most after a panic elsewhere, so poisoning is ignored.
-    LITTER.lock().unwrap_or_else(PoisonError::into_inner)
+    CLEANUP.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn watch_signals() {
-    WATCH.call_once(|| {
+    SIGNAL_HANDLER.call_once(|| {
         let mut signals =
             signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).expect("these may be caught");
         std::thread::spawn(move || {
             let mut signals = signals.forever();
             if signals.next().is_some() {
-                STOP.store(true, Ordering::Relaxed);
+                STOP_REQUESTED.store(true, Ordering::Relaxed);
             }
             // Some senders signal a process twice, by its process ID and by its group: that counts as one
             // request.
             let first = Instant::now();
-            let Some(signal) = signals.find(|_| first.elapsed() > TWICE) else { return };
-            let litter = litter();
+            let Some(signal) = signals.find(|_| first.elapsed() > REPEATED_SIGNAL_INTERVAL) else { return };
+            let litter = lock_cleanup();
             for &group in &litter.groups {
                 let _ = kill_process_group(group, Signal::KILL);
             }
@@ -83,7 +83,7 @@ impl ProcessTree {
         watch_signals();
         let out = File::create(log)?;
         // Locked during the start, so that a signal is handled either before it or with the child in the list.
-        let mut litter = litter();
+        let mut litter = lock_cleanup();
         let child =
             command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out).process_group(0).spawn()?;
         let group = Pid::from_child(&child);
@@ -120,10 +120,10 @@ impl ProcessTree {
             if let Some(found) = ready(self) {
                 return Some(found);
             }
-            if !self.is_alive() || Instant::now() >= deadline || STOP.load(Ordering::Relaxed) {
+            if !self.is_alive() || Instant::now() >= deadline || STOP_REQUESTED.load(Ordering::Relaxed) {
                 return None;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
@@ -133,11 +133,11 @@ impl Drop for ProcessTree {
         let _ = kill_process_group(self.group, Signal::TERM);
         let deadline = Instant::now() + Duration::from_millis(STOP_MS_MAX);
         while self.is_alive() && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let _ = kill_process_group(self.group, Signal::KILL);
         let _ = self.child.wait();
-        litter().groups.retain(|&group| group != self.group);
+        lock_cleanup().groups.retain(|&group| group != self.group);
     }
 }
 
@@ -153,8 +153,8 @@ impl TempFolder {
     pub fn new(name: &str) -> io::Result<TempFolder> {
         use std::os::unix::fs::PermissionsExt;
         watch_signals();
-        let mut litter = litter();
-        let folder = made(name)?;
+        let mut litter = lock_cleanup();
+        let folder = create_folder(name)?;
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
         litter.folders.push(folder.clone());
         Ok(TempFolder(folder))
@@ -168,14 +168,14 @@ impl TempFolder {
 }
 
 /// Creates a folder. An existing one is refused, because it may belong to another user or be a symbolic link.
-fn made(name: &str) -> io::Result<PathBuf> {
-    const TRIES_MAX: u32 = 1_000;
+fn create_folder(name: &str) -> io::Result<PathBuf> {
+    const ATTEMPTS_MAX: u32 = 1_000;
     let mut tries = 0;
     loop {
         let suffix = if tries == 0 { String::new() } else { format!("-{tries}") };
         let folder = std::env::temp_dir().join(format!("komainu-{name}-{}{suffix}", std::process::id()));
         match std::fs::create_dir(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < TRIES_MAX => tries += 1,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tries < ATTEMPTS_MAX => tries += 1,
             Err(error) => return Err(error),
             Ok(()) => return Ok(folder),
         }
@@ -185,7 +185,7 @@ fn made(name: &str) -> io::Result<PathBuf> {
 impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
-        litter().folders.retain(|folder| *folder != self.0);
+        lock_cleanup().folders.retain(|folder| *folder != self.0);
     }
 }
 
@@ -209,10 +209,10 @@ mod tests {
         assert!(panicked.is_err());
         let gone = (0..500).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
-            crate::procfs::tree(&[group.as_raw_nonzero().get() as u32]).is_empty()
+            crate::procfs::process_tree(&[group.as_raw_nonzero().get() as u32]).is_empty()
         });
         assert!(gone, "the grandchild is still there");
-        assert!(!litter().groups.contains(&group));
+        assert!(!lock_cleanup().groups.contains(&group));
     }
 
     #[test]

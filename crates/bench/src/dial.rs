@@ -6,7 +6,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::failure::RequestFailure;
 use crate::moment::now_ns;
-use crate::plan::{LoadTarget, Plan};
+use crate::plan::{LoadPlan, LoadTarget};
 use crate::tally::ErrorKind;
 
 /// Durations of the steps of making a connection.
@@ -18,17 +18,17 @@ pub(crate) struct ConnectTimes {
 }
 
 /// Connects to `origin`.
-pub(crate) async fn link(
+pub(crate) async fn connect_link(
     core: &Core,
     origin: &LoadTarget,
     timeout_ms: u64,
 ) -> Result<(Link, ConnectTimes), RequestFailure> {
     let began_ns = now_ns();
     let deadline_ms = began_ns / 1_000_000 + timeout_ms;
-    let stream = Stream::connect(core, &origin.dial, deadline_ms).await.map_err(|fault| match fault {
+    let stream = Stream::connect(core, &origin.address, deadline_ms).await.map_err(|fault| match fault {
         Fault::Timeout => RequestFailure::new(ErrorKind::Connect, "no connection in time"),
-        Fault::Io(error) => RequestFailure::new(ErrorKind::Connect, refused(&error)),
-        fault => RequestFailure::new(ErrorKind::Connect, plain(&fault)),
+        Fault::Io(error) => RequestFailure::new(ErrorKind::Connect, explain_connect_error(&error)),
+        fault => RequestFailure::new(ErrorKind::Connect, fault_message(&fault)),
     })?;
     let connect_ns = now_ns() - began_ns;
     let Some(tls) = &origin.tls else {
@@ -36,18 +36,18 @@ pub(crate) async fn link(
     };
     let shaken = TlsStream::connect(stream, tls, deadline_ms).await.map_err(|fault| match fault {
         Fault::Timeout => RequestFailure::new(ErrorKind::Tls, "no handshake in time"),
-        Fault::Gone => {
+        Fault::Disconnected => {
             RequestFailure::new(ErrorKind::Tls, "connection closed in the handshake; is it an https server?")
         }
-        fault => RequestFailure::new(ErrorKind::Tls, with_remedy(plain(&fault))),
+        fault => RequestFailure::new(ErrorKind::Tls, add_certificate_remedy(fault_message(&fault))),
     })?;
     let tls = Some((now_ns() - began_ns - connect_ns, shaken.agreement()));
     Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls }))
 }
 
 /// Explains why the connection failed and suggests a remedy.
-fn refused(error: &std::io::Error) -> String {
-    let words = plain_words(&error.to_string());
+fn explain_connect_error(error: &std::io::Error) -> String {
+    let words = strip_error_number(&error.to_string());
     match Errno::from_io_error(error) {
         Some(Errno::MFILE) => match getrlimit(Resource::Nofile).current {
             Some(limit) => format!("{words} (this process may have {limit}: raise `ulimit -n`)"),
@@ -67,18 +67,18 @@ fn refused(error: &std::io::Error) -> String {
 }
 
 /// Returns the system's error message without the error number.
-fn plain(fault: &Fault) -> String {
-    plain_words(&fault.to_string())
+fn fault_message(fault: &Fault) -> String {
+    strip_error_number(&fault.to_string())
 }
 
-fn plain_words(text: &str) -> String {
+fn strip_error_number(text: &str) -> String {
     let words = text.split(" (os error").next().unwrap_or_default();
     let mut letters = words.chars();
     letters.next().map_or(String::new(), |first| first.to_lowercase().chain(letters).collect())
 }
 
 /// Appends the options that may help to a message about an invalid certificate.
-fn with_remedy(words: String) -> String {
+fn add_certificate_remedy(words: String) -> String {
     if !words.contains("certificate") {
         return words;
     }
@@ -89,13 +89,13 @@ fn with_remedy(words: String) -> String {
 ///
 /// # Errors
 /// Returns the error of the first origin that cannot be reached.
-pub(crate) fn probe(plan: &Plan) -> Result<(), String> {
+pub(crate) fn probe_origins(plan: &LoadPlan) -> Result<(), String> {
     let core = Core::for_client(1).map_err(|error| error.to_string())?;
     let (inner, origins) = (core.clone(), plan.origins.clone());
     let timeout_ms = plan.connect_timeout.as_millis() as u64;
     let probed = core.run_until_end(async move {
         for origin in &origins {
-            if let Err(failure) = link(&inner, origin, timeout_ms).await {
+            if let Err(failure) = connect_link(&inner, origin, timeout_ms).await {
                 let what = if failure.kind == ErrorKind::Tls { "agree on TLS with" } else { "connect to" };
                 return Err(format!("cannot {what} {}: {}", origin.name, failure.example));
             }

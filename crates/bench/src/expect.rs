@@ -1,7 +1,7 @@
 //! Expectations of a run: `p99 < 20ms`, `errors = 0`, `rate > 5k`.
 
 use crate::figure::{Figure, Unit};
-use crate::outcome::Outcome;
+use crate::outcome::BenchOutcome;
 use crate::quantity;
 
 /// Condition that a figure of the run must meet.
@@ -9,7 +9,7 @@ use crate::quantity;
 pub struct Expectation {
     text: String,
     figure: &'static Figure,
-    order: Relation,
+    relation: Relation,
     value: f64,
 }
 
@@ -41,23 +41,23 @@ impl Expectation {
         let Some(((name, value), order)) = found else {
             return Err(format!("{text:?}: an expectation looks like 'p99 < 20ms' or 'errors = 0'"));
         };
-        let figure = Figure::named(name.trim()).ok_or_else(|| {
-            let names: Vec<&str> = crate::figure::ALL.iter().map(|figure| figure.name).collect();
+        let figure = Figure::find(name.trim()).ok_or_else(|| {
+            let names: Vec<&str> = crate::figure::ALL_FIGURES.iter().map(|figure| figure.name).collect();
             format!("{:?} is no figure; there are {}", name.trim(), names.join(", "))
         })?;
-        let value = number(figure.unit, value.trim())?;
-        Ok(Expectation { text: text.trim().to_string(), figure, order, value })
+        let value = parse_number(figure.unit, value.trim())?;
+        Ok(Expectation { text: text.trim().to_string(), figure, relation: order, value })
     }
 
     /// Checks whether the outcome meets the expectation.
     ///
     /// # Errors
     /// If it does not, the message states the expectation and the measured value.
-    pub fn check(&self, outcome: &Outcome) -> Result<(), String> {
-        let Some(found) = self.figure.of(outcome) else {
+    pub fn check(&self, outcome: &BenchOutcome) -> Result<(), String> {
+        let Some(found) = self.figure.value_in(outcome) else {
             return Err(format!("expected {}, but it was not measured", self.text));
         };
-        let met = match self.order {
+        let met = match self.relation {
             Relation::Below => found < self.value,
             Relation::AtMost => found <= self.value,
             Relation::Equal => found == self.value,
@@ -66,19 +66,19 @@ impl Expectation {
         };
         match met {
             true => Ok(()),
-            false => Err(format!("expected {}, found {}", self.text, self.figure.show(found))),
+            false => Err(format!("expected {}, found {}", self.text, self.figure.format_value(found))),
         }
     }
 }
 
-fn number(unit: Unit, text: &str) -> Result<f64, String> {
+fn parse_number(unit: Unit, text: &str) -> Result<f64, String> {
     match unit {
         // A number without a unit would mean seconds: if milliseconds were intended, the expectation would
         // never fail.
         Unit::Us if text.ends_with(|c: char| c.is_ascii_digit()) => {
             Err(format!("{text:?} has no unit: write {text}ms"))
         }
-        Unit::Us => Ok(quantity::duration(text)?.as_secs_f64() * 1e6),
+        Unit::Us => Ok(quantity::parse_duration(text)?.as_secs_f64() * 1e6),
         Unit::Share => {
             let number = quantity::count(text.trim_end_matches('%'))?;
             match text.ends_with('%') {
@@ -103,13 +103,13 @@ fn number(unit: Unit, text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn outcome() -> Outcome {
-        let mut outcome = Outcome::default();
+    fn outcome() -> BenchOutcome {
+        let mut outcome = BenchOutcome::default();
         outcome.measured.seconds = 1.0;
         outcome.measured.responses_in_time = 6_000;
         outcome.measured.tally.responses = 6_000;
         outcome.measured.tally.bytes_in = 3 * 1024 * 1024;
-        outcome.measured.tally.reused = 5_940;
+        outcome.measured.tally.reused_responses = 5_940;
         outcome.measured.tally.latency.record(15_000_000);
         outcome
     }

@@ -22,7 +22,9 @@ impl From<Fault> for RequestFailure {
         let kind = match &fault {
             Fault::Timeout => ErrorKind::Timeout,
             Fault::Reject(_) => ErrorKind::Malformed,
-            Fault::Gone | Fault::Ended { .. } | Fault::Io(_) | Fault::Broken(_) => ErrorKind::Closed,
+            Fault::Disconnected | Fault::MuxError { .. } | Fault::Io(_) | Fault::Failed(_) => {
+                ErrorKind::Closed
+            }
         };
         RequestFailure::new(kind, fault.to_string())
     }

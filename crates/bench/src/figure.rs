@@ -1,6 +1,6 @@
 //! The figures of a run: one list, from which tables, files, comparisons and expectations are generated.
 
-use crate::outcome::Outcome;
+use crate::outcome::BenchOutcome;
 use crate::quantity;
 
 /// Unit of a figure.
@@ -24,9 +24,9 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
     /// Higher is better.
-    More,
+    Higher,
     /// Lower is better.
-    Less,
+    Lower,
 }
 
 /// Definition of a figure.
@@ -42,117 +42,117 @@ pub struct Figure {
     pub unit: Unit,
     /// Direction in which the figure improves.
     pub better: Better,
-    of: fn(&Outcome) -> Option<f64>,
+    extract: fn(&BenchOutcome) -> Option<f64>,
 }
 
 impl Figure {
     /// Returns the value in an outcome, if it was measured.
     #[must_use]
-    pub fn of(&self, outcome: &Outcome) -> Option<f64> {
-        (self.of)(outcome)
+    pub fn value_in(&self, outcome: &BenchOutcome) -> Option<f64> {
+        (self.extract)(outcome)
     }
 
     /// Formats a value of this figure.
     #[must_use]
-    pub fn show(&self, value: f64) -> String {
+    pub fn format_value(&self, value: f64) -> String {
         match self.unit {
-            Unit::Rate => quantity::digits(value),
-            Unit::Count => quantity::thousands(value),
-            Unit::BytesRate => format!("{}/s", quantity::bytes(value)),
-            Unit::Us => quantity::time(value * 1e3),
-            Unit::Bytes => quantity::bytes(value),
+            Unit::Rate => quantity::format_digits(value),
+            Unit::Count => quantity::format_thousands(value),
+            Unit::BytesRate => format!("{}/s", quantity::format_bytes(value)),
+            Unit::Us => quantity::format_time(value * 1e3),
+            Unit::Bytes => quantity::format_bytes(value),
             Unit::Share => format!("{:.1} %", value * 100.0),
         }
     }
 
     /// Finds a figure by its short name or key.
     #[must_use]
-    pub fn named(name: &str) -> Option<&'static Figure> {
-        ALL.iter().find(|figure| figure.name == name || figure.key == name)
+    pub fn find(name: &str) -> Option<&'static Figure> {
+        ALL_FIGURES.iter().find(|figure| figure.name == name || figure.key == name)
     }
 }
 
 macro_rules! figures {
     ($(($name:literal, $key:literal, $title:literal, $unit:ident, $better:ident, $of:expr),)*) => {
-        &[$(Figure { name: $name, key: $key, title: $title, unit: Unit::$unit, better: Better::$better, of: $of },)*]
+        &[$(Figure { name: $name, key: $key, title: $title, unit: Unit::$unit, better: Better::$better, extract: $of },)*]
     };
 }
 
 /// All figures, in display order.
-pub const ALL: &[Figure] = figures![
-    ("rate", "requests_per_s", "requests/s", Rate, More, |o| Some(o.measured.rate())),
-    ("bytes", "bytes_per_s", "received", BytesRate, More, |o| Some(
+pub const ALL_FIGURES: &[Figure] = figures![
+    ("rate", "requests_per_s", "requests/s", Rate, Higher, |o| Some(o.measured.rate())),
+    ("bytes", "bytes_per_s", "received", BytesRate, Higher, |o| Some(
         o.measured.tally.bytes_in as f64 / o.measured.seconds.max(1e-9)
     )),
-    ("p50", "p50_us", "p50", Us, Less, |o| percentile(o, 50.0)),
-    ("p75", "p75_us", "p75", Us, Less, |o| percentile(o, 75.0)),
-    ("p90", "p90_us", "p90", Us, Less, |o| percentile(o, 90.0)),
-    ("p95", "p95_us", "p95", Us, Less, |o| percentile(o, 95.0)),
-    ("p99", "p99_us", "p99", Us, Less, |o| percentile(o, 99.0)),
-    ("p99.9", "p999_us", "p99.9", Us, Less, |o| percentile(o, 99.9)),
-    ("p99.99", "p9999_us", "p99.99", Us, Less, |o| percentile(o, 99.99)),
-    ("max", "max_us", "max", Us, Less, |o| percentile(o, 100.0)),
-    ("mean", "mean_us", "mean", Us, Less, |o| {
+    ("p50", "p50_us", "p50", Us, Lower, |o| percentile(o, 50.0)),
+    ("p75", "p75_us", "p75", Us, Lower, |o| percentile(o, 75.0)),
+    ("p90", "p90_us", "p90", Us, Lower, |o| percentile(o, 90.0)),
+    ("p95", "p95_us", "p95", Us, Lower, |o| percentile(o, 95.0)),
+    ("p99", "p99_us", "p99", Us, Lower, |o| percentile(o, 99.0)),
+    ("p99.9", "p999_us", "p99.9", Us, Lower, |o| percentile(o, 99.9)),
+    ("p99.99", "p9999_us", "p99.99", Us, Lower, |o| percentile(o, 99.99)),
+    ("max", "max_us", "max", Us, Lower, |o| percentile(o, 100.0)),
+    ("mean", "mean_us", "mean", Us, Lower, |o| {
         let latency = &o.measured.tally.latency;
         (latency.count() > 0).then(|| latency.mean() / 1e3)
     }),
-    ("first-byte", "first_byte_p50_us", "first byte p50", Us, Less, |o| {
+    ("first-byte", "first_byte_p50_us", "first byte p50", Us, Lower, |o| {
         let times = &o.measured.tally.first_byte;
         (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
     }),
-    ("connect", "connect_p50_us", "connect p50", Us, Less, |o| {
+    ("connect", "connect_p50_us", "connect p50", Us, Lower, |o| {
         let times = &o.measured.tally.connect;
         (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
     }),
-    ("tls", "tls_p50_us", "TLS p50", Us, Less, |o| {
+    ("tls", "tls_p50_us", "TLS p50", Us, Lower, |o| {
         let times = &o.measured.tally.tls;
         (times.count() > 0).then(|| times.percentile(50.0) as f64 / 1e3)
     }),
-    ("tls-p99", "tls_p99_us", "TLS p99", Us, Less, |o| {
+    ("tls-p99", "tls_p99_us", "TLS p99", Us, Lower, |o| {
         let times = &o.measured.tally.tls;
         (times.count() > 0).then(|| times.percentile(99.0) as f64 / 1e3)
     }),
-    ("handshakes", "tls_handshakes", "TLS handshakes", Count, Less, |o| {
+    ("handshakes", "tls_handshakes", "TLS handshakes", Count, Lower, |o| {
         let handshakes = &o.measured.tally.handshakes;
         (handshakes.total() > 0).then(|| handshakes.total() as f64)
     }),
-    ("resumed", "tls_resumed_share", "TLS handshakes resumed", Share, More, |o| {
+    ("resumed", "tls_resumed_share", "TLS handshakes resumed", Share, Higher, |o| {
         let handshakes = &o.measured.tally.handshakes;
         (handshakes.total() > 0).then(|| handshakes.resumed() as f64 / handshakes.total() as f64)
     }),
-    ("responses", "responses", "responses", Count, More, |o| Some(o.measured.tally.responses as f64)),
-    ("errors", "errors", "errors", Count, Less, |o| Some(o.errors() as f64)),
-    ("differ", "responses_differ", "responses unlike the first", Count, Less, |o| {
+    ("responses", "responses", "responses", Count, Higher, |o| Some(o.measured.tally.responses as f64)),
+    ("errors", "errors", "errors", Count, Lower, |o| Some(o.errors() as f64)),
+    ("differ", "responses_differ", "responses unlike the first", Count, Lower, |o| {
         let tally = &o.measured.tally;
-        Some(tally.lengths_differ.max(tally.contents_differ) as f64)
+        Some(tally.different_lengths.max(tally.different_contents) as f64)
     }),
-    ("reuse", "reused_share", "on a kept connection", Share, More, |o| {
+    ("reuse", "reused_share", "on a kept connection", Share, Higher, |o| {
         let tally = &o.measured.tally;
-        (tally.responses > 0).then(|| tally.reused as f64 / tally.responses as f64)
+        (tally.responses > 0).then(|| tally.reused_responses as f64 / tally.responses as f64)
     }),
-    ("cpu", "cpu_us_per_request", "CPU per request", Us, Less, Outcome::cpu_us),
-    ("per-cpu", "requests_per_s_per_cpu_percent", "requests/s per 1 % CPU", Rate, More, |o| {
+    ("cpu", "cpu_us_per_request", "CPU per request", Us, Lower, BenchOutcome::cpu_us),
+    ("per-cpu", "requests_per_s_per_cpu_percent", "requests/s per 1 % CPU", Rate, Higher, |o| {
         let cores = o.server_cores().filter(|cores| *cores > 0.0)?;
         Some(o.measured.rate() / (cores * 100.0))
     }),
-    ("cores", "server_cores", "cores used", Rate, Less, Outcome::server_cores),
-    ("rss", "rss_bytes", "RSS", Bytes, Less, |o| memory(o, |m| m.rss)),
-    ("pss", "pss_bytes", "PSS", Bytes, Less, |o| memory(o, |m| m.pss)),
-    ("dirty", "private_dirty_bytes", "private dirty", Bytes, Less, |o| memory(o, |m| m.private_dirty)),
-    ("generator", "generator_us_per_request", "generator's CPU per request", Us, Less, |o| {
+    ("cores", "server_cores", "cores used", Rate, Lower, BenchOutcome::server_cores),
+    ("rss", "rss_bytes", "RSS", Bytes, Lower, |o| memory(o, |m| m.rss)),
+    ("pss", "pss_bytes", "PSS", Bytes, Lower, |o| memory(o, |m| m.pss)),
+    ("dirty", "private_dirty_bytes", "private dirty", Bytes, Lower, |o| memory(o, |m| m.private_dirty)),
+    ("generator", "generator_us_per_request", "generator's CPU per request", Us, Lower, |o| {
         let responses = o.measured.responses_in_time;
         (responses > 0).then(|| o.measured.generator_cpu_s * 1e6 / responses as f64)
     }),
-    ("noise", "noise_share", "machine time gone elsewhere", Share, Less, |o| o.around.noise),
+    ("noise", "noise_share", "machine time gone elsewhere", Share, Lower, |o| o.machine.noise),
 ];
 
-fn percentile(outcome: &Outcome, percent: f64) -> Option<f64> {
+fn percentile(outcome: &BenchOutcome, percent: f64) -> Option<f64> {
     let latency = &outcome.measured.tally.latency;
     (latency.count() > 0).then(|| latency.percentile(percent) as f64 / 1e3)
 }
 
 /// Returns the memory of the whole process tree after the run.
-fn memory(outcome: &Outcome, of: fn(&crate::procfs::ProcessMemory) -> u64) -> Option<f64> {
+fn memory(outcome: &BenchOutcome, of: fn(&crate::procfs::ProcessMemory) -> u64) -> Option<f64> {
     let after = &outcome.server.as_ref()?.after;
     (!after.is_empty()).then(|| after.iter().map(of).sum::<u64>() as f64)
 }
@@ -163,15 +163,15 @@ mod tests {
 
     #[test]
     fn names_and_keys_are_unique_and_found() {
-        for (at, figure) in ALL.iter().enumerate() {
+        for (at, figure) in ALL_FIGURES.iter().enumerate() {
             assert!(
-                ALL[at + 1..].iter().all(|f| f.name != figure.name && f.key != figure.key),
+                ALL_FIGURES[at + 1..].iter().all(|f| f.name != figure.name && f.key != figure.key),
                 "{}",
                 figure.name
             );
-            assert_eq!(Figure::named(figure.key).map(|f| f.name), Some(figure.name));
+            assert_eq!(Figure::find(figure.key).map(|f| f.name), Some(figure.name));
         }
-        assert!(Figure::named("p98").is_none());
+        assert!(Figure::find("p98").is_none());
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
             ("reuse", 0.5, "50.0 %"),
             ("bytes", 2048.0, "2.00 KiB/s"),
         ] {
-            assert_eq!(Figure::named(name).unwrap().show(value), shown);
+            assert_eq!(Figure::find(name).unwrap().format_value(value), shown);
         }
     }
 }

@@ -23,29 +23,29 @@ impl Handshakes {
     /// Returns the total number of handshakes.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.sum(|_| true)
+        self.count_matching(|_| true)
     }
 
     /// Returns the number of resumed handshakes.
     #[must_use]
     pub fn resumed(&self) -> u64 {
-        self.sum(|agreed| agreed.resumed)
+        self.count_matching(|agreed| agreed.is_resumed)
     }
 
     /// Returns the number of handshakes with a HelloRetryRequest, which costs one additional round trip.
     #[must_use]
     pub fn retried(&self) -> u64 {
-        self.sum(|agreed| agreed.retried)
+        self.count_matching(|agreed| agreed.is_retried)
     }
 
-    fn sum(&self, which: impl Fn(&TlsAgreement) -> bool) -> u64 {
+    fn count_matching(&self, which: impl Fn(&TlsAgreement) -> bool) -> u64 {
         self.0.iter().filter(|(agreed, _)| which(agreed)).map(|(_, count)| count).sum()
     }
 
     /// Returns version, cipher and key exchange group (empty if there was none) with their counts, the most
     /// frequent first.
     #[must_use]
-    pub fn kinds(&self) -> Vec<([&'static str; 3], u64)> {
+    pub fn kind_counts(&self) -> Vec<([&'static str; 3], u64)> {
         let mut kinds: Vec<([&'static str; 3], u64)> = Vec::new();
         for (agreed, count) in &self.0 {
             let names = [agreed.version, agreed.cipher, agreed.group];
@@ -61,13 +61,13 @@ impl Handshakes {
     /// Formats the counts in one line: `2 full, 10 resumed; TLSv1.3, TLS_AES_128_GCM_SHA256, X25519`.
     #[must_use]
     pub fn text(&self) -> String {
-        let shown = |count: u64| crate::quantity::thousands(count as f64);
+        let shown = |count: u64| crate::quantity::format_thousands(count as f64);
         let resumed = self.resumed();
         let mut text = format!("{} full, {} resumed", shown(self.total() - resumed), shown(resumed));
         if self.retried() > 0 {
             text += &format!(", {} with a second ClientHello", shown(self.retried()));
         }
-        let kinds = self.kinds();
+        let kinds = self.kind_counts();
         for (names, count) in &kinds {
             let named: Vec<&str> = names.iter().copied().filter(|name| !name.is_empty()).collect();
             text += &format!("; {}", named.join(", "));
@@ -85,9 +85,14 @@ mod tests {
 
     #[test]
     fn handshakes_are_counted_by_what_was_agreed() {
-        let full =
-            TlsAgreement { version: "TLSv1.3", cipher: "A", group: "X25519", resumed: false, retried: false };
-        let resumed = TlsAgreement { resumed: true, ..full };
+        let full = TlsAgreement {
+            version: "TLSv1.3",
+            cipher: "A",
+            group: "X25519",
+            is_resumed: false,
+            is_retried: false,
+        };
+        let resumed = TlsAgreement { is_resumed: true, ..full };
         let mut all = Handshakes::default();
         all.count(full, 2);
         all.count(resumed, 1_000);
@@ -96,7 +101,7 @@ mod tests {
         assert_eq!(all.text(), "3 full, 1,000 resumed; TLSv1.3, A, X25519");
         let mut others = Handshakes::default();
         others.count(TlsAgreement { version: "TLSv1.2", group: "", ..resumed }, 1);
-        others.count(TlsAgreement { retried: true, ..full }, 5);
+        others.count(TlsAgreement { is_retried: true, ..full }, 5);
         all.add(&others);
         assert_eq!(
             all.text(),

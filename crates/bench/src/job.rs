@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
-use net::Dial;
+use net::ConnectAddress;
 use serde_json::Value;
 
 use crate::children::{self, ProcessTree, TempFolder};
 use crate::expect::Expectation;
-use crate::live::Live;
-use crate::load::Observer;
-use crate::outcome::Outcome;
+use crate::live::ProgressDisplay;
+use crate::load::LoadObserver;
+use crate::outcome::BenchOutcome;
 use crate::session::{self, LoadSubject};
 use crate::versus::{self, Comparison};
 use crate::{ab, html, record, text};
@@ -28,22 +28,22 @@ pub struct BenchJob {
     /// Load and server that are measured.
     pub subject: LoadSubject,
     /// Subject of the comparison, measured in alternating runs.
-    pub versus: Option<Versus>,
+    pub compared_side: Option<ComparedSide>,
     /// Pairs of runs in a comparison; at least 2.
     pub pairs: usize,
     /// Expectations of the run (in a comparison: of the last run of the first side).
     pub expectations: Vec<Expectation>,
     /// Output format.
-    pub format: Format,
+    pub format: OutputFormat,
     /// Suppresses the progress display.
     pub quiet: bool,
     /// Files that the results are saved in.
-    pub keep: Keep,
+    pub output_files: OutputFiles,
 }
 
 /// Other side of a comparison.
 #[derive(Debug)]
-pub enum Versus {
+pub enum ComparedSide {
     /// A running server.
     Subject(Box<LoadSubject>),
     /// Shell command that starts a server; `{port}` in it is replaced by a free port.
@@ -52,7 +52,7 @@ pub enum Versus {
 
 /// Output format of an outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     /// Human-readable text.
     #[default]
     Text,
@@ -67,7 +67,7 @@ pub enum Format {
 
 /// Files that the outcome is saved in.
 #[derive(Clone, Debug, Default)]
-pub struct Keep {
+pub struct OutputFiles {
     /// JSON file with all figures.
     pub json: Option<PathBuf>,
     /// CSV file with one line per run.
@@ -78,9 +78,9 @@ pub struct Keep {
     pub percentiles: Option<PathBuf>,
 }
 
-impl Keep {
+impl OutputFiles {
     /// Checks before the measurement that the files can be written.
-    fn check(&self) -> Result<(), String> {
+    fn check_writable(&self) -> Result<(), String> {
         for path in [&self.json, &self.csv, &self.html, &self.percentiles].into_iter().flatten() {
             let opened = fs::OpenOptions::new().create(true).append(true).open(path);
             opened.map_err(|error| cannot_write(path, &error))?;
@@ -89,15 +89,15 @@ impl Keep {
     }
 
     /// Writes the files. The results have been printed before, so a full disk loses only the files.
-    fn write(&self, json: &Value, runs: &[(String, &Outcome)], page: &str) -> Result<(), String> {
+    fn write(&self, json: &Value, runs: &[(String, &BenchOutcome)], page: &str) -> Result<(), String> {
         let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
             Some(path) => fs::write(path, text()).map_err(|error| cannot_write(path, &error)),
             None => Ok(()),
         };
         write(&self.json, &|| format!("{json:#}\n"))?;
-        write(&self.csv, &|| record::csv(runs))?;
+        write(&self.csv, &|| record::outcome_csv(runs))?;
         if let [(_, outcome)] = runs {
-            write(&self.percentiles, &|| ab::percentiles(outcome))?;
+            write(&self.percentiles, &|| ab::format_percentiles(outcome))?;
         }
         write(&self.html, &|| page.to_string())
     }
@@ -111,24 +111,24 @@ fn cannot_write(path: &Path, error: &io::Error) -> String {
 ///
 /// # Errors
 /// Returns why the load could not be measured or the results not saved.
-pub fn run(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
-    job.keep.check()?;
-    let met = match &job.versus {
-        None => alone(job, out)?,
-        Some(versus) => compared(job, versus, out)?,
+pub fn run_job(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
+    job.output_files.check_writable()?;
+    let met = match &job.compared_side {
+        None => run_single(job, out)?,
+        Some(versus) => run_comparison(job, versus, out)?,
     };
     Ok(met)
 }
 
 /// Returns an observer that draws the progress on stderr, if that is a terminal and `quiet` is not set.
-pub(crate) fn live(quiet: bool, title: &str) -> Box<dyn Observer> {
+pub(crate) fn progress_display(quiet: bool, title: &str) -> Box<dyn LoadObserver> {
     match !quiet && io::stderr().is_terminal() {
-        true => Box::new(Live::new(io::stderr(), title, columns())),
+        true => Box::new(ProgressDisplay::new(io::stderr(), title, terminal_columns())),
         false => Box::new(()),
     }
 }
 
-fn columns() -> usize {
+fn terminal_columns() -> usize {
     rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col))
 }
 
@@ -140,24 +140,25 @@ fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
     }
 }
 
-fn alone(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
+fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     let title = &job.subject.url;
-    let outcome = session::measure(&job.subject, children::stop(), &mut *live(job.quiet, title))?;
-    let json = record::json(&outcome);
+    let outcome =
+        session::measure(&job.subject, children::stop_flag(), &mut *progress_display(job.quiet, title))?;
+    let json = record::outcome_json(&outcome);
     print(
         out,
         &match job.format {
-            Format::Text => text::report(&outcome),
-            Format::Ab { any_length } => ab::report(&outcome, any_length),
-            Format::Json => format!("{json:#}\n"),
+            OutputFormat::Text => text::format_report(&outcome),
+            OutputFormat::Ab { any_length } => ab::format_report(&outcome, any_length),
+            OutputFormat::Json => format!("{json:#}\n"),
         },
     )?;
-    job.keep.write(&json, &[("run".into(), &outcome)], &html::report(&outcome))?;
-    Ok(judge(job, &outcome) && outcome.measured.tally.responses > 0)
+    job.output_files.write(&json, &[("run".into(), &outcome)], &html::report_page(&outcome))?;
+    Ok(check_expectations(job, &outcome) && outcome.measured.tally.responses > 0)
 }
 
 /// Prints the expectations that are not met to stderr; returns true if all are met.
-fn judge(job: &BenchJob, outcome: &Outcome) -> bool {
+fn check_expectations(job: &BenchJob, outcome: &BenchOutcome) -> bool {
     let missed: Vec<String> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
     for missed in &missed {
         let _ = writeln!(io::stderr(), "komainu bench: {missed}");
@@ -165,18 +166,18 @@ fn judge(job: &BenchJob, outcome: &Outcome) -> bool {
     missed.is_empty()
 }
 
-fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool, String> {
+fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) -> Result<bool, String> {
     let scratch = TempFolder::new("bench").map_err(|error| error.to_string())?;
     let started;
     let (other, name) = match versus {
-        Versus::Subject(subject) => ((**subject).clone(), subject.url.clone()),
-        Versus::Command(command) => {
-            started = start(command, &job.subject, scratch.path())?;
+        ComparedSide::Subject(subject) => ((**subject).clone(), subject.url.clone()),
+        ComparedSide::Command(command) => {
+            started = start_compared_server(command, &job.subject, scratch.path())?;
             (started.0.clone(), command.clone())
         }
     };
     let names = [job.subject.url.clone(), name];
-    let pairs = in_turns(job, &other, &names)?;
+    let pairs = run_pairs(job, &other, &names)?;
     if pairs.is_empty() {
         return Err("interrupted before a pair of runs was whole".into());
     }
@@ -188,21 +189,21 @@ fn compared(job: &BenchJob, versus: &Versus, out: &mut dyn Write) -> Result<bool
     print(
         out,
         &match job.format {
-            Format::Json => format!("{json:#}\n"),
-            Format::Text | Format::Ab { .. } => said(&comparison, &pairs),
+            OutputFormat::Json => format!("{json:#}\n"),
+            OutputFormat::Text | OutputFormat::Ab { .. } => format_comparison(&comparison, &pairs),
         },
     )?;
-    let mut runs: Vec<(String, &Outcome)> = Vec::new();
+    let mut runs: Vec<(String, &BenchOutcome)> = Vec::new();
     for (number, (a, b)) in pairs.iter().enumerate() {
         runs.push((format!("A{}", number + 1), a));
         runs.push((format!("B{}", number + 1), b));
     }
-    job.keep.write(&json, &runs, &html::comparison(&comparison, &pairs))?;
-    Ok(pairs.last().is_none_or(|(a, _)| judge(job, a)))
+    job.output_files.write(&json, &runs, &html::comparison_page(&comparison, &pairs))?;
+    Ok(pairs.last().is_none_or(|(a, _)| check_expectations(job, a)))
 }
 
 /// Formats the comparison, followed by each distinct warning of its runs.
-fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
+fn format_comparison(comparison: &Comparison, pairs: &[(BenchOutcome, BenchOutcome)]) -> String {
     let mut said = comparison.text() + "\n";
     let mut doubts: Vec<String> = Vec::new();
     for (side, outcome) in pairs.iter().flat_map(|(a, b)| [("A", a), ("B", b)]) {
@@ -215,23 +216,23 @@ fn said(comparison: &Comparison, pairs: &[(Outcome, Outcome)]) -> String {
             }
         }
     }
-    said.extend(doubts.iter().map(|doubt| text::wrapped("! ", doubt)));
+    said.extend(doubts.iter().map(|doubt| text::wrap_sentence("! ", doubt)));
     said
 }
 
 /// Runs pair by pair; the order within a pair alternates, so that neither side always runs second.
-fn in_turns(
+fn run_pairs(
     job: &BenchJob,
     other: &LoadSubject,
     names: &[String; 2],
-) -> Result<Vec<(Outcome, Outcome)>, String> {
-    let stop = children::stop();
+) -> Result<Vec<(BenchOutcome, BenchOutcome)>, String> {
+    let stop = children::stop_flag();
     let mut pairs = Vec::new();
     for number in 0..job.pairs.max(2) {
         let measure = |subject: &LoadSubject, side: usize| {
             let title =
                 format!("pair {} of {}, {}: {}", number + 1, job.pairs, ["A", "B"][side], names[side]);
-            session::measure(subject, stop, &mut *live(job.quiet, &title))
+            session::measure(subject, stop, &mut *progress_display(job.quiet, &title))
         };
         let (a, b) = match number % 2 {
             0 => {
@@ -257,7 +258,11 @@ pub(crate) fn free_port() -> io::Result<u16> {
 }
 
 /// Starts the other server and returns it as a subject.
-fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubject, ProcessTree), String> {
+fn start_compared_server(
+    command: &str,
+    like: &LoadSubject,
+    folder: &Path,
+) -> Result<(LoadSubject, ProcessTree), String> {
     let port = free_port().map_err(|error| error.to_string())?;
     if !command.contains("{port}") {
         return Err("--vs-cmd: write {port} where the command takes the port to listen on".into());
@@ -275,7 +280,7 @@ fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubjec
     let mut subject = like.clone();
     subject.server_pids = vec![tree.pid()];
     for origin in &mut subject.plan.origins {
-        origin.dial = Dial::Tcp(listens);
+        origin.address = ConnectAddress::Tcp(listens);
         origin.name = listens.to_string();
     }
     Ok((subject, tree))
@@ -286,7 +291,7 @@ fn start(command: &str, like: &LoadSubject, folder: &Path) -> Result<(LoadSubjec
 ///
 /// # Errors
 /// Names the result that cannot be read or compared.
-pub fn compare(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, String> {
+pub fn compare_files(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, String> {
     let read = |path: &Path| -> Result<Value, String> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;

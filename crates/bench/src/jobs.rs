@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use net::Link;
-use net::client::Bell;
+use net::client::LocalNotify;
 
 use crate::dial;
 use crate::failure::RequestFailure;
@@ -14,7 +14,7 @@ use crate::moment::now_ns;
 use crate::plan::Pace;
 use crate::quantity;
 use crate::tally::ErrorKind;
-use crate::world::{RequestJob, World};
+use crate::world::{LoadState, RequestJob};
 
 /// Wait in milliseconds after a failed connection; doubled after each further failure, up to
 /// [`BACK_OFF_MS_MAX`].
@@ -22,39 +22,39 @@ const BACK_OFF_MS: u64 = 5;
 const BACK_OFF_MS_MAX: u64 = 500;
 
 /// Protocol-specific part of a load connection.
-pub(crate) trait Connection {
+pub(crate) trait JobConnection {
     /// Returns the protocol-independent part.
-    fn jobs(&mut self) -> &mut ConnectionJobs;
+    fn connection_state(&mut self) -> &mut ConnectionState;
 
     /// Runs one connection from connect to close. Returns true if no work is left.
-    async fn live(&mut self) -> Result<bool, RequestFailure>;
+    async fn serve_connection(&mut self) -> Result<bool, RequestFailure>;
 
     /// Returns the bytes of content received of incomplete responses.
     fn content_bytes(&self) -> u64;
 
     /// Handles the end of the connection: puts requests without a response back into the queue.
-    fn forget(&mut self);
+    fn requeue_unanswered(&mut self);
 }
 
 /// Protocol-independent state of a load connection.
-pub(crate) struct ConnectionJobs {
-    pub(crate) world: Rc<World>,
+pub(crate) struct ConnectionState {
+    pub(crate) load_state: Rc<LoadState>,
     origin: usize,
-    bell: Rc<Bell>,
+    request_notify: Rc<LocalNotify>,
     /// Requests that were taken, but whose connection failed: they are sent first.
-    pub(crate) again: VecDeque<RequestJob>,
+    pub(crate) retry_queue: VecDeque<RequestJob>,
     /// Number of responses on this connection.
-    pub(crate) served: u64,
+    pub(crate) response_count: u64,
     /// Time of the latest read or other event, in nanoseconds.
     pub(crate) now_ns: u64,
     /// Whether the first connection attempt is in progress.
-    dials: bool,
+    is_first_attempt_running: bool,
     /// Whether the first connection attempt has started, regardless of the result.
-    dialled: bool,
+    has_first_attempt_started: bool,
 }
 
 /// A complete response.
-pub(crate) struct WholeResponse {
+pub(crate) struct CompleteResponse {
     pub(crate) job: RequestJob,
     pub(crate) sent_ns: u64,
     /// Time of the first byte, in nanoseconds.
@@ -66,21 +66,21 @@ pub(crate) struct WholeResponse {
 }
 
 /// Runs one connection after another until the run has ended.
-pub(crate) async fn run(mut connection: impl Connection, delay: Duration) {
-    let world = connection.jobs().world.clone();
+pub(crate) async fn run_connections(mut connection: impl JobConnection, delay: Duration) {
+    let world = connection.connection_state().load_state.clone();
     world.core.sleep(delay.as_millis() as u64).await;
     let mut back_off_ms = BACK_OFF_MS;
     loop {
-        let outcome = connection.live().await;
-        let outcome = outcome.map_err(|failure| explained(failure, connection.content_bytes()));
-        connection.forget();
-        let jobs = connection.jobs();
+        let outcome = connection.serve_connection().await;
+        let outcome = outcome.map_err(|failure| explain_timeout(failure, connection.content_bytes()));
+        connection.requeue_unanswered();
+        let jobs = connection.connection_state();
         match outcome {
             Ok(true) => return,
             Ok(false) => {}
-            Err(failure) => jobs.give_up(&failure),
+            Err(failure) => jobs.fail_requests(&failure),
         }
-        if jobs.served > 0 {
+        if jobs.response_count > 0 {
             back_off_ms = BACK_OFF_MS;
         } else if !world.is_over() {
             world.core.sleep(back_off_ms).await;
@@ -90,7 +90,7 @@ pub(crate) async fn run(mut connection: impl Connection, delay: Duration) {
 }
 
 /// Turns a timeout after the response has started into an error that says how much was received.
-fn explained(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
+fn explain_timeout(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
     if failure.kind != ErrorKind::Timeout {
         return failure;
     }
@@ -98,33 +98,33 @@ fn explained(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
         0 => "no response in time".to_string(),
         _ => format!(
             "the response did not end in time, after {} of content",
-            quantity::bytes(content_bytes as f64)
+            quantity::format_bytes(content_bytes as f64)
         ),
     };
     RequestFailure::new(ErrorKind::Timeout, example)
 }
 
-impl ConnectionJobs {
-    pub(crate) fn new(world: Rc<World>, origin: usize) -> ConnectionJobs {
-        let bell = Rc::new(Bell::new(&world.core));
-        ConnectionJobs {
-            world,
+impl ConnectionState {
+    pub(crate) fn new(load_state: Rc<LoadState>, origin: usize) -> ConnectionState {
+        let bell = Rc::new(LocalNotify::new(&load_state.core));
+        ConnectionState {
+            load_state,
             origin,
-            bell,
-            again: VecDeque::new(),
-            served: 0,
+            request_notify: bell,
+            retry_queue: VecDeque::new(),
+            response_count: 0,
             now_ns: 0,
-            dials: false,
-            dialled: false,
+            is_first_attempt_running: false,
+            has_first_attempt_started: false,
         }
     }
 
     /// Connects when there is a request to send; returns `None` if there will be none.
-    pub(crate) async fn begin(&mut self) -> Result<Option<Link>, RequestFailure> {
-        self.served = 0;
+    pub(crate) async fn connect_when_needed(&mut self) -> Result<Option<Link>, RequestFailure> {
+        self.response_count = 0;
         // An open loop connects in advance; otherwise a connection is made when there is a request.
-        let stays_open = self.world.plan.is_open() && self.world.plan.keep_alive;
-        if !stays_open && !self.have().await {
+        let stays_open = self.load_state.plan.is_open() && self.load_state.plan.keep_alive;
+        if !stays_open && !self.wait_until_available().await {
             return Ok(None);
         }
         let link = self.connect().await?;
@@ -134,29 +134,29 @@ impl ConnectionJobs {
 
     /// Waits on an idle connection for the next request. Returns false if the server has closed the
     /// connection meanwhile, which HTTP allows: no request was lost.
-    pub(crate) async fn another(&mut self, link: &mut Link) -> bool {
-        self.think().await;
-        if !self.have().await {
+    pub(crate) async fn wait_for_request(&mut self, link: &mut Link) -> bool {
+        self.wait_think_time().await;
+        if !self.wait_until_available().await {
             // The connection is closed together with all others, after the run has been counted.
             return std::future::pending().await;
         }
-        self.served == 0 || link.is_fresh()
+        self.response_count == 0 || link.is_reusable()
     }
 
     async fn connect(&mut self) -> Result<Link, RequestFailure> {
-        let world = &self.world;
-        self.dials |= !self.dialled;
-        self.dialled = true;
+        let world = &self.load_state;
+        self.is_first_attempt_running |= !self.has_first_attempt_started;
+        self.has_first_attempt_started = true;
         // Thousands of attempts in a row would delay the end of the run, so the clock is checked between them.
-        while world.is_behind() {
+        while world.should_yield() {
             world.core.yield_now().await;
         }
         if world.has_ended() {
             return std::future::pending().await;
         }
         let timeout_ms = world.plan.connect_timeout.as_millis() as u64;
-        let dialled = dial::link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
-        self.dials = false;
+        let dialled = dial::connect_link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
+        self.is_first_attempt_running = false;
         let (link, spent) = dialled?;
         let mut tally = world.tally.borrow_mut();
         tally.connections += 1;
@@ -167,29 +167,29 @@ impl ConnectionJobs {
         Ok(link)
     }
 
-    async fn think(&mut self) {
-        if let Pace::Closed { think } = self.world.plan.pace
+    async fn wait_think_time(&mut self) {
+        if let Pace::Closed { think } = self.load_state.plan.pace
             && !think.is_zero()
-            && self.served > 0
+            && self.response_count > 0
         {
-            self.world.core.sleep(think.as_millis() as u64).await;
+            self.load_state.core.sleep(think.as_millis() as u64).await;
             self.now_ns = now_ns();
         }
     }
 
     /// Waits until there is a request to send; returns false if there will be none.
-    async fn have(&mut self) -> bool {
-        while self.again.is_empty() {
-            if self.now_ns == 0 || !self.world.plan.keep_alive {
+    async fn wait_until_available(&mut self) -> bool {
+        while self.retry_queue.is_empty() {
+            if self.now_ns == 0 || !self.load_state.plan.keep_alive {
                 self.now_ns = now_ns();
             }
-            if let Some(job) = self.world.take(self.origin, self.now_ns) {
-                self.again.push_back(job);
-            } else if self.world.is_over() {
+            if let Some(job) = self.load_state.take_request(self.origin, self.now_ns) {
+                self.retry_queue.push_back(job);
+            } else if self.load_state.is_over() {
                 return false;
             } else {
-                self.world.offer(self.bell.clone());
-                self.bell.rung().await;
+                self.load_state.register_idle(self.request_notify.clone());
+                self.request_notify.notified().await;
                 self.now_ns = now_ns();
             }
         }
@@ -197,9 +197,12 @@ impl ConnectionJobs {
     }
 
     /// Returns the next request to send now, if there is one.
-    pub(crate) fn next(&mut self) -> Option<RequestJob> {
-        let plan = &self.world.plan;
-        let mut job = self.again.pop_front().or_else(|| self.world.take(self.origin, self.now_ns))?;
+    pub(crate) fn next_request(&mut self) -> Option<RequestJob> {
+        let plan = &self.load_state.plan;
+        let mut job = self
+            .retry_queue
+            .pop_front()
+            .or_else(|| self.load_state.take_request(self.origin, self.now_ns))?;
         if !plan.is_open() && plan.keep_alive {
             // Connection time is reported separately and is not part of the latency.
             job.due_ns = self.now_ns;
@@ -211,57 +214,59 @@ impl ConnectionJobs {
     /// current time.
     pub(crate) fn deadline_ms(&self, sent_ns: Option<u64>) -> u64 {
         // Rounded up, so that no response times out too early.
-        sent_ns.unwrap_or(self.now_ns).div_ceil(1_000_000) + self.world.plan.timeout.as_millis() as u64
+        sent_ns.unwrap_or(self.now_ns).div_ceil(1_000_000) + self.load_state.plan.timeout.as_millis() as u64
     }
 
     /// Counts a complete response.
-    pub(crate) fn record(&mut self, response: &WholeResponse) {
-        let world = &self.world;
-        let expected = &world.shared.expected[response.job.request as usize];
+    pub(crate) fn record(&mut self, response: &CompleteResponse) {
+        let world = &self.load_state;
+        let expected = &world.run_state.expected[response.job.request as usize];
         let &(length, content) = expected.get_or_init(|| (response.content_bytes, response.hash));
         let mut tally = world.tally.borrow_mut();
         tally.latency.record(self.now_ns - response.job.due_ns);
         tally.first_byte.record(response.first_ns.saturating_sub(response.sent_ns));
         tally.responses += 1;
-        tally.reused += u64::from(self.served > 0);
+        tally.reused_responses += u64::from(self.response_count > 0);
         tally.content_bytes += response.content_bytes;
-        tally.lengths_differ += u64::from(length != response.content_bytes);
-        tally.contents_differ += u64::from(content != response.hash);
+        tally.different_lengths += u64::from(length != response.content_bytes);
+        tally.different_contents += u64::from(content != response.hash);
         tally.count_status(response.status);
         drop(tally);
-        world.last_ns.set(self.now_ns);
-        world.ended();
-        self.served += 1;
+        world.last_response_ns.set(self.now_ns);
+        world.finish_request();
+        self.response_count += 1;
     }
 
     /// Counts all requests in progress as failed.
-    fn give_up(&mut self, failure: &RequestFailure) {
-        if self.again.is_empty() {
+    fn fail_requests(&mut self, failure: &RequestFailure) {
+        if self.retry_queue.is_empty() {
             // An open-loop connection could not be made in advance.
-            self.world.tally.borrow_mut().errors.add(failure.kind, 1, &failure.example);
+            self.load_state.tally.borrow_mut().errors.add(failure.kind, 1, &failure.example);
         }
         let now_ns = now_ns();
-        for job in self.again.drain(..) {
-            self.world.fail(job, failure.kind, &failure.example, now_ns);
+        for job in self.retry_queue.drain(..) {
+            self.load_state.fail_request(job, failure.kind, &failure.example, now_ns);
         }
     }
 }
 
-impl Drop for ConnectionJobs {
+impl Drop for ConnectionState {
     fn drop(&mut self) {
-        if self.dials && self.world.plan.requests_max.is_none() {
-            self.world.tally.borrow_mut().errors.add(
+        if self.is_first_attempt_running && self.load_state.plan.requests_max.is_none() {
+            self.load_state.tally.borrow_mut().errors.add(
                 ErrorKind::Connect,
                 1,
                 "no connection before the run ended",
             );
         }
         let now_ns = now_ns();
-        for job in self.again.drain(..) {
+        for job in self.retry_queue.drain(..) {
             // The end of the run, not the server, cancels the last requests of a closed loop.
-            match self.world.plan.is_open() {
-                true => self.world.fail(job, ErrorKind::Unanswered, "the run ended first", now_ns),
-                false => self.world.ended(),
+            match self.load_state.plan.is_open() {
+                true => {
+                    self.load_state.fail_request(job, ErrorKind::Unanswered, "the run ended first", now_ns)
+                }
+                false => self.load_state.finish_request(),
             }
         }
     }

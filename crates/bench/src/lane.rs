@@ -11,10 +11,10 @@ use http::{Method, Name, Status};
 use net::{Fault, Link};
 
 use crate::failure::RequestFailure;
-use crate::jobs::{Connection, ConnectionJobs, WholeResponse};
+use crate::jobs::{CompleteResponse, ConnectionState, JobConnection};
 use crate::moment::now_ns;
 use crate::tally::ErrorKind;
-use crate::world::{RequestJob, SCRATCH_BYTES, World};
+use crate::world::{LoadState, RequestJob, SCRATCH_BYTES};
 
 /// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;
@@ -28,76 +28,76 @@ struct SentRequest {
 /// Result of reading.
 enum ReadResult {
     /// At least one response is complete.
-    Whole,
+    Response,
     /// All available bytes have been read.
     Blocked,
     /// More bytes are available, but other connections should get their turn.
-    Busy,
+    Yielded,
     /// The connection cannot carry further requests.
     Ended,
 }
 
 /// Sequence of HTTP/1 load connections.
 pub(crate) struct LoadConnection {
-    jobs: ConnectionJobs,
+    state: ConnectionState,
     machine: ClientMachine,
     /// Whether no byte of the next response has been parsed yet.
-    at_start: bool,
+    is_response_unstarted: bool,
     /// Bytes of an incomplete response head.
-    held: Vec<u8>,
-    under_way: VecDeque<SentRequest>,
+    partial_head: Vec<u8>,
+    sent_requests: VecDeque<SentRequest>,
     /// Serialized requests to be sent, of which the first `out_at` bytes have been sent.
     out: Vec<u8>,
     out_at: usize,
     /// A single request that is sent without copying it from the plan: its index, and the number of bytes
     /// sent.
-    direct: Option<(u32, usize)>,
+    uncopied_request: Option<(u32, usize)>,
     /// Time of the first byte of the current response; 0 if none has arrived.
     first_ns: u64,
     content_bytes: u64,
     hasher: DefaultHasher,
-    ended: bool,
+    has_ended: bool,
 }
 
 impl LoadConnection {
-    pub(crate) fn new(world: Rc<World>, origin: usize) -> LoadConnection {
+    pub(crate) fn new(load_state: Rc<LoadState>, origin: usize) -> LoadConnection {
         LoadConnection {
-            jobs: ConnectionJobs::new(world, origin),
+            state: ConnectionState::new(load_state, origin),
             machine: ClientMachine::default(),
-            at_start: true,
-            held: Vec::new(),
-            under_way: VecDeque::new(),
+            is_response_unstarted: true,
+            partial_head: Vec::new(),
+            sent_requests: VecDeque::new(),
             out: Vec::new(),
             out_at: 0,
-            direct: None,
+            uncopied_request: None,
             first_ns: 0,
             content_bytes: 0,
             hasher: DefaultHasher::new(),
-            ended: false,
+            has_ended: false,
         }
     }
 
     /// Starts as many requests as the pipeline allows.
-    fn fill(&mut self) {
-        let depth = self.jobs.world.plan.pipeline;
-        while self.under_way.len() < depth {
-            let Some(job) = self.jobs.next() else { return };
-            self.under_way.push_back(SentRequest { job, sent_ns: self.jobs.now_ns });
+    fn start_requests(&mut self) {
+        let depth = self.state.load_state.plan.pipeline;
+        while self.sent_requests.len() < depth {
+            let Some(job) = self.state.next_request() else { return };
+            self.sent_requests.push_back(SentRequest { job, sent_ns: self.state.now_ns });
             if depth == 1 {
-                self.direct = Some((job.request, 0));
+                self.uncopied_request = Some((job.request, 0));
             } else {
-                self.out.extend_from_slice(&self.jobs.world.plan.requests[job.request as usize].bytes);
+                self.out.extend_from_slice(&self.state.load_state.plan.requests[job.request as usize].bytes);
             }
         }
     }
 
     /// Sends pending bytes; returns true if all of them have been sent.
     fn flush(&mut self, link: &mut Link) -> Result<bool, RequestFailure> {
-        let before = self.out_at + self.direct.map_or(0, |(_, at)| at);
+        let before = self.out_at + self.uncopied_request.map_or(0, |(_, at)| at);
         let mut after = before;
         let done = loop {
-            let (bytes, at) = match &mut self.direct {
-                Some((request, at)) => (&self.jobs.world.plan.requests[*request as usize].bytes, at),
+            let (bytes, at) = match &mut self.uncopied_request {
+                Some((request, at)) => (&self.state.load_state.plan.requests[*request as usize].bytes, at),
                 None => (&self.out, &mut self.out_at),
             };
             if *at == bytes.len() {
@@ -109,10 +109,10 @@ impl LoadConnection {
             }
         };
         if after > before {
-            self.jobs.world.tally.borrow_mut().bytes_out += (after - before) as u64;
+            self.state.load_state.tally.borrow_mut().bytes_out += (after - before) as u64;
         }
         if done {
-            self.direct = None;
+            self.uncopied_request = None;
             self.out.clear();
             self.out_at = 0;
         }
@@ -121,50 +121,57 @@ impl LoadConnection {
 
     /// Returns the deadline for the oldest response.
     fn deadline_ms(&self) -> u64 {
-        self.jobs.deadline_ms(self.under_way.front().map(|sent| sent.sent_ns))
+        self.state.deadline_ms(self.sent_requests.front().map(|sent| sent.sent_ns))
     }
 
     /// Reads the bytes that have arrived.
-    fn take_in(&mut self, link: &mut Link) -> Result<ReadResult, RequestFailure> {
-        let world = self.jobs.world.clone();
+    fn read_available(&mut self, link: &mut Link) -> Result<ReadResult, RequestFailure> {
+        let world = self.state.load_state.clone();
         let mut scratch = world.scratch.borrow_mut();
-        let before = self.jobs.served;
+        let before = self.state.response_count;
         for _ in 0..READS_MAX {
-            let held = self.held.len();
+            let held = self.partial_head.len();
             let Some(len) = link.try_read(&mut scratch[held..])? else {
-                return Ok(if self.jobs.served > before { ReadResult::Whole } else { ReadResult::Blocked });
+                return Ok(if self.state.response_count > before {
+                    ReadResult::Response
+                } else {
+                    ReadResult::Blocked
+                });
             };
-            self.jobs.now_ns = now_ns();
+            self.state.now_ns = now_ns();
             if len == 0 {
-                return self.take_end();
+                return self.handle_eof();
             }
             world.tally.borrow_mut().bytes_in += len as u64;
-            scratch[..held].copy_from_slice(&self.held);
-            self.held.clear();
+            scratch[..held].copy_from_slice(&self.partial_head);
+            self.partial_head.clear();
             self.feed(&scratch[..held + len])?;
-            if self.ended {
+            if self.has_ended {
                 return Ok(ReadResult::Ended);
             }
-            if self.jobs.served > before {
-                return Ok(ReadResult::Whole);
+            if self.state.response_count > before {
+                return Ok(ReadResult::Response);
             }
         }
-        Ok(ReadResult::Busy)
+        Ok(ReadResult::Yielded)
     }
 
     /// Handles the end of the server's side.
-    fn take_end(&mut self) -> Result<ReadResult, RequestFailure> {
-        let idle = self.under_way.is_empty() && self.at_start;
+    fn handle_eof(&mut self) -> Result<ReadResult, RequestFailure> {
+        let idle = self.sent_requests.is_empty() && self.is_response_unstarted;
         if !idle {
             self.machine.eof().map_err(|reject| {
-                let what = match (self.held.is_empty() && self.at_start, self.jobs.served) {
+                let what = match (
+                    self.partial_head.is_empty() && self.is_response_unstarted,
+                    self.state.response_count,
+                ) {
                     (true, 0) => "connection closed without a response",
                     (true, _) => "kept-alive connection closed as a request was sent",
                     (false, _) => reject.reason,
                 };
                 RequestFailure::new(ErrorKind::Closed, what)
             })?;
-            self.complete();
+            self.finish_response();
         }
         Ok(ReadResult::Ended)
     }
@@ -172,51 +179,51 @@ impl LoadConnection {
     /// Parses received bytes; bytes of an incomplete head are kept.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
-        while at < bytes.len() && !self.ended {
-            let Some(front) = self.under_way.front() else {
+        while at < bytes.len() && !self.has_ended {
+            let Some(front) = self.sent_requests.front() else {
                 return Err(RequestFailure::new(ErrorKind::Malformed, "bytes that no request asked for"));
             };
-            let method = self.jobs.world.plan.requests[front.job.request as usize].method;
+            let method = self.state.load_state.plan.requests[front.job.request as usize].method;
             if self.first_ns == 0 {
-                self.first_ns = self.jobs.now_ns;
+                self.first_ns = self.state.now_ns;
             }
-            if self.at_start
-                && let Some(len) = self.take_known(&bytes[at..], method)
+            if self.is_response_unstarted
+                && let Some(len) = self.match_known_head(&bytes[at..], method)
             {
                 at += len;
                 continue;
             }
-            self.at_start = false;
-            let fed = self.machine.feed(&bytes[at..], method, &self.jobs.world.limits)?;
+            self.is_response_unstarted = false;
+            let fed = self.machine.feed(&bytes[at..], method, &self.state.load_state.limits)?;
             match fed.step {
                 Step::NeedMore if fed.consumed == 0 && self.machine.body().is_none() => {
-                    self.held.extend_from_slice(&bytes[at..]);
+                    self.partial_head.extend_from_slice(&bytes[at..]);
                     return Ok(());
                 }
                 Step::NeedMore | Step::End => {}
-                Step::Head => self.take_head(&bytes[at..], method),
+                Step::Head => self.handle_head(&bytes[at..], method),
                 Step::Data(span) => {
                     self.content_bytes += span.len() as u64;
-                    if self.jobs.world.plan.verify {
+                    if self.state.load_state.plan.verify {
                         self.hasher.write(span.of(&bytes[at..]));
                     }
                 }
             }
             at += fed.consumed;
             if self.machine.body().is_some_and(Body::is_end) {
-                self.take_message();
+                self.handle_message();
             }
         }
-        if at < bytes.len() && self.under_way.is_empty() {
+        if at < bytes.len() && self.sent_requests.is_empty() {
             return Err(RequestFailure::new(ErrorKind::Malformed, "bytes after the end of the response"));
         }
         Ok(())
     }
 
     /// Takes a complete response that begins with the known head; returns its length.
-    fn take_known(&mut self, bytes: &[u8], method: Method) -> Option<usize> {
-        let world = self.jobs.world.clone();
-        let known = world.known.borrow();
+    fn match_known_head(&mut self, bytes: &[u8], method: Method) -> Option<usize> {
+        let world = self.state.load_state.clone();
+        let known = world.known_head.borrow();
         let len = known.bytes.len() + known.length;
         if known.bytes.is_empty()
             || known.method != method
@@ -235,20 +242,20 @@ impl LoadConnection {
 
     /// Handles a complete head: records facts about the server, and remembers the head if it is simple
     /// enough.
-    fn take_head(&mut self, bytes: &[u8], method: Method) {
+    fn handle_head(&mut self, bytes: &[u8], method: Method) {
         let head = &self.machine.head;
         if head.status.is_informational() {
             return;
         }
         let server = head.field(bytes, Name::Server).unwrap_or_default();
-        self.jobs.world.learn(server, head.length, head.status.code());
+        self.state.load_state.record_facts(server, head.length, head.status.code());
         let length = match head.framing {
             Framing::None => 0,
             Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX),
             Framing::Chunked | Framing::UntilClose => return,
         };
-        if head.keep_alive && self.jobs.world.plan.keep_alive && length < SCRATCH_BYTES {
-            let mut known = self.jobs.world.known.borrow_mut();
+        if head.keep_alive && self.state.load_state.plan.keep_alive && length < SCRATCH_BYTES {
+            let mut known = self.state.load_state.known_head.borrow_mut();
             known.bytes.clear();
             known.bytes.extend_from_slice(&bytes[..head.len]);
             (known.method, known.status, known.length) = (method, head.status.code(), length);
@@ -256,58 +263,59 @@ impl LoadConnection {
     }
 
     /// Handles a complete message, final or interim.
-    fn take_message(&mut self) {
+    fn handle_message(&mut self) {
         let status = self.machine.head.status;
         if status.is_informational() && status != Status::SWITCHING_PROTOCOLS {
             self.machine.next();
             return;
         }
-        self.complete();
+        self.finish_response();
     }
 
     /// Handles the end of a final response.
-    fn complete(&mut self) {
-        self.ended |= !self.machine.is_reusable();
+    fn finish_response(&mut self) {
+        self.has_ended |= !self.machine.is_reusable();
         let status = self.machine.head.status.code();
         self.machine.next();
-        self.at_start = true;
+        self.is_response_unstarted = true;
         self.record(status);
     }
 
     /// Counts the current response.
     fn record(&mut self, status: u16) {
-        let Some(SentRequest { job, sent_ns }) = self.under_way.pop_front() else { return };
-        let hash = if self.jobs.world.plan.verify { std::mem::take(&mut self.hasher).finish() } else { 0 };
+        let Some(SentRequest { job, sent_ns }) = self.sent_requests.pop_front() else { return };
+        let hash =
+            if self.state.load_state.plan.verify { std::mem::take(&mut self.hasher).finish() } else { 0 };
         let content_bytes = std::mem::take(&mut self.content_bytes);
         let first_ns = std::mem::take(&mut self.first_ns);
-        self.jobs.record(&WholeResponse { job, sent_ns, first_ns, status, content_bytes, hash });
+        self.state.record(&CompleteResponse { job, sent_ns, first_ns, status, content_bytes, hash });
     }
 }
 
-impl Connection for LoadConnection {
-    fn jobs(&mut self) -> &mut ConnectionJobs {
-        &mut self.jobs
+impl JobConnection for LoadConnection {
+    fn connection_state(&mut self) -> &mut ConnectionState {
+        &mut self.state
     }
 
-    async fn live(&mut self) -> Result<bool, RequestFailure> {
-        let keep_alive = self.jobs.world.plan.keep_alive;
-        let Some(mut link) = self.jobs.begin().await? else { return Ok(true) };
+    async fn serve_connection(&mut self) -> Result<bool, RequestFailure> {
+        let keep_alive = self.state.load_state.plan.keep_alive;
+        let Some(mut link) = self.state.connect_when_needed().await? else { return Ok(true) };
         loop {
-            if self.under_way.is_empty() && !self.jobs.another(&mut link).await {
+            if self.sent_requests.is_empty() && !self.state.wait_for_request(&mut link).await {
                 return Ok(false);
             }
-            self.fill();
+            self.start_requests();
             let sent = self.flush(&mut link)?;
-            match self.take_in(&mut link)? {
-                ReadResult::Whole if !keep_alive => return Ok(false),
-                ReadResult::Whole => {}
+            match self.read_available(&mut link)? {
+                ReadResult::Response if !keep_alive => return Ok(false),
+                ReadResult::Response => {}
                 ReadResult::Blocked => {
                     link.stream().ready_for(link.interest(true, !sent), self.deadline_ms()).await?;
                 }
-                ReadResult::Busy if self.jobs.world.core.now_ms() >= self.deadline_ms() => {
+                ReadResult::Yielded if self.state.load_state.core.now_ms() >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());
                 }
-                ReadResult::Busy => self.jobs.world.core.yield_now().await,
+                ReadResult::Yielded => self.state.load_state.core.yield_now().await,
                 ReadResult::Ended => return Ok(false),
             }
         }
@@ -318,25 +326,25 @@ impl Connection for LoadConnection {
     }
 
     /// Handles the end of the connection: requests without a response are sent again on the next one.
-    fn forget(&mut self) {
+    fn requeue_unanswered(&mut self) {
         self.machine.next();
-        self.at_start = true;
-        self.held.clear();
+        self.is_response_unstarted = true;
+        self.partial_head.clear();
         self.out.clear();
         self.out_at = 0;
-        self.direct = None;
+        self.uncopied_request = None;
         self.content_bytes = 0;
         self.first_ns = 0;
         self.hasher = DefaultHasher::new();
-        self.ended = false;
-        while let Some(SentRequest { job, .. }) = self.under_way.pop_back() {
-            self.jobs.again.push_front(job);
+        self.has_ended = false;
+        while let Some(SentRequest { job, .. }) = self.sent_requests.pop_back() {
+            self.state.retry_queue.push_front(job);
         }
     }
 }
 
 impl Drop for LoadConnection {
     fn drop(&mut self) {
-        self.forget();
+        self.requeue_unanswered();
     }
 }

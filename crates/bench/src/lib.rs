@@ -43,4 +43,4 @@ pub mod job;
 pub mod lab;
 pub mod attack;
 
-pub use world::Facts;
+pub use world::ServerFacts;

@@ -7,14 +7,14 @@
 
 use std::path::Path;
 
-use crate::request::Ask;
+use crate::request::BenchRequest;
 use crate::url::Url;
 
 /// Parses a list; files that it names are relative to `folder`.
 ///
 /// # Errors
 /// Returns the first error, with its line number.
-pub fn parse(text: &str, folder: &Path) -> Result<Vec<Ask>, String> {
+pub fn parse_list(text: &str, folder: &Path) -> Result<Vec<BenchRequest>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     let mut asks = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -22,12 +22,12 @@ pub fn parse(text: &str, folder: &Path) -> Result<Vec<Ask>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let line = expand(line, &variables);
-        if let Some((name, value)) = definition(&line) {
+        let line = expand_variables(line, &variables);
+        if let Some((name, value)) = parse_definition(&line) {
             variables.push((name.to_string(), value.to_string()));
             continue;
         }
-        asks.push(ask(&line, folder).map_err(|error| format!("line {}: {error}", at + 1))?);
+        asks.push(parse_request(&line, folder).map_err(|error| format!("line {}: {error}", at + 1))?);
     }
     if asks.is_empty() {
         return Err("there is no URL in it".into());
@@ -35,7 +35,7 @@ pub fn parse(text: &str, folder: &Path) -> Result<Vec<Ask>, String> {
     Ok(asks)
 }
 
-fn definition(line: &str) -> Option<(&str, &str)> {
+fn parse_definition(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let name = name.trim();
     let is_name = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -43,13 +43,13 @@ fn definition(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Replaces variables; the latest definition wins.
-fn expand(line: &str, variables: &[(String, String)]) -> String {
+fn expand_variables(line: &str, variables: &[(String, String)]) -> String {
     variables.iter().rev().fold(line.to_string(), |line, (name, value)| {
         line.replace(&format!("$({name})"), value).replace(&format!("${{{name}}}"), value)
     })
 }
 
-fn ask(line: &str, folder: &Path) -> Result<Ask, String> {
+fn parse_request(line: &str, folder: &Path) -> Result<BenchRequest, String> {
     let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let (weight, line) = match first.parse::<u32>() {
         Ok(0) => return Err("a weight is at least 1".into()),
@@ -73,7 +73,7 @@ fn ask(line: &str, folder: &Path) -> Result<Ask, String> {
         }
         Some((content, None)) => Some(content.as_bytes().to_vec()),
     };
-    Ok(Ask { method: method.to_string(), url: Url::parse(url)?, body, weight })
+    Ok(BenchRequest { method: method.to_string(), url: Url::parse(url)?, body, weight })
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
     fn lines_of_siege_and_weights_are_read() {
         let text = "# a comment\nHOST=127.0.0.1:81\n\nhttp://$(HOST)/a\nhttp://${HOST}/b POST x=1&y=2\n\
                     3 http://h/c\nhttp://h/d?e=f\nhttp://h/g HEAD\nhttp://h/h POST\nHOST=i\nhttp://$(HOST)/";
-        let asks = parse(text, Path::new(".")).unwrap();
+        let asks = parse_list(text, Path::new(".")).unwrap();
         let shown: Vec<String> = asks.iter().map(|ask| format!("{} {}", ask.method, ask.url)).collect();
         assert_eq!(
             shown,
@@ -107,9 +107,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("komainu-list-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("body"), "from a file").unwrap();
-        let asks = parse("http://h/ PUT < body", &folder).unwrap();
+        let asks = parse_list("http://h/ PUT < body", &folder).unwrap();
         assert_eq!(asks[0].body.as_deref(), Some(&b"from a file"[..]));
-        assert!(parse("http://h/ PUT <none", &folder).unwrap_err().contains("line 1: cannot read"));
+        assert!(parse_list("http://h/ PUT <none", &folder).unwrap_err().contains("line 1: cannot read"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -121,7 +121,7 @@ mod tests {
             ("http://h/a b", "line 1: \"b\" is no method"),
             ("ftp://h/", "line 1"),
         ] {
-            assert!(parse(text, Path::new(".")).unwrap_err().contains(what), "{text}");
+            assert!(parse_list(text, Path::new(".")).unwrap_err().contains(what), "{text}");
         }
     }
 }

@@ -3,40 +3,46 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use crate::load::{Observer, Point, Progress};
-use crate::quantity::{digits, thousands, time};
+use crate::load::{LoadObserver, LoadProgress, TimePoint};
+use crate::quantity::{format_digits, format_thousands, format_time};
 
 /// Minimum interval between two updates.
 const REDRAW: Duration = Duration::from_millis(200);
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws the progress of a run, and erases it when the run ends.
-pub struct Live<W: Write> {
+pub struct ProgressDisplay<W: Write> {
     out: W,
     title: String,
     columns: usize,
-    drawn: Option<Instant>,
+    drawn_at: Option<Instant>,
     lines: usize,
 }
 
-impl<W: Write> Live<W> {
+impl<W: Write> ProgressDisplay<W> {
     /// Creates a display that draws to `out`, a terminal with this many columns, below `title`.
-    pub fn new(out: W, title: &str, columns: usize) -> Live<W> {
-        Live { out, title: title.to_string(), columns: columns.clamp(40, 120), drawn: None, lines: 0 }
+    pub fn new(out: W, title: &str, columns: usize) -> ProgressDisplay<W> {
+        ProgressDisplay {
+            out,
+            title: title.to_string(),
+            columns: columns.clamp(40, 120),
+            drawn_at: None,
+            lines: 0,
+        }
     }
 
     fn draw(&mut self, picture: &str) {
         // If the terminal is closed, the measurement continues.
-        let _ = write!(self.out, "{}", self.erasing());
+        let _ = write!(self.out, "{}", self.erase_sequence());
         for line in picture.lines() {
-            let _ = writeln!(self.out, "{}", cut(line, self.columns));
+            let _ = writeln!(self.out, "{}", truncate(line, self.columns));
         }
         let _ = self.out.flush();
         self.lines = picture.lines().count();
     }
 
     /// Returns the control sequence that moves the cursor back to the first line and clears the lines below.
-    fn erasing(&self) -> String {
+    fn erase_sequence(&self) -> String {
         match self.lines {
             0 => String::new(),
             lines => format!("\x1b[{lines}A\x1b[J"),
@@ -44,25 +50,25 @@ impl<W: Write> Live<W> {
     }
 }
 
-impl<W: Write> Observer for Live<W> {
-    fn progress(&mut self, progress: &Progress<'_>) {
-        if self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW) {
+impl<W: Write> LoadObserver for ProgressDisplay<W> {
+    fn progress(&mut self, progress: &LoadProgress<'_>) {
+        if self.drawn_at.is_some_and(|drawn| drawn.elapsed() < REDRAW) {
             return;
         }
-        self.drawn = Some(Instant::now());
-        let picture = picture(&self.title, progress, self.columns);
+        self.drawn_at = Some(Instant::now());
+        let picture = render(&self.title, progress, self.columns);
         self.draw(&picture);
     }
 
-    fn count_ends(&mut self) {
-        let _ = write!(self.out, "{}", self.erasing());
+    fn measurement_ends(&mut self) {
+        let _ = write!(self.out, "{}", self.erase_sequence());
         let _ = self.out.flush();
         self.lines = 0;
-        self.drawn = None;
+        self.drawn_at = None;
     }
 }
 
-fn picture(title: &str, progress: &Progress<'_>, columns: usize) -> String {
+fn render(title: &str, progress: &LoadProgress<'_>, columns: usize) -> String {
     let (points, tally) = (progress.points, progress.tally);
     let width = columns - 34;
     let mut text = format!("{title}\n");
@@ -70,23 +76,31 @@ fn picture(title: &str, progress: &Progress<'_>, columns: usize) -> String {
         _ if progress.elapsed_s < 0.0 => format!("  warming up, {:.0} s\n", -progress.elapsed_s),
         Some(planned_s) => {
             let share = (progress.elapsed_s / planned_s).clamp(0.0, 1.0);
-            let left = time((planned_s - progress.elapsed_s).max(0.0).ceil() * 1e9);
-            format!("  {} {:3.0} %  {left} left\n", bar(share, width), share * 100.0)
+            let left = format_time((planned_s - progress.elapsed_s).max(0.0).ceil() * 1e9);
+            format!("  {} {:3.0} %  {left} left\n", draw_bar(share, width), share * 100.0)
         }
-        None => format!("  {} so far\n", time(progress.elapsed_s.max(0.0) * 1e9)),
+        None => format!("  {} so far\n", format_time(progress.elapsed_s.max(0.0) * 1e9)),
     };
-    let rates: Vec<f64> = points.iter().map(Point::rate).collect();
-    let last = recent(points);
-    text +=
-        &format!("  {:<10}{:<width$}  {} requests/s\n", "rate", spark(&rates, width), digits(last.rate()));
-    for (name, of) in [("p50", (|p| p.p50_ns) as fn(&Point) -> u64), ("p99", |p| p.p99_ns)] {
+    let rates: Vec<f64> = points.iter().map(TimePoint::rate).collect();
+    let last = last_second(points);
+    text += &format!(
+        "  {:<10}{:<width$}  {} requests/s\n",
+        "rate",
+        sparkline(&rates, width),
+        format_digits(last.rate())
+    );
+    for (name, of) in [("p50", (|p| p.p50_ns) as fn(&TimePoint) -> u64), ("p99", |p| p.p99_ns)] {
         let values: Vec<f64> = points.iter().map(|point| of(point) as f64).collect();
-        text += &format!("  {name:<10}{:<width$}  {}\n", spark(&values, width), time(of(&last) as f64));
+        text += &format!(
+            "  {name:<10}{:<width$}  {}\n",
+            sparkline(&values, width),
+            format_time(of(&last) as f64)
+        );
     }
     let statuses: Vec<String> = tally
         .statuses()
         .iter()
-        .map(|(code, count)| format!("{code} {}×", thousands(*count as f64)))
+        .map(|(code, count)| format!("{code} {}×", format_thousands(*count as f64)))
         .collect();
     let errors: Vec<String> =
         tally.errors.iter().map(|(kind, count, _)| format!("{} {count}×", kind.name())).collect();
@@ -96,11 +110,11 @@ fn picture(title: &str, progress: &Progress<'_>, columns: usize) -> String {
 }
 
 /// Merges the points of about the last second.
-fn recent(points: &[Point]) -> Point {
-    let Some(last) = points.last() else { return Point::default() };
-    let part: Vec<&Point> =
+fn last_second(points: &[TimePoint]) -> TimePoint {
+    let Some(last) = points.last() else { return TimePoint::default() };
+    let part: Vec<&TimePoint> =
         points.iter().rev().take_while(|point| last.to_s - point.from_s <= 1.05).collect();
-    Point {
+    TimePoint {
         from_s: part.last().map_or(last.from_s, |first| first.from_s),
         responses: part.iter().map(|point| point.responses).sum(),
         ..last.clone()
@@ -108,7 +122,7 @@ fn recent(points: &[Point]) -> Point {
 }
 
 /// Draws a sparkline from zero to the greatest value; neighbours are merged if there are too many.
-fn spark(values: &[f64], width: usize) -> String {
+fn sparkline(values: &[f64], width: usize) -> String {
     let each = values.len().div_ceil(width.max(1)).max(1);
     let means: Vec<f64> =
         values.chunks(each).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect();
@@ -117,12 +131,12 @@ fn spark(values: &[f64], width: usize) -> String {
     means.iter().map(bar).collect()
 }
 
-fn bar(share: f64, width: usize) -> String {
+fn draw_bar(share: f64, width: usize) -> String {
     let full = (share * width as f64).round() as usize;
     format!("{}{}", "━".repeat(full), "─".repeat(width - full.min(width)))
 }
 
-fn cut(line: &str, columns: usize) -> String {
+fn truncate(line: &str, columns: usize) -> String {
     match line.chars().count() > columns {
         true => line.chars().take(columns - 1).chain(['…']).collect(),
         false => line.to_string(),
@@ -132,28 +146,28 @@ fn cut(line: &str, columns: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tally::Tally;
+    use crate::tally::LoadTally;
 
-    fn points() -> Vec<Point> {
+    fn points() -> Vec<TimePoint> {
         (0..30u32)
-            .map(|at| Point {
+            .map(|at| TimePoint {
                 from_s: f64::from(at) / 10.0,
                 to_s: f64::from(at + 1) / 10.0,
                 responses: u64::from(at) * 10,
                 p50_ns: 1_000_000,
                 p99_ns: 2_500_000,
-                ..Point::default()
+                ..TimePoint::default()
             })
             .collect()
     }
 
     #[test]
     fn the_picture_shows_progress_rate_and_latency() {
-        let mut tally = Tally::default();
+        let mut tally = LoadTally::default();
         tally.count_status(200);
         let points = points();
-        let progress = Progress { elapsed_s: 3.0, planned_s: Some(12.0), points: &points, tally: &tally };
-        let picture = picture("http://h/", &progress, 80);
+        let progress = LoadProgress { elapsed_s: 3.0, planned_s: Some(12.0), points: &points, tally: &tally };
+        let picture = render("http://h/", &progress, 80);
         for part in [
             "http://h/",
             " 25 %  9.00 s left",
@@ -173,12 +187,12 @@ mod tests {
     #[test]
     fn it_redraws_in_place_and_leaves_nothing_behind() {
         let mut out = Vec::new();
-        let mut live = Live::new(&mut out, "t", 80);
-        let tally = Tally::default();
-        let progress = Progress { elapsed_s: -1.0, planned_s: None, points: &[], tally: &tally };
+        let mut live = ProgressDisplay::new(&mut out, "t", 80);
+        let tally = LoadTally::default();
+        let progress = LoadProgress { elapsed_s: -1.0, planned_s: None, points: &[], tally: &tally };
         live.progress(&progress);
         live.progress(&progress);
-        live.count_ends();
+        live.measurement_ends();
         let text = String::from_utf8(out).unwrap();
         assert_eq!(text.matches("warming up").count(), 1, "not more often than the eye follows");
         assert!(text.ends_with("\x1b[6A\x1b[J"), "{text:?}");
@@ -186,8 +200,8 @@ mod tests {
 
     #[test]
     fn many_values_share_bars() {
-        assert_eq!(spark(&[0.0, 1.0], 10), "▁█");
-        assert_eq!(spark(&[1.0; 100], 10).chars().count(), 10);
-        assert_eq!(spark(&[], 10), "");
+        assert_eq!(sparkline(&[0.0, 1.0], 10), "▁█");
+        assert_eq!(sparkline(&[1.0; 100], 10).chars().count(), 10);
+        assert_eq!(sparkline(&[], 10), "");
     }
 }

@@ -12,21 +12,21 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::dial;
 use crate::moment::{now_ns, process_cpu_ns};
-use crate::plan::Plan;
-use crate::tally::Tally;
-use crate::thread::{self, Schedule, ThreadPart, ThreadReport};
-use crate::world::{Facts, RunState};
+use crate::plan::LoadPlan;
+use crate::tally::LoadTally;
+use crate::thread::{self, RunSchedule, ThreadReport, ThreadShare};
+use crate::world::{RunState, ServerFacts};
 
 /// Delay in nanoseconds between the start of the threads and the load, so that all threads begin together.
-const LEAD_NS: u64 = 2_000_000;
+const START_DELAY_NS: u64 = 2_000_000;
 /// File descriptors that a run needs in addition to its connections.
-const DESCRIPTORS_BESIDE: u64 = 256;
+const EXTRA_DESCRIPTORS: u64 = 256;
 /// Maximum wait for reports before the observer is called again.
-const LISTEN: Duration = Duration::from_millis(50);
+const REPORT_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Figures of a time slice of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Point {
+pub struct TimePoint {
     /// Begin in seconds since the end of the warm-up; negative during the warm-up.
     pub from_s: f64,
     /// End, relative to the same time.
@@ -45,7 +45,7 @@ pub struct Point {
     pub max_ns: u64,
 }
 
-impl Point {
+impl TimePoint {
     /// Returns responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -54,44 +54,44 @@ impl Point {
 }
 
 /// State of a run, sent to an observer a few times per second and at each point.
-pub struct Progress<'a> {
+pub struct LoadProgress<'a> {
     /// Seconds since the measured part began; negative during the warm-up.
     pub elapsed_s: f64,
     /// Planned duration in seconds, if there is one.
     pub planned_s: Option<f64>,
     /// The points so far, without the warm-up.
-    pub points: &'a [Point],
+    pub points: &'a [TimePoint],
     /// Sums so far, without the warm-up.
-    pub tally: &'a Tally,
+    pub tally: &'a LoadTally,
 }
 
 /// Receives the progress of a run. All calls come from the thread that runs it.
-pub trait Observer {
+pub trait LoadObserver {
     /// Called when the measured part begins.
-    fn count_begins(&mut self) {}
+    fn measurement_begins(&mut self) {}
     /// Called a few times a second while the load runs.
-    fn progress(&mut self, _: &Progress<'_>) {}
+    fn progress(&mut self, _: &LoadProgress<'_>) {}
     /// Called when the load has ended.
-    fn count_ends(&mut self) {}
+    fn measurement_ends(&mut self) {}
 }
 
 /// Ignores all calls.
-impl Observer for () {}
+impl LoadObserver for () {}
 
 /// Results of a run on the client's side.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub struct LoadResult {
     /// Duration of the measured part in seconds.
     pub seconds: f64,
     /// Counters of the measured part.
-    pub tally: Tally,
+    pub tally: LoadTally,
     /// Responses within [`Measured::seconds`]: all of them in a closed loop; the last ones of an open loop
     /// arrive later.
     pub responses_in_time: u64,
     /// Figures over time.
-    pub points: Vec<Point>,
+    pub points: Vec<TimePoint>,
     /// Facts about the server, from its responses.
-    pub facts: Facts,
+    pub facts: ServerFacts,
     /// CPU time of the generator during the measured part, in seconds.
     pub generator_cpu_s: f64,
     /// Share of its time that the busiest engine thread spent working, 0 to 1.
@@ -100,7 +100,7 @@ pub struct Measured {
     pub interrupted: bool,
 }
 
-impl Measured {
+impl LoadResult {
     /// Returns responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -112,31 +112,35 @@ impl Measured {
 ///
 /// # Errors
 /// Fails for an inconsistent plan, an unreachable server, or a thread that cannot be started.
-pub fn run(plan: &Plan, stop: &AtomicBool, observer: &mut dyn Observer) -> Result<Measured, String> {
+pub fn run_load(
+    plan: &LoadPlan,
+    stop: &AtomicBool,
+    observer: &mut dyn LoadObserver,
+) -> Result<LoadResult, String> {
     plan.check()?;
-    let _raised = DescriptorLimit::raise(plan.connections as u64 + DESCRIPTORS_BESIDE);
-    dial::probe(plan)?;
-    let plan = Arc::new(Plan { threads: plan.threads(), ..plan.clone() });
+    let _raised = DescriptorLimit::raise(plan.connections as u64 + EXTRA_DESCRIPTORS);
+    dial::probe_origins(plan)?;
+    let plan = Arc::new(LoadPlan { threads: plan.threads(), ..plan.clone() });
     let shared = Arc::new(RunState {
         expected: plan.requests.iter().map(|_| OnceLock::new()).collect(),
         ..RunState::default()
     });
-    let schedule = schedule(&plan);
+    let schedule = build_schedule(&plan);
     let (sender, receiver) = channel();
     let mut threads = Vec::new();
     for number in 0..plan.threads {
-        let part = ThreadPart { number, plan: plan.clone(), shared: shared.clone(), schedule };
+        let part = ThreadShare { number, plan: plan.clone(), run_state: shared.clone(), schedule };
         let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("load-{number}"));
-        let started = thread.spawn(move || thread::run(part, &sender));
+        let started = thread.spawn(move || thread::run_thread(part, &sender));
         threads.push(started.map_err(|error| format!("cannot start a thread: {error}"))?);
     }
     drop(sender);
-    let mut gathered = Gathering::new(&plan, schedule);
-    let outcome = gathered.listen(&receiver, &shared, stop, observer);
+    let mut gathered = ReportCollector::new(&plan, schedule);
+    let outcome = gathered.collect(&receiver, &shared, stop, observer);
     // All threads have ended or failed and send no more reports.
     shared.stop.store(true, Ordering::Relaxed);
-    shared.counted.store(true, Ordering::Relaxed);
+    shared.is_usage_read.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().map_err(|_| "a load thread panicked".to_string())?;
     }
@@ -168,8 +172,8 @@ impl Drop for DescriptorLimit {
     }
 }
 
-fn schedule(plan: &Plan) -> Schedule {
-    let begin_ns = now_ns() + LEAD_NS;
+fn build_schedule(plan: &LoadPlan) -> RunSchedule {
+    let begin_ns = now_ns() + START_DELAY_NS;
     let count_ns = begin_ns + plan.warm_up.as_nanos() as u64;
     let end_ns = plan.duration.map_or(u64::MAX, |duration| count_ns + duration.as_nanos() as u64);
     // About a hundred points, at most ten per second and at least one per second.
@@ -177,113 +181,114 @@ fn schedule(plan: &Plan) -> Schedule {
         Some(duration) => (duration.as_nanos() as u64 / 100).clamp(100_000_000, 1_000_000_000),
         None => 250_000_000,
     };
-    Schedule { begin_ns, count_ns, end_ns, slice_ns }
+    RunSchedule { begin_ns, measure_from_ns: count_ns, end_ns, slice_ns }
 }
 
 /// Merges the reports of the threads.
-struct Gathering {
-    schedule: Schedule,
+struct ReportCollector {
+    schedule: RunSchedule,
     threads: usize,
     planned_s: Option<f64>,
-    measured: Measured,
+    measured: LoadResult,
     /// Slices that not every thread has reported yet: by number, the count of reports and the sum so far.
-    open: BTreeMap<u64, (usize, Slice)>,
+    open_slices: BTreeMap<u64, (usize, ReportedSlice)>,
     /// Number of the last slice of each thread that sends no more requests; `None` if it reported no slice.
-    over: Vec<Option<u64>>,
+    last_slices: Vec<Option<u64>>,
     ended: usize,
     /// CPU time of this process when the measured part began, and whether it has begun.
     cpu_ns: u64,
-    counting: bool,
+    is_measuring: bool,
     last_ns: u64,
 }
 
-struct Slice {
+struct ReportedSlice {
     from_ns: u64,
     to_ns: u64,
-    tally: Box<Tally>,
+    tally: Box<LoadTally>,
 }
 
-impl Gathering {
-    fn new(plan: &Plan, schedule: Schedule) -> Gathering {
-        Gathering {
+impl ReportCollector {
+    fn new(plan: &LoadPlan, schedule: RunSchedule) -> ReportCollector {
+        ReportCollector {
             schedule,
             threads: plan.threads,
             planned_s: plan.duration.map(|duration| duration.as_secs_f64()),
-            measured: Measured::default(),
-            open: BTreeMap::new(),
-            over: Vec::new(),
+            measured: LoadResult::default(),
+            open_slices: BTreeMap::new(),
+            last_slices: Vec::new(),
             ended: 0,
             cpu_ns: 0,
-            counting: false,
+            is_measuring: false,
             last_ns: 0,
         }
     }
 
-    fn listen(
+    fn collect(
         &mut self,
         reports: &Receiver<ThreadReport>,
         shared: &RunState,
         stop: &AtomicBool,
-        observer: &mut dyn Observer,
+        observer: &mut dyn LoadObserver,
     ) -> Result<(), String> {
         let mut counted_out = false;
         while self.ended < self.threads {
             let now_ns = now_ns();
-            if !self.counting && now_ns >= self.schedule.count_ns {
-                self.counting = true;
+            if !self.is_measuring && now_ns >= self.schedule.measure_from_ns {
+                self.is_measuring = true;
                 self.cpu_ns = process_cpu_ns();
-                observer.count_begins();
+                observer.measurement_begins();
             }
             if stop.load(Ordering::Relaxed) {
                 self.measured.interrupted = true;
                 shared.stop.store(true, Ordering::Relaxed);
             }
-            if !counted_out && (now_ns >= self.schedule.end_ns || self.over.len() == self.threads) {
+            if !counted_out && (now_ns >= self.schedule.end_ns || self.last_slices.len() == self.threads) {
                 counted_out = true;
-                self.count_ends(observer);
-                shared.counted.store(true, Ordering::Relaxed);
+                self.end_measurement(observer);
+                shared.is_usage_read.store(true, Ordering::Relaxed);
             }
-            let until_ns = if self.counting { self.schedule.end_ns } else { self.schedule.count_ns };
+            let until_ns =
+                if self.is_measuring { self.schedule.end_ns } else { self.schedule.measure_from_ns };
             let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns))
-                .clamp(Duration::from_micros(100), LISTEN);
+                .clamp(Duration::from_micros(100), REPORT_WAIT_MAX);
             match reports.recv_timeout(wait) {
-                Ok(report) => self.take(report)?,
+                Ok(report) => self.take_report(report)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err("a load thread ended early".into()),
             }
-            observer.progress(&Progress {
-                elapsed_s: (now_ns as f64 - self.schedule.count_ns as f64) / 1e9,
+            observer.progress(&LoadProgress {
+                elapsed_s: (now_ns as f64 - self.schedule.measure_from_ns as f64) / 1e9,
                 planned_s: self.planned_s,
                 points: &self.measured.points,
                 tally: &self.measured.tally,
             });
         }
-        self.close();
+        self.finish_open_slices();
         Ok(())
     }
 
-    fn count_ends(&mut self, observer: &mut dyn Observer) {
-        observer.count_ends();
-        if self.counting {
+    fn end_measurement(&mut self, observer: &mut dyn LoadObserver) {
+        observer.measurement_ends();
+        if self.is_measuring {
             self.measured.generator_cpu_s = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
         }
     }
 
-    fn take(&mut self, report: ThreadReport) -> Result<(), String> {
+    fn take_report(&mut self, report: ThreadReport) -> Result<(), String> {
         match report {
-            ThreadReport::Broken(error) => return Err(error),
+            ThreadReport::Failed(error) => return Err(error),
             ThreadReport::Slice { warm_up: true, tally, .. } => {
                 // Connections made during the warm-up are used in the measured part.
                 self.measured.tally.add_connections(&tally);
             }
             ThreadReport::Slice { from_ns, to_ns, tally, .. } => self.take_slice(from_ns, to_ns, tally),
-            ThreadReport::Over { from_ns } => {
-                self.over.push((from_ns > 0).then(|| self.number(from_ns)));
-                let whole = |(&number, (reported, _)): (&u64, &(usize, Slice))| {
-                    (*reported >= self.needed(number)).then_some(number)
+            ThreadReport::NoMoreRequests { from_ns } => {
+                self.last_slices.push((from_ns > 0).then(|| self.number(from_ns)));
+                let whole = |(&number, (reported, _)): (&u64, &(usize, ReportedSlice))| {
+                    (*reported >= self.threads_reporting(number)).then_some(number)
                 };
-                let whole: Vec<u64> = self.open.iter().filter_map(whole).collect();
-                whole.into_iter().for_each(|number| self.finish(number));
+                let whole: Vec<u64> = self.open_slices.iter().filter_map(whole).collect();
+                whole.into_iter().for_each(|number| self.finish_slice(number));
             }
             ThreadReport::End { rest, cpu_ns, wall_ns, last_ns } => {
                 self.ended += 1;
@@ -298,18 +303,19 @@ impl Gathering {
 
     /// Returns the number of a slice. Slices begin slightly late, so the nearest number is used.
     fn number(&self, from_ns: u64) -> u64 {
-        (from_ns.saturating_sub(self.schedule.count_ns) + self.schedule.slice_ns / 2) / self.schedule.slice_ns
+        (from_ns.saturating_sub(self.schedule.measure_from_ns) + self.schedule.slice_ns / 2)
+            / self.schedule.slice_ns
     }
 
     /// Returns the number of threads that report a slice: those that had not ended before it.
-    fn needed(&self, number: u64) -> usize {
-        self.threads - self.over.iter().filter(|last| last.is_none_or(|last| last < number)).count()
+    fn threads_reporting(&self, number: u64) -> usize {
+        self.threads - self.last_slices.iter().filter(|last| last.is_none_or(|last| last < number)).count()
     }
 
-    fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: Box<Tally>) {
+    fn take_slice(&mut self, from_ns: u64, to_ns: u64, tally: Box<LoadTally>) {
         let number = self.number(from_ns);
-        let reported = match self.open.entry(number) {
-            Entry::Vacant(vacant) => vacant.insert((1, Slice { from_ns, to_ns, tally })).0,
+        let reported = match self.open_slices.entry(number) {
+            Entry::Vacant(vacant) => vacant.insert((1, ReportedSlice { from_ns, to_ns, tally })).0,
             Entry::Occupied(occupied) => {
                 let (reported, slice) = occupied.into_mut();
                 slice.from_ns = slice.from_ns.min(from_ns);
@@ -319,21 +325,21 @@ impl Gathering {
                 *reported
             }
         };
-        if reported >= self.needed(number) {
-            self.finish(number);
+        if reported >= self.threads_reporting(number) {
+            self.finish_slice(number);
         }
     }
 
-    fn finish(&mut self, number: u64) {
-        let Some((_, slice)) = self.open.remove(&number) else { return };
-        let since = |ns: u64| (ns as f64 - self.schedule.count_ns as f64) / 1e9;
+    fn finish_slice(&mut self, number: u64) {
+        let Some((_, slice)) = self.open_slices.remove(&number) else { return };
+        let since = |ns: u64| (ns as f64 - self.schedule.measure_from_ns as f64) / 1e9;
         let tally = &slice.tally;
-        self.measured.points.push(Point {
+        self.measured.points.push(TimePoint {
             from_s: since(slice.from_ns),
             to_s: since(slice.to_ns),
             responses: tally.responses,
             bytes_in: tally.bytes_in,
-            errors: tally.errors.total() + tally.refusals(),
+            errors: tally.errors.total() + tally.error_statuses(),
             p50_ns: tally.latency.percentile(50.0),
             p99_ns: tally.latency.percentile(99.0),
             max_ns: tally.latency.max(),
@@ -345,13 +351,13 @@ impl Gathering {
 
     /// Finishes slices that not all threads reported, and sets the duration of a run that ended by its number
     /// of requests.
-    fn close(&mut self) {
-        while let Some((&number, _)) = self.open.first_key_value() {
-            self.finish(number);
+    fn finish_open_slices(&mut self) {
+        while let Some((&number, _)) = self.open_slices.first_key_value() {
+            self.finish_slice(number);
         }
         self.measured.points.sort_by(|a, b| a.from_s.total_cmp(&b.from_s));
-        if self.schedule.end_ns == u64::MAX && self.last_ns > self.schedule.count_ns {
-            self.measured.seconds = (self.last_ns - self.schedule.count_ns) as f64 / 1e9;
+        if self.schedule.end_ns == u64::MAX && self.last_ns > self.schedule.measure_from_ns {
+            self.measured.seconds = (self.last_ns - self.schedule.measure_from_ns) as f64 / 1e9;
         }
     }
 }
@@ -359,29 +365,32 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Reach;
-    use crate::request::{Ask, RequestManner};
+    use crate::plan::ConnectOptions;
+    use crate::request::{BenchRequest, RequestSettings};
     use crate::url::Url;
 
     #[test]
     fn nothing_is_kept_for_a_thread_that_has_ended() {
-        let ask = Ask::get(Url::parse("http://127.0.0.1:1/").unwrap());
-        let plan = Plan::new(&[ask], &RequestManner::default(), &Reach::default()).unwrap();
-        let plan = Plan { threads: 2, duration: None, requests_max: Some(9), ..plan };
-        let schedule = Schedule { begin_ns: 1_000, count_ns: 1_000, end_ns: u64::MAX, slice_ns: 100 };
-        let mut gathered = Gathering::new(&plan, schedule);
+        let ask = BenchRequest::get(Url::parse("http://127.0.0.1:1/").unwrap());
+        let plan = LoadPlan::new(&[ask], &RequestSettings::default(), &ConnectOptions::default()).unwrap();
+        let plan = LoadPlan { threads: 2, duration: None, requests_max: Some(9), ..plan };
+        let schedule =
+            RunSchedule { begin_ns: 1_000, measure_from_ns: 1_000, end_ns: u64::MAX, slice_ns: 100 };
+        let mut gathered = ReportCollector::new(&plan, schedule);
         let slice = |number: u64| {
-            let mut tally = Box::<Tally>::default();
+            let mut tally = Box::<LoadTally>::default();
             tally.responses = 1;
             let from_ns = 1_000 + number * 100;
             ThreadReport::Slice { warm_up: false, from_ns, to_ns: from_ns + 100, tally }
         };
         // One thread ends in the second slice; the other one continues.
-        for report in [slice(0), slice(1), slice(0), ThreadReport::Over { from_ns: 1_100 }, slice(1)] {
-            gathered.take(report).unwrap();
+        for report in
+            [slice(0), slice(1), slice(0), ThreadReport::NoMoreRequests { from_ns: 1_100 }, slice(1)]
+        {
+            gathered.take_report(report).unwrap();
         }
-        (2..100).for_each(|number| gathered.take(slice(number)).unwrap());
-        assert_eq!((gathered.open.len(), gathered.measured.points.len()), (0, 100));
+        (2..100).for_each(|number| gathered.take_report(slice(number)).unwrap());
+        assert_eq!((gathered.open_slices.len(), gathered.measured.points.len()), (0, 100));
         assert_eq!(gathered.measured.responses_in_time, 102);
         assert_eq!(gathered.measured.points.iter().map(|point| point.responses).max(), Some(2));
     }

@@ -5,18 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::Version;
 
-use crate::load::Measured;
-use crate::plan::{Arrivals, Pace, Plan};
+use crate::load::LoadResult;
+use crate::plan::{Arrivals, LoadPlan, Pace};
 use crate::quantity;
-use crate::server::{MachineState, Spent};
+use crate::server::{MachineState, ServerUsage};
 
 /// Description of a run, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Setup {
+pub struct RunSetup {
     /// First URL, and the number of further ones.
-    pub what: String,
+    pub url_summary: String,
     /// Load: connections, keep-alive, pace, duration.
-    pub how: String,
+    pub load_description: String,
     /// Host and port, for display.
     pub host: String,
     /// Request target of the first request.
@@ -29,23 +29,23 @@ pub struct Setup {
 
 /// Outcome of one run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct BenchOutcome {
     /// Description of the run.
-    pub setup: Setup,
+    pub setup: RunSetup,
     /// Results of the client.
-    pub measured: Measured,
+    pub measured: LoadResult,
     /// Resource usage of the server, if its processes could be observed.
-    pub server: Option<Spent>,
+    pub server: Option<ServerUsage>,
     /// State of the machine during the run.
-    pub around: MachineState,
+    pub machine: MachineState,
     /// End time in seconds since 1970.
     pub unix_s: u64,
 }
 
-impl Setup {
+impl RunSetup {
     /// Describes `plan`, whose first request is `first` (a URL or a substitute for it).
     #[must_use]
-    pub fn of(plan: &Plan, first: &str, version: Version) -> Setup {
+    pub fn from_plan(plan: &LoadPlan, first: &str, version: Version) -> RunSetup {
         let more = match plan.requests.len() {
             1 => String::new(),
             count => format!(" and {} more", count - 1),
@@ -55,9 +55,9 @@ impl Setup {
             Some(target) => target.to_string(),
             None => "/".to_string(),
         };
-        Setup {
-            what: format!("{first}{more}"),
-            how: how(plan, version),
+        RunSetup {
+            url_summary: format!("{first}{more}"),
+            load_description: describe_load(plan, version),
             host: plan.origins.first().map(|origin| origin.name.clone()).unwrap_or_default(),
             target,
             connections: plan.connections,
@@ -66,8 +66,8 @@ impl Setup {
     }
 }
 
-fn how(plan: &Plan, version: Version) -> String {
-    let mut parts = vec![format!("{} connections", quantity::thousands(plan.connections as f64))];
+fn describe_load(plan: &LoadPlan, version: Version) -> String {
+    let mut parts = vec![format!("{} connections", quantity::format_thousands(plan.connections as f64))];
     match version {
         Version::Http10 => parts.push("HTTP/1.0".into()),
         Version::Http11 => {}
@@ -79,37 +79,37 @@ fn how(plan: &Plan, version: Version) -> String {
     }
     parts.push(match plan.pace {
         Pace::Closed { think } if think.is_zero() => "closed loop".into(),
-        Pace::Closed { think } => format!("closed loop, {} of thinking", seconds(think.as_secs_f64())),
+        Pace::Closed { think } => format!("closed loop, {} of thinking", format_seconds(think.as_secs_f64())),
         Pace::Open { rate, arrivals } => {
             let arrivals = if arrivals == Arrivals::Poisson { "Poisson" } else { "constant" };
-            format!("open loop, {} requests/s ({arrivals})", quantity::digits(rate))
+            format!("open loop, {} requests/s ({arrivals})", quantity::format_digits(rate))
         }
     });
     match (plan.duration, plan.requests_max) {
         (Some(length), Some(max)) => {
             parts.push(format!(
                 "{} or {} requests",
-                seconds(length.as_secs_f64()),
-                quantity::thousands(max as f64)
+                format_seconds(length.as_secs_f64()),
+                quantity::format_thousands(max as f64)
             ));
         }
-        (Some(length), None) => parts.push(seconds(length.as_secs_f64())),
-        (None, Some(max)) => parts.push(format!("{} requests", quantity::thousands(max as f64))),
+        (Some(length), None) => parts.push(format_seconds(length.as_secs_f64())),
+        (None, Some(max)) => parts.push(format!("{} requests", quantity::format_thousands(max as f64))),
         (None, None) => {}
     }
     if !plan.warm_up.is_zero() {
-        parts.push(format!("after {} of warm-up", seconds(plan.warm_up.as_secs_f64())));
+        parts.push(format!("after {} of warm-up", format_seconds(plan.warm_up.as_secs_f64())));
     }
     if !plan.ramp.is_zero() {
-        parts.push(format!("opened over {}", seconds(plan.ramp.as_secs_f64())));
+        parts.push(format!("opened over {}", format_seconds(plan.ramp.as_secs_f64())));
     }
     let threads = if plan.threads() == 1 { "thread" } else { "threads" };
     parts.push(format!("{} {threads}", plan.threads()));
     parts.join(", ")
 }
 
-fn seconds(s: f64) -> String {
-    quantity::time(s * 1e9)
+fn format_seconds(s: f64) -> String {
+    quantity::format_time(s * 1e9)
 }
 
 /// Returns the current time in seconds since 1970.
@@ -118,7 +118,7 @@ pub fn unix_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-impl Outcome {
+impl BenchOutcome {
     /// Returns the server's CPU time per request in microseconds.
     #[must_use]
     pub fn cpu_us(&self) -> Option<f64> {
@@ -137,6 +137,6 @@ impl Outcome {
     /// Returns the number of requests that failed plus responses with status 400 and above.
     #[must_use]
     pub fn errors(&self) -> u64 {
-        self.measured.tally.errors.total() + self.measured.tally.refusals()
+        self.measured.tally.errors.total() + self.measured.tally.error_statuses()
     }
 }

@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use http::Version;
-use net::{Dial, TlsClient, TlsClientOptions};
+use net::{ConnectAddress, TlsClient, TlsClientOptions};
 
-use crate::request::{self, Ask, RequestManner, WireRequest};
+use crate::request::{self, BenchRequest, RequestSettings, WireRequest};
 
 /// All options of a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LoadPlan {
     /// Serialized requests; at least one.
     pub requests: Vec<WireRequest>,
     /// Servers; at least one.
     pub origins: Vec<LoadTarget>,
     /// Order of requests: indexes into [`Plan::requests`], each as often as its weight; repeated from the
     /// start at the end.
-    pub walk: Vec<u32>,
+    pub request_order: Vec<u32>,
     /// Whether requests are picked from the walk at random instead of in order.
-    pub at_random: bool,
+    pub is_random: bool,
     /// Seed of the request order and of Poisson arrivals.
     pub seed: u64,
     /// Concurrent connections; at least one for each origin.
@@ -55,7 +55,7 @@ pub struct Plan {
 #[derive(Clone, Debug)]
 pub struct LoadTarget {
     /// Address to connect to.
-    pub dial: Dial,
+    pub address: ConnectAddress,
     /// TLS settings, if the scheme is `https`.
     pub tls: Option<TlsClient>,
     /// Host and port, for display.
@@ -90,7 +90,7 @@ pub enum Arrivals {
 
 /// Connection options that are not part of a URL.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct ConnectOptions {
     /// Path of a Unix socket to connect to instead of the URL's host and port.
     pub unix: Option<PathBuf>,
     /// Whether any certificate is accepted.
@@ -108,15 +108,19 @@ pub struct Reach {
 }
 
 /// Maximum length of [`Plan::walk`]; weights are reduced if it would be longer.
-const WALK_MAX: u64 = 100_000;
+const REQUEST_ORDER_MAX: u64 = 100_000;
 
-impl Plan {
+impl LoadPlan {
     /// Creates a plan for these requests with all other settings at their defaults: 50 connections, one
     /// thread, keep-alive, closed loop, 10 s after 1 s of warm-up, timeouts of 10 s.
     ///
     /// # Errors
     /// Fails for a request that cannot be rendered or a host that cannot be resolved.
-    pub fn new(asks: &[Ask], manner: &RequestManner, reach: &Reach) -> Result<Plan, String> {
+    pub fn new(
+        asks: &[BenchRequest],
+        settings: &RequestSettings,
+        connect_options: &ConnectOptions,
+    ) -> Result<LoadPlan, String> {
         let mut origins: Vec<LoadTarget> = Vec::new();
         let mut keys: Vec<(bool, String, u16)> = Vec::new();
         let mut requests = Vec::new();
@@ -125,25 +129,25 @@ impl Plan {
             let number = match keys.iter().position(|other| *other == key) {
                 Some(number) => number,
                 None => {
-                    origins.push(origin(ask, reach, manner.version)?);
+                    origins.push(resolve_origin(ask, connect_options, settings.version)?);
                     keys.push(key);
                     keys.len() - 1
                 }
             };
-            requests.push(request::render(ask, manner, number)?);
+            requests.push(request::render(ask, settings, number)?);
         }
         if requests.is_empty() {
             return Err("there is nothing to ask: name a URL".into());
         }
-        Ok(Plan {
+        Ok(LoadPlan {
             requests,
             origins,
-            walk: walk(asks),
-            at_random: false,
+            request_order: build_request_order(asks),
+            is_random: false,
             seed: 1,
             connections: 50,
             threads: 1,
-            keep_alive: manner.keep_alive,
+            keep_alive: settings.keep_alive,
             pipeline: 1,
             pace: Pace::Closed { think: Duration::ZERO },
             duration: Some(Duration::from_secs(10)),
@@ -162,18 +166,20 @@ impl Plan {
     /// Describes the first inconsistency.
     pub fn check(&self) -> Result<(), String> {
         let fault = match self {
-            Plan { connections, origins, .. } if *connections < origins.len() => {
+            LoadPlan { connections, origins, .. } if *connections < origins.len() => {
                 format!("{} origins need at least as many connections (-c)", origins.len())
             }
-            Plan { duration: None, requests_max: None, .. } => "there is no end: give -d or -n".into(),
-            Plan { duration: Some(duration), .. } if duration.is_zero() => "-d must be above zero".into(),
-            Plan { requests_max: Some(0), .. } => "-n must be above zero".into(),
-            Plan { pipeline: 0, .. } => "the pipeline's depth is at least 1".into(),
-            Plan { pipeline: 2.., keep_alive: false, .. } => {
+            LoadPlan { duration: None, requests_max: None, .. } => "there is no end: give -d or -n".into(),
+            LoadPlan { duration: Some(duration), .. } if duration.is_zero() => "-d must be above zero".into(),
+            LoadPlan { requests_max: Some(0), .. } => "-n must be above zero".into(),
+            LoadPlan { pipeline: 0, .. } => "the pipeline's depth is at least 1".into(),
+            LoadPlan { pipeline: 2.., keep_alive: false, .. } => {
                 "several requests at once on a connection need keep-alive".into()
             }
-            Plan { pace: Pace::Open { rate, .. }, .. } if *rate <= 0.0 => "--rate must be above zero".into(),
-            Plan { pace: Pace::Open { .. }, origins, .. } if origins.len() > 1 => {
+            LoadPlan { pace: Pace::Open { rate, .. }, .. } if *rate <= 0.0 => {
+                "--rate must be above zero".into()
+            }
+            LoadPlan { pace: Pace::Open { .. }, origins, .. } if origins.len() > 1 => {
                 "an open loop (--rate) loads one host: the list has several".into()
             }
             _ => return Ok(()),
@@ -201,20 +207,21 @@ impl Plan {
     }
 
     /// Returns the part of the walk that goes to one origin.
-    pub(crate) fn walk_to(&self, origin: usize) -> Vec<u32> {
-        self.walk.iter().copied().filter(|&at| self.requests[at as usize].origin == origin).collect()
+    pub(crate) fn request_order_to(&self, origin: usize) -> Vec<u32> {
+        self.request_order.iter().copied().filter(|&at| self.requests[at as usize].origin == origin).collect()
     }
 
     /// Returns the number of connections for each origin, proportional to its share of the requests; at least
     /// one.
-    pub(crate) fn connections_to(&self) -> Vec<usize> {
-        let shares: Vec<usize> = (0..self.origins.len()).map(|origin| self.walk_to(origin).len()).collect();
+    pub(crate) fn connections_by_origin(&self) -> Vec<usize> {
+        let shares: Vec<usize> =
+            (0..self.origins.len()).map(|origin| self.request_order_to(origin).len()).collect();
         let mut counts: Vec<usize> =
-            shares.iter().map(|share| (self.connections * share / self.walk.len()).max(1)).collect();
+            shares.iter().map(|share| (self.connections * share / self.request_order.len()).max(1)).collect();
         // Correct rounding errors: add to the origins with the most requests per connection, or remove from
         // those with the most connections.
         while counts.iter().sum::<usize>() < self.connections {
-            let most = most(&counts, &shares);
+            let most = most_loaded_origin(&counts, &shares);
             counts[most] += 1;
         }
         while counts.iter().sum::<usize>() > self.connections {
@@ -226,54 +233,58 @@ impl Plan {
 }
 
 /// Returns the origin with the most requests per connection.
-fn most(counts: &[usize], shares: &[usize]) -> usize {
+fn most_loaded_origin(counts: &[usize], shares: &[usize]) -> usize {
     let load = |at: usize| shares[at] as f64 / counts[at] as f64;
     (0..counts.len()).max_by(|&a, &b| load(a).total_cmp(&load(b))).expect("at least one origin")
 }
 
-fn walk(asks: &[Ask]) -> Vec<u32> {
-    let total: u64 = asks.iter().map(|ask| u64::from(ask.weight)).sum();
-    let reduce = total.div_ceil(WALK_MAX).max(1);
+fn build_request_order(requests: &[BenchRequest]) -> Vec<u32> {
+    let total: u64 = requests.iter().map(|ask| u64::from(ask.weight)).sum();
+    let reduce = total.div_ceil(REQUEST_ORDER_MAX).max(1);
     let mut walk = Vec::new();
-    for (at, ask) in asks.iter().enumerate() {
+    for (at, ask) in requests.iter().enumerate() {
         let times = u64::from(ask.weight).div_ceil(reduce);
         walk.extend((0..times).map(|_| at as u32));
     }
-    if asks.iter().any(|ask| ask.weight > 1) {
+    if requests.iter().any(|ask| ask.weight > 1) {
         // Shuffled with a fixed seed, so that requests with a large weight are not sent in a row.
         Rng::with_seed(0x006b_6f6d_6169_6e75).shuffle(&mut walk);
     }
     walk
 }
 
-fn origin(ask: &Ask, reach: &Reach, version: Version) -> Result<LoadTarget, String> {
-    let url = &ask.url;
-    let tls = if url.tls { Some(tls_client(&url.host, reach, version)?) } else { None };
+fn resolve_origin(
+    request: &BenchRequest,
+    connect_options: &ConnectOptions,
+    version: Version,
+) -> Result<LoadTarget, String> {
+    let url = &request.url;
+    let tls = if url.tls { Some(tls_client(&url.host, connect_options, version)?) } else { None };
     let name = url.authority();
-    if let Some(path) = &reach.unix {
+    if let Some(path) = &connect_options.unix {
         return Ok(LoadTarget {
-            dial: Dial::Unix(path.clone()),
+            address: ConnectAddress::Unix(path.clone()),
             tls,
             name: format!("unix:{}", path.display()),
         });
     }
-    Ok(LoadTarget { dial: Dial::Tcp(resolve(&url.host, url.port)?), tls, name })
+    Ok(LoadTarget { address: ConnectAddress::Tcp(resolve(&url.host, url.port)?), tls, name })
 }
 
-fn tls_client(host: &str, reach: &Reach, version: Version) -> Result<TlsClient, String> {
-    let ca = match &reach.ca {
+fn tls_client(host: &str, connect_options: &ConnectOptions, version: Version) -> Result<TlsClient, String> {
+    let ca = match &connect_options.ca {
         Some(path) => {
             Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
         }
         None => None,
     };
-    let groups: Vec<&str> = reach.tls_groups.iter().map(String::as_str).collect();
+    let groups: Vec<&str> = connect_options.tls_groups.iter().map(String::as_str).collect();
     TlsClient::new(&TlsClientOptions {
-        name: reach.server_name.as_deref().unwrap_or(host),
+        name: connect_options.server_name.as_deref().unwrap_or(host),
         roots_pem: ca.as_deref(),
-        insecure: reach.insecure,
-        no_resumption: reach.no_resumption,
-        version: reach.tls_version.as_deref(),
+        insecure: connect_options.insecure,
+        disables_resumption: connect_options.no_resumption,
+        version: connect_options.tls_version.as_deref(),
         groups: &groups,
         http2: version == Version::Http2,
         ..TlsClientOptions::default()
@@ -300,11 +311,17 @@ mod tests {
     use super::*;
     use crate::url::Url;
 
-    fn plan(urls: &[(&str, u32)]) -> Plan {
-        let asks: Vec<Ask> =
-            urls.iter().map(|&(url, weight)| Ask { weight, ..Ask::get(Url::parse(url).unwrap()) }).collect();
-        Plan::new(&asks, &RequestManner { keep_alive: true, ..RequestManner::default() }, &Reach::default())
-            .unwrap()
+    fn plan(urls: &[(&str, u32)]) -> LoadPlan {
+        let asks: Vec<BenchRequest> = urls
+            .iter()
+            .map(|&(url, weight)| BenchRequest { weight, ..BenchRequest::get(Url::parse(url).unwrap()) })
+            .collect();
+        LoadPlan::new(
+            &asks,
+            &RequestSettings { keep_alive: true, ..RequestSettings::default() },
+            &ConnectOptions::default(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -316,18 +333,18 @@ mod tests {
             ["127.0.0.1:81", "127.0.0.1:82"]
         );
         assert_eq!(plan.requests.iter().map(|r| r.origin).collect::<Vec<_>>(), [0, 1, 0]);
-        let mut walk = plan.walk.clone();
+        let mut walk = plan.request_order.clone();
         walk.sort_unstable();
         assert_eq!(walk, [0, 0, 0, 1, 2]);
-        assert_eq!(plan.walk_to(1), [1]);
+        assert_eq!(plan.request_order_to(1), [1]);
     }
 
     #[test]
     fn connections_follow_the_requests_and_none_is_lost() {
         for (connections, expected) in [(10, vec![8, 2]), (2, vec![1, 1]), (51, vec![40, 11])] {
             let plan =
-                Plan { connections, ..plan(&[("http://127.0.0.1:81/", 4), ("http://127.0.0.1:82/", 1)]) };
-            assert_eq!(plan.connections_to(), expected);
+                LoadPlan { connections, ..plan(&[("http://127.0.0.1:81/", 4), ("http://127.0.0.1:82/", 1)]) };
+            assert_eq!(plan.connections_by_origin(), expected);
         }
     }
 
@@ -338,13 +355,13 @@ mod tests {
         let two = plan(&[("http://127.0.0.1:81/", 1), ("http://127.0.0.1:82/", 1)]);
         let open = Pace::Open { rate: 0.0, arrivals: Arrivals::Constant };
         for (plan, what) in [
-            (Plan { connections: 1, ..two.clone() }, "-c"),
-            (Plan { duration: None, ..good.clone() }, "no end"),
-            (Plan { requests_max: Some(0), ..good.clone() }, "-n"),
-            (Plan { pipeline: 0, ..good.clone() }, "depth"),
-            (Plan { pipeline: 4, keep_alive: false, ..good.clone() }, "keep-alive"),
-            (Plan { pace: open, ..good.clone() }, "--rate"),
-            (Plan { pace: Pace::Open { rate: 9.0, arrivals: Arrivals::Poisson }, ..two }, "several"),
+            (LoadPlan { connections: 1, ..two.clone() }, "-c"),
+            (LoadPlan { duration: None, ..good.clone() }, "no end"),
+            (LoadPlan { requests_max: Some(0), ..good.clone() }, "-n"),
+            (LoadPlan { pipeline: 0, ..good.clone() }, "depth"),
+            (LoadPlan { pipeline: 4, keep_alive: false, ..good.clone() }, "keep-alive"),
+            (LoadPlan { pace: open, ..good.clone() }, "--rate"),
+            (LoadPlan { pace: Pace::Open { rate: 9.0, arrivals: Arrivals::Poisson }, ..two }, "several"),
         ] {
             assert!(plan.check().unwrap_err().contains(what), "{what}");
         }
@@ -352,8 +369,9 @@ mod tests {
 
     #[test]
     fn an_unknown_host_is_named() {
-        let ask = Ask::get(Url::parse("http://no-such-host.invalid/").unwrap());
-        let error = Plan::new(&[ask], &RequestManner::default(), &Reach::default()).unwrap_err();
+        let ask = BenchRequest::get(Url::parse("http://no-such-host.invalid/").unwrap());
+        let error =
+            LoadPlan::new(&[ask], &RequestSettings::default(), &ConnectOptions::default()).unwrap_err();
         assert!(error.contains("no-such-host.invalid"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// CPU time and context switches of processes between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cpu {
+pub struct CpuUsage {
     /// User and system time together, from the scheduler's own clock, in nanoseconds.
     pub total_ns: u64,
     /// System time in nanoseconds, as the kernel splits it; coarser than the total.
@@ -19,7 +19,7 @@ pub struct Cpu {
     pub switches_involuntary: u64,
 }
 
-impl Cpu {
+impl CpuUsage {
     /// Returns the user time in nanoseconds.
     #[must_use]
     pub fn user_ns(self) -> u64 {
@@ -29,12 +29,12 @@ impl Cpu {
 
 /// Reading of the CPU time and context switches of processes.
 #[derive(Clone, Debug, Default)]
-pub struct Reading(HashMap<u32, Used>);
+pub struct UsageReading(HashMap<u32, ProcessUsage>);
 
 /// Reading of one process. The process's ticks are coarse but include threads that have ended; the clocks of
 /// its threads are exact but disappear with them.
 #[derive(Clone, Debug, Default)]
-struct Used {
+struct ProcessUsage {
     parent: u32,
     /// Nanoseconds, voluntary and involuntary context switches by thread ID.
     threads: HashMap<u32, (u64, u64, u64)>,
@@ -44,12 +44,12 @@ struct Used {
     reaped_ns: u64,
 }
 
-impl Reading {
+impl UsageReading {
     /// Returns the usage between `earlier` and this reading; for new processes, their whole usage.
     #[must_use]
-    pub fn since(&self, earlier: &Reading) -> Cpu {
-        let nothing = Used::default();
-        let mut sum = Cpu::default();
+    pub fn since(&self, earlier: &UsageReading) -> CpuUsage {
+        let nothing = ProcessUsage::default();
+        let mut sum = CpuUsage::default();
         for (pid, used) in &self.0 {
             let before = earlier.0.get(pid).unwrap_or(&nothing);
             let mut exact_ns = 0;
@@ -67,7 +67,7 @@ impl Reading {
             sum.total_ns += if threads_ended { ticks_ns } else { exact_ns };
             // The kernel adds the whole lifetime usage of an ended child, so subtract the usage up to the
             // earlier reading.
-            let (gone_ns, gone_system_ns) = self.gone(earlier, *pid);
+            let (gone_ns, gone_system_ns) = self.ended_children_usage(earlier, *pid);
             sum.total_ns += used.reaped_ns.saturating_sub(before.reaped_ns + gone_ns);
             sum.system_ns += used.system_ns.saturating_sub(before.system_ns + gone_system_ns);
         }
@@ -76,7 +76,7 @@ impl Reading {
 
     /// Returns the usage, up to `earlier`, of children of `parent` that have ended since: total, and system
     /// time.
-    fn gone(&self, earlier: &Reading, parent: u32) -> (u64, u64) {
+    fn ended_children_usage(&self, earlier: &UsageReading, parent: u32) -> (u64, u64) {
         let children =
             earlier.0.iter().filter(|(pid, used)| used.parent == parent && !self.0.contains_key(pid));
         children.fold((0, 0), |(ns, system_ns), (_, used)| {
@@ -85,14 +85,14 @@ impl Reading {
     }
 
     /// Adds a reading of further processes.
-    pub fn add(&mut self, others: Reading) {
-        self.0.extend(others.0);
+    pub fn merge(&mut self, other: UsageReading) {
+        self.0.extend(other.0);
     }
 
     /// Returns the usage since the processes started.
     #[must_use]
-    pub fn whole(&self) -> Cpu {
-        self.since(&Reading::default())
+    pub fn since_start(&self) -> CpuUsage {
+        self.since(&UsageReading::default())
     }
 }
 
@@ -113,7 +113,7 @@ pub struct ProcessMemory {
 
 /// Relevant fields of `/proc/PID/stat`; times in clock ticks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stat {
+struct ProcessStat {
     name: String,
     parent: u32,
     group: u32,
@@ -123,14 +123,14 @@ struct Stat {
     reaped_system: u64,
 }
 
-impl Stat {
+impl ProcessStat {
     /// Parses a line. The command name may contain spaces and parentheses, so the fields are counted from the
     /// last `)`.
-    fn parse(line: &str) -> Option<Stat> {
+    fn parse(line: &str) -> Option<ProcessStat> {
         let (before, after) = line.rsplit_once(')')?;
         let fields: Vec<&str> = after.split_ascii_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        Some(Stat {
+        Some(ProcessStat {
             name: before.split_once('(')?.1.to_string(),
             parent: u32::try_from(number(1)?).ok()?,
             group: u32::try_from(number(2)?).ok()?,
@@ -141,8 +141,8 @@ impl Stat {
         })
     }
 
-    fn read(pid: u32) -> Option<Stat> {
-        Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    fn read_stat(pid: u32) -> Option<ProcessStat> {
+        ProcessStat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 }
 
@@ -150,16 +150,18 @@ fn ticks_to_ns(ticks: u64) -> u64 {
     ticks * (1_000_000_000 / rustix::param::clock_ticks_per_second())
 }
 
-fn numbered(folder: &str) -> Vec<u32> {
+fn numeric_entries(folder: &str) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Returns every live process that is one of `roots`, descends from one, or is in its process group.
 #[must_use]
-pub fn tree(roots: &[u32]) -> Vec<u32> {
-    let stats: HashMap<u32, Stat> =
-        numbered("/proc").into_iter().filter_map(|pid| Some((pid, Stat::read(pid)?))).collect();
+pub fn process_tree(roots: &[u32]) -> Vec<u32> {
+    let stats: HashMap<u32, ProcessStat> = numeric_entries("/proc")
+        .into_iter()
+        .filter_map(|pid| Some((pid, ProcessStat::read_stat(pid)?)))
+        .collect();
     let belongs = |pid: u32| {
         let mut at = pid;
         // If a parent ends between two reads, a child may reuse its process ID: the bound prevents an endless
@@ -180,23 +182,23 @@ pub fn tree(roots: &[u32]) -> Vec<u32> {
 
 /// Reads the usage of these processes, including that of children that have ended and been waited for.
 #[must_use]
-pub fn cpu(pids: &[u32]) -> Reading {
-    Reading(pids.iter().filter_map(|&pid| Some((pid, used(pid)?))).collect())
+pub fn read_usage(pids: &[u32]) -> UsageReading {
+    UsageReading(pids.iter().filter_map(|&pid| Some((pid, process_usage(pid)?))).collect())
 }
 
-fn used(pid: u32) -> Option<Used> {
-    let stat = Stat::read(pid)?;
+fn process_usage(pid: u32) -> Option<ProcessUsage> {
+    let stat = ProcessStat::read_stat(pid)?;
     let mut threads = HashMap::new();
-    for thread in numbered(&format!("/proc/{pid}/task")) {
+    for thread in numeric_entries(&format!("/proc/{pid}/task")) {
         let folder = format!("/proc/{pid}/task/{thread}");
         let schedstat = fs::read_to_string(format!("{folder}/schedstat")).unwrap_or_default();
         let ns = schedstat.split_ascii_whitespace().next().and_then(|ns| ns.parse().ok()).unwrap_or(0);
         let status = fs::read_to_string(format!("{folder}/status")).unwrap_or_default();
-        let voluntary = field(&status, "voluntary_ctxt_switches:").unwrap_or(0);
-        let involuntary = field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+        let voluntary = first_number(&status, "voluntary_ctxt_switches:").unwrap_or(0);
+        let involuntary = first_number(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
         threads.insert(thread, (ns, voluntary, involuntary));
     }
-    Some(Used {
+    Some(ProcessUsage {
         parent: stat.parent,
         threads,
         ticks_ns: ticks_to_ns(stat.user + stat.system),
@@ -206,24 +208,24 @@ fn used(pid: u32) -> Option<Used> {
 }
 
 /// Returns the first number of the line that begins with `name`.
-fn field(text: &str, name: &str) -> Option<u64> {
+fn first_number(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Returns the memory of each process that this one may inspect.
 #[must_use]
-pub fn memory(pids: &[u32]) -> Vec<ProcessMemory> {
+pub fn process_memory(pids: &[u32]) -> Vec<ProcessMemory> {
     let of_one = |&pid: &u32| {
         let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-        let name = Stat::read(pid)?.name;
+        let name = ProcessStat::read_stat(pid)?.name;
         Some(parse_memory(pid, name, &text))
     };
     pids.iter().filter_map(of_one).collect()
 }
 
 fn parse_memory(pid: u32, name: String, smaps_rollup: &str) -> ProcessMemory {
-    let bytes = |name| field(smaps_rollup, name).unwrap_or(0) * 1024;
+    let bytes = |name| first_number(smaps_rollup, name).unwrap_or(0) * 1024;
     ProcessMemory {
         pid,
         name,
@@ -236,7 +238,7 @@ fn parse_memory(pid: u32, name: String, smaps_rollup: &str) -> ProcessMemory {
 /// Returns the total RSS of all processes in bytes; shared pages count for each. Cheap enough to read during
 /// a run.
 #[must_use]
-pub fn rss(pids: &[u32]) -> u64 {
+pub fn total_rss(pids: &[u32]) -> u64 {
     let of_one = |pid: &u32| {
         let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
         statm.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()
@@ -259,25 +261,25 @@ fn busy_ticks(proc_stat: &str) -> Option<u64> {
 
 /// Returns the number of cores that this process may use.
 #[must_use]
-pub fn cores() -> usize {
+pub fn core_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// Describes the machine in one line: processor, cores, memory, kernel and its TCP congestion control, which
 /// costs CPU time too.
 #[must_use]
-pub fn machine() -> String {
+pub fn describe_machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         cpu.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
     let kernel = fs::read_to_string(Path::new("/proc/sys/kernel/osrelease")).unwrap_or_default();
     let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let congestion = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    let gibibytes = field(&memory, "MemTotal:").unwrap_or(0) as f64 / 1024.0 / 1024.0;
+    let gibibytes = first_number(&memory, "MemTotal:").unwrap_or(0) as f64 / 1024.0 / 1024.0;
     format!(
         "{}, {} cores, {gibibytes:.0} GiB, Linux {}, {}",
         model.map_or("unknown processor", |(_, name)| name),
-        cores(),
+        core_count(),
         kernel.trim(),
         congestion.trim()
     )
@@ -286,11 +288,11 @@ pub fn machine() -> String {
 // ---- listening processes ----
 
 /// State of a listening socket in `/proc/net/tcp`.
-const LISTEN: &str = "0A";
+const LISTEN_STATE: &str = "0A";
 
 /// Returns the topmost processes that listen at `address`, if that is an address of this machine.
 #[must_use]
-pub fn listeners(address: SocketAddr) -> Vec<u32> {
+pub fn listening_processes(address: SocketAddr) -> Vec<u32> {
     if UdpSocket::bind((address.ip(), 0)).is_err() {
         return Vec::new();
     }
@@ -299,19 +301,20 @@ pub fn listeners(address: SocketAddr) -> Vec<u32> {
         let Ok(file) = fs::File::open(file) else { continue };
         // Listening sockets come first; stop after them, because the kernel is slow to list many connections.
         let listening = BufReader::new(file).lines().skip(1).map_while(Result::ok);
-        let listening = listening.take_while(|line| line.split_ascii_whitespace().nth(3) == Some(LISTEN));
+        let listening =
+            listening.take_while(|line| line.split_ascii_whitespace().nth(3) == Some(LISTEN_STATE));
         inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address)));
     }
-    topmost(&holders(&inodes))
+    topmost_processes(&socket_owners(&inodes))
 }
 
 /// Returns the topmost processes that listen on the Unix socket at `path`.
 #[must_use]
-pub fn unix_listeners(path: &Path) -> Vec<u32> {
+pub fn unix_listening_processes(path: &Path) -> Vec<u32> {
     let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let shown = path.display().to_string();
     let inodes = text.lines().filter_map(|line| unix_inode(line, &shown)).collect();
-    topmost(&holders(&inodes))
+    topmost_processes(&socket_owners(&inodes))
 }
 
 /// Returns the inode in a line of `/proc/net/tcp`, if it is a listening socket that accepts connections to
@@ -319,7 +322,7 @@ pub fn unix_listeners(path: &Path) -> Vec<u32> {
 fn listening_inode(line: &str, v6: bool, address: SocketAddr) -> Option<u64> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (local, port) = words.get(1)?.split_once(':')?;
-    if *words.get(3)? != LISTEN || u16::from_str_radix(port, 16).ok()? != address.port() {
+    if *words.get(3)? != LISTEN_STATE || u16::from_str_radix(port, 16).ok()? != address.port() {
         return None;
     }
     // The address is written in groups of four bytes, each in host byte order.
@@ -344,7 +347,7 @@ fn unix_inode(line: &str, path: &str) -> Option<u64> {
 }
 
 /// Returns the processes that have one of these sockets open.
-fn holders(inodes: &HashSet<u64>) -> Vec<u32> {
+fn socket_owners(inodes: &HashSet<u64>) -> Vec<u32> {
     let holds = |&pid: &u32| {
         let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
         entries.flatten().any(|entry| {
@@ -355,15 +358,15 @@ fn holders(inodes: &HashSet<u64>) -> Vec<u32> {
             inode.is_some_and(|inode: u64| inodes.contains(&inode))
         })
     };
-    if inodes.is_empty() { Vec::new() } else { numbered("/proc").into_iter().filter(holds).collect() }
+    if inodes.is_empty() { Vec::new() } else { numeric_entries("/proc").into_iter().filter(holds).collect() }
 }
 
 /// Returns the processes of `pids` that descend from no other of them.
-fn topmost(pids: &[u32]) -> Vec<u32> {
+fn topmost_processes(pids: &[u32]) -> Vec<u32> {
     let below = |pid: u32| {
         let mut at = pid;
         for _ in 0..1_000 {
-            at = match Stat::read(at) {
+            at = match ProcessStat::read_stat(at) {
                 Some(stat) => stat.parent,
                 None => return false,
             };
@@ -386,10 +389,10 @@ mod tests {
     #[test]
     fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
         let line = "42 (a ) (b) S 7 8 9 0 -1 4194304 1 2 3 4 50 60 70 80 20 0 1 0 99";
-        let stat = Stat::parse(line).unwrap();
+        let stat = ProcessStat::parse(line).unwrap();
         assert_eq!((stat.parent, stat.group, stat.name.as_str()), (7, 8, "a ) (b"));
         assert_eq!((stat.user, stat.system, stat.reaped_user, stat.reaped_system), (50, 60, 70, 80));
-        assert_eq!(Stat::parse("42 (cut) S 7"), None);
+        assert_eq!(ProcessStat::parse("42 (cut) S 7"), None);
     }
 
     #[test]
@@ -426,13 +429,13 @@ mod tests {
     #[test]
     fn this_process_is_found_by_what_it_listens_on() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(listeners(listener.local_addr().unwrap()), [std::process::id()]);
+        assert_eq!(listening_processes(listener.local_addr().unwrap()), [std::process::id()]);
         let path = std::env::temp_dir().join(format!("komainu-procfs-{}", std::process::id()));
         let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        assert_eq!(unix_listeners(&path), [std::process::id()]);
+        assert_eq!(unix_listening_processes(&path), [std::process::id()]);
         drop((listener, unix));
         std::fs::remove_file(&path).unwrap();
-        assert!(unix_listeners(&path).is_empty());
+        assert!(unix_listening_processes(&path).is_empty());
     }
 
     #[test]
@@ -446,26 +449,26 @@ mod tests {
             .unwrap();
         let mut burnt = [0; 6];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut burnt).unwrap();
-        let members = tree(&[child.id()]);
-        let (used, memory) = (cpu(&members).whole(), memory(&members));
+        let members = process_tree(&[child.id()]);
+        let (used, memory) = (read_usage(&members).since_start(), process_memory(&members));
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(members.len() >= 2, "the shell and its child: {members:?}");
         assert!(members.contains(&child.id()) && !members.contains(&std::process::id()));
         assert!(used.total_ns > 1_000_000, "60,000 turns take more than a millisecond: {used:?}");
         assert!(memory.iter().all(|one| one.rss >= one.pss && one.name == "sh"), "{memory:?}");
-        assert!(tree(&[child.id()]).is_empty(), "nothing is left of the tree");
+        assert!(process_tree(&[child.id()]).is_empty(), "nothing is left of the tree");
     }
 
     #[test]
     fn ended_threads_cost_no_precision_later() {
         let ms = |ms: u64| ms * 1_000_000;
-        let used = |threads: &[(u32, u64)], ticks_ms: u64| Used {
+        let used = |threads: &[(u32, u64)], ticks_ms: u64| ProcessUsage {
             threads: threads.iter().map(|&(id, at)| (id, (at, 0, 0))).collect(),
             ticks_ns: ms(ticks_ms),
-            ..Used::default()
+            ..ProcessUsage::default()
         };
-        let reading = |used: Used| Reading(HashMap::from([(1, used)]));
+        let reading = |used: ProcessUsage| UsageReading(HashMap::from([(1, used)]));
         // A thread has ended before the first reading: in both readings the ticks exceed the remaining
         // clocks.
         let before = reading(used(&[(7, ms(3))], 500));
@@ -473,28 +476,28 @@ mod tests {
         // A thread ends between the readings: only the ticks show its usage.
         let after = reading(used(&[(8, ms(1))], 560));
         assert_eq!(after.since(&before).total_ns, ms(60));
-        assert_eq!(after.whole().total_ns, ms(560));
+        assert_eq!(after.since_start().total_ns, ms(560));
     }
 
     #[test]
     fn a_child_that_ends_counts_from_the_first_reading_on() {
         let ms = |ms: u64| ms * 1_000_000;
-        let used = |parent: u32, ticks_ms: u64, reaped_ms: u64| Used {
+        let used = |parent: u32, ticks_ms: u64, reaped_ms: u64| ProcessUsage {
             parent,
             ticks_ns: ms(ticks_ms),
             system_ns: ms(reaped_ms / 2),
             reaped_ns: ms(reaped_ms),
-            ..Used::default()
+            ..ProcessUsage::default()
         };
         // A worker that has run for a minute, including ten seconds of a grandchild.
-        let old = Used { system_ns: ms(35_000), ..used(1, 60_000, 10_000) };
-        let before = Reading(HashMap::from([(1, used(0, 0, 4_000)), (2, old)]));
+        let old = ProcessUsage { system_ns: ms(35_000), ..used(1, 60_000, 10_000) };
+        let before = UsageReading(HashMap::from([(1, used(0, 0, 4_000)), (2, old)]));
         // The worker uses 300 ms more and ends; its whole usage is added to its parent's.
-        let after = Reading(HashMap::from([(1, used(0, 0, 74_300))]));
+        let after = UsageReading(HashMap::from([(1, used(0, 0, 74_300))]));
         let cpu = after.since(&before);
         assert_eq!((cpu.total_ns, cpu.system_ns), (ms(300), ms(150)));
         // A child that was not waited for is not part of its parent's usage: nothing is subtracted.
-        let after = Reading(HashMap::from([(1, used(0, 0, 4_000))]));
+        let after = UsageReading(HashMap::from([(1, used(0, 0, 4_000))]));
         assert_eq!(after.since(&before).total_ns, 0);
     }
 
@@ -516,7 +519,7 @@ mod tests {
         let mut line = String::new();
         let mut reported = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut reported, &mut line).unwrap();
-        let ours_s = cpu(&[child.id()]).whole().total_ns as f64 / 1e9;
+        let ours_s = read_usage(&[child.id()]).since_start().total_ns as f64 / 1e9;
         drop(child.stdin.take());
         child.wait().unwrap();
         let reported_s: f64 = line.split_ascii_whitespace().map(seconds).sum();

@@ -3,18 +3,18 @@
 use serde_json::{Map, Value, json};
 
 use crate::handshakes::Handshakes;
-use crate::outcome::Outcome;
+use crate::outcome::BenchOutcome;
 use crate::procfs::{self, ProcessMemory};
-use crate::server::Spent;
+use crate::server::ServerUsage;
 use crate::{advice, figure};
 
 /// Converts the whole outcome to JSON.
 #[must_use]
-pub fn json(outcome: &Outcome) -> Value {
+pub fn outcome_json(outcome: &BenchOutcome) -> Value {
     let tally = &outcome.measured.tally;
-    let figures: Map<String, Value> = figure::ALL
+    let figures: Map<String, Value> = figure::ALL_FIGURES
         .iter()
-        .filter_map(|figure| Some((figure.key.to_string(), json!(figure.of(outcome)?))))
+        .filter_map(|figure| Some((figure.key.to_string(), json!(figure.value_in(outcome)?))))
         .collect();
     let statuses: Map<String, Value> =
         tally.statuses().iter().map(|(code, count)| (code.to_string(), json!(count))).collect();
@@ -38,9 +38,9 @@ pub fn json(outcome: &Outcome) -> Value {
     json!({
         "komainu": env!("CARGO_PKG_VERSION"),
         "unix_s": outcome.unix_s,
-        "machine": procfs::machine(),
-        "what": outcome.setup.what,
-        "how": outcome.setup.how,
+        "machine": procfs::describe_machine(),
+        "what": outcome.setup.url_summary,
+        "how": outcome.setup.load_description,
         "open_loop": outcome.setup.is_open,
         "seconds": outcome.measured.seconds,
         "interrupted": outcome.measured.interrupted,
@@ -58,7 +58,7 @@ pub fn json(outcome: &Outcome) -> Value {
 
 fn tls_json(handshakes: &Handshakes) -> Value {
     let agreed: Vec<Value> = handshakes
-        .kinds()
+        .kind_counts()
         .iter()
         .map(|([version, cipher, group], count)| {
             json!({ "version": version, "cipher": cipher, "group": group, "handshakes": count })
@@ -68,7 +68,7 @@ fn tls_json(handshakes: &Handshakes) -> Value {
         "retried": handshakes.retried(), "agreed": agreed })
 }
 
-fn server_json(spent: &Spent) -> Value {
+fn server_json(usage: &ServerUsage) -> Value {
     let memory = |processes: &[ProcessMemory]| -> Vec<Value> {
         processes
             .iter()
@@ -78,31 +78,36 @@ fn server_json(spent: &Spent) -> Value {
             })
             .collect()
     };
-    let series: Vec<Value> = spent
+    let series: Vec<Value> = usage
         .series
         .iter()
         .map(|s| json!({ "at_s": s.at_s, "cores": s.cores, "rss_bytes": s.rss }))
         .collect();
-    json!({ "cpu_user_s": spent.cpu.user_ns() as f64 / 1e9, "cpu_system_s": spent.cpu.system_ns as f64 / 1e9,
-        "switches_voluntary": spent.cpu.switches_voluntary,
-        "switches_involuntary": spent.cpu.switches_involuntary,
-        "before": memory(&spent.before), "after": memory(&spent.after), "series": series })
+    json!({ "cpu_user_s": usage.cpu.user_ns() as f64 / 1e9, "cpu_system_s": usage.cpu.system_ns as f64 / 1e9,
+        "switches_voluntary": usage.cpu.switches_voluntary,
+        "switches_involuntary": usage.cpu.switches_involuntary,
+        "before": memory(&usage.before), "after": memory(&usage.after), "series": series })
 }
 
 /// Formats the runs as CSV, one per line; `names` identify them.
 #[must_use]
-pub fn csv(runs: &[(String, &Outcome)]) -> String {
+pub fn outcome_csv(runs: &[(String, &BenchOutcome)]) -> String {
     let mut text = String::from("run,what,unix_s,seconds");
-    for figure in figure::ALL {
+    for figure in figure::ALL_FIGURES {
         text += ",";
         text += figure.key;
     }
     text += "\n";
     for (name, outcome) in runs {
         let seconds = outcome.measured.seconds;
-        text += &format!("{},{},{},{seconds:.3}", quoted(name), quoted(&outcome.setup.what), outcome.unix_s);
-        for figure in figure::ALL {
-            text += &figure.of(outcome).map_or(",".to_string(), |value| format!(",{value:.3}"));
+        text += &format!(
+            "{},{},{},{seconds:.3}",
+            quote_csv(name),
+            quote_csv(&outcome.setup.url_summary),
+            outcome.unix_s
+        );
+        for figure in figure::ALL_FIGURES {
+            text += &figure.value_in(outcome).map_or(",".to_string(), |value| format!(",{value:.3}"));
         }
         text += "\n";
     }
@@ -110,7 +115,7 @@ pub fn csv(runs: &[(String, &Outcome)]) -> String {
 }
 
 /// Quotes a field as in RFC 4180 if necessary.
-fn quoted(text: &str) -> String {
+fn quote_csv(text: &str) -> String {
     match text.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_string(),
@@ -121,9 +126,9 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn outcome() -> Outcome {
-        let mut outcome = Outcome::default();
-        outcome.setup.what = "http://h/?a=1,2".into();
+    fn outcome() -> BenchOutcome {
+        let mut outcome = BenchOutcome::default();
+        outcome.setup.url_summary = "http://h/?a=1,2".into();
         outcome.measured.seconds = 2.0;
         outcome.measured.responses_in_time = 1_000;
         outcome.measured.tally.responses = 1_000;
@@ -133,7 +138,7 @@ mod tests {
 
     #[test]
     fn json_holds_the_figures_and_nothing_that_was_not_measured() {
-        let json = json(&outcome());
+        let json = outcome_json(&outcome());
         assert_eq!(json["figures"]["requests_per_s"], 500.0);
         assert!((json["figures"]["p99_us"].as_f64().unwrap() - 990.0).abs() < 1.0);
         assert!(json["figures"].get("cpu_us_per_request").is_none() && json["server"].is_null());
@@ -145,7 +150,7 @@ mod tests {
     #[test]
     fn csv_has_a_column_a_figure_and_quotes_what_needs_it() {
         let outcome = outcome();
-        let text = csv(&[("a".into(), &outcome), ("b".into(), &outcome)]);
+        let text = outcome_csv(&[("a".into(), &outcome), ("b".into(), &outcome)]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 3);
         assert!(lines[1].starts_with("a,\"http://h/?a=1,2\",0,2.000,500.000,"), "{text}");

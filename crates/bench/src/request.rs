@@ -9,7 +9,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Request to send, before it is rendered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct BenchRequest {
     /// Method name.
     pub method: String,
     /// URL that is requested.
@@ -20,17 +20,17 @@ pub struct Ask {
     pub weight: u32,
 }
 
-impl Ask {
+impl BenchRequest {
     /// Returns a GET request for `url`.
     #[must_use]
-    pub fn get(url: Url) -> Ask {
-        Ask { method: "GET".into(), url, body: None, weight: 1 }
+    pub fn get(url: Url) -> BenchRequest {
+        BenchRequest { method: "GET".into(), url, body: None, weight: 1 }
     }
 }
 
 /// Settings that all requests have in common.
 #[derive(Clone, Debug, Default)]
-pub struct RequestManner {
+pub struct RequestSettings {
     /// HTTP/1.1, 1.0 or 2.
     pub version: Version,
     /// Whether the connection is kept after the response; otherwise every HTTP/1.1 request has `Connection:
@@ -59,17 +59,17 @@ pub struct StreamHead {
 
 impl StreamHead {
     /// Builds the head of a request; a `Host` field becomes the authority.
-    fn of(ask: &Ask, fields: &Fields) -> StreamHead {
+    fn from_request(request: &BenchRequest, fields: &Fields) -> StreamHead {
         let host = fields.first(b"host").map(|host| String::from_utf8_lossy(host).into_owned());
         let mut others = Fields::new();
         for (name, value) in fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host")) {
             others.try_push(name, value).expect("checked when they were read");
         }
         StreamHead {
-            method: ask.method.clone(),
-            scheme: if ask.url.tls { "https" } else { "http" },
-            authority: host.unwrap_or_else(|| ask.url.authority()),
-            path: ask.url.target.clone(),
+            method: request.method.clone(),
+            scheme: if request.url.tls { "https" } else { "http" },
+            authority: host.unwrap_or_else(|| request.url.authority()),
+            path: request.url.target.clone(),
             fields: others,
         }
     }
@@ -92,41 +92,46 @@ pub struct WireRequest {
 ///
 /// # Errors
 /// Describes what cannot be sent.
-pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRequest, String> {
-    let chunked = manner.chunked && ask.body.is_some();
-    if chunked && manner.version != Version::Http11 {
-        let (name, option) = match manner.version {
+pub fn render(
+    request: &BenchRequest,
+    settings: &RequestSettings,
+    origin: usize,
+) -> Result<WireRequest, String> {
+    let chunked = settings.chunked && request.body.is_some();
+    if chunked && settings.version != Version::Http11 {
+        let (name, option) = match settings.version {
             Version::Http2 => ("HTTP/2", "--http2"),
             _ => ("HTTP/1.0", "--http1.0"),
         };
         return Err(format!("{name} has no chunked coding: leave out --chunked or {option}"));
     }
-    if ask.method.is_empty() || !ask.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b))
+    if request.method.is_empty()
+        || !request.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b))
     {
-        return Err(format!("{:?} is no method", ask.method));
+        return Err(format!("{:?} is no method", request.method));
     }
     let mut fields = Fields::new();
     let mut push = |name: &str, value: &str| {
-        if manner.fields.first(name.as_bytes()).is_none() {
+        if settings.fields.first(name.as_bytes()).is_none() {
             fields.try_push(name.as_bytes(), value.as_bytes()).expect("checked with the URL");
         }
     };
-    let is_http2 = manner.version == Version::Http2;
+    let is_http2 = settings.version == Version::Http2;
     if !is_http2 {
-        push("Host", &ask.url.authority());
+        push("Host", &request.url.authority());
     }
     push("User-Agent", concat!("komainu/", env!("CARGO_PKG_VERSION")));
     push("Accept", "*/*");
-    match (manner.version, manner.keep_alive) {
+    match (settings.version, settings.keep_alive) {
         (Version::Http10, true) => push("Connection", "keep-alive"),
         (Version::Http11, false) => push("Connection", "close"),
         _ => {}
     }
-    if let Some(body) = &ask.body {
+    if let Some(body) = &request.body {
         push("Content-Type", "application/x-www-form-urlencoded");
         // The framing fields cannot be replaced.
         for name in ["Content-Length", "Transfer-Encoding"] {
-            if manner.fields.first(name.as_bytes()).is_some() {
+            if settings.fields.first(name.as_bytes()).is_some() {
                 return Err(format!("{name} follows from the content: leave it out"));
             }
         }
@@ -135,54 +140,56 @@ pub fn render(ask: &Ask, manner: &RequestManner, origin: usize) -> Result<WireRe
             false => push("Content-Length", &body.len().to_string()),
         }
     }
-    fields.extend(&manner.fields);
-    let (method, content) = (Method::of(ask.method.as_bytes()), ask.body.as_deref().unwrap_or_default());
+    fields.extend(&settings.fields);
+    let (method, content) =
+        (Method::of(request.method.as_bytes()), request.body.as_deref().unwrap_or_default());
     if is_http2 {
-        let head = StreamHead::of(ask, &fields);
+        let head = StreamHead::from_request(request, &fields);
         return Ok(WireRequest { bytes: content.to_vec(), head: Some(head), method, origin });
     }
-    let mut bytes = format!("{} {} {}\r\n", ask.method, ask.url.target, manner.version.text()).into_bytes();
-    bytes.extend_from_slice(fields.wire());
+    let mut bytes =
+        format!("{} {} {}\r\n", request.method, request.url.target, settings.version.text()).into_bytes();
+    bytes.extend_from_slice(fields.as_bytes());
     bytes.extend_from_slice(b"\r\n");
     match chunked {
-        true => chunks(&mut bytes, content),
+        true => push_chunks(&mut bytes, content),
         false => bytes.extend_from_slice(content),
     }
     Ok(WireRequest { bytes, head: None, method, origin })
 }
 
-fn chunks(out: &mut Vec<u8>, body: &[u8]) {
+fn push_chunks(out: &mut Vec<u8>, body: &[u8]) {
     for chunk in body.chunks(CHUNK_BYTES) {
-        http::encode::chunk_start(out, chunk.len());
+        http::encode::write_chunk_start(out, chunk.len());
         out.extend_from_slice(chunk);
         out.extend_from_slice(http::encode::CHUNK_END);
     }
-    http::encode::last_chunk(out, &Fields::new());
+    http::encode::write_last_chunk(out, &Fields::new());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn text(ask: &Ask, manner: &RequestManner) -> String {
-        String::from_utf8(render(ask, manner, 0).unwrap().bytes).unwrap()
+    fn text(request: &BenchRequest, settings: &RequestSettings) -> String {
+        String::from_utf8(render(request, settings, 0).unwrap().bytes).unwrap()
     }
 
-    fn post(body: &[u8]) -> Ask {
+    fn post(body: &[u8]) -> BenchRequest {
         let url = Url::parse("http://h:81/p?q").unwrap();
-        Ask { method: "POST".into(), body: Some(body.to_vec()), ..Ask::get(url) }
+        BenchRequest { method: "POST".into(), body: Some(body.to_vec()), ..BenchRequest::get(url) }
     }
 
     #[test]
     fn what_is_said_of_the_connection_depends_on_the_version() {
-        let ask = Ask::get(Url::parse("http://h/").unwrap());
+        let ask = BenchRequest::get(Url::parse("http://h/").unwrap());
         for (version, keep_alive, said) in [
             (Version::Http11, true, None),
             (Version::Http11, false, Some("Connection: close\r\n")),
             (Version::Http10, true, Some("Connection: keep-alive\r\n")),
             (Version::Http10, false, None),
         ] {
-            let text = text(&ask, &RequestManner { version, keep_alive, ..RequestManner::default() });
+            let text = text(&ask, &RequestSettings { version, keep_alive, ..RequestSettings::default() });
             assert!(text.starts_with(&format!("GET / {}\r\nHost: h\r\n", version.text())), "{text}");
             match said {
                 Some(said) => assert!(text.contains(said), "{text}"),
@@ -193,15 +200,15 @@ mod tests {
 
     #[test]
     fn content_is_framed_by_length_or_in_chunks() {
-        let keep = RequestManner { keep_alive: true, ..RequestManner::default() };
+        let keep = RequestSettings { keep_alive: true, ..RequestSettings::default() };
         assert!(text(&post(b"ab"), &keep).ends_with("Content-Length: 2\r\n\r\nab"));
         assert!(text(&post(b""), &keep).ends_with("Content-Length: 0\r\n\r\n"));
-        let chunked = RequestManner { chunked: true, ..keep.clone() };
+        let chunked = RequestSettings { chunked: true, ..keep.clone() };
         assert!(
             text(&post(b"ab"), &chunked).ends_with("Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n")
         );
-        assert!(!text(&Ask::get(post(b"").url), &chunked).contains("chunked"));
-        let old = RequestManner { version: Version::Http10, ..chunked };
+        assert!(!text(&BenchRequest::get(post(b"").url), &chunked).contains("chunked"));
+        let old = RequestSettings { version: Version::Http10, ..chunked };
         assert!(render(&post(b"ab"), &old, 0).unwrap_err().contains("1.0"));
     }
 
@@ -210,13 +217,13 @@ mod tests {
         let mut fields = Fields::new();
         fields.try_push(b"host", b"other").unwrap();
         fields.try_push(b"X", b"y").unwrap();
-        let manner = RequestManner { keep_alive: true, fields, ..RequestManner::default() };
+        let manner = RequestSettings { keep_alive: true, fields, ..RequestSettings::default() };
         let said = text(&post(b"ab"), &manner);
         assert!(said.contains("host: other\r\n") && said.contains("X: y\r\n") && !said.contains("Host:"));
         let mut fields = Fields::new();
         fields.try_push(b"Content-Length", b"9").unwrap();
         let error =
-            render(&post(b"ab"), &RequestManner { fields, ..RequestManner::default() }, 0).unwrap_err();
+            render(&post(b"ab"), &RequestSettings { fields, ..RequestSettings::default() }, 0).unwrap_err();
         assert!(error.contains("Content-Length"), "{error}");
     }
 }

@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-use net::Dial;
+use net::ConnectAddress;
 
-use crate::load::{Observer, Progress};
+use crate::load::{LoadObserver, LoadProgress};
 use crate::moment::process_cpu_ns;
-use crate::plan::Plan;
-use crate::procfs::{self, Cpu, ProcessMemory, Reading};
+use crate::plan::LoadPlan;
+use crate::procfs::{self, CpuUsage, ProcessMemory, UsageReading};
 
 /// Interval in seconds between two samples of the series.
-const SAMPLE_S: f64 = 1.0;
+const SAMPLE_INTERVAL_S: f64 = 1.0;
 
 /// Resources that a server used during a run.
 #[derive(Clone, Debug, Default)]
-pub struct Spent {
+pub struct ServerUsage {
     /// CPU time and context switches of the whole process tree in the measured part.
-    pub cpu: Cpu,
+    pub cpu: CpuUsage,
     /// Memory of each process before the load.
     pub before: Vec<ProcessMemory>,
     /// Memory of each process after the load.
@@ -46,12 +46,12 @@ pub struct MachineState {
 
 /// Finds the server of a plan: the processes that listen on its addresses.
 #[must_use]
-pub fn find(plan: &Plan) -> Vec<u32> {
+pub fn find_server(plan: &LoadPlan) -> Vec<u32> {
     let mut found = Vec::new();
     for origin in &plan.origins {
-        found.extend(match &origin.dial {
-            Dial::Tcp(address) => procfs::listeners(*address),
-            Dial::Unix(path) => procfs::unix_listeners(path),
+        found.extend(match &origin.address {
+            ConnectAddress::Tcp(address) => procfs::listening_processes(*address),
+            ConnectAddress::Unix(path) => procfs::unix_listening_processes(path),
         });
     }
     found.sort_unstable();
@@ -62,107 +62,117 @@ pub fn find(plan: &Plan) -> Vec<u32> {
 }
 
 /// Observes a server's process tree during a run.
-pub struct Watch {
+pub struct ServerWatch {
     roots: Vec<u32>,
-    beside: Vec<u32>,
+    excluded_roots: Vec<u32>,
     /// Processes of the tree at the latest reading.
     pids: Vec<u32>,
-    begin: Option<Begin>,
-    last: (f64, Reading),
-    spent: Spent,
+    usage_start: Option<UsageStart>,
+    last: (f64, UsageReading),
+    usage: ServerUsage,
     noise: Option<f64>,
 }
 
-struct Begin {
+struct UsageStart {
     at: Instant,
-    cpu: Reading,
-    beside_ns: u64,
+    cpu: UsageReading,
+    excluded_ns: u64,
     busy_ns: u64,
 }
 
-impl Watch {
+impl ServerWatch {
     /// Observes the process trees below `roots`; nothing if there are none. The trees below `beside` also
     /// belong to the measurement: their CPU time does not count as noise.
     #[must_use]
-    pub fn new(roots: Vec<u32>, beside: Vec<u32>) -> Watch {
-        let pids = if roots.is_empty() { Vec::new() } else { procfs::tree(&roots) };
-        let before = procfs::memory(&pids);
-        let spent = Spent { before, ..Spent::default() };
-        Watch { roots, beside, pids, begin: None, last: (0.0, Reading::default()), spent, noise: None }
+    pub fn new(roots: Vec<u32>, excluded_roots: Vec<u32>) -> ServerWatch {
+        let pids = if roots.is_empty() { Vec::new() } else { procfs::process_tree(&roots) };
+        let before = procfs::process_memory(&pids);
+        let spent = ServerUsage { before, ..ServerUsage::default() };
+        ServerWatch {
+            roots,
+            excluded_roots,
+            pids,
+            usage_start: None,
+            last: (0.0, UsageReading::default()),
+            usage: spent,
+            noise: None,
+        }
     }
 
     /// Returns the result; `None` if there was no server to observe.
     #[must_use]
-    pub fn finish(mut self) -> (Option<Spent>, MachineState) {
+    pub fn finish(mut self) -> (Option<ServerUsage>, MachineState) {
         let around = MachineState { noise: self.noise };
         if self.pids.is_empty() {
             return (None, around);
         }
-        self.spent.after = procfs::memory(&procfs::tree(&self.roots));
-        (Some(self.spent), around)
+        self.usage.after = procfs::process_memory(&procfs::process_tree(&self.roots));
+        (Some(self.usage), around)
     }
 
-    fn look(&mut self) -> Reading {
+    fn read_usage(&mut self) -> UsageReading {
         // Searching for new processes takes time, so the known ones are read first.
-        let mut cpu = procfs::cpu(&self.pids);
-        let known = std::mem::replace(&mut self.pids, procfs::tree(&self.roots));
+        let mut cpu = procfs::read_usage(&self.pids);
+        let known = std::mem::replace(&mut self.pids, procfs::process_tree(&self.roots));
         let further: Vec<u32> = self.pids.iter().copied().filter(|pid| !known.contains(pid)).collect();
         if !further.is_empty() {
-            cpu.add(procfs::cpu(&further));
+            cpu.merge(procfs::read_usage(&further));
         }
         cpu
     }
 
     /// Returns the CPU time of the measurement apart from the server: this process and the processes that the
     /// server needs.
-    fn beside_ns(&self) -> u64 {
-        match self.beside.as_slice() {
+    fn excluded_ns(&self) -> u64 {
+        match self.excluded_roots.as_slice() {
             [] => process_cpu_ns(),
-            beside => process_cpu_ns() + procfs::cpu(&procfs::tree(beside)).whole().total_ns,
+            beside => {
+                process_cpu_ns() + procfs::read_usage(&procfs::process_tree(beside)).since_start().total_ns
+            }
         }
     }
 }
 
-impl Observer for Watch {
-    fn count_begins(&mut self) {
+impl LoadObserver for ServerWatch {
+    fn measurement_begins(&mut self) {
         if self.roots.is_empty() {
             return;
         }
-        let cpu = self.look();
+        let cpu = self.read_usage();
         self.last = (0.0, cpu.clone());
-        self.begin = Some(Begin {
+        self.usage_start = Some(UsageStart {
             at: Instant::now(),
             cpu,
-            beside_ns: self.beside_ns(),
+            excluded_ns: self.excluded_ns(),
             busy_ns: procfs::machine_busy_ns(),
         });
     }
 
-    fn progress(&mut self, progress: &Progress<'_>) {
+    fn progress(&mut self, progress: &LoadProgress<'_>) {
         let at_s = self.last.0;
-        if self.begin.is_none() || progress.elapsed_s < at_s + SAMPLE_S {
+        if self.usage_start.is_none() || progress.elapsed_s < at_s + SAMPLE_INTERVAL_S {
             return;
         }
-        let cpu = self.look();
+        let cpu = self.read_usage();
         let cores = cpu.since(&self.last.1).total_ns as f64 / 1e9 / (progress.elapsed_s - at_s);
-        self.spent.series.push(ServerSample {
+        self.usage.series.push(ServerSample {
             at_s: progress.elapsed_s,
             cores,
-            rss: procfs::rss(&self.pids),
+            rss: procfs::total_rss(&self.pids),
         });
         self.last = (progress.elapsed_s, cpu);
     }
 
-    fn count_ends(&mut self) {
-        if self.begin.is_none() {
+    fn measurement_ends(&mut self) {
+        if self.usage_start.is_none() {
             return;
         }
-        let cpu = self.look();
-        let Some(begin) = &self.begin else { return };
-        self.spent.cpu = cpu.since(&begin.cpu);
+        let cpu = self.read_usage();
+        let Some(begin) = &self.usage_start else { return };
+        self.usage.cpu = cpu.since(&begin.cpu);
         let busy_ns = procfs::machine_busy_ns().saturating_sub(begin.busy_ns);
-        let ours_ns = self.spent.cpu.total_ns + self.beside_ns().saturating_sub(begin.beside_ns);
-        let all_ns = begin.at.elapsed().as_nanos() as f64 * procfs::cores() as f64;
+        let ours_ns = self.usage.cpu.total_ns + self.excluded_ns().saturating_sub(begin.excluded_ns);
+        let all_ns = begin.at.elapsed().as_nanos() as f64 * procfs::core_count() as f64;
         self.noise = Some((busy_ns.saturating_sub(ours_ns) as f64 / all_ns).min(1.0));
     }
 }

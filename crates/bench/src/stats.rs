@@ -58,7 +58,7 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
     let logs: Vec<f64> = pairs.iter().map(|(a, b)| (a / b).ln()).collect();
     let (middle, low, high) = if logs.len() < RANKED_MIN {
         let (mean, error) = mean_and_error(&logs);
-        let half = student(logs.len() - 1) * error;
+        let half = student_t(logs.len() - 1) * error;
         (mean, mean - half, mean + half)
     } else {
         let mut means: Vec<f64> = Vec::with_capacity(logs.len() * (logs.len() + 1) / 2);
@@ -66,7 +66,7 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
             means.extend(logs[at..].iter().map(|other| (one + other) / 2.0));
         }
         means.sort_by(f64::total_cmp);
-        let cut = ranks_cut(logs.len());
+        let cut = excluded_ranks(logs.len());
         (median(&means)?, means[cut], means[means.len() - 1 - cut])
     };
     Some(Ratio { ratio: middle.exp(), low: low.exp(), high: high.exp() })
@@ -77,14 +77,14 @@ pub fn ratio(pairs: &[(f64, f64)]) -> Option<Ratio> {
 const RANKED_MIN: usize = 12;
 
 /// Returns the number of sorted pairwise means that lie outside the interval of [`CONFIDENCE`] on each side.
-fn ranks_cut(count: usize) -> usize {
+fn excluded_ranks(count: usize) -> usize {
     const EXACT_MAX: usize = 60;
     let tail = (1.0 - CONFIDENCE) / 2.0;
     let most = count * (count + 1) / 2;
     if count > EXACT_MAX {
         let (mean, n) = (most as f64 / 2.0, count as f64);
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
-        return (mean - NORMAL * deviation - 0.5).floor().max(0.0) as usize;
+        return (mean - NORMAL_QUANTILE * deviation - 0.5).floor().max(0.0) as usize;
     }
     // Probability of each sum of ranks, if every rank is positive with probability one half.
     let mut chance = vec![0.0; most + 1];
@@ -114,13 +114,13 @@ pub fn ratio_of_sets(a: &[f64], b: &[f64]) -> Option<Ratio> {
     let (var_a, var_b) = (error_a * error_a, error_b * error_b);
     let spread = var_a * var_a / (a.len() - 1) as f64 + var_b * var_b / (b.len() - 1) as f64;
     let freedom = if spread > 0.0 { (var_a + var_b).powi(2) / spread } else { 1e9 };
-    let half = student((freedom.floor() as usize).max(1)) * (var_a + var_b).sqrt();
+    let half = student_t((freedom.floor() as usize).max(1)) * (var_a + var_b).sqrt();
     let mean = mean_a - mean_b;
     Some(Ratio { ratio: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() })
 }
 
 /// Two-sided quantile of the normal distribution for [`CONFIDENCE`], in standard deviations.
-const NORMAL: f64 = 2.576;
+const NORMAL_QUANTILE: f64 = 2.576;
 
 /// Returns the mean and its standard error.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
@@ -131,7 +131,7 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 }
 
 /// Returns Student's two-sided t for [`CONFIDENCE`] and these degrees of freedom.
-fn student(freedom: usize) -> f64 {
+fn student_t(freedom: usize) -> f64 {
     const SMALL: [f64; 30] = [
         63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106, 3.055, 3.012, 2.977,
         2.947, 2.921, 2.898, 2.878, 2.861, 2.845, 2.831, 2.819, 2.807, 2.797, 2.787, 2.779, 2.771, 2.763,
@@ -140,7 +140,7 @@ fn student(freedom: usize) -> f64 {
     match SMALL.get(freedom.saturating_sub(1)) {
         Some(&t) => t,
         // The difference from the normal distribution is inversely proportional to the degrees of freedom.
-        None => NORMAL + (SMALL[29] - NORMAL) * 30.0 / freedom as f64,
+        None => NORMAL_QUANTILE + (SMALL[29] - NORMAL_QUANTILE) * 30.0 / freedom as f64,
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
 
     /// Runs 2,000 comparisons of eight pairs; returns how many find a difference, and how many intervals
     /// contain the true ratio.
-    fn trials(truth: f64, compare: fn(&[(f64, f64)]) -> Option<Ratio>) -> (usize, usize) {
+    fn count_trials(truth: f64, compare: fn(&[(f64, f64)]) -> Option<Ratio>) -> (usize, usize) {
         let mut random = Rng::with_seed(42);
         let (mut distinct, mut covered) = (0, 0);
         for _ in 0..2_000 {
@@ -190,9 +190,9 @@ mod tests {
             ratio_of_sets(&a, &b)
         };
         for compare in [ratio, unpaired as fn(&[(f64, f64)]) -> Option<Ratio>] {
-            let (distinct, covered) = trials(1.0, compare);
+            let (distinct, covered) = count_trials(1.0, compare);
             assert!(distinct <= 40 && covered >= 1_960, "{distinct} {covered}");
-            let (distinct, covered) = trials(1.0 / 1.05, compare);
+            let (distinct, covered) = count_trials(1.0 / 1.05, compare);
             assert!(distinct > 1_700 && covered >= 1_960, "5 % with noise of 2 %: {distinct} {covered}");
         }
     }
@@ -206,15 +206,20 @@ mod tests {
         for (value, log) in [(found.ratio, 0.1), (found.low, 0.1 - half), (found.high, 0.1 + half)] {
             assert!((value.ln() - log).abs() < 1e-9);
         }
-        assert!((student(1_000) - 2.581).abs() < 0.002 && (student(60) - 2.660).abs() < 0.01);
+        assert!((student_t(1_000) - 2.581).abs() < 0.002 && (student_t(60) - 2.660).abs() < 0.01);
     }
 
     #[test]
     fn the_ranks_interval_is_wilcoxons_and_shrugs_at_a_wild_pair() {
         // Critical values of the signed-rank test at 0.005 per side, as the number of excluded means.
-        assert_eq!([12, 20, 30, 50].map(ranks_cut), [7, 37, 109, 373]);
+        assert_eq!([12, 20, 30, 50].map(excluded_ranks), [7, 37, 109, 373]);
         // The switch to the approximation causes only a small step.
-        assert!(ranks_cut(61) - ranks_cut(60) < 20, "{} {}", ranks_cut(60), ranks_cut(61));
+        assert!(
+            excluded_ranks(61) - excluded_ranks(60) < 20,
+            "{} {}",
+            excluded_ranks(60),
+            excluded_ranks(61)
+        );
         let mut pairs: Vec<(f64, f64)> = (0..20).map(|at| (1.05 + 0.002 * f64::from(at % 5), 1.0)).collect();
         pairs[3] = (0.1, 1.0);
         pairs[8] = (9.0, 1.0);

@@ -9,10 +9,10 @@ use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
 use net::{Fault, Link};
 
 use crate::failure::RequestFailure;
-use crate::jobs::{Connection, ConnectionJobs, WholeResponse};
+use crate::jobs::{CompleteResponse, ConnectionState, JobConnection};
 use crate::moment::now_ns;
 use crate::tally::ErrorKind;
-use crate::world::{RequestJob, World};
+use crate::world::{LoadState, RequestJob};
 
 /// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;
@@ -22,7 +22,7 @@ const OUT_BYTES_MAX: usize = 256 * 1024;
 const WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
 /// Request in progress and the received part of its response.
-struct RequestUnderWay {
+struct ActiveRequest {
     stream: u32,
     job: RequestJob,
     sent_ns: u64,
@@ -36,30 +36,30 @@ struct RequestUnderWay {
 }
 
 /// Result of reading.
-enum StreamReads {
+enum StreamReadResult {
     /// Bytes were read.
-    Some,
+    Received,
     /// No bytes are available.
     Blocked,
     /// More bytes are available, but other connections should get their turn.
-    Busy,
+    Yielded,
     /// The server closed its side of the connection.
     Closed,
 }
 
 /// Sequence of HTTP/2 load connections.
 pub(crate) struct MultiplexedConnection {
-    jobs: ConnectionJobs,
+    state: ConnectionState,
     machine: Machine,
     /// Requests in progress, by ascending stream ID.
-    under_way: VecDeque<RequestUnderWay>,
+    active_requests: VecDeque<ActiveRequest>,
     /// Bytes of an incomplete frame.
-    held: Vec<u8>,
+    partial_frame: Vec<u8>,
     /// Bytes to be sent, of which the first `out_at` bytes have been sent.
     out: Vec<u8>,
     out_at: usize,
     /// Whether the server accepts no further streams.
-    leaves: bool,
+    is_closing: bool,
 }
 
 fn options(limits: Limits) -> Options {
@@ -72,7 +72,7 @@ fn options(limits: Limits) -> Options {
 }
 
 /// Returns the name of an error code, or its number if it has no name.
-fn named(code: ErrorCode) -> String {
+fn error_name(code: ErrorCode) -> String {
     match code.text() {
         "" => format!("error code {}", code.0),
         name => name.to_string(),
@@ -80,33 +80,33 @@ fn named(code: ErrorCode) -> String {
 }
 
 impl MultiplexedConnection {
-    pub(crate) fn new(world: Rc<World>, origin: usize) -> MultiplexedConnection {
-        let machine = Machine::client(options(world.limits));
+    pub(crate) fn new(load_state: Rc<LoadState>, origin: usize) -> MultiplexedConnection {
+        let machine = Machine::client(options(load_state.limits));
         MultiplexedConnection {
-            jobs: ConnectionJobs::new(world, origin),
+            state: ConnectionState::new(load_state, origin),
             machine,
-            under_way: VecDeque::new(),
-            held: Vec::new(),
+            active_requests: VecDeque::new(),
+            partial_frame: Vec::new(),
             out: Vec::new(),
             out_at: 0,
-            leaves: false,
+            is_closing: false,
         }
     }
 
     /// Opens as many streams as the plan requests and the server allows.
-    fn fill(&mut self) -> Result<(), RequestFailure> {
-        let depth = self.jobs.world.plan.pipeline;
-        while self.under_way.len() < depth && !self.leaves {
+    fn open_streams(&mut self) -> Result<(), RequestFailure> {
+        let depth = self.state.load_state.plan.pipeline;
+        while self.active_requests.len() < depth && !self.is_closing {
             match self.machine.can_request() {
                 Ok(()) => {}
                 Err(NoStream::Full) => return Ok(()),
                 Err(_) => {
-                    self.leaves = true;
+                    self.is_closing = true;
                     return Ok(());
                 }
             }
-            let Some(job) = self.jobs.next() else { return Ok(()) };
-            let world = self.jobs.world.clone();
+            let Some(job) = self.state.next_request() else { return Ok(()) };
+            let world = self.state.load_state.clone();
             let request = &world.plan.requests[job.request as usize];
             let head = request.head.as_ref().expect("rendered for HTTP/2");
             let line = RequestLine {
@@ -123,10 +123,10 @@ impl MultiplexedConnection {
                 .map_err(|why| RequestFailure::new(ErrorKind::Malformed, format!("no stream: {why:?}")))?;
             writer.fields(&head.fields);
             drop(writer);
-            self.under_way.push_back(RequestUnderWay {
+            self.active_requests.push_back(ActiveRequest {
                 stream,
                 job,
-                sent_ns: self.jobs.now_ns,
+                sent_ns: self.state.now_ns,
                 sent_bytes: 0,
                 first_ns: 0,
                 status: 0,
@@ -139,8 +139,8 @@ impl MultiplexedConnection {
 
     /// Sends as much request content as the flow-control windows allow.
     fn send_content(&mut self) {
-        let world = self.jobs.world.clone();
-        for request in &mut self.under_way {
+        let world = self.state.load_state.clone();
+        for request in &mut self.active_requests {
             let content = &world.plan.requests[request.job.request as usize].bytes;
             if request.sent_bytes < content.len() && self.out.len() - self.out_at < OUT_BYTES_MAX {
                 request.sent_bytes +=
@@ -159,7 +159,7 @@ impl MultiplexedConnection {
                 break;
             }
             self.out_at += len;
-            self.jobs.world.tally.borrow_mut().bytes_out += len as u64;
+            self.state.load_state.tally.borrow_mut().bytes_out += len as u64;
         }
         let done = self.out_at == self.out.len();
         if done {
@@ -171,74 +171,76 @@ impl MultiplexedConnection {
 
     /// Returns the deadline for the response to the oldest request.
     fn deadline_ms(&self) -> u64 {
-        self.jobs.deadline_ms(self.under_way.front().map(|request| request.sent_ns))
+        self.state.deadline_ms(self.active_requests.front().map(|request| request.sent_ns))
     }
 
     /// Reads the bytes that have arrived.
-    fn take_in(&mut self, link: &mut Link) -> Result<StreamReads, RequestFailure> {
-        let world = self.jobs.world.clone();
+    fn read_available(&mut self, link: &mut Link) -> Result<StreamReadResult, RequestFailure> {
+        let world = self.state.load_state.clone();
         let mut scratch = world.scratch.borrow_mut();
         for reads in 0..READS_MAX {
-            let held = self.held.len();
+            let held = self.partial_frame.len();
             let Some(len) = link.try_read(&mut scratch[held..])? else {
-                return Ok(if reads == 0 { StreamReads::Blocked } else { StreamReads::Some });
+                return Ok(if reads == 0 { StreamReadResult::Blocked } else { StreamReadResult::Received });
             };
-            self.jobs.now_ns = now_ns();
+            self.state.now_ns = now_ns();
             if len == 0 {
-                return Ok(StreamReads::Closed);
+                return Ok(StreamReadResult::Closed);
             }
             world.tally.borrow_mut().bytes_in += len as u64;
-            scratch[..held].copy_from_slice(&self.held);
-            self.held.clear();
+            scratch[..held].copy_from_slice(&self.partial_frame);
+            self.partial_frame.clear();
             self.feed(&scratch[..held + len])?;
         }
-        Ok(StreamReads::Busy)
+        Ok(StreamReadResult::Yielded)
     }
 
     /// Parses received bytes; bytes of an incomplete frame are kept.
     fn feed(&mut self, bytes: &[u8]) -> Result<(), RequestFailure> {
         let mut at = 0;
-        if self.jobs.served == 0 && bytes.starts_with(b"HTTP/1.") {
+        if self.state.response_count == 0 && bytes.starts_with(b"HTTP/1.") {
             let what = "the server answers in HTTP/1: it does not accept HTTP/2 with prior knowledge (Komainu: `h2c = true` of a `listen` entry)";
             return Err(RequestFailure::new(ErrorKind::Malformed, what));
         }
         loop {
-            let fed = self.machine.feed(&bytes[at..], self.jobs.now_ns / 1_000_000);
+            let fed = self.machine.feed(&bytes[at..], self.state.now_ns / 1_000_000);
             let (consumed, event) =
                 fed.map_err(|error| RequestFailure::new(ErrorKind::Malformed, error.reason))?;
             let fed = &bytes[at..];
             at += consumed;
             match event {
                 Event::NeedMore => {
-                    self.held.extend_from_slice(&bytes[at..]);
+                    self.partial_frame.extend_from_slice(&bytes[at..]);
                     return Ok(());
                 }
-                Event::Head { stream, ended } => self.take_head(stream, ended),
-                Event::Data { stream, data, ended } => self.take_data(stream, data.of(fed), ended),
-                Event::Trailers { stream } => self.complete(stream),
+                Event::Head { stream, ended } => self.handle_head(stream, ended),
+                Event::Data { stream, data, ended } => self.handle_data(stream, data.of(fed), ended),
+                Event::Trailers { stream } => self.finish_response(stream),
                 Event::Reset { stream, code } => match self.remove(stream) {
                     // The server did not process the request, so it can be sent again.
                     Some(request) if code == ErrorCode::REFUSED_STREAM => {
-                        self.jobs.again.push_back(request.job);
+                        self.state.retry_queue.push_back(request.job);
                     }
-                    Some(request) => {
-                        self.fail(&request, ErrorKind::Closed, &format!("stream reset: {}", named(code)))
-                    }
+                    Some(request) => self.fail_request(
+                        &request,
+                        ErrorKind::Closed,
+                        &format!("stream reset: {}", error_name(code)),
+                    ),
                     None => {}
                 },
                 Event::Aborted { stream, reason, .. } => {
                     if let Some(request) = self.remove(stream) {
-                        self.fail(&request, ErrorKind::Malformed, reason);
+                        self.fail_request(&request, ErrorKind::Malformed, reason);
                     }
                 }
                 Event::GoAway { last_stream, .. } => {
-                    self.leaves = true;
+                    self.is_closing = true;
                     // Requests on streams above the last stream ID were not processed.
-                    while let Some(stream) = self.under_way.back().map(|request| request.stream)
+                    while let Some(stream) = self.active_requests.back().map(|request| request.stream)
                         && stream > last_stream
                         && let Some(request) = self.remove(stream)
                     {
-                        self.jobs.again.push_front(request.job);
+                        self.state.retry_queue.push_front(request.job);
                     }
                 }
                 Event::Refused { .. }
@@ -250,20 +252,20 @@ impl MultiplexedConnection {
         }
     }
 
-    fn find(&mut self, stream: u32) -> Option<&mut RequestUnderWay> {
-        let at = self.under_way.binary_search_by_key(&stream, |request| request.stream).ok()?;
-        self.under_way.get_mut(at)
+    fn find(&mut self, stream: u32) -> Option<&mut ActiveRequest> {
+        let at = self.active_requests.binary_search_by_key(&stream, |request| request.stream).ok()?;
+        self.active_requests.get_mut(at)
     }
 
     /// Removes and returns the request of a stream that has ended.
-    fn remove(&mut self, stream: u32) -> Option<RequestUnderWay> {
+    fn remove(&mut self, stream: u32) -> Option<ActiveRequest> {
         self.machine.release(stream);
-        let at = self.under_way.binary_search_by_key(&stream, |request| request.stream).ok()?;
-        self.under_way.remove(at)
+        let at = self.active_requests.binary_search_by_key(&stream, |request| request.stream).ok()?;
+        self.active_requests.remove(at)
     }
 
-    fn take_head(&mut self, stream: u32, ended: bool) {
-        let (status, now_ns) = (self.machine.status, self.jobs.now_ns);
+    fn handle_head(&mut self, stream: u32, ended: bool) {
+        let (status, now_ns) = (self.machine.status, self.state.now_ns);
         let Some(request) = self.find(stream) else { return };
         if request.first_ns == 0 {
             request.first_ns = now_ns;
@@ -272,20 +274,20 @@ impl MultiplexedConnection {
             return;
         }
         request.status = status.code();
-        if self.jobs.world.shared.facts.get().is_none() {
+        if self.state.load_state.run_state.facts.get().is_none() {
             let bytes = self.machine.head_bytes();
             let field = |name| self.machine.head.field(bytes, name);
             let server = field(Name::Server).unwrap_or_default();
             let length =
                 field(Name::ContentLength).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-            self.jobs.world.learn(server, length, status.code());
+            self.state.load_state.record_facts(server, length, status.code());
         }
         if ended {
-            self.complete(stream);
+            self.finish_response(stream);
         }
     }
 
-    fn take_data(&mut self, stream: u32, content: &[u8], ended: bool) {
+    fn handle_data(&mut self, stream: u32, content: &[u8], ended: bool) {
         self.machine.grant(stream, content.len());
         let Some(request) = self.find(stream) else { return };
         request.content_bytes += content.len() as u64;
@@ -293,14 +295,14 @@ impl MultiplexedConnection {
             hasher.write(content);
         }
         if ended {
-            self.complete(stream);
+            self.finish_response(stream);
         }
     }
 
     /// Counts the complete response of a stream.
-    fn complete(&mut self, stream: u32) {
+    fn finish_response(&mut self, stream: u32) {
         let Some(request) = self.remove(stream) else { return };
-        self.jobs.record(&WholeResponse {
+        self.state.record(&CompleteResponse {
             job: request.job,
             sent_ns: request.sent_ns,
             first_ns: request.first_ns,
@@ -310,71 +312,71 @@ impl MultiplexedConnection {
         });
     }
 
-    fn fail(&mut self, request: &RequestUnderWay, kind: ErrorKind, example: &str) {
-        self.jobs.world.fail(request.job, kind, example, self.jobs.now_ns);
+    fn fail_request(&mut self, request: &ActiveRequest, kind: ErrorKind, example: &str) {
+        self.state.load_state.fail_request(request.job, kind, example, self.state.now_ns);
     }
 }
 
-impl Connection for MultiplexedConnection {
-    fn jobs(&mut self) -> &mut ConnectionJobs {
-        &mut self.jobs
+impl JobConnection for MultiplexedConnection {
+    fn connection_state(&mut self) -> &mut ConnectionState {
+        &mut self.state
     }
 
-    async fn live(&mut self) -> Result<bool, RequestFailure> {
-        let keep_alive = self.jobs.world.plan.keep_alive;
-        let Some(mut link) = self.jobs.begin().await? else { return Ok(true) };
-        if matches!(link, Link::Tls(_)) && !link.has_agreed_to_http2() {
+    async fn serve_connection(&mut self) -> Result<bool, RequestFailure> {
+        let keep_alive = self.state.load_state.plan.keep_alive;
+        let Some(mut link) = self.state.connect_when_needed().await? else { return Ok(true) };
+        if matches!(link, Link::Tls(_)) && !link.has_negotiated_http2() {
             return Err(RequestFailure::new(ErrorKind::Tls, "the server does not offer HTTP/2 (ALPN h2)"));
         }
         loop {
-            if self.under_way.is_empty() {
-                let is_done = self.jobs.served > 0 && !keep_alive;
-                if is_done || self.leaves || !self.jobs.another(&mut link).await {
+            if self.active_requests.is_empty() {
+                let is_done = self.state.response_count > 0 && !keep_alive;
+                if is_done || self.is_closing || !self.state.wait_for_request(&mut link).await {
                     return Ok(false);
                 }
             }
-            self.fill()?;
+            self.open_streams()?;
             let sent = self.flush(&mut link)?;
-            match self.take_in(&mut link)? {
-                StreamReads::Closed if self.under_way.is_empty() => return Ok(false),
-                StreamReads::Closed => {
-                    let what = match self.jobs.served {
+            match self.read_available(&mut link)? {
+                StreamReadResult::Closed if self.active_requests.is_empty() => return Ok(false),
+                StreamReadResult::Closed => {
+                    let what = match self.state.response_count {
                         0 => "connection closed without a response",
                         _ => "connection closed with requests under way",
                     };
                     return Err(RequestFailure::new(ErrorKind::Closed, what));
                 }
                 // Reading may have ended streams or opened windows, so try to send again.
-                StreamReads::Some => {}
-                StreamReads::Blocked => {
+                StreamReadResult::Received => {}
+                StreamReadResult::Blocked => {
                     link.stream().ready_for(link.interest(true, !sent), self.deadline_ms()).await?;
                 }
-                StreamReads::Busy if self.jobs.world.core.now_ms() >= self.deadline_ms() => {
+                StreamReadResult::Yielded if self.state.load_state.core.now_ms() >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());
                 }
-                StreamReads::Busy => self.jobs.world.core.yield_now().await,
+                StreamReadResult::Yielded => self.state.load_state.core.yield_now().await,
             }
         }
     }
 
     fn content_bytes(&self) -> u64 {
-        self.under_way.front().map_or(0, |request| request.content_bytes)
+        self.active_requests.front().map_or(0, |request| request.content_bytes)
     }
 
-    fn forget(&mut self) {
-        self.machine = Machine::client(options(self.jobs.world.limits));
-        self.held.clear();
+    fn requeue_unanswered(&mut self) {
+        self.machine = Machine::client(options(self.state.load_state.limits));
+        self.partial_frame.clear();
         self.out.clear();
         self.out_at = 0;
-        self.leaves = false;
-        while let Some(request) = self.under_way.pop_back() {
-            self.jobs.again.push_front(request.job);
+        self.is_closing = false;
+        while let Some(request) = self.active_requests.pop_back() {
+            self.state.retry_queue.push_front(request.job);
         }
     }
 }
 
 impl Drop for MultiplexedConnection {
     fn drop(&mut self) {
-        self.forget();
+        self.requeue_unanswered();
     }
 }

@@ -3,7 +3,7 @@
 /// Table with aligned columns: the first is left-aligned, all others are right-aligned.
 #[derive(Clone, Debug)]
 pub struct TextTable {
-    head: Vec<String>,
+    heading: Vec<String>,
     rows: Vec<Vec<String>>,
 }
 
@@ -11,11 +11,11 @@ impl TextTable {
     /// Creates an empty table with these columns.
     #[must_use]
     pub fn new<S: ToString>(head: &[S]) -> TextTable {
-        TextTable { head: head.iter().map(ToString::to_string).collect(), rows: Vec::new() }
+        TextTable { heading: head.iter().map(ToString::to_string).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; missing cells stay empty.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub fn add_row(&mut self, cells: Vec<String>) {
         // A line break in a cell would look like another row.
         self.rows.push(cells.into_iter().map(|cell| cell.replace(['\n', '\r'], " ")).collect());
     }
@@ -28,12 +28,12 @@ impl TextTable {
 
     /// Returns the head and the rows.
     #[must_use]
-    pub fn parts(&self) -> (&[String], &[Vec<String>]) {
-        (&self.head, &self.rows)
+    pub fn head_and_rows(&self) -> (&[String], &[Vec<String>]) {
+        (&self.heading, &self.rows)
     }
 
     fn widths(&self) -> Vec<usize> {
-        let mut widths: Vec<usize> = self.head.iter().map(|cell| cell.chars().count()).collect();
+        let mut widths: Vec<usize> = self.heading.iter().map(|cell| cell.chars().count()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
@@ -62,7 +62,7 @@ impl TextTable {
             _ => format!("{}:", "-".repeat(width + 1)),
         });
         let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
-        let mut text = line(&self.head) + &rule;
+        let mut text = line(&self.heading) + &rule;
         text.extend(self.rows.iter().map(line));
         text
     }
@@ -72,7 +72,7 @@ impl TextTable {
     pub fn plain(&self, indent: &str) -> String {
         let widths = self.widths();
         let mut text = String::new();
-        for row in std::iter::once(&self.head).chain(&self.rows) {
+        for row in std::iter::once(&self.heading).chain(&self.rows) {
             let line = TextTable::cells(row, &widths).collect::<Vec<_>>().join("  ");
             text += &format!("{indent}{}\n", line.trim_end());
         }
@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn columns_line_up_and_short_rows_are_filled() {
         let mut table = TextTable::new(&["subject", "µs"]);
-        table.row(vec!["nginx|x".into(), "6.1".into()]);
-        table.row(vec!["h2o".into()]);
+        table.add_row(vec!["nginx|x".into(), "6.1".into()]);
+        table.add_row(vec!["h2o".into()]);
         assert_eq!(
             table.markdown(),
             "| subject |  µs |\n|---------|----:|\n| nginx\\|x | 6.1 |\n| h2o     |     |\n"

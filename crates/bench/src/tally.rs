@@ -6,17 +6,17 @@ use net::TlsAgreement;
 use crate::handshakes::Handshakes;
 
 /// Longest time that can be recorded; longer ones are recorded as this one.
-const HOUR_NS: u64 = 3_600_000_000_000;
+const TIME_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Histogram of times in nanoseconds from 100 ns to an hour, with three significant digits. Memory is
 /// allocated with the first value.
 #[derive(Clone, Debug, Default)]
-pub struct Times(Option<Box<Histogram<u64>>>);
+pub struct TimeHistogram(Option<Box<Histogram<u64>>>);
 
-impl Times {
+impl TimeHistogram {
     fn histogram(&mut self) -> &mut Histogram<u64> {
         self.0.get_or_insert_with(|| {
-            Box::new(Histogram::new_with_bounds(100, HOUR_NS, 3).expect("these bounds are valid"))
+            Box::new(Histogram::new_with_bounds(100, TIME_NS_MAX, 3).expect("these bounds are valid"))
         })
     }
 
@@ -30,7 +30,7 @@ impl Times {
     }
 
     /// Adds all values of `other`.
-    pub fn add(&mut self, other: &Times) {
+    pub fn add(&mut self, other: &TimeHistogram) {
         if let Some(other) = other.filled() {
             self.histogram().add(other).expect("histograms of the same bounds add up");
         }
@@ -128,7 +128,7 @@ impl ErrorKind {
 
 /// Errors counted by kind. Connection and TLS errors are also counted by cause, other kinds keep one example.
 #[derive(Clone, Debug, Default)]
-pub struct Errors([Vec<(String, u64)>; ErrorKind::ALL.len()]);
+pub struct ErrorCounts([Vec<(String, u64)>; ErrorKind::ALL.len()]);
 
 /// Maximum number of causes that are counted separately; further causes count with the last one.
 const fn causes_max(kind: ErrorKind) -> usize {
@@ -138,7 +138,7 @@ const fn causes_max(kind: ErrorKind) -> usize {
     }
 }
 
-impl Errors {
+impl ErrorCounts {
     /// Adds `count` errors of one kind.
     pub fn add(&mut self, kind: ErrorKind, count: u64, example: &str) {
         let causes = &mut self.0[kind as usize];
@@ -158,7 +158,7 @@ impl Errors {
 
     /// Returns the number of errors of one kind, and an example.
     #[must_use]
-    pub fn of(&self, kind: ErrorKind) -> (u64, &str) {
+    pub fn count_and_example(&self, kind: ErrorKind) -> (u64, &str) {
         let causes = &self.0[kind as usize];
         let example = causes.first().map_or("", |(cause, _)| cause);
         (causes.iter().map(|(_, count)| count).sum(), example)
@@ -168,7 +168,7 @@ impl Errors {
     pub fn iter(&self) -> impl Iterator<Item = (ErrorKind, u64, &str)> {
         ErrorKind::ALL
             .into_iter()
-            .map(|kind| (kind, self.of(kind)))
+            .map(|kind| (kind, self.count_and_example(kind)))
             .filter(|(_, (count, _))| *count > 0)
             .map(|(kind, (count, example))| (kind, count, example))
     }
@@ -181,7 +181,7 @@ impl Errors {
         ErrorKind::ALL.into_iter().flat_map(causes)
     }
 
-    fn merge(&mut self, other: &Errors) {
+    fn merge(&mut self, other: &ErrorCounts) {
         for (kind, count, example) in other.causes() {
             self.add(kind, count, example);
         }
@@ -190,24 +190,24 @@ impl Errors {
 
 /// Figures of the client for a part of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct LoadTally {
     /// Time from the request (open loop: from its scheduled time) to the end of its response; a request that
     /// timed out counts with the time it had waited.
-    pub latency: Times,
+    pub latency: TimeHistogram,
     /// Time from sending to the first byte of the response.
-    pub first_byte: Times,
+    pub first_byte: TimeHistogram,
     /// Time to make a connection, without TLS.
-    pub connect: Times,
+    pub connect: TimeHistogram,
     /// Duration of all TLS handshakes.
-    pub tls: Times,
+    pub tls: TimeHistogram,
     /// Duration of full TLS handshakes.
-    pub tls_full: Times,
+    pub tls_full: TimeHistogram,
     /// Duration of resumed TLS handshakes.
-    pub tls_resumed: Times,
+    pub tls_resumed: TimeHistogram,
     /// TLS handshakes by negotiated parameters.
     pub handshakes: Handshakes,
     /// Open loop: delay between the scheduled time of a request and its start by the generator.
-    pub lateness: Times,
+    pub lateness: TimeHistogram,
     /// Responses with any status.
     pub responses: u64,
     /// Bytes received, including heads.
@@ -219,18 +219,18 @@ pub struct Tally {
     /// Connections made.
     pub connections: u64,
     /// Responses on a connection that had already carried a response.
-    pub reused: u64,
+    pub reused_responses: u64,
     /// Responses whose length differs from that of the first response to the same request.
-    pub lengths_differ: u64,
+    pub different_lengths: u64,
     /// Responses whose content differs from that of the first one; counted only if the plan verifies
     /// contents.
-    pub contents_differ: u64,
+    pub different_contents: u64,
     /// Requests that failed.
-    pub errors: Errors,
+    pub errors: ErrorCounts,
     statuses: Vec<(u16, u64)>,
 }
 
-impl Tally {
+impl LoadTally {
     /// Counts a status.
     pub fn count_status(&mut self, code: u16) {
         match self.statuses.iter_mut().find(|(other, _)| *other == code) {
@@ -240,7 +240,7 @@ impl Tally {
     }
 
     /// Adds only the connection figures of `other`.
-    pub fn add_connections(&mut self, other: &Tally) {
+    pub fn add_connections(&mut self, other: &LoadTally) {
         for (into, from) in [
             (&mut self.connect, &other.connect),
             (&mut self.tls, &other.tls),
@@ -256,14 +256,14 @@ impl Tally {
     /// Counts a TLS handshake.
     pub fn count_handshake(&mut self, agreed: TlsAgreement, ns: u64) {
         self.tls.record(ns);
-        if agreed.resumed { &mut self.tls_resumed } else { &mut self.tls_full }.record(ns);
+        if agreed.is_resumed { &mut self.tls_resumed } else { &mut self.tls_full }.record(ns);
         self.handshakes.count(agreed, 1);
     }
 
     /// Returns the distributions of the phases of connections and requests with display names; full and
     /// resumed handshakes are listed separately only if both occurred.
     #[must_use]
-    pub fn parts(&self) -> Vec<(&'static str, &Times)> {
+    pub fn phase_times(&self) -> Vec<(&'static str, &TimeHistogram)> {
         let both = self.tls_full.count() > 0 && self.tls_resumed.count() > 0;
         let mut parts = vec![
             ("Latency", &self.latency),
@@ -288,12 +288,12 @@ impl Tally {
 
     /// Returns the number of responses with a status of 400 or above.
     #[must_use]
-    pub fn refusals(&self) -> u64 {
+    pub fn error_statuses(&self) -> u64 {
         self.statuses.iter().filter(|(code, _)| *code >= 400).map(|(_, count)| count).sum()
     }
 
     /// Adds all figures of `other`.
-    pub fn add(&mut self, other: &Tally) {
+    pub fn add(&mut self, other: &LoadTally) {
         for (into, from) in [
             (&mut self.latency, &other.latency),
             (&mut self.first_byte, &other.first_byte),
@@ -306,9 +306,9 @@ impl Tally {
         self.bytes_in += other.bytes_in;
         self.content_bytes += other.content_bytes;
         self.bytes_out += other.bytes_out;
-        self.reused += other.reused;
-        self.lengths_differ += other.lengths_differ;
-        self.contents_differ += other.contents_differ;
+        self.reused_responses += other.reused_responses;
+        self.different_lengths += other.different_lengths;
+        self.different_contents += other.different_contents;
         self.errors.merge(&other.errors);
         for &(code, count) in &other.statuses {
             match self.statuses.iter_mut().find(|(known, _)| *known == code) {
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_right_to_three_digits_and_never_above_the_greatest() {
-        let mut times = Times::default();
+        let mut times = TimeHistogram::default();
         assert_eq!((times.percentile(50.0), times.min(), times.max()), (0, 0, 0));
         (1..=10_000).for_each(|at| times.record(at * 1_000));
         for (percent, ns) in [(50.0, 5_000_000.0), (99.0, 9_900_000.0), (99.99, 9_999_000.0)] {
@@ -334,12 +334,12 @@ mod tests {
         }
         assert_eq!(times.percentile(100.0), times.max());
         times.record(u64::MAX);
-        assert!(times.percentile(100.0) >= HOUR_NS);
+        assert!(times.percentile(100.0) >= TIME_NS_MAX);
     }
 
     #[test]
     fn tallies_add_up() {
-        let (mut a, mut b) = (Tally::default(), Tally::default());
+        let (mut a, mut b) = (LoadTally::default(), LoadTally::default());
         for (to_a, code, ns) in [(true, 200, 5), (false, 404, 7), (false, 200, 9)] {
             let tally = if to_a { &mut a } else { &mut b };
             tally.count_status(code);
@@ -349,7 +349,7 @@ mod tests {
         b.errors.add(ErrorKind::Timeout, 2, "after 10 s");
         b.errors.add(ErrorKind::Connect, 0, "never");
         a.add(&b);
-        assert_eq!((a.responses, a.latency.count(), a.refusals()), (3, 3, 1));
+        assert_eq!((a.responses, a.latency.count(), a.error_statuses()), (3, 3, 1));
         assert_eq!(a.statuses(), [(200, 2), (404, 1)]);
         assert_eq!(a.errors.iter().collect::<Vec<_>>(), [(ErrorKind::Timeout, 2, "after 10 s")]);
         assert_eq!(a.errors.total(), 2);

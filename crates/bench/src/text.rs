@@ -2,29 +2,29 @@
 
 use crate::advice;
 use crate::figure::Figure;
-use crate::outcome::Outcome;
-use crate::quantity::{bytes, digits, thousands, time};
-use crate::server::Spent;
+use crate::outcome::BenchOutcome;
+use crate::quantity::{format_bytes, format_digits, format_thousands, format_time};
+use crate::server::ServerUsage;
 use crate::table::TextTable;
 
 /// Formats all results of one run.
 #[must_use]
-pub fn report(outcome: &Outcome) -> String {
+pub fn format_report(outcome: &BenchOutcome) -> String {
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
-    let mut text = format!("{}\n{}\n\n", outcome.setup.what, outcome.setup.how);
+    let mut text = format!("{}\n{}\n\n", outcome.setup.url_summary, outcome.setup.load_description);
     let mut line = |title: &str, said: String| text += &format!("  {title:<12}{said}\n");
     line(
         "Requests",
         format!(
             "{} requests/s: {} in {:.2} s, {} failed{}",
-            digits(measured.rate()),
-            thousands(measured.responses_in_time as f64),
+            format_digits(measured.rate()),
+            format_thousands(measured.responses_in_time as f64),
             measured.seconds,
-            thousands(tally.errors.total() as f64),
+            format_thousands(tally.errors.total() as f64),
             match outcome.errors() - tally.errors.total() {
                 0 => String::new(),
                 // `--expect 'errors = 0'` counts both kinds.
-                statuses => format!(", {} with a status of 400 or above", thousands(statuses as f64)),
+                statuses => format!(", {} with a status of 400 or above", format_thousands(statuses as f64)),
             }
         ),
     );
@@ -33,15 +33,15 @@ pub fn report(outcome: &Outcome) -> String {
         "Received",
         format!(
             "{}/s, {} in all, of it content {}",
-            bytes(tally.bytes_in as f64 / seconds),
-            bytes(tally.bytes_in as f64),
-            bytes(tally.content_bytes as f64)
+            format_bytes(tally.bytes_in as f64 / seconds),
+            format_bytes(tally.bytes_in as f64),
+            format_bytes(tally.content_bytes as f64)
         ),
     );
     let statuses: Vec<String> = tally
         .statuses()
         .iter()
-        .map(|(code, count)| format!("{code} {}×", thousands(*count as f64)))
+        .map(|(code, count)| format!("{code} {}×", format_thousands(*count as f64)))
         .collect();
     if !statuses.is_empty() {
         line("Statuses", statuses.join(", "));
@@ -50,52 +50,52 @@ pub fn report(outcome: &Outcome) -> String {
         "Connections",
         format!(
             "{}{} made; {:.2} % of the responses came on one that had carried another",
-            thousands(tally.connections as f64),
+            format_thousands(tally.connections as f64),
             match outcome.setup.connections as u64 {
-                wanted if tally.connections < wanted => format!(" of {}", thousands(wanted as f64)),
+                wanted if tally.connections < wanted => format!(" of {}", format_thousands(wanted as f64)),
                 _ => String::new(),
             },
-            tally.reused as f64 * 100.0 / tally.responses.max(1) as f64
+            tally.reused_responses as f64 * 100.0 / tally.responses.max(1) as f64
         ),
     );
     if tally.handshakes.total() > 0 {
         line("Handshakes", tally.handshakes.text());
     }
     text.push('\n');
-    text += &latencies(outcome);
+    text += &format_latencies(outcome);
     if let Some(spent) = &outcome.server {
-        text += &server(outcome, spent);
+        text += &format_server_usage(outcome, spent);
     }
-    let generator = Figure::named("generator").and_then(|figure| figure.of(outcome));
+    let generator = Figure::find("generator").and_then(|figure| figure.value_in(outcome));
     text += &format!(
         "\n  {:<12}CPU {} µs a request; its busiest thread worked {:.0} % of the time\n\n",
         "Generator",
-        digits(generator.unwrap_or(0.0)),
+        format_digits(generator.unwrap_or(0.0)),
         measured.busiest_thread * 100.0
     );
-    text += &wrapped("  ", &advice::scope(outcome));
+    text += &wrap_sentence("  ", &advice::describe_scope(outcome));
     for warning in advice::warnings(outcome) {
-        text += &wrapped("! ", &warning);
+        text += &wrap_sentence("! ", &warning);
     }
     text
 }
 
-fn latencies(outcome: &Outcome) -> String {
+fn format_latencies(outcome: &BenchOutcome) -> String {
     let mut table = TextTable::new(&["", "p50", "p90", "p95", "p99", "p99.9", "p99.99", "max", "mean"]);
-    for (name, times) in outcome.measured.tally.parts() {
+    for (name, times) in outcome.measured.tally.phase_times() {
         let percentiles = [50.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
         let mut cells = vec![name.to_string()];
-        cells.extend(percentiles.map(|percent| time(times.percentile(percent) as f64)));
-        cells.push(time(times.mean()));
-        table.row(cells);
+        cells.extend(percentiles.map(|percent| format_time(times.percentile(percent) as f64)));
+        cells.push(format_time(times.mean()));
+        table.add_row(cells);
     }
     if table.is_empty() { String::new() } else { table.plain("  ") }
 }
 
-fn server(outcome: &Outcome, spent: &Spent) -> String {
-    let cores = digits(outcome.server_cores().unwrap_or(0.0));
+fn format_server_usage(outcome: &BenchOutcome, usage: &ServerUsage) -> String {
+    let cores = format_digits(outcome.server_cores().unwrap_or(0.0));
     let responses = outcome.measured.responses_in_time as f64;
-    let us = |ns: u64| digits(ns as f64 / 1e3 / responses);
+    let us = |ns: u64| format_digits(ns as f64 / 1e3 / responses);
     let mut text = match outcome.cpu_us() {
         // Without responses there is no CPU time per request.
         None => format!("\n  {:<12}{cores} cores busy\n", "Server"),
@@ -104,20 +104,22 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
              \x20 {:<12}{} requests/s per 1 % CPU; {cores} cores busy\n\
              \x20 {:<12}{} voluntary and {} forced context switches a request\n",
             "Server",
-            digits(cpu_us),
-            us(spent.cpu.user_ns()),
-            us(spent.cpu.system_ns),
+            format_digits(cpu_us),
+            us(usage.cpu.user_ns()),
+            us(usage.cpu.system_ns),
             "",
-            Figure::named("per-cpu").and_then(|figure| figure.of(outcome)).map_or("?".into(), digits),
+            Figure::find("per-cpu")
+                .and_then(|figure| figure.value_in(outcome))
+                .map_or("?".into(), format_digits),
             "",
-            digits(spent.cpu.switches_voluntary as f64 / responses),
-            digits(spent.cpu.switches_involuntary as f64 / responses)
+            format_digits(usage.cpu.switches_voluntary as f64 / responses),
+            format_digits(usage.cpu.switches_involuntary as f64 / responses)
         ),
     };
     let mut table = TextTable::new(&["Memory", "RSS", "→", "PSS", "→", "private dirty", "→"]);
-    for process in memory_rows(spent) {
+    for process in memory_rows(usage) {
         let [name, rest @ ..] = process;
-        table.row([vec![name], rest.to_vec()].concat());
+        table.add_row([vec![name], rest.to_vec()].concat());
     }
     if !table.is_empty() {
         text += "\n";
@@ -129,15 +131,15 @@ fn server(outcome: &Outcome, spent: &Spent) -> String {
 /// Returns a row for each process and for the sum: name, then RSS, PSS and private dirty, each before and
 /// after.
 #[must_use]
-pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
+pub fn memory_rows(usage: &ServerUsage) -> Vec<[String; 7]> {
     const SHOWN_MAX: usize = 12;
-    let show = |value: Option<u64>| value.map_or("-".into(), |value| bytes(value as f64));
+    let show = |value: Option<u64>| value.map_or("-".into(), |value| format_bytes(value as f64));
     let mut rows: Vec<[String; 7]> = Vec::new();
-    let gone = spent.before.iter().filter(|b| spent.after.iter().all(|a| a.pid != b.pid));
-    let all: Vec<_> = spent.after.iter().chain(gone).collect();
+    let gone = usage.before.iter().filter(|b| usage.after.iter().all(|a| a.pid != b.pid));
+    let all: Vec<_> = usage.after.iter().chain(gone).collect();
     for process in all.iter().take(SHOWN_MAX) {
-        let before = spent.before.iter().find(|other| other.pid == process.pid);
-        let after = spent.after.iter().find(|other| other.pid == process.pid);
+        let before = usage.before.iter().find(|other| other.pid == process.pid);
+        let after = usage.after.iter().find(|other| other.pid == process.pid);
         rows.push([
             format!("{} {}", process.name, process.pid),
             show(before.map(|m| m.rss)),
@@ -154,12 +156,12 @@ pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
         };
         rows.push([
             format!("all {}", all.len()),
-            sum(&spent.before, |m| m.rss),
-            sum(&spent.after, |m| m.rss),
-            sum(&spent.before, |m| m.pss),
-            sum(&spent.after, |m| m.pss),
-            sum(&spent.before, |m| m.private_dirty),
-            sum(&spent.after, |m| m.private_dirty),
+            sum(&usage.before, |m| m.rss),
+            sum(&usage.after, |m| m.rss),
+            sum(&usage.before, |m| m.pss),
+            sum(&usage.after, |m| m.pss),
+            sum(&usage.before, |m| m.private_dirty),
+            sum(&usage.after, |m| m.private_dirty),
         ]);
     }
     rows
@@ -167,7 +169,7 @@ pub fn memory_rows(spent: &Spent) -> Vec<[String; 7]> {
 
 /// Wraps a sentence to the width of a terminal; `mark` precedes the first line, spaces precede the others.
 #[must_use]
-pub fn wrapped(mark: &str, sentence: &str) -> String {
+pub fn wrap_sentence(mark: &str, sentence: &str) -> String {
     const WIDTH: usize = 94;
     let mut lines = vec![String::new()];
     for word in sentence.split(' ') {
@@ -192,13 +194,13 @@ pub fn wrapped(mark: &str, sentence: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::procfs::{Cpu, ProcessMemory};
+    use crate::procfs::{CpuUsage, ProcessMemory};
     use crate::tally::ErrorKind;
 
     #[test]
     fn a_report_names_rate_latency_server_and_doubts() {
-        let mut outcome = Outcome::default();
-        outcome.setup.what = "http://h/".into();
+        let mut outcome = BenchOutcome::default();
+        outcome.setup.url_summary = "http://h/".into();
         outcome.measured.seconds = 2.0;
         outcome.measured.responses_in_time = 2_000;
         let tally = &mut outcome.measured.tally;
@@ -208,13 +210,13 @@ mod tests {
         tally.errors.add(ErrorKind::Timeout, 1, "timed out");
         let memory =
             |pid, rss| ProcessMemory { pid, name: "srv".into(), rss, pss: rss / 2, private_dirty: 0 };
-        outcome.server = Some(Spent {
-            cpu: Cpu { total_ns: 20_000_000, system_ns: 5_000_000, ..Cpu::default() },
+        outcome.server = Some(ServerUsage {
+            cpu: CpuUsage { total_ns: 20_000_000, system_ns: 5_000_000, ..CpuUsage::default() },
             before: vec![memory(7, 2048), memory(8, 1024)],
             after: vec![memory(7, 4096), memory(9, 1024)],
             series: Vec::new(),
         });
-        let text = report(&outcome);
+        let text = format_report(&outcome);
         for part in [
             "1,000 requests/s: 2,000 in 2.00 s, 1 failed",
             "200 2,000×",
@@ -235,7 +237,7 @@ mod tests {
 
     #[test]
     fn sentences_are_wrapped_under_their_mark() {
-        let text = wrapped("! ", &"word ".repeat(50));
+        let text = wrap_sentence("! ", &"word ".repeat(50));
         assert!(text.lines().all(|line| line.chars().count() <= 102) && text.lines().count() > 2);
         assert!(text.starts_with("! word") && text.lines().skip(1).all(|line| line.starts_with("  word")));
     }

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use crate::figure::{self, Better, Figure, Unit};
-use crate::outcome::Outcome;
+use crate::outcome::BenchOutcome;
 use crate::record;
 use crate::stats::{self, CONFIDENCE, Ratio};
 use crate::table::TextTable;
 
 /// Figures that are compared if both sides have them.
-const COMPARED: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "errors"];
+const COMPARED_FIGURES: [&str; 7] = ["cpu", "rate", "p50", "p99", "per-cpu", "pss", "errors"];
 
 /// Highest percentile that is compared.
 pub const PERCENTILE_MAX: f64 = 99.0;
@@ -40,18 +40,18 @@ pub struct Comparison {
 
 /// Whether a figure is tested for a difference. Memory is not: it is read repeatedly from the same two
 /// processes, which does not show the variation between starts.
-fn judged(figure: &Figure) -> bool {
+fn is_tested(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }
 
 /// Compares pairs of consecutive runs.
 #[must_use]
-pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison {
+pub fn of_pairs(names: [String; 2], pairs: &[(BenchOutcome, BenchOutcome)]) -> Comparison {
     let mut lines = Vec::new();
-    for name in COMPARED {
-        let figure = Figure::named(name).expect("a figure's name");
+    for name in COMPARED_FIGURES {
+        let figure = Figure::find(name).expect("a figure's name");
         let values: Vec<(f64, f64)> =
-            pairs.iter().filter_map(|(a, b)| Some((figure.of(a)?, figure.of(b)?))).collect();
+            pairs.iter().filter_map(|(a, b)| Some((figure.value_in(a)?, figure.value_in(b)?))).collect();
         let (a, b): (Vec<f64>, Vec<f64>) = values.iter().copied().unzip();
         let (Some(a), Some(b)) = (stats::median(&a), stats::median(&b)) else { continue };
         // B relative to A: the change when A is replaced by B.
@@ -60,7 +60,7 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
             figure: figure.name,
             a,
             b,
-            ratio: judged(figure).then(|| stats::ratio(&swapped)).flatten(),
+            ratio: is_tested(figure).then(|| stats::ratio(&swapped)).flatten(),
         });
     }
     let basis = format!("{} pairs of runs in turns, medians", pairs.len());
@@ -72,14 +72,14 @@ pub fn of_pairs(names: [String; 2], pairs: &[(Outcome, Outcome)]) -> Comparison 
 /// # Errors
 /// Returns the reason why they cannot be compared.
 pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, String> {
-    let (runs_a, runs_b) = (runs(a), runs(b));
+    let (runs_a, runs_b) = (recorded_runs(a), recorded_runs(b));
     if runs_a.is_empty() || runs_b.is_empty() {
         return Err("these are not results of `komainu bench --json`".into());
     }
     let alone = runs_a.len() < 2 || runs_b.len() < 2;
     let mut lines = Vec::new();
-    for name in COMPARED {
-        let figure = Figure::named(name).expect("a figure's name");
+    for name in COMPARED_FIGURES {
+        let figure = Figure::find(name).expect("a figure's name");
         let of = |runs: &[&Value]| -> Vec<f64> {
             runs.iter().filter_map(|run| run["figures"][figure.key].as_f64()).collect()
         };
@@ -87,9 +87,12 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
         let (Some(a), Some(b)) = (stats::median(&values_a), stats::median(&values_b)) else { continue };
         let ratio = match alone {
             false => stats::ratio_of_sets(&values_b, &values_a),
-            true => stats::ratio_of_sets(&parts(runs_b[0], figure.name), &parts(runs_a[0], figure.name)),
+            true => stats::ratio_of_sets(
+                &partial_values(runs_b[0], figure.name),
+                &partial_values(runs_a[0], figure.name),
+            ),
         };
-        lines.push(VersusLine { figure: figure.name, a, b, ratio: ratio.filter(|_| judged(figure)) });
+        lines.push(VersusLine { figure: figure.name, a, b, ratio: ratio.filter(|_| is_tested(figure)) });
     }
     let basis = match alone {
         true => {
@@ -101,7 +104,7 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
 }
 
 /// Returns the runs of a record: the record itself, or all runs that it contains.
-fn runs(record: &Value) -> Vec<&Value> {
+fn recorded_runs(record: &Value) -> Vec<&Value> {
     match record["runs"].as_array() {
         Some(runs) => runs.iter().collect(),
         None if record["figures"].is_object() => vec![record],
@@ -110,7 +113,7 @@ fn runs(record: &Value) -> Vec<&Value> {
 }
 
 /// Returns up to ten values from parts of a run, for the figures that points have.
-fn parts(run: &Value, name: &str) -> Vec<f64> {
+fn partial_values(run: &Value, name: &str) -> Vec<f64> {
     const PARTS: usize = 10;
     let points: &[Value] = run["points"].as_array().map_or(&[], Vec::as_slice);
     let number = |point: &Value, key: &str| point[key].as_f64().unwrap_or(0.0);
@@ -142,32 +145,32 @@ impl Comparison {
         let interval = format!("{:.0} % interval", CONFIDENCE * 100.0);
         let mut table = TextTable::new(&["", "A", "B", "B / A", &interval, "verdict"]);
         for line in &self.lines {
-            let figure = Figure::named(line.figure).expect("a figure's name");
+            let figure = Figure::find(line.figure).expect("a figure's name");
             let (ratio, interval) = match line.ratio {
                 Some(r) => (format!("{:.3}", r.ratio), format!("{:.3}–{:.3}", r.low, r.high)),
                 None => (String::new(), String::new()),
             };
-            let (a, b) = (figure.show(line.a), figure.show(line.b));
-            table.row(vec![figure.title.to_string(), a, b, ratio, interval, line.verdict().to_string()]);
+            let (a, b) = (figure.format_value(line.a), figure.format_value(line.b));
+            table.add_row(vec![figure.title.to_string(), a, b, ratio, interval, line.verdict().to_string()]);
         }
         table
     }
 
     /// Formats the result as JSON; `pairs` are the runs that it was computed from, if available.
     #[must_use]
-    pub fn json(&self, pairs: &[(Outcome, Outcome)]) -> Value {
+    pub fn json(&self, pairs: &[(BenchOutcome, BenchOutcome)]) -> Value {
         let lines: Vec<Value> = self
             .lines
             .iter()
             .map(|line| {
-                let figure = Figure::named(line.figure).expect("a figure's name");
+                let figure = Figure::find(line.figure).expect("a figure's name");
                 json!({ "figure": figure.key, "a": line.a, "b": line.b, "verdict": line.verdict(),
                     "ratio": line.ratio.map(|r| r.ratio), "low": line.ratio.map(|r| r.low),
                     "high": line.ratio.map(|r| r.high) })
             })
             .collect();
-        let side = |of: fn(&(Outcome, Outcome)) -> &Outcome| -> Value {
-            pairs.iter().map(|pair| record::json(of(pair))).collect()
+        let side = |of: fn(&(BenchOutcome, BenchOutcome)) -> &BenchOutcome| -> Value {
+            pairs.iter().map(|pair| record::outcome_json(of(pair))).collect()
         };
         json!({ "a": self.names[0], "b": self.names[1], "basis": self.basis, "confidence": CONFIDENCE,
             "comparison": lines, "runs_a": side(|pair| &pair.0), "runs_b": side(|pair| &pair.1) })
@@ -178,17 +181,19 @@ impl VersusLine {
     /// Returns the verdict in two or three words: better, worse, or no difference found.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
-        let Some(figure) = figure::ALL.iter().find(|figure| figure.name == self.figure) else { return "" };
+        let Some(figure) = figure::ALL_FIGURES.iter().find(|figure| figure.name == self.figure) else {
+            return "";
+        };
         let Some(ratio) = self.ratio else {
             // If exactly one side is zero, there is no ratio but a clear result: no errors, or no responses.
-            let one_is_nothing = judged(figure) && (self.a == 0.0) != (self.b == 0.0);
-            return match (one_is_nothing, (self.b > self.a) == (figure.better == Better::More)) {
+            let one_is_nothing = is_tested(figure) && (self.a == 0.0) != (self.b == 0.0);
+            return match (one_is_nothing, (self.b > self.a) == (figure.better == Better::Higher)) {
                 (false, _) => "",
                 (true, true) => "B is better",
                 (true, false) => "B is worse",
             };
         };
-        match (ratio.is_distinct(), (ratio.ratio > 1.0) == (figure.better == Better::More)) {
+        match (ratio.is_distinct(), (ratio.ratio > 1.0) == (figure.better == Better::Higher)) {
             (false, _) => "no difference found",
             (true, true) => "B is better",
             (true, false) => "B is worse",
@@ -200,8 +205,8 @@ impl VersusLine {
 mod tests {
     use super::*;
 
-    fn run(rate: u64) -> Outcome {
-        let mut outcome = Outcome::default();
+    fn run(rate: u64) -> BenchOutcome {
+        let mut outcome = BenchOutcome::default();
         outcome.measured.seconds = 1.0;
         outcome.measured.responses_in_time = rate;
         outcome.measured.tally.latency.record(1_000_000_000 / rate);

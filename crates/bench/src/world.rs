@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use fastrand::Rng;
 use http::{Limits, Method};
 use net::Core;
-use net::client::Bell;
+use net::client::LocalNotify;
 
 use crate::moment::now_ns;
-use crate::plan::Plan;
-use crate::tally::{ErrorKind, Tally};
+use crate::plan::LoadPlan;
+use crate::tally::{ErrorKind, LoadTally};
 
 /// Read buffer size; also the maximum size of a response head.
 pub(crate) const SCRATCH_BYTES: usize = 128 * 1024;
@@ -40,16 +40,16 @@ pub(crate) struct RunState {
     /// Set when the server's CPU time for the run has been read. No connection is closed before that: closing
     /// would add work to the run, and servers with a thread per connection would end threads, whose CPU time
     /// would be lost.
-    pub(crate) counted: AtomicBool,
+    pub(crate) is_usage_read: AtomicBool,
     /// Facts about the server, from its first response.
-    pub(crate) facts: OnceLock<Facts>,
+    pub(crate) facts: OnceLock<ServerFacts>,
     /// Length and hash of the first response to each request.
     pub(crate) expected: Vec<OnceLock<(u64, u64)>>,
 }
 
 /// Facts read from the first response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
+pub struct ServerFacts {
     /// Value of the `Server` field.
     pub server: String,
     /// Content length in bytes.
@@ -61,7 +61,7 @@ pub struct Facts {
 /// A parsed response head. Identical bytes need not be parsed again, because their meaning depends only on
 /// them and on the request's method.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownHead {
     pub(crate) bytes: Vec<u8>,
     pub(crate) method: Method,
     pub(crate) status: u16,
@@ -69,42 +69,43 @@ pub(crate) struct Known {
 }
 
 /// Requests of one origin, in order.
-struct Walk {
+struct RequestSequence {
     requests: Vec<u32>,
-    at: usize,
+    position: usize,
 }
 
-pub(crate) struct World {
+pub(crate) struct LoadState {
     pub(crate) core: Core,
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) shared: Arc<RunState>,
-    pub(crate) tally: RefCell<Tally>,
+    pub(crate) plan: Arc<LoadPlan>,
+    pub(crate) run_state: Arc<RunState>,
+    pub(crate) tally: RefCell<LoadTally>,
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) limits: Limits,
-    pub(crate) known: RefCell<Known>,
+    pub(crate) known_head: RefCell<KnownHead>,
     /// Time at which the latest response ended.
-    pub(crate) last_ns: Cell<u64>,
-    walks: RefCell<Vec<Walk>>,
+    pub(crate) last_response_ns: Cell<u64>,
+    sequences: RefCell<Vec<RequestSequence>>,
     random: RefCell<Rng>,
     /// Requests that may still be started.
     quota: Cell<u64>,
-    over: Cell<bool>,
+    is_quota_used: Cell<bool>,
     /// Number of requests in progress.
     in_flight: Cell<usize>,
     /// Open loop: due requests that wait for a connection.
     queue: RefCell<VecDeque<RequestJob>>,
     /// Open loop: connections that wait for a request.
-    idle: RefCell<Vec<Rc<Bell>>>,
+    idle: RefCell<Vec<Rc<LocalNotify>>>,
 }
 
-impl World {
-    pub(crate) fn new(core: &Core, plan: Arc<Plan>, shared: Arc<RunState>, seed: u64) -> World {
-        let walks = (0..plan.origins.len()).map(|origin| Walk { requests: plan.walk_to(origin), at: 0 });
-        World {
+impl LoadState {
+    pub(crate) fn new(core: &Core, plan: Arc<LoadPlan>, shared: Arc<RunState>, seed: u64) -> LoadState {
+        let walks = (0..plan.origins.len())
+            .map(|origin| RequestSequence { requests: plan.request_order_to(origin), position: 0 });
+        LoadState {
             core: core.clone(),
-            walks: RefCell::new(walks.collect()),
+            sequences: RefCell::new(walks.collect()),
             plan,
-            shared,
+            run_state: shared,
             tally: RefCell::default(),
             scratch: RefCell::new(vec![0; SCRATCH_BYTES]),
             limits: Limits {
@@ -114,11 +115,11 @@ impl World {
                 bare_lf: false,
                 lenient_heads: false,
             },
-            known: RefCell::default(),
-            last_ns: Cell::new(0),
+            known_head: RefCell::default(),
+            last_response_ns: Cell::new(0),
             random: RefCell::new(Rng::with_seed(seed)),
             quota: Cell::new(u64::MAX),
-            over: Cell::new(false),
+            is_quota_used: Cell::new(false),
             in_flight: Cell::new(0),
             queue: RefCell::default(),
             idle: RefCell::default(),
@@ -126,9 +127,9 @@ impl World {
     }
 
     /// Records facts about the server from its first response.
-    pub(crate) fn learn(&self, server: &[u8], length: Option<u64>, status: u16) {
+    pub(crate) fn record_facts(&self, server: &[u8], length: Option<u64>, status: u16) {
         // Another thread may have set them first.
-        self.shared.facts.get_or_init(|| Facts {
+        self.run_state.facts.get_or_init(|| ServerFacts {
             server: String::from_utf8_lossy(server).into_owned(),
             content_bytes: length.unwrap_or(0),
             status,
@@ -142,41 +143,41 @@ impl World {
     }
 
     /// Ends the run: no further requests are started.
-    pub(crate) fn end(&self) {
-        self.over.set(true);
+    pub(crate) fn end_run(&self) {
+        self.is_quota_used.set(true);
     }
 
     /// Whether the run has ended, even if requests are still in progress.
     pub(crate) fn has_ended(&self) -> bool {
-        self.over.get()
+        self.is_quota_used.get()
     }
 
     /// Whether no further requests are to be started.
     pub(crate) fn is_over(&self) -> bool {
-        self.over.get() || self.quota.get() == 0
+        self.is_quota_used.get() || self.quota.get() == 0
     }
 
     /// Whether this turn of the engine has taken so long that other tasks should run first.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn should_yield(&self) -> bool {
         now_ns() / 1_000_000 > self.core.now_ms() + TURN_MS_MAX
     }
 
     /// Whether no request is in progress or waiting.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.in_flight.get() == 0 && self.queue.borrow().is_empty()
     }
 
     /// Returns the next request for `origin`.
     fn next_request(&self, origin: usize) -> u32 {
-        let walk = &mut self.walks.borrow_mut()[origin];
+        let walk = &mut self.sequences.borrow_mut()[origin];
         if let &[only] = walk.requests.as_slice() {
             return only;
         }
-        let at = match self.plan.at_random {
+        let at = match self.plan.is_random {
             true => self.random.borrow_mut().usize(..walk.requests.len()),
             false => {
-                let at = walk.at;
-                walk.at = (at + 1) % walk.requests.len();
+                let at = walk.position;
+                walk.position = (at + 1) % walk.requests.len();
                 at
             }
         };
@@ -185,7 +186,7 @@ impl World {
 
     /// Takes a request to send now: in an open loop one that is due; in a closed loop the next one, unless
     /// the run has ended.
-    pub(crate) fn take(&self, origin: usize, now_ns: u64) -> Option<RequestJob> {
+    pub(crate) fn take_request(&self, origin: usize, now_ns: u64) -> Option<RequestJob> {
         let job = match self.plan.is_open() {
             true => self.queue.borrow_mut().pop_front()?,
             false if self.is_over() => return None,
@@ -199,24 +200,24 @@ impl World {
     }
 
     /// Records that a request has been answered or has failed.
-    pub(crate) fn ended(&self) {
+    pub(crate) fn finish_request(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
     }
 
     /// Counts a failed request. A timed-out request is recorded with the time it waited.
-    pub(crate) fn fail(&self, job: RequestJob, kind: ErrorKind, example: &str, now_ns: u64) {
+    pub(crate) fn fail_request(&self, job: RequestJob, kind: ErrorKind, example: &str, now_ns: u64) {
         let mut tally = self.tally.borrow_mut();
         tally.errors.add(kind, 1, example);
         if matches!(kind, ErrorKind::Timeout | ErrorKind::Unanswered | ErrorKind::Unsent) {
             tally.latency.record(now_ns.saturating_sub(job.due_ns));
         }
-        self.ended();
+        self.finish_request();
     }
 
     // ---- open loop ----
 
     /// Makes another request due; returns false if the quota is used up.
-    pub(crate) fn arrive(&self, due_ns: u64) -> bool {
+    pub(crate) fn add_due_request(&self, due_ns: u64) -> bool {
         if self.is_over() {
             return false;
         }
@@ -233,21 +234,21 @@ impl World {
             queue.push_back(job);
         }
         if let Some(bell) = self.idle.borrow_mut().pop() {
-            bell.ring();
+            bell.notify();
         }
         true
     }
 
     /// Registers an idle connection; `bell` notifies it of a request.
-    pub(crate) fn offer(&self, bell: Rc<Bell>) {
+    pub(crate) fn register_idle(&self, bell: Rc<LocalNotify>) {
         self.idle.borrow_mut().push(bell);
     }
 
     /// Counts requests that are still waiting to be sent as errors, with the time they have waited.
-    pub(crate) fn give_up_waiting(&self, now_ns: u64) {
+    pub(crate) fn fail_waiting(&self, now_ns: u64) {
         while let Some(job) = self.queue.borrow_mut().pop_front() {
             self.in_flight.set(self.in_flight.get() + 1);
-            self.fail(job, ErrorKind::Unsent, "no connection was free for it", now_ns);
+            self.fail_request(job, ErrorKind::Unsent, "no connection was free for it", now_ns);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use http::condition::{Conditions, Validators, Verdict, parse_date_s};
-use http::range::{self, Wanted};
+use http::condition::{ConditionOutcome, Conditions, Validators, parse_date_s};
+use http::range::{self, RangeOutcome};
 use http::{Fields, Head, Length, Name, Status};
 
 /// Part of a response that a client gets.
@@ -49,15 +49,15 @@ pub fn select(
     let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
     let validators = Validators { etag: fields.first(b"etag"), modified_s };
     match conditions.evaluate(head.method, &validators) {
-        Verdict::NotModified => return Selected::NotModified,
+        ConditionOutcome::NotModified => return Selected::NotModified,
         // Failed conditions are left to the origin.
-        Verdict::Failed | Verdict::Proceed => {}
+        ConditionOutcome::Failed | ConditionOutcome::Proceed => {}
     }
     // Without `Last-Modified`, `Date` is used instead (RFC 9111 section 4.3.2).
     if modified_s.is_none() && conditions.if_none_match.is_none() && conditions.if_modified_since.is_some() {
         let made = Validators { etag: None, modified_s: fields.first(b"date").and_then(parse_date_s) };
         let since = Conditions { if_modified_since: conditions.if_modified_since, ..Conditions::default() };
-        if since.evaluate(head.method, &made) == Verdict::NotModified {
+        if since.evaluate(head.method, &made) == ConditionOutcome::NotModified {
             return Selected::NotModified;
         }
     }
@@ -68,9 +68,9 @@ pub fn select(
         return Selected::Whole;
     }
     match range::resolve(range, length, 1) {
-        Wanted::Whole => Selected::Whole,
-        Wanted::Unsatisfiable => Selected::Unsatisfiable(length),
-        Wanted::Parts(parts) => {
+        RangeOutcome::Whole => Selected::Whole,
+        RangeOutcome::Unsatisfiable => Selected::Unsatisfiable(length),
+        RangeOutcome::Parts(parts) => {
             parts.into_iter().next().map_or(Selected::Whole, |part| Selected::Part(part, length))
         }
     }

@@ -30,12 +30,12 @@ enum FormState {
 #[derive(Debug)]
 pub enum CodedLookup {
     /// The compressed form exists.
-    Made(Arc<[u8]>),
+    Ready(Arc<[u8]>),
     /// Not available: being compressed, not smaller, or too many jobs run.
-    None,
+    Unavailable,
     /// The caller is to compress the content, where blocking is allowed, and pass it to
     /// [`crate::Cache::add_coded`].
-    Begun(CodingJob),
+    Start(CodingJob),
 }
 
 /// A compressed form in progress. If it is dropped, the next request starts again.
@@ -55,16 +55,16 @@ impl CodedForms {
     ) -> CodedLookup {
         let mut forms = self.forms();
         match forms.iter().find(|(other, _)| *other == coding) {
-            Some((_, FormState::Made { bytes, .. })) => return CodedLookup::Made(bytes.clone()),
-            Some(_) => return CodedLookup::None,
+            Some((_, FormState::Made { bytes, .. })) => return CodedLookup::Ready(bytes.clone()),
+            Some(_) => return CodedLookup::Unavailable,
             None => {}
         }
         if running.fetch_add(1, Ordering::Relaxed) >= jobs_max {
             running.fetch_sub(1, Ordering::Relaxed);
-            return CodedLookup::None;
+            return CodedLookup::Unavailable;
         }
         forms.push((coding, FormState::Running));
-        CodedLookup::Begun(CodingJob { forms: self.clone(), coding, running: running.clone() })
+        CodedLookup::Start(CodingJob { forms: self.clone(), coding, running: running.clone() })
     }
 
     /// Returns the bytes of all forms.
@@ -100,8 +100,8 @@ impl CodingJob {
     }
 
     /// Stores the compressed bytes; `None` if they are not smaller.
-    pub(crate) fn keep(&self, made: Option<Arc<[u8]>>, account: &Account) {
-        let state = made.map_or(FormState::Useless, |bytes| {
+    pub(crate) fn store(&self, compressed: Option<Arc<[u8]>>, account: &Account) {
+        let state = compressed.map_or(FormState::Useless, |bytes| {
             let _held = HeldBytes::new(account, bytes.len() as u64);
             FormState::Made { bytes, _held }
         });
@@ -151,17 +151,17 @@ mod tests {
         put(&cache, "http://a/", object(&[], &"x".repeat(100_000))).unwrap();
         let object = cache.find(b"http://a/").unwrap().objects()[0].clone();
         let before = cache.stats().bytes;
-        let CodedLookup::Begun(job) = cache.coded(&object, Coding::Gzip) else { panic!() };
-        assert!(matches!(cache.coded(&object, Coding::Gzip), CodedLookup::None), "under way");
+        let CodedLookup::Start(job) = cache.coded(&object, Coding::Gzip) else { panic!() };
+        assert!(matches!(cache.coded(&object, Coding::Gzip), CodedLookup::Unavailable), "under way");
         drop(job);
-        let CodedLookup::Begun(job) = cache.coded(&object, Coding::Gzip) else { panic!("begun again") };
+        let CodedLookup::Start(job) = cache.coded(&object, Coding::Gzip) else { panic!("begun again") };
         cache.add_coded(b"http://a/", &job, Some([1; 300][..].into()));
         drop(job);
-        let CodedLookup::Begun(job) = cache.coded(&object, Coding::Brotli) else { panic!() };
+        let CodedLookup::Start(job) = cache.coded(&object, Coding::Brotli) else { panic!() };
         cache.add_coded(b"http://a/", &job, None);
         drop(job);
-        assert!(matches!(cache.coded(&object, Coding::Brotli), CodedLookup::None), "not smaller");
-        let CodedLookup::Made(made) = cache.coded(&object, Coding::Gzip) else { panic!() };
+        assert!(matches!(cache.coded(&object, Coding::Brotli), CodedLookup::Unavailable), "not smaller");
+        let CodedLookup::Ready(made) = cache.coded(&object, Coding::Gzip) else { panic!() };
         assert_eq!((made.len(), cache.stats().bytes), (300, before + 300));
         assert_eq!(held.load(Ordering::Relaxed) as u64, before + 300);
         // The object updated by a 304 shares the content and its compressed forms.
@@ -169,7 +169,7 @@ mod tests {
         let again = Object::new(Status::OK, Fields::new(), object.body.clone(), variant, freshness);
         put(&cache, "http://a/", again).unwrap();
         let again = cache.find(b"http://a/").unwrap().objects()[0].clone();
-        assert!(matches!(cache.coded(&again, Coding::Gzip), CodedLookup::Made(_)));
+        assert!(matches!(cache.coded(&again, Coding::Gzip), CodedLookup::Ready(_)));
         drop(object);
         assert_eq!(held.load(Ordering::Relaxed) as u64, cache.stats().bytes);
         drop((again, made));
@@ -183,9 +183,9 @@ mod tests {
         let (cache, _) = cache(64 * MIB);
         let objects: Vec<Object> = (0..=JOBS_MAX).map(|_| object(&[], "x")).collect();
         let jobs: Vec<_> = objects.iter().map(|object| cache.coded(object, Coding::Gzip)).collect();
-        let begun = jobs.iter().filter(|job| matches!(job, CodedLookup::Begun(_))).count();
+        let begun = jobs.iter().filter(|job| matches!(job, CodedLookup::Start(_))).count();
         assert_eq!(begun, JOBS_MAX);
         drop(jobs);
-        assert!(matches!(cache.coded(&objects[JOBS_MAX], Coding::Gzip), CodedLookup::Begun(_)));
+        assert!(matches!(cache.coded(&objects[JOBS_MAX], Coding::Gzip), CodedLookup::Start(_)));
     }
 }

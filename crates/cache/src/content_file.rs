@@ -20,7 +20,7 @@ pub const FILED_BYTES_MIN: u64 = 128 * 1024;
 /// Page size: the memory of a file is allocated in units of this size.
 const PAGE_BYTES: u64 = 4096;
 /// Alignment of contents, so that no huge page contains parts of two of them.
-const PLACE_BYTES: u64 = 2 << 20;
+const ALIGNMENT_BYTES: u64 = 2 << 20;
 /// Maximum bytes per read.
 const READ_BYTES: u64 = 64 * 1024;
 /// Kernel setting for huge pages in memory files.
@@ -59,7 +59,7 @@ impl ContentFile {
         len: u64,
         pieces: impl Iterator<Item = &'p [u8]>,
     ) -> io::Result<FiledContent> {
-        let at = self.end.fetch_add(len.next_multiple_of(PLACE_BYTES), Ordering::Relaxed);
+        let at = self.end.fetch_add(len.next_multiple_of(ALIGNMENT_BYTES), Ordering::Relaxed);
         // Dropping it on an error leaves a hole.
         let content = FiledContent { file: self.file.clone(), at, len };
         let mut to = at;
@@ -85,14 +85,14 @@ impl FiledContent {
     }
 
     /// Returns the file and the range in it for a range of the content, which is limited to its length.
-    pub(crate) fn place(&self, range: std::ops::Range<u64>) -> (&Arc<File>, std::ops::Range<u64>) {
+    pub(crate) fn locate(&self, range: std::ops::Range<u64>) -> (&Arc<File>, std::ops::Range<u64>) {
         let (from, to) = (range.start.min(self.len), range.end.min(self.len));
         (&self.file, self.at + from..self.at + to)
     }
 
     /// Reads the bytes of a range, piece by piece.
     pub(crate) fn read(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = io::Result<Vec<u8>>> + '_ {
-        let (file, mut place) = self.place(range);
+        let (file, mut place) = self.locate(range);
         std::iter::from_fn(move || {
             let len = (place.end - place.start.min(place.end)).min(READ_BYTES);
             if len == 0 {
@@ -116,7 +116,7 @@ impl Drop for FiledContent {
     fn drop(&mut self) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // Fails only if the system cannot punch holes, which memory files support.
-        let _ = fallocate(&*self.file, hole, self.at, self.len.next_multiple_of(PLACE_BYTES));
+        let _ = fallocate(&*self.file, hole, self.at, self.len.next_multiple_of(ALIGNMENT_BYTES));
     }
 }
 

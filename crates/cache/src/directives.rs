@@ -113,8 +113,8 @@ impl ResponseDirectives {
         let seconds = |before: Option<u64>| before.or(Some(value.and_then(seconds).unwrap_or(0)));
         match name {
             b"no-store" => self.no_store = true,
-            b"no-cache" => self.no_cache |= !self.name_unstored(value),
-            b"private" => self.private |= !self.name_unstored(value),
+            b"no-cache" => self.no_cache |= !self.add_unstored(value),
+            b"private" => self.private |= !self.add_unstored(value),
             b"public" => self.public = true,
             b"must-revalidate" => self.must_revalidate = true,
             b"proxy-revalidate" => self.proxy_revalidate = true,
@@ -145,7 +145,7 @@ impl ResponseDirectives {
 
     /// Adds the fields of `no-cache="…"`; false if there are none, so that the directive applies to the whole
     /// response.
-    fn name_unstored(&mut self, value: Option<&[u8]>) -> bool {
+    fn add_unstored(&mut self, value: Option<&[u8]>) -> bool {
         let Some(value) = value.map(unquoted).filter(|value| !value.is_empty()) else { return false };
         let names: Vec<Vec<u8>> = scan::list(value).map(<[u8]>::to_ascii_lowercase).collect();
         let fits = self.unstored.len() + names.len() <= NAMED_MAX;

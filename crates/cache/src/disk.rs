@@ -15,8 +15,8 @@ use std::time::Duration;
 use http::Head;
 
 use crate::disk_folder::DiskFolder;
-use crate::disk_index::{FILE_BYTES, FileName, PendingPurge, Standing, standing, url_hash};
-use crate::disk_thread::{DiskReport, DiskShared, DiskThread, Order};
+use crate::disk_index::{FILE_BYTES, FileName, PendingPurge, PurgeEffect, purge_effect, url_hash};
+use crate::disk_thread::{DiskCommand, DiskReport, DiskShared, DiskThread};
 use crate::key::url;
 use crate::object::Object;
 use crate::purge::Purge;
@@ -40,9 +40,9 @@ pub struct DiskOptions {
     /// Maximum memory for the index in bytes; each file counts as 112 bytes.
     pub index_bytes_max: u64,
     /// Maximum time for which [`Disk::open`] waits until the directory has been read.
-    pub wait: Duration,
+    pub open_wait: Duration,
     /// Pause after a failure before the directory is tried again.
-    pub retry: Duration,
+    pub retry_pause: Duration,
 }
 
 /// Statistics of the cache on disk.
@@ -70,7 +70,7 @@ pub struct DiskStats {
 pub struct Disk {
     options: DiskOptions,
     shared: Arc<DiskShared>,
-    orders: Sender<Order>,
+    orders: Sender<DiskCommand>,
 }
 
 impl fmt::Debug for Disk {
@@ -83,20 +83,20 @@ impl fmt::Debug for Disk {
 #[derive(Debug)]
 pub struct DiskLookup {
     shared: Arc<DiskShared>,
-    orders: Sender<Order>,
+    orders: Sender<DiskCommand>,
     key: Vec<u8>,
     files: Vec<FileName>,
     /// Purges that were not yet applied to all files at the time of the lookup.
     purges: Arc<Vec<PendingPurge>>,
     /// Number of purges before the lookup.
-    pub(crate) began_after: u64,
+    pub(crate) purges_before: u64,
 }
 
 /// A response read from disk, not yet checked against purges since the lookup.
 #[derive(Debug)]
-pub struct FromDisk {
+pub struct DiskResponse {
     pub(crate) object: Object,
-    pub(crate) began_after: u64,
+    pub(crate) purges_before: u64,
 }
 
 impl Disk {
@@ -121,7 +121,8 @@ impl Disk {
         report: DiskReport,
     ) -> io::Result<Disk> {
         let files_max = usize::try_from(options.index_bytes_max / FILE_BYTES).unwrap_or(usize::MAX);
-        let shared = DiskShared::new(folder, (options.bytes_max, files_max), options.retry, account, report);
+        let shared =
+            DiskShared::new(folder, (options.bytes_max, files_max), options.retry_pause, account, report);
         let shared = Arc::new(shared);
         let (orders, received) = channel();
         let theirs = shared.clone();
@@ -131,7 +132,7 @@ impl Disk {
         let disk = Disk { options, shared, orders };
         let (tried, changed) = &disk.shared.is_tried;
         let waits = tried.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(changed.wait_timeout_while(waits, disk.options.wait, |tried| !*tried));
+        drop(changed.wait_timeout_while(waits, disk.options.open_wait, |tried| !*tried));
         Ok(disk)
     }
 
@@ -160,8 +161,8 @@ impl Disk {
 
     /// Whether all orders have been carried out.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.shared.queued.load(Ordering::Acquire) == 0 && self.shared.index().doomed() == 0
+    pub fn is_idle(&self) -> bool {
+        self.shared.queued.load(Ordering::Acquire) == 0 && self.shared.index().to_remove_count() == 0
     }
 
     /// Queues a response for writing, if the disk keeps up.
@@ -184,7 +185,7 @@ impl Disk {
         index.enqueue(url_hash(url(key)));
         index.open_sweep = None;
         // Sent before the lock is released, so that orders are in the sequence of their numbers.
-        self.send(Order::Store { key: key.clone(), object: object.clone(), number });
+        self.send(DiskCommand::Store { key: key.clone(), object: object.clone(), number });
         drop(index);
     }
 
@@ -199,14 +200,14 @@ impl Disk {
         }
         let (pending, count) = index.purge(purge, soft_at_s);
         if let Some(order) = index.sweep_order(pending.number) {
-            self.send(Order::Sweep(order));
+            self.send(DiskCommand::Sweep(order));
         }
         drop(index);
-        self.shared.keep_purge(&pending);
+        self.shared.record_purge(&pending);
         count
     }
 
-    fn send(&self, order: Order) {
+    fn send(&self, order: DiskCommand) {
         self.shared.queued.fetch_add(1, Ordering::AcqRel);
         // The thread outlives this sender.
         let _ = self.orders.send(order);
@@ -222,25 +223,25 @@ impl Disk {
         let (files, purges) = (index.files(hash), index.purges().clone());
         drop(index);
         let (shared, orders) = (self.shared.clone(), self.orders.clone());
-        Some(DiskLookup { shared, orders, key: key.to_vec(), files, purges, began_after })
+        Some(DiskLookup { shared, orders, key: key.to_vec(), files, purges, purges_before: began_after })
     }
 }
 
 impl DiskLookup {
     /// Reads the response that answers this request, if there is one. Blocks.
     #[must_use]
-    pub fn read(self, request: (&Head, &[u8])) -> Option<FromDisk> {
-        let DiskLookup { shared, orders, key, files, purges, began_after } = self;
+    pub fn read(self, request: (&Head, &[u8])) -> Option<DiskResponse> {
+        let DiskLookup { shared, orders, key, files, purges, purges_before: began_after } = self;
         for file in files {
             let read = || -> io::Result<Option<Object>> {
                 let (head, mut rest) = shared.folder.read_head(&file)?;
                 if head.key != key || !head.object.variant.answers(request) {
                     return Ok(None);
                 }
-                match standing(&purges, &key, &head.object, file.number) {
-                    Standing::Purged => return Ok(None),
-                    Standing::Expired(at_s) => _ = head.object.expire(at_s),
-                    Standing::Valid => {}
+                match purge_effect(&purges, &key, &head.object, file.number) {
+                    PurgeEffect::Purged => return Ok(None),
+                    PurgeEffect::Expired(at_s) => _ = head.object.expire(at_s),
+                    PurgeEffect::Valid => {}
                 }
                 record::read_body(&mut rest, head).map(Some)
             };
@@ -248,12 +249,12 @@ impl DiskLookup {
                 Ok(Some(object)) => {
                     shared.index().mark_used(&file);
                     shared.read.fetch_add(1, Ordering::Relaxed);
-                    return Some(FromDisk { object, began_after });
+                    return Some(DiskResponse { object, purges_before: began_after });
                 }
                 Ok(None) => {}
                 Err(error) => {
                     shared.drop_file(&file, &error);
-                    let _ = orders.send(Order::Remove);
+                    let _ = orders.send(DiskCommand::Remove);
                 }
             }
         }

@@ -18,7 +18,7 @@ use twox_hash::XxHash3_64;
 use crate::disk_index::{FileName, PendingPurge};
 use crate::object::{Object, StoredBody};
 use crate::purge::Purge;
-use crate::record::{self, RecordHead};
+use crate::record::{self, FileHead};
 
 /// Contents of the directory.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl DiskFolder {
     pub(crate) fn lock(&self) -> io::Result<Option<File>> {
         self.may_write()?;
         DirBuilder::new().recursive(true).mode(0o700).create(&self.path)?;
-        let file = writing().open(self.path.join("lock"))?;
+        let file = write_options().open(self.path.join("lock"))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(file)),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -95,7 +95,7 @@ impl DiskFolder {
     pub(crate) fn write(&self, name: &FileName, head: &[u8], body: &StoredBody) -> io::Result<()> {
         self.may_write()?;
         let new = self.path.join("new");
-        let mut file = writing().truncate(true).open(&new)?;
+        let mut file = write_options().truncate(true).open(&new)?;
         record::write(&mut file, head, body)?;
         drop(file);
         let path = self.path.join(name.path());
@@ -109,7 +109,7 @@ impl DiskFolder {
     }
 
     /// Reads a file's head; also returns the file, positioned at the content.
-    pub(crate) fn read_head(&self, name: &FileName) -> io::Result<(RecordHead, File)> {
+    pub(crate) fn read_head(&self, name: &FileName) -> io::Result<(FileHead, File)> {
         let mut file = File::open(self.path.join(name.path()))?;
         if file.metadata()?.len() != name.bytes {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its length is not that of its name"));
@@ -144,7 +144,7 @@ impl DiskFolder {
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.may_write()?;
         let new = self.path.join("new");
-        writing().truncate(true).open(&new)?.write_all(bytes)?;
+        write_options().truncate(true).open(&new)?.write_all(bytes)?;
         fs::rename(&new, self.path.join(name))
     }
 
@@ -160,7 +160,7 @@ impl DiskFolder {
     }
 }
 
-fn writing() -> OpenOptions {
+fn write_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.write(true).create(true).mode(0o600);
     options

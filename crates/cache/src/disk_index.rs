@@ -104,7 +104,7 @@ struct StoredFile {
 
 /// Effect of the purges on a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PurgeEffect {
     /// Not purged.
     Valid,
     /// Stale since this time, in seconds since 1970, by a soft purge.
@@ -120,10 +120,10 @@ pub(crate) struct DiskIndex {
     /// Eviction order. Entries that no longer match `slots` are skipped.
     order: VecDeque<(u128, u64, u64)>,
     /// Files to be removed.
-    doomed: VecDeque<FileName>,
-    doomed_bytes: u64,
+    to_remove: VecDeque<FileName>,
+    to_remove_bytes: u64,
     /// Number of files being removed.
-    leaving: usize,
+    removing: usize,
     /// Disk space of all files, in bytes.
     bytes: u64,
     /// Pending purges, shared with concurrent readers of files.
@@ -165,7 +165,7 @@ impl DiskIndex {
         };
         let (older, mut newest): (Vec<_>, Vec<_>) =
             files.iter().enumerate().partition(|(at, file)| is_replaced(*at, file));
-        older.into_iter().for_each(|(_, file)| self.doom(*file));
+        older.into_iter().for_each(|(_, file)| self.mark_for_removal(*file));
         let slots = newest.iter().map(|(_, file)| {
             let slot = StoredFile { number: file.number, bytes: file.bytes, is_used: false };
             ((file.url, file.variant), slot)
@@ -190,7 +190,7 @@ impl DiskIndex {
         self.bytes += file.disk_bytes();
         self.order.push_back((file.url, file.variant, file.number));
         if let Some(before) = before {
-            self.doom(name((file.url, file.variant), &before));
+            self.mark_for_removal(name((file.url, file.variant), &before));
         }
         // Replaced entries stay in the order until eviction reaches them; compacted when there are too many.
         if self.order.len() > 2 * self.slots.len() + 64 {
@@ -203,18 +203,18 @@ impl DiskIndex {
 
     /// Returns the files of a URL, the newest first.
     pub(crate) fn files(&self, url: u128) -> Vec<FileName> {
-        let mut files: Vec<FileName> = self.of_url(url).collect();
+        let mut files: Vec<FileName> = self.files_of_url(url).collect();
         files.sort_unstable_by_key(|file| std::cmp::Reverse(file.number));
         files
     }
 
-    fn of_url(&self, url: u128) -> impl Iterator<Item = FileName> + '_ {
+    fn files_of_url(&self, url: u128) -> impl Iterator<Item = FileName> + '_ {
         self.slots.range((url, 0)..=(url, u64::MAX)).map(|(id, slot)| name(*id, slot))
     }
 
     /// Whether there may be a response for this URL.
     pub(crate) fn has_url(&self, url: u128) -> bool {
-        self.of_url(url).next().is_some()
+        self.files_of_url(url).next().is_some()
     }
 
     /// Records that a file was read, so that the next eviction passes over it.
@@ -229,34 +229,34 @@ impl DiskIndex {
         let id = (file.url, file.variant);
         if self.slots.get(&id).is_some_and(|slot| slot.number == file.number) {
             self.slots.remove(&id);
-            self.doom(*file);
+            self.mark_for_removal(*file);
         }
     }
 
-    fn doom(&mut self, file: FileName) {
-        self.doomed_bytes += file.disk_bytes();
-        self.doomed.push_back(file);
+    fn mark_for_removal(&mut self, file: FileName) {
+        self.to_remove_bytes += file.disk_bytes();
+        self.to_remove.push_back(file);
     }
 
     /// Records that a file has been removed from disk.
-    pub(crate) fn forget(&mut self, file: &FileName) {
+    pub(crate) fn confirm_removed(&mut self, file: &FileName) {
         self.bytes -= file.disk_bytes();
-        self.leaving -= 1;
+        self.removing -= 1;
     }
 
     /// Takes the next files to remove, at most `most`.
-    pub(crate) fn take_doomed(&mut self, most: usize) -> Vec<FileName> {
-        let most = most.min(self.doomed.len());
-        let taken: Vec<FileName> = self.doomed.drain(..most).collect();
-        self.doomed_bytes -= taken.iter().map(FileName::disk_bytes).sum::<u64>();
-        self.leaving += taken.len();
+    pub(crate) fn take_files_to_remove(&mut self, count_max: usize) -> Vec<FileName> {
+        let most = count_max.min(self.to_remove.len());
+        let taken: Vec<FileName> = self.to_remove.drain(..most).collect();
+        self.to_remove_bytes -= taken.iter().map(FileName::disk_bytes).sum::<u64>();
+        self.removing += taken.len();
         taken
     }
 
     /// Makes room: marks the files for removal that were stored first and not read since. Returns whether
     /// there will be enough room once they are removed.
     pub(crate) fn make_room(&mut self, bytes_max: u64, files_max: usize) -> bool {
-        while self.bytes - self.doomed_bytes > bytes_max || self.slots.len() > files_max {
+        while self.bytes - self.to_remove_bytes > bytes_max || self.slots.len() > files_max {
             let Some((url, variant, number)) = self.order.pop_front() else { return false };
             let Some(slot) = self.slots.get_mut(&(url, variant)).filter(|slot| slot.number == number) else {
                 continue;
@@ -292,7 +292,7 @@ impl DiskIndex {
             let hash = url_hash(url);
             !self.has_url(hash) && !self.queued.contains_key(&hash)
         };
-        matches!(purge, Purge::Exact(_)) && self.doomed() == 0 && purge.urls().iter().all(is_unknown)
+        matches!(purge, Purge::Exact(_)) && self.to_remove_count() == 0 && purge.urls().iter().all(is_unknown)
     }
 
     /// Returns the order to send for a purge; `None` if the last one sent covers it.
@@ -335,7 +335,7 @@ impl DiskIndex {
 
     fn apply_at_once(&mut self, pending: &PendingPurge) -> u64 {
         let files: Vec<FileName> = match &pending.purge {
-            Purge::Exact(_) => self.of_purged_urls(&pending.purge),
+            Purge::Exact(_) => self.purged_files(&pending.purge),
             Purge::All => self.slots.iter().map(|(id, slot)| name(*id, slot)).collect(),
             _ => return 0,
         };
@@ -346,8 +346,8 @@ impl DiskIndex {
         files.len() as u64
     }
 
-    fn of_purged_urls(&self, purge: &Purge) -> Vec<FileName> {
-        purge.urls().iter().flat_map(|url| self.of_url(url_hash(url))).collect()
+    fn purged_files(&self, purge: &Purge) -> Vec<FileName> {
+        purge.urls().iter().flat_map(|url| self.files_of_url(url_hash(url))).collect()
     }
 
     /// Returns the pending purges up to number `to`, and the files that have to be opened for them.
@@ -363,7 +363,7 @@ impl DiskIndex {
             true => self.slots.iter().map(|(id, slot)| name(*id, slot)).collect(),
             false => {
                 let soft = purges.iter().filter(|pending| pending.soft_at_s.is_some());
-                soft.flat_map(|pending| self.of_purged_urls(&pending.purge)).collect()
+                soft.flat_map(|pending| self.purged_files(&pending.purge)).collect()
             }
         };
         (purges, files)
@@ -395,20 +395,20 @@ impl DiskIndex {
     }
 
     /// Returns the number of files to be removed.
-    pub(crate) fn doomed(&self) -> usize {
-        self.doomed.len() + self.leaving
+    pub(crate) fn to_remove_count(&self) -> usize {
+        self.to_remove.len() + self.removing
     }
 }
 
 /// Returns the effect of these purges on a stored response.
-pub(crate) fn standing(purges: &[PendingPurge], key: &[u8], object: &Object, number: u64) -> Standing {
+pub(crate) fn purge_effect(purges: &[PendingPurge], key: &[u8], object: &Object, number: u64) -> PurgeEffect {
     let later = purges.iter().filter(|pending| pending.number > number);
-    let mut standing = Standing::Valid;
-    for pending in later.filter(|pending| pending.purge.is_of(key, object)) {
+    let mut standing = PurgeEffect::Valid;
+    for pending in later.filter(|pending| pending.purge.applies_to(key, object)) {
         standing = match (pending.soft_at_s, standing) {
-            (None, _) => return Standing::Purged,
-            (Some(at_s), Standing::Expired(before_s)) => Standing::Expired(at_s.min(before_s)),
-            (Some(at_s), _) => Standing::Expired(at_s),
+            (None, _) => return PurgeEffect::Purged,
+            (Some(at_s), PurgeEffect::Expired(before_s)) => PurgeEffect::Expired(at_s.min(before_s)),
+            (Some(at_s), _) => PurgeEffect::Expired(at_s),
         };
     }
     standing
@@ -458,16 +458,16 @@ mod tests {
         let each = files[0].disk_bytes();
         index.mark_used(&files[0]);
         assert!(index.make_room(8 * each, 100));
-        let doomed = index.take_doomed(100);
+        let doomed = index.take_files_to_remove(100);
         assert_eq!(doomed, [files[1], files[2]]);
-        doomed.iter().for_each(|file| index.forget(file));
+        doomed.iter().for_each(|file| index.confirm_removed(file));
         assert_eq!((index.len(), index.bytes()), (8, 8 * each));
         assert!(index.make_room(u64::MAX, 3));
-        assert_eq!((index.len(), index.doomed()), (3, 5));
+        assert_eq!((index.len(), index.to_remove_count()), (3, 5));
         // The newer of two files replaces the older, also at the start.
         let newer = file("http://a/9", 20, 1);
         let mut index = loaded(&[newer, files[9]], 21);
-        assert_eq!((index.files(newer.url), index.take_doomed(9)), (vec![newer], vec![files[9]]));
+        assert_eq!((index.files(newer.url), index.take_files_to_remove(9)), (vec![newer], vec![files[9]]));
     }
 
     #[test]
@@ -479,14 +479,17 @@ mod tests {
         assert_eq!((pending.number, count, index.len()), (4, 2, 1));
         index.purge(&tag("t"), None);
         index.purge(&Purge::of_url("http://a/s*").unwrap(), Some(50));
-        assert_eq!(standing(index.purges(), b"http://a/2", &tagged, 3), Standing::Purged);
-        assert_eq!(standing(index.purges(), b"http://a/2", &object(&[], ""), 3), Standing::Valid);
+        assert_eq!(purge_effect(index.purges(), b"http://a/2", &tagged, 3), PurgeEffect::Purged);
+        assert_eq!(purge_effect(index.purges(), b"http://a/2", &object(&[], ""), 3), PurgeEffect::Valid);
         assert_eq!(
-            standing(index.purges(), b"http://a/2", &tagged, 7),
-            Standing::Valid,
+            purge_effect(index.purges(), b"http://a/2", &tagged, 7),
+            PurgeEffect::Valid,
             "it was stored later"
         );
-        assert_eq!(standing(index.purges(), b"http://a/s2", &object(&[], ""), 3), Standing::Expired(50));
+        assert_eq!(
+            purge_effect(index.purges(), b"http://a/s2", &object(&[], ""), 3),
+            PurgeEffect::Expired(50)
+        );
         let (purges, files) = index.begin_sweep(u64::MAX);
         assert_eq!((purges.len(), files.len()), (3, 1));
         index.purge(&tag("u"), None);
@@ -500,10 +503,10 @@ mod tests {
         index.purge(&Purge::of_url("http://a/1").unwrap(), None);
         index.purge(&tag("t"), None);
         index.load(vec![file("http://a/1", 900, 9), file("http://a/2", 901, 9)], Vec::new(), 1000);
-        assert_eq!((index.len(), index.doomed()), (1, 1));
+        assert_eq!((index.len(), index.to_remove_count()), (1, 1));
         assert_eq!(
-            standing(index.purges(), b"http://a/2", &object(&[("xkey", "t")], ""), 901),
-            Standing::Purged
+            purge_effect(index.purges(), b"http://a/2", &object(&[("xkey", "t")], ""), 901),
+            PurgeEffect::Purged
         );
         assert!(index.next_number() > 1001);
     }
@@ -514,6 +517,6 @@ mod tests {
         for n in 0..=PURGES_MAX {
             index.purge(&tag(&n.to_string()), None);
         }
-        assert_eq!((index.len(), index.doomed(), index.purges().len()), (0, 1, 1));
+        assert_eq!((index.len(), index.to_remove_count(), index.purges().len()), (0, 1, 1));
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::disk_folder::{DiskFolder, append_purge};
 use crate::disk_index::{
-    DiskIndex, FileName, PURGES_MAX, PendingPurge, Standing, SweepOrder, standing, url_hash,
+    DiskIndex, FileName, PURGES_MAX, PendingPurge, PurgeEffect, SweepOrder, purge_effect, url_hash,
 };
 use crate::key::url;
 use crate::object::Object;
@@ -23,7 +23,7 @@ const STEP_FILES: usize = 32;
 /// Maximum entries of the purge list on disk before it is rewritten without completed ones.
 const LISTED_MAX: usize = 2 * PURGES_MAX;
 /// Interval of attempts to lock the directory while another process uses it.
-const LOCK_LOOK: Duration = Duration::from_millis(100);
+const LOCK_RETRY: Duration = Duration::from_millis(100);
 /// Minimum interval between reports of dropped files.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
@@ -46,7 +46,7 @@ pub enum DiskEvent<'e> {
 pub type DiskReport = Arc<dyn Fn(DiskEvent<'_>) + Send + Sync>;
 
 /// An order to the thread.
-pub(crate) enum Order {
+pub(crate) enum DiskCommand {
     Store {
         key: Arc<[u8]>,
         object: Arc<Object>,
@@ -68,7 +68,7 @@ pub(crate) struct DiskShared {
     /// The list of purges on disk; `None` until the directory is open.
     pub(crate) purges: Mutex<Option<File>>,
     /// Number of entries in the list on disk.
-    listed: AtomicUsize,
+    listed_purges: AtomicUsize,
     /// Whether the directory has been read and is writable.
     pub(crate) is_writable: AtomicBool,
     /// Whether a failure was reported and nothing has been written since.
@@ -109,7 +109,7 @@ impl DiskShared {
             retry,
             index: Mutex::default(),
             purges: Mutex::default(),
-            listed: AtomicUsize::new(0),
+            listed_purges: AtomicUsize::new(0),
             is_writable: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             is_tried: Default::default(),
@@ -135,14 +135,14 @@ impl DiskShared {
     }
 
     /// Appends a purge to the list on disk: a short write to the page cache.
-    pub(crate) fn keep_purge(&self, pending: &PendingPurge) {
+    pub(crate) fn record_purge(&self, pending: &PendingPurge) {
         let mut list = self.purges();
         let Some(file) = list.as_mut() else { return };
-        if self.listed.fetch_add(1, Ordering::Relaxed) >= LISTED_MAX {
+        if self.listed_purges.fetch_add(1, Ordering::Relaxed) >= LISTED_MAX {
             return self.rewrite_purges(&mut list);
         }
         if let Err(error) = append_purge(file, pending) {
-            self.fail(&error);
+            self.report_failure(&error);
         }
     }
 
@@ -152,13 +152,13 @@ impl DiskShared {
         match self.folder.rewrite_purges(&waiting) {
             Ok(file) => {
                 *list = Some(file);
-                self.listed.store(waiting.len(), Ordering::Relaxed);
+                self.listed_purges.store(waiting.len(), Ordering::Relaxed);
             }
-            Err(error) => self.fail(&error),
+            Err(error) => self.report_failure(&error),
         }
     }
 
-    pub(crate) fn fail(&self, error: &io::Error) {
+    pub(crate) fn report_failure(&self, error: &io::Error) {
         self.is_writable.store(false, Ordering::Release);
         if !self.has_failed.swap(true, Ordering::AcqRel) {
             (self.report)(DiskEvent::Failed(error));
@@ -180,7 +180,7 @@ impl DiskShared {
         }
     }
 
-    pub(crate) fn settle(&self) {
+    pub(crate) fn account_memory(&self) {
         let now = self.index().memory_bytes();
         let before = self.counted_bytes.swap(now, Ordering::Relaxed);
         if now != before {
@@ -208,19 +208,19 @@ pub(crate) struct DiskThread {
     lock: Option<File>,
     sweep: Option<DiskSweep>,
     /// Number of the last purge whose order has been received: responses stored before it are in the index.
-    reached: u64,
+    last_purge: u64,
 }
 
 impl DiskThread {
     /// Creates a thread state; the directory is not open yet.
     pub(crate) fn new(shared: Arc<DiskShared>) -> DiskThread {
-        DiskThread { shared, lock: None, sweep: None, reached: 0 }
+        DiskThread { shared, lock: None, sweep: None, last_purge: 0 }
     }
 
     /// Carries out orders until all senders are dropped.
-    pub(crate) fn run(mut self, orders: &Receiver<Order>) {
+    pub(crate) fn run(mut self, orders: &Receiver<DiskCommand>) {
         while self.open(orders) {
-            if !self.work(orders) {
+            if !self.run_commands(orders) {
                 break;
             }
         }
@@ -229,7 +229,7 @@ impl DiskThread {
     }
 
     /// Opens the directory, retrying until it succeeds. False if all senders are dropped.
-    fn open(&mut self, orders: &Receiver<Order>) -> bool {
+    fn open(&mut self, orders: &Receiver<DiskCommand>) -> bool {
         let mut is_reported = false;
         let mut is_again = self.shared.has_failed.load(Ordering::Acquire);
         loop {
@@ -241,10 +241,10 @@ impl DiskThread {
                     if !std::mem::replace(&mut is_reported, true) {
                         (self.shared.report)(DiskEvent::InUse);
                     }
-                    LOCK_LOOK
+                    LOCK_RETRY
                 }
                 Some(Err(error)) => {
-                    self.shared.fail(&error);
+                    self.shared.report_failure(&error);
                     self.shared.retry
                 }
                 None => self.shared.retry,
@@ -253,7 +253,7 @@ impl DiskThread {
             let until = Instant::now() + pause;
             loop {
                 match orders.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                    Ok(order) => self.pass_over(&order),
+                    Ok(order) => self.discard(&order),
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return false,
                 }
@@ -262,12 +262,12 @@ impl DiskThread {
     }
 
     /// Discards an order that cannot be carried out.
-    fn pass_over(&mut self, order: &Order) {
+    fn discard(&mut self, order: &DiskCommand) {
         match order {
-            Order::Store { key, object, .. } => self.dequeue(key, object),
+            DiskCommand::Store { key, object, .. } => self.dequeue(key, object),
             // The purge is remembered in the index.
-            Order::Sweep(order) => self.reached = self.shared.index().take_sweep(order),
-            Order::Remove => return,
+            DiskCommand::Sweep(order) => self.last_purge = self.shared.index().take_sweep(order),
+            DiskCommand::Remove => return,
         }
         self.shared.queued.fetch_sub(1, Ordering::AcqRel);
     }
@@ -286,14 +286,14 @@ impl DiskThread {
         let mut index = self.shared.index();
         index.load(contents.files, contents.purges, contents.number);
         // Later purges wait for their orders, because responses stored before them may still be queued.
-        self.reached = index.next_number();
+        self.last_purge = index.next_number();
         let (files, bytes, waiting) = (index.len(), index.bytes(), index.purges().clone());
         drop(index);
         *purges = Some(self.shared.folder.rewrite_purges(&waiting)?);
         drop(purges);
         self.lock = Some(lock);
         self.shared.is_writable.store(true, Ordering::Release);
-        self.shared.settle();
+        self.shared.account_memory();
         if !self.shared.has_failed.load(Ordering::Acquire) {
             (self.shared.report)(DiskEvent::Opened(files, bytes));
         }
@@ -303,32 +303,32 @@ impl DiskThread {
     }
 
     /// Carries out orders; returns true when the directory fails, false when all senders are dropped.
-    fn work(&mut self, orders: &Receiver<Order>) -> bool {
+    fn run_commands(&mut self, orders: &Receiver<DiskCommand>) -> bool {
         while self.shared.is_writable.load(Ordering::Acquire) {
-            let is_idle = self.sweep.is_none() && self.shared.index().doomed() == 0;
+            let is_idle = self.sweep.is_none() && self.shared.index().to_remove_count() == 0;
             let order = match is_idle {
                 true => orders.recv().map_err(|_| TryRecvError::Disconnected),
                 false => orders.try_recv(),
             };
             match order {
-                Ok(Order::Store { key, object, number }) => {
+                Ok(DiskCommand::Store { key, object, number }) => {
                     self.store(&key, &object, number);
                     self.dequeue(&key, &object);
                     self.finish_order();
                 }
-                Ok(Order::Sweep(order)) => {
-                    self.reached = self.shared.index().take_sweep(&order);
+                Ok(DiskCommand::Sweep(order)) => {
+                    self.last_purge = self.shared.index().take_sweep(&order);
                     if self.sweep.is_none() {
                         self.begin_sweep();
                     }
                     self.finish_order();
                 }
-                Ok(Order::Remove) | Err(TryRecvError::Empty) => {}
+                Ok(DiskCommand::Remove) | Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return false,
             }
             self.remove_some();
             self.sweep_some();
-            self.shared.settle();
+            self.shared.account_memory();
         }
         true
     }
@@ -343,7 +343,7 @@ impl DiskThread {
         let name = FileName::new(key, object, number, head.len() as u64 + object.body.len());
         let mut index = shared.index();
         let bytes_max = shared.bytes_max.saturating_sub(name.disk_bytes());
-        let is_purged = standing(index.purges(), key, object, number) == Standing::Purged;
+        let is_purged = purge_effect(index.purges(), key, object, number) == PurgeEffect::Purged;
         if is_purged || !index.make_room(bytes_max, shared.files_max.saturating_sub(1)) {
             return;
         }
@@ -353,11 +353,11 @@ impl DiskThread {
             return;
         }
         if let Err(error) = shared.folder.write(&name, &head, &object.body) {
-            return shared.fail(&error);
+            return shared.report_failure(&error);
         }
         let mut index = shared.index();
         index.insert(name);
-        if standing(index.purges(), key, object, number) == Standing::Purged {
+        if purge_effect(index.purges(), key, object, number) == PurgeEffect::Purged {
             index.remove(&name);
         }
         drop(index);
@@ -370,18 +370,18 @@ impl DiskThread {
     /// Removes some files. False if the directory fails; the files and purges are found again when it is
     /// reopened.
     fn remove_some(&self) -> bool {
-        let files = self.shared.index().take_doomed(STEP_FILES);
+        let files = self.shared.index().take_files_to_remove(STEP_FILES);
         let removed = files.iter().try_for_each(|file| self.shared.folder.remove(file));
         // Marks the failure first, so that purges are remembered: files that could not be removed are found
         // again.
-        let removed = removed.map_err(|error| self.shared.fail(&error)).is_ok();
+        let removed = removed.map_err(|error| self.shared.report_failure(&error)).is_ok();
         let mut index = self.shared.index();
-        files.iter().for_each(|file| index.forget(file));
+        files.iter().for_each(|file| index.confirm_removed(file));
         removed
     }
 
     fn remove_all(&self) -> bool {
-        while self.shared.index().doomed() > 0 {
+        while self.shared.index().to_remove_count() > 0 {
             if !self.remove_some() {
                 return false;
             }
@@ -390,7 +390,7 @@ impl DiskThread {
     }
 
     fn begin_sweep(&mut self) {
-        let (purges, files) = self.shared.index().begin_sweep(self.reached);
+        let (purges, files) = self.shared.index().begin_sweep(self.last_purge);
         if !purges.is_empty() {
             self.sweep = Some(DiskSweep { purges, files: files.into() });
         }
@@ -404,10 +404,10 @@ impl DiskThread {
             match self.shared.folder.read_head(&file) {
                 Ok((head, _)) => {
                     let purges = self.shared.index().purges().clone();
-                    match standing(&purges, &head.key, &head.object, file.number) {
-                        Standing::Valid => {}
-                        Standing::Purged => self.shared.index().remove(&file),
-                        Standing::Expired(at_s) => {
+                    match purge_effect(&purges, &head.key, &head.object, file.number) {
+                        PurgeEffect::Valid => {}
+                        PurgeEffect::Purged => self.shared.index().remove(&file),
+                        PurgeEffect::Expired(at_s) => {
                             if let Err(error) = expire(&self.shared.folder, &file, at_s) {
                                 self.shared.drop_file(&file, &error);
                             }

@@ -27,7 +27,7 @@ const INTERIMS_MAX: usize = 8;
 /// Maximum bytes of the fields of kept interim responses.
 const INTERIM_BYTES_MAX: usize = 16 * 1024;
 /// Maximum fills without clients; further ones are cancelled.
-const LEFT_MAX: usize = 64;
+const CLIENTLESS_MAX: usize = 64;
 
 /// Head of a response that is being received.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub enum FillHead {
     /// A stored response.
     Stored(Arc<Object>, Validated),
     /// The response is only for the request that fetched it: each other request goes to the origin.
-    Alone,
+    NotShared,
     /// No response was received.
     Failed,
 }
@@ -95,9 +95,9 @@ struct FillState {
     /// Whether the response was received completely; `None` until the fill has ended.
     ended: Option<bool>,
     /// Whether all bytes are kept, to be stored.
-    keeps: bool,
+    is_kept: bool,
     /// Whether the fill counts as one without clients.
-    is_left: bool,
+    is_clientless: bool,
     /// Whether the fill was started without a client.
     is_background: bool,
     readers: Vec<ReaderSlot>,
@@ -114,7 +114,7 @@ struct ReaderSlot {
     id: u64,
     at: u64,
     /// Number of interim responses delivered.
-    informed: usize,
+    interims_delivered: usize,
     waker: Option<Waker>,
 }
 
@@ -126,7 +126,7 @@ pub struct Fill {
     /// Key by which other requests find the fill; `None` if it is not shared.
     pub(crate) shared_key: Option<Arc<[u8]>>,
     /// Number of the last purge before the fill began.
-    pub(crate) began_after: u64,
+    pub(crate) purges_before: u64,
     object_bytes_max: u64,
     state: Mutex<FillState>,
     counts: Arc<FillCounts>,
@@ -138,7 +138,7 @@ pub(crate) struct FillCounts {
     /// All fills.
     pub(crate) all: AtomicUsize,
     /// Fills without clients.
-    left: AtomicUsize,
+    clientless: AtomicUsize,
 }
 
 /// A reader of a fill. Dropping it releases content that was kept for it.
@@ -146,12 +146,12 @@ pub(crate) struct FillCounts {
 pub struct FillReader {
     fill: Arc<Fill>,
     id: u64,
-    leads: bool,
+    is_leader: bool,
 }
 
 /// Error: the response is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BrokenOff;
+pub struct IncompleteResponse;
 
 impl FillState {
     fn wake_readers(&mut self) {
@@ -168,8 +168,8 @@ impl FillState {
     }
 
     /// Releases the content that all readers have read.
-    fn drop_read(&mut self) {
-        if self.keeps {
+    fn release_read(&mut self) {
+        if self.is_kept {
             return;
         }
         let slowest = self.slowest();
@@ -212,13 +212,13 @@ impl FillState {
     /// Returns the bytes beyond the window of the fastest reader; slower readers do not delay the writer.
     fn backlog(&self) -> u64 {
         let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
-        if self.keeps { 0 } else { (self.len - fastest).saturating_sub(WINDOW_BYTES) }
+        if self.is_kept { 0 } else { (self.len - fastest).saturating_sub(WINDOW_BYTES) }
     }
 
     /// Drops readers that lag too far behind a faster one, to bound the memory kept for them.
-    fn end_slow(&mut self, lag_bytes_max: u64) {
+    fn drop_slow_readers(&mut self, lag_bytes_max: u64) {
         let from = self.len.saturating_sub(lag_bytes_max);
-        if self.keeps || self.slowest() >= from {
+        if self.is_kept || self.slowest() >= from {
             return;
         }
         let fastest = self.readers.iter().map(|reader| reader.at).max().unwrap_or(self.len);
@@ -240,9 +240,10 @@ impl Fill {
         counts: &Arc<FillCounts>,
     ) -> (Arc<Fill>, FillReader) {
         counts.all.fetch_add(1, Ordering::Relaxed);
-        let state = Mutex::new(FillState { keeps: true, ..FillState::default() });
+        let state = Mutex::new(FillState { is_kept: true, ..FillState::default() });
         let counts = counts.clone();
-        let fill = Arc::new(Fill { key, shared_key, began_after, object_bytes_max, state, counts });
+        let fill =
+            Arc::new(Fill { key, shared_key, purges_before: began_after, object_bytes_max, state, counts });
         let reader = fill.reader(&mut fill.state(), true);
         (fill, reader)
     }
@@ -254,28 +255,28 @@ impl Fill {
     fn reader(self: &Arc<Fill>, state: &mut FillState, leads: bool) -> FillReader {
         let id = state.next_id;
         state.next_id += 1;
-        state.readers.push(ReaderSlot { id, at: 0, informed: 0, waker: None });
-        FillReader { fill: self.clone(), id, leads }
+        state.readers.push(ReaderSlot { id, at: 0, interims_delivered: 0, waker: None });
+        FillReader { fill: self.clone(), id, is_leader: leads }
     }
 
     /// Adds a reader; `None` if the fill can no longer be joined.
     pub(crate) fn join(self: &Arc<Fill>) -> Option<FillReader> {
         let mut state = self.state();
-        let is_lost = matches!(state.head, Some(FillHead::Alone | FillHead::Failed));
-        let is_open = state.keeps && state.ended.is_none() && !is_lost;
+        let is_lost = matches!(state.head, Some(FillHead::NotShared | FillHead::Failed));
+        let is_open = state.is_kept && state.ended.is_none() && !is_lost;
         is_open.then(|| {
-            if std::mem::take(&mut state.is_left) {
-                self.counts.left.fetch_sub(1, Ordering::Relaxed);
+            if std::mem::take(&mut state.is_clientless) {
+                self.counts.clientless.fetch_sub(1, Ordering::Relaxed);
             }
             self.reader(&mut state, false)
         })
     }
 
     /// Records an interim response. `is_shared`: waiting readers get it too.
-    pub fn inform(&self, interim: InterimResponse, is_shared: bool) {
+    pub fn add_interim(&self, interim: InterimResponse, is_shared: bool) {
         let mut state = self.state();
-        let held: usize = state.interims.iter().map(|interim| interim.fields.wire().len()).sum();
-        let fits = held + interim.fields.wire().len() <= INTERIM_BYTES_MAX;
+        let held: usize = state.interims.iter().map(|interim| interim.fields.as_bytes().len()).sum();
+        let fits = held + interim.fields.as_bytes().len() <= INTERIM_BYTES_MAX;
         if fits && state.interims.len() < INTERIMS_MAX && state.head.is_none() {
             state.shares_interims = is_shared;
             state.interims.push(Arc::new(interim));
@@ -286,24 +287,30 @@ impl Fill {
     /// Records the response head.
     pub fn respond(&self, response: FillResponse) {
         let mut state = self.state();
-        state.keeps = response.outcome.is_ok();
+        state.is_kept = response.outcome.is_ok();
         if response.length.is_some_and(|length| length > self.object_bytes_max) {
-            state.keeps = false;
+            state.is_kept = false;
         }
-        if let Some(length) = response.length.filter(|_| state.keeps) {
+        if let Some(length) = response.length.filter(|_| state.is_kept) {
             state.tail.reserve_exact((length as usize).min(PIECE_BYTES));
         }
-        state.shared_head = (!response.is_shared).then_some(FillHead::Alone);
+        state.shared_head = (!response.is_shared).then_some(FillHead::NotShared);
         state.head = Some(FillHead::Response(Arc::new(response)));
         state.wake_readers();
     }
 
     /// Answers with a stored response: `own` for the leader, with fields that may be for its client only, and
     /// `shared` for waiting readers; `None` makes them go to the origin.
-    pub fn serve_stored(&self, own: Arc<Object>, shared: Option<Arc<Object>>, how: Validated) {
+    pub fn serve_stored(
+        &self,
+        leader_object: Arc<Object>,
+        shared_object: Option<Arc<Object>>,
+        validated: Validated,
+    ) {
         let mut state = self.state();
-        state.shared_head = Some(shared.map_or(FillHead::Alone, |object| FillHead::Stored(object, how)));
-        state.head = Some(FillHead::Stored(own, how));
+        state.shared_head =
+            Some(shared_object.map_or(FillHead::NotShared, |object| FillHead::Stored(object, validated)));
+        state.head = Some(FillHead::Stored(leader_object, validated));
         state.ended = Some(true);
         state.wake_readers();
     }
@@ -327,11 +334,11 @@ impl Fill {
             }
             bytes = rest;
         }
-        if state.keeps && state.len > self.object_bytes_max {
-            state.keeps = false;
+        if state.is_kept && state.len > self.object_bytes_max {
+            state.is_kept = false;
         }
-        state.end_slow(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX).max(LAG_BYTES_MAX));
-        state.drop_read();
+        state.drop_slow_readers(self.object_bytes_max.saturating_mul(LAG_OBJECTS_MAX).max(LAG_BYTES_MAX));
+        state.release_read();
         state.wake_readers();
     }
 
@@ -346,30 +353,30 @@ impl Fill {
     pub fn body(&self) -> Option<StoredBody> {
         let mut state = self.state();
         state.cut_tail();
-        state.keeps.then(|| StoredBody::new(state.pieces.iter().cloned().collect()))
+        state.is_kept.then(|| StoredBody::new(state.pieces.iter().cloned().collect()))
     }
 
     /// Hands the pieces over to an object, which accounts for their memory while readers still use them here.
-    pub fn belongs_to(&self, object: Arc<Object>) {
+    pub fn set_owner(&self, object: Arc<Object>) {
         self.state().object = Some(object);
     }
 
     /// Charges the pieces to this fill, which releases the charge when it is dropped.
-    pub(crate) fn hold(&self, held: HeldBytes) {
+    pub(crate) fn charge(&self, held: HeldBytes) {
         self.state().held = Some(held);
     }
 
     /// Stops keeping the content for storage; only the content that readers need is kept.
     pub fn stop_keeping(&self) {
         let mut state = self.state();
-        state.keeps = false;
-        state.drop_read();
+        state.is_kept = false;
+        state.release_read();
     }
 
     /// Whether the whole content is kept so far, to be stored.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        self.state().keeps
+        self.state().is_kept
     }
 
     /// Marks the content as complete.
@@ -408,7 +415,7 @@ impl Fill {
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         let state = self.state();
-        !state.keeps && state.readers.is_empty()
+        !state.is_kept && state.readers.is_empty()
     }
 
     /// Sets the task to wake when there is room again or when the fill is abandoned.
@@ -423,8 +430,8 @@ impl Fill {
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let state = self.state();
-        let interims: usize = state.interims.iter().map(|interim| interim.fields.wire().len()).sum();
-        let fields = interims + state.trailers.wire().len();
+        let interims: usize = state.interims.iter().map(|interim| interim.fields.as_bytes().len()).sum();
+        let fields = interims + state.trailers.as_bytes().len();
         fields + (state.len - state.pieces_at) as usize + state.tail.capacity() - state.tail.len()
     }
 }
@@ -432,8 +439,8 @@ impl Fill {
 impl Drop for Fill {
     fn drop(&mut self) {
         self.counts.all.fetch_sub(1, Ordering::Relaxed);
-        if self.state().is_left {
-            self.counts.left.fetch_sub(1, Ordering::Relaxed);
+        if self.state().is_clientless {
+            self.counts.clientless.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -446,19 +453,19 @@ impl FillReader {
 
     /// Whether this reader's request fetches the response from the origin.
     #[must_use]
-    pub fn leads(&self) -> bool {
-        self.leads
+    pub fn is_leader(&self) -> bool {
+        self.is_leader
     }
 
     /// Waits for an interim response that was not delivered yet; `None` once the head is available.
     pub fn poll_interim(&self, cx: &Context<'_>) -> Poll<Option<Arc<InterimResponse>>> {
         let mut state = self.fill.state();
-        let is_for_it = self.leads || state.shares_interims;
+        let is_for_it = self.is_leader || state.shares_interims;
         let at = state.readers.iter().position(|reader| reader.id == self.id);
         if let Some(at) = at.filter(|_| is_for_it)
-            && let Some(interim) = state.interims.get(state.readers[at].informed).cloned()
+            && let Some(interim) = state.interims.get(state.readers[at].interims_delivered).cloned()
         {
-            state.readers[at].informed += 1;
+            state.readers[at].interims_delivered += 1;
             return Poll::Ready(Some(interim));
         }
         if state.head.is_some() {
@@ -471,7 +478,7 @@ impl FillReader {
     /// Waits for the head.
     pub fn poll_head(&self, cx: &Context<'_>) -> Poll<FillHead> {
         let mut state = self.fill.state();
-        match state.shared_head.as_ref().filter(|_| !self.leads).or(state.head.as_ref()) {
+        match state.shared_head.as_ref().filter(|_| !self.is_leader).or(state.head.as_ref()) {
             Some(head) => Poll::Ready(head.clone()),
             None => {
                 self.wait(&mut state, cx);
@@ -484,11 +491,11 @@ impl FillReader {
     ///
     /// # Errors
     /// The response is incomplete, or this reader lagged too far behind in a response that is not stored.
-    pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, BrokenOff>> {
+    pub fn poll_piece(&self, cx: &Context<'_>) -> Poll<Result<Option<Arc<[u8]>>, IncompleteResponse>> {
         let mut state = self.fill.state();
         let Some(at) = state.readers.iter().find(|reader| reader.id == self.id).map(|reader| reader.at)
         else {
-            return Poll::Ready(Err(BrokenOff));
+            return Poll::Ready(Err(IncompleteResponse));
         };
         if let Some(piece) = state.piece(at) {
             self.advance(&mut state, at + piece.len() as u64);
@@ -496,7 +503,7 @@ impl FillReader {
         }
         match state.ended {
             Some(true) => Poll::Ready(Ok(None)),
-            Some(false) => Poll::Ready(Err(BrokenOff)),
+            Some(false) => Poll::Ready(Err(IncompleteResponse)),
             None => {
                 self.wait(&mut state, cx);
                 Poll::Pending
@@ -508,7 +515,7 @@ impl FillReader {
     /// other than the leader.
     #[must_use]
     pub fn trailers(&self) -> Fields {
-        if self.leads { self.fill.state().trailers.clone() } else { Fields::new() }
+        if self.is_leader { self.fill.state().trailers.clone() } else { Fields::new() }
     }
 
     fn wait(&self, state: &mut FillState, cx: &Context<'_>) {
@@ -522,7 +529,7 @@ impl FillReader {
         if let Some(slot) = state.readers.iter_mut().find(|reader| reader.id == self.id) {
             slot.at = to;
         }
-        state.drop_read();
+        state.release_read();
         if waited
             && state.backlog() == 0
             && let Some(writer) = &state.writer
@@ -536,18 +543,19 @@ impl Drop for FillReader {
     fn drop(&mut self) {
         let mut state = self.fill.state();
         state.readers.retain(|reader| reader.id != self.id);
-        let is_under_way = state.keeps && state.ended.is_none();
+        let is_under_way = state.is_kept && state.ended.is_none();
         if state.readers.is_empty() && is_under_way && !state.is_background {
             // Bounded, because a client could otherwise request many objects and disconnect, and so occupy
             // the origin and the cache's memory.
-            state.is_left = self.fill.counts.left.fetch_add(1, Ordering::Relaxed) < LEFT_MAX;
-            if !state.is_left {
-                self.fill.counts.left.fetch_sub(1, Ordering::Relaxed);
-                state.keeps = false;
+            state.is_clientless =
+                self.fill.counts.clientless.fetch_add(1, Ordering::Relaxed) < CLIENTLESS_MAX;
+            if !state.is_clientless {
+                self.fill.counts.clientless.fetch_sub(1, Ordering::Relaxed);
+                state.is_kept = false;
             }
         }
-        state.drop_read();
-        if !state.keeps
+        state.release_read();
+        if !state.is_kept
             && let Some(writer) = &state.writer
         {
             writer.wake_by_ref();

@@ -22,16 +22,16 @@ pub struct RequestFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResponseTimes {
     /// Time at which the request was sent.
-    pub asked_s: u64,
+    pub requested_s: u64,
     /// Time at which the response head was complete.
-    pub answered_s: u64,
+    pub received_s: u64,
 }
 
 /// Freshness and stale-use limits of a stored response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freshness {
     /// Time at which the response was received, in seconds since 1970.
-    pub answered_s: u64,
+    pub received_s: u64,
     /// Age at that time, in seconds.
     pub initial_age_s: u64,
     /// Freshness lifetime in seconds: the age up to which the response is fresh.
@@ -71,10 +71,10 @@ pub fn assess(
     may_store(request, status, fields, &directives, policy)?;
     let date_s = fields.first(b"date").and_then(parse_date_s);
     let age_s = fields.first(b"age").and_then(age).unwrap_or(0);
-    let delay_s = times.answered_s.saturating_sub(times.asked_s);
-    let apparent_s = date_s.map_or(0, |date_s| times.answered_s.saturating_sub(date_s));
+    let delay_s = times.received_s.saturating_sub(times.requested_s);
+    let apparent_s = date_s.map_or(0, |date_s| times.received_s.saturating_sub(date_s));
     let initial_age_s = apparent_s.max(age_s + delay_s);
-    let stated = lifetime(status, fields, &directives, date_s.unwrap_or(times.answered_s), policy);
+    let stated = lifetime(status, fields, &directives, date_s.unwrap_or(times.received_s), policy);
     let (lifetime_s, is_explicit, is_by_rule) = ruled_lifetime(stated, &directives, initial_age_s, rule);
     // A response that the origin did not declare cacheable may be specific to the user with the cookie.
     let is_guessed = !is_explicit && !directives.public && lifetime_s > 0;
@@ -86,7 +86,7 @@ pub fn assess(
     let stale = (directives.stale_while_revalidate_s, directives.stale_if_error_s);
     let if_error_s = unless_forbidden(stale.1.or(rule.if_error_s).unwrap_or(0));
     let freshness = Freshness {
-        answered_s: times.answered_s,
+        received_s: times.received_s,
         initial_age_s,
         lifetime_s,
         while_revalidate_s: unless_forbidden(stale.0.or(rule.while_revalidate_s).unwrap_or(0)),
@@ -98,7 +98,7 @@ pub fn assess(
     };
     let has_validator = fields.first(b"etag").is_some() || fields.first(b"last-modified").is_some();
     let is_of_use_stale = is_explicit || stale.0.or(stale.1).is_some();
-    let is_useful = freshness.is_fresh(times.answered_s)
+    let is_useful = freshness.is_fresh(times.received_s)
         || is_of_use_stale && freshness.while_revalidate_s + if_error_s > 0
         || has_validator && (is_explicit || directives.no_cache);
     if is_useful { Ok(freshness) } else { Err(NotStored::NoFreshness) }
@@ -193,7 +193,7 @@ pub const DECIDED_BY_CONFIGURATION: &str = "the configuration of the route";
 #[must_use]
 pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> String {
     let directives = ResponseDirectives::of(fields);
-    let date_s = fields.first(b"date").and_then(parse_date_s).unwrap_or(freshness.answered_s);
+    let date_s = fields.first(b"date").and_then(parse_date_s).unwrap_or(freshness.received_s);
     let (stated_s, _) = lifetime(status, fields, &directives, date_s, &Policy::default());
     let field = if directives.is_targeted { "CDN-Cache-Control" } else { "Cache-Control" };
     match (directives.no_cache, directives.s_maxage_s, directives.max_age_s) {
@@ -245,7 +245,7 @@ impl Freshness {
     /// for a year.
     #[must_use]
     pub fn age_s(&self, now_s: u64) -> u64 {
-        self.initial_age_s + now_s.abs_diff(self.answered_s)
+        self.initial_age_s + now_s.abs_diff(self.received_s)
     }
 
     /// Whether the response may be used without validation.
@@ -301,7 +301,7 @@ mod tests {
             };
             fields.try_push(name.as_bytes(), value.as_bytes()).unwrap();
         }
-        let times = ResponseTimes { asked_s: NOW_S - 2, answered_s: NOW_S };
+        let times = ResponseTimes { requested_s: NOW_S - 2, received_s: NOW_S };
         assess(request, Status::of(status).unwrap(), &fields, times, &Policy::default())
     }
 
@@ -445,7 +445,7 @@ mod tests {
                 .for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
             let request =
                 RequestFacts { has_cookies, is_authorized: status == 201, ..RequestFacts::default() };
-            let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+            let times = ResponseTimes { requested_s: NOW_S, received_s: NOW_S };
             let policy = Policy { rule, ..Policy::default() };
             assess(&request, Status::of(status).unwrap(), &fields, times, &policy)
                 .map(|fresh| fresh.ttl_s(NOW_S))
@@ -520,7 +520,7 @@ mod tests {
                 fields.try_push(name.as_bytes(), value.as_bytes()).unwrap();
             }
             let request = RequestFacts { has_cookies, ..RequestFacts::default() };
-            let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+            let times = ResponseTimes { requested_s: NOW_S, received_s: NOW_S };
             let rule = RulePolicy { with_cookies, ..RulePolicy::default() };
             let policy = Policy { rule, ..Policy::default() };
             assess(&request, Status::OK, &fields, times, &policy).map(|freshness| freshness.is_fresh(NOW_S))
@@ -532,7 +532,7 @@ mod tests {
         assert_eq!(outcome(true, false, &[modified, ("Cache-Control", "public")]), Ok(true));
         assert_eq!(outcome(true, false, &[modified, ("Cache-Control", "max-age=9")]), Ok(true));
         let request = RequestFacts::default();
-        let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+        let times = ResponseTimes { requested_s: NOW_S, received_s: NOW_S };
         for (line, is_guessed) in [(modified, true), (("Cache-Control", "max-age=9"), false)] {
             let mut fields = Fields::new();
             fields.try_push(line.0.as_bytes(), line.1.as_bytes()).unwrap();
@@ -553,7 +553,7 @@ mod tests {
             let mut fields = Fields::new();
             fields.try_push(b"Cache-Control", value.as_bytes()).unwrap();
             fields.try_push(b"ETag", b"\"a\"").unwrap();
-            let times = ResponseTimes { asked_s: NOW_S, answered_s: NOW_S };
+            let times = ResponseTimes { requested_s: NOW_S, received_s: NOW_S };
             let policy = Policy { rule, ..Policy::default() };
             assess(&RequestFacts::default(), Status::OK, &fields, times, &policy).unwrap()
         };

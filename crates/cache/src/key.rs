@@ -57,7 +57,7 @@ pub fn rewrite_query(key: &mut Vec<u8>, normal: impl FnOnce(&[u8]) -> Option<Vec
 /// Returns the key of the URL in a response's `Location` or `Content-Location`, if it is on the same host.
 /// `host` is the host of the request.
 #[must_use]
-pub fn sibling(key: &[u8], host: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
+pub fn same_host_key(key: &[u8], host: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
     let base = url(key);
     let scheme_end = base.windows(3).position(|part| part == b"://")? + 3;
     let path_at = scheme_end + base[scheme_end..].iter().position(|&byte| byte == b'/')?;
@@ -182,7 +182,7 @@ mod tests {
             ("//a.test/x", None),
             ("", None),
         ] {
-            let key = sibling(b"http://a.test/b/c?d/e", b"a.test:80", reference.as_bytes());
+            let key = same_host_key(b"http://a.test/b/c?d/e", b"a.test:80", reference.as_bytes());
             assert_eq!(key.map(|key| String::from_utf8(key).unwrap()).as_deref(), wanted, "{reference}");
         }
     }

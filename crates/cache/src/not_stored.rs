@@ -21,7 +21,7 @@ pub enum NotStored {
     /// A rule forbids storing.
     Rule,
     /// The response's `No-Vary-Search` differs from the one by which its key was made.
-    Search,
+    NoVarySearch,
     /// A partial response, an error of this server, or a status with unknown caching rules.
     Status,
     /// `Vary` depends on properties that requests do not show, or on too many.
@@ -48,7 +48,7 @@ impl NotStored {
         NotStored::Cookie,
         NotStored::SetCookie,
         NotStored::Rule,
-        NotStored::Search,
+        NotStored::NoVarySearch,
         NotStored::Status,
         NotStored::Vary,
         NotStored::NoFreshness,
@@ -73,7 +73,7 @@ impl NotStored {
             }
             NotStored::SetCookie => "the response sets a cookie",
             NotStored::Rule => "a rule of the route says so",
-            NotStored::Search => {
+            NotStored::NoVarySearch => {
                 "the response says something new of the queries that it answers (No-Vary-Search)"
             }
             NotStored::Status => "responses of this status are not stored",

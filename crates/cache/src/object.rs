@@ -32,7 +32,7 @@ pub struct Object {
     pub variant: RequestVariant,
     freshness: Freshness,
     /// Fields for clients, if different: without tags.
-    shown: Option<Fields>,
+    client_fields: Option<Fields>,
     tags: Tags,
     /// Index entries by tag, while the object is stored.
     indexed: OnceLock<Indexed>,
@@ -75,8 +75,8 @@ impl StoredBody {
     /// Returns the file and the range in it for a range of the content, which is limited to its length;
     /// `None` if the content is in pieces.
     #[must_use]
-    pub fn place(&self, range: std::ops::Range<u64>) -> Option<(&Arc<File>, std::ops::Range<u64>)> {
-        self.filed.as_ref().map(|filed| filed.place(range))
+    pub fn file_range(&self, range: std::ops::Range<u64>) -> Option<(&Arc<File>, std::ops::Range<u64>)> {
+        self.filed.as_ref().map(|filed| filed.locate(range))
     }
 
     /// Returns the bytes of memory that the content uses.
@@ -161,13 +161,25 @@ impl Object {
         let tags = Tags::of(&fields).unwrap_or_default();
         let (hits, expired_s) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
         let indexed = OnceLock::new();
-        Object { status, fields, body, variant, freshness, shown, tags, indexed, hits, expired_s, held: None }
+        Object {
+            status,
+            fields,
+            body,
+            variant,
+            freshness,
+            client_fields: shown,
+            tags,
+            indexed,
+            hits,
+            expired_s,
+            held: None,
+        }
     }
 
     /// Returns the fields for clients.
     #[must_use]
-    pub fn shown_fields(&self) -> &Fields {
-        self.shown.as_ref().unwrap_or(&self.fields)
+    pub fn client_fields(&self) -> &Fields {
+        self.client_fields.as_ref().unwrap_or(&self.fields)
     }
 
     /// Returns the tags and groups of the response.
@@ -194,7 +206,7 @@ impl Object {
     }
 
     /// Accounts for the object's bytes for as long as it lives.
-    pub(crate) fn counted(mut self, account: &Account) -> Arc<Object> {
+    pub(crate) fn accounted(mut self, account: &Account) -> Arc<Object> {
         self.held = Some(HeldBytes::new(account, self.own_bytes()));
         Arc::new(self)
     }
@@ -245,8 +257,8 @@ impl Object {
 
     /// Returns the accounted bytes without compressed forms, which are accounted separately.
     fn own_bytes(&self) -> u64 {
-        let shown = self.shown.as_ref().map_or(0, |shown| shown.wire().len());
-        let fields = self.fields.wire().len() + shown + self.tags.weight_bytes();
+        let shown = self.client_fields.as_ref().map_or(0, |shown| shown.as_bytes().len());
+        let fields = self.fields.as_bytes().len() + shown + self.tags.weight_bytes();
         (OBJECT_BYTES + fields + self.variant.weight_bytes()) as u64 + self.body.weight_bytes()
     }
 
@@ -295,7 +307,7 @@ pub fn stored_fields(fields: &Fields, answered_s: u64) -> Fields {
 /// Returns the fields for the request that fetched the response, including those that `private` and
 /// `no-cache` name.
 #[must_use]
-pub fn own_fields(fields: &Fields, answered_s: u64) -> Fields {
+pub fn leader_fields(fields: &Fields, answered_s: u64) -> Fields {
     fields_without(fields, &[], answered_s)
 }
 
@@ -329,7 +341,7 @@ pub(crate) mod tests {
 
     pub(crate) fn freshness(answered_s: u64, lifetime_s: u64) -> Freshness {
         Freshness {
-            answered_s,
+            received_s: answered_s,
             initial_age_s: 0,
             lifetime_s,
             while_revalidate_s: 5,
@@ -385,7 +397,7 @@ pub(crate) mod tests {
             ("Content-Length", "9"),
             ("C", "1"),
         ]));
-        let shown = String::from_utf8(updated.wire().to_vec()).unwrap();
+        let shown = String::from_utf8(updated.as_bytes().to_vec()).unwrap();
         assert_eq!(shown, "B: 1\r\nContent-Encoding: gzip\r\nETag: \"a\"\r\na: 2\r\nA: 3\r\nC: 1\r\n");
     }
 
@@ -393,7 +405,7 @@ pub(crate) mod tests {
     fn the_age_of_a_response_begins_again_with_a_304_without_date() {
         let date = |second: u64| http::condition::date_text(1_000_000 + second);
         let lines = [("Cache-Control", "max-age=60"), ("Date", &date(0)), ("ETag", "\"a\"")];
-        let times = ResponseTimes { asked_s: 1_000_100, answered_s: 1_000_100 };
+        let times = ResponseTimes { requested_s: 1_000_100, received_s: 1_000_100 };
         let age_s = |update: &[(&str, &str)]| {
             let fields = object(&lines, "x").updated_fields(&fields(update));
             let assessed =
@@ -417,7 +429,10 @@ pub(crate) mod tests {
     #[test]
     fn tags_are_kept_for_purges_and_not_for_clients() {
         let object = object(&[("A", "1"), ("Surrogate-Key", "a b")], "");
-        assert_eq!((object.tags().text(), object.shown_fields().wire()), (&b"a b"[..], &b"A: 1\r\n"[..]));
+        assert_eq!(
+            (object.tags().text(), object.client_fields().as_bytes()),
+            (&b"a b"[..], &b"A: 1\r\n"[..])
+        );
         // A 304 without tags keeps them; one with tags replaces them.
         assert_eq!(object.updated_fields(&fields(&[("A", "2")])).first(b"surrogate-key"), Some(&b"a b"[..]));
         assert_eq!(

@@ -17,7 +17,7 @@ pub enum Outcome {
     /// The response was not stored.
     Refused(NotStored),
     /// The response was incomplete or missing.
-    BrokenOff,
+    Incomplete,
     /// The stored response was purged.
     Purged,
     /// The stored response was invalidated by an unsafe request to its URL.
@@ -41,14 +41,14 @@ impl Outcomes {
     }
 
     /// Records the outcome of a response with this key, at `at_s` in seconds since 1970.
-    pub(crate) fn note(&self, key: &[u8], outcome: Outcome, at_s: u64) {
+    pub(crate) fn record(&self, key: &[u8], outcome: Outcome, at_s: u64) {
         let url = label(LabelKind::Url, url(key));
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots[url as usize % SLOTS] = Some(OutcomeSlot { url, outcome, at_s });
     }
 
     /// Returns the last outcome for the key and its time.
-    pub(crate) fn of(&self, key: &[u8]) -> Option<(Outcome, u64)> {
+    pub(crate) fn last(&self, key: &[u8]) -> Option<(Outcome, u64)> {
         let url = label(LabelKind::Url, url(key));
         let slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots[url as usize % SLOTS].filter(|slot| slot.url == url).map(|slot| (slot.outcome, slot.at_s))
@@ -63,16 +63,16 @@ mod tests {
     fn the_last_outcome_is_remembered_and_the_memory_is_not_unbounded() {
         let outcomes = Outcomes::new();
         let refused = Outcome::Refused(NotStored::Private);
-        outcomes.note(b"http://a/", Outcome::Stored, 1);
-        outcomes.note(b"http://a/ variation", refused, 2);
-        assert_eq!(outcomes.of(b"http://a/"), Some((refused, 2)));
-        assert_eq!(outcomes.of(b"http://a/x"), None);
+        outcomes.record(b"http://a/", Outcome::Stored, 1);
+        outcomes.record(b"http://a/ variation", refused, 2);
+        assert_eq!(outcomes.last(b"http://a/"), Some((refused, 2)));
+        assert_eq!(outcomes.last(b"http://a/x"), None);
         for n in 0..10 * SLOTS {
-            outcomes.note(format!("http://b/{n}").as_bytes(), Outcome::Stored, 3);
+            outcomes.record(format!("http://b/{n}").as_bytes(), Outcome::Stored, 3);
         }
         let remembered =
-            (0..10 * SLOTS).filter(|n| outcomes.of(format!("http://b/{n}").as_bytes()).is_some());
+            (0..10 * SLOTS).filter(|n| outcomes.last(format!("http://b/{n}").as_bytes()).is_some());
         assert!(remembered.count() <= SLOTS);
-        assert_eq!(outcomes.of(b"http://a/"), None, "a newer one has taken its place");
+        assert_eq!(outcomes.last(b"http://a/"), None, "a newer one has taken its place");
     }
 }

@@ -50,7 +50,7 @@ impl Purge {
 
     /// Whether the purge may apply to responses with this key.
     #[must_use]
-    pub(crate) fn is_of_key(&self, key: &[u8]) -> bool {
+    pub(crate) fn applies_to_key(&self, key: &[u8]) -> bool {
         let url = url(key);
         let of = |wanted: &[u8]| if wanted.starts_with(b"//") { without_scheme(url) } else { url };
         match self {
@@ -65,9 +65,10 @@ impl Purge {
 
     /// Whether the purge applies to a response that is stored under this key.
     #[must_use]
-    pub(crate) fn is_of(&self, key: &[u8], object: &Object) -> bool {
+    pub(crate) fn applies_to(&self, key: &[u8], object: &Object) -> bool {
         let labels = self.labels();
-        self.is_of_key(key) && (labels.is_empty() || labels.iter().any(|label| object.tags().has(*label)))
+        self.applies_to_key(key)
+            && (labels.is_empty() || labels.iter().any(|label| object.tags().has(*label)))
     }
 
     /// Returns the labels of which a response must have at least one; empty if none is needed.
@@ -141,7 +142,7 @@ impl PurgeLog {
     }
 
     /// Whether a response with these tags, requested after `began_after` purges, has been purged since.
-    pub(crate) fn reaches(&self, began_after: u64, key: &[u8], tags: &Tags) -> bool {
+    pub(crate) fn has_purged(&self, began_after: u64, key: &[u8], tags: &Tags) -> bool {
         if began_after >= self.count {
             return false;
         }
@@ -154,7 +155,7 @@ impl PurgeLog {
         };
         is_later(mark(label(LabelKind::Url, url(key)), b""))
             || tags.labels().iter().any(is_tagged)
-            || self.prefixes.iter().any(|(number, purge)| *number > began_after && purge.is_of_key(key))
+            || self.prefixes.iter().any(|(number, purge)| *number > began_after && purge.applies_to_key(key))
     }
 }
 
@@ -176,10 +177,10 @@ mod tests {
             ("//a/*", "http://a/x?y", true),
             ("//a/*", "http://ab/x", false),
         ] {
-            assert_eq!(Purge::of_url(text).unwrap().is_of_key(key.as_bytes()), is, "{text} {key}");
+            assert_eq!(Purge::of_url(text).unwrap().applies_to_key(key.as_bytes()), is, "{text} {key}");
         }
         assert_eq!(Purge::of_url("/x"), None);
-        assert!(Purge::All.is_of_key(b"http://a/"));
+        assert!(Purge::All.applies_to_key(b"http://a/"));
     }
 
     #[test]
@@ -199,7 +200,7 @@ mod tests {
     /// Whether the log applies to a response that was requested before all purges.
     fn reached(log: &PurgeLog, key: &str, tags: &str) -> bool {
         let tags = Tags::of(&fields(&[("xkey", tags), ("Cache-Groups", &format!("\"g-{tags}\""))])).unwrap();
-        log.reaches(0, key.as_bytes(), &tags)
+        log.has_purged(0, key.as_bytes(), &tags)
     }
 
     #[test]
@@ -222,7 +223,10 @@ mod tests {
             let mut log = PurgeLog::default();
             log.add(&purge);
             assert_eq!(reached(&log, key, tags), is, "{purge:?} {key} {tags}");
-            assert!(!log.reaches(1, key.as_bytes(), &Tags::default()), "what began later is not concerned");
+            assert!(
+                !log.has_purged(1, key.as_bytes(), &Tags::default()),
+                "what began later is not concerned"
+            );
         }
     }
 
@@ -235,8 +239,8 @@ mod tests {
         assert!(!reached(&log, "http://b/", ""));
         log.add(&Purge::Exact(b"http://a/x".to_vec()));
         assert!(reached(&log, "http://b/", "") && log.latest.len() <= LATEST_MAX);
-        assert!(!log.reaches(log.count - 1, b"http://b/", &Tags::default()));
-        assert!(log.reaches(log.count - 1, b"http://a/x", &Tags::default()));
+        assert!(!log.has_purged(log.count - 1, b"http://b/", &Tags::default()));
+        assert!(log.has_purged(log.count - 1, b"http://a/x", &Tags::default()));
         let mut log = PurgeLog::default();
         for n in 0..=PREFIXES_MAX {
             assert!(!reached(&log, "http://b/", ""), "{n}");

@@ -15,7 +15,7 @@ use crate::store::Cache;
 use crate::tags::{LabelKind, label};
 
 /// Number of keys processed under one lock.
-const SLICE: usize = 64;
+const KEYS_PER_LOCK: usize = 64;
 /// Maximum responses of a group that are removed immediately; the rest is left to a background purge.
 const AT_ONCE_MAX: usize = 256;
 
@@ -52,7 +52,7 @@ impl Cache {
     ///
     /// Only exact purges are fast; call this for others on threads that do not serve requests.
     pub fn purge(&self, purge: &Purge, is_soft: bool, now_s: u64) -> Purged {
-        let on_disk = self.note_purge(purge, is_soft.then_some(now_s));
+        let on_disk = self.log_purge(purge, is_soft.then_some(now_s));
         self.counters.purges.fetch_add(1, Ordering::Relaxed);
         let mut sweep = Sweep::new(purge, is_soft, now_s);
         match purge {
@@ -64,7 +64,7 @@ impl Cache {
                     .for_each(|label| _ = self.purge_label(label, usize::MAX, &mut sweep));
             }
             Purge::Prefix(_) | Purge::All => {
-                let is_of = |key: &Arc<[u8]>| purge.is_of_key(key);
+                let is_of = |key: &Arc<[u8]>| purge.applies_to_key(key);
                 let keys: Vec<Arc<[u8]>> = self.entries.iter().map(|(key, _)| key).filter(is_of).collect();
                 self.purge_keys(&keys, &mut sweep);
             }
@@ -77,7 +77,7 @@ impl Cache {
     /// Removes the responses for a URL that an unsafe request has changed (RFC 9111 section 4.4).
     pub fn invalidate(&self, key: &[u8], now_s: u64) {
         let purge = Purge::Exact(url(key).to_vec());
-        self.note_purge(&purge, None);
+        self.log_purge(&purge, None);
         self.purge_urls(&mut Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) });
     }
 
@@ -86,7 +86,7 @@ impl Cache {
     #[must_use]
     pub fn invalidate_group(&self, key: &[u8], group: &[u8], now_s: u64) -> Option<Purge> {
         let purge = Purge::Group { group: group.to_vec(), origin: origin(key).to_vec() };
-        self.note_purge(&purge, None);
+        self.log_purge(&purge, None);
         let mut sweep = Sweep { outcome: Outcome::Invalidated, ..Sweep::new(&purge, false, now_s) };
         let mut is_all = true;
         for label in purge.labels() {
@@ -98,12 +98,12 @@ impl Cache {
     /// Logs a purge: responses requested before are no longer stored or joined, and those on disk are no
     /// longer found. Returns the number of matching responses on disk if it is known, which is the case for
     /// URLs. Remains in effect after a restart, even if the process is killed immediately.
-    fn note_purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
+    fn log_purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut purges = self.purges();
         purges.add(purge);
         let on_disk = self.disk.as_ref().map_or(0, |disk| disk.purge(purge, soft_at_s));
         drop(purges);
-        self.fills().retain(|_, fill| !purge.is_of_key(&fill.key));
+        self.fills().retain(|_, fill| !purge.applies_to_key(&fill.key));
         on_disk
     }
 
@@ -119,7 +119,7 @@ impl Cache {
     fn purge_label(&self, label: u64, max: usize, sweep: &mut Sweep<'_>) -> bool {
         let (mut from, mut seen) = (0, 0);
         loop {
-            let (keys, next) = self.index.keys(label, from, SLICE);
+            let (keys, next) = self.index.keys(label, from, KEYS_PER_LOCK);
             seen += keys.len();
             self.purge_keys(&keys, sweep);
             match next {
@@ -131,7 +131,7 @@ impl Cache {
     }
 
     fn purge_keys(&self, keys: &[Arc<[u8]>], sweep: &mut Sweep<'_>) {
-        for slice in keys.chunks(SLICE) {
+        for slice in keys.chunks(KEYS_PER_LOCK) {
             // Held so that nothing is stored meanwhile.
             let _purges = self.purges();
             slice.iter().for_each(|key| self.purge_key(key, sweep));
@@ -141,7 +141,7 @@ impl Cache {
     fn purge_key(&self, key: &Arc<[u8]>, sweep: &mut Sweep<'_>) {
         let Some(entry) = self.entries.peek(&key[..]) else { return };
         let (gone, left): (Vec<Arc<Object>>, Vec<Arc<Object>>) =
-            entry.objects().iter().cloned().partition(|object| sweep.purge.is_of(key, object));
+            entry.objects().iter().cloned().partition(|object| sweep.purge.applies_to(key, object));
         if gone.is_empty() {
             return;
         }
@@ -160,7 +160,7 @@ impl Cache {
             true => _ = self.entries.remove(&key[..]),
             false => self.entries.insert(key.clone(), self.entry(key, left, None)),
         }
-        self.note_outcome(key, sweep.outcome, sweep.now_s);
+        self.record_outcome(key, sweep.outcome, sweep.now_s);
     }
 }
 
@@ -227,13 +227,13 @@ mod tests {
     #[test]
     fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
         let (cache, _) = cache(64 * MIB);
-        let begin = |cache: &Cache| match cache.begin(b"http://a/3", Some(b"")) {
+        let begin = |cache: &Cache| match cache.begin_fill(b"http://a/3", Some(b"")) {
             FillStart::Lead(fill, reader) => (fill, reader),
             _ => panic!("it is on its way"),
         };
-        let tagged = |tag: &str| cache.counted(object(&[("xkey", tag)], ""));
+        let tagged = |tag: &str| cache.accounted(object(&[("xkey", tag)], ""));
         let (early, _reader) = begin(&cache);
-        assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Follow(_)));
+        assert!(matches!(cache.begin_fill(b"http://a/3", Some(b"")), FillStart::Follow(_)));
         cache.purge(&Purge::of_url("//a/1").unwrap(), false, 105);
         assert!(cache.is_filling(b"http://a/3", b""), "another URL");
         cache.purge(&tag("x", Some("b")), false, 105);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(cache.store(&early, tagged("z")), Ok(()));
         let (late, _reader) = begin(&cache);
         assert_eq!(cache.store(&late, tagged("x")), Ok(()));
-        cache.leave(&late);
+        cache.remove_fill(&late);
         for purge in [Purge::of_url("http://a/3").unwrap(), Purge::of_url("//a/*").unwrap(), Purge::All] {
             let (early, _reader) = begin(&cache);
             cache.purge(&purge, false, 105);
@@ -260,20 +260,20 @@ mod tests {
     fn a_group_is_of_one_origin_and_a_large_one_is_left_to_others() {
         let (cache, _) = cache(64 * MIB);
         let grouped = || object(&[("Cache-Groups", "\"g\"")], "");
-        for n in 0..AT_ONCE_MAX + SLICE + 1 {
+        for n in 0..AT_ONCE_MAX + KEYS_PER_LOCK + 1 {
             put(&cache, &format!("http://a/{n}"), grouped()).unwrap();
         }
         put(&cache, "https://a/", grouped()).unwrap();
         put(&cache, "http://a/tagged", object(&[("xkey", "g")], "")).unwrap();
         let rest = cache.invalidate_group(b"http://a/x", b"g", 105).unwrap();
-        assert!(keys(&cache).len() <= SLICE + 3);
-        let (early, _reader) = match cache.begin(b"http://a/y", None) {
+        assert!(keys(&cache).len() <= KEYS_PER_LOCK + 3);
+        let (early, _reader) = match cache.begin_fill(b"http://a/y", None) {
             FillStart::Lead(fill, reader) => (fill, reader),
             _ => panic!("there is room"),
         };
         cache.purge(&rest, false, 105);
         assert_eq!(keys(&cache), ["http://a/tagged", "https://a/"]);
-        assert_eq!(cache.store(&early, cache.counted(grouped())), Err(NotStored::Purged));
+        assert_eq!(cache.store(&early, cache.accounted(grouped())), Err(NotStored::Purged));
         assert_eq!(cache.invalidate_group(b"https://a/x", b"g", 105), None);
         assert_eq!(keys(&cache), ["http://a/tagged"]);
     }

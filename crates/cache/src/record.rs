@@ -32,7 +32,7 @@ const HEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// Decoded data of a file, except the content.
 #[derive(Debug)]
-pub(crate) struct RecordHead {
+pub(crate) struct FileHead {
     /// Key under which the response is stored.
     pub(crate) key: Vec<u8>,
     /// The response, without its content.
@@ -43,11 +43,11 @@ pub(crate) struct RecordHead {
 
 /// Encodes the bytes before the content.
 pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
-    let mut head = Vec::with_capacity(512 + key.len() + object.fields.wire().len());
+    let mut head = Vec::with_capacity(512 + key.len() + object.fields.as_bytes().len());
     put_bytes(&mut head, key);
     put(&mut head, object.status.code().into());
     let Freshness {
-        answered_s,
+        received_s: answered_s,
         initial_age_s,
         lifetime_s,
         while_revalidate_s,
@@ -73,7 +73,7 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
         put(&mut head, value.is_some().into());
         put_bytes(&mut head, value.as_deref().unwrap_or_default());
     }
-    put_bytes(&mut head, object.fields.wire());
+    put_bytes(&mut head, object.fields.as_bytes());
     piece_sums(&object.body).into_iter().for_each(|sum| put(&mut head, sum));
     framed(&head, object.body.len())
 }
@@ -91,10 +91,10 @@ pub(crate) fn write(file: &mut impl Write, head: &[u8], body: &StoredBody) -> io
 ///
 /// # Errors
 /// Errors of the file; `InvalidData` if it is damaged.
-pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<RecordHead> {
+pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<FileHead> {
     let mut prefix = [0; PREFIX_BYTES];
     file.read_exact(&mut prefix)?;
-    let mut rest = Parts(&prefix);
+    let mut rest = HeadDecoder(&prefix);
     let magic = rest.take(MAGIC.len())?;
     let head_bytes = u64::from(u32::from_le_bytes(rest.array()?));
     let (body_bytes, sum) = (rest.number()?, rest.number()?);
@@ -115,8 +115,8 @@ pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<Rec
 ///
 /// # Errors
 /// See [`read_head`].
-pub(crate) fn read_body(file: &mut impl Read, head: RecordHead) -> io::Result<Object> {
-    let RecordHead { object, body_bytes, sums, .. } = head;
+pub(crate) fn read_body(file: &mut impl Read, head: FileHead) -> io::Result<Object> {
+    let FileHead { object, body_bytes, sums, .. } = head;
     let mut pieces = Vec::with_capacity(sums.len());
     for (at, sum) in sums.into_iter().enumerate() {
         let len = (body_bytes - at as u64 * PIECE_BYTES).min(PIECE_BYTES);
@@ -162,13 +162,13 @@ fn piece_sums(body: &StoredBody) -> Vec<u64> {
     sums
 }
 
-fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<RecordHead> {
-    let mut rest = Parts(head);
+fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<FileHead> {
+    let mut rest = HeadDecoder(head);
     let key = rest.bytes()?.to_vec();
     let status = u16::try_from(rest.number()?).ok().and_then(Status::of).ok_or_else(corrupt)?;
     let mut number = || rest.number();
     let mut freshness = Freshness {
-        answered_s: number()?,
+        received_s: number()?,
         initial_age_s: number()?,
         lifetime_s: number()?,
         while_revalidate_s: number()?,
@@ -204,7 +204,7 @@ fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<RecordHead> {
     if expired_s != u64::MAX {
         object.expire(expired_s);
     }
-    Ok(RecordHead { key, object, body_bytes, sums })
+    Ok(FileHead { key, object, body_bytes, sums })
 }
 
 fn corrupt() -> io::Error {
@@ -221,9 +221,9 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Unread rest of an encoded head.
-struct Parts<'b>(&'b [u8]);
+struct HeadDecoder<'b>(&'b [u8]);
 
-impl<'b> Parts<'b> {
+impl<'b> HeadDecoder<'b> {
     fn take(&mut self, len: usize) -> io::Result<&'b [u8]> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or_else(corrupt)?;
         self.0 = rest;

@@ -36,7 +36,7 @@ pub struct SearchRule {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum IgnoredParams {
-    These(Vec<Vec<u8>>),
+    Only(Vec<Vec<u8>>),
     AllBut(Vec<Vec<u8>>),
 }
 
@@ -64,16 +64,16 @@ impl SearchRule {
                 IgnoredParams::AllBut(decoded(except.unwrap_or_default()))
             }
             (_, Some(_)) => return None,
-            (Some(FlagOrNames::Names(names)), None) => IgnoredParams::These(decoded(names)),
-            _ => IgnoredParams::These(Vec::new()),
+            (Some(FlagOrNames::Names(names)), None) => IgnoredParams::Only(decoded(names)),
+            _ => IgnoredParams::Only(Vec::new()),
         };
         let rule = SearchRule { ordered, params };
-        (rule != SearchRule { ordered: true, params: IgnoredParams::These(Vec::new()) }).then_some(rule)
+        (rule != SearchRule { ordered: true, params: IgnoredParams::Only(Vec::new()) }).then_some(rule)
     }
 
     /// Returns the accounted bytes of memory.
     fn weight_bytes(&self) -> usize {
-        let (IgnoredParams::These(names) | IgnoredParams::AllBut(names)) = &self.params;
+        let (IgnoredParams::Only(names) | IgnoredParams::AllBut(names)) = &self.params;
         RULE_BYTES + names.iter().map(|name| NAME_BYTES + name.len()).sum::<usize>()
     }
 
@@ -82,7 +82,7 @@ impl SearchRule {
     pub fn normal(&self, query: &[u8]) -> Option<Vec<u8>> {
         let has = |names: &[Vec<u8>], name: &[u8]| names.iter().any(|one| one == name);
         let keeps = |name: &[u8]| match &self.params {
-            IgnoredParams::These(names) => !has(names, name),
+            IgnoredParams::Only(names) => !has(names, name),
             IgnoredParams::AllBut(names) => has(names, name),
         };
         normal_query(query, keeps, !self.ordered)
@@ -129,7 +129,7 @@ impl SearchRules {
     }
 
     /// Stores the rule of a response to a request with this key; `None` for a response without one.
-    pub fn learn(&self, key: &[u8], rule: Option<SearchRule>) {
+    pub fn store(&self, key: &[u8], rule: Option<SearchRule>) {
         let path = path_of(key);
         let known = self.find(path);
         if known.as_deref() == rule.as_ref() || path.len() > PATH_BYTES_MAX {
@@ -169,12 +169,12 @@ mod tests {
             account.fetch_add((after as usize).wrapping_sub(before as usize), Ordering::Relaxed);
         }));
         for n in 0..3 * PATHS_MAX {
-            rules.learn(format!("http://a/{n}").as_bytes(), rule("params=(\"utm\" \"fbclid\")"));
+            rules.store(format!("http://a/{n}").as_bytes(), rule("params=(\"utm\" \"fbclid\")"));
         }
         let most = held.load(Ordering::Relaxed);
         assert!(most > PATHS_MAX * RULE_BYTES && most < PATHS_MAX * 2 * RULE_BYTES, "{most}");
         let known = rules.rules.read().unwrap().keys().next().unwrap().clone();
-        rules.learn(&known, None);
+        rules.store(&known, None);
         assert!(held.load(Ordering::Relaxed) < most);
         drop(rules);
         assert_eq!(held.load(Ordering::Relaxed), 0);
@@ -242,14 +242,14 @@ mod tests {
     fn rules_are_of_a_path_and_bounded() {
         let rules = SearchRules::new(Arc::new(|_, _| {}));
         assert!(rules.find(b"http://a/x?b").is_none());
-        rules.learn(b"http://a/x?b", rule("params"));
+        rules.store(b"http://a/x?b", rule("params"));
         assert!(rules.find(b"http://a/x?c=1").is_some() && rules.find(b"http://a/y?b").is_none());
-        rules.learn(b"http://a/x?c", None);
+        rules.store(b"http://a/x?c", None);
         assert!(rules.find(b"http://a/x").is_none());
         for n in 0..PATHS_MAX + 10 {
-            rules.learn(format!("http://a/{n}").as_bytes(), rule("params"));
+            rules.store(format!("http://a/{n}").as_bytes(), rule("params"));
         }
-        rules.learn(format!("http://a/{}", "x".repeat(PATH_BYTES_MAX)).as_bytes(), rule("params"));
+        rules.store(format!("http://a/{}", "x".repeat(PATH_BYTES_MAX)).as_bytes(), rule("params"));
         assert_eq!(rules.count.load(Ordering::Relaxed), PATHS_MAX);
     }
 }

@@ -51,13 +51,13 @@ pub fn validated(status: Option<u16>, ttl_s: i64, detail: &str) -> String {
 
 /// Returns the value for a response of the origin.
 #[must_use]
-pub fn forwarded(why: ForwardReason, collapsed: bool, outcome: Option<Result<i64, NotStored>>) -> String {
+pub fn forwarded(reason: ForwardReason, collapsed: bool, outcome: Option<Result<i64, NotStored>>) -> String {
     let collapsed = if collapsed { "; collapsed" } else { "" };
     let outcome = match outcome {
         None | Some(Err(_)) => String::new(),
         Some(Ok(ttl_s)) => format!("; stored; ttl={ttl_s}"),
     };
-    format!("{NAME}; fwd={}{collapsed}{outcome}", why.text())
+    format!("{NAME}; fwd={}{collapsed}{outcome}", reason.text())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::coded::{CodedLookup, CodingJob};
 use crate::content_file::ContentFile;
-use crate::disk::{Disk, DiskLookup, FromDisk};
+use crate::disk::{Disk, DiskLookup, DiskResponse};
 use crate::fill::{Fill, FillCounts, FillReader};
 use crate::held::{Account, HeldBytes};
 use crate::key::url;
@@ -148,7 +148,7 @@ pub struct CacheStats {
 /// A cache, shared by all cores.
 pub struct Cache {
     /// Limits as given by the caller.
-    wanted: StoreLimits,
+    configured_limits: StoreLimits,
     limits: StoreLimits,
     pub(crate) entries: Entries,
     pub(crate) index: Arc<TagIndex>,
@@ -207,7 +207,7 @@ impl Cache {
         let wanted = limits;
         let limits = StoreLimits { object_bytes_max: limits.object_bytes_max.min(shard_max), ..limits };
         Cache {
-            wanted,
+            configured_limits: wanted,
             limits,
             entries,
             index: TagIndex::new(),
@@ -234,8 +234,8 @@ impl Cache {
 
     /// Returns the limits that were given to [`Cache::new`].
     #[must_use]
-    pub fn wanted_limits(&self) -> StoreLimits {
-        self.wanted
+    pub fn configured_limits(&self) -> StoreLimits {
+        self.configured_limits
     }
 
     /// Returns the entry of a key.
@@ -246,14 +246,15 @@ impl Cache {
 
     /// Returns the entry of a key without counting this as a use.
     #[must_use]
-    pub fn look(&self, key: &[u8]) -> Option<Arc<CacheEntry>> {
+    pub fn peek(&self, key: &[u8]) -> Option<Arc<CacheEntry>> {
         self.entries.peek(key)
     }
 
     /// Joins the fill in progress for this key, or begins one. `others` are further properties that waiting
     /// requests must share (accepted codings); `None`: no other request can join.
-    pub fn begin(&self, key: &[u8], others: Option<&[u8]>) -> FillStart {
-        let shared_key: Option<Arc<[u8]>> = others.map(|others| [key, b"\0", others].concat().into());
+    pub fn begin_fill(&self, key: &[u8], shared_properties: Option<&[u8]>) -> FillStart {
+        let shared_key: Option<Arc<[u8]>> =
+            shared_properties.map(|others| [key, b"\0", others].concat().into());
         let began_after = self.purges().count;
         let mut fills = self.fills();
         if let Some(reader) = shared_key.as_ref().and_then(|key| fills.get(key)).and_then(Fill::join) {
@@ -277,14 +278,14 @@ impl Cache {
 
     /// Whether a response to such a request is being received.
     #[must_use]
-    pub fn is_filling(&self, key: &[u8], others: &[u8]) -> bool {
-        self.fills().contains_key(&[key, b"\0", others].concat()[..])
+    pub fn is_filling(&self, key: &[u8], shared_properties: &[u8]) -> bool {
+        self.fills().contains_key(&[key, b"\0", shared_properties].concat()[..])
     }
 
     /// Wraps an object so that its bytes are accounted for as long as it lives, in the store or elsewhere.
     #[must_use]
-    pub fn counted(&self, object: Object) -> Arc<Object> {
-        object.counted(&self.account)
+    pub fn accounted(&self, object: Object) -> Arc<Object> {
+        object.accounted(&self.account)
     }
 
     /// Copies a large content to the memory file, from which it can be sent without copying. Blocks while
@@ -299,14 +300,14 @@ impl Cache {
 
     /// Like [`Cache::filed`], for a response read from disk.
     #[must_use]
-    pub fn filed_from_disk(&self, read: FromDisk) -> FromDisk {
+    pub fn filed_from_disk(&self, read: DiskResponse) -> DiskResponse {
         let body = self.filed(read.object.body.clone());
-        FromDisk { object: read.object.with_body(body), ..read }
+        DiskResponse { object: read.object.with_body(body), ..read }
     }
 
     /// Accounts for the pieces of a fill whose content was copied elsewhere, until its readers have left.
     pub fn count_pieces(&self, fill: &Fill, body: &StoredBody) {
-        fill.hold(HeldBytes::new(&self.account, body.len()));
+        fill.charge(HeldBytes::new(&self.account, body.len()));
     }
 
     /// Stores the response of a fill.
@@ -315,7 +316,7 @@ impl Cache {
     /// [`NotStored::Purged`]: it was purged meanwhile.
     pub fn store(&self, fill: &Fill, object: Arc<Object>) -> Result<(), NotStored> {
         let purges = self.purges();
-        if purges.reaches(fill.began_after, &fill.key, object.tags()) {
+        if purges.has_purged(fill.purges_before, &fill.key, object.tags()) {
             return Err(NotStored::Purged);
         }
         let replaced = self.insert(&fill.key, &object);
@@ -360,8 +361,8 @@ impl Cache {
     }
 
     /// Stores a compressed form with its content; `None` if it is not smaller.
-    pub fn add_coded(&self, key: &[u8], job: &CodingJob, made: Option<Arc<[u8]>>) {
-        job.keep(made, &self.account);
+    pub fn add_coded(&self, key: &[u8], job: &CodingJob, bytes: Option<Arc<[u8]>>) {
+        job.store(bytes, &self.account);
         // Updates the weight of the entry.
         let purges = self.purges();
         let entry = self.entries.peek(key);
@@ -395,10 +396,10 @@ impl Cache {
     }
 
     /// Adds a response read from disk to memory if `keeps` is set. Returns `None` if it was purged meanwhile.
-    pub fn admit(&self, key: &[u8], read: FromDisk, keeps: bool) -> Option<Arc<Object>> {
-        let object = self.counted(read.object);
+    pub fn add_from_disk(&self, key: &[u8], read: DiskResponse, keeps: bool) -> Option<Arc<Object>> {
+        let object = self.accounted(read.object);
         let purges = self.purges();
-        if purges.reaches(read.began_after, key, object.tags()) {
+        if purges.has_purged(read.purges_before, key, object.tags()) {
             return None;
         }
         let entry = self.entries.peek(key);
@@ -421,17 +422,17 @@ impl Cache {
     }
 
     /// Remembers for a short time that a response was not stored. Stored responses are kept.
-    pub fn refuse(&self, key: &[u8], why: NotStored, now_s: u64) {
+    pub fn record_refusal(&self, key: &[u8], reason: NotStored, now_s: u64) {
         let purges = self.purges();
         let objects = self.entries.peek(key).map(|entry| entry.objects.clone()).unwrap_or_default();
-        let for_s = if why == NotStored::TooLarge { TOO_LARGE_S } else { UNCACHEABLE_S };
-        let entry = self.entry(key, objects, Some((why, now_s + for_s)));
+        let for_s = if reason == NotStored::TooLarge { TOO_LARGE_S } else { UNCACHEABLE_S };
+        let entry = self.entry(key, objects, Some((reason, now_s + for_s)));
         self.entries.insert(key.into(), entry);
         drop(purges);
     }
 
     /// Removes a fill, so that no further request joins it.
-    pub fn leave(&self, fill: &Arc<Fill>) {
+    pub fn remove_fill(&self, fill: &Arc<Fill>) {
         let Some(key) = &fill.shared_key else { return };
         let mut fills = self.fills();
         if fills.get(key).is_some_and(|other| Arc::ptr_eq(other, fill)) {
@@ -441,18 +442,18 @@ impl Cache {
 
     /// Records the outcome of a response with this key at `now_s`, in seconds since 1970, and counts a
     /// refusal.
-    pub fn note_outcome(&self, key: &[u8], outcome: Outcome, now_s: u64) {
+    pub fn record_outcome(&self, key: &[u8], outcome: Outcome, now_s: u64) {
         if let Outcome::Refused(why) = outcome {
             self.counters.refused[why as usize].fetch_add(1, Ordering::Relaxed);
         }
-        self.outcomes.note(key, outcome, now_s);
+        self.outcomes.record(key, outcome, now_s);
     }
 
     /// Returns the last outcome for a key and its time in seconds since 1970. Only recent URLs are
     /// remembered.
     #[must_use]
     pub fn last_outcome(&self, key: &[u8]) -> Option<(Outcome, u64)> {
-        self.outcomes.of(key)
+        self.outcomes.last(key)
     }
 
     /// Counts the stored responses. Visits all entries, so do not call it on serving threads.

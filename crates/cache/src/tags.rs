@@ -20,7 +20,7 @@ const TAG_WEIGHT_BYTES: usize = 80;
 /// Fields that list tags.
 const TAG_FIELDS: [&[u8]; 3] = [b"surrogate-key", b"xkey", b"cache-tag"];
 /// Number of parts of the index, each with its own lock.
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 
 /// Shared, so that labels are comparable; randomly seeded, so that collisions cannot be constructed.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -141,17 +141,17 @@ type LabelledKeys = BTreeMap<(u64, u64), Arc<[u8]>>;
 
 /// Index of keys by the labels of their responses.
 pub(crate) struct TagIndex {
-    parts: [Mutex<LabelledKeys>; PARTS],
+    shards: [Mutex<LabelledKeys>; SHARDS],
     last: AtomicU64,
 }
 
 impl TagIndex {
     pub(crate) fn new() -> Arc<TagIndex> {
-        Arc::new(TagIndex { parts: Default::default(), last: AtomicU64::new(0) })
+        Arc::new(TagIndex { shards: Default::default(), last: AtomicU64::new(0) })
     }
 
-    fn part(&self, label: u64) -> MutexGuard<'_, LabelledKeys> {
-        self.parts[label as usize % PARTS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, label: u64) -> MutexGuard<'_, LabelledKeys> {
+        self.shards[label as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a response that is stored under `key`; dropping the result removes it.
@@ -159,7 +159,7 @@ impl TagIndex {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let labels = tags.labels.clone();
         for label in labels.iter().copied().chain(url) {
-            self.part(label).insert((label, number), key.clone());
+            self.shard(label).insert((label, number), key.clone());
         }
         Indexed { index: self.clone(), number, labels, url }
     }
@@ -167,7 +167,7 @@ impl TagIndex {
     /// Returns the keys of at most `count` responses with a label and a number of at least `from`, and the
     /// number at which to continue.
     pub(crate) fn keys(&self, label: u64, from: u64, count: usize) -> (Vec<Arc<[u8]>>, Option<u64>) {
-        let part = self.part(label);
+        let part = self.shard(label);
         let found = part.range((label, from)..=(label, u64::MAX)).take(count);
         let mut next = None;
         let keys: Vec<Arc<[u8]>> = found
@@ -183,7 +183,7 @@ impl TagIndex {
     /// Returns the number of entries.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        (0..PARTS as u64).map(|part| self.part(part).len()).sum()
+        (0..SHARDS as u64).map(|part| self.shard(part).len()).sum()
     }
 }
 
@@ -204,7 +204,7 @@ impl fmt::Debug for Indexed {
 impl Drop for Indexed {
     fn drop(&mut self) {
         for label in self.labels.iter().copied().chain(self.url) {
-            self.index.part(label).remove(&(label, self.number));
+            self.index.shard(label).remove(&(label, self.number));
         }
     }
 }
@@ -267,7 +267,7 @@ mod tests {
             ("Cache-Groups", "\"d\""),
         ]);
         assert!(strip(&mut sent) && !strip(&mut sent));
-        assert_eq!(sent.wire(), b"A: 1\r\nCache-Groups: \"d\"\r\n");
+        assert_eq!(sent.as_bytes(), b"A: 1\r\nCache-Groups: \"d\"\r\n");
     }
 
     #[test]

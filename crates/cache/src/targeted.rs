@@ -5,7 +5,7 @@
 pub(crate) type Member = (Vec<u8>, Option<Vec<u8>>);
 
 /// Directives with a number of seconds; a value of another type makes the field invalid.
-const NUMBERS: [&[u8]; 4] = [b"max-age", b"s-maxage", b"stale-while-revalidate", b"stale-if-error"];
+const NUMBER_DIRECTIVES: [&[u8]; 4] = [b"max-age", b"s-maxage", b"stale-while-revalidate", b"stale-if-error"];
 
 /// Parses a dictionary; `None` if it is invalid, empty or absent. Members with the value `false` are omitted.
 pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
@@ -18,9 +18,9 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
         if eat(&mut rest, b"=") {
             let (text, kind) = item(&mut rest)?;
             match kind {
-                Kind::Boolean => is_true = text == b"1",
-                Kind::Integer => value = Some(text),
-                _ if NUMBERS.contains(&&name[..]) => return None,
+                ItemKind::Boolean => is_true = text == b"1",
+                ItemKind::Integer => value = Some(text),
+                _ if NUMBER_DIRECTIVES.contains(&&name[..]) => return None,
                 _ => value = Some(text),
             }
         }
@@ -81,7 +81,7 @@ pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)
                 inner_list(&mut rest)?.map_or(FlagOrNames::Other, FlagOrNames::Names)
             }
             true => match item(&mut rest)? {
-                (flag, Kind::Boolean) => FlagOrNames::Flag(flag == b"1"),
+                (flag, ItemKind::Boolean) => FlagOrNames::Flag(flag == b"1"),
                 _ => FlagOrNames::Other,
             },
         };
@@ -115,7 +115,7 @@ fn inner_list(rest: &mut &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ItemKind {
     Integer,
     Boolean,
     Other,
@@ -147,12 +147,12 @@ fn key(rest: &mut &[u8]) -> Option<Vec<u8>> {
     Some(run(rest, is_one).to_vec())
 }
 
-fn item(rest: &mut &[u8]) -> Option<(Vec<u8>, Kind)> {
+fn item(rest: &mut &[u8]) -> Option<(Vec<u8>, ItemKind)> {
     match rest.first()? {
         b'?' => {
             let (flag, after) = rest.split_at_checked(2)?;
             *rest = after;
-            matches!(flag[1], b'0' | b'1').then(|| (flag[1..].to_vec(), Kind::Boolean))
+            matches!(flag[1], b'0' | b'1').then(|| (flag[1..].to_vec(), ItemKind::Boolean))
         }
         b'"' => {
             let mut text = Vec::new();
@@ -170,16 +170,16 @@ fn item(rest: &mut &[u8]) -> Option<(Vec<u8>, Kind)> {
                 at += 1;
             }
             *rest = &rest[at + 1..];
-            Some((text, Kind::Other))
+            Some((text, ItemKind::Other))
         }
         b'-' | b'0'..=b'9' => {
             let text = run(rest, |byte| matches!(byte, b'0'..=b'9' | b'.' | b'-')).to_vec();
             let is_integer = text.iter().all(u8::is_ascii_digit) && text.len() <= 15;
-            Some((text, if is_integer { Kind::Integer } else { Kind::Other }))
+            Some((text, if is_integer { ItemKind::Integer } else { ItemKind::Other }))
         }
         b'a'..=b'z' | b'A'..=b'Z' | b'*' => {
             let is_one = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&byte);
-            Some((run(rest, is_one).to_vec(), Kind::Other))
+            Some((run(rest, is_one).to_vec(), ItemKind::Other))
         }
         // Byte sequences, dates, display strings and inner lists do not occur in directives.
         _ => None,

@@ -5,25 +5,24 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of slots; a URL replaces another one in the same slot. A power of two.
-const PLACES: usize = 16 * 1024;
+const SLOTS: usize = 16 * 1024;
 /// Bits of a slot used for the count; the others identify the URL.
 const COUNT_BITS: u32 = 16;
 
 /// Approximate request counts with a fixed size of 128 KiB, allocated on first use.
 #[derive(Debug, Default)]
 pub struct UseCounts {
-    places: OnceLock<(RandomState, Box<[AtomicU64]>)>,
+    slots: OnceLock<(RandomState, Box<[AtomicU64]>)>,
 }
 
 impl UseCounts {
     /// Counts a request and returns the count including it.
     pub fn count(&self, key: &[u8]) -> u32 {
-        let (hasher, places) = self
-            .places
-            .get_or_init(|| (RandomState::new(), (0..PLACES).map(|_| AtomicU64::new(0)).collect()));
+        let (hasher, places) =
+            self.slots.get_or_init(|| (RandomState::new(), (0..SLOTS).map(|_| AtomicU64::new(0)).collect()));
         let hash = hasher.hash_one(key);
         let whose = hash >> COUNT_BITS;
-        let place = &places[hash as usize % PLACES];
+        let place = &places[hash as usize % SLOTS];
         let before = place.load(Ordering::Relaxed);
         let most = (1 << COUNT_BITS) - 1;
         let count = if before >> COUNT_BITS == whose { (before & most) + 1 } else { 1 }.min(most);

@@ -78,11 +78,11 @@ impl KeyFields {
 
     /// Whether a field in `Vary` is written with a value that is not in the key.
     fn is_written(&self, name: &[u8]) -> bool {
-        WRITTEN_FOR_EACH.contains(&name) || self.is_of_route(name)
+        WRITTEN_FOR_EACH.contains(&name) || self.is_written_by_route(name)
     }
 
     /// Whether the route writes this field.
-    fn is_of_route(&self, name: &[u8]) -> bool {
+    fn is_written_by_route(&self, name: &[u8]) -> bool {
         self.written.iter().any(|one| one == name)
     }
 
@@ -111,7 +111,7 @@ impl KeyFields {
 
     /// Whether a field in `Vary` is represented in the key in another form.
     fn covers(&self, name: &[u8]) -> bool {
-        if WRITTEN_FROM_URL.contains(&name) && !self.is_of_route(name) {
+        if WRITTEN_FROM_URL.contains(&name) && !self.is_written_by_route(name) {
             return true;
         }
         let kind = match name {
@@ -144,7 +144,7 @@ impl RequestVariant {
     /// # Errors
     /// The response answers no other request, or varies by too much.
     pub fn of(fields: &Fields, request: (&Head, &[u8])) -> Result<RequestVariant, VaryFault> {
-        RequestVariant::with(fields, request, &KeyFields::default(), false)
+        RequestVariant::with_key(fields, request, &KeyFields::default(), false)
     }
 
     /// Like [`RequestVariant::of`], with further parts of the key. With `ignores_vary` the response's `Vary`
@@ -152,7 +152,7 @@ impl RequestVariant {
     ///
     /// # Errors
     /// The response answers no other request, or varies by too much.
-    pub fn with(
+    pub fn with_key(
         fields: &Fields,
         (head, bytes): (&Head, &[u8]),
         key: &KeyFields,
@@ -207,7 +207,7 @@ impl RequestVariant {
 
     /// Returns each field with the required value, for people.
     #[must_use]
-    pub fn shown(&self) -> Vec<String> {
+    pub fn describe(&self) -> Vec<String> {
         let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let shown = |(name, value): &Selector| match value {
             Some(value) => format!("{}: {}", lossy(name), lossy(value)),
@@ -218,7 +218,7 @@ impl RequestVariant {
 
     /// Whether the variant includes all parts of the current key.
     #[must_use]
-    pub fn has(&self, key: &KeyFields) -> bool {
+    pub fn covers_key(&self, key: &KeyFields) -> bool {
         key.names.iter().all(|name| self.0.iter().any(|(other, _)| other == name))
     }
 
@@ -458,10 +458,10 @@ mod tests {
             let mut fields = Fields::new();
             fields.try_push(b"Vary", vary.as_bytes()).unwrap();
             let (head, bytes) = request("");
-            let made = RequestVariant::with(&fields, (&head, &bytes), &key, false);
+            let made = RequestVariant::with_key(&fields, (&head, &bytes), &key, false);
             assert_eq!(made == Err(VaryFault::Any), outcome, "{vary}");
             assert!(
-                RequestVariant::with(&fields, (&head, &bytes), &key, true).is_ok(),
+                RequestVariant::with_key(&fields, (&head, &bytes), &key, true).is_ok(),
                 "`ignore` has the last word"
             );
         }
@@ -487,7 +487,7 @@ mod tests {
             let mut fields = Fields::new();
             fields.try_push(b"Vary", vary.as_bytes()).unwrap();
             let (head, bytes) = request(lines);
-            RequestVariant::with(&fields, (&head, &bytes), &key, false).unwrap()
+            RequestVariant::with_key(&fields, (&head, &bytes), &key, false).unwrap()
         };
         let one = "X-Country: at\r\nCookie: a=1; theme=dark; b=2\r\nAccept-Language: de-AT, en;q=0.5\r\nUser-Agent: iPhone Mobile\r\n";
         let variant = with("Cookie, User-Agent, Accept-Language", one);
@@ -535,8 +535,8 @@ mod tests {
             let (head, bytes) = request(lines);
             assert_eq!(variant.answers((&head, &bytes)), same, "{lines}");
         }
-        assert!(variant.has(&key) && !RequestVariant::default().has(&key));
-        assert!(RequestVariant::default().has(&KeyFields::default()));
+        assert!(variant.covers_key(&key) && !RequestVariant::default().covers_key(&key));
+        assert!(RequestVariant::default().covers_key(&KeyFields::default()));
         for (accepted, language) in [
             ("", "en"),
             ("Accept-Language: fr, *\r\n", "en"),
@@ -555,7 +555,8 @@ mod tests {
         let mut fields = Fields::new();
         fields.try_push(b"Vary", b"User-Agent, *, Accept-Encoding").unwrap();
         let (head, bytes) = request("Accept-Encoding: gzip\r\nUser-Agent: a\r\n");
-        let variant = RequestVariant::with(&fields, (&head, &bytes), &KeyFields::default(), true).unwrap();
+        let variant =
+            RequestVariant::with_key(&fields, (&head, &bytes), &KeyFields::default(), true).unwrap();
         for (lines, same) in
             [("Accept-Encoding: gzip\r\nUser-Agent: b\r\n", true), ("User-Agent: a\r\n", false)]
         {

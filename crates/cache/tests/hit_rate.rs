@@ -161,8 +161,8 @@ fn ours(trace: &[Request], bytes_max: u64, contents: &Contents) -> f64 {
             hits += 1;
             continue;
         }
-        let FillStart::Lead(fill, _reader) = cache.begin(key.as_bytes(), None) else { panic!() };
-        let _ = cache.store(&fill, cache.counted(object(contents, bytes)));
+        let FillStart::Lead(fill, _reader) = cache.begin_fill(key.as_bytes(), None) else { panic!() };
+        let _ = cache.store(&fill, cache.accounted(object(contents, bytes)));
         assert!(cache.stats().bytes <= bytes_max);
     }
     f64::from(hits) / trace.len() as f64

@@ -30,24 +30,24 @@ pub(crate) struct CodedResponse {
 pub(crate) async fn coded(
     cache: &Arc<Cache>,
     transport: Option<&DictionaryTransport>,
-    x: &Exchange<'_>,
+    exchange: &Exchange<'_>,
     object: &Arc<Object>,
     key: impl FnOnce() -> Option<Vec<u8>>,
 ) -> CodedResponse {
     let mut response = CodedResponse::default();
-    let mut shown = object.shown_fields().clone();
+    let mut shown = object.client_fields().clone();
     if let Some(transport) = transport {
-        let delta = StoredDelta { transport, x, object };
-        if transport.may_compress(&x.request(), object.status, &x.edited(&shown)) {
-            dictionary::vary_by_dictionary(&mut shown);
+        let delta = StoredDelta { transport, exchange, object };
+        if transport.may_compress(&exchange.request(), object.status, &exchange.edited(&shown)) {
+            dictionary::add_dictionary_vary(&mut shown);
         }
-        response.dictionary = delta.keep(&shown).await;
+        response.dictionary = delta.keep_dictionary(&shown).await;
         if let Some((fields, body)) = delta.body(&shown).await {
             return CodedResponse { fields: Some(fields), body: Some(body), ..response };
         }
     }
-    if x.request().field(Name::Range).is_none() {
-        response.body = compressed(cache, x, object, &mut shown, key).await;
+    if exchange.request().field(Name::Range).is_none() {
+        response.body = compressed(cache, exchange, object, &mut shown, key).await;
     }
     response.fields = Some(shown);
     response
@@ -65,13 +65,13 @@ async fn compressed(
     let length = object.body.len();
     let (coding, effort) = x.coding_of(object.status, shown, Length::Known(length))?;
     let fields = coded_fields(shown, coding);
-    if !is_sent(x, object.status, &fields) {
+    if !sends_whole_content(x, object.status, &fields) {
         *shown = fields;
         return Some(Arc::default());
     }
     let body = match cache.coded(object, coding) {
-        CodedLookup::Made(body) => body,
-        CodedLookup::Begun(job)
+        CodedLookup::Ready(body) => body,
+        CodedLookup::Start(job)
             if length <= CONTENT_BYTES_MAX && x.core().memory().pressure() < Pressure::High =>
         {
             let (cache, body, key) = (cache.clone(), object.body.clone(), key()?);
@@ -85,38 +85,38 @@ async fn compressed(
             };
             x.core().offload(make).await?
         }
-        CodedLookup::Begun(_) | CodedLookup::None => return None,
+        CodedLookup::Start(_) | CodedLookup::Unavailable => return None,
     };
     *shown = fields;
     Some(body)
 }
 
 /// Whether the whole content is sent: the client's copy is not current.
-fn is_sent(x: &Exchange<'_>, status: Status, fields: &Fields) -> bool {
+fn sends_whole_content(x: &Exchange<'_>, status: Status, fields: &Fields) -> bool {
     answer::select(x.request().head(), status, fields, None) == Selected::Whole
 }
 
 /// A stored response and the compression dictionaries of its route.
 struct StoredDelta<'d, 'x> {
     transport: &'d DictionaryTransport,
-    x: &'d Exchange<'x>,
+    exchange: &'d Exchange<'x>,
     object: &'d Arc<Object>,
 }
 
 impl StoredDelta<'_, '_> {
     /// Returns the value of `Use-As-Dictionary` if clients may keep the response as a dictionary, and keeps
     /// its content as one.
-    async fn keep(&self, shown: &Fields) -> Option<Vec<u8>> {
-        let fields = self.x.edited(shown);
-        let used = self.transport.use_of(&self.x.request(), self.object.status, &fields)?;
-        let until_s = self.x.core().unix_s() + used.lifetime_s;
+    async fn keep_dictionary(&self, shown: &Fields) -> Option<Vec<u8>> {
+        let fields = self.exchange.edited(shown);
+        let used = self.transport.use_of(&self.exchange.request(), self.object.status, &fields)?;
+        let until_s = self.exchange.core().unix_s() + used.lifetime_s;
         if let Some(hash) = self.object.body.hash() {
             // A dictionary that has been evicted is added again with its next version.
-            let _ = self.transport.touch(&self.x.request(), &hash, until_s);
-        } else if self.x.core().memory().pressure() < Pressure::High
+            let _ = self.transport.touch(&self.exchange.request(), &hash, until_s);
+        } else if self.exchange.core().memory().pressure() < Pressure::High
             && let Some(content) = self.hashed().await
         {
-            self.transport.remember(&self.x.request(), &content, until_s);
+            self.transport.remember(&self.exchange.request(), &content, until_s);
         }
         Some(used.value)
     }
@@ -124,15 +124,15 @@ impl StoredDelta<'_, '_> {
     /// Returns the fields, and the content compressed with the client's dictionary.
     async fn body(&self, shown: &Fields) -> Option<(Fields, Arc<[u8]>)> {
         let choice = {
-            let (request, fields) = (self.x.request(), self.x.edited(shown));
+            let (request, fields) = (self.exchange.request(), self.exchange.edited(shown));
             let may_compress = self.transport.may_compress(&request, self.object.status, &fields);
             may_compress
-                .then(|| self.transport.choose(&request, &fields, self.x.core().unix_s()))
+                .then(|| self.transport.choose(&request, &fields, self.exchange.core().unix_s()))
                 .flatten()?
         };
         let mut fields = shown.clone();
-        dictionary::say_compressed_with(&mut fields, choice.coding);
-        if !is_sent(self.x, self.object.status, &fields) {
+        dictionary::set_dictionary_coded_fields(&mut fields, choice.coding);
+        if !sends_whole_content(self.exchange, self.object.status, &fields) {
             return Some((fields, Arc::default()));
         }
         let hash: DictionaryHash = match self.object.body.hash() {
@@ -141,10 +141,15 @@ impl StoredDelta<'_, '_> {
         };
         let body = match self.transport.start(&choice, (&hash, self.object.body.len()))? {
             DeltaStart::Ready(body) => body,
-            DeltaStart::Make(..) if self.x.core().memory().pressure() >= Pressure::High => return None,
-            DeltaStart::Make(job, effort) => {
+            DeltaStart::Compress(..) if self.exchange.core().memory().pressure() >= Pressure::High => {
+                return None;
+            }
+            DeltaStart::Compress(job, effort) => {
                 let body = self.object.body.clone();
-                self.x.core().offload(move || job.run(effort, &body.to_pieces().ok()?.concat())).await?
+                self.exchange
+                    .core()
+                    .offload(move || job.run(effort, &body.to_pieces().ok()?.concat()))
+                    .await?
             }
         };
         Some((fields, body))
@@ -155,6 +160,6 @@ impl StoredDelta<'_, '_> {
             return None;
         }
         let body = self.object.body.clone();
-        self.x.core().offload(move || hashed(&body)).await
+        self.exchange.core().offload(move || hashed(&body)).await
     }
 }

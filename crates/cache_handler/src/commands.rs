@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::urls::{self, NamedRequest, NamedRules};
 
 /// Executes the command that follows `cache ` in a line. Returns the document to answer with.
-pub fn obey(line: &str, cache: Option<&Arc<Cache>>, config: &Config) -> Value {
+pub fn execute(line: &str, cache: Option<&Arc<Cache>>, config: &Config) -> Value {
     let Some(cache) = cache else { return error("the server has no cache: no route has `cache`") };
     let (command, document) = line.split_once(' ').unwrap_or((line, "{}"));
     let Ok(document) = serde_json::from_str(document) else { return error("the document is no JSON") };
@@ -126,10 +126,12 @@ fn why(cache: &Cache, config: &Config, document: &Value) -> Value {
     let mut last = None;
     for url in &urls {
         for key in cache.keys_of(url) {
-            let Some(entry) = cache.look(&key) else { continue };
-            responses.extend(shown_entry(&key, &entry, &request, rules.as_ref(), now_s));
+            let Some(entry) = cache.peek(&key) else { continue };
+            responses.extend(describe_entry(&key, &entry, &request, rules.as_ref(), now_s));
         }
-        last = last.max(cache.last_outcome(url).map(|(outcome, at_s)| (at_s, said(outcome, rules.as_ref()))));
+        last = last.max(
+            cache.last_outcome(url).map(|(outcome, at_s)| (at_s, describe_outcome(outcome, rules.as_ref()))),
+        );
     }
     json!({
         "url": text,
@@ -143,7 +145,7 @@ fn in_line(directive: &str, line: &ConfigLine) -> String {
     format!("`{directive}` in {line} of the configuration")
 }
 
-fn said(outcome: Outcome, rules: Option<&NamedRules>) -> String {
+fn describe_outcome(outcome: Outcome, rules: Option<&NamedRules>) -> String {
     match outcome {
         Outcome::Refused(NotStored::Rule) => {
             let lines = rules.map(|rules| rules.rules.lines_of_refusals(rules.matched)).unwrap_or_default();
@@ -153,7 +155,7 @@ fn said(outcome: Outcome, rules: Option<&NamedRules>) -> String {
         }
         Outcome::Stored => "it was stored".to_owned(),
         Outcome::Refused(why) => format!("it was not stored: {}", why.text()),
-        Outcome::BrokenOff => {
+        Outcome::Incomplete => {
             "it was not stored: the origin could not be reached, or it broke off".to_owned()
         }
         Outcome::Purged => "it was removed by a purge".to_owned(),
@@ -161,7 +163,7 @@ fn said(outcome: Outcome, rules: Option<&NamedRules>) -> String {
     }
 }
 
-fn shown_entry<'e>(
+fn describe_entry<'e>(
     key: &'e [u8],
     entry: &'e CacheEntry,
     request: &'e NamedRequest,
@@ -171,11 +173,17 @@ fn shown_entry<'e>(
     let answer = entry.select((&request.head, &request.bytes));
     entry.objects().iter().map(move |object| {
         let answers = answer.is_some_and(|answer| Arc::ptr_eq(answer, object));
-        shown(key, object, answers, rules, now_s)
+        describe_object(key, object, answers, rules, now_s)
     })
 }
 
-fn shown(key: &[u8], object: &Object, answers: bool, rules: Option<&NamedRules>, now_s: u64) -> Value {
+fn describe_object(
+    key: &[u8],
+    object: &Object,
+    answers: bool,
+    rules: Option<&NamedRules>,
+    now_s: u64,
+) -> Value {
     let freshness = object.freshness();
     let until = |grace_s: u64| (freshness.lifetime_s + grace_s) as i64 - freshness.age_s(now_s) as i64;
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -197,7 +205,7 @@ fn shown(key: &[u8], object: &Object, answers: bool, rules: Option<&NamedRules>,
         "decided_by": decided_by,
         "is_soft_purged": object.is_expired(),
         "is_validated_always": freshness.no_cache,
-        "varies": object.variant.shown(),
+        "varies": object.variant.describe(),
         "tags": lossy(object.tags().text()),
         "hits": object.hits(),
         "answers": answers,
@@ -217,12 +225,14 @@ mod tests {
         lines.iter().for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
         let NamedRequest { head, bytes } = NamedRequest::new(b"//a/x", ["A: 1"].into_iter()).unwrap();
         let variant = RequestVariant::of(&fields, (&head, &bytes)).unwrap();
-        let freshness = Freshness { answered_s: now_s(), lifetime_s: 3600, ..Freshness::default() };
+        let freshness = Freshness { received_s: now_s(), lifetime_s: 3600, ..Freshness::default() };
         let body = StoredBody::new(vec![b"content"[..].into()]);
-        let object = cache.counted(Object::new(Status::OK, fields, body, variant, freshness));
-        let FillStart::Lead(fill, _reader) = cache.begin(url.as_bytes(), None) else { panic!("no room") };
+        let object = cache.accounted(Object::new(Status::OK, fields, body, variant, freshness));
+        let FillStart::Lead(fill, _reader) = cache.begin_fill(url.as_bytes(), None) else {
+            panic!("no room")
+        };
         cache.store(&fill, object).unwrap();
-        cache.note_outcome(url.as_bytes(), Outcome::Stored, now_s());
+        cache.record_outcome(url.as_bytes(), Outcome::Stored, now_s());
         cache
     }
 
@@ -231,7 +241,7 @@ mod tests {
         let lines = [("Cache-Control", "max-age=3600"), ("Vary", "A, B"), ("xkey", "t u")];
         let cache = cache_of("https://a/x", &lines);
         let asked = |fields: &[&str]| {
-            obey(
+            execute(
                 &format!("why {}", json!({ "url": "//A/x", "fields": fields })),
                 Some(&cache),
                 &Config::default(),
@@ -254,18 +264,19 @@ mod tests {
             [("why {\"url\": \"x\"}", "no URL"), ("why x", "no JSON"), ("nonsense", "unknown command")]
         {
             assert!(
-                obey(bad, Some(&cache), &Config::default())["error"].as_str().unwrap().contains(says),
+                execute(bad, Some(&cache), &Config::default())["error"].as_str().unwrap().contains(says),
                 "{bad}"
             );
         }
         assert!(asked(&["A: 1\r\nB: 2"])["error"].as_str().unwrap().contains("header field"));
-        assert!(obey("stats", None, &Config::default())["error"].as_str().unwrap().contains("no cache"));
+        assert!(execute("stats", None, &Config::default())["error"].as_str().unwrap().contains("no cache"));
     }
 
     #[test]
     fn purges_say_how_much_and_the_rest_is_counted() {
         let cache = cache_of("https://a/x", &[("xkey", "t")]);
-        let purged = |document: Value| obey(&format!("purge {document}"), Some(&cache), &Config::default());
+        let purged =
+            |document: Value| execute(&format!("purge {document}"), Some(&cache), &Config::default());
         assert_eq!(purged(json!({ "tag": "u" })), json!({ "objects": 0, "bytes": 0 }));
         assert_eq!(purged(json!({ "prefix": "//a/", "soft": true }))["objects"], json!(1));
         for nothing in [json!({}), json!({ "tag": "" }), json!({ "all": false }), json!({ "url": "x" })] {
@@ -273,8 +284,8 @@ mod tests {
         }
         let done = purged(json!({ "all": true }));
         assert!(done["objects"] == 1 && done["bytes"].as_u64().unwrap() > 7, "{done}");
-        cache.note_outcome(b"https://a/x", Outcome::Refused(NotStored::Private), now_s());
-        let said = obey("stats", Some(&cache), &Config::default());
+        cache.record_outcome(b"https://a/x", Outcome::Refused(NotStored::Private), now_s());
+        let said = execute("stats", Some(&cache), &Config::default());
         assert_eq!(
             [
                 &said["stored"],
@@ -287,7 +298,7 @@ mod tests {
             [&json!(1), &json!(1), &json!(0), &json!(3), &json!(2), &json!(0)]
         );
         assert_eq!(said["refused"][NotStored::Private.text()], json!(1));
-        let why = obey("why {\"url\": \"https://a/x\"}", Some(&cache), &Config::default());
+        let why = execute("why {\"url\": \"https://a/x\"}", Some(&cache), &Config::default());
         assert_eq!(why["last"]["outcome"], json!("it was not stored: the response says private"));
     }
 }

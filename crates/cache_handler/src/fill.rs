@@ -10,7 +10,7 @@ use cache::vary::VaryFault;
 use cache::{
     Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
     Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
-    assess, own_fields, stored_fields, tags,
+    assess, leader_fields, stored_fields, tags,
 };
 use coding::HashedContent;
 use http::{Fields, Head, Length, Status};
@@ -37,7 +37,7 @@ pub(crate) struct FillSink {
     is_for_all_codings: bool,
     /// Compression dictionaries and the source of this response, if clients may keep it as a dictionary.
     dictionary: Option<(Rc<DictionaryTransport>, DictionarySource)>,
-    asked_s: u64,
+    requested_s: u64,
     /// Response to store once its content is complete.
     pending: RefCell<Option<(Status, Fields, RequestVariant, Freshness)>>,
     /// Content to store, copied to the memory file if it is large.
@@ -69,7 +69,7 @@ impl FillSink {
             matched,
             search,
             fill,
-            asked_s: core.unix_s(),
+            requested_s: core.unix_s(),
             core,
             head: head.clone(),
             bytes: bytes.to_vec(),
@@ -124,23 +124,23 @@ impl FillSink {
                 if let Some(body) = filed.or_else(|| self.fill.body()) {
                     let object = Object::new(status, fields, body, variant, freshness);
                     // Waiting requests use the object even if it has been purged meanwhile.
-                    let object = self.cache.counted(object);
-                    self.fill.belongs_to(object.clone());
+                    let object = self.cache.accounted(object);
+                    self.fill.set_owner(object.clone());
                     self.store(object);
                 }
             }
-            (_, false) if !self.is_answered.get() => self.note(Outcome::BrokenOff),
+            (_, false) if !self.is_answered.get() => self.record_outcome(Outcome::Incomplete),
             _ => {}
         }
         // After storing, so that every request finds either the fill or the stored response.
-        self.cache.leave(&self.fill);
+        self.cache.remove_fill(&self.fill);
         if is_whole { self.fill.finish() } else { self.fill.fail() }
     }
 
     fn store(&self, object: Arc<Object>) {
-        self.note(match self.cache.store(&self.fill, object.clone()) {
+        self.record_outcome(match self.cache.store(&self.fill, object.clone()) {
             Ok(()) => {
-                self.remember(&object);
+                self.keep_dictionary(&object);
                 Outcome::Stored
             }
             Err(why) => Outcome::Refused(why),
@@ -149,12 +149,12 @@ impl FillSink {
 
     /// Keeps the content as a dictionary if clients do: it may not be requested again before its next version
     /// needs it.
-    fn remember(&self, object: &Object) {
+    fn keep_dictionary(&self, object: &Object) {
         let is_kept = object.status == Status::OK
             && object.body.len() <= coding::DICTIONARY_BYTES_MAX as u64
             && self.core.memory().pressure() < Pressure::High;
         let Some((transport, source)) = self.dictionary.clone().filter(|_| is_kept) else { return };
-        let (body, fields, core) = (object.body.clone(), object.shown_fields().clone(), self.core.clone());
+        let (body, fields, core) = (object.body.clone(), object.client_fields().clone(), self.core.clone());
         self.core.spawn(async move {
             if let Some(content) = core.offload(move || hashed(&body)).await {
                 transport.remember_from(&source, &fields, &content, core.unix_s());
@@ -165,29 +165,29 @@ impl FillSink {
     /// Records that the response is not stored. If it shows that the stored response being validated is
     /// outdated, that one is invalidated.
     fn refuse(&self, status: Status, why: NotStored, now_s: u64) {
-        if self.stale.is_some() && withdraws(status, why) {
+        if self.stale.is_some() && invalidates_stored(status, why) {
             self.cache.invalidate(self.fill.key(), now_s);
         }
         if why.is_of_url() {
-            self.cache.refuse(self.fill.key(), why, now_s);
+            self.cache.record_refusal(self.fill.key(), why, now_s);
         }
     }
 
     /// Records the outcome for `komainu cache why`.
-    fn note(&self, outcome: Outcome) {
-        self.cache.note_outcome(self.fill.key(), outcome, self.core.unix_s());
+    fn record_outcome(&self, outcome: Outcome) {
+        self.cache.record_outcome(self.fill.key(), outcome, self.core.unix_s());
     }
 
     fn times(&self) -> ResponseTimes {
-        ResponseTimes { asked_s: self.asked_s, answered_s: self.core.unix_s() }
+        ResponseTimes { requested_s: self.requested_s, received_s: self.core.unix_s() }
     }
 
     /// Handles a 304: updates the stored response and answers with it.
     fn refresh(&self, stale: &Object, update: &Fields) {
         let times = self.times();
-        if !is_of_same_version(stale.shown_fields(), update) {
+        if !is_of_same_version(stale.client_fields(), update) {
             // The 304 refers to a version other than the stored one (RFC 9111 section 4.3.4).
-            self.cache.invalidate(self.fill.key(), times.answered_s);
+            self.cache.invalidate(self.fill.key(), times.received_s);
             self.fill.fail();
             return;
         }
@@ -195,25 +195,26 @@ impl FillSink {
         let policy = self.policy(stale.status, &fields);
         let assessed = assess(&self.facts, stale.status, &fields, times, &policy)
             .and_then(|freshness| Ok((self.variant(&fields, &policy)?, freshness)));
-        let (own, fields) = (own_fields(&fields, times.answered_s), stored_fields(&fields, times.answered_s));
+        let (own, fields) =
+            (leader_fields(&fields, times.received_s), stored_fields(&fields, times.received_s));
         let object = |fields, variant, freshness| {
-            self.cache.counted(Object::new(stale.status, fields, stale.body.clone(), variant, freshness))
+            self.cache.accounted(Object::new(stale.status, fields, stale.body.clone(), variant, freshness))
         };
         let (own, shared) = match assessed {
             Ok((variant, freshness)) => {
-                let has_own = own.wire() != fields.wire();
+                let has_own = own.as_bytes() != fields.as_bytes();
                 let stored = object(fields, variant.clone(), freshness);
                 self.store(stored.clone());
                 let own = if has_own { object(own, variant, freshness) } else { stored.clone() };
                 // If it is not fresh, waiting requests have to validate it themselves.
-                (own, Some(stored).filter(|_| freshness.is_fresh(times.answered_s)))
+                (own, Some(stored).filter(|_| freshness.is_fresh(times.received_s)))
             }
             Err(why) => {
                 // Valid for the request that asked, but no longer stored.
                 let freshness =
-                    Freshness { answered_s: times.answered_s, no_cache: true, ..Freshness::default() };
-                self.cache.invalidate(self.fill.key(), times.answered_s);
-                self.note(Outcome::Refused(why));
+                    Freshness { received_s: times.received_s, no_cache: true, ..Freshness::default() };
+                self.cache.invalidate(self.fill.key(), times.received_s);
+                self.record_outcome(Outcome::Refused(why));
                 (object(own, stale.variant.clone(), freshness), None)
             }
         };
@@ -256,10 +257,10 @@ impl FillSink {
         if self.is_for_all_codings && fields.first(b"content-encoding").is_none() {
             key.add_any_coding();
         }
-        RequestVariant::with(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
+        RequestVariant::with_key(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
     }
 
-    fn assessed(
+    fn assess(
         &self,
         status: Status,
         fields: &Fields,
@@ -273,9 +274,9 @@ impl FillSink {
         let variant = self.variant(fields, &policy)?;
         let stated = SearchRule::of(fields);
         let is_same = stated.as_ref() == self.search.as_deref();
-        self.cache.search_rules.learn(self.fill.key(), stated);
+        self.cache.search_rules.store(self.fill.key(), stated);
         if !is_same && self.search.is_some() {
-            return Err(NotStored::Search);
+            return Err(NotStored::NoVarySearch);
         }
         Tags::of(fields)?;
         let bytes_max = self.cache.limits().object_bytes_max;
@@ -290,11 +291,11 @@ impl FillSink {
 }
 
 impl ResponseSink for FillSink {
-    fn inform(&self, status: Status, fields: Fields) {
+    fn send_interim(&self, status: Status, fields: Fields) {
         // It is not known yet whether the response may be shared: with credentials or cookies, interim
         // responses go only to the request that fetches it.
         let is_shared = !self.facts.is_authorized && !self.facts.has_cookies;
-        self.fill.inform(InterimResponse { status, fields }, is_shared);
+        self.fill.add_interim(InterimResponse { status, fields }, is_shared);
     }
 
     fn begin(&self, mut status: Status, mut fields: Fields, length: Length, is_own_error: bool) {
@@ -316,7 +317,7 @@ impl ResponseSink for FillSink {
         let now_s = self.core.unix_s();
         let outcome = match is_own_error {
             true => Err(NotStored::Status),
-            false => self.assessed(status, &fields, length),
+            false => self.assess(status, &fields, length),
         };
         let is_shared = match &outcome {
             Ok((_, freshness)) => freshness.is_fresh(now_s),
@@ -324,7 +325,7 @@ impl ResponseSink for FillSink {
             Err(_) => is_own_error && !self.is_unstorable.get(),
         };
         if let Err(why) = &outcome {
-            self.note(if is_own_error { Outcome::BrokenOff } else { Outcome::Refused(*why) });
+            self.record_outcome(if is_own_error { Outcome::Incomplete } else { Outcome::Refused(*why) });
         }
         match &outcome {
             Ok((variant, freshness)) => {
@@ -355,7 +356,7 @@ impl ResponseSink for FillSink {
             return;
         }
         if self.core.memory().pressure() >= Pressure::High && self.pending.take().is_some() {
-            self.note(Outcome::Refused(NotStored::Memory));
+            self.record_outcome(Outcome::Refused(NotStored::Memory));
             self.fill.stop_keeping();
         }
         self.fill.write(bytes);
@@ -363,7 +364,7 @@ impl ResponseSink for FillSink {
             && let Some((status, ..)) = self.pending.take()
         {
             // The length was not announced. Further requests go to the origin individually.
-            self.note(Outcome::Refused(NotStored::TooLarge));
+            self.record_outcome(Outcome::Refused(NotStored::TooLarge));
             self.refuse(status, NotStored::TooLarge, self.core.unix_s());
         }
     }
@@ -402,7 +403,7 @@ pub(crate) fn hashed(body: &StoredBody) -> Option<HashedContent> {
 /// Whether a response to a conditional request shows that the stored response is outdated although the new
 /// one is not stored (RFC 9111 section 4.3.3). Partial content, temporary errors and refusals that are
 /// specific to this request do not.
-fn withdraws(status: Status, why: NotStored) -> bool {
+fn invalidates_stored(status: Status, why: NotStored) -> bool {
     let is_of_content = matches!(status.code(), 200..=205 | 207..=303 | 305..=399 | 404 | 410);
     is_of_content && why.is_of_url() && why != NotStored::Cookie
 }

@@ -23,8 +23,8 @@ use steps::limit::{CountedRequests, RateRules};
 use crate::coded::{CodedResponse, coded};
 use crate::fill::FillSink;
 use crate::purge_method::PurgeAccess;
-use crate::request::{asked, is_unkeyed};
-use crate::responses::{send_response, send_stored, unless_left};
+use crate::request::{is_unkeyed, origin_request};
+use crate::responses::{send_response, send_stored, unless_disconnected};
 use crate::rules::{CacheRules, MatchedRules};
 
 /// Maximum bytes of a response that is not stored which are read and discarded before the part that a client
@@ -37,10 +37,10 @@ const GROUPS_MAX: usize = 128;
 #[expect(async_fn_in_trait, reason = "futures stay on one core")]
 pub trait CachedHandler: 'static {
     /// Serves a request without the cache.
-    async fn serve(&self, x: &mut Exchange<'_>) -> Result<(), Fault>;
+    async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault>;
 
     /// Whether a request ends when its client disconnects (`Exchange::has_left`).
-    fn cancels_left(&self) -> bool;
+    fn cancels_on_disconnect(&self) -> bool;
 }
 
 /// Cache of one route, on one core.
@@ -61,7 +61,7 @@ pub struct RouteCache {
 
 thread_local! {
     /// Buffer for the key of a request, so that a hit does not allocate one.
-    static KEY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static KEY_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// State of a cache miss.
@@ -70,7 +70,7 @@ struct Miss {
     /// Rule by which the query in the key was normalized, if a response has stated one.
     search: Option<Arc<SearchRule>>,
     matched: MatchedRules,
-    why: ForwardReason,
+    forward_reason: ForwardReason,
     stale: Option<Arc<Object>>,
     /// Whether other requests may wait for the same response.
     is_shared: bool,
@@ -102,49 +102,49 @@ impl RouteCache {
     /// The client is gone, or a response in progress cannot be completed.
     pub async fn serve<O: CachedHandler>(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         origin: impl FnOnce() -> O,
         rates: Option<&RateRules>,
     ) -> Result<(), Fault> {
-        let matched = self.rules.matched(&x.request());
-        if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&x.request())) {
-            let keys = self.keys(&x.request(), matched);
-            return Box::pin(access.serve(x, &self.cache, keys)).await;
+        let matched = self.rules.matched(&exchange.request());
+        if let Some(access) = self.purge.as_ref().filter(|_| PurgeAccess::is_purge(&exchange.request())) {
+            let keys = self.keys(&exchange.request(), matched);
+            return Box::pin(access.serve(exchange, &self.cache, keys)).await;
         }
-        let mut lookup = match self.look_up(&x.request(), matched, x.core().unix_s(), None) {
+        let mut lookup = match self.look_up(&exchange.request(), matched, exchange.core().unix_s(), None) {
             Ok(lookup) => lookup,
-            Err(_) if is_refused(rates, x).await? => return Ok(()),
-            Err(why) => return self.pass(x, origin(), matched, why).await,
+            Err(_) if is_refused(rates, exchange).await? => return Ok(()),
+            Err(why) => return self.bypass(exchange, origin(), matched, why).await,
         };
         if let Lookup::Miss(miss) = &lookup
             && miss.stale.is_none()
             && let Some(load) = self.cache.begin_load(&miss.key)
         {
             // Boxed because it is rare.
-            let loaded = Box::pin(self.load(x, load, &miss.key)).await;
-            if let Ok(again) = self.look_up(&x.request(), matched, x.core().unix_s(), loaded) {
+            let loaded = Box::pin(self.load(exchange, load, &miss.key)).await;
+            if let Ok(again) = self.look_up(&exchange.request(), matched, exchange.core().unix_s(), loaded) {
                 lookup = again;
             }
         }
         match lookup {
             Lookup::Fresh(object) => {
                 count(&self.cache.counters.hits);
-                x.notes().cache = Some(CacheOutcome::Hit);
+                exchange.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
-                let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
+                let ttl_s = object.freshness().ttl_s(exchange.core().unix_s());
+                self.send_stored(exchange, &object, &status::hit(ttl_s), matched).await
             }
             Lookup::Stale(object, miss) => {
-                self.revalidate(x, &miss, origin());
+                self.revalidate(exchange, &miss, origin());
                 count(&self.cache.counters.stale);
-                x.notes().cache = Some(CacheOutcome::Stale);
+                exchange.notes().cache = Some(CacheOutcome::Stale);
                 object.count_hit();
-                let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-                self.send_stored(x, &object, &status::hit(ttl_s), matched).await
+                let ttl_s = object.freshness().ttl_s(exchange.core().unix_s());
+                self.send_stored(exchange, &object, &status::hit(ttl_s), matched).await
             }
-            Lookup::Miss(_) if is_refused(rates, x).await? => Ok(()),
+            Lookup::Miss(_) if is_refused(rates, exchange).await? => Ok(()),
             // Boxed because it is rare and large.
-            Lookup::Miss(miss) => Box::pin(self.ask(x, miss, origin())).await,
+            Lookup::Miss(miss) => Box::pin(self.fetch_or_wait(exchange, miss, origin())).await,
         }
     }
 
@@ -159,7 +159,7 @@ impl RouteCache {
                 let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
                 let read = x.core().offload(read).await?;
                 let keeps = x.core().memory().pressure() < net::Pressure::High;
-                self.cache.admit(key, read, keeps)
+                self.cache.add_from_disk(key, read, keeps)
             }
             DiskLoad::Wait(waiter) => {
                 poll_fn(|cx| waiter.poll(cx)).await;
@@ -187,7 +187,7 @@ impl RouteCache {
             return Err(ForwardReason::Bypass);
         }
         let rule = self.rules.key(matched);
-        KEY.with_borrow_mut(|key| {
+        KEY_BUFFER.with_borrow_mut(|key| {
             if !self.rules.write_key(matched, key, request) {
                 return Err(ForwardReason::Bypass);
             }
@@ -199,7 +199,8 @@ impl RouteCache {
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
             let object = object.or(loaded.as_ref());
             // A response stored under another configuration may lack the key fields of the current rule.
-            let is_of_rule = |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.has(&rule.fields));
+            let is_of_rule =
+                |object: &&Arc<Object>| rule.is_none_or(|rule| object.variant.covers_key(&rule.fields));
             let object = object.filter(is_of_rule);
             // A heuristic lifetime does not apply to requests with cookies, whose pages may differ.
             let is_guessed = object.is_some_and(|object| object.freshness().is_guessed);
@@ -244,7 +245,7 @@ impl RouteCache {
             key: key.to_vec(),
             search,
             matched,
-            why,
+            forward_reason: why,
             stale: object.cloned(),
             is_shared: refusal.is_none() && !is_never_fresh,
             may_store: request.method() == Method::Get && !is_refused,
@@ -274,7 +275,7 @@ impl RouteCache {
 
     /// Serves a request without the cache. A successful unsafe request invalidates the stored responses for
     /// its URL.
-    async fn pass(
+    async fn bypass(
         &self,
         x: &mut Exchange<'_>,
         origin: impl CachedHandler,
@@ -288,59 +289,59 @@ impl RouteCache {
         let keys = if changes { self.keys(&request, matched) } else { Vec::new() };
         let host = request.authority().to_vec();
         let changes = changes.then(|| (self.cache.clone(), x.core().clone()));
-        x.set_tap(Box::new(PassTap { changes, keys, host, why }));
+        x.set_tap(Box::new(BypassTap { changes, keys, host, forward_reason: why }));
         origin.serve(x).await
     }
 
     /// Fetches the response from the origin, or waits for one that is being fetched.
-    async fn ask(
+    async fn fetch_or_wait(
         &self,
         x: &mut Exchange<'_>,
         mut miss: Miss,
         origin: impl CachedHandler,
     ) -> Result<(), Fault> {
-        let facts = self.facts(&x.request(), miss.matched);
+        let facts = self.request_facts(&x.request(), miss.matched);
         if facts.directives.only_if_cached {
             return x.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
         }
         let is_short = x.core().memory().pressure() >= net::Pressure::High;
         if !miss.may_store || facts.directives.no_store || is_short {
-            return self.pass(x, origin, miss.matched, miss.why).await;
+            return self.bypass(x, origin, miss.matched, miss.forward_reason).await;
         }
         let min_uses = self.rules.min_uses(miss.matched);
         if min_uses > 1 && miss.stale.is_none() && self.cache.uses.count(&miss.key) < min_uses {
-            return self.pass(x, origin, miss.matched, miss.why).await;
+            return self.bypass(x, origin, miss.matched, miss.forward_reason).await;
         }
         count(&self.cache.counters.misses);
         x.notes().cache = Some(CacheOutcome::Miss);
-        let common = self.common(&x.request(), miss.matched);
+        let common = self.shared_properties(&x.request(), miss.matched);
         let origin = Rc::new(origin);
         // At most two more attempts: a request that waited for a response that is not for it fetches its own,
         // and one whose validation failed for another version drops the condition.
         for is_shared in [miss.is_shared, false, false] {
-            let reader = match self.cache.begin(&miss.key, is_shared.then_some(&common[..])) {
-                FillStart::Full => return self.pass_shared(x, &origin, miss.why).await,
+            let reader = match self.cache.begin_fill(&miss.key, is_shared.then_some(&common[..])) {
+                FillStart::Full => return self.bypass_shared(x, &origin, miss.forward_reason).await,
                 FillStart::Follow(reader) => reader,
                 FillStart::Lead(fill, reader) => {
                     self.spawn(x, &miss, fill, &facts, origin.clone());
                     reader
                 }
             };
-            let leads = reader.leads();
-            let cancels = origin.cancels_left();
-            pass_interims(x, &reader, cancels).await?;
-            let head = unless_left(x, cancels, |cx| reader.poll_head(cx)).await?;
+            let leads = reader.is_leader();
+            let cancels = origin.cancels_on_disconnect();
+            forward_interims(x, &reader, cancels).await?;
+            let head = unless_disconnected(x, cancels, |cx| reader.poll_head(cx)).await?;
             if leads
                 && let FillHead::Response(response) = &head
-                && is_far_in(&x.request(), response)
+                && is_distant_range(&x.request(), response)
             {
                 // Only a part far into the response is wanted, so ask the origin for that part.
                 drop((reader, head));
-                return self.pass_shared(x, &origin, miss.why).await;
+                return self.bypass_shared(x, &origin, miss.forward_reason).await;
             }
             // If the origin has validated a version other than the stored one, fetch the whole response.
             let is_other = leads && matches!(head, FillHead::Failed) && miss.stale.take().is_some();
-            let is_for_it = !is_other && (leads || is_for(&head, &x.request(), &facts));
+            let is_for_it = !is_other && (leads || is_usable_for(&head, &x.request(), &facts));
             if !is_for_it {
                 continue;
             }
@@ -353,10 +354,10 @@ impl RouteCache {
                     self.send_response(x, &response, (reader, cancels), &miss).await
                 }
                 FillHead::Stored(object, how) => self.send_validated(x, &object, how, miss.matched).await,
-                FillHead::Alone | FillHead::Failed => Err(Fault::Broken("the handler gave no response")),
+                FillHead::NotShared | FillHead::Failed => Err(Fault::Failed("the handler gave no response")),
             };
         }
-        Err(Fault::Broken("the handler gave no response"))
+        Err(Fault::Failed("the handler gave no response"))
     }
 
     /// Sends a stored response after validation by the origin, or in place of an error.
@@ -379,30 +380,35 @@ impl RouteCache {
         self.send_stored(x, object, &status::validated(status, ttl_s, detail), matched).await
     }
 
-    async fn pass_shared<O: CachedHandler>(
+    async fn bypass_shared<O: CachedHandler>(
         &self,
         x: &mut Exchange<'_>,
         origin: &Rc<O>,
         why: ForwardReason,
     ) -> Result<(), Fault> {
-        x.set_tap(Box::new(PassTap { changes: None, keys: Vec::new(), host: Vec::new(), why }));
+        x.set_tap(Box::new(BypassTap {
+            changes: None,
+            keys: Vec::new(),
+            host: Vec::new(),
+            forward_reason: why,
+        }));
         origin.serve(x).await
     }
 
     /// Revalidates the stored response in the background, unless a fetch is in progress.
     fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
-        let common = self.common(&x.request(), miss.matched);
+        let common = self.shared_properties(&x.request(), miss.matched);
         // No request waits for the response, so the reader is dropped.
-        if let FillStart::Lead(fill, reader) = self.cache.begin(&miss.key, Some(&common)) {
+        if let FillStart::Lead(fill, reader) = self.cache.begin_fill(&miss.key, Some(&common)) {
             reader.leave_to_background();
-            let facts = self.facts(&x.request(), miss.matched);
+            let facts = self.request_facts(&x.request(), miss.matched);
             self.spawn(x, miss, fill, &facts, Rc::new(origin));
         }
     }
 
     /// Returns the properties, in addition to the key, that requests must share to wait for the same
     /// response.
-    fn common(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
+    fn shared_properties(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
         let mut common = match self.compresses {
             true => Vec::new(),
             false => vary::accepted_codings(request.head()),
@@ -413,7 +419,7 @@ impl RouteCache {
         common
     }
 
-    fn facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
+    fn request_facts(&self, request: &Request<'_>, matched: MatchedRules) -> RequestFacts {
         let mut facts = RequestFacts {
             is_authorized: request.is_authorized(),
             has_cookies: self.rules.has_cookies(matched, request),
@@ -434,7 +440,7 @@ impl RouteCache {
         facts: &RequestFacts,
         origin: Rc<O>,
     ) {
-        let mut request = asked(x, miss.stale.as_deref(), !self.compresses);
+        let mut request = origin_request(x, miss.stale.as_deref(), !self.compresses);
         self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
         let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
@@ -486,7 +492,7 @@ impl RouteCache {
             transport.use_of(&x.request(), response.status, &fields)
         });
         let value = dictionary.map(|used| used.value);
-        send_response(x, response, reader, miss.why, value.as_deref()).await
+        send_response(x, response, reader, miss.forward_reason, value.as_deref()).await
     }
 
     /// Returns the compression dictionaries of the route. `None` if responses under these rules may be
@@ -498,11 +504,11 @@ impl RouteCache {
 
 /// Forwards interim responses until the head arrives. Requests that wait for another's response get only the
 /// `Link` fields, because it is not known yet whether the response is for them.
-async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool) -> Result<(), Fault> {
-    while let Some(interim) = unless_left(x, cancels, |cx| reader.poll_interim(cx)).await? {
-        let is_for_it = |name: &[u8]| reader.leads() || name.eq_ignore_ascii_case(b"link");
-        if reader.leads() || interim.fields.iter().any(|(name, _)| is_for_it(name)) {
-            x.inform(interim.status, |lines| {
+async fn forward_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool) -> Result<(), Fault> {
+    while let Some(interim) = unless_disconnected(x, cancels, |cx| reader.poll_interim(cx)).await? {
+        let is_for_it = |name: &[u8]| reader.is_leader() || name.eq_ignore_ascii_case(b"link");
+        if reader.is_leader() || interim.fields.iter().any(|(name, _)| is_for_it(name)) {
+            x.send_interim(interim.status, |lines| {
                 let fields = interim.fields.iter().filter(|(name, _)| is_for_it(name));
                 fields.for_each(|(name, value)| lines.line(name, value));
             });
@@ -513,7 +519,7 @@ async fn pass_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool)
 }
 
 /// Whether a response may be used for a request that waited for it.
-fn is_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool {
+fn is_usable_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool {
     let may_have = |freshness: &Freshness| !(freshness.is_guessed && facts.has_cookies);
     match head {
         FillHead::Response(response) => match &response.outcome {
@@ -524,13 +530,13 @@ fn is_for(head: &FillHead, request: &Request<'_>, facts: &RequestFacts) -> bool 
         FillHead::Stored(object, _) => {
             may_have(&object.freshness()) && object.variant.answers(request.head())
         }
-        FillHead::Alone | FillHead::Failed => false,
+        FillHead::NotShared | FillHead::Failed => false,
     }
 }
 
 /// Whether a request is for a part far into a response that is too large to be stored. Everything before the
 /// part would be read only to be discarded.
-fn is_far_in(request: &Request<'_>, response: &FillResponse) -> bool {
+fn is_distant_range(request: &Request<'_>, response: &FillResponse) -> bool {
     matches!(response.outcome, Err(NotStored::TooLarge))
         && matches!(
             answer::select(request.head(), response.status, &response.fields, response.length),
@@ -544,23 +550,25 @@ fn count(counter: &AtomicU64) {
 
 /// Marks a response that bypasses the cache, and invalidates stored responses after an unsafe request (RFC
 /// 9111 section 4.4).
-struct PassTap {
+struct BypassTap {
     /// Cache to invalidate; `None` if the request is safe.
     changes: Option<(Arc<Cache>, Core)>,
     /// Keys of the request's URL.
     keys: Vec<Vec<u8>>,
     host: Vec<u8>,
-    why: ForwardReason,
+    forward_reason: ForwardReason,
 }
 
-impl HeadTap for PassTap {
+impl HeadTap for BypassTap {
     fn head(self: Box<Self>, status: Status, fields: &mut Fields) {
         if let Some((cache, core)) = self.changes.as_ref().filter(|_| matches!(status.code(), 200..400)) {
             let now_s = core.unix_s();
             for key in &self.keys {
                 cache.invalidate(key, now_s);
                 for name in [&b"location"[..], b"content-location"] {
-                    if let Some(other) = fields.first(name).and_then(|to| key::sibling(key, &self.host, to)) {
+                    if let Some(other) =
+                        fields.first(name).and_then(|to| key::same_host_key(key, &self.host, to))
+                    {
                         cache.invalidate(&other, now_s);
                     }
                 }
@@ -568,7 +576,7 @@ impl HeadTap for PassTap {
             }
         }
         tags::strip(fields);
-        let value = status::forwarded(self.why, false, None);
+        let value = status::forwarded(self.forward_reason, false, None);
         fields.try_push(b"Cache-Status", value.as_bytes()).expect("made of valid characters");
     }
 }

@@ -14,7 +14,7 @@ use cache::{Cache, Purge, Purged, key, tags};
 use config::{Config, Level};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
-use net::{Exchange, Fault, Request, Sources};
+use net::{Exchange, Fault, PeerSet, Request};
 use process::config_files::{ConfigFiles, purge_token_files};
 use steps::auth;
 
@@ -27,17 +27,17 @@ const WAITING_MAX: usize = 64;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts a running or queued purge until it is dropped.
-struct PurgeUnderWay;
+struct RunningPurge;
 
-impl PurgeUnderWay {
-    fn new() -> Option<PurgeUnderWay> {
+impl RunningPurge {
+    fn new() -> Option<RunningPurge> {
         let before = WAITING.fetch_add(1, Ordering::Relaxed);
-        let waiting = PurgeUnderWay;
+        let waiting = RunningPurge;
         (before < WAITING_MAX).then_some(waiting)
     }
 }
 
-impl Drop for PurgeUnderWay {
+impl Drop for RunningPurge {
     fn drop(&mut self) {
         WAITING.fetch_sub(1, Ordering::Relaxed);
     }
@@ -53,7 +53,7 @@ impl PurgeToken {
         PurgeToken(digest(&SHA256, token).as_ref().to_vec())
     }
 
-    fn is(&self, token: &[u8]) -> bool {
+    fn matches(&self, token: &[u8]) -> bool {
         verify_slices_are_equal(digest(&SHA256, token).as_ref(), &self.0).is_ok()
     }
 }
@@ -80,7 +80,7 @@ pub struct PurgeAccess {
     /// Token that a request must present, if one is required.
     pub token: Option<PurgeToken>,
     /// Addresses that are allowed to purge, if they are restricted.
-    pub from: Option<Sources>,
+    pub from: Option<PeerSet>,
     /// `None` if the configuration is only being checked.
     pub notices: Option<ErrorLog>,
 }
@@ -98,62 +98,62 @@ impl PurgeAccess {
     /// The client is gone.
     pub(crate) async fn serve(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         cache: &Arc<Cache>,
         keys: Vec<Vec<u8>>,
     ) -> Result<(), Fault> {
-        if auth::has_several_authorizations(&x.request()) {
-            return x.refuse(Status::BAD_REQUEST, auth::SEVERAL).await;
+        if auth::has_several_authorizations(&exchange.request()) {
+            return exchange.refuse(Status::BAD_REQUEST, auth::SEVERAL_AUTHORIZATIONS).await;
         }
-        if let Err(why) = self.admits(&x.request()) {
-            let address = x.request().client().address;
+        if let Err(why) = self.check_access(&exchange.request()) {
+            let address = exchange.request().client().address;
             if let Some(notices) = &self.notices {
                 let line = || format!("{address}: PURGE refused: {why}");
-                notices.once_a_second(Level::Warn, format!("PURGE refused: {why}"), line);
+                notices.throttled(Level::Warn, format!("PURGE refused: {why}"), line);
             }
-            return x.refuse(Status::FORBIDDEN, "this client may not purge").await;
+            return exchange.refuse(Status::FORBIDDEN, "this client may not purge").await;
         }
         if keys.is_empty() {
-            return x.refuse(Status::BAD_REQUEST, "nothing is stored for such a URL").await;
+            return exchange.refuse(Status::BAD_REQUEST, "nothing is stored for such a URL").await;
         }
-        let (purges, is_soft) = match purges(&x.request(), &keys) {
-            Ok(purges) => (purges, is_soft(&x.request())),
-            Err(why) => return x.refuse(Status::BAD_REQUEST, why).await,
+        let (purges, is_soft) = match purges(&exchange.request(), &keys) {
+            Ok(purges) => (purges, is_soft(&exchange.request())),
+            Err(why) => return exchange.refuse(Status::BAD_REQUEST, why).await,
         };
-        let now_s = x.core().unix_s();
+        let now_s = exchange.core().unix_s();
         let purged = if purges.iter().all(|purge| matches!(purge, Purge::Exact(_))) {
             purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
         } else {
-            let Some(waiting) = PurgeUnderWay::new() else {
-                return x.refuse(Status::SERVICE_UNAVAILABLE, "too many purges are under way").await;
+            let Some(waiting) = RunningPurge::new() else {
+                return exchange.refuse(Status::SERVICE_UNAVAILABLE, "too many purges are under way").await;
             };
             let cache = cache.clone();
             let all = move || {
                 let _waiting = waiting;
                 purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
             };
-            x.core().offload(all).await
+            exchange.core().offload(all).await
         };
         let body = format!("{{\"objects\":{},\"bytes\":{}}}\n", purged.objects, purged.bytes);
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"application/json");
         fields.push(Name::CacheControl, b"no-store");
-        x.reply(Status::OK, &fields, body.as_bytes()).await
+        exchange.reply(Status::OK, &fields, body.as_bytes()).await
     }
 
     /// Checks whether a request may purge.
     ///
     /// # Errors
     /// The reason why it may not, for the log.
-    fn admits(&self, request: &Request<'_>) -> Result<(), &'static str> {
+    fn check_access(&self, request: &Request<'_>) -> Result<(), &'static str> {
         let client = request.client();
         if self.from.as_ref().is_some_and(|from| !from.contains(client.address)) {
             return Err("the address is not one of `from`");
         }
         let Some(token) = &self.token else {
             // All clients of an untrusted proxy have its address.
-            let is_forwarded =
-                client.vouched.is_none() && request.fields().any(|(id, name, _)| is_forwarding(id, name));
+            let is_forwarded = client.trusted_dialect.is_none()
+                && request.fields().any(|(id, name, _)| is_forwarding_field(id, name));
             return if is_forwarded {
                 Err("it comes through a proxy that is not in `trusted_proxies`")
             } else {
@@ -161,7 +161,7 @@ impl PurgeAccess {
             };
         };
         let given = request.field(Name::Authorization).and_then(bearer);
-        match given.is_some_and(|given| token.is(given)) {
+        match given.is_some_and(|given| token.matches(given)) {
             true => Ok(()),
             false if given.is_none() => Err("there is no token"),
             false => Err("the token is wrong"),
@@ -170,7 +170,7 @@ impl PurgeAccess {
 }
 
 /// Fields added by proxies, in addition to all that begin with `X-Forwarded-`.
-const FORWARDING: [&str; 12] = [
+const FORWARDING_FIELDS: [&str; 12] = [
     "x-real-ip",
     "x-client-ip",
     "x-cluster-client-ip",
@@ -185,11 +185,11 @@ const FORWARDING: [&str; 12] = [
     "cdn-loop",
 ];
 
-fn is_forwarding(id: Name, name: &[u8]) -> bool {
+fn is_forwarding_field(id: Name, name: &[u8]) -> bool {
     const PREFIX: &[u8] = b"x-forwarded-";
     matches!(id, Name::Forwarded | Name::Via)
         || name.get(..PREFIX.len()).is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
-        || FORWARDING.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+        || FORWARDING_FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// Returns the token of `Authorization: Bearer TOKEN`.

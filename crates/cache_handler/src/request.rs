@@ -2,7 +2,7 @@
 
 use cache::{Object, answer, key, vary};
 use http::forwarded::dialect_of;
-use http::{Name, is_twin};
+use http::{Name, is_confusable};
 use net::{DetachedRequest, Exchange, Request};
 
 /// Fields that are in no key although some applications take the URL, host, scheme or method from them, or
@@ -90,7 +90,7 @@ const UNKEYED: [&str; 77] = [
 
 /// Fields in which proxies identify their client, in addition to those of [`dialect_of`]. They are removed
 /// from requests whose response may be stored, unless a trusted proxy has sent them.
-const OF_CLIENTS: [&str; 20] = [
+const CLIENT_FIELDS: [&str; 20] = [
     "x-client-ip",
     "client-ip",
     "true-client-ip",
@@ -137,19 +137,23 @@ fn is_unkeyed_field(name: &[u8]) -> bool {
     let Some(&[begin, end]) = UNKEYED_AT.get(name.len()..).and_then(<[usize]>::first_chunk) else {
         return false;
     };
-    UNKEYED[begin..end].iter().any(|one| is_twin(name, one.as_bytes()))
+    UNKEYED[begin..end].iter().any(|one| is_confusable(name, one.as_bytes()))
 }
 
 /// Creates the request to the origin: unconditional, or conditional on the validators of `stale`. With
 /// `with_codings` it accepts the client's codings, otherwise none, because content that is compressed by this
 /// server is stored once for all codings.
-pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool) -> DetachedRequest {
-    let mut request = x.detach();
-    let codings = vary::accepted_codings(x.request().head());
-    let is_vouched = x.request().client().vouched.is_some();
+pub(crate) fn origin_request(
+    exchange: &Exchange<'_>,
+    stale: Option<&Object>,
+    with_codings: bool,
+) -> DetachedRequest {
+    let mut request = exchange.detach();
+    let codings = vary::accepted_codings(exchange.request().head());
+    let is_vouched = exchange.request().client().trusted_dialect.is_some();
     request.retain(|id, name| {
         let is_claim = dialect_of(id, name).is_some()
-            || id == Name::Other && OF_CLIENTS.iter().any(|one| is_twin(name, one.as_bytes()));
+            || id == Name::Other && CLIENT_FIELDS.iter().any(|one| is_confusable(name, one.as_bytes()));
         let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
         !is_ours && (is_vouched || !is_claim)
     });
@@ -171,7 +175,7 @@ pub(crate) fn asked(x: &Exchange<'_>, stale: Option<&Object>, with_codings: bool
 pub(crate) fn is_unkeyed(request: &Request<'_>) -> bool {
     // The origin gets the host as it was sent, whereas the key has it in lower case and without the default
     // port.
-    let (host, usual_port) = (request.authority(), if request.client().secure { ":443" } else { ":80" });
+    let (host, usual_port) = (request.authority(), if request.client().is_secure { ":443" } else { ":80" });
     if host.iter().any(u8::is_ascii_uppercase) || host.ends_with(usual_port.as_bytes()) {
         return true;
     }
@@ -200,7 +204,7 @@ pub(crate) fn write_key(key: &mut Vec<u8>, request: &Request<'_>, query: Option<
     let Ok(path) = request.encoded_path() else { return false };
     let client = request.client();
     let mut variation = Vec::new();
-    if client.vouched.is_some() {
+    if client.trusted_dialect.is_some() {
         // Such fields reach the origin, and a trusted proxy may pass on those of its clients.
         for (id, name, value) in request.fields() {
             let is_other =
@@ -210,5 +214,5 @@ pub(crate) fn write_key(key: &mut Vec<u8>, request: &Request<'_>, query: Option<
             }
         }
     }
-    key::write_key(key, client.secure, request.authority(), &path, query, &variation)
+    key::write_key(key, client.is_secure, request.authority(), &path, query, &variation)
 }

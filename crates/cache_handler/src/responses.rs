@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use cache::{
-    BrokenOff, FillReader, FillResponse, ForwardReason, Object, Selected, StoredBody, answer, status,
-    stored_fields,
+    FillReader, FillResponse, ForwardReason, IncompleteResponse, Object, Selected, StoredBody, answer,
+    status, stored_fields,
 };
 use http::{Fields, Length, Name, Status};
 use net::{DefaultFields, Exchange, Fault};
@@ -18,31 +18,31 @@ const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 /// Sends a stored response, in its compressed form if `coded` has one.
 pub(crate) async fn send_stored(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     object: &Object,
     cache_status: &str,
     coded: &CodedResponse,
 ) -> Result<(), Fault> {
-    let age_s = object.freshness().age_s(x.core().unix_s());
-    let fields = coded.fields.as_ref().unwrap_or(object.shown_fields());
+    let age_s = object.freshness().age_s(exchange.core().unix_s());
+    let fields = coded.fields.as_ref().unwrap_or(object.client_fields());
     let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
-    let selected = answer::select(x.request().head(), object.status, fields, Some(length));
+    let selected = answer::select(exchange.request().head(), object.status, fields, Some(length));
     let dictionary = coded.dictionary.as_deref();
     let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
-    let range = match sent.begin(x, &selected, Length::Known(length)).await? {
+    let range = match sent.begin(exchange, &selected, Length::Known(length)).await? {
         Some(range) => range,
         None => return Ok(()),
     };
-    if let Some(body) = coded.body.as_ref().filter(|_| x.content_wanted()) {
-        return x.write(body).await;
+    if let Some(body) = coded.body.as_ref().filter(|_| exchange.wants_content()) {
+        return exchange.write(body).await;
     }
-    if x.content_wanted() { send_body(x, &object.body, range).await } else { Ok(()) }
+    if exchange.wants_content() { send_body(exchange, &object.body, range).await } else { Ok(()) }
 }
 
 /// Sends a range of stored content: from the memory file like any other file, so that slow clients hold no
 /// memory, or from its pieces.
 async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
-    match body.place(range.clone()) {
+    match body.file_range(range.clone()) {
         Some((file, place)) => x.write_memory(file, place).await,
         None => {
             for slice in body.slices(range) {
@@ -112,7 +112,7 @@ impl HeadToSend<'_> {
             date: fields.first(b"date").is_some(),
         };
         x.begin_lines(status, length, own, |lines| {
-            lines.whole(fields.wire());
+            lines.push_encoded(fields.as_bytes());
             if let Some(age_s) = self.age_s {
                 lines.begin(b"Age");
                 lines.number(age_s);
@@ -131,46 +131,46 @@ impl HeadToSend<'_> {
 
 /// Sends a response while it is being received.
 pub(crate) async fn send_response(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     response: &FillResponse,
     (reader, cancels): (FillReader, bool),
-    why: ForwardReason,
+    reason: ForwardReason,
     dictionary: Option<&[u8]>,
 ) -> Result<(), Fault> {
-    let now_s = x.core().unix_s();
+    let now_s = exchange.core().unix_s();
     let outcome = match &response.outcome {
         Ok((_, freshness)) => Ok(freshness.ttl_s(now_s)),
         Err(why) => Err(*why),
     };
     // A request that waited gets the fields of a hit: `private` and `no-cache` may name fields that are only
     // for the client whose request fetched the response.
-    let shared = response.outcome.as_ref().ok().filter(|_| !reader.leads()).map(|(_, freshness)| {
-        (stored_fields(&response.fields, freshness.answered_s), freshness.age_s(now_s))
+    let shared = response.outcome.as_ref().ok().filter(|_| !reader.is_leader()).map(|(_, freshness)| {
+        (stored_fields(&response.fields, freshness.received_s), freshness.age_s(now_s))
     });
     let (fields, age_s) = match &shared {
         Some((fields, age_s)) => (fields, Some(*age_s)),
         None => (&response.fields, None),
     };
-    let cache_status = status::forwarded(why, !reader.leads(), Some(outcome));
-    let selected = answer::select(x.request().head(), response.status, fields, response.length);
+    let cache_status = status::forwarded(reason, !reader.is_leader(), Some(outcome));
+    let selected = answer::select(exchange.request().head(), response.status, fields, response.length);
     let length = response.length.map_or(Length::Unknown, Length::Known);
     let sent = HeadToSend { status: response.status, fields, age_s, cache_status: &cache_status, dictionary };
-    let Some(range) = sent.begin(x, &selected, length).await? else { return Ok(()) };
-    if !x.content_wanted() {
+    let Some(range) = sent.begin(exchange, &selected, length).await? else { return Ok(()) };
+    if !exchange.wants_content() {
         return Ok(());
     }
     let mut at = 0u64;
     loop {
-        let Some(piece) = next_piece(x, &reader, cancels).await? else {
+        let Some(piece) = next_piece(exchange, &reader, cancels).await? else {
             return match selected {
-                Selected::Whole => x.end(&reader.trailers()),
+                Selected::Whole => exchange.end(&reader.trailers()),
                 _ => Ok(()),
             };
         };
         let end = at + piece.len() as u64;
         let (from, to) = (range.start.max(at), range.end.min(end));
         if from < to {
-            x.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
+            exchange.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
         }
         at = end;
         if at >= range.end {
@@ -185,7 +185,7 @@ async fn next_piece(
     reader: &FillReader,
     cancels: bool,
 ) -> Result<Option<Arc<[u8]>>, Fault> {
-    const BROKEN: fn(BrokenOff) -> Fault = |_| Fault::Broken("the response of the origin broke off");
+    const BROKEN: fn(IncompleteResponse) -> Fault = |_| Fault::Failed("the response of the origin broke off");
     let now = poll_fn(|cx| match reader.poll_piece(cx) {
         Poll::Ready(piece) => Poll::Ready(Some(piece)),
         Poll::Pending => Poll::Ready(None),
@@ -194,20 +194,20 @@ async fn next_piece(
         return piece.map_err(BROKEN);
     }
     x.flush().await?;
-    unless_left(x, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
+    unless_disconnected(x, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
 }
 
 /// Waits for `poll`. If `cancels` is set, the wait ends when the client disconnects.
 ///
 /// # Errors
 /// [`Fault::Gone`] if the client has disconnected.
-pub(crate) async fn unless_left<T>(
-    x: &Exchange<'_>,
+pub(crate) async fn unless_disconnected<T>(
+    exchange: &Exchange<'_>,
     cancels: bool,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
 ) -> Result<T, Fault> {
     poll_fn(|cx| match poll(cx) {
-        Poll::Pending if cancels && x.poll_left(cx) => Poll::Ready(Err(Fault::Gone)),
+        Poll::Pending if cancels && exchange.poll_disconnected(cx) => Poll::Ready(Err(Fault::Disconnected)),
         polled => polled.map(Ok),
     })
     .await

@@ -6,7 +6,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use cache::{KeyFields, Policy, RulePolicy, query, vary};
-use config::{CachePolicy, CacheRule, ConfigLine, IgnoredField, PartOf, QueryKey, RoutePart, StripCookies};
+use config::{
+    CachePolicy, CacheRule, ConfigLine, HiddenRouteKind, IgnoredField, PartOf, QueryKey, StripCookies,
+};
 use http::{Fields, Head, Name, Status};
 use net::{DetachedRequest, Request};
 
@@ -17,31 +19,31 @@ pub struct CacheRules {
     base: Policy,
     /// At most 64 rules, one for each bit of [`MatchedRules`].
     rules: Vec<Rule>,
-    place: RoutePlace,
+    suffix: RouteSuffix,
     /// Request fields that the route's proxy writes with values that depend on the request, in lower case.
-    written: Vec<String>,
+    written_fields: Vec<String>,
 }
 
 /// Suffix of a route's cache keys. If the routes of a site are selected by more than the URL, their suffixes
 /// differ, so that a route never uses the responses of another one.
 #[derive(Clone, Default)]
-pub struct RoutePlace {
+pub struct RouteSuffix {
     /// Suffix of this route's keys; empty if the URL alone selects the route.
-    own: Vec<u8>,
+    suffix: Vec<u8>,
     /// Suffixes of all routes of the site that have a cache.
     all: Arc<[Vec<u8>]>,
 }
 
 /// Key suffixes of all routes of a site.
-pub struct RoutePlaces {
+pub struct RouteSuffixes {
     /// Suffixes by route; a single one if the URL alone selects the route.
-    own: Vec<Vec<u8>>,
+    by_route: Vec<Vec<u8>>,
     all: Arc<[Vec<u8>]>,
 }
 
-impl RoutePlaces {
+impl RouteSuffixes {
     /// Creates the suffixes of a site. `has_cache` returns whether a route, given its index, has a cache.
-    pub fn new(site: &config::Site, has_cache: impl Fn(usize) -> bool) -> RoutePlaces {
+    pub fn new(site: &config::Site, has_cache: impl Fn(usize) -> bool) -> RouteSuffixes {
         let routes = &site.routes;
         // Another site may have the same host at different addresses.
         let mut addresses: Vec<String> =
@@ -62,7 +64,7 @@ impl RoutePlaces {
         };
         if routes.iter().all(is_plain) {
             let own = of_site.into_bytes();
-            return RoutePlaces { all: Arc::new([own.clone()]), own: vec![own] };
+            return RouteSuffixes { all: Arc::new([own.clone()]), by_route: vec![own] };
         }
         // Derived from the route's conditions, because its position in the file may change.
         let name = |route: &config::Route| {
@@ -74,25 +76,25 @@ impl RoutePlaces {
             if !(route.host.is_empty() && route.not.is_empty()) {
                 format!("{:?}", (&route.host, &route.not)).hash(&mut hasher);
             }
-            if let Some(PartOf { part: RoutePart::Branch(name), .. }) = &route.part_of {
+            if let Some(PartOf { kind: HiddenRouteKind::Branch(name), .. }) = &route.part_of {
                 name.hash(&mut hasher);
             }
             format!("{of_site} route={:016x}", hasher.finish()).into_bytes()
         };
         let own: Vec<Vec<u8>> = routes.iter().map(name).collect();
         let cached = own.iter().enumerate().filter(|(index, _)| has_cache(*index));
-        RoutePlaces { all: cached.map(|(_, name)| name.clone()).collect(), own }
+        RouteSuffixes { all: cached.map(|(_, name)| name.clone()).collect(), by_route: own }
     }
 
     /// Returns the suffix of a route, by its index.
-    pub fn of(&self, index: usize) -> RoutePlace {
-        let own = self.own.get(index).or(self.own.first()).cloned().unwrap_or_default();
-        RoutePlace { own, all: self.all.clone() }
+    pub fn of(&self, index: usize) -> RouteSuffix {
+        let own = self.by_route.get(index).or(self.by_route.first()).cloned().unwrap_or_default();
+        RouteSuffix { suffix: own, all: self.all.clone() }
     }
 }
 
 struct Rule {
-    of: CacheRule,
+    config: CacheRule,
     key: Option<KeyRule>,
 }
 
@@ -104,7 +106,7 @@ pub(crate) struct KeyRule {
 
 /// Selects the query parameters that are in the key.
 struct QueryRule {
-    of: config::CacheKey,
+    key: config::CacheKey,
     is_whole: bool,
 }
 
@@ -114,23 +116,28 @@ pub(crate) struct MatchedRules(u64);
 
 impl CacheRules {
     /// Creates the rules of a route from its cache policy.
-    pub fn new(policy: &CachePolicy, place: RoutePlace) -> CacheRules {
+    pub fn new(policy: &CachePolicy, suffix: RouteSuffix) -> CacheRules {
         let base = Policy {
             stores_cookies: policy.stores_cookies,
             heuristic_s_max: policy.heuristic.as_secs(),
             unreachable_s: policy.grace.as_secs(),
             rule: RulePolicy::default(),
         };
-        let rule = |rule: &CacheRule| Rule { of: rule.clone(), key: rule.key.as_ref().map(KeyRule::new) };
-        CacheRules { base, rules: policy.rules.iter().map(rule).collect(), place, written: Vec::new() }
+        let rule = |rule: &CacheRule| Rule { config: rule.clone(), key: rule.key.as_ref().map(KeyRule::new) };
+        CacheRules {
+            base,
+            rules: policy.rules.iter().map(rule).collect(),
+            suffix,
+            written_fields: Vec::new(),
+        }
     }
 
     /// Adds the request fields that the route's proxy sets to values that depend on the request.
-    pub fn with_changes(mut self, proxy: Option<&config::Proxy>) -> CacheRules {
+    pub fn with_written_fields(mut self, proxy: Option<&config::Proxy>) -> CacheRules {
         let changes = proxy.map(|proxy| &proxy.request_headers);
         let fields = changes.into_iter().flat_map(|changes| changes.set.iter().chain(&changes.add));
-        self.written = fields
-            .filter(|(_, value)| value.fixed().is_none())
+        self.written_fields = fields
+            .filter(|(_, value)| value.as_literal().is_none())
             .map(|(name, _)| name.to_ascii_lowercase())
             .collect();
         self
@@ -148,7 +155,7 @@ impl CacheRules {
     pub(crate) fn matched_by(&self, request: (&Head, &[u8]), path: &[u8]) -> MatchedRules {
         let mut matched = MatchedRules::default();
         for (index, rule) in self.rules.iter().enumerate() {
-            if rule.of.is_of(request, path) {
+            if rule.config.matches(request, path) {
                 matched.0 |= 1 << index;
             }
         }
@@ -160,10 +167,11 @@ impl CacheRules {
     pub(crate) fn key_queries(&self, path: &[u8], query: Option<&[u8]>) -> Vec<Option<Vec<u8>>> {
         let encoded = || query.map(http::path::encode_beyond_ascii);
         let mut queries = Vec::new();
-        for rule in self.rules.iter().filter(|rule| rule.of.is_of_url(path, query.unwrap_or_default())) {
+        for rule in self.rules.iter().filter(|rule| rule.config.matches_url(path, query.unwrap_or_default()))
+        {
             let Some(key) = &rule.key else { continue };
             queries.push(key.query(encoded()).map(Cow::into_owned));
-            if rule.of.header.is_empty() && rule.of.cookie.is_empty() {
+            if rule.config.header.is_empty() && rule.config.cookie.is_empty() {
                 return queries;
             }
         }
@@ -173,15 +181,15 @@ impl CacheRules {
 
     /// Returns the configuration line of the rule that makes a request bypass the cache, if there is one.
     pub(crate) fn line_of_bypass(&self, matched: MatchedRules) -> Option<&ConfigLine> {
-        let rule = self.of(matched).find(|rule| rule.of.bypass.is_some())?;
-        rule.of.line.as_ref().filter(|_| rule.of.bypass == Some(true))
+        let rule = self.matched_rules(matched).find(|rule| rule.config.bypass.is_some())?;
+        rule.config.line.as_ref().filter(|_| rule.config.bypass == Some(true))
     }
 
     /// Returns the configuration lines of the rules that forbid storing some responses to a request.
     pub(crate) fn lines_of_refusals(&self, matched: MatchedRules) -> Vec<&ConfigLine> {
-        self.of(matched)
-            .filter(|rule| rule.of.stores == Some(false))
-            .filter_map(|rule| rule.of.line.as_ref())
+        self.matched_rules(matched)
+            .filter(|rule| rule.config.stores == Some(false))
+            .filter_map(|rule| rule.config.line.as_ref())
             .collect()
     }
 
@@ -192,7 +200,7 @@ impl CacheRules {
         status: Status,
         fields: &Fields,
     ) -> Option<(&'static str, &ConfigLine)> {
-        let rules = self.applying(matched, status, fields);
+        let rules = self.applicable(matched, status, fields);
         let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
         let line = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
             rules.iter().filter(is_meant).find(|rule| of(rule).is_some()).and_then(|rule| rule.line.as_ref())
@@ -202,13 +210,14 @@ impl CacheRules {
     }
 
     /// Returns the rules that apply to a response.
-    fn applying(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Vec<&CacheRule> {
+    fn applicable(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Vec<&CacheRule> {
         let media = fields.first(b"content-type").map(http::media::without_parameters).unwrap_or_default();
         let is_of = |rule: &&Rule| {
-            let status = rule.of.status.is_empty() || rule.of.status.iter().any(|one| one.is(status.code()));
-            status && (rule.of.types.is_empty() || http::media::is_any_of(&media, &rule.of.types))
+            let status = rule.config.status.is_empty()
+                || rule.config.status.iter().any(|one| one.matches(status.code()));
+            status && (rule.config.types.is_empty() || http::media::matches_any(&media, &rule.config.types))
         };
-        self.of(matched).filter(is_of).map(|rule| &rule.of).collect()
+        self.matched_rules(matched).filter(is_of).map(|rule| &rule.config).collect()
     }
 
     /// Whether responses to a request may be personal, because the rules distinguish them by cookies or
@@ -216,13 +225,13 @@ impl CacheRules {
     pub(crate) fn are_personal(&self, matched: MatchedRules) -> bool {
         let is_named =
             |name: &String| ["cookie", "authorization"].iter().any(|one| name.eq_ignore_ascii_case(one));
-        self.of(matched).any(|rule| {
+        self.matched_rules(matched).any(|rule| {
             let of_key = |key: &config::CacheKey| !key.cookie.is_empty() || key.header.iter().any(is_named);
-            rule.of.with_authorization == Some(true) || rule.of.key.as_ref().is_some_and(of_key)
+            rule.config.with_authorization == Some(true) || rule.config.key.as_ref().is_some_and(of_key)
         })
     }
 
-    fn of(&self, matched: MatchedRules) -> impl Iterator<Item = &Rule> {
+    fn matched_rules(&self, matched: MatchedRules) -> impl Iterator<Item = &Rule> {
         self.rules
             .iter()
             .enumerate()
@@ -232,12 +241,12 @@ impl CacheRules {
 
     /// Whether the request bypasses the cache.
     pub(crate) fn bypasses(&self, matched: MatchedRules) -> bool {
-        self.of(matched).find_map(|rule| rule.of.bypass).unwrap_or(false)
+        self.matched_rules(matched).find_map(|rule| rule.config.bypass).unwrap_or(false)
     }
 
     /// Returns the key rule of a request, if there is one.
     pub(crate) fn key(&self, matched: MatchedRules) -> Option<&KeyRule> {
-        self.of(matched).find_map(|rule| rule.key.as_ref())
+        self.matched_rules(matched).find_map(|rule| rule.key.as_ref())
     }
 
     /// Writes the key of a request. Returns `false` if the request has none.
@@ -247,14 +256,14 @@ impl CacheRules {
             query = rule.query(query);
         }
         let has_key = request::write_key(key, request, query.as_deref());
-        key.extend_from_slice(&self.place.own);
+        key.extend_from_slice(&self.suffix.suffix);
         has_key
     }
 
     /// Returns the keys of the same URL on other routes of the site.
     pub(crate) fn other_keys(&self, key: &[u8]) -> Vec<Vec<u8>> {
-        let Some(base) = key.strip_suffix(&self.place.own[..]) else { return Vec::new() };
-        let others = self.place.all.iter().filter(|place| **place != self.place.own);
+        let Some(base) = key.strip_suffix(&self.suffix.suffix[..]) else { return Vec::new() };
+        let others = self.suffix.all.iter().filter(|place| **place != self.suffix.suffix);
         others.map(|place| [base, place].concat()).collect()
     }
 
@@ -265,17 +274,19 @@ impl CacheRules {
         if *self.strip_cookies(matched) == StripCookies::All {
             fields.add_no_cookies();
         }
-        self.written.iter().for_each(|name| fields.add_written(name));
+        self.written_fields.iter().for_each(|name| fields.add_written(name));
         fields
     }
 
     /// Returns the request count from which on a response is stored.
     pub(crate) fn min_uses(&self, matched: MatchedRules) -> u32 {
-        self.of(matched).find_map(|rule| rule.of.min_uses).unwrap_or(1)
+        self.matched_rules(matched).find_map(|rule| rule.config.min_uses).unwrap_or(1)
     }
 
     fn strip_cookies(&self, matched: MatchedRules) -> &StripCookies {
-        self.of(matched).find_map(|rule| rule.of.strip_cookies.as_ref()).unwrap_or(&StripCookies::None)
+        self.matched_rules(matched)
+            .find_map(|rule| rule.config.strip_cookies.as_ref())
+            .unwrap_or(&StripCookies::None)
     }
 
     /// Whether a request has cookies that a response may depend on: neither removed nor in the key.
@@ -285,7 +296,7 @@ impl CacheRules {
         }
         let strips = self.strip_cookies(matched);
         let key = self.key(matched);
-        let is_settled = |name: &[u8]| strips.removes(name) || key.is_some_and(|key| key.has_cookie(name));
+        let is_settled = |name: &[u8]| strips.strips(name) || key.is_some_and(|key| key.has_cookie(name));
         vary::cookies(request.head()).any(|(name, _)| !is_settled(name))
     }
 
@@ -307,7 +318,7 @@ impl CacheRules {
         let strips = self.strip_cookies(matched);
         if *strips != StripCookies::None {
             let (head, bytes) = request.head();
-            let kept = vary::cookies((head, bytes)).filter(|(name, _)| !strips.removes(name));
+            let kept = vary::cookies((head, bytes)).filter(|(name, _)| !strips.strips(name));
             let kept: Vec<Vec<u8>> = kept.map(|(name, value)| [name, b"=", value].concat()).collect();
             request.retain(|id, _| id != Name::Cookie);
             if !kept.is_empty() {
@@ -324,7 +335,7 @@ impl CacheRules {
             http::scan::trim(&value[..end]).to_vec()
         };
         let is_cookie = |field: &[u8]| field.eq_ignore_ascii_case(b"set-cookie");
-        let removes = |value: &[u8]| strips.removes(&name(value));
+        let removes = |value: &[u8]| strips.strips(&name(value));
         if *strips == StripCookies::None
             || !fields.iter().any(|(field, value)| is_cookie(field) && removes(value))
         {
@@ -345,7 +356,7 @@ impl CacheRules {
         if matched.0 == 0 {
             return policy;
         }
-        let rules = self.applying(matched, status, fields);
+        let rules = self.applicable(matched, status, fields);
         // Lifetimes of rules without `status` do not apply to error responses.
         let is_meant = |rule: &&&CacheRule| status.code() < 400 || !rule.status.is_empty();
         let seconds = |of: fn(&CacheRule) -> Option<std::time::Duration>| {
@@ -387,11 +398,11 @@ impl KeyRule {
             fields.add_device();
         }
         let is_whole = key.query == QueryKey::All && key.ignore_query.is_empty() && !key.sort_query;
-        KeyRule { query: QueryRule { of: key.clone(), is_whole }, fields }
+        KeyRule { query: QueryRule { key: key.clone(), is_whole }, fields }
     }
 
     fn has_cookie(&self, name: &[u8]) -> bool {
-        let key = &self.query.of;
+        let key = &self.query.key;
         key.cookie.iter().any(|one| one.as_bytes() == name) || key.header.iter().any(|one| one == "cookie")
     }
 
@@ -409,24 +420,24 @@ impl QueryRule {
         let is_one = |patterns: &[config::ValuePattern], name: &[u8]| {
             patterns.iter().any(|pattern| pattern.matches(name.iter().copied()))
         };
-        let keeps = |name: &[u8]| match &self.of.query {
-            QueryKey::All => !is_one(&self.of.ignore_query, name),
+        let keeps = |name: &[u8]| match &self.key.query {
+            QueryKey::All => !is_one(&self.key.ignore_query, name),
             QueryKey::None => false,
             QueryKey::Only(names) => is_one(names, name),
         };
-        query::normal_query(whole, keeps, self.of.sort_query)
+        query::normal_query(whole, keeps, self.key.sort_query)
     }
 }
 
 /// Conditions of a configured rule.
 trait CacheRuleConditions {
     /// Whether the path and query meet the conditions on the URL.
-    fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool;
-    fn is_of(&self, request: (&Head, &[u8]), path: &[u8]) -> bool;
+    fn matches_url(&self, path: &[u8], query: &[u8]) -> bool;
+    fn matches(&self, request: (&Head, &[u8]), path: &[u8]) -> bool;
 }
 
 impl CacheRuleConditions for CacheRule {
-    fn is_of_url(&self, path: &[u8], query: &[u8]) -> bool {
+    fn matches_url(&self, path: &[u8], query: &[u8]) -> bool {
         let has_parameter = |(name, pattern): &(String, config::ValuePattern)| {
             config::matcher::has_parameter(query, name, pattern)
         };
@@ -434,9 +445,9 @@ impl CacheRuleConditions for CacheRule {
             && self.query.iter().all(has_parameter)
     }
 
-    fn is_of(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
+    fn matches(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
         let query = head.target.query.map(|query| query.of(bytes)).unwrap_or_default();
-        if !self.is_of_url(path, query) {
+        if !self.matches_url(path, query) {
             return false;
         }
         let has_field = |(name, pattern): &(String, config::ValuePattern)| {

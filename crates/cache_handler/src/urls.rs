@@ -6,7 +6,7 @@ use config::{CachePolicy, Config};
 use http::path::{self, EmptySegments};
 use http::{Limits, RequestHead};
 
-use crate::rules::{CacheRules, MatchedRules, RoutePlace};
+use crate::rules::{CacheRules, MatchedRules, RouteSuffix};
 
 /// A hypothetical GET request for a URL.
 pub(crate) struct NamedRequest {
@@ -78,7 +78,7 @@ pub(crate) struct NamedRules {
 }
 
 fn rules_of(policy: &CachePolicy) -> CacheRules {
-    CacheRules::new(policy, RoutePlace::default())
+    CacheRules::new(policy, RouteSuffix::default())
 }
 
 fn empty_segments(merge_slashes: bool) -> EmptySegments {
@@ -96,7 +96,7 @@ pub(crate) fn rules_for(
     let listener_key = listener_key_for(config, request.host(), is_https);
     let site = routes
         .site(request.host(), listener_key)
-        .or_else(|| routes.sites_of(request.host()).first().copied())?;
+        .or_else(|| routes.sites_for_host(request.host()).first().copied())?;
     let empty = empty_segments(config.settings(Some(site), None).merge_slashes);
     let path = path::matched_path(request.path(), empty).ok()?;
     let query = request.query().unwrap_or_default();
@@ -123,7 +123,7 @@ pub(crate) fn key_urls(config: &Config, cache: &Cache, url: &[u8]) -> Vec<Vec<u8
     let mut urls = vec![url.to_vec()];
     let Ok(request) = NamedRequest::new(url, std::iter::empty()) else { return urls };
     let origin = &url[..url.len() - key::without_scheme(url).len() + 2 + key::host(url).len()];
-    let sites = Routes::compile(config).sites_of(request.host());
+    let sites = Routes::compile(config).sites_for_host(request.host());
     let routes = sites.into_iter().flat_map(|site| {
         config.sites[site].routes.iter().enumerate().map(move |(index, route)| (site, index, route))
     });

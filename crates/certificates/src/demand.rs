@@ -11,20 +11,20 @@ use web_client::WebClient;
 /// Maximum number of names with on-demand certificates.
 pub(crate) const NAMES_MAX: usize = 10_000;
 /// Maximum number of concurrent queries.
-const ASKING_MAX: usize = 8;
+const QUERIES_MAX: usize = 8;
 /// Maximum number of queries started per second.
-const QUESTIONS_PER_S: u32 = 20;
+const QUERIES_PER_S: u32 = 20;
 /// Maximum number of concurrent queries per client network, so that a client that requests random names does
 /// not block the queries of others.
-const ASKING_PER_NETWORK_MAX: usize = 2;
+const QUERIES_PER_NETWORK_MAX: usize = 2;
 /// Maximum number of queries started per second for one client network.
-const QUESTIONS_PER_NETWORK_PER_S: u32 = 2;
+const QUERIES_PER_NETWORK_PER_S: u32 = 2;
 /// Maximum number of remembered negative answers.
 const REFUSED_MAX: usize = 10_000;
 /// Time for which a negative answer is remembered.
-const REFUSED: Duration = Duration::from_secs(60);
+const REFUSED_TIME: Duration = Duration::from_secs(60);
 /// Time for which a name is not queried again after a query without an answer.
-const UNANSWERED: Duration = Duration::from_secs(5);
+const UNANSWERED_TIME: Duration = Duration::from_secs(5);
 
 /// Answer of the `ask` URL about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,16 +34,16 @@ pub(crate) enum AskAnswer {
     /// The name gets no certificate.
     No,
     /// The URL did not answer.
-    None,
+    Unanswered,
 }
 
 /// Confirmed names, and the state of queries about others.
 #[derive(Debug, Default)]
-pub(crate) struct Demand {
+pub(crate) struct OnDemandNames {
     /// Names that were confirmed.
     names: BTreeSet<Subject>,
     /// Names being queried, with the network of the requesting client.
-    asking: BTreeMap<Subject, IpAddr>,
+    queried: BTreeMap<Subject, IpAddr>,
     /// Names that are not queried again before the given time.
     refused: HashMap<Subject, Instant>,
     /// Start of the current second, and the number of queries started in it per network.
@@ -62,11 +62,11 @@ pub fn client_network(client: Option<IpAddr>) -> IpAddr {
 }
 
 /// Whether clients can request a certificate for the subject: only public names, no wildcards.
-pub(crate) fn is_demandable(subject: &Subject) -> bool {
+pub(crate) fn allows_on_demand(subject: &Subject) -> bool {
     matches!(subject, Subject::Dns(_)) && !subject.is_wildcard() && subject.issuer() == Issuer::Public
 }
 
-impl Demand {
+impl OnDemandNames {
     pub(crate) fn names(&self) -> impl Iterator<Item = &Subject> {
         self.names.iter()
     }
@@ -82,16 +82,16 @@ impl Demand {
 
     /// Returns whether to query about a name without a certificate that a client requests, and records the
     /// query.
-    pub(crate) fn wants(&mut self, subject: &Subject, client: Option<IpAddr>, now: Instant) -> bool {
-        let is_known = self.names.contains(subject) || self.asking.contains_key(subject);
-        if !is_demandable(subject) || is_known || self.names.len() + self.asking.len() >= NAMES_MAX {
+    pub(crate) fn begin_query(&mut self, subject: &Subject, client: Option<IpAddr>, now: Instant) -> bool {
+        let is_known = self.names.contains(subject) || self.queried.contains_key(subject);
+        if !allows_on_demand(subject) || is_known || self.names.len() + self.queried.len() >= NAMES_MAX {
             return false;
         }
-        if self.refused.get(subject).is_some_and(|until| *until > now) || self.asking.len() >= ASKING_MAX {
+        if self.refused.get(subject).is_some_and(|until| *until > now) || self.queried.len() >= QUERIES_MAX {
             return false;
         }
         let network = client_network(client);
-        if self.asking.values().filter(|other| **other == network).count() >= ASKING_PER_NETWORK_MAX {
+        if self.queried.values().filter(|other| **other == network).count() >= QUERIES_PER_NETWORK_MAX {
             return false;
         }
         if self.refused.len() >= REFUSED_MAX {
@@ -102,26 +102,26 @@ impl Demand {
             (*begun, *counts) = (now, HashMap::new());
         }
         // A name whose refusal cannot be remembered would be queried again and again.
-        if counts.values().sum::<u32>() >= QUESTIONS_PER_S || self.refused.len() >= REFUSED_MAX {
+        if counts.values().sum::<u32>() >= QUERIES_PER_S || self.refused.len() >= REFUSED_MAX {
             return false;
         }
         let own = counts.entry(network).or_default();
-        if *own >= QUESTIONS_PER_NETWORK_PER_S {
+        if *own >= QUERIES_PER_NETWORK_PER_S {
             return false;
         }
         *own += 1;
-        self.asking.insert(subject.clone(), network);
+        self.queried.insert(subject.clone(), network);
         true
     }
 
     /// Records the answer to a query started by [`Demand::wants`], or about a known name; returns whether the
     /// name is new.
-    pub(crate) fn answered(&mut self, subject: &Subject, answer: AskAnswer, now: Instant) -> bool {
-        self.asking.remove(subject);
+    pub(crate) fn record_answer(&mut self, subject: &Subject, answer: AskAnswer, now: Instant) -> bool {
+        self.queried.remove(subject);
         let pause = match answer {
             AskAnswer::Yes => return self.confirm(subject),
-            AskAnswer::No => REFUSED,
-            AskAnswer::None => UNANSWERED,
+            AskAnswer::No => REFUSED_TIME,
+            AskAnswer::Unanswered => UNANSWERED_TIME,
         };
         if answer == AskAnswer::No {
             self.names.remove(subject);
@@ -132,7 +132,7 @@ impl Demand {
 
     /// Removes all state, because the URL has changed.
     pub(crate) fn clear(&mut self) {
-        *self = Demand::default();
+        *self = OnDemandNames::default();
     }
 }
 
@@ -149,14 +149,14 @@ impl Confirmer {
 
     /// Queries the URL about a name: a status of 200 to 299 means yes, 300 to 499 no. The text is for the
     /// log.
-    pub(crate) async fn ask(&self, subject: &Subject) -> (AskAnswer, String) {
+    pub(crate) async fn query(&self, subject: &Subject) -> (AskAnswer, String) {
         let sign = if self.url.contains('?') { '&' } else { '?' };
         // Names contain no characters that need to be escaped in a URL.
         match self.client.get(&format!("{}{sign}domain={subject}", self.url)).await {
             Ok(status @ 200..300) => (AskAnswer::Yes, format!("`ask` confirms it with status {status}")),
             Ok(status @ 300..500) => (AskAnswer::No, format!("`ask` refuses it with status {status}")),
-            Ok(status) => (AskAnswer::None, format!("`ask` responds with status {status}")),
-            Err(error) => (AskAnswer::None, format!("`ask`: {error}")),
+            Ok(status) => (AskAnswer::Unanswered, format!("`ask` responds with status {status}")),
+            Err(error) => (AskAnswer::Unanswered, format!("`ask`: {error}")),
         }
     }
 }
@@ -171,55 +171,61 @@ mod tests {
 
     #[test]
     fn one_question_a_name_at_a_time_and_a_no_is_remembered() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut demand, now) = (OnDemandNames::default(), Instant::now());
         let name = subject("a.example.com");
-        assert!(demand.wants(&name, None, now));
-        assert!(!demand.wants(&name, None, now), "it is being asked");
-        assert!(!demand.answered(&name, AskAnswer::No, now));
-        assert!(!demand.wants(&name, None, now + REFUSED - Duration::from_millis(1)));
-        assert!(demand.wants(&name, None, now + REFUSED));
-        assert!(!demand.answered(&name, AskAnswer::None, now + REFUSED));
-        assert!(!demand.wants(&name, None, now + REFUSED));
-        assert!(demand.wants(&name, None, now + REFUSED + UNANSWERED));
-        assert!(demand.answered(&name, AskAnswer::Yes, now + REFUSED + UNANSWERED));
-        assert!(!demand.wants(&name, None, now + 100 * REFUSED), "it has a certificate, or gets one");
+        assert!(demand.begin_query(&name, None, now));
+        assert!(!demand.begin_query(&name, None, now), "it is being asked");
+        assert!(!demand.record_answer(&name, AskAnswer::No, now));
+        assert!(!demand.begin_query(&name, None, now + REFUSED_TIME - Duration::from_millis(1)));
+        assert!(demand.begin_query(&name, None, now + REFUSED_TIME));
+        assert!(!demand.record_answer(&name, AskAnswer::Unanswered, now + REFUSED_TIME));
+        assert!(!demand.begin_query(&name, None, now + REFUSED_TIME));
+        assert!(demand.begin_query(&name, None, now + REFUSED_TIME + UNANSWERED_TIME));
+        assert!(demand.record_answer(&name, AskAnswer::Yes, now + REFUSED_TIME + UNANSWERED_TIME));
+        assert!(
+            !demand.begin_query(&name, None, now + 100 * REFUSED_TIME),
+            "it has a certificate, or gets one"
+        );
         // The name is refused when it is to be renewed.
-        assert!(!demand.answered(&name, AskAnswer::No, now + 100 * REFUSED) && !demand.contains(&name));
+        assert!(
+            !demand.record_answer(&name, AskAnswer::No, now + 100 * REFUSED_TIME) && !demand.contains(&name)
+        );
         for other in ["*.example.com", "foo.local", "localhost", "nas", "93.184.216.34"] {
-            assert!(!demand.wants(&subject(other), None, now + 200 * REFUSED), "{other}");
+            assert!(!demand.begin_query(&subject(other), None, now + 200 * REFUSED_TIME), "{other}");
         }
     }
 
     #[test]
     fn what_clients_can_bring_about_is_bounded() {
-        let (mut demand, now) = (Demand::default(), Instant::now());
+        let (mut demand, now) = (OnDemandNames::default(), Instant::now());
         let name = |number: usize| subject(&format!("n{number}.example.com"));
         // Each client is in a network of its own.
         let client = |number: usize| Some(IpAddr::from([10, 0, (number % 250) as u8, 1]));
-        let asked = (0..1_000).filter(|number| demand.wants(&name(*number), client(*number), now)).count();
-        assert_eq!(asked, ASKING_MAX, "at a time");
-        let (mut demand, mut asked) = (Demand::default(), 0);
+        let asked =
+            (0..1_000).filter(|number| demand.begin_query(&name(*number), client(*number), now)).count();
+        assert_eq!(asked, QUERIES_MAX, "at a time");
+        let (mut demand, mut asked) = (OnDemandNames::default(), 0);
         for number in 0..1_000 {
-            if demand.wants(&name(number), client(number), now) {
+            if demand.begin_query(&name(number), client(number), now) {
                 asked += 1;
-                demand.answered(&name(number), AskAnswer::No, now);
+                demand.record_answer(&name(number), AskAnswer::No, now);
             }
         }
-        assert_eq!(asked, QUESTIONS_PER_S, "within a second");
-        let mut demand = Demand::default();
+        assert_eq!(asked, QUERIES_PER_S, "within a second");
+        let mut demand = OnDemandNames::default();
         for number in 0..REFUSED_MAX + 10 {
-            demand.answered(&name(number), AskAnswer::No, now);
+            demand.record_answer(&name(number), AskAnswer::No, now);
         }
-        assert!(!demand.wants(&name(1_000_000), None, now), "as many are remembered as can be");
-        assert!(demand.wants(&name(1_000_000), None, now + REFUSED));
-        let mut demand = Demand::default();
+        assert!(!demand.begin_query(&name(1_000_000), None, now), "as many are remembered as can be");
+        assert!(demand.begin_query(&name(1_000_000), None, now + REFUSED_TIME));
+        let mut demand = OnDemandNames::default();
         assert_eq!((0..NAMES_MAX + 10).filter(|number| demand.confirm(&name(*number))).count(), NAMES_MAX);
-        assert!(!demand.wants(&name(1_000_000), None, now));
+        assert!(!demand.begin_query(&name(1_000_000), None, now));
     }
 
     #[test]
     fn a_flood_of_names_does_not_keep_others_from_being_asked_about() {
-        let (mut demand, mut now) = (Demand::default(), Instant::now());
+        let (mut demand, mut now) = (OnDemandNames::default(), Instant::now());
         let flood = |number: usize| subject(&format!("n{number}.example.com"));
         // One user with many addresses of one network; the queries get no answer.
         let attacker = |number: usize| Some(IpAddr::from([203, 0, 113, (number % 250) as u8]));
@@ -229,26 +235,27 @@ mod tests {
         let mut asked = 0;
         for second in 0..100 {
             for number in 0..500 {
-                asked += usize::from(demand.wants(&flood(second * 1_000 + number), attacker(number), now));
+                asked +=
+                    usize::from(demand.begin_query(&flood(second * 1_000 + number), attacker(number), now));
                 let other = flood(second * 1_000 + 500 + number);
-                asked += usize::from(demand.wants(&other, attacker_v6(number), now));
+                asked += usize::from(demand.begin_query(&other, attacker_v6(number), now));
             }
             let new = subject(&format!("new{second}.example.net"));
-            assert!(demand.wants(&new, honest, now), "second {second}");
-            demand.answered(&new, AskAnswer::Yes, now);
+            assert!(demand.begin_query(&new, honest, now), "second {second}");
+            demand.record_answer(&new, AskAnswer::Yes, now);
             now += Duration::from_secs(1);
         }
-        assert_eq!(asked, 2 * ASKING_PER_NETWORK_MAX, "at a time");
+        assert_eq!(asked, 2 * QUERIES_PER_NETWORK_MAX, "at a time");
         // If the queries are answered at once, the rate is limited.
-        let mut demand = Demand::default();
+        let mut demand = OnDemandNames::default();
         let mut asked = 0;
         for number in 0..1_000 {
-            if demand.wants(&flood(number), attacker(number), now) {
-                demand.answered(&flood(number), AskAnswer::No, now);
+            if demand.begin_query(&flood(number), attacker(number), now) {
+                demand.record_answer(&flood(number), AskAnswer::No, now);
                 asked += 1;
             }
         }
-        assert_eq!(asked, QUESTIONS_PER_NETWORK_PER_S);
-        assert!(demand.wants(&subject("new.example.net"), honest, now));
+        assert_eq!(asked, QUERIES_PER_NETWORK_PER_S);
+        assert!(demand.begin_query(&subject("new.example.net"), honest, now));
     }
 }

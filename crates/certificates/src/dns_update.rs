@@ -36,7 +36,7 @@ pub struct DnsServer {
 }
 
 impl DnsServer {
-    fn place(&self) -> String {
+    fn address(&self) -> String {
         format!("the DNS server {}:{}", self.host, self.port)
     }
 
@@ -50,11 +50,11 @@ impl DnsServer {
         record: &str,
         value: &str,
         now: SystemTime,
-        longest: Duration,
+        timeout: Duration,
     ) -> Result<(), String> {
-        let done = tokio::time::timeout(longest, self.exchange(is_added, record, value, now)).await;
-        let done = done.map_err(|_| format!("no response within {} s", longest.as_secs_f32()));
-        done.and_then(|done| done).map_err(|error| format!("{}: {error}", self.place()))
+        let done = tokio::time::timeout(timeout, self.exchange(is_added, record, value, now)).await;
+        let done = done.map_err(|_| format!("no response within {} s", timeout.as_secs_f32()));
+        done.and_then(|done| done).map_err(|error| format!("{}: {error}", self.address()))
     }
 
     async fn exchange(
@@ -80,7 +80,7 @@ impl DnsServer {
         // RFC 2136 section 2.5.1, and section 2.5.4 to remove only this value.
         let (class, ttl_s) = if is_added { (dns::CLASS_IN, TTL_S) } else { (dns::CLASS_NONE, 0) };
         dns::append(&mut update, 2, &name, (dns::TXT, class, ttl_s), &data);
-        let response = self.ask(&mut stream, update, now).await?;
+        let response = self.query(&mut stream, update, now).await?;
         match DnsMessage::read(&response).map(|message| message.code) {
             Some(0) => Ok(()),
             Some(code) => Err(format!("{} (the zone {zone})", self.key.refusal(code))),
@@ -98,7 +98,7 @@ impl DnsServer {
     ) -> Result<DnsName, String> {
         for _ in 0..ALIASES_MAX {
             let query = dns::question(fastrand::u16(..), QUERY, name, dns::SOA);
-            let response = self.ask(stream, query, now).await?;
+            let response = self.query(stream, query, now).await?;
             let message = DnsMessage::read(&response).ok_or("its response is no DNS message")?;
             let alias = message.first(dns::CNAME).filter(|record| record.name == *name);
             if let Some(target) = alias.and_then(|record| message.target(record)) {
@@ -118,7 +118,7 @@ impl DnsServer {
     }
 
     /// Signs and sends a request; returns the verified response.
-    async fn ask(
+    async fn query(
         &self,
         stream: &mut TcpStream,
         mut request: Vec<u8>,

@@ -21,7 +21,7 @@ pub(crate) async fn run(
     action: &str,
     record: &str,
     value: &str,
-    longest: Duration,
+    timeout: Duration,
 ) -> Result<String, String> {
     let Some((program, arguments)) = words.split_first() else { return Err("the hook is empty".into()) };
     let shown = program.to_string_lossy();
@@ -45,9 +45,9 @@ pub(crate) async fn run(
         }
         (child.wait().await, text)
     };
-    let (status, text) = tokio::time::timeout(longest, ended)
+    let (status, text) = tokio::time::timeout(timeout, ended)
         .await
-        .map_err(|_| format!("the DNS hook {shown} has not ended after {} s", longest.as_secs_f32()))?;
+        .map_err(|_| format!("the DNS hook {shown} has not ended after {} s", timeout.as_secs_f32()))?;
     let status = status.map_err(|error| format!("the DNS hook {shown}: {error}"))?;
     let text: String = String::from_utf8_lossy(&text)
         .trim()

@@ -58,7 +58,7 @@ pub use demand::client_network;
 pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
-pub use orders::Environment;
+pub use orders::RenewerEnvironment;
 pub use records::DnsRecords;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;

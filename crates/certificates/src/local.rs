@@ -78,7 +78,8 @@ impl LocalAuthority {
                 return Ok(authority);
             }
         }
-        let (pem, certificate) = make(host, now).map_err(|error| format!("the local authority: {error}"))?;
+        let (pem, certificate) =
+            create(host, now).map_err(|error| format!("the local authority: {error}"))?;
         store.write_authority(&pem, &certificate).map_err(failed)?;
         LocalAuthority::parse(&pem)
     }
@@ -102,7 +103,7 @@ impl LocalAuthority {
     pub(crate) fn issue(&self, subject: &Subject, now: SystemTime) -> Result<LocalCertificate, String> {
         let made = || {
             let key = KeyPair::generate()?;
-            let mut parameters = dated(now, LIFETIME);
+            let mut parameters = certificate_params(now, LIFETIME);
             parameters.subject_alt_names = vec![match subject {
                 Subject::Dns(name) => SanType::DnsName(name.as_str().try_into()?),
                 Subject::Ip(address) => SanType::IpAddress(*address),
@@ -167,7 +168,7 @@ fn network(address: &str, prefix: u8) -> Vec<u8> {
 }
 
 /// Returns parameters of a certificate valid since an hour ago, to allow for slow clocks.
-fn dated(now: SystemTime, lifetime: Duration) -> CertificateParams {
+fn certificate_params(now: SystemTime, lifetime: Duration) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     parameters.not_before = (now - DAY / 24).into();
@@ -176,9 +177,9 @@ fn dated(now: SystemTime, lifetime: Duration) -> CertificateParams {
 }
 
 /// Creates an authority; returns its certificate with its key, and its certificate alone, as PEM text.
-fn make(host: &str, now: SystemTime) -> Result<(String, String), rcgen::Error> {
+fn create(host: &str, now: SystemTime) -> Result<(String, String), rcgen::Error> {
     let key = KeyPair::generate()?;
-    let mut parameters = dated(now, ROOT_LIFETIME);
+    let mut parameters = certificate_params(now, ROOT_LIFETIME);
     parameters.distinguished_name.push(DnType::OrganizationName, "Komainu");
     let date = time::OffsetDateTime::from(now).date();
     parameters
@@ -218,10 +219,10 @@ mod tests {
     #[test]
     fn only_an_authority_for_private_names_is_taken_for_a_local_one() {
         let now = SystemTime::now();
-        let own = || CertificateDer::from_pem_slice(make("host", now).unwrap().1.as_bytes()).unwrap();
+        let own = || CertificateDer::from_pem_slice(create("host", now).unwrap().1.as_bytes()).unwrap();
         assert_eq!(verify_constrained(&own()), Ok(()));
         let other = |change: &dyn Fn(&mut CertificateParams)| {
-            let mut parameters = dated(now, ROOT_LIFETIME);
+            let mut parameters = certificate_params(now, ROOT_LIFETIME);
             parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
             let ip = GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix([127, 0, 0, 0].into(), 8));
             let permitted_subtrees = vec![GeneralSubtree::DnsName("localhost".into()), ip];

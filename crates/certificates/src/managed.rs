@@ -10,11 +10,12 @@ use std::time::SystemTime;
 
 use crate::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
-    Environment, ExternalAccount, HttpChallenges, Intervals, Issuer, Options, StapleOwner, Subject, TsigKey,
+    ExternalAccount, HttpChallenges, Intervals, Issuer, Options, RenewerEnvironment, StapleOwner, Subject,
+    TsigKey,
 };
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
 use logging::notice::ErrorLog;
-use net::{CertificateStore, ServerCertificate, without_marks};
+use net::{CertificateStore, ServerCertificate, strip_byte_order_marks};
 use process::config_files::ConfigFiles;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
@@ -48,12 +49,12 @@ impl CertificateSink for ServerSink {
     }
 
     fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String> {
-        self.store.challenge(server_name, Some(ServerCertificate::of_challenge(pem.as_bytes())?));
+        self.store.set_challenge(server_name, Some(ServerCertificate::of_challenge(pem.as_bytes())?));
         Ok(())
     }
 
     fn remove_challenge(&self, server_name: &str) {
-        self.store.challenge(server_name, None);
+        self.store.set_challenge(server_name, None);
     }
 
     fn info(&self, text: &str) {
@@ -90,7 +91,7 @@ impl RunningCertificates {
         if subjects.is_empty() && !is_on_demand {
             return None;
         }
-        let environment = Environment {
+        let environment = RenewerEnvironment {
             now: Arc::new(SystemTime::now),
             random: Arc::new(|| fastrand::u64(..)),
             intervals: Intervals::default(),
@@ -214,8 +215,8 @@ fn names(config: &Config) -> Vec<(String, String)> {
     for site in config.sites.iter().filter(|site| is_automatic(site)) {
         let hosts = site.hosts.iter().filter_map(|host| match host {
             HostPattern::Exact(name) => Some(name.clone()),
-            HostPattern::Below(_) if skips_wildcards => None,
-            HostPattern::Below(name) => Some(format!("*{name}")),
+            HostPattern::Subdomains(_) if skips_wildcards => None,
+            HostPattern::Subdomains(name) => Some(format!("*{name}")),
         });
         let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
         let place =
@@ -239,12 +240,12 @@ pub fn warnings(config: &Config) -> Vec<String> {
             }
         };
         let text = match subject.issuer() {
-            Issuer::Nobody => {
+            Issuer::Unavailable => {
                 "no authority issues certificates for this name: give the site a `certificate`, or a name \
                                below `internal`, `test` or `localhost`"
                     .to_owned()
             }
-            Issuer::Local if is_of_this_machine(&subject) => continue,
+            Issuer::Local if is_local(&subject) => continue,
             Issuer::Local => {
                 "no public authority issues for this name: its certificate is of this server's local \
                               authority, which machines trust after `komainu trust`"
@@ -286,7 +287,7 @@ pub fn files_exist(config: &Config) -> Result<(), String> {
 }
 
 /// Whether a name denotes the local machine, for which a certificate of the local authority is expected.
-fn is_of_this_machine(subject: &Subject) -> bool {
+fn is_local(subject: &Subject) -> bool {
     match subject {
         Subject::Ip(address) => address.is_loopback(),
         Subject::Dns(name) => name == "localhost" || name.ends_with(".localhost"),
@@ -316,8 +317,8 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
         challenges: challenges(config),
         dns,
         ask: acme.ask.clone(),
-        state: state_folder(config, is_system),
-        roots_pem: without_marks(&roots_pem).into_owned(),
+        state_folder: state_folder(config, is_system),
+        roots_pem: strip_byte_order_marks(&roots_pem).into_owned(),
     })
 }
 
@@ -401,12 +402,12 @@ pub fn default_state_folder(is_system: bool) -> PathBuf {
 ///
 /// # Errors
 /// The directory cannot be created.
-pub fn make_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
+pub fn create_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
     if !config.sites.iter().any(is_automatic) {
         return Ok(());
     }
     let path = state_folder(config, true);
-    identity.make_folder(&path).map_err(|error| {
+    identity.create_folder(&path).map_err(|error| {
         io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display()))
     })
 }

@@ -61,9 +61,9 @@ fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// Reader of consecutive DER values.
-struct Der<'d>(&'d [u8]);
+struct DerReader<'d>(&'d [u8]);
 
-impl<'d> Der<'d> {
+impl<'d> DerReader<'d> {
     /// Returns the next value: its tag, its content, and the entire encoding.
     fn next(&mut self) -> Option<(u8, &'d [u8], &'d [u8])> {
         let (tag, first) = (*self.0.first()?, usize::from(*self.0.get(1)?));
@@ -94,7 +94,7 @@ impl<'d> Der<'d> {
 }
 
 /// Parses a GeneralizedTime of RFC 5280: `20261122170000Z`.
-fn moment(text: &[u8]) -> Option<SystemTime> {
+fn parse_time(text: &[u8]) -> Option<SystemTime> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
     if text.len() != 14 || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -142,13 +142,13 @@ impl CertificateId {
     ///
     /// # Errors
     /// Reason why the response is not stapled.
-    pub(crate) fn staple(&self, der: &[u8], now: SystemTime) -> Result<Staple, String> {
+    pub(crate) fn validate(&self, der: &[u8], now: SystemTime) -> Result<Staple, String> {
         if der.len() > RESPONSE_BYTES_MAX {
             return Err(format!("a response of {} bytes, and {RESPONSE_BYTES_MAX} are the most", der.len()));
         }
         let malformed = || "no OCSP response".to_owned();
-        let basic = basic(der).ok_or_else(malformed)?.map_err(str::to_owned)?;
-        let mut parts = Der(Der(basic).take(SEQUENCE).ok_or_else(malformed)?);
+        let basic = basic_response(der).ok_or_else(malformed)?.map_err(str::to_owned)?;
+        let mut parts = DerReader(DerReader(basic).take(SEQUENCE).ok_or_else(malformed)?);
         let (_, data, signed) = parts.next().filter(|(tag, ..)| *tag == SEQUENCE).ok_or_else(malformed)?;
         let (_, _, algorithm) = parts
             .next()
@@ -162,15 +162,15 @@ impl CertificateId {
         let certificates = parts.optional(0xa0).unwrap_or_default();
         self.verify(signed, algorithm, signature, certificates, now)?;
         let single = self.single(data).ok_or("a response about another certificate")?;
-        let mut single = Der(single);
+        let mut single = DerReader(single);
         match single.next().map(|(tag, ..)| tag) {
             Some(0x80) => {}
             Some(0xa1 | 0x81) => return Err("the certificate is revoked: replace it".into()),
             _ => return Err("the responder does not know the certificate (unknown)".into()),
         }
-        let this_update = single.take(TIME).and_then(moment).ok_or_else(malformed)?;
+        let this_update = single.take(TIME).and_then(parse_time).ok_or_else(malformed)?;
         let next_update = match single.optional(0xa0) {
-            Some(next) => Der(next).take(TIME).and_then(moment).ok_or_else(malformed)?,
+            Some(next) => DerReader(next).take(TIME).and_then(parse_time).ok_or_else(malformed)?,
             None => this_update.max(now) + LIFETIME,
         };
         if this_update > now + SKEW {
@@ -184,14 +184,14 @@ impl CertificateId {
 
     /// Returns the SingleResponse about this certificate, after its CertID.
     fn single<'d>(&self, data: &'d [u8]) -> Option<&'d [u8]> {
-        let mut data = Der(data);
+        let mut data = DerReader(data);
         // version, responderID, producedAt
         data.optional(0xa0);
         data.next()?;
         data.take(TIME)?;
-        let mut singles = Der(data.take(SEQUENCE)?);
+        let mut singles = DerReader(data.take(SEQUENCE)?);
         while let Some(content) = singles.take(SEQUENCE) {
-            let mut single = Der(content);
+            let mut single = DerReader(content);
             let id = single.take(SEQUENCE)?;
             if same_id(id, &self.content) {
                 return Some(single.0);
@@ -216,7 +216,7 @@ impl CertificateId {
         if verify_signature(issuer.public_key(), &algorithm, &signature, signed).is_ok() {
             return Ok(());
         }
-        let mut list = Der(Der(certificates).take(SEQUENCE).unwrap_or_default());
+        let mut list = DerReader(DerReader(certificates).take(SEQUENCE).unwrap_or_default());
         while let Some((_, _, der)) = list.next() {
             let Ok((_, delegate)) = X509Certificate::from_der(der) else { continue };
             let is_allowed =
@@ -239,9 +239,9 @@ impl CertificateId {
 }
 
 /// Returns the BasicOCSPResponse of a response (section 4.2.1); an error if the responder reports a failure.
-fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
-    let mut outer = Der(der);
-    let mut response = Der(outer.take(SEQUENCE).filter(|_| outer.0.is_empty())?);
+fn basic_response(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
+    let mut outer = DerReader(der);
+    let mut response = DerReader(outer.take(SEQUENCE).filter(|_| outer.0.is_empty())?);
     match response.take(0x0a)? {
         [0] => {}
         [1] => return Some(Err("the responder says malformedRequest")),
@@ -251,7 +251,7 @@ fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
         [6] => return Some(Err("the responder says unauthorized: it does not know the certificate")),
         _ => return None,
     }
-    let mut bytes = Der(Der(response.take(0xa0)?).take(SEQUENCE)?);
+    let mut bytes = DerReader(DerReader(response.take(0xa0)?).take(SEQUENCE)?);
     (bytes.take(OBJECT)? == BASIC).then_some(())?;
     Some(Ok(bytes.take(OCTETS)?))
 }
@@ -259,8 +259,8 @@ fn basic(der: &[u8]) -> Option<Result<&[u8], &'static str>> {
 /// Whether two CertIDs are equal; the hash algorithm's parameters may be absent or NULL.
 fn same_id(one: &[u8], other: &[u8]) -> bool {
     let parts = |id| {
-        let mut id = Der(id);
-        let algorithm = Der(id.take(SEQUENCE)?).take(OBJECT)?;
+        let mut id = DerReader(id);
+        let algorithm = DerReader(id.take(SEQUENCE)?).take(OBJECT)?;
         Some((algorithm, id.take(OCTETS)?, id.take(OCTETS)?, id.take(INTEGER)?))
     };
     parts(one).is_some_and(|one| parts(other) == Some(one))
@@ -337,7 +337,7 @@ mod tests {
     const TIMES: [&str; 2] = ["20261101000000Z", "20261108000000Z"];
 
     fn now() -> SystemTime {
-        moment(b"20261103120000Z").unwrap()
+        parse_time(b"20261103120000Z").unwrap()
     }
 
     #[test]
@@ -348,19 +348,19 @@ mod tests {
         assert!(CertificateId::new(&certificate, &other.der).is_err_and(|text| text.contains("issuer")));
         let key = ours.issuer.key();
         let good = response(&id, GOOD, TIMES, key, b"");
-        let staple = id.staple(&good, now()).unwrap();
+        let staple = id.validate(&good, now()).unwrap();
         assert_eq!(
             (staple.this_update, staple.next_update),
-            (moment(b"20261101000000Z").unwrap(), moment(b"20261108000000Z").unwrap())
+            (parse_time(b"20261101000000Z").unwrap(), parse_time(b"20261108000000Z").unwrap())
         );
         assert_eq!(staple.der, good);
-        let refused = |response: &[u8]| id.staple(response, now()).unwrap_err();
+        let refused = |response: &[u8]| id.validate(response, now()).unwrap_err();
         let revoked = tlv(0xa1, &tlv(TIME, b"20261101000000Z"));
         assert!(refused(&response(&id, &revoked, TIMES, key, b"")).contains("revoked"));
         assert!(refused(&response(&id, &[0x82, 0], TIMES, key, b"")).contains("unknown"));
         assert!(refused(&response(&id, GOOD, ["20261104000000Z", TIMES[1]], key, b"")).contains("future"));
         assert!(refused(&response(&id, GOOD, [TIMES[0], "20261102000000Z"], key, b"")).contains("expired"));
-        let unlimited = id.staple(&response(&id, GOOD, [TIMES[0], ""], key, b""), now()).unwrap();
+        let unlimited = id.validate(&response(&id, GOOD, [TIMES[0], ""], key, b""), now()).unwrap();
         assert_eq!(unlimited.next_update, now() + LIFETIME);
         assert!(refused(&response(&id, GOOD, TIMES, other.issuer.key(), b"")).contains("signed"));
         assert!(refused(&response(&id, GOOD, TIMES, &own_key, b"")).contains("signed"));
@@ -378,7 +378,7 @@ mod tests {
         let id = CertificateId::new(&leaf(&ours, 9, None).0, &ours.der).unwrap();
         let delegated = |authority: &Authority, purpose| {
             let (der, key) = leaf(authority, 2, purpose);
-            id.staple(&response(&id, GOOD, TIMES, &key, &der), now())
+            id.validate(&response(&id, GOOD, TIMES, &key, &der), now())
         };
         let purpose = || Some(ExtendedKeyUsagePurpose::OcspSigning);
         assert!(delegated(&ours, purpose()).is_ok());
@@ -393,25 +393,28 @@ mod tests {
         let id = CertificateId::new(&leaf(&ours, 9, None).0, &ours.der).unwrap();
         let good = response(&id, GOOD, TIMES, ours.issuer.key(), b"");
         for end in 0..good.len() {
-            id.staple(&good[..end], now()).unwrap_err();
+            id.validate(&good[..end], now()).unwrap_err();
         }
         for place in 0..good.len() {
             let mut changed = good.clone();
             changed[place] ^= 1;
             assert!(
-                id.staple(&changed, now()).is_err(),
+                id.validate(&changed, now()).is_err(),
                 "{place}: {:02x?}",
                 &good[place.saturating_sub(4)..place + 4]
             );
         }
         let mut longer = good;
         longer.push(0);
-        id.staple(&longer, now()).unwrap_err();
+        id.validate(&longer, now()).unwrap_err();
     }
 
     #[test]
     fn times() {
-        assert_eq!(moment(b"19700102000000Z"), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(86_400)));
+        assert_eq!(
+            parse_time(b"19700102000000Z"),
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(86_400))
+        );
         for wrong in [
             "",
             "Z",
@@ -421,7 +424,7 @@ mod tests {
             "20261101000000+0100",
             "+0261101000000Z",
         ] {
-            assert_eq!(moment(wrong.as_bytes()), None, "{wrong}");
+            assert_eq!(parse_time(wrong.as_bytes()), None, "{wrong}");
         }
     }
 }

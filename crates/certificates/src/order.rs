@@ -14,7 +14,7 @@ use crate::certificate::KeyedChain;
 use web_client::WebClient;
 
 use crate::directory_client::DirectoryClient;
-use crate::problem::{PROBLEM, described, problem};
+use crate::problem::{PROBLEM, describe, problem};
 use crate::records::DnsRecords;
 use crate::schedule::{FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
@@ -34,7 +34,7 @@ pub struct Directory {
 
 impl Directory {
     /// Creates a directory with a URL and nothing else.
-    pub fn at(url: impl Into<String>) -> Directory {
+    pub fn new(url: impl Into<String>) -> Directory {
         Directory { url: url.into(), external_account: None, profile: None }
     }
 }
@@ -84,7 +84,7 @@ impl ChallengeKind {
 
     /// Whether the challenge is possible for a subject: wildcards require DNS-01 (section 7.1.3), which is
     /// not possible for addresses (RFC 8738).
-    fn shows(self, subject: &Subject) -> bool {
+    fn supports(self, subject: &Subject) -> bool {
         match subject {
             Subject::Ip(_) => self != ChallengeKind::Dns,
             Subject::Dns(_) => !subject.is_wildcard() || self == ChallengeKind::Dns,
@@ -96,7 +96,7 @@ impl Subject {
     /// Returns why control over the subject cannot be proved with these challenges, and the remedy; `None` if
     /// it can.
     pub fn missing_challenge(&self, kinds: &[ChallengeKind]) -> Option<&'static str> {
-        if kinds.iter().any(|kind| kind.shows(self)) {
+        if kinds.iter().any(|kind| kind.supports(self)) {
             return None;
         }
         Some(match self.is_wildcard() {
@@ -126,7 +126,7 @@ pub struct Options {
     /// on-demand certificates.
     pub ask: Option<String>,
     /// State folder.
-    pub state: PathBuf,
+    pub state_folder: PathBuf,
     /// Certificates trusted for directories in addition to the system's, as PEM text.
     pub roots_pem: Vec<u8>,
 }
@@ -140,7 +140,7 @@ impl Options {
         is_shared: bool,
     ) -> Result<ChallengeKind, String> {
         let mut kinds: Vec<ChallengeKind> =
-            self.challenges.iter().copied().filter(|kind| kind.shows(subject)).collect();
+            self.challenges.iter().copied().filter(|kind| kind.supports(subject)).collect();
         // The authority may connect to any server that shares the state folder; only the token is available
         // to all of them.
         if is_shared && kinds.iter().any(|kind| *kind != ChallengeKind::TlsAlpn) {
@@ -190,7 +190,7 @@ pub(crate) struct OrderContext<'a> {
 }
 
 /// A challenge response that is available until this is dropped.
-enum Shown<'a> {
+enum ChallengeResponse<'a> {
     Token(&'a OrderContext<'a>, String),
     ServerName(&'a OrderContext<'a>, String),
     /// The record's name and value. Removed explicitly before the order ends, because that takes a command or
@@ -198,15 +198,15 @@ enum Shown<'a> {
     Record(String, String),
 }
 
-impl Drop for Shown<'_> {
+impl Drop for ChallengeResponse<'_> {
     fn drop(&mut self) {
         match self {
-            Shown::Token(context, token) => {
+            ChallengeResponse::Token(context, token) => {
                 context.challenges.remove(token);
                 context.store.remove_token(token);
             }
-            Shown::ServerName(context, name) => context.sink.remove_challenge(name),
-            Shown::Record(..) => {}
+            ChallengeResponse::ServerName(context, name) => context.sink.remove_challenge(name),
+            ChallengeResponse::Record(..) => {}
         }
     }
 }
@@ -225,7 +225,7 @@ async fn with_nonce<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> Resul
 
 impl<'a> OrderContext<'a> {
     /// Converts the error of a step to a failure, including the directory's `Retry-After`.
-    fn failed(&self, error: Error) -> OrderFailure {
+    fn failure(&self, error: Error) -> OrderFailure {
         let asked = self.client.take_retry_after();
         let (kind, wait) = match &error {
             Error::Api(problem) => {
@@ -245,7 +245,7 @@ impl<'a> OrderContext<'a> {
             _ => (FailureKind::Unreachable, asked),
         };
         let text = match error {
-            Error::Api(problem) => described(&problem),
+            Error::Api(problem) => describe(&problem),
             Error::Json(error) => format!("the authority's response is not what ACME has there: {error}"),
             other => other.to_string(),
         };
@@ -269,13 +269,13 @@ impl<'a> OrderContext<'a> {
         if let Some(credentials) = credentials {
             drop(failure);
             let builder = Account::builder_with_http(Box::new(self.client_of(directory)));
-            return builder.from_credentials(credentials).await.map_err(|error| self.failed(error));
+            return builder.from_credentials(credentials).await.map_err(|error| self.failure(error));
         }
         // An order that waited for a failed attempt of another one does not retry it.
         if let Some((_, known)) = failure.as_ref().filter(|(at, _)| *at >= asked) {
             return Err(known.clone());
         }
-        let made = self.make_account(directory).await;
+        let made = self.create_account(directory).await;
         *failure = made.as_ref().err().map(|error| (Instant::now(), error.clone()));
         made
     }
@@ -284,7 +284,7 @@ impl<'a> OrderContext<'a> {
         DirectoryClient { web: self.client.clone(), url: directory.url.clone() }
     }
 
-    async fn make_account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
+    async fn create_account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
         let external =
             directory.external_account.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
         let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
@@ -295,7 +295,7 @@ impl<'a> OrderContext<'a> {
             let builder = Account::builder_with_http(Box::new(self.client_of(directory)));
             builder.create(&terms, directory.url.clone(), external.as_ref()).await
         });
-        let (account, credentials) = made.await.map_err(|error| self.failed(error))?;
+        let (account, credentials) = made.await.map_err(|error| self.failure(error))?;
         let text =
             serde_json::to_string(&credentials).map_err(|error| OrderFailure::refused(error.to_string()))?;
         let written = self.store.write_account(&directory.url, &text);
@@ -324,13 +324,15 @@ impl<'a> OrderContext<'a> {
             account = self.account(directory, Some(account.id())).await?;
             made = self.new_order(&account, directory, subject, replaces).await;
         }
-        let mut order = made.map_err(|error| self.failed(error))?;
+        let mut order = made.map_err(|error| self.failure(error))?;
         let mut shown = Vec::new();
         let validated = self.validate(&mut order, subject, kind, &mut shown).await;
         for one in &shown {
-            let (Shown::Record(name, value), Some(dns)) = (one, &self.options.dns) else { continue };
+            let (ChallengeResponse::Record(name, value), Some(dns)) = (one, &self.options.dns) else {
+                continue;
+            };
             match dns.remove((name, value), (self.now)(), self.intervals).await {
-                Ok(said) => self.hook_said(subject, &said),
+                Ok(said) => self.log_hook_output(subject, &said),
                 Err(error) => {
                     self.sink.warn(&format!("certificates: {subject}: the record {name} stays: {error}"));
                 }
@@ -342,7 +344,7 @@ impl<'a> OrderContext<'a> {
     }
 
     /// Logs the stderr output of the DNS hook.
-    fn hook_said(&self, subject: &Subject, text: &str) {
+    fn log_hook_output(&self, subject: &Subject, text: &str) {
         for line in text.lines().filter(|line| !line.trim().is_empty()) {
             self.sink.info(&format!("certificates: {subject}: the DNS hook: {line}"));
         }
@@ -405,7 +407,7 @@ impl<'a> OrderContext<'a> {
         order: &mut Order,
         subject: &Subject,
         kind: ChallengeKind,
-        shown: &mut Vec<Shown<'a>>,
+        shown: &mut Vec<ChallengeResponse<'a>>,
     ) -> Result<(), OrderFailure> {
         let mut count = 0;
         loop {
@@ -418,7 +420,7 @@ impl<'a> OrderContext<'a> {
             let mut authorization = match next {
                 None => break,
                 Some(Err(error)) if problem(&error) == Some("badNonce") => continue,
-                Some(next) => next.map_err(|error| self.failed(error))?,
+                Some(next) => next.map_err(|error| self.failure(error))?,
             };
             count += 1;
             match authorization.status {
@@ -432,8 +434,8 @@ impl<'a> OrderContext<'a> {
                 let text = format!("the directory offers no {}, but {}", kind.name(), offered.join(", "));
                 return Err(OrderFailure::refused(text));
             };
-            self.show(&challenge, subject, kind, shown).await.map_err(OrderFailure::refused)?;
-            with_nonce(async || challenge.set_ready().await).await.map_err(|error| self.failed(error))?;
+            self.present_challenge(&challenge, subject, kind, shown).await.map_err(OrderFailure::refused)?;
+            with_nonce(async || challenge.set_ready().await).await.map_err(|error| self.failure(error))?;
         }
         let policy = self.policy();
         match with_nonce(async || order.poll_ready(&policy).await).await {
@@ -443,7 +445,7 @@ impl<'a> OrderContext<'a> {
                 Err(OrderFailure::refused(format!("{}: {text}", kind.name())))
             }
             Err(error) => {
-                let failure = self.failed(error);
+                let failure = self.failure(error);
                 Err(OrderFailure { text: format!("{}: {}", kind.name(), failure.text), ..failure })
             }
         }
@@ -454,12 +456,12 @@ impl<'a> OrderContext<'a> {
     }
 
     /// Makes the response to a challenge available.
-    async fn show(
+    async fn present_challenge(
         &'a self,
         challenge: &ChallengeHandle<'_>,
         subject: &Subject,
         kind: ChallengeKind,
-        shown: &mut Vec<Shown<'a>>,
+        shown: &mut Vec<ChallengeResponse<'a>>,
     ) -> Result<(), String> {
         let response = challenge.key_authorization();
         match kind {
@@ -468,9 +470,9 @@ impl<'a> OrderContext<'a> {
                 let written = self.store.write_token(&token, response.as_str());
                 written.map_err(|error| format!("the token cannot be stored: {error}"))?;
                 self.challenges.insert(token.clone(), response.as_str().to_owned());
-                shown.push(Shown::Token(self, token));
+                shown.push(ChallengeResponse::Token(self, token));
                 if self.is_shared {
-                    tokio::time::sleep(self.intervals.settle).await;
+                    tokio::time::sleep(self.intervals.token_read_time).await;
                 }
             }
             ChallengeKind::TlsAlpn => {
@@ -478,15 +480,15 @@ impl<'a> OrderContext<'a> {
                 let (certificate, key) = made.map_err(|error| error.to_string())?;
                 let name = subject.server_name();
                 self.sink.set_challenge(&name, &(certificate.pem() + &key.serialize_pem()))?;
-                shown.push(Shown::ServerName(self, name));
+                shown.push(ChallengeResponse::ServerName(self, name));
             }
             ChallengeKind::Dns => {
                 let dns = self.options.dns.as_ref().ok_or("neither `dns` nor `dns_hook` is set")?;
                 let (name, value) = (format!("_acme-challenge.{}", subject.base()), response.dns_value());
                 // Registered even if this fails, because a request without an answer may have been executed.
-                shown.push(Shown::Record(name.clone(), value.clone()));
+                shown.push(ChallengeResponse::Record(name.clone(), value.clone()));
                 let said = dns.add((&name, &value), (self.now)(), self.intervals).await?;
-                self.hook_said(subject, &said);
+                self.log_hook_output(subject, &said);
             }
         }
         Ok(())
@@ -500,7 +502,7 @@ impl<'a> OrderContext<'a> {
             // Without a fresh state there is no reason to report.
             let _ = with_nonce(async || authorization.refresh().await.map(drop)).await;
             let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
-            reasons.extend(errors.map(described));
+            reasons.extend(errors.map(describe));
         }
         match reasons.is_empty() {
             true => "the directory did not say why".into(),
@@ -510,15 +512,16 @@ impl<'a> OrderContext<'a> {
 
     /// Finalizes the order, waits for the certificate and checks it.
     async fn finish(&self, order: &mut Order, subject: &Subject) -> Result<KeyedChain, OrderFailure> {
-        let made = KeyPair::generate().and_then(|key| Ok((request(subject)?.serialize_request(&key)?, key)));
+        let made = KeyPair::generate()
+            .and_then(|key| Ok((certificate_params(subject)?.serialize_request(&key)?, key)));
         let (request, key) = made.map_err(|error| OrderFailure::refused(error.to_string()))?;
         let policy = self.policy();
         with_nonce(async || order.finalize_csr(request.der()).await)
             .await
-            .map_err(|error| self.failed(error))?;
+            .map_err(|error| self.failure(error))?;
         let chain = with_nonce(async || order.poll_certificate(&policy).await).await;
         let pem =
-            chain.map_err(|error| self.failed(error))?.trim_end().to_owned() + "\n" + &key.serialize_pem();
+            chain.map_err(|error| self.failure(error))?.trim_end().to_owned() + "\n" + &key.serialize_pem();
         let read = KeyedChain::parse(pem).map_err(OrderFailure::refused)?;
         let is_right =
             read.info.subjects.contains(subject) && read.info.public_key == key.subject_public_key_info();
@@ -542,13 +545,13 @@ impl<'a> OrderContext<'a> {
                 Ok(Some(((window.start.into(), window.end.into()), again)))
             }
             Err(Error::Unsupported(_)) => Ok(None),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.failure(error)),
         }
     }
 }
 
 /// Returns the parameters of a certificate request with the subject as its only name.
-fn request(subject: &Subject) -> Result<CertificateParams, rcgen::Error> {
+fn certificate_params(subject: &Subject) -> Result<CertificateParams, rcgen::Error> {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name = DistinguishedName::new();
     parameters.subject_alt_names = vec![match subject {
@@ -564,7 +567,7 @@ fn challenge_certificate(
     digest: &[u8],
 ) -> Result<(rcgen::Certificate, KeyPair), rcgen::Error> {
     let key = KeyPair::generate()?;
-    let mut parameters = request(subject)?;
+    let mut parameters = certificate_params(subject)?;
     parameters.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
     Ok((parameters.self_signed(&key)?, key))
 }
@@ -580,7 +583,7 @@ mod tests {
             challenges: challenges.to_vec(),
             dns: None,
             ask: None,
-            state: PathBuf::new(),
+            state_folder: PathBuf::new(),
             roots_pem: Vec::new(),
         }
     }

@@ -24,11 +24,11 @@ const ORDERS_MAX: usize = 4;
 /// endlessly.
 const AGE_MIN: Duration = Duration::from_secs(3_600);
 /// Timeout of the `ask` URL.
-const ASK_MAX: Duration = Duration::from_secs(10);
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Environment of the renewer.
 #[derive(Clone)]
-pub struct Environment {
+pub struct RenewerEnvironment {
     /// Clock.
     pub now: Arc<dyn Fn() -> SystemTime + Send + Sync>,
     /// Random numbers, used only for jitter.
@@ -41,7 +41,7 @@ pub struct Environment {
 
 /// State shared by the control thread and its handle.
 pub(crate) struct RenewerState {
-    pub(crate) environment: Environment,
+    pub(crate) environment: RenewerEnvironment,
     pub(crate) sink: Arc<dyn CertificateSink>,
     pub(crate) challenges: HttpChallenges,
     statuses: Mutex<BTreeMap<Subject, CertificateStatus>>,
@@ -49,7 +49,7 @@ pub(crate) struct RenewerState {
 
 impl RenewerState {
     pub(crate) fn new(
-        environment: Environment,
+        environment: RenewerEnvironment,
         sink: Arc<dyn CertificateSink>,
         challenges: HttpChallenges,
     ) -> RenewerState {
@@ -83,15 +83,15 @@ impl RenewerState {
 
 /// The stored certificate of a name, as last read.
 #[derive(Default)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedCertificate {
     pub(crate) chain: Option<KeyedChain>,
     /// Modification time of the file.
-    pub(crate) written: Option<SystemTime>,
+    pub(crate) modified: Option<SystemTime>,
     /// Time before which nothing is ordered, because the state folder cannot store the result.
-    hold_until: Option<SystemTime>,
+    suspended_until: Option<SystemTime>,
 }
 
-impl Loaded {
+impl LoadedCertificate {
     /// Reads and installs the certificate if its file has changed; returns the record, with a renewal time
     /// for the current certificate.
     pub(crate) fn load(
@@ -101,8 +101,8 @@ impl Loaded {
         subject: &Subject,
     ) -> CertificateRecord {
         let written = store.certificate_time(subject);
-        if written != self.written {
-            self.written = written;
+        if written != self.modified {
+            self.modified = written;
             let read = store.certificate(subject).map_err(|error| error.to_string());
             let read = read.and_then(|found| found.map(|(pem, _)| KeyedChain::parse(pem)).transpose());
             let installed = read.and_then(|chain| {
@@ -160,11 +160,11 @@ impl Orders {
     /// # Errors
     /// Names the one that failed, with the reason.
     pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, String> {
-        let store = StateFolder::open(&options.state).map_err(|error| error.to_string())?;
+        let store = StateFolder::open(&options.state_folder).map_err(|error| error.to_string())?;
         let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
         let permits = Semaphore::new(ORDERS_MAX);
         // A separate client, so that its `Retry-After` is not mistaken for that of a directory.
-        let ask_max = ASK_MAX.min(state.environment.intervals.request_max);
+        let ask_max = ASK_TIMEOUT.min(state.environment.intervals.request_max);
         let confirmer = options
             .ask
             .as_ref()
@@ -180,7 +180,7 @@ impl Orders {
     pub(crate) async fn wait(&self, wait: Duration, renew: &Notify) -> bool {
         tokio::select! {
             () = renew.notified() => true,
-            () = tokio::time::sleep(wait.min(self.state.environment.intervals.look)) => false,
+            () = tokio::time::sleep(wait.min(self.state.environment.intervals.check_interval)) => false,
         }
     }
 
@@ -203,18 +203,22 @@ impl Orders {
     }
 
     /// Returns the time of the next order; `None` for immediately.
-    pub(crate) fn due(&self, record: &CertificateRecord, loaded: &Loaded) -> Option<SystemTime> {
+    pub(crate) fn next_order_at(
+        &self,
+        record: &CertificateRecord,
+        loaded: &LoadedCertificate,
+    ) -> Option<SystemTime> {
         // A certificate from a directory that is no longer configured, such as one for tests, is replaced.
         let is_foreign = record.directory.as_deref().is_some_and(|url| self.directory(url).is_none());
         let renew_at = record.renew_at.filter(|_| loaded.chain.is_some() && !is_foreign);
-        [renew_at, record.retry_at, loaded.hold_until].into_iter().flatten().max()
+        [renew_at, record.retry_at, loaded.suspended_until].into_iter().flatten().max()
     }
 
     /// Orders a certificate from the directories in turn, unless another server is doing so.
     pub(crate) async fn attempt(
         &self,
         subject: &Subject,
-        loaded: &mut Loaded,
+        loaded: &mut LoadedCertificate,
         blocked: &mut HashMap<String, SystemTime>,
         is_asked: bool,
     ) {
@@ -229,13 +233,13 @@ impl Orders {
         };
         // Another server may have obtained it meanwhile.
         let mut record = loaded.load(state, &self.store, subject);
-        let is_due = self.due(&record, loaded).is_none_or(|due| due <= state.now());
+        let is_due = self.next_order_at(&record, loaded).is_none_or(|due| due <= state.now());
         if !is_due && !is_asked {
             return;
         }
         if let Err(error) = self.store.write_record(subject, &record) {
             // The result could not be stored and would be ordered again and again.
-            return self.hold(subject, loaded, &error);
+            return self.suspend(subject, loaded, &error);
         }
         let _permit = self.permits.acquire().await;
         let mut failures = Vec::new();
@@ -250,7 +254,7 @@ impl Orders {
             let replaces =
                 loaded.chain.as_ref().filter(|_| record.directory.as_ref() == Some(&directory.url));
             match context.obtain(directory, subject, kind, replaces).await {
-                Ok(new) => return self.obtained(subject, loaded, directory, new),
+                Ok(new) => return self.record_success(subject, loaded, directory, new),
                 Err(failure) => {
                     state.sink.warn(&format!("certificates: {subject}: {}: {}", directory.url, failure.text));
                     if let Some(wait) = failure.wait {
@@ -264,23 +268,29 @@ impl Orders {
             state.sink.error(&format!("certificates: {subject}: {text}"));
             failures.extend(self.options.directories.first().map(|one| (one, OrderFailure::refused(text))));
         }
-        self.failed(subject, loaded, &mut record, &failures, blocked);
+        self.record_failure(subject, loaded, &mut record, &failures, blocked);
         drop(lock);
     }
 
     /// Suspends orders of the name, because the state folder cannot be written.
-    fn hold(&self, subject: &Subject, loaded: &mut Loaded, error: &io::Error) {
+    fn suspend(&self, subject: &Subject, loaded: &mut LoadedCertificate, error: &io::Error) {
         let state = &self.state;
         let text = format!("the state folder {}: {error}", self.store.path().display());
-        loaded.hold_until = Some(state.now() + state.environment.intervals.retry_max);
+        loaded.suspended_until = Some(state.now() + state.environment.intervals.retry_max);
         state.set_error(subject, &text);
         state.sink.error(&format!("certificates: {subject}: {text}"));
     }
 
-    fn obtained(&self, subject: &Subject, loaded: &mut Loaded, directory: &Directory, new: KeyedChain) {
+    fn record_success(
+        &self,
+        subject: &Subject,
+        loaded: &mut LoadedCertificate,
+        directory: &Directory,
+        new: KeyedChain,
+    ) {
         let state = &self.state;
         if let Err(error) = self.store.write_certificate(subject, &new.pem) {
-            self.hold(subject, loaded, &error);
+            self.suspend(subject, loaded, &error);
             if let Err(text) = state.sink.install(&subject.to_string(), &new.pem) {
                 state.set_error(subject, &text);
             }
@@ -296,10 +306,10 @@ impl Orders {
         state.sink.info(&format!("certificates: {subject}: obtained from {}{until}", directory.url));
     }
 
-    fn failed(
+    fn record_failure(
         &self,
         subject: &Subject,
-        loaded: &Loaded,
+        loaded: &LoadedCertificate,
         record: &mut CertificateRecord,
         failures: &[(&Directory, OrderFailure)],
         blocked: &HashMap<String, SystemTime>,
@@ -326,10 +336,10 @@ impl Orders {
     }
 
     /// Queries the authority for the renewal window (RFC 9773); returns the time until the next query.
-    pub(crate) async fn ask_window(
+    pub(crate) async fn query_window(
         &self,
         subject: &Subject,
-        loaded: &Loaded,
+        loaded: &LoadedCertificate,
         mut record: CertificateRecord,
     ) -> Duration {
         let (soon, late) = self.state.environment.intervals.renewal_info.clone().into_inner();
@@ -345,7 +355,7 @@ impl Orders {
                     let lifetime = info.not_after.duration_since(info.not_before).unwrap_or_default();
                     let earliest = info.not_before + AGE_MIN.min(lifetime / 3);
                     let latest = info.not_before + lifetime * 9 / 10;
-                    let renew_at = schedule::within(window.0, window.1, self.state.random());
+                    let renew_at = schedule::random_time_in(window.0, window.1, self.state.random());
                     record.renew_at = Some(renew_at.max(earliest).min(latest));
                     write_record(&self.state, &self.store, subject, &record);
                 }

@@ -14,7 +14,7 @@ pub(crate) fn problem(error: &Error) -> Option<&str> {
 }
 
 /// Returns a problem as one line of text.
-pub(crate) fn described(problem: &instant_acme::Problem) -> String {
+pub(crate) fn describe(problem: &instant_acme::Problem) -> String {
     let name = problem.r#type.as_deref().map(|name| name.strip_prefix(PROBLEM).unwrap_or(name));
     let mut text = match (name, problem.detail.as_deref()) {
         (Some(name), Some(detail)) => format!("{detail} ({name})"),
@@ -40,6 +40,6 @@ mod tests {
             status: Some(400),
             subproblems: Vec::new(),
         };
-        assert_eq!(described(&problem), "no such [2J name (dns)");
+        assert_eq!(describe(&problem), "no such [2J name (dns)");
     }
 }

@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::{AbortHandle, LocalSet};
 
-use crate::demand::{AskAnswer, Demand, NAMES_MAX, is_demandable};
+use crate::demand::{AskAnswer, NAMES_MAX, OnDemandNames, allows_on_demand};
 use crate::local::LocalAuthority;
 use crate::order::Options;
-use crate::orders::{Environment, Loaded, Orders, RenewerState};
+use crate::orders::{LoadedCertificate, Orders, RenewerEnvironment, RenewerState};
 use crate::schedule;
 use crate::sink::{CertificateSink, HttpChallenges};
 use crate::status::CertificateStatus;
@@ -25,7 +25,7 @@ use crate::subject::{Issuer, Subject};
 /// Capacity of the queue of reported names without a certificate.
 const MISSING_MAX: usize = 64;
 /// Minimum interval between two log lines about names that get no certificate.
-const LOGGED_MIN: Duration = Duration::from_secs(1);
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 enum RenewerCommand {
     Serve(Box<Options>, Vec<Subject>),
@@ -49,18 +49,20 @@ impl CertificateRenewer {
     pub fn start(
         options: Options,
         subjects: Vec<Subject>,
-        environment: Environment,
+        environment: RenewerEnvironment,
         sink: Arc<dyn CertificateSink>,
         challenges: HttpChallenges,
     ) -> io::Result<CertificateRenewer> {
         let state = Arc::new(RenewerState::new(environment, sink, challenges));
         // Before the first connection, so that clients do not notice a restart.
-        if let Ok(store) = StateFolder::open(&options.state) {
+        if let Ok(store) = StateFolder::open(&options.state_folder) {
             let public = subjects.iter().filter(|subject| subject.issuer() == Issuer::Public);
-            public.for_each(|subject| _ = Loaded::default().load(&state, &store, subject));
+            public.for_each(|subject| _ = LoadedCertificate::default().load(&state, &store, subject));
             if options.ask.is_some() {
-                let demanded = demanded_before(&store);
-                demanded.iter().for_each(|subject| _ = Loaded::default().load(&state, &store, subject));
+                let demanded = stored_on_demand_names(&store);
+                demanded
+                    .iter()
+                    .for_each(|subject| _ = LoadedCertificate::default().load(&state, &store, subject));
             }
             serve_private(&state, &store, &subjects);
         }
@@ -135,7 +137,7 @@ impl MissingNames {
 }
 
 /// A name whose certificate is maintained by a task.
-struct Kept {
+struct MaintainedName {
     task: AbortHandle,
     renew: Rc<Notify>,
 }
@@ -148,7 +150,7 @@ enum RenewerEvent {
     /// A query of the `ask` URL was completed, possibly without an answer.
     Answered(Subject, AskAnswer, String),
     /// Time to try the state folder again.
-    Look,
+    Retry,
 }
 
 /// Runs the tasks until the handle is dropped.
@@ -158,17 +160,17 @@ async fn run(
     mut missing: Receiver<(String, Option<IpAddr>)>,
 ) {
     let (answers, mut answered) = unbounded_channel();
-    let mut keeper = Keeper {
+    let mut keeper = CertificateTasks {
         state,
-        kept: HashMap::new(),
+        maintained: HashMap::new(),
         served: None,
         configured: BTreeSet::new(),
-        demand: Demand::default(),
+        demand: OnDemandNames::default(),
         logged: None,
         answers,
     };
     loop {
-        let again = tokio::time::sleep(keeper.state.environment.intervals.look);
+        let again = tokio::time::sleep(keeper.state.environment.intervals.check_interval);
         let event = tokio::select! {
             // Missing names can be handled only once it is known which names are served.
             biased;
@@ -178,37 +180,37 @@ async fn run(
             },
             Some((subject, answer, text)) = answered.recv() => RenewerEvent::Answered(subject, answer, text),
             Some((name, client)) = missing.recv() => RenewerEvent::Missing(name, client),
-            () = again, if keeper.is_waiting() => RenewerEvent::Look,
+            () = again, if keeper.is_waiting() => RenewerEvent::Retry,
         };
         match event {
             RenewerEvent::Command(RenewerCommand::Renew(subject)) => {
-                keeper.kept.get(&subject).into_iter().for_each(|kept| kept.renew.notify_one());
+                keeper.maintained.get(&subject).into_iter().for_each(|kept| kept.renew.notify_one());
             }
             RenewerEvent::Command(RenewerCommand::Serve(options, subjects)) => {
                 keeper.serve(options, subjects)
             }
-            RenewerEvent::Missing(name, client) => keeper.missing(&name, client),
-            RenewerEvent::Answered(subject, answer, text) => keeper.answered(&subject, answer, &text),
-            RenewerEvent::Look => keeper.look(),
+            RenewerEvent::Missing(name, client) => keeper.on_missing(&name, client),
+            RenewerEvent::Answered(subject, answer, text) => keeper.on_answer(&subject, answer, &text),
+            RenewerEvent::Retry => keeper.start_missing_tasks(),
         }
     }
 }
 
 /// Tasks of the control thread, and the names that they maintain.
-struct Keeper {
+struct CertificateTasks {
     state: Arc<RenewerState>,
-    kept: HashMap<Subject, Kept>,
+    maintained: HashMap<Subject, MaintainedName>,
     served: Option<(Box<Options>, Option<Rc<Orders>>)>,
     /// Names from the configuration.
     configured: BTreeSet<Subject>,
     /// Names requested by clients.
-    demand: Demand,
+    demand: OnDemandNames,
     /// Time at which an answer was last logged.
     logged: Option<Instant>,
     answers: UnboundedSender<(Subject, AskAnswer, String)>,
 }
 
-impl Keeper {
+impl CertificateTasks {
     /// Whether the state folder could not be opened yet.
     fn is_waiting(&self) -> bool {
         self.served.as_ref().is_some_and(|(_, orders)| orders.is_none())
@@ -222,17 +224,17 @@ impl Keeper {
             self.demand.clear();
         }
         if !is_same {
-            self.kept.drain().for_each(|(_, kept)| kept.task.abort());
+            self.maintained.drain().for_each(|(_, kept)| kept.task.abort());
             self.served = Some((options, None));
         }
         self.configured = subjects.into_iter().collect();
         let new: BTreeSet<Subject> = self.configured.iter().chain(self.demand.names()).cloned().collect();
-        forget(&self.state, &old, &new);
-        self.look();
+        remove_unserved(&self.state, &old, &new);
+        self.start_missing_tasks();
     }
 
     /// Starts the tasks that are not running, if the state folder is available.
-    fn look(&mut self) {
+    fn start_missing_tasks(&mut self) {
         let Some((options, orders)) = &mut self.served else { return };
         let configured: Vec<Subject> = self.configured.iter().cloned().collect();
         if orders.is_none() {
@@ -242,34 +244,35 @@ impl Keeper {
         serve_private(&self.state, &orders.store, &configured);
         if orders.confirmer.is_some() {
             // Names confirmed before a restart are served immediately, and confirmed again at their renewal.
-            let stored = demanded_before(&orders.store);
+            let stored = stored_on_demand_names(&orders.store);
             let stored = stored.iter().filter(|subject| !self.configured.contains(subject));
             stored.for_each(|subject| _ = self.demand.confirm(subject));
         }
-        self.kept.retain(|subject, kept| {
-            let stays =
-                *subject == SHARED || self.configured.contains(subject) || self.demand.contains(subject);
+        self.maintained.retain(|subject, kept| {
+            let stays = *subject == SHARED_TOKENS
+                || self.configured.contains(subject)
+                || self.demand.contains(subject);
             if !stays {
                 kept.task.abort();
             }
             stays
         });
         let demanded = self.demand.names().filter(|subject| !self.configured.contains(subject)).cloned();
-        let usable = configured.into_iter().filter(|subject| subject.issuer() != Issuer::Nobody);
+        let usable = configured.into_iter().filter(|subject| subject.issuer() != Issuer::Unavailable);
         let all: Vec<(Subject, bool)> =
             usable.map(|subject| (subject, false)).chain(demanded.map(|subject| (subject, true))).collect();
         for (subject, is_demanded) in all {
-            self.keep(&orders, &subject, is_demanded);
+            self.start_task(&orders, &subject, is_demanded);
         }
-        self.kept.entry(SHARED).or_insert_with(|| Kept {
+        self.maintained.entry(SHARED_TOKENS).or_insert_with(|| MaintainedName {
             task: tokio::task::spawn_local(share_tokens(orders)).abort_handle(),
             renew: Rc::default(),
         });
     }
 
     /// Starts the task for a name that has none.
-    fn keep(&mut self, orders: &Rc<Orders>, subject: &Subject, is_demanded: bool) {
-        if self.kept.contains_key(subject) {
+    fn start_task(&mut self, orders: &Rc<Orders>, subject: &Subject, is_demanded: bool) {
+        if self.maintained.contains_key(subject) {
             return;
         }
         let renew = Rc::new(Notify::new());
@@ -279,70 +282,70 @@ impl Keeper {
             Issuer::Local => tokio::task::spawn_local(keep_private(theirs, name, notified)),
             _ => tokio::task::spawn_local(keep_public(theirs, name, notified, answers)),
         };
-        self.kept.insert(subject.clone(), Kept { task: task.abort_handle(), renew });
+        self.maintained.insert(subject.clone(), MaintainedName { task: task.abort_handle(), renew });
     }
 
     /// Queries whether a name that a client requested is to have a certificate.
-    fn missing(&mut self, name: &str, client: Option<IpAddr>) {
+    fn on_missing(&mut self, name: &str, client: Option<IpAddr>) {
         let Some((_, Some(orders))) = &self.served else { return };
         let Ok(subject) = Subject::parse(name) else { return };
         let is_to_be_asked = orders.confirmer.is_some()
             && !self.configured.contains(&subject)
-            && self.demand.wants(&subject, client, Instant::now());
+            && self.demand.begin_query(&subject, client, Instant::now());
         if !is_to_be_asked {
             return;
         }
         let (orders, answers) = (orders.clone(), self.answers.clone());
         tokio::task::spawn_local(async move {
             let Some(confirmer) = &orders.confirmer else { return };
-            let (answer, text) = confirmer.ask(&subject).await;
+            let (answer, text) = confirmer.query(&subject).await;
             // The receiver is gone when the thread ends.
             let _ = answers.send((subject, answer, text));
         });
     }
 
-    fn answered(&mut self, subject: &Subject, answer: AskAnswer, text: &str) {
+    fn on_answer(&mut self, subject: &Subject, answer: AskAnswer, text: &str) {
         let now = Instant::now();
-        let is_new = self.demand.answered(subject, answer, now);
+        let is_new = self.demand.record_answer(subject, answer, now);
         let line = || format!("certificates: {subject}: {text}");
         // Rate-limited, because clients choose the names.
-        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOGGED_MIN);
+        let is_due = self.logged.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL_MIN);
         match answer {
             AskAnswer::Yes => self.state.sink.info(&line()),
             AskAnswer::No if is_due => self.state.sink.info(&line()),
-            AskAnswer::None if is_due => self.state.sink.warn(&line()),
+            AskAnswer::Unanswered if is_due => self.state.sink.warn(&line()),
             _ => {}
         }
         if is_due && answer != AskAnswer::Yes {
             self.logged = Some(now);
         }
         if answer == AskAnswer::No && !self.configured.contains(subject) {
-            self.kept.remove(subject).into_iter().for_each(|kept| kept.task.abort());
-            forget(&self.state, std::slice::from_ref(subject), &BTreeSet::new());
+            self.maintained.remove(subject).into_iter().for_each(|kept| kept.task.abort());
+            remove_unserved(&self.state, std::slice::from_ref(subject), &BTreeSet::new());
         }
         let Some((_, Some(orders))) = &self.served else { return };
         if is_new && orders.confirmer.is_some() && !self.configured.contains(subject) {
             let orders = orders.clone();
             let status = CertificateStatus::unknown(subject);
             self.state.statuses().entry(subject.clone()).or_insert(status);
-            self.keep(&orders, subject, true);
+            self.start_task(&orders, subject, true);
         }
     }
 }
 
 /// Key of the task that reads the tokens of other servers; no real subject is empty.
-const SHARED: Subject = Subject::Dns(String::new());
+const SHARED_TOKENS: Subject = Subject::Dns(String::new());
 
 /// Returns the names with a stored certificate that clients may have requested.
-fn demanded_before(store: &StateFolder) -> Vec<Subject> {
+fn stored_on_demand_names(store: &StateFolder) -> Vec<Subject> {
     let mut stored = store.subjects().unwrap_or_default();
-    stored.retain(|subject| is_demandable(subject) && store.certificate_time(subject).is_some());
+    stored.retain(|subject| allows_on_demand(subject) && store.certificate_time(subject).is_some());
     stored.truncate(NAMES_MAX);
     stored
 }
 
 /// Removes certificates that are no longer served, and adds the statuses of new ones.
-fn forget(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject>) {
+fn remove_unserved(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject>) {
     let gone = old.iter().filter(|subject| !new.contains(subject));
     gone.for_each(|subject| {
         state.sink.remove(&subject.to_string());
@@ -350,7 +353,7 @@ fn forget(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject>) {
     });
     for subject in new {
         state.statuses().entry(subject.clone()).or_insert_with(|| CertificateStatus::unknown(subject));
-        if subject.issuer() == Issuer::Nobody && !old.contains(subject) {
+        if subject.issuer() == Issuer::Unavailable && !old.contains(subject) {
             let text = "no authority issues for this name: give its site a certificate, or a name below `internal`, \
                         `local`, `test` or `localhost`";
             state.set_error(subject, text);
@@ -444,7 +447,7 @@ async fn share_tokens(orders: Rc<Orders>) {
             known = tokens.iter().map(|(token, _)| token.clone()).collect();
             tokens.into_iter().for_each(|(token, response)| orders.state.challenges.insert(token, response));
         }
-        let look = if is_shared { intervals.settle / 3 } else { intervals.look };
+        let look = if is_shared { intervals.token_read_time / 3 } else { intervals.check_interval };
         tokio::time::sleep(look).await;
     }
 }
@@ -458,7 +461,7 @@ async fn keep_public(
     answers: Option<UnboundedSender<(Subject, AskAnswer, String)>>,
 ) {
     let state = orders.state.clone();
-    let mut loaded = Loaded::default();
+    let mut loaded = LoadedCertificate::default();
     // Already served if it existed at the start.
     let mut blocked = HashMap::new();
     let mut ask_window_at = state.now();
@@ -466,12 +469,12 @@ async fn keep_public(
     loop {
         let record = loaded.load(&state, &orders.store, &subject);
         let now = state.now();
-        let due = orders.due(&record, &loaded);
+        let due = orders.next_order_at(&record, &loaded);
         if is_asked || due.is_none_or(|due| due <= now) {
             if let (Some(answers), Some(confirmer), true) =
                 (&answers, &orders.confirmer, loaded.chain.is_some())
             {
-                let (answer, text) = confirmer.ask(&subject).await;
+                let (answer, text) = confirmer.query(&subject).await;
                 if answer != AskAnswer::Yes {
                     // After a negative answer this task is aborted.
                     let _ = answers.send((subject.clone(), answer, text));
@@ -480,11 +483,11 @@ async fn keep_public(
                     continue;
                 }
             }
-            let before = loaded.written;
+            let before = loaded.modified;
             // Boxed, because it is large and thousands of tasks may be idle.
             Box::pin(orders.attempt(&subject, &mut loaded, &mut blocked, is_asked)).await;
             is_asked = false;
-            if loaded.written != before {
+            if loaded.modified != before {
                 ask_window_at = state.now();
             }
             // Locked by another server: wait before the next attempt.
@@ -492,7 +495,7 @@ async fn keep_public(
             continue;
         }
         if ask_window_at <= now {
-            ask_window_at = now + orders.ask_window(&subject, &loaded, record).await;
+            ask_window_at = now + orders.query_window(&subject, &loaded, record).await;
             continue;
         }
         let next = due.unwrap_or(now).min(ask_window_at);

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug, Clone)]
 pub struct Intervals {
     /// Interval at which the clock and the state folder are checked.
-    pub look: Duration,
+    pub check_interval: Duration,
     /// Pause after the first order that failed because a directory was unreachable; doubles up to
     /// `retry_max`.
     pub retry_first: Duration,
@@ -27,7 +27,7 @@ pub struct Intervals {
     /// Timeout of the DNS hook.
     pub hook_max: Duration,
     /// Time that other servers that share the state folder get to read a token.
-    pub settle: Duration,
+    pub token_read_time: Duration,
     /// Minimum and maximum interval between two queries for the renewal window.
     pub renewal_info: std::ops::RangeInclusive<Duration>,
 }
@@ -36,7 +36,7 @@ impl Default for Intervals {
     fn default() -> Intervals {
         let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
         Intervals {
-            look: Duration::from_secs(1),
+            check_interval: Duration::from_secs(1),
             retry_first: Duration::from_secs(5),
             retry_max: minutes(10),
             refused_first: minutes(1),
@@ -45,7 +45,7 @@ impl Default for Intervals {
             order_max: minutes(5),
             request_max: Duration::from_secs(30),
             hook_max: minutes(10),
-            settle: Duration::from_millis(2_500),
+            token_read_time: Duration::from_millis(2_500),
             renewal_info: minutes(10)..=minutes(24 * 60),
         }
     }
@@ -61,7 +61,7 @@ pub(crate) enum FailureKind {
 }
 
 /// Returns a random part of `whole`, uniformly distributed.
-fn part_of(whole: Duration, random: u64) -> Duration {
+fn random_part(whole: Duration, random: u64) -> Duration {
     whole.mul_f64(f64::from((random >> 32) as u32) / f64::from(u32::MAX))
 }
 
@@ -69,12 +69,12 @@ fn part_of(whole: Duration, random: u64) -> Duration {
 /// issued together are not renewed together.
 pub(crate) fn renew_at(not_before: SystemTime, not_after: SystemTime, random: u64) -> SystemTime {
     let lifetime = not_after.duration_since(not_before).unwrap_or_default();
-    not_before + lifetime * 2 / 3 - part_of(lifetime / 50, random)
+    not_before + lifetime * 2 / 3 - random_part(lifetime / 50, random)
 }
 
 /// Returns a random time in the window that the authority suggests (RFC 9773 section 4.2).
-pub(crate) fn within(start: SystemTime, end: SystemTime, random: u64) -> SystemTime {
-    start + part_of(end.duration_since(start).unwrap_or_default(), random)
+pub(crate) fn random_time_in(start: SystemTime, end: SystemTime, random: u64) -> SystemTime {
+    start + random_part(end.duration_since(start).unwrap_or_default(), random)
 }
 
 /// Returns the pause after the `failures`th consecutive failure, extended by up to a quarter.
@@ -85,7 +85,7 @@ pub(crate) fn pause(intervals: &Intervals, kind: FailureKind, failures: u32, ran
     };
     let factor = factor.saturating_pow(failures.saturating_sub(1).min(12));
     let pause = first.saturating_mul(factor).min(longest);
-    pause + part_of(pause / 4, random)
+    pause + random_part(pause / 4, random)
 }
 
 #[cfg(test)]
@@ -104,9 +104,9 @@ mod tests {
         }
         // A certificate that ends before it begins is renewed immediately.
         assert_eq!(renew_at(start, start - DAY, u64::MAX), start);
-        assert_eq!(within(start, start + DAY, 0), start);
-        assert_eq!(within(start, start + DAY, u64::MAX), start + DAY);
-        assert_eq!(within(start, start - DAY, u64::MAX), start);
+        assert_eq!(random_time_in(start, start + DAY, 0), start);
+        assert_eq!(random_time_in(start, start + DAY, u64::MAX), start + DAY);
+        assert_eq!(random_time_in(start, start - DAY, u64::MAX), start);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct StapleEnvironment {
     /// Maximum pause after failed requests.
     pub retry_max: Duration,
     /// Interval at which the clock is checked.
-    pub look: Duration,
+    pub check_interval: Duration,
     /// Logs a failure that is retried.
     pub warn: Arc<dyn Fn(&str) + Send + Sync>,
     /// Logs a normal event.
@@ -125,7 +125,7 @@ async fn run(
         old.iter().for_each(|(_, task)| task.abort());
         let new = certificates.into_iter().map(|certificate| {
             let key = certificate.chain.first().cloned().unwrap_or_default();
-            (key, tokio::task::spawn_local(keep(state.clone(), certificate)).abort_handle())
+            (key, tokio::task::spawn_local(maintain_staple(state.clone(), certificate)).abort_handle())
         });
         let new: Vec<_> = new.collect();
         if !new.is_empty() {
@@ -145,7 +145,7 @@ fn renew_at(staple: &Staple) -> SystemTime {
 }
 
 /// Keeps a certificate's response up to date.
-async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
+async fn maintain_staple(state: Arc<StaplerState>, certificate: StapledCertificate) {
     let environment = &state.environment;
     let key = certificate.chain.first().cloned().unwrap_or_default();
     let id = match certificate.chain.as_slice() {
@@ -154,7 +154,7 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
     };
     let id = match id {
         Ok(id) => id,
-        Err(text) => return (environment.warn)(&unstapled(&certificate, &text)),
+        Err(text) => return (environment.warn)(&failure_text(&certificate, &text)),
     };
     let mut current = state.fetched.lock().await.get(&key).cloned();
     if let Some(staple) = &current {
@@ -166,7 +166,7 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
         if current.as_ref().is_some_and(|staple| staple.next_update <= now) {
             current = None;
             (certificate.staple)(None);
-            (environment.warn)(&unstapled(&certificate, "the last response has expired"));
+            (environment.warn)(&failure_text(&certificate, "the last response has expired"));
         }
         // A pause longer than the maximum dates from before the clock was set back.
         let pause_end = retry_at.filter(|at| *at <= now + environment.retry_max);
@@ -187,7 +187,7 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
                 Err(text) => {
                     failures = failures.saturating_add(1);
                     if logged.as_ref() != Some(&text) {
-                        (environment.warn)(&unstapled(&certificate, &text));
+                        (environment.warn)(&failure_text(&certificate, &text));
                         logged = Some(text);
                     }
                 }
@@ -199,12 +199,12 @@ async fn keep(state: Arc<StaplerState>, certificate: StapledCertificate) {
             continue;
         }
         let wait = due.and_then(|due| due.duration_since(now).ok()).unwrap_or_default();
-        tokio::time::sleep(wait.min(environment.look)).await;
+        tokio::time::sleep(wait.min(environment.check_interval)).await;
     }
 }
 
 /// Returns a log line about a certificate without a new response.
-fn unstapled(certificate: &StapledCertificate, text: &str) -> String {
+fn failure_text(certificate: &StapledCertificate, text: &str) -> String {
     let consequence = if certificate.is_required {
         "; the certificate demands one (must-staple), and clients refuse it without"
     } else {
@@ -221,5 +221,5 @@ async fn fetch(
     let _permit = state.permits.acquire().await;
     let response =
         state.client.post(&certificate.responder, "application/ocsp-request", id.request()).await?;
-    id.staple(&response, (state.environment.now)())
+    id.validate(&response, (state.environment.now)())
 }

@@ -56,14 +56,14 @@ fn environment(log: &ErrorLog) -> StapleEnvironment {
         request_max: REQUEST_MAX,
         retry_first: Duration::from_secs(30),
         retry_max: Duration::from_secs(3_600),
-        look: Duration::from_secs(60),
+        check_interval: Duration::from_secs(60),
         warn: Arc::new(move |text| warn.warn(text)),
         info: Arc::new(move |text| info.info(text)),
     }
 }
 
 /// Explains why a must-staple certificate can never have an OCSP response; `None` if it can, or needs none.
-pub(crate) fn doubt(certificate: &ServerCertificate) -> Option<&'static str> {
+pub(crate) fn must_staple_problem(certificate: &ServerCertificate) -> Option<&'static str> {
     let info = certificate.info();
     if !info.is_staple_required {
         return None;

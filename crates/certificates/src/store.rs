@@ -42,7 +42,7 @@ const TOKEN_AGE_MAX: Duration = Duration::from_secs(3_600);
 pub struct StateFolder {
     path: PathBuf,
     /// Lock file, locked in shared mode while this server runs.
-    users: Option<File>,
+    user_lock: Option<File>,
 }
 
 /// An exclusive lock, held until it is dropped.
@@ -111,7 +111,7 @@ fn at(unix_s: u64) -> SystemTime {
 }
 
 /// Returns the topmost folder on a path that this process may not enter.
-fn closed_folder(path: &Path) -> Option<&Path> {
+fn inaccessible_folder(path: &Path) -> Option<&Path> {
     let is_closed = |folder: &&Path| {
         let entered = fs::metadata(folder.join("."));
         entered.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -120,7 +120,7 @@ fn closed_folder(path: &Path) -> Option<&Path> {
 }
 
 /// Returns the name of this process's user, or its id if the user has no name.
-fn own_name() -> String {
+fn user_name() -> String {
     let uid = rustix::process::geteuid().as_raw().to_string();
     let list = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let name_of = |line: &str| {
@@ -138,8 +138,8 @@ impl StateFolder {
     /// Names the folder that cannot be created or written, the user, and the remedy.
     pub fn open(path: &Path) -> io::Result<StateFolder> {
         let refused = |error: io::Error| {
-            let (path, user) = (std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), own_name());
-            let remedy = match closed_folder(&path) {
+            let (path, user) = (std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), user_name());
+            let remedy = match inaccessible_folder(&path) {
                 Some(closed) => format!("let the user enter {0} (`chmod o+x {0}`)", closed.display()),
                 None => format!("make it with `install -d -m 700 -o {user} {}`", path.display()),
             };
@@ -160,14 +160,14 @@ impl StateFolder {
             Errno::WOULDBLOCK => flock(&users, FlockOperation::LockShared),
             error => Err(error),
         })?;
-        let folder = StateFolder { path: path.to_owned(), users: Some(users) };
+        let folder = StateFolder { path: path.to_owned(), user_lock: Some(users) };
         folder.write(&path.join(LOCKS).join("probe"), b"").map_err(refused)?;
         Ok(folder)
     }
 
     /// Opens the existing folder for reading only.
     pub fn existing(path: &Path) -> StateFolder {
-        StateFolder { path: path.to_owned(), users: None }
+        StateFolder { path: path.to_owned(), user_lock: None }
     }
 
     /// Returns the path of the folder.
@@ -177,7 +177,7 @@ impl StateFolder {
 
     /// Whether another server uses the folder as well.
     pub(crate) fn is_shared(&self) -> bool {
-        let Some(users) = &self.users else { return false };
+        let Some(users) = &self.user_lock else { return false };
         let alone = flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
         let _ = flock(users, FlockOperation::LockShared);
         !alone
@@ -486,7 +486,7 @@ pub(crate) mod tests {
         let path = scratch("file");
         fs::write(&path, "").unwrap();
         let error = StateFolder::open(&path).unwrap_err().to_string();
-        let remedy = format!("`install -d -m 700 -o {} {}`", own_name(), path.display());
+        let remedy = format!("`install -d -m 700 -o {} {}`", user_name(), path.display());
         assert!(error.contains(&remedy), "{error}");
         fs::remove_file(path).unwrap();
     }

@@ -25,7 +25,7 @@ pub enum Issuer {
     /// The local authority of this machine.
     Local,
     /// No issuer.
-    Nobody,
+    Unavailable,
 }
 
 impl Subject {
@@ -67,7 +67,7 @@ impl Subject {
                     || !name.contains('.')
                     || last.bytes().all(|byte| byte.is_ascii_digit())
                 {
-                    Issuer::Nobody
+                    Issuer::Unavailable
                 } else {
                     Issuer::Public
                 }
@@ -127,7 +127,7 @@ fn issuer_v4(address: Ipv4Addr) -> Issuer {
         || address.is_documentation()
         || address.octets()[0] >= 224
         || address.octets()[0] == 0;
-    if nobodys { Issuer::Nobody } else { Issuer::Public }
+    if nobodys { Issuer::Unavailable } else { Issuer::Public }
 }
 
 fn issuer_v6(address: Ipv6Addr) -> Issuer {
@@ -138,7 +138,7 @@ fn issuer_v6(address: Ipv6Addr) -> Issuer {
     let [first, second, ..] = address.segments();
     match first & 0xe000 == 0x2000 && (first, second) != (0x2001, 0xdb8) {
         true => Issuer::Public,
-        false => Issuer::Nobody,
+        false => Issuer::Unavailable,
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
         );
         of(Issuer::Local, &["::1", "[fd00::1]", "fe80::1", "169.254.1.1", "100.64.0.1"]);
         of(
-            Issuer::Nobody,
+            Issuer::Unavailable,
             &["nas", "a.onion", "www.example", "0.0.0.0", "192.0.2.1", "2001:db8::1", "::", "1.2.3"],
         );
         for wrong in ["", "a..b", "a b", "*.*.com", "a*.com", "é.fr", "a/b", "../x", &"a".repeat(64)] {

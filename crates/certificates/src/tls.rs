@@ -17,7 +17,7 @@ use net::{
 };
 use process::config_files::ConfigFiles;
 
-use crate::staples::{Staples, doubt};
+use crate::staples::{Staples, must_staple_problem};
 
 /// TLS settings of a configuration, with the contents of its files.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub struct TlsPlan {
     /// Settings by site; `None` for sites without TLS.
     sites: Vec<Option<TlsSite>>,
     /// Ticket keys for configurations that name none. A reload keeps them.
-    own_keys: TicketKeys,
+    default_keys: TicketKeys,
     /// Warnings about certificates in files that clients will reject.
     warnings: Vec<String>,
     /// Certificates in files, in the order of sites.
-    files: Vec<FromFile>,
+    files: Vec<FileCertificate>,
 }
 
 impl TlsPlan {
@@ -40,13 +40,13 @@ impl TlsPlan {
     /// A file cannot be read or is invalid; the message names the site.
     pub fn new(
         config: &Config,
-        before: Option<&TlsPlan>,
+        previous: Option<&TlsPlan>,
         files: &ConfigFiles,
     ) -> io::Result<Option<TlsPlan>> {
         if config.sites.iter().all(|site| site.tls.is_none()) {
             return Ok(None);
         }
-        let own_keys = before.map_or_else(TicketKeys::own, |before| before.own_keys.clone());
+        let own_keys = previous.map_or_else(TicketKeys::random, |before| before.default_keys.clone());
         let tickets = ticket_keys(&config.tls, &own_keys, files)
             .map_err(|error| io::Error::new(error.kind(), format!("`tls.ticket_keys`: {error}")))?;
         let options =
@@ -60,7 +60,8 @@ impl TlsPlan {
             let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
             let read =
                 read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))?;
-            let found = read.iter().flat_map(|(_, files)| doubts(&site.hosts, files, now_unix_s));
+            let found =
+                read.iter().flat_map(|(_, files)| certificate_warnings(&site.hosts, files, now_unix_s));
             warnings.extend(found.map(|text| format!("`tls`{place}: {text}")));
             Ok(read.map(|(site, files)| {
                 all.extend(files);
@@ -71,9 +72,9 @@ impl TlsPlan {
         // Sites that inherit `tls` from one `default` give the same warnings for the same files.
         warnings.dedup();
         all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
-        let plan = TlsPlan { options, sites, own_keys, warnings, files: all };
+        let plan = TlsPlan { options, sites, default_keys: own_keys, warnings, files: all };
         // Validates authorities and revocation lists.
-        TlsPlan::put_in_force(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
+        TlsPlan::activate(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))
     }
 
@@ -81,14 +82,14 @@ impl TlsPlan {
     ///
     /// # Errors
     /// Authorities or revocation lists are invalid.
-    pub fn put_in_force(plan: Option<&TlsPlan>, config: &Config, acceptor: &TlsAcceptor) -> io::Result<()> {
+    pub fn activate(plan: Option<&TlsPlan>, config: &Config, acceptor: &TlsAcceptor) -> io::Result<()> {
         let (options, sites) =
             plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
         acceptor.replace(&options, finder(config), sites).map_err(invalid)
     }
 
     /// Keeps OCSP responses for the certificates in files that name a responder.
-    pub fn keep_staples(plan: Option<&TlsPlan>, staples: &Staples, log: &ErrorLog) {
+    pub fn watch_staples(plan: Option<&TlsPlan>, staples: &Staples, log: &ErrorLog) {
         let files = plan.map(TlsPlan::files).unwrap_or_default();
         let named = files.iter().map(|(path, certificate)| (path.display().to_string(), certificate.clone()));
         staples.watch(StapleOwner::Files, &named.collect::<Vec<_>>(), log);
@@ -100,7 +101,7 @@ impl TlsPlan {
     }
 
     /// Certificates in files, each with the file or directory that it was read from.
-    pub fn files(&self) -> &[FromFile] {
+    pub fn files(&self) -> &[FileCertificate] {
         &self.files
     }
 
@@ -133,23 +134,23 @@ fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::
         return Ok(Some(own.clone()));
     }
     let secrets = tls.ticket_keys.iter().map(|path| files.read(path)).collect::<io::Result<_>>()?;
-    TicketKeys::given(secrets).map(Some).map_err(invalid)
+    TicketKeys::from_secrets(secrets).map(Some).map_err(invalid)
 }
 
 /// A certificate and the file or directory that it was read from.
-pub type FromFile = (PathBuf, ServerCertificate);
+pub type FileCertificate = (PathBuf, ServerCertificate);
 
 /// Certificates by their chain and key files: thousands of sites may share the same ones.
-type KnownCertificates = BTreeMap<(Vec<PathBuf>, Vec<PathBuf>), Vec<FromFile>>;
+type KnownCertificates = BTreeMap<(Vec<PathBuf>, Vec<PathBuf>), Vec<FileCertificate>>;
 
 fn read_site(
     tls: &SiteTls,
     files: &ConfigFiles,
     known: &mut KnownCertificates,
-) -> io::Result<(TlsSite, Vec<FromFile>)> {
+) -> io::Result<(TlsSite, Vec<FileCertificate>)> {
     let client = tls.client.as_ref().map(|client| read_client(client, files)).transpose()?;
     let CertificateSource::Files(paths) = &tls.certificate else {
-        return Ok((TlsSite { automatic: true, client, ..TlsSite::default() }, Vec::new()));
+        return Ok((TlsSite { uses_store: true, client, ..TlsSite::default() }, Vec::new()));
     };
     let found = match known.entry((paths.clone(), tls.key.clone())) {
         Entry::Occupied(found) => found.get().clone(),
@@ -160,7 +161,11 @@ fn read_site(
 }
 
 /// Reads certificates with their keys from files and directories.
-fn read_certificates(paths: &[PathBuf], keys: &[PathBuf], files: &ConfigFiles) -> io::Result<Vec<FromFile>> {
+fn read_certificates(
+    paths: &[PathBuf],
+    keys: &[PathBuf],
+    files: &ConfigFiles,
+) -> io::Result<Vec<FileCertificate>> {
     let mut found = Vec::new();
     for (index, path) in paths.iter().enumerate() {
         match keys.get(index) {
@@ -191,12 +196,12 @@ pub fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, 
     let (site, found) = read_site(tls, files, &mut KnownCertificates::new())
         .map_err(|error| io::Error::new(error.kind(), format!("`control.tls`: {error}")))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let doubts = doubts(&[], &found, now.map_or(0, |since| since.as_secs()));
+    let doubts = certificate_warnings(&[], &found, now.map_or(0, |since| since.as_secs()));
     Ok((site, doubts.into_iter().map(|text| format!("`control.tls`: {text}")).collect()))
 }
 
 /// Problems for which clients of these hosts will reject the certificates.
-fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<String> {
+fn certificate_warnings(hosts: &[HostPattern], files: &[FileCertificate], now_unix_s: u64) -> Vec<String> {
     let mut doubts = Vec::new();
     if files.is_empty() {
         return doubts;
@@ -206,7 +211,7 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
     for (path, certificate) in files {
         let info = certificate.info();
         doubts.extend(
-            doubt(certificate)
+            must_staple_problem(certificate)
                 .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
         );
         doubts.extend(
@@ -214,7 +219,7 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
                 .chain_fault()
                 .map(|fault| format!("{}: the certificate of {} {fault}", path.display(), info.subject)),
         );
-        let of = if info.names.is_empty() { info.subject.clone() } else { some_of(&info.names) };
+        let of = if info.names.is_empty() { info.subject.clone() } else { join_shortened(&info.names) };
         let fault = match (info.not_before_unix_s, info.not_after_unix_s) {
             (_, end) if end < now_unix_s => format!("has expired, on {}: renew it", moment(end)),
             (start, _) if start > now_unix_s => format!("is not valid before {}", moment(start)),
@@ -231,23 +236,23 @@ fn doubts(hosts: &[HostPattern], files: &[FromFile], now_unix_s: u64) -> Vec<Str
             let host = host.trim_start_matches('[').trim_end_matches(']');
             files.iter().any(|(_, one)| one.info().is_for(host))
         }
-        HostPattern::Below(domain) => names.iter().any(|name| name.ends_with(domain.as_str())),
+        HostPattern::Subdomains(domain) => names.iter().any(|name| name.ends_with(domain.as_str())),
     };
     let others: Vec<String> =
         hosts.iter().filter(|host| !is_covered(host)).map(ToString::to_string).collect();
     if !others.is_empty() && !names.is_empty() {
         doubts.push(format!(
             "no certificate is for {}: {} is for {}",
-            some_of(&others),
-            some_of(&files.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>()),
-            some_of(&names)
+            join_shortened(&others),
+            join_shortened(&files.iter().map(|(path, _)| path.display().to_string()).collect::<Vec<_>>()),
+            join_shortened(&names)
         ));
     }
     doubts
 }
 
 /// Joins names for a message, shortened because a directory may hold thousands.
-fn some_of(all: &[String]) -> String {
+fn join_shortened(all: &[String]) -> String {
     const SHOWN: usize = 5;
     let mut text = all.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     if all.len() > SHOWN {
@@ -271,7 +276,7 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
     let mut authorities_pem = Vec::new();
     for path in &client.ca {
         let pem = files.read(path)?;
-        ClientCertificates::check_authority(&pem).map_err(|text| placed("ca", path, &text))?;
+        ClientCertificates::check_authority(&pem).map_err(|text| file_error("ca", path, &text))?;
         authorities_pem.extend(pem);
         // The last line of a file may lack its line feed.
         authorities_pem.push(b'\n');
@@ -281,16 +286,16 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
         let alone = ClientCertificates {
             authorities_pem: authorities_pem.clone(),
             revoked_pem: vec![pem.clone()],
-            required: client.required,
+            is_required: client.required,
         };
-        alone.check().map_err(|text| placed("crl", path, &text))?;
+        alone.check().map_err(|text| file_error("crl", path, &text))?;
         Ok(pem)
     };
     let revoked_pem = client.crl.iter().map(revoked).collect::<io::Result<_>>()?;
-    Ok(ClientCertificates { authorities_pem, revoked_pem, required: client.required })
+    Ok(ClientCertificates { authorities_pem, revoked_pem, is_required: client.required })
 }
 
 /// Error about a file named by `client`.
-fn placed(directive: &str, path: &Path, text: &str) -> io::Error {
+fn file_error(directive: &str, path: &Path, text: &str) -> io::Error {
     invalid(format!("`client.{directive}`: {}: {text}", path.display()))
 }

@@ -60,7 +60,7 @@ impl TsigKey {
             }
         };
         let agree = |what: &str, said: Option<&str>, wanted: Option<&str>| match (said, wanted) {
-            (Some(said), Some(wanted)) if !same(said, wanted) => {
+            (Some(said), Some(wanted)) if !is_same_name(said, wanted) => {
                 Err(format!("its {what} is {said:?}, and `{what}` is {wanted:?}: leave that out"))
             }
             _ => Ok(()),
@@ -69,7 +69,7 @@ impl TsigKey {
         agree("algorithm", said_algorithm, algorithm)?;
         let name = said_name.or(name).ok_or("it names no key: write the key's name with `key`")?;
         let algorithm = said_algorithm.or(algorithm).unwrap_or("hmac-sha256");
-        let known = ALGORITHMS.iter().find(|(known, _)| same(known, algorithm));
+        let known = ALGORITHMS.iter().find(|(known, _)| is_same_name(known, algorithm));
         let (algorithm, _) = known.ok_or_else(|| {
             format!("the algorithm {algorithm:?} is not supported: make a key with `tsig-keygen -a hmac-sha256 NAME`")
         })?;
@@ -81,7 +81,7 @@ impl TsigKey {
     }
 
     /// Name and algorithm of the key, for messages.
-    pub(crate) fn described(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         format!("{} ({})", self.name, self.algorithm)
     }
 
@@ -153,10 +153,10 @@ impl TsigKey {
             16 => {
                 return Err(format!(
                     "refuses the signature by the key {} (BADSIG): its secret is another one",
-                    self.described()
+                    self.description()
                 ));
             }
-            17 => return Err(format!("does not know the key {} (BADKEY)", self.described())),
+            17 => return Err(format!("does not know the key {} (BADKEY)", self.description())),
             18 => {
                 return Err(format!(
                     "refuses the time of the request (BADTIME): its clock and that of this machine differ by more than \
@@ -166,7 +166,7 @@ impl TsigKey {
             error => {
                 return Err(format!(
                     "refuses the signature by the key {} (TSIG error {error})",
-                    self.described()
+                    self.description()
                 ));
             }
         }
@@ -181,7 +181,7 @@ impl TsigKey {
         all.extend(self.variables(signed.time, signed.fudge, signed.error, signed.other));
         let is_ours = record.name == self.name && signed.algorithm == self.algorithm_wire();
         if !is_ours || hmac::verify(&self.hmac(), &all, signed.tag).is_err() {
-            return Err(format!("its response is not signed by the key {}", self.described()));
+            return Err(format!("its response is not signed by the key {}", self.description()));
         }
         match theirs > u64::from(FUDGE_S) {
             true => Err(format!("its response was signed {theirs} s before or after now")),
@@ -200,12 +200,12 @@ impl TsigKey {
             _ => "its log says why",
         };
         let name = dns::code_name(code);
-        format!("refuses the request that the key {} has signed ({name}): {remedy}", self.described())
+        format!("refuses the request that the key {} has signed ({name}): {remedy}", self.description())
     }
 }
 
 /// Compares names of domains and algorithms without case and trailing dots.
-fn same(one: &str, other: &str) -> bool {
+fn is_same_name(one: &str, other: &str) -> bool {
     one.trim_end_matches('.').eq_ignore_ascii_case(other.trim_end_matches('.'))
 }
 
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_key_is_read_from_both_kinds_of_file() {
         let plain = TsigKey::parse(format!("{SECRET}\n").as_bytes(), Some("Komainu."), None).unwrap();
-        assert_eq!(plain.described(), "komainu (hmac-sha256)");
+        assert_eq!(plain.description(), "komainu (hmac-sha256)");
         let statement = format!(
             "# of tsig-keygen\nkey \"komainu\" {{\n\talgorithm hmac-sha256;\n\tsecret \"{SECRET}\";\n}};\n"
         );
@@ -287,7 +287,7 @@ mod tests {
         );
         let other = statement.replace("sha256", "sha512");
         assert_eq!(
-            TsigKey::parse(other.as_bytes(), None, None).unwrap().described(),
+            TsigKey::parse(other.as_bytes(), None, None).unwrap().description(),
             "komainu (hmac-sha512)"
         );
         let wrong =

@@ -24,10 +24,10 @@ const STDERR: u8 = 7;
 
 /// Writes the start of a request: its variables. `keep` asks the application to keep the connection open
 /// afterwards.
-pub fn begin(out: &mut Vec<u8>, variables: &Variables, keep: bool) {
+pub fn begin(out: &mut Vec<u8>, variables: &Variables, keep_connection: bool) {
     header(out, BEGIN_REQUEST, END_BYTES);
     out.extend_from_slice(&RESPONDER.to_be_bytes());
-    out.extend_from_slice(&[if keep { KEEP_CONNECTION } else { 0 }, 0, 0, 0, 0, 0]);
+    out.extend_from_slice(&[if keep_connection { KEEP_CONNECTION } else { 0 }, 0, 0, 0, 0, 0]);
     for part in variables.block().chunks(CONTENT_BYTES_MAX) {
         header(out, PARAMS, part.len());
         out.extend_from_slice(part);
@@ -182,7 +182,7 @@ impl FastCgiReader {
 
     /// Whether the last record is complete, including its padding.
     #[must_use]
-    pub fn is_at_rest(&self) -> bool {
+    pub fn is_record_complete(&self) -> bool {
         self.ended.is_some() && self.padding_left == 0
     }
 

@@ -3,11 +3,11 @@
 use memchr::memchr;
 
 /// Connection-specific fields, which have no meaning in responses of these protocols.
-const OF_CONNECTIONS: [&str; 7] =
+const CONNECTION_FIELDS: [&str; 7] =
     ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// The status line of a response whose head has no status.
-const USUAL_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
+const DEFAULT_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
 /// Collects the head of a response, and converts it to HTTP/1.
 #[derive(Debug, Default)]
@@ -82,7 +82,7 @@ impl ResponseHeadReader {
             lines.next();
         }
         let mut head = Vec::with_capacity(gathered.len() + 64);
-        head.extend_from_slice(USUAL_STATUS_LINE);
+        head.extend_from_slice(DEFAULT_STATUS_LINE);
         let mut redirects = false;
         for line in lines {
             let colon = memchr(b':', line).ok_or("the upstream's head has a line without a colon")?;
@@ -100,7 +100,7 @@ impl ResponseHeadReader {
                 status = Some(named);
                 continue;
             }
-            if OF_CONNECTIONS.iter().any(|name| is(name)) {
+            if CONNECTION_FIELDS.iter().any(|name| is(name)) {
                 continue;
             }
             redirects |= is("location");
@@ -115,7 +115,7 @@ impl ResponseHeadReader {
             None => return Ok(head),
         };
         let line = [b"HTTP/1.1 ", &code[..], b" ", reason, b"\r\n"].concat();
-        head.splice(..USUAL_STATUS_LINE.len(), line);
+        head.splice(..DEFAULT_STATUS_LINE.len(), line);
         Ok(head)
     }
 }
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     /// Returns the head converted from `pieces`, and the bytes after it.
-    fn made(pieces: &[&[u8]]) -> Result<(String, Vec<u8>), &'static str> {
+    fn convert(pieces: &[&[u8]]) -> Result<(String, Vec<u8>), &'static str> {
         let mut reader = ResponseHeadReader::default();
         for (index, piece) in pieces.iter().enumerate() {
             let (taken, whole) = reader.feed(piece, 1024)?;
@@ -175,12 +175,12 @@ mod tests {
         ] {
             let bytes = text.as_bytes();
             let want = Ok((want.to_owned(), b"body".to_vec()));
-            assert_eq!(made(&[bytes]), want, "{text:?}");
+            assert_eq!(convert(&[bytes]), want, "{text:?}");
             let single: Vec<&[u8]> = bytes.chunks(1).collect();
-            assert_eq!(made(&single), want, "{text:?}");
+            assert_eq!(convert(&single), want, "{text:?}");
             for at in 0..bytes.len() {
                 let (left, right) = bytes.split_at(at);
-                assert_eq!(made(&[left, right]), want, "{text:?} split at {at}");
+                assert_eq!(convert(&[left, right]), want, "{text:?} split at {at}");
             }
         }
     }
@@ -203,12 +203,12 @@ mod tests {
             "HTTP/1.1 abc\r\n\r\n",
             "PHP Warning  Undefined variable\r\n\r\n",
         ] {
-            assert!(made(&[text.as_bytes()]).is_err_and(|why| why != "not whole"), "{text:?}");
+            assert!(convert(&[text.as_bytes()]).is_err_and(|why| why != "not whole"), "{text:?}");
         }
         let endless = format!("X: {}", "y".repeat(2000));
-        assert_eq!(made(&[endless.as_bytes()]), Err("response head too long"));
+        assert_eq!(convert(&[endless.as_bytes()]), Err("response head too long"));
         let single: Vec<&[u8]> = endless.as_bytes().chunks(1).collect();
-        assert_eq!(made(&single), Err("response head too long"));
-        assert_eq!(made(&[b"X: y\r\n"]), Err("not whole"));
+        assert_eq!(convert(&single), Err("response head too long"));
+        assert_eq!(convert(&[b"X: y\r\n"]), Err("not whole"));
     }
 }

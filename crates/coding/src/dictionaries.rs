@@ -21,7 +21,7 @@ const ENTRY_BYTES: u64 = 256;
 /// Maximum number of entries of each kind.
 const ENTRIES_MAX: usize = 4096;
 /// Maximum number of URLs stored for one content: another one replaces the oldest.
-const PLACES_MAX: usize = 16;
+const URLS_MAX: usize = 16;
 /// Maximum number of concurrent compressions in all threads; further requests get another coding.
 const JOBS_MAX: usize = 2;
 /// Upper bound of an encoder's memory: a multiple of dictionary and content, plus its tables.
@@ -80,7 +80,7 @@ impl HashedContent {
 
 /// The URL of a dictionary: clients use it for requests to the same origin.
 #[derive(Clone, Copy, Debug)]
-pub struct DictionaryPlace<'p> {
+pub struct DictionaryUrl<'p> {
     /// The origin; a dictionary is never used for another one.
     pub origin: &'p [u8],
     /// The path at that origin; several versions of one path are stored.
@@ -103,19 +103,19 @@ pub enum Delta {
     /// Not available: no result is smaller, or too many compressions are running.
     None,
     /// To be made by the caller, where blocking is allowed.
-    Begun(DeltaJob),
+    Job(DeltaJob),
 }
 
 /// The dictionaries of a server.
 pub struct Dictionaries {
     limits: DictionaryLimits,
-    account: Box<dyn Fn(u64, u64) + Send + Sync>,
+    account_memory: Box<dyn Fn(u64, u64) + Send + Sync>,
     state: Mutex<DictionaryState>,
 }
 
 #[derive(Default)]
 struct DictionaryState {
-    known: HashMap<DictionaryHash, KnownDictionary>,
+    dictionaries: HashMap<DictionaryHash, StoredDictionary>,
     deltas: HashMap<DeltaKey, DeltaEntry>,
     bytes: u64,
     jobs: usize,
@@ -124,37 +124,40 @@ struct DictionaryState {
 }
 
 /// An owned [`DictionaryPlace`].
-struct KeptPlace {
+struct StoredUrl {
     origin: Box<[u8]>,
     path: Box<[u8]>,
 }
 
-impl KeptPlace {
-    fn new(place: DictionaryPlace<'_>) -> KeptPlace {
-        KeptPlace { origin: place.origin.into(), path: place.path.into() }
+impl StoredUrl {
+    fn new(place: DictionaryUrl<'_>) -> StoredUrl {
+        StoredUrl { origin: place.origin.into(), path: place.path.into() }
     }
 }
 
-struct KnownDictionary {
+struct StoredDictionary {
     content: HashedContent,
-    places: Vec<KeptPlace>,
+    urls: Vec<StoredUrl>,
     /// End of the time in which clients may use the dictionary, in seconds since 1970.
     until_s: u64,
-    used: u64,
+    last_use: u64,
 }
 
 struct DeltaEntry {
     /// `None` while the result is being made, or if it was not smaller.
-    made: Option<Arc<[u8]>>,
+    result: Option<Arc<[u8]>>,
     is_running: bool,
-    used: u64,
+    last_use: u64,
 }
 
 impl Dictionaries {
     /// Creates an empty store. `account` is called with the bytes held before and after each change.
     #[must_use]
-    pub fn new(limits: DictionaryLimits, account: Box<dyn Fn(u64, u64) + Send + Sync>) -> Dictionaries {
-        Dictionaries { limits, account, state: Mutex::default() }
+    pub fn new(
+        limits: DictionaryLimits,
+        account_memory: Box<dyn Fn(u64, u64) + Send + Sync>,
+    ) -> Dictionaries {
+        Dictionaries { limits, account_memory, state: Mutex::default() }
     }
 
     /// The limits.
@@ -171,24 +174,24 @@ impl Dictionaries {
 
     /// Records that a response allowed its client to store its content as a dictionary until `until_s`, in
     /// seconds since 1970. Returns false if the content is unknown: see [`Dictionaries::remember`].
-    pub fn touch(&self, place: DictionaryPlace<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
+    pub fn touch(&self, url: DictionaryUrl<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
         let mut state = self.state();
         state.clock += 1;
         let used = state.clock;
-        let Some(known) = state.known.get_mut(hash) else { return false };
-        known.used = used;
+        let Some(known) = state.dictionaries.get_mut(hash) else { return false };
+        known.last_use = used;
         known.until_s = known.until_s.max(until_s);
-        if !known.is_of(place) {
-            known.places.truncate(PLACES_MAX - 1);
-            known.places.insert(0, KeptPlace::new(place));
+        if !known.has_url(url) {
+            known.urls.truncate(URLS_MAX - 1);
+            known.urls.insert(0, StoredUrl::new(url));
         }
         true
     }
 
     /// Like [`Dictionaries::touch`], and stores the content if it is unknown. A content that is too long is
     /// not stored.
-    pub fn remember(&self, place: DictionaryPlace<'_>, content: &HashedContent, until_s: u64) {
-        if self.touch(place, &content.hash, until_s)
+    pub fn remember(&self, url: DictionaryUrl<'_>, content: &HashedContent, until_s: u64) {
+        if self.touch(url, &content.hash, until_s)
             || content.len() > dictionary::DICTIONARY_BYTES_MAX
             || self.limits.versions_max == 0
         {
@@ -197,12 +200,12 @@ impl Dictionaries {
         let mut state = self.state();
         let used = state.clock;
         // Another thread may have been faster.
-        self.remove_known(&mut state, &content.hash);
-        let places = vec![KeptPlace::new(place)];
-        let known = KnownDictionary { content: content.clone(), places, until_s, used };
+        self.remove_dictionary(&mut state, &content.hash);
+        let places = vec![StoredUrl::new(url)];
+        let known = StoredDictionary { content: content.clone(), urls: places, until_s, last_use: used };
         self.add(&mut state, known.bytes());
-        state.known.insert(content.hash, known);
-        self.drop_old_versions(&mut state, place);
+        state.dictionaries.insert(content.hash, known);
+        self.drop_old_versions(&mut state, url);
         self.make_room(&mut state);
     }
 
@@ -213,11 +216,11 @@ impl Dictionaries {
         let mut state = self.state();
         state.clock += 1;
         let used = state.clock;
-        let known = state.known.get_mut(hash)?;
-        if now_s >= known.until_s || known.places.iter().all(|of| *of.origin != *origin) {
+        let known = state.dictionaries.get_mut(hash)?;
+        if now_s >= known.until_s || known.urls.iter().all(|of| *of.origin != *origin) {
             return None;
         }
-        known.used = used;
+        known.last_use = used;
         Some(known.content.clone())
     }
 
@@ -233,54 +236,54 @@ impl Dictionaries {
         state.clock += 1;
         let used = state.clock;
         if let Some(entry) = state.deltas.get_mut(&key) {
-            entry.used = used;
-            return entry.made.clone().map_or(Delta::None, Delta::Ready);
+            entry.last_use = used;
+            return entry.result.clone().map_or(Delta::None, Delta::Ready);
         }
         if state.jobs >= JOBS_MAX || length > dictionary::DICTIONARY_BYTES_MAX as u64 {
             return Delta::None;
         }
         state.jobs += 1;
         self.add(&mut state, ENTRY_BYTES);
-        state.deltas.insert(key, DeltaEntry { made: None, is_running: true, used });
+        state.deltas.insert(key, DeltaEntry { result: None, is_running: true, last_use: used });
         self.make_room(&mut state);
         let work_bytes = WORK_BYTES + (dictionary.len() as u64 + length) * WORK_FACTOR;
-        (self.account)(0, work_bytes);
+        (self.account_memory)(0, work_bytes);
         let dictionary = dictionary.clone();
-        Delta::Begun(DeltaJob { of: self.clone(), key, dictionary, work_bytes, result: None })
+        Delta::Job(DeltaJob { store: self.clone(), key, dictionary, work_bytes, result: None })
     }
 
-    fn drop_old_versions(&self, state: &mut DictionaryState, place: DictionaryPlace<'_>) {
+    fn drop_old_versions(&self, state: &mut DictionaryState, place: DictionaryUrl<'_>) {
         let mut versions: Vec<(u64, DictionaryHash)> = state
-            .known
+            .dictionaries
             .iter()
-            .filter(|(_, known)| known.is_of(place))
-            .map(|(hash, known)| (known.used, *hash))
+            .filter(|(_, known)| known.has_url(place))
+            .map(|(hash, known)| (known.last_use, *hash))
             .collect();
         versions.sort_unstable();
         let surplus = versions.len().saturating_sub(self.limits.versions_max);
-        versions.iter().take(surplus).for_each(|(_, hash)| self.remove_known(state, hash));
+        versions.iter().take(surplus).for_each(|(_, hash)| self.remove_dictionary(state, hash));
     }
 
     /// Evicts the least recently used entries, and with a dictionary the results made with it.
     fn make_room(&self, state: &mut DictionaryState) {
         while state.bytes > self.limits.bytes_max
-            || state.known.len() > ENTRIES_MAX
+            || state.dictionaries.len() > ENTRIES_MAX
             || state.deltas.len() > ENTRIES_MAX
         {
-            let known = state.known.iter().map(|(hash, known)| (known.used, *hash)).min();
+            let known = state.dictionaries.iter().map(|(hash, known)| (known.last_use, *hash)).min();
             let deltas = state.deltas.iter().filter(|(_, entry)| !entry.is_running);
-            let delta = deltas.map(|(key, entry)| (entry.used, *key)).min_by_key(|(used, _)| *used);
+            let delta = deltas.map(|(key, entry)| (entry.last_use, *key)).min_by_key(|(used, _)| *used);
             match (known, delta) {
                 (Some((known, _)), Some((delta, key))) if delta < known => self.remove_delta(state, &key),
                 (None, Some((_, key))) => self.remove_delta(state, &key),
-                (Some((_, hash)), _) => self.remove_known(state, &hash),
+                (Some((_, hash)), _) => self.remove_dictionary(state, &hash),
                 (None, None) => return,
             }
         }
     }
 
-    fn remove_known(&self, state: &mut DictionaryState, hash: &DictionaryHash) {
-        if let Some(known) = state.known.remove(hash) {
+    fn remove_dictionary(&self, state: &mut DictionaryState, hash: &DictionaryHash) {
+        if let Some(known) = state.dictionaries.remove(hash) {
             self.subtract(state, known.bytes());
         }
         let of = state.deltas.iter().filter(|(key, entry)| key.dictionary == *hash && !entry.is_running);
@@ -296,12 +299,12 @@ impl Dictionaries {
 
     fn add(&self, state: &mut DictionaryState, bytes: u64) {
         state.bytes += bytes;
-        (self.account)(0, bytes);
+        (self.account_memory)(0, bytes);
     }
 
     fn subtract(&self, state: &mut DictionaryState, bytes: u64) {
         state.bytes -= bytes;
-        (self.account)(bytes, 0);
+        (self.account_memory)(bytes, 0);
     }
 
     fn state(&self) -> MutexGuard<'_, DictionaryState> {
@@ -312,7 +315,7 @@ impl Dictionaries {
 impl Drop for Dictionaries {
     fn drop(&mut self) {
         let held = self.state().bytes;
-        (self.account)(held, 0);
+        (self.account_memory)(held, 0);
     }
 }
 
@@ -322,25 +325,25 @@ impl fmt::Debug for Dictionaries {
     }
 }
 
-impl KnownDictionary {
+impl StoredDictionary {
     fn bytes(&self) -> u64 {
         ENTRY_BYTES + self.content.len() as u64
     }
 
-    fn is_of(&self, place: DictionaryPlace<'_>) -> bool {
-        self.places.iter().any(|of| *of.origin == *place.origin && *of.path == *place.path)
+    fn has_url(&self, place: DictionaryUrl<'_>) -> bool {
+        self.urls.iter().any(|of| *of.origin == *place.origin && *of.path == *place.path)
     }
 }
 
 impl DeltaEntry {
     fn bytes(&self) -> u64 {
-        ENTRY_BYTES + self.made.as_ref().map_or(0, |made| made.len() as u64)
+        ENTRY_BYTES + self.result.as_ref().map_or(0, |made| made.len() as u64)
     }
 }
 
 /// A result to be made. If it is dropped without a result, another request may make it.
 pub struct DeltaJob {
-    of: Arc<Dictionaries>,
+    store: Arc<Dictionaries>,
     key: DeltaKey,
     dictionary: HashedContent,
     work_bytes: u64,
@@ -367,16 +370,18 @@ impl DeltaJob {
 
 impl Drop for DeltaJob {
     fn drop(&mut self) {
-        (self.of.account)(self.work_bytes, 0);
-        let mut state = self.of.state();
+        (self.store.account_memory)(self.work_bytes, 0);
+        let mut state = self.store.state();
         state.jobs -= 1;
-        self.of.remove_delta(&mut state, &self.key);
+        self.store.remove_delta(&mut state, &self.key);
         // The result is discarded if its dictionary was removed meanwhile.
-        if let Some(made) = self.result.take().filter(|_| state.known.contains_key(&self.key.dictionary)) {
-            let entry = DeltaEntry { made, is_running: false, used: state.clock };
-            self.of.add(&mut state, entry.bytes());
+        if let Some(made) =
+            self.result.take().filter(|_| state.dictionaries.contains_key(&self.key.dictionary))
+        {
+            let entry = DeltaEntry { result: made, is_running: false, last_use: state.clock };
+            self.store.add(&mut state, entry.bytes());
             state.deltas.insert(self.key, entry);
-            self.of.make_room(&mut state);
+            self.store.make_room(&mut state);
         }
     }
 }
@@ -411,19 +416,19 @@ mod tests {
         (Arc::new(Dictionaries::new(limits, Box::new(count))), held)
     }
 
-    const PLACE: DictionaryPlace<'_> = DictionaryPlace { origin: b"https://a", path: b"/app.js" };
+    const URL: DictionaryUrl<'_> = DictionaryUrl { origin: b"https://a", path: b"/app.js" };
 
     #[test]
     fn a_result_is_made_once_for_an_origin_that_has_the_dictionary() {
         let (all, held) = dictionaries(DictionaryLimits::default());
         let (old, new) = versions(200);
         let (old, new) = (content(&old), content(&new));
-        all.remember(PLACE, &old, 100);
+        all.remember(URL, &old, 100);
         assert!(all.find(b"https://b", &old.hash, 50).is_none(), "another origin");
-        assert!(all.find(PLACE.origin, &new.hash, 50).is_none());
-        assert!(all.find(PLACE.origin, &old.hash, 100).is_none(), "clients do not use it any more");
-        let found = all.find(PLACE.origin, &old.hash, 99).unwrap();
-        let Delta::Begun(job) = all.delta(&found, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        assert!(all.find(URL.origin, &new.hash, 50).is_none());
+        assert!(all.find(URL.origin, &old.hash, 100).is_none(), "clients do not use it any more");
+        let found = all.find(URL.origin, &old.hash, 99).unwrap();
+        let Delta::Job(job) = all.delta(&found, of(&new), DictionaryCoding::Brotli) else { panic!() };
         assert!(matches!(all.delta(&found, of(&new), DictionaryCoding::Brotli), Delta::None), "under way");
         let made = job.run(Effort::Fast, &new.bytes()).unwrap();
         assert_eq!(decompress(DictionaryCoding::Brotli, &old.bytes(), &made), new.bytes());
@@ -438,15 +443,15 @@ mod tests {
     fn jobs_are_few_and_one_that_is_dropped_is_made_again() {
         let (all, held) = dictionaries(DictionaryLimits::default());
         let contents: Vec<_> = (0..4u8).map(|n| content(&[n; 100])).collect();
-        all.remember(PLACE, &contents[0], 100);
+        all.remember(URL, &contents[0], 100);
         let begin = |n: usize| all.delta(&contents[0], of(&contents[n]), DictionaryCoding::Zstd);
         let jobs = [begin(1), begin(2)];
-        assert!(jobs.iter().all(|job| matches!(job, Delta::Begun(_))));
+        assert!(jobs.iter().all(|job| matches!(job, Delta::Job(_))));
         assert!(matches!(begin(3), Delta::None));
         drop(jobs);
-        let Delta::Begun(job) = begin(1) else { panic!() };
+        let Delta::Job(job) = begin(1) else { panic!() };
         assert!(job.run(Effort::Fast, b"another content").is_none());
-        assert!(matches!(begin(1), Delta::Begun(_)));
+        assert!(matches!(begin(1), Delta::Job(_)));
         assert_eq!(held.load(Ordering::Relaxed) as u64, all.held_bytes());
     }
 
@@ -454,8 +459,8 @@ mod tests {
     fn what_nothing_makes_smaller_is_remembered_as_that() {
         let (all, _) = dictionaries(DictionaryLimits::default());
         let (old, new) = (content(b"abc"), content(b"xyz"));
-        all.remember(PLACE, &old, 100);
-        let Delta::Begun(job) = all.delta(&old, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        all.remember(URL, &old, 100);
+        let Delta::Job(job) = all.delta(&old, of(&new), DictionaryCoding::Brotli) else { panic!() };
         assert!(job.run(Effort::Fast, &new.bytes()).is_none());
         assert!(matches!(all.delta(&old, of(&new), DictionaryCoding::Brotli), Delta::None));
         assert_eq!(all.state().jobs, 0);
@@ -465,23 +470,23 @@ mod tests {
     fn so_many_versions_of_a_url_are_kept_and_so_many_bytes() {
         let limits = DictionaryLimits { bytes_max: 10_000, versions_max: 2 };
         let (all, held) = dictionaries(limits);
-        let kept = |n: u64| all.find(PLACE.origin, &content(&n.to_le_bytes()).hash, 0).is_some();
+        let kept = |n: u64| all.find(URL.origin, &content(&n.to_le_bytes()).hash, 0).is_some();
         for n in 0..3u64 {
-            all.remember(PLACE, &content(&n.to_le_bytes()), 100);
+            all.remember(URL, &content(&n.to_le_bytes()), 100);
         }
         assert_eq!((kept(0), kept(1), kept(2)), (false, true, true));
         for n in 0..1000u64 {
             let path = n.to_le_bytes();
-            let place = DictionaryPlace { path: &path, ..PLACE };
+            let place = DictionaryUrl { path: &path, ..URL };
             all.remember(place, &content(&[n as u8; 500]), 100);
             all.remember(place, &content(format!("{n}").as_bytes()), 100);
             assert!(all.held_bytes() <= limits.bytes_max);
             assert_eq!(held.load(Ordering::Relaxed) as u64, all.held_bytes());
         }
-        assert!(all.find(PLACE.origin, &content(b"0").hash, 0).is_none());
-        assert!(all.find(PLACE.origin, &content(b"999").hash, 0).is_some());
+        assert!(all.find(URL.origin, &content(b"0").hash, 0).is_none());
+        assert!(all.find(URL.origin, &content(b"999").hash, 0).is_some());
         let state = all.state();
-        assert!(state.known.values().all(|known| known.places.len() <= PLACES_MAX));
+        assert!(state.dictionaries.values().all(|known| known.urls.len() <= URLS_MAX));
     }
 
     #[test]
@@ -490,9 +495,9 @@ mod tests {
         for n in 0..10_000u64 {
             let mut hash = [0; 32];
             hash[..8].copy_from_slice(&n.to_le_bytes());
-            assert!(all.find(PLACE.origin, &hash, 0).is_none());
+            assert!(all.find(URL.origin, &hash, 0).is_none());
         }
         let state = all.state();
-        assert_eq!((state.bytes, state.known.len(), state.deltas.len()), (0, 0, 0));
+        assert_eq!((state.bytes, state.dictionaries.len(), state.deltas.len()), (0, 0, 0));
     }
 }

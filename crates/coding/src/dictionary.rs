@@ -81,7 +81,7 @@ fn window_bits(bytes: usize) -> u32 {
 
 fn brotli(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &[u8]) -> io::Result<Vec<u8>> {
     let params = brotli::enc::BrotliEncoderParams {
-        quality: effort.of([5, 7, 11]),
+        quality: effort.select([5, 7, 11]),
         // The usable window is 16 bytes smaller than its size.
         lgwin: window_bits(dictionary.len() + bytes.len() + 16).min(24) as i32,
         size_hint: bytes.len(),
@@ -104,7 +104,7 @@ fn brotli(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &
 
 fn zstd(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &[u8]) -> io::Result<Vec<u8>> {
     let compressed = [&ZSTD_MAGIC[..], hash].concat();
-    let level = effort.of([3, 12, 19]);
+    let level = effort.select([3, 12, 19]);
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(compressed, level, dictionary)?;
     // The dictionary stays accessible as long as the content fits the window.
     encoder.window_log(window_bits(dictionary.len().max(bytes.len())).min(23))?;

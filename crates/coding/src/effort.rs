@@ -14,7 +14,7 @@ pub enum Effort {
 
 impl Effort {
     /// Selects one of three levels: fast, balanced, small.
-    pub(crate) fn of<T: Copy>(self, levels: [T; 3]) -> T {
+    pub(crate) fn select<T: Copy>(self, levels: [T; 3]) -> T {
         match self {
             Effort::Fast => levels[0],
             Effort::Balanced => levels[1],

@@ -12,7 +12,7 @@ pub mod stream;
 pub mod dictionary;
 pub mod dictionaries;
 
-pub use dictionaries::{Delta, DeltaJob, Dictionaries, DictionaryLimits, DictionaryPlace, HashedContent};
+pub use dictionaries::{Delta, DeltaJob, Dictionaries, DictionaryLimits, DictionaryUrl, HashedContent};
 pub use dictionary::{DICTIONARY_BYTES_MAX, DictionaryCoding, DictionaryHash, compress_with};
 pub use effort::Effort;
 pub use stream::Encoder;

@@ -17,7 +17,7 @@ const BROTLI_BUFFER_BYTES: usize = 4096;
 pub struct Encoder {
     inner: EncoderKind,
     /// Whether bytes were written since the last flush, so that the encoder may still hold some of them.
-    is_behind: bool,
+    needs_flush: bool,
 }
 
 enum EncoderKind {
@@ -35,22 +35,22 @@ impl Encoder {
         let inner = match coding {
             Coding::Identity => return Ok(None),
             Coding::Gzip => {
-                let level = flate2::Compression::new(effort.of([1, 5, 9]));
+                let level = flate2::Compression::new(effort.select([1, 5, 9]));
                 EncoderKind::Gzip(Box::new(flate2::write::GzEncoder::new(Vec::new(), level)))
             }
             Coding::Zstd => {
-                let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), effort.of([1, 3, 12]))?;
+                let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), effort.select([1, 3, 12]))?;
                 encoder.window_log(WINDOW_BITS)?;
                 EncoderKind::Zstd(Box::new(encoder))
             }
             Coding::Brotli => {
-                let quality = effort.of([1, 4, 9]);
+                let quality = effort.select([1, 4, 9]);
                 let writer =
                     brotli::CompressorWriter::new(Vec::new(), BROTLI_BUFFER_BYTES, quality, WINDOW_BITS);
                 EncoderKind::Brotli(Box::new(writer))
             }
         };
-        Ok(Some(Encoder { inner, is_behind: false }))
+        Ok(Some(Encoder { inner, needs_flush: false }))
     }
 
     /// Compresses more of the stream. Takes about 1 ms for 64 KiB with Brotli, less with the others.
@@ -58,7 +58,7 @@ impl Encoder {
     /// # Errors
     /// The encoder's error, which for bytes in memory means out of memory.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.is_behind |= !bytes.is_empty();
+        self.needs_flush |= !bytes.is_empty();
         match &mut self.inner {
             EncoderKind::Gzip(encoder) => encoder.write_all(bytes),
             EncoderKind::Zstd(encoder) => encoder.write_all(bytes),
@@ -72,7 +72,7 @@ impl Encoder {
     /// # Errors
     /// See [`Encoder::write`].
     pub fn flush(&mut self) -> io::Result<()> {
-        if !std::mem::take(&mut self.is_behind) {
+        if !std::mem::take(&mut self.needs_flush) {
             return Ok(());
         }
         match &mut self.inner {

@@ -14,13 +14,13 @@ pub fn compress(coding: Coding, effort: Effort, bytes: &[u8]) -> io::Result<Vec<
     match coding {
         Coding::Identity => Ok(bytes.to_vec()),
         Coding::Gzip => gzip(effort, bytes),
-        Coding::Zstd => zstd::bulk::compress(bytes, effort.of([1, 6, 15])),
+        Coding::Zstd => zstd::bulk::compress(bytes, effort.select([1, 6, 15])),
         Coding::Brotli => brotli(effort, bytes),
     }
 }
 
 fn gzip(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
-    let level = flate2::Compression::new(effort.of([1, 6, 9]));
+    let level = flate2::Compression::new(effort.select([1, 6, 9]));
     let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 3), level);
     encoder.write_all(bytes)?;
     encoder.finish()
@@ -28,7 +28,7 @@ fn gzip(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
 
 fn brotli(effort: Effort, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let params = brotli::enc::BrotliEncoderParams {
-        quality: effort.of([2, 5, 10]),
+        quality: effort.select([2, 5, 10]),
         size_hint: bytes.len(),
         ..brotli::enc::BrotliEncoderParams::default()
     };

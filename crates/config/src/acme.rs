@@ -29,7 +29,7 @@ pub struct DnsAddress {
 }
 
 /// Names of directories, and their URLs.
-const DIRECTORIES: [(&str, &str); 2] = [
+const KNOWN_DIRECTORIES: [(&str, &str); 2] = [
     ("letsencrypt", "https://acme-v02.api.letsencrypt.org/directory"),
     ("letsencrypt-staging", "https://acme-staging-v02.api.letsencrypt.org/directory"),
 ];
@@ -84,7 +84,7 @@ directives! {
         /// certificate for the name is obtained and kept. Other responses are remembered for a minute. At
         /// most 20 requests a second are made, and at most 10,000 names are kept.
         "ask" ask: Option<String> = absent("certificates are obtained for the hosts of sites alone"),
-            Maybe(Text { what: "a URL such as \"http://127.0.0.1:9000/check\"", parse: ask_url });
+            Maybe(Text { what: "a URL such as \"http://127.0.0.1:9000/check\"", parse: parse_ask_url });
         /// The folder of accounts, keys and certificates. The server's user writes to it. Servers that share it order each
         /// certificate once.
         "state" state: Option<PathBuf> =
@@ -100,7 +100,7 @@ directives! {
     AcmeDirectory in "`directory` of `[acme]`" {
         /// `"letsencrypt"`, `"letsencrypt-staging"`, or a URL.
         "url" url: String = required(""),
-            Text { what: "\"letsencrypt\" or a URL such as \"https://acme.example.net/directory\"", parse: directory };
+            Text { what: "\"letsencrypt\" or a URL such as \"https://acme.example.net/directory\"", parse: parse_directory };
         /// The account at the authority that the server's account is bound to (RFC 8555 section 7.3.4).
         "eab" eab: Option<ExternalAccountBinding> = absent("that of `[acme]`"), Maybe(table::<ExternalAccountBinding>());
         /// The profile of certificates.
@@ -160,13 +160,13 @@ fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
         && program.contains('/')
         && !Path::new(program).is_absolute()
     {
-        *program = check.resolve(program).to_string_lossy().into_owned();
+        *program = check.resolve_path(program).to_string_lossy().into_owned();
     }
     let is_dns = acme.challenges.contains(&AcmeChallenge::Dns01);
     let (dns, hook) = (node.entry("dns"), node.entry("dns_hook"));
     if let (Some(_), Some(hook)) = (dns, hook) {
         let finding = check.error(
-            &hook.key_at,
+            &hook.key_span,
             "`dns_hook` beside `dns`".to_owned(),
             "which of them sets the records?",
         );
@@ -175,7 +175,7 @@ fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
     match (node.entry("challenge"), dns.or(hook)) {
         (Some(entry), None) if is_dns => {
             let title = "`dns-01` without `dns` and `dns_hook`".to_owned();
-            let finding = check.error(&entry.value.at, title, "who sets the records?");
+            let finding = check.error(&entry.value.span, title, "who sets the records?");
             finding.help(
                 "write `dns = { server = \"ns1.example.com\", secret_file = \"/etc/komainu/dns.key\" }`, or \
                  `dns_hook = \"/etc/komainu/dns-hook\"`: a command that sets TXT records",
@@ -184,7 +184,7 @@ fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
         (Some(_), Some(entry)) if !is_dns => {
             let name = if dns.is_some() { "dns" } else { "dns_hook" };
             let title = format!("`{name}` without `dns-01`");
-            let finding = check.warning(&entry.key_at, title, "nothing uses this");
+            let finding = check.warning(&entry.key_span, title, "nothing uses this");
             finding.help("add \"dns-01\" to `challenge`, or leave `challenge` out");
         }
         _ => {}
@@ -214,8 +214,8 @@ fn dns_address(text: &str) -> Result<DnsAddress, InvalidValue> {
     }
 }
 
-fn directory(text: &str) -> Result<String, InvalidValue> {
-    if let Some((_, url)) = DIRECTORIES.iter().find(|(name, _)| *name == text) {
+fn parse_directory(text: &str) -> Result<String, InvalidValue> {
+    if let Some((_, url)) = KNOWN_DIRECTORIES.iter().find(|(name, _)| *name == text) {
         return Ok((*url).to_owned());
     }
     let remedy = "write \"letsencrypt\", \"letsencrypt-staging\", or the URL of a directory, which begins with https://";
@@ -229,7 +229,7 @@ fn directory(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn ask_url(text: &str) -> Result<String, InvalidValue> {
+fn parse_ask_url(text: &str) -> Result<String, InvalidValue> {
     let remedy = "write a URL such as \"http://127.0.0.1:9000/check\"";
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let host = rest.and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn directories_addresses_and_keys() {
-        assert!(directory("letsencrypt").unwrap().starts_with("https://acme-v02."));
-        assert_eq!(directory("https://127.0.0.1:14000/dir").unwrap(), "https://127.0.0.1:14000/dir");
+        assert!(parse_directory("letsencrypt").unwrap().starts_with("https://acme-v02."));
+        assert_eq!(parse_directory("https://127.0.0.1:14000/dir").unwrap(), "https://127.0.0.1:14000/dir");
         for wrong in [
             "",
             "lets-encrypt",
@@ -299,12 +299,15 @@ mod tests {
             "https://a b/",
             "https://u@h/",
         ] {
-            assert!(directory(wrong).unwrap_err().remedy.contains("letsencrypt"), "{wrong}");
+            assert!(parse_directory(wrong).unwrap_err().remedy.contains("letsencrypt"), "{wrong}");
         }
-        assert!(ask_url("http://127.0.0.1:9000/check?key=1").is_ok() && ask_url("https://a.example").is_ok());
+        assert!(
+            parse_ask_url("http://127.0.0.1:9000/check?key=1").is_ok()
+                && parse_ask_url("https://a.example").is_ok()
+        );
         for wrong in ["", "127.0.0.1:9000", "http://", "ftp://a", "http://a b", "http://u@a/", "http://a/#x"]
         {
-            assert!(ask_url(wrong).is_err(), "{wrong}");
+            assert!(parse_ask_url(wrong).is_err(), "{wrong}");
         }
         assert_eq!(email("mailto:a@b.c").unwrap(), "a@b.c");
         for wrong in ["", "a", "@b.c", "a@b", "a b@c.d", "a@b.c,d@e.f", "a@b.c?cc=d@e.f"] {

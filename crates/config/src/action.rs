@@ -1,19 +1,19 @@
 //! Actions of routes: the handlers of requests.
 
 use crate::app::{self, Mounted};
-use crate::check::{Checker, InvalidValue, OwnNames, shortened};
+use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::conditions::Conditions;
 use crate::files::Files;
 use crate::group::Proxied;
 use crate::header;
-use crate::near::nearest;
+use crate::near::nearest_name;
 use crate::node::{Entry, Node};
 use crate::proxy::Proxy;
 use crate::record::{brief, directives, table};
 use crate::shape::{Count, Flag, List, Maybe, Numbers, Text};
 use crate::source::ConfigLine;
-use crate::template::{TemplateShape, content_template, template};
-use crate::upstream::cookie;
+use crate::template::{TemplateShape, parse_content_template, parse_template};
+use crate::upstream::parse_cookie_name;
 use http::{Template, TemplatePart, Variable};
 
 /// Handler that answers a request.
@@ -35,12 +35,12 @@ pub enum Action {
     /// One of several actions, chosen for each request.
     Split(Box<Split>),
     /// A search for another route, with the path that `rewrite` of the route makes.
-    Rewrite,
+    RewriteOnly,
 }
 
 impl Action {
     /// The directives that are actions: each route has one, or `files` with another one as fallback.
-    pub(crate) const NAMES: [&str; 8] =
+    pub(crate) const ACTION_NAMES: [&str; 8] =
         ["files", "proxy", "app", "redirect", "respond", "cgi", "php", "split"];
 
     /// Returns the name of the directive.
@@ -55,7 +55,7 @@ impl Action {
             Self::Redirect(_) => "redirect",
             Self::Respond(_) => "respond",
             Self::Split(_) => "split",
-            Self::Rewrite => "rewrite",
+            Self::RewriteOnly => "rewrite",
         }
     }
 }
@@ -69,7 +69,7 @@ directives! {
         /// dollar sign. Paths and groups are percent-encoded; groups in the host, or behind a `?`, with every byte that could end their
         /// part of the URL.
         "to" to: Template = required(""),
-            TemplateShape { what: "a URL or path such as \"https://example.com$path\"", parse: target };
+            TemplateShape { what: "a URL or path such as \"https://example.com$path\"", parse: parse_target };
         /// The status: 301 and 308 are permanent, 307 and 308 keep the method.
         "status" status: u16 = 302, Numbers(&[301, 302, 303, 307, 308]);
     }
@@ -116,14 +116,14 @@ impl SplitBy {
 
     /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        let later = |fault: InvalidValue, prefix: &str| match fault.at.clone() {
+        let later = |fault: InvalidValue, prefix: &str| match fault.span.clone() {
             Some(at) => fault.within(at.start + prefix.len()..at.end + prefix.len()),
             None => fault,
         };
         for (prefix, make) in [
-            ("hash:header:", Self::hash_header as fn(&str) -> Result<Self, InvalidValue>),
-            ("hash:cookie:", |name| cookie(name).map(Self::HashCookie)),
-            ("sticky:", |name| cookie(name).map(Self::Sticky)),
+            ("hash:header:", Self::parse_hash_header as fn(&str) -> Result<Self, InvalidValue>),
+            ("hash:cookie:", |name| parse_cookie_name(name).map(Self::HashCookie)),
+            ("sticky:", |name| parse_cookie_name(name).map(Self::Sticky)),
         ] {
             if let Some(name) = text.strip_prefix(prefix) {
                 return make(name).map_err(|fault| later(fault, prefix));
@@ -134,7 +134,7 @@ impl SplitBy {
             "hash:client" => Self::HashClient,
             "sticky" => Self::Sticky(SPLIT_COOKIE.to_owned()),
             _ => {
-                let message = match nearest(text, Self::WORDS) {
+                let message = match nearest_name(text, Self::WORDS) {
                     Some(word) => format!("did you mean \"{word}\"?"),
                     None => "not one of these".to_owned(),
                 };
@@ -147,7 +147,7 @@ impl SplitBy {
         })
     }
 
-    fn hash_header(name: &str) -> Result<Self, InvalidValue> {
+    fn parse_hash_header(name: &str) -> Result<Self, InvalidValue> {
         header::name(name).map(Self::HashHeader)
     }
 }
@@ -258,7 +258,7 @@ impl Branch {
 }
 
 /// Checks the table of a route or branch: it must have one action, or `files` with a fallback.
-pub(crate) fn actions_agree(
+pub(crate) fn check_actions(
     (action, otherwise): (&mut Action, &mut Option<Action>),
     (what, names): (&str, &[&str]),
     node: &Node,
@@ -269,13 +269,13 @@ pub(crate) fn actions_agree(
     }
     let actions: Vec<&Entry> = names.iter().filter_map(|name| node.entry(name)).collect();
     match actions.as_slice() {
-        [] if check.has_unknown(node) => {} // reported already
+        [] if check.has_unknown_keys(node) => {} // reported already
         [] => {
             let label = format!("{what} needs one of {}", names.join(", "));
-            check.error(&node.at, format!("{what} without an action"), label);
+            check.error(&node.span, format!("{what} without an action"), label);
         }
         [php] if php.key == "php" => {
-            let finding = check.error(&php.key_at, "`php` without `files`".to_owned(), "which scripts?");
+            let finding = check.error(&php.key_span, "`php` without `files`".to_owned(), "which scripts?");
             finding.help("name the folder of the scripts: `files = \"public\"`");
         }
         [_] => {}
@@ -284,8 +284,8 @@ pub(crate) fn actions_agree(
         [first, more @ ..] => {
             for second in more {
                 let title = format!("{what} with two actions");
-                let finding = check.error(&second.key_at, title, "a second action");
-                finding.related(first.key_at.clone(), "the first action");
+                let finding = check.error(&second.key_span, title, "a second action");
+                finding.related(first.key_span.clone(), "the first action");
                 finding.help(if what == "a route" {
                     "write two routes, or remove one"
                 } else {
@@ -297,10 +297,10 @@ pub(crate) fn actions_agree(
 }
 
 fn branch_agrees(branch: &mut Branch, node: &Node, check: &mut Checker) {
-    branch.line = Some(check.line(&node.at));
+    branch.line = Some(check.line_of(&node.span));
     // Neither scripts, programs nor further branches.
-    let names = &Action::NAMES[..Action::NAMES.len() - 3];
-    actions_agree((&mut branch.action, &mut branch.otherwise), ("a branch", names), node, check);
+    let names = &Action::ACTION_NAMES[..Action::ACTION_NAMES.len() - 3];
+    check_actions((&mut branch.action, &mut branch.otherwise), ("a branch", names), node, check);
 }
 
 fn split_agrees(split: &mut Split, node: &Node, check: &mut Checker) {
@@ -310,18 +310,18 @@ fn split_agrees(split: &mut Split, node: &Node, check: &mut Checker) {
         return; // reported already
     }
     if let Some(item) = items.get(BRANCHES_MAX) {
-        check.error(&item.at, format!("more than {BRANCHES_MAX} branches"), "one too many");
+        check.error(&item.span, format!("more than {BRANCHES_MAX} branches"), "one too many");
     }
     for (index, (branch, item)) in split.branches.iter().zip(items).enumerate() {
         let is_same = |other: &Branch| other.name == branch.name;
         let Some(first) = split.branches[..index].iter().position(is_same) else { continue };
-        let title = format!("two branches with the name `{}`", shortened(&branch.name));
-        let finding = check.error(&item.at, title, "clients and metrics could not tell them apart");
-        finding.related(items[first].at.clone(), "the first one").help("give one another `name`");
+        let title = format!("two branches with the name `{}`", shorten(&branch.name));
+        let finding = check.error(&item.span, title, "clients and metrics could not tell them apart");
+        finding.related(items[first].span.clone(), "the first one").help("give one another `name`");
     }
     if split.branches.iter().all(|branch| branch.weight() == 0) {
         let title = "a `split` in which no branch has a weight".to_owned();
-        let finding = check.error(&entry.value.at, title, "which one is for all other requests?");
+        let finding = check.error(&entry.value.span, title, "which one is for all other requests?");
         finding.help("give one a `weight`: a branch with `when` has the weight 0 unless it says another one");
     }
 }
@@ -342,21 +342,23 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("body").filter(|_| bodiless && !respond.body.is_empty()) {
         let title = format!("a response with status {} has no body", respond.status);
         check
-            .error(&entry.value.at, title, "this cannot be sent")
+            .error(&entry.value.span, title, "this cannot be sent")
             .help("remove the body, or use another status");
     }
     if let Some(entry) = node.entry("body").filter(|_| respond.has_variables) {
         // Lines may end in it, which a template has no place for.
-        match content_template(&respond.body, header::VARIABLES, &check.own_names) {
+        match parse_content_template(&respond.body, header::VARIABLES, &check.defined_variables) {
             Ok(template) => respond.filled = Some(template),
-            Err(fault) => check.inside("body", |check| check.fault(&entry.value.at, &respond.body, fault)),
+            Err(fault) => check.within_directive("body", |check| {
+                check.report_fault(&entry.value.span, &respond.body, fault)
+            }),
         }
     }
     let body = node.entry("body").map_or(node, |entry| &entry.value);
     let is_named = |name: &&&str| respond.body.contains(&format!("${name}")) && !respond.has_variables;
     if let Some(name) = header::VARIABLES.iter().find(is_named).filter(|_| respond.body.len() < 1024) {
         let title = format!("`${name}` is sent as it stands");
-        let finding = check.warning(&body.at, title, "variables of bodies are off");
+        let finding = check.warning(&body.span, title, "variables of bodies are off");
         finding.help("write `respond = { body = \"…\", variables = true }`");
     }
     let first = respond.body.split(' ').next().unwrap_or_default();
@@ -364,7 +366,7 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
     let written = node.entry("body").filter(|_| is_status && node.entry("status").is_none());
     if let Some(entry) = written.filter(|_| respond.body.len() < 40) {
         let title = format!("a response with status 200 and the body \"{}\"", respond.body);
-        check.warning(&entry.value.at, title, "this is a text").help(match respond.body.split_once(' ') {
+        check.warning(&entry.value.span, title, "this is a text").help(match respond.body.split_once(' ') {
             None => format!("the status is written without quotes: {first}"),
             Some((_, text)) => format!("write `respond = {{ status = {first}, body = \"{text}\" }}`"),
         });
@@ -372,7 +374,7 @@ fn respond_agrees(respond: &mut Respond, node: &Node, check: &mut Checker) {
 }
 
 /// A placeholder of Caddy, `{host}`, which would be sent to clients as it is written: no URL contains braces.
-fn placeholder(text: &str) -> Option<InvalidValue> {
+fn placeholder_fault(text: &str) -> Option<InvalidValue> {
     let is_open = |at: &usize| !text[..*at].ends_with('$');
     let start = text.match_indices('{').map(|(at, _)| at).find(is_open)?;
     let end = text[start..].find('}').map_or(text.len(), |end| start + end + 1);
@@ -394,22 +396,22 @@ fn placeholder(text: &str) -> Option<InvalidValue> {
 }
 
 /// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).
-fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
+fn parse_target(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] = &["path", "rest", "query", "args", "uri", "host", "scheme", "country"];
-    if let Some(fault) = placeholder(text) {
+    if let Some(fault) = placeholder_fault(text) {
         return Err(fault);
     }
     if let Some((status @ ("301" | "302" | "303" | "307" | "308"), to)) = text.split_once(' ') {
         let to = to.trim().replace("$request_uri", "$uri");
-        let remedy = format!("write `redirect = {{ to = \"{}\", status = {status} }}`", shortened(&to));
+        let remedy = format!("write `redirect = {{ to = \"{}\", status = {status} }}`", shorten(&to));
         return Err(InvalidValue::new("a status before the URL", remedy).within(0..status.len()));
     }
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| !c.is_ascii_graphic()) {
         let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
-    let template = template(text, VARIABLES, own)?;
-    let start = template.start();
+    let template = parse_template(text, VARIABLES, defined_variables)?;
+    let start = template.literal_prefix();
     let scheme =
         start.split_once("://").is_some_and(|(scheme, _)| scheme.chars().all(|c| c.is_ascii_alphanumeric()));
     let variable = matches!(

@@ -4,7 +4,7 @@ use crate::app_sandbox::{AppSandbox, share_written_paths};
 use crate::check::{Checker, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
 use crate::files::{StripPrefix, strip_text};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::php::PhpApp;
 use crate::record::{brief, directives, table};
 use crate::shape::{
@@ -33,17 +33,17 @@ impl Shape for AppMap {
     type Out = Apps;
 
     fn kind(&self) -> ShapeKind {
-        named().kind()
+        named_apps().kind()
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Apps> {
-        let mut apps = named().read(node, check)?;
+        let mut apps = named_apps().read(node, check)?;
         share_written_paths(apps.iter_mut().filter_map(|(_, app)| app.sandbox.as_mut()));
         Some(apps)
     }
 }
 
-fn named() -> Map<String, crate::record::TableShape<App>> {
+fn named_apps() -> Map<String, crate::record::TableShape<App>> {
     Map { what: "names of applications", key: name, value: table() }
 }
 
@@ -297,25 +297,25 @@ pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
 }
 
 /// The directives that state the kind of an application: each application has one of them.
-const KINDS: [&str; 7] = ["psgi", "rack", "python", "wsgi", "asgi", "php", "handler"];
+const KIND_DIRECTIVES: [&str; 7] = ["psgi", "rack", "python", "wsgi", "asgi", "php", "handler"];
 
 const CALLABLE: Text<String> =
-    Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: callable };
+    Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: parse_callable };
 
 fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
-    let given: Vec<_> = KINDS.iter().filter_map(|name| node.entry(name)).collect();
+    let given: Vec<_> = KIND_DIRECTIVES.iter().filter_map(|name| node.entry(name)).collect();
     match given.as_slice() {
         [] => {
             let title = "an application without a kind".to_owned();
-            let finding = check.error(&node.at, title, "nothing to start");
-            finding.help(format!("add one of {}", KINDS.join(", ")));
+            let finding = check.error(&node.span, title, "nothing to start");
+            finding.help(format!("add one of {}", KIND_DIRECTIVES.join(", ")));
         }
-        [_] => resolve(app, check),
+        [_] => resolve_python_paths(app, check),
         [first, second, ..] => {
             let finding =
-                check.error(&second.key_at, "an application of two kinds".to_owned(), "a second kind");
+                check.error(&second.key_span, "an application of two kinds".to_owned(), "a second kind");
             finding
-                .related(first.key_at.clone(), "the first kind")
+                .related(first.key_span.clone(), "the first kind")
                 .help("write two applications, or remove one");
         }
     }
@@ -323,30 +323,31 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
         node.entry("targets").filter(|_| app.python.is_none() && app.wsgi.is_none() && app.asgi.is_none())
     {
         check.error(
-            &entry.key_at,
+            &entry.key_span,
             "`targets` of an application that is not Python".to_owned(),
             "write an `[apps.NAME]` for each",
         );
     }
     if let Some(entry) = node.entry("lifespan").filter(|_| app.python.is_none() && app.asgi.is_none()) {
         check.error(
-            &entry.key_at,
+            &entry.key_span,
             "`lifespan` of an application that is not ASGI".to_owned(),
             "remove it: only ASGI has lifespans",
         );
     }
     if let Some(entry) = node.entry("threads").filter(|_| app.php.is_some() && app.threads > 1) {
-        let finding = check.error(&entry.key_at, "`threads` of a PHP application".to_owned(), "PHP has none");
+        let finding =
+            check.error(&entry.key_span, "`threads` of a PHP application".to_owned(), "PHP has none");
         finding.help("a worker of PHP answers one request at a time: write `workers`");
     }
     if let Some(entry) = node.entry("group").filter(|_| app.user.is_none()) {
-        check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
+        check.error(&entry.key_span, "`group` without `user`".to_owned(), "there is no `user`");
     }
 }
 
 /// Relative paths in Python names are relative to the configuration file, as paths of files are.
-fn resolve(app: &mut App, check: &Checker) {
-    let folder = check.resolve("");
+fn resolve_python_paths(app: &mut App, check: &Checker) {
+    let folder = check.resolve_path("");
     let more = app.targets.iter_mut().map(|(_, named)| named);
     for named in [&mut app.python, &mut app.wsgi, &mut app.asgi].into_iter().flatten().chain(more) {
         if named.ends_with(".py") || named.contains(".py:") {
@@ -357,7 +358,7 @@ fn resolve(app: &mut App, check: &Checker) {
     }
 }
 
-fn callable(text: &str) -> Result<String, InvalidValue> {
+fn parse_callable(text: &str) -> Result<String, InvalidValue> {
     match text.split(':').next().unwrap_or_default() {
         "" => Err(InvalidValue::new("the module is missing", "\"shop.wsgi:application\"")),
         _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
@@ -404,16 +405,16 @@ impl Shape for WorkerCount {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Workers> {
-        if !matches!(node.data, Data::Table(_)) {
+        if !matches!(node.data, NodeData::Table(_)) {
             return ONE.read(node, check).map(|count| Workers { min: count, max: count });
         }
-        let errors = check.report.errors();
+        let errors = check.report.error_count();
         let range = table::<Workers>().read(node, check)?;
-        if check.report.errors() > errors {
+        if check.report.error_count() > errors {
             return None;
         }
         if range.min > range.max {
-            check.invalid(&node.at, "`min` is more than `max`");
+            check.report_invalid(&node.span, "`min` is more than `max`");
             return None;
         }
         Some(range)

@@ -1,6 +1,6 @@
 //! Authentication of clients.
 
-use crate::auth_server::{AuthServer, SignInPart, auth_server, identity_field, sign_in};
+use crate::auth_server::{AuthServer, SignInPart, parse_auth_server, parse_identity_field, sign_in};
 use crate::auth_token::{JwtAuth, SignedAuth};
 use crate::check::{Checker, InvalidValue};
 use crate::header;
@@ -8,7 +8,7 @@ use crate::node::Node;
 use crate::proxy::{ProxyTls, upstream_host};
 use crate::rate::{RATE, Rate};
 use crate::record::{directives, table};
-use crate::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, alternatives};
+use crate::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, join_alternatives};
 use crate::upstream::UpstreamHost;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Auth>>> {
 }
 
 const IDENTITY_FIELDS: List<Text<String>> =
-    List(Text { what: "a header name such as \"Remote-User\"", parse: identity_field });
+    List(Text { what: "a header name such as \"Remote-User\"", parse: parse_identity_field });
 const REQUEST_FIELDS: List<Text<String>> =
     List(Text { what: "a header name such as \"Cookie\"", parse: header::name });
 
@@ -56,7 +56,7 @@ directives! {
         /// and `-For`, `X-Original-Method` and `X-Original-URL`. A status 2xx lets the request in; any other answer goes to the
         /// client. If the server cannot be asked, the answer is 502, 503 or 504.
         "ask" ask: Option<AuthServer> = absent("no server"),
-            Maybe(Text { what: "a URL such as \"http://127.0.0.1:9091/api/verify\"", parse: auth_server });
+            Maybe(Text { what: "a URL such as \"http://127.0.0.1:9091/api/verify\"", parse: parse_auth_server });
         /// JSON Web Tokens.
         "jwt" jwt: Option<JwtAuth> = absent("no tokens"), Maybe(table());
         /// Signed URLs.
@@ -93,7 +93,7 @@ pub enum AuthKind<'a> {
     /// User and password, from this file.
     Basic(&'a PathBuf),
     /// This server decides.
-    Ask(&'a AuthServer),
+    Server(&'a AuthServer),
     /// JSON Web Token.
     Jwt(&'a JwtAuth),
     /// Signed URL.
@@ -101,7 +101,7 @@ pub enum AuthKind<'a> {
 }
 
 /// Directives that select the method, each with the directives that belong to it alone.
-const KINDS: [(&str, &[&str]); 4] = [
+const KIND_DIRECTIVES: [(&str, &[&str]); 4] = [
     ("basic", &["realm", "failures", "remember"]),
     ("ask", &["response_headers", "timeout", "host", "tls", "sign_in", "remember", "remember_by"]),
     ("jwt", &["timeout", "tls"]),
@@ -112,7 +112,7 @@ impl Auth {
     /// Returns the authentication method. A checked configuration has exactly one.
     pub fn kind(&self) -> Option<AuthKind<'_>> {
         let basic = self.basic.as_ref().map(AuthKind::Basic);
-        let ask = self.ask.as_ref().map(AuthKind::Ask);
+        let ask = self.ask.as_ref().map(AuthKind::Server);
         let jwt = self.jwt.as_ref().map(AuthKind::Jwt);
         basic.or(ask).or(jwt).or(self.signed.as_ref().map(AuthKind::Signed))
     }
@@ -125,31 +125,34 @@ impl Auth {
 }
 
 fn auth_agrees(_: &mut Auth, node: &Node, check: &mut Checker) {
-    let given: Vec<_> = KINDS.iter().filter_map(|(kind, own)| Some((node.entry(kind)?, *own))).collect();
+    let given: Vec<_> =
+        KIND_DIRECTIVES.iter().filter_map(|(kind, own)| Some((node.entry(kind)?, *own))).collect();
     match given.as_slice() {
         [] => {
-            let title = format!("`{}` does not say who may ask", check.here());
-            let words = alternatives(KINDS.iter().map(|(kind, _)| format!("`{kind}`")));
+            let title = format!("`{}` does not say who may ask", check.directive_path_text());
+            let words = join_alternatives(KIND_DIRECTIVES.iter().map(|(kind, _)| format!("`{kind}`")));
             check
-                .error(&node.at, title, format!("neither {}", words.replace(" or ", " nor ")))
+                .error(&node.span, title, format!("neither {}", words.replace(" or ", " nor ")))
                 .help(format!("give {words}"));
         }
         [(entry, own)] => {
             let mut seen = Vec::new();
-            for (kind, others) in KINDS.iter().filter(|(kind, _)| *kind != entry.key) {
+            for (kind, others) in KIND_DIRECTIVES.iter().filter(|(kind, _)| *kind != entry.key) {
                 for key in others.iter().filter(|key| !own.contains(key)) {
                     if let Some(found) = node.entry(key).filter(|_| !seen.contains(key)) {
                         seen.push(*key);
                         let title = format!("`{key}` has no effect beside `{}`", entry.key);
-                        let finding = check.error(&found.key_at, title, format!("this belongs to `{kind}`"));
+                        let finding =
+                            check.error(&found.key_span, title, format!("this belongs to `{kind}`"));
                         finding.help("remove it");
                     }
                 }
             }
         }
         [(first, _), (second, _), ..] => {
-            let title = format!("both `{}` and `{}` in `{}`", first.key, second.key, check.here());
-            let finding = check.error(&second.key_at, title, "one of them decides");
+            let title =
+                format!("both `{}` and `{}` in `{}`", first.key, second.key, check.directive_path_text());
+            let finding = check.error(&second.key_span, title, "one of them decides");
             finding.help("remove one of them");
         }
     }

@@ -10,7 +10,7 @@ pub struct AuthServer {
     /// The server.
     pub origin: Origin,
     /// The path that is asked for, with its query.
-    pub target: String,
+    pub path_and_query: String,
 }
 
 /// Part of the address of the sign-in page.
@@ -25,7 +25,7 @@ pub enum SignInPart {
 }
 
 /// `http://HOST[:PORT]/PATH`, `https://…` or `unix:SOCKET:/PATH`.
-pub(crate) fn auth_server(text: &str) -> Result<AuthServer, InvalidValue> {
+pub(crate) fn parse_auth_server(text: &str) -> Result<AuthServer, InvalidValue> {
     let url = text.strip_prefix("http://unix:").map(|rest| format!("unix:{rest}"));
     let url = url.as_deref().unwrap_or(text);
     if url.starts_with('/') {
@@ -50,13 +50,13 @@ pub(crate) fn auth_server(text: &str) -> Result<AuthServer, InvalidValue> {
         None if !target.starts_with('/') => {
             Err(InvalidValue::new("the path is missing", "write \"http://HOST:PORT/PATH\""))
         }
-        None => Ok(AuthServer { origin, target: target.to_owned() }),
+        None => Ok(AuthServer { origin, path_and_query: target.to_owned() }),
     }
 }
 
 /// Parses the name of a field with which the server describes a client.
-pub(crate) fn identity_field(text: &str) -> Result<String, InvalidValue> {
-    let name = header::rule_name(text)?;
+pub(crate) fn parse_identity_field(text: &str) -> Result<String, InvalidValue> {
+    let name = header::parse_rule_name(text)?;
     let ours = ["host", "expect", "content-type", "content-encoding", "set-cookie", "location"];
     let forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-real-ip"];
     let ids = ["x-request-id", "traceparent", "tracestate", "via", "proxy-authorization"];
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn urls_of_servers() {
-        let tcp = |host: &str, port, tls| Origin::Tcp { host: host.into(), port, tls, h2c: false };
+        let tcp = |host: &str, port, tls| Origin::Tcp { host: host.into(), port, is_tls: tls, is_h2c: false };
         for (text, origin, target) in [
             ("http://127.0.0.1:9091/api/verify", tcp("127.0.0.1", 9091, false), "/api/verify"),
             ("https://auth.test/x?rd=https://a.test/", tcp("auth.test", 443, true), "/x?rd=https://a.test/"),
@@ -120,13 +120,13 @@ mod tests {
             ("http://unix:/run/a.sock:/verify", Origin::Unix("/run/a.sock".into()), "/verify"),
             ("unix:/run/a.sock", Origin::Unix("/run/a.sock".into()), "/"),
         ] {
-            let expected = AuthServer { origin, target: target.into() };
-            assert_eq!(auth_server(text), Ok(expected), "{text}");
+            let expected = AuthServer { origin, path_and_query: target.into() };
+            assert_eq!(parse_auth_server(text), Ok(expected), "{text}");
         }
         for wrong in
             ["", "127.0.0.1:9091", "http://a.test?x", "http://a.test/a b", "http://a.test/#x", "ftp://a/"]
         {
-            assert!(auth_server(wrong).is_err(), "{wrong}");
+            assert!(parse_auth_server(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -138,9 +138,9 @@ mod tests {
         for wrong in ["", "oauth2", "//evil.test/", "/a?$uri", "/a b", "$url"] {
             assert!(sign_in(wrong).is_err(), "{wrong}");
         }
-        assert!(identity_field("Remote-User").is_ok() && identity_field("Authorization").is_ok());
+        assert!(parse_identity_field("Remote-User").is_ok() && parse_identity_field("Authorization").is_ok());
         for wrong in ["Host", "Content-Length", "X-Accel-Redirect", "X-Forwarded-For", "a b", ""] {
-            assert!(identity_field(wrong).is_err(), "{wrong}");
+            assert!(parse_identity_field(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Proofs that a request carries itself: JSON Web Tokens and signatures of URLs.
 
-use crate::auth_server::{AuthServer, auth_server, identity_field};
+use crate::auth_server::{AuthServer, parse_auth_server, parse_identity_field};
 use crate::cache_purge::token;
 use crate::check::{Checker, InvalidValue};
 use crate::header;
@@ -12,12 +12,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-const TEXTS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a text", parse: some_text });
-const CLAIMS: Map<String, OneOrMore<Text<String>>> = Map { what: "claims", key: some_text, value: TEXTS };
+const NON_EMPTY_TEXTS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a text", parse: parse_non_empty_text });
+const CLAIMS: Map<String, OneOrMore<Text<String>>> =
+    Map { what: "claims", key: parse_non_empty_text, value: NON_EMPTY_TEXTS };
 const HEADERS: Map<String, Text<String>> = Map {
     what: "header names",
-    key: identity_field,
-    value: Text { what: "a claim such as \"sub\"", parse: some_text },
+    key: parse_identity_field,
+    value: Text { what: "a claim such as \"sub\"", parse: parse_non_empty_text },
 };
 const ALGORITHMS: List<Word<&str>> = List(Word(&[
     ("RS256", "RS256"),
@@ -48,13 +50,13 @@ directives! {
         /// The URL of the issuer's keys. They are kept for `refresh`, and asked for again, at most every 10 seconds, when a token names a
         /// key that is not among them. Until they are there, requests get 503.
         "jwks" jwks: Option<AuthServer> = absent("those of `jwks_file`"),
-            Maybe(Text { what: "a URL such as \"https://issuer.example/jwks.json\"", parse: auth_server });
+            Maybe(Text { what: "a URL such as \"https://issuer.example/jwks.json\"", parse: parse_auth_server });
         /// A file with the keys, as JWKS (RFC 7517). It alone may have secrets (`"kty": "oct"`, at least 32 bytes).
         "jwks_file" jwks_file: Option<PathBuf> = absent("those of `jwks`"), Maybe(PathShape("a file"));
         /// Accepted issuers of tokens (`iss`).
-        "issuer" issuers: Vec<String> = absent("whoever has one of the keys"), TEXTS;
+        "issuer" issuers: Vec<String> = absent("whoever has one of the keys"), NON_EMPTY_TEXTS;
         /// The audience that tokens have to name (`aud`): one of these.
-        "audience" audiences: Vec<String> = absent("anyone, with a warning"), TEXTS;
+        "audience" audiences: Vec<String> = absent("anyone, with a warning"), NON_EMPTY_TEXTS;
         /// Algorithms of signatures. `HS256` and the like need a `jwks_file` with secrets; `none` does not exist.
         "algorithms" algorithms: Vec<&'static str> = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ALGORITHMS;
         /// Maximum difference between the clocks of the issuer and this server.
@@ -100,13 +102,13 @@ directives! {
 fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
     match (node.entry("jwks"), node.entry("jwks_file")) {
         (Some(_), Some(file)) => {
-            let title = format!("both `jwks` and `jwks_file` in `{}`", check.here());
-            check.error(&file.key_at, title, "one of them is enough").help("remove one of them");
+            let title = format!("both `jwks` and `jwks_file` in `{}`", check.directive_path_text());
+            check.error(&file.key_span, title, "one of them is enough").help("remove one of them");
         }
         (None, None) => {
-            let title = format!("`{}` has no keys", check.here());
+            let title = format!("`{}` has no keys", check.directive_path_text());
             check
-                .error(&node.at, title, "neither `jwks` nor `jwks_file`")
+                .error(&node.span, title, "neither `jwks` nor `jwks_file`")
                 .help("give the URL of the issuer's keys: `jwks`");
         }
         _ => {}
@@ -114,27 +116,29 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
     if let Some(entry) =
         node.entry("jwks").filter(|_| jwt.algorithms.iter().any(|name| name.starts_with("HS")))
     {
-        let title = format!("algorithms with a secret, and keys from a URL, in `{}`", check.here());
-        let finding = check.error(&entry.value.at, title, "what is published is no secret");
+        let title =
+            format!("algorithms with a secret, and keys from a URL, in `{}`", check.directive_path_text());
+        let finding = check.error(&entry.value.span, title, "what is published is no secret");
         finding.help("remove `HS256`, `HS384` and `HS512`, or give the secret in `jwks_file`");
     }
     if let Some(entry) = node.entry("algorithms").filter(|_| jwt.algorithms.is_empty()) {
-        let title = format!("no algorithms in `{}`", check.here());
-        let finding = check.error(&entry.value.at, title, "no token would be valid");
+        let title = format!("no algorithms in `{}`", check.directive_path_text());
+        let finding = check.error(&entry.value.span, title, "no token would be valid");
         finding.help("remove `algorithms`, or name those of the issuer: `[\"RS256\"]`");
     }
-    if let (Some(entry), Some(Origin::Tcp { host, tls: false, .. })) =
+    if let (Some(entry), Some(Origin::Tcp { host, is_tls: false, .. })) =
         (node.entry("jwks"), jwt.jwks.as_ref().map(|server| &server.origin))
         && host != "localhost"
         && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     {
         let title = "the keys of tokens are asked for without TLS".to_owned();
-        let finding = check.warning(&entry.value.at, title, "who is in between can send keys of their own");
+        let finding = check.warning(&entry.value.span, title, "who is in between can send keys of their own");
         finding.help("write `https://`, with `tls = { ca = \"…\" }` for an authority of your own; or give a file: `jwks_file`");
     }
     if node.entry("audience").is_none() && (jwt.jwks.is_some() || jwt.jwks_file.is_some()) {
-        let title = format!("`{}` without `audience`", check.here());
-        let finding = check.warning(&node.at, title, "tokens that the issuer has made for others are let in");
+        let title = format!("`{}` without `audience`", check.directive_path_text());
+        let finding =
+            check.warning(&node.span, title, "tokens that the issuer has made for others are let in");
         finding.help("name the audience of your tokens: `audience = \"shop\"`");
     }
 }
@@ -142,19 +146,19 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
 fn signed_agrees(_: &mut SignedAuth, node: &Node, check: &mut Checker) {
     match (node.entry("secret"), node.entry("secret_file")) {
         (Some(_), Some(file)) => {
-            let title = format!("both `secret` and `secret_file` in `{}`", check.here());
-            check.error(&file.key_at, title, "one of them is enough").help("remove one of them");
+            let title = format!("both `secret` and `secret_file` in `{}`", check.directive_path_text());
+            check.error(&file.key_span, title, "one of them is enough").help("remove one of them");
         }
         (None, None) => {
-            let title = format!("`{}` has no secret", check.here());
-            let finding = check.error(&node.at, title, "neither `secret` nor `secret_file`");
+            let title = format!("`{}` has no secret", check.directive_path_text());
+            let finding = check.error(&node.span, title, "neither `secret` nor `secret_file`");
             finding.help("`openssl rand -hex 32` makes one: give it in `secret_file`");
         }
         _ => {}
     }
 }
 
-fn some_text(text: &str) -> Result<String, InvalidValue> {
+fn parse_non_empty_text(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty text", "")),
         _ => Ok(text.to_owned()),
@@ -162,7 +166,7 @@ fn some_text(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn parameter(text: &str) -> Result<String, InvalidValue> {
-    match text.chars().all(header::is_token) && !text.is_empty() {
+    match text.chars().all(header::is_token_char) && !text.is_empty() {
         true => Ok(text.to_owned()),
         false => Err(InvalidValue::new("this is not a name", "write a name such as \"token\"")),
     }

@@ -6,7 +6,7 @@ use crate::shape::{Maybe, Shape, Size, Text, Toggle};
 use crate::units::{self, GIB, KIB};
 
 const RATE_MAX: u64 = 1024 * GIB;
-const RATE: Text<u64> = Text { what: "bytes a second such as \"1MiB/s\"", parse: rate };
+const RATE: Text<u64> = Text { what: "bytes a second such as \"1MiB/s\"", parse: parse_rate };
 
 /// `bandwidth` of a site or a route; if absent, the level above applies.
 pub(crate) fn policy() -> impl Shape<Out = Option<Option<BandwidthLimit>>> {
@@ -35,7 +35,7 @@ directives! {
     }
 }
 
-fn rate(text: &str) -> Result<u64, InvalidValue> {
+fn parse_rate(text: &str) -> Result<u64, InvalidValue> {
     let remedy = "write a size and `/s`, such as \"1MiB/s\" or \"500KiB/s\"";
     let Some(size) = text.strip_suffix("/s") else {
         return Err(InvalidValue::new("this is not a rate of bytes", remedy));
@@ -46,7 +46,7 @@ fn rate(text: &str) -> Result<u64, InvalidValue> {
             Some((size, _)) => InvalidValue { remedy: format!("write \"{size}/s\""), ..fault },
             None => fault,
         };
-    let bytes = units::size(size).map_err(|fault| in_rate(fault).within(0..size.len()))?;
+    let bytes = units::parse_size(size).map_err(|fault| in_rate(fault).within(0..size.len()))?;
     match (KIB..=RATE_MAX).contains(&bytes) {
         true => Ok(bytes),
         false => Err(InvalidValue::new("too slow or too fast", "write a rate from \"1KiB/s\" to \"1TiB/s\"")),
@@ -59,13 +59,13 @@ mod tests {
 
     #[test]
     fn rates_of_bytes() {
-        assert_eq!(rate("1KiB/s"), Ok(1024));
-        assert_eq!(rate("2000B/s"), Ok(2000));
-        assert_eq!(rate("10 MiB/s"), Ok(10 << 20));
+        assert_eq!(parse_rate("1KiB/s"), Ok(1024));
+        assert_eq!(parse_rate("2000B/s"), Ok(2000));
+        assert_eq!(parse_rate("10 MiB/s"), Ok(10 << 20));
         for wrong in
             ["", "/s", "1MiB", "1MiB/m", "1MB/s", "100k", "1023B/s", "2048TiB/s", "1MiB/s ", "-1KiB/s"]
         {
-            assert!(rate(wrong).is_err(), "{wrong}");
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -103,9 +103,9 @@ directives! {
 fn policy_agrees(policy: &mut CachePolicy, node: &Node, check: &mut Checker) {
     let nodes = node.items("rule");
     if let Some(first) = nodes.get(RULES_MAX) {
-        let title = format!("more than {RULES_MAX} rules in `{}`", check.here());
+        let title = format!("more than {RULES_MAX} rules in `{}`", check.directive_path_text());
         check
-            .error(&first.at, title, "one too many")
+            .error(&first.span, title, "one too many")
             .help("a rule may have several paths, types and statuses");
     }
     if let Some(entry) = node.entry("set_cookie").filter(|_| policy.stores_cookies) {
@@ -115,16 +115,16 @@ fn policy_agrees(policy: &mut CachePolicy, node: &Node, check: &mut Checker) {
 
 /// Checks that the rules of a site, or of a route with these paths, do not share personal pages with all
 /// clients.
-pub(crate) fn pages_agree(
+pub(crate) fn warn_of_shared_pages(
     cache: &Option<Option<CachePolicy>>,
     paths: &[PathPattern],
     node: &Node,
     check: &mut Checker,
 ) {
-    let is_narrow = !paths.is_empty() && !paths.iter().any(PathPattern::is_whole_site);
+    let is_narrow = !paths.is_empty() && !paths.iter().any(PathPattern::matches_whole_site);
     let (Some(Some(policy)), Some(entry)) = (cache, node.entry("cache")) else { return };
     let nodes = entry.value.items("rule");
     if nodes.len() == policy.rules.len() {
-        crate::cache_rule::warn_of_pages_for_all(&policy.rules, nodes, is_narrow, check);
+        crate::cache_rule::warn_of_shared_personal_pages(&policy.rules, nodes, is_narrow, check);
     }
 }

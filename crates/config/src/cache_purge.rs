@@ -59,20 +59,20 @@ fn purge_agrees(purge: &mut CachePurge, node: &Node, check: &mut Checker) {
     match (node.entry("token"), node.entry("token_file"), node.entry("from")) {
         (Some(_), Some(file), _) => {
             let title = "both `token` and `token_file`".to_owned();
-            check.error(&file.key_at, title, "one of them is enough").help("remove one of them");
+            check.error(&file.key_span, title, "one of them is enough").help("remove one of them");
         }
         (None, None, None) => {
-            let title = format!("`{}` lets everyone purge", check.here());
-            let finding = check.error(&node.at, title, "neither a token nor addresses");
+            let title = format!("`{}` lets everyone purge", check.directive_path_text());
+            let finding = check.error(&node.span, title, "neither a token nor addresses");
             finding.help("give `token_file`, `token` or `from`");
         }
         (None, None, Some(from)) if purge.from.is_empty() => {
-            let title = format!("`{}` lets nobody purge", check.here());
-            check.error(&from.key_at, title, "an empty list").help("remove `purge`, or name addresses");
+            let title = format!("`{}` lets nobody purge", check.directive_path_text());
+            check.error(&from.key_span, title, "an empty list").help("remove `purge`, or name addresses");
         }
-        (None, None, Some(from)) if purge.from.iter().any(TrustedSource::is_everybody) => {
-            let title = format!("`{}` lets everyone purge", check.here());
-            let finding = check.error(&from.value.at, title, "this is every address");
+        (None, None, Some(from)) if purge.from.iter().any(TrustedSource::includes_every_address) => {
+            let title = format!("`{}` lets everyone purge", check.directive_path_text());
+            let finding = check.error(&from.value.span, title, "this is every address");
             finding.help("name the addresses that purge, or give `token_file` or `token` too");
         }
         _ => {}

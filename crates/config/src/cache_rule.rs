@@ -1,9 +1,9 @@
 //! Rules of the cache: exceptions for some requests and responses.
 
 use crate::check::{Checker, InvalidValue};
-use crate::compress::type_pattern;
+use crate::compress::parse_type_pattern;
 use crate::header;
-use crate::node::{Data, Entry, Node};
+use crate::node::{Entry, Node, NodeData};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::record::{directives, table};
 use crate::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::time::Duration;
 
 /// Fields and cookies that one key may have.
-const PARTS_MAX: usize = 16;
+const KEY_PARTS_MAX: usize = 16;
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 const LIFETIME: Maybe<Time> = Maybe(Time { min: Duration::ZERO, max: YEAR });
 
@@ -28,7 +28,7 @@ pub enum StatusMatch {
 impl StatusMatch {
     /// Whether it is this status.
     #[must_use]
-    pub fn is(self, status: u16) -> bool {
+    pub fn matches(self, status: u16) -> bool {
         match self {
             StatusMatch::One(one) => one == status,
             StatusMatch::Class(class) => u16::from(class) == status / 100,
@@ -61,7 +61,7 @@ pub enum StripCookies {
 impl StripCookies {
     /// Whether the cookie of that name is removed.
     #[must_use]
-    pub fn removes(&self, name: &[u8]) -> bool {
+    pub fn strips(&self, name: &[u8]) -> bool {
         match self {
             StripCookies::None => false,
             StripCookies::All => true,
@@ -84,9 +84,11 @@ pub enum QueryKey {
 const PATHS: OneOrMore<Text<PathPattern>> =
     OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
 const TYPES: OneOrMore<Text<String>> =
-    OneOrMore(Text { what: "a media type such as \"image/*\"", parse: type_pattern });
-const NAMES: OneOrMore<Text<ValuePattern>> =
-    OneOrMore(Text { what: "a name, in which `*` stands for any run of characters", parse: name_pattern });
+    OneOrMore(Text { what: "a media type such as \"image/*\"", parse: parse_type_pattern });
+const NAMES: OneOrMore<Text<ValuePattern>> = OneOrMore(Text {
+    what: "a name, in which `*` stands for any run of characters",
+    parse: parse_name_pattern,
+});
 const HEADERS: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
 const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parameter, value: Condition };
 const CLASSES: Word<u8> = Word(&[("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)]);
@@ -264,14 +266,16 @@ impl Shape for StatusShape {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<StatusMatch> {
         match &node.data {
-            Data::Integer(number @ 200..=599) => u16::try_from(*number).ok().map(StatusMatch::One),
-            Data::Text(_) => CLASSES.read(node, check).map(StatusMatch::Class),
-            Data::Integer(_) => {
-                check.invalid(&node.at, "no such status").help(format!("expected {}", self.kind().text));
+            NodeData::Integer(number @ 200..=599) => u16::try_from(*number).ok().map(StatusMatch::One),
+            NodeData::Text(_) => CLASSES.read(node, check).map(StatusMatch::Class),
+            NodeData::Integer(_) => {
+                check
+                    .report_invalid(&node.span, "no such status")
+                    .help(format!("expected {}", self.kind().text));
                 None
             }
             _ => {
-                check.mismatch(node, &self.kind().text);
+                check.report_type_mismatch(node, &self.kind().text);
                 None
             }
         }
@@ -280,16 +284,17 @@ impl Shape for StatusShape {
 
 impl CacheRule {
     /// The first of its directives that is decided before there is a response.
-    const OF_REQUESTS: [&str; 4] = ["bypass", "key", "strip_cookies", "min_uses"];
+    const REQUEST_DIRECTIVES: [&str; 4] = ["bypass", "key", "strip_cookies", "min_uses"];
     const CONDITIONS: [&str; 6] = ["path", "header", "query", "cookie", "type", "status"];
 
     /// Whether it is for some paths or types alone.
-    fn is_narrow(&self) -> bool {
-        self.is_of_assets() || !self.path.is_empty() && !self.path.iter().any(PathPattern::is_whole_site)
+    fn is_limited(&self) -> bool {
+        self.applies_only_to_assets()
+            || !self.path.is_empty() && !self.path.iter().any(PathPattern::matches_whole_site)
     }
 
     /// Whether it is for media types alone that no page has.
-    fn is_of_assets(&self) -> bool {
+    fn applies_only_to_assets(&self) -> bool {
         let is_page = |media: &String| {
             let media = media.to_ascii_lowercase();
             let is_of_group = |group: &&str| media.starts_with(*group);
@@ -302,7 +307,7 @@ impl CacheRule {
     }
 
     /// Whether it is for errors alone.
-    fn is_of_errors(&self) -> bool {
+    fn applies_only_to_errors(&self) -> bool {
         let is_error = |status: &StatusMatch| match status {
             StatusMatch::One(status) => *status >= 400,
             StatusMatch::Class(class) => *class >= 4,
@@ -315,7 +320,7 @@ impl CacheRule {
     }
 
     /// Whether the key has cookies, among them those of the rule's condition.
-    fn has_key_of_its_cookies(&self) -> bool {
+    fn keys_condition_cookies(&self) -> bool {
         let Some(key) = self.key.as_ref().filter(|_| self.has_cookie_key()) else { return false };
         let is_in_key = |name: &str| key.cookie.iter().any(|one| one == name);
         key.header.iter().any(|name| name == "cookie")
@@ -330,13 +335,14 @@ impl CacheRule {
 }
 
 fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
-    let Data::Table(entries) = &node.data else { return };
-    rule.line = Some(check.line(&node.at));
+    let NodeData::Table(entries) = &node.data else { return };
+    rule.line = Some(check.line_of(&node.span));
     if let Some(condition) = ["type", "status"].iter().find_map(|name| node.entry(name)) {
-        for entry in CacheRule::OF_REQUESTS.iter().filter_map(|name| node.entry(name)) {
-            let title = format!("`{}` beside `{}` in `{}`", entry.key, condition.key, check.here());
-            let finding = check.error(&entry.key_at, title, "this is decided before there is a response");
-            finding.related(condition.key_at.clone(), "a condition of the response");
+        for entry in CacheRule::REQUEST_DIRECTIVES.iter().filter_map(|name| node.entry(name)) {
+            let title =
+                format!("`{}` beside `{}` in `{}`", entry.key, condition.key, check.directive_path_text());
+            let finding = check.error(&entry.key_span, title, "this is decided before there is a response");
+            finding.related(condition.key_span.clone(), "a condition of the response");
             finding.help(match entry.key.as_str() {
                 "bypass" => "write `store = false`, which is decided by the response",
                 _ => "write two rules, or choose by `path`",
@@ -346,14 +352,14 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
     if entries.iter().all(|entry| CacheRule::CONDITIONS.contains(&entry.key.as_str())) {
         let title = "a cache rule that says nothing".to_owned();
         check
-            .warning(&node.at, title, "conditions alone change nothing")
+            .warning(&node.span, title, "conditions alone change nothing")
             .help("add `ttl`, `bypass` or another directive");
     }
     if let Some(entry) = node.entry("set_cookie").filter(|_| rule.stores_cookies == Some(true)) {
         warn_of_set_cookie(entry, check);
     }
     if let Some(entry) = node.entry("with_cookies").filter(|_| rule.with_cookies == Some(true))
-        && !rule.has_key_of_its_cookies()
+        && !rule.keys_condition_cookies()
         && !rule.strips_all_cookies()
     {
         let title = match rule.has_cookie_key() {
@@ -361,7 +367,7 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
             false => "`with_cookies` without cookies in `key`".to_owned(),
         };
         let finding =
-            check.warning(&entry.key_at, title, "what is made for one client's cookies is sent to all");
+            check.warning(&entry.key_span, title, "what is made for one client's cookies is sent to all");
         finding.help("name the cookies that pages depend on: `key = { cookie = [\"...\"] }`");
         finding.help("or remove them from requests, where pages do not need them: `strip_cookies = true`");
     }
@@ -371,16 +377,16 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
         && !has_credentials
     {
         let title = "`with_authorization` without `Authorization` in `key`".to_owned();
-        let finding = check.warning(&entry.key_at, title, "what one client may see is sent to all");
+        let finding = check.warning(&entry.key_span, title, "what one client may see is sent to all");
         finding.help("give each its own: `key = { header = \"Authorization\" }`");
         finding.help("or have the origin say `Cache-Control: public` where all may see it");
     }
-    ignored_agrees(rule, node, check);
-    errors_agree(rule, node, check);
+    check_ignored(rule, node, check);
+    warn_of_error_lifetimes(rule, node, check);
 }
 
 /// Warns of lifetimes of error responses that a client can cause by data outside the key.
-fn errors_agree(rule: &CacheRule, node: &Node, check: &mut Checker) {
+fn warn_of_error_lifetimes(rule: &CacheRule, node: &Node, check: &mut Checker) {
     let of_request = |status: &StatusMatch| {
         let causes =
             |code| matches!(code, 400 | 401 | 403 | 405..=408 | 411..=417 | 421 | 422 | 428 | 429 | 431);
@@ -393,37 +399,37 @@ fn errors_agree(rule: &CacheRule, node: &Node, check: &mut Checker) {
     let gives = is_given(rule.ttl) || is_given(rule.default_ttl);
     if let Some(entry) = node.entry("status").filter(|_| gives && rule.status.iter().any(of_request)) {
         let title = "errors that one client's request causes are stored".to_owned();
-        let finding = check.warning(&entry.value.at, title, "all others would get them too");
+        let finding = check.warning(&entry.value.span, title, "all others would get them too");
         finding.help("name statuses that the URL alone decides: `status = [404, 410]`");
     }
 }
 
-fn ignored_agrees(rule: &CacheRule, node: &Node, check: &mut Checker) {
+fn check_ignored(rule: &CacheRule, node: &Node, check: &mut Checker) {
     let Some((entry, ignored)) = node.entry("ignore").zip(rule.ignore.as_ref()) else { return };
-    let is_wide = !rule.is_narrow() && !rule.is_of_errors();
+    let is_wide = !rule.is_limited() && !rule.applies_only_to_errors();
     if ignored.contains(&IgnoredField::CacheControl) && is_wide {
         let title = "`Cache-Control` is ignored on every path".to_owned();
-        let finding = check.warning(&entry.value.at, title, "what the origin calls private is sent to all");
+        let finding = check.warning(&entry.value.span, title, "what the origin calls private is sent to all");
         finding
             .help("limit the rule to what is for everyone: `path = \"/assets/*\"` or `type = \"image/*\"`");
     }
     if ignored.contains(&IgnoredField::Vary) && is_wide {
         let title = "`Vary` is ignored on every path".to_owned();
         let finding =
-            check.warning(&entry.value.at, title, "what is made for one client's fields is sent to all");
+            check.warning(&entry.value.span, title, "what is made for one client's fields is sent to all");
         finding.help("name the fields that matter: `key = { header = [\"...\"] }`; or limit the rule by `path` or `type`");
     }
     if ignored.contains(&IgnoredField::CacheControl) && rule.ttl.is_none() && rule.default_ttl.is_none() {
         let title = "`Cache-Control` is ignored, and nothing takes its place".to_owned();
         check
-            .warning(&entry.value.at, title, "how long is a response fresh?")
+            .warning(&entry.value.span, title, "how long is a response fresh?")
             .help("add `ttl` or `default_ttl`");
     }
 }
 
 pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
     let title = "responses that set cookies are stored".to_owned();
-    let finding = check.warning(&entry.key_at, title, "one client's cookie is sent to all");
+    let finding = check.warning(&entry.key_span, title, "one client's cookie is sent to all");
     finding.help(
         "a session in it would be everyone's: for assets write `strip_cookies = true` in a rule instead",
     );
@@ -431,25 +437,25 @@ pub(crate) fn warn_of_set_cookie(entry: &Entry, check: &mut Checker) {
 
 /// Warns of lifetimes for pages that may be personal. `is_narrow`: the route has specific paths, so rules
 /// that strip cookies are considered intended.
-pub(crate) fn warn_of_pages_for_all(
+pub(crate) fn warn_of_shared_personal_pages(
     rules: &[CacheRule],
     nodes: &[Node],
     is_narrow: bool,
     check: &mut Checker,
 ) {
     let bypasses_some =
-        rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty() && !rule.is_narrow());
+        rules.iter().any(|rule| rule.bypass == Some(true) && !rule.cookie.is_empty() && !rule.is_limited());
     if bypasses_some || rules.iter().any(CacheRule::has_cookie_key) {
         return;
     }
-    let strips_all = rules.iter().any(|rule| rule.strips_all_cookies() && !rule.is_narrow());
+    let strips_all = rules.iter().any(|rule| rule.strips_all_cookies() && !rule.is_limited());
     for (rule, node) in rules.iter().zip(nodes) {
         let lifetime = [("ttl", rule.ttl), ("default_ttl", rule.default_ttl)];
         let given =
             lifetime.iter().find(|(_, lifetime)| lifetime.is_some_and(|lifetime| !lifetime.is_zero()));
         let Some(entry) = given.and_then(|(name, _)| node.entry(name)) else { continue };
-        if rule.is_narrow()
-            || rule.is_of_errors()
+        if rule.is_limited()
+            || rule.applies_only_to_errors()
             || !rule.cookie.is_empty()
             || rule.with_cookies == Some(true)
             || (is_narrow && rule.strips_all_cookies())
@@ -462,7 +468,7 @@ pub(crate) fn warn_of_pages_for_all(
             false => format!("`{}` for {paths}, and no rule for cookies", entry.key),
         };
         let finding =
-            check.warning(&entry.key_at, title, "clients with a session get the pages of those without");
+            check.warning(&entry.key_span, title, "clients with a session get the pages of those without");
         finding.help("let them pass: `{ cookie = \"session\", bypass = true }` as a rule of its own, with your cookie's name");
         finding.help("or name the cookies that pages depend on in `key = { cookie = [\"...\"] }`, or limit the rule by `path`, or by `type` to what is no page");
     }
@@ -471,26 +477,27 @@ pub(crate) fn warn_of_pages_for_all(
 fn key_agrees(key: &mut CacheKey, node: &Node, check: &mut Checker) {
     let is_chosen = key.query != QueryKey::All;
     if let (true, Some(ignored), Some(query)) = (is_chosen, node.entry("ignore_query"), node.entry("query")) {
-        let title = format!("`query` and `ignore_query` in `{}`", check.here());
-        let finding = check.error(&ignored.key_at, title, "`query` leaves out all others already");
-        finding.related(query.key_at.clone(), "what is kept").help("remove one of them");
+        let title = format!("`query` and `ignore_query` in `{}`", check.directive_path_text());
+        let finding = check.error(&ignored.key_span, title, "`query` leaves out all others already");
+        finding.related(query.key_span.clone(), "what is kept").help("remove one of them");
     }
     let parts = key.header.len() + key.cookie.len();
     if let Some(entry) =
-        ["header", "cookie"].iter().find_map(|name| node.entry(name)).filter(|_| parts > PARTS_MAX)
+        ["header", "cookie"].iter().find_map(|name| node.entry(name)).filter(|_| parts > KEY_PARTS_MAX)
     {
-        let title = format!("more than {PARTS_MAX} fields and cookies in `{}`", check.here());
-        let finding = check.error(&entry.value.at, title, "hardly two requests would share a response");
+        let title =
+            format!("more than {KEY_PARTS_MAX} fields and cookies in `{}`", check.directive_path_text());
+        let finding = check.error(&entry.value.span, title, "hardly two requests would share a response");
         finding.help("name those that pages depend on");
     }
     if let Some(entry) = node.entry("header").filter(|_| key.header.iter().any(|name| name == "user-agent")) {
         let title = "`User-Agent` in `key`".to_owned();
-        let finding = check.warning(&entry.value.at, title, "nearly every client has its own");
+        let finding = check.warning(&entry.value.span, title, "nearly every client has its own");
         finding.help("write `device = true` for the kind of device");
     }
 }
 
-fn name_pattern(text: &str) -> Result<ValuePattern, InvalidValue> {
+fn parse_name_pattern(text: &str) -> Result<ValuePattern, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
         _ => ValuePattern::parse(text),
@@ -505,7 +512,7 @@ pub(crate) fn parameter(text: &str) -> Result<String, InvalidValue> {
 }
 
 pub(crate) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
-    match !text.is_empty() && text.chars().all(header::is_token) {
+    match !text.is_empty() && text.chars().all(header::is_token_char) {
         true => Ok(text.to_owned()),
         false => Err(InvalidValue::new("this is not the name of a cookie", "write one such as \"theme\"")),
     }

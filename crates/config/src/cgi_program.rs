@@ -2,15 +2,15 @@
 
 use crate::check::InvalidValue;
 use crate::record::directives;
-use crate::scripts::variable_name;
+use crate::scripts::parse_variable_name;
 use crate::shape::{Count, Flag, Map, PathShape, Text, Time};
 use std::path::PathBuf;
 use std::time::Duration;
 
 const ENV: Map<String, Text<String>> = Map {
     what: "names of environment variables",
-    key: variable_name,
-    value: Text { what: "a value", parse: env_value },
+    key: parse_variable_name,
+    value: Text { what: "a value", parse: parse_env_value },
 };
 
 directives! {
@@ -42,7 +42,7 @@ directives! {
     }
 }
 
-fn env_value(text: &str) -> Result<String, InvalidValue> {
+fn parse_env_value(text: &str) -> Result<String, InvalidValue> {
     match text.contains('\0') {
         true => Err(InvalidValue::new("a value must not contain NUL", "")),
         false => Ok(text.to_owned()),

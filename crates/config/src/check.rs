@@ -1,6 +1,6 @@
 //! The state of reading a configuration: the current directive, and the findings so far.
 
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::report::{Finding, Report, Severity, TextSpan};
 use crate::source::ConfigLine;
 use std::collections::hash_map::Entry;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvalidValue {
     /// The faulty part of the text, in bytes; the whole text if absent.
-    pub at: Option<Range<usize>>,
+    pub span: Option<Range<usize>>,
     /// Description of the fault.
     pub message: String,
     /// Suggested correction; empty if the message suffices.
@@ -23,12 +23,12 @@ pub struct InvalidValue {
 impl InvalidValue {
     /// A fault of the whole text.
     pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { at: None, message: message.into(), remedy: remedy.into() }
+        Self { span: None, message: message.into(), remedy: remedy.into() }
     }
 
     /// The same fault, of a part of the text.
     pub(crate) fn within(mut self, at: Range<usize>) -> Self {
-        self.at = Some(at);
+        self.span = Some(at);
         self
     }
 }
@@ -45,15 +45,15 @@ impl fmt::Display for InvalidValue {
 impl std::error::Error for InvalidValue {}
 
 /// Snippet: the places of its keys and values, and of its uses.
-pub(crate) struct SnippetPlaces {
+pub(crate) struct SnippetSpans {
     pub(crate) name: String,
-    pub(crate) places: Vec<TextSpan>,
+    pub(crate) spans: Vec<TextSpan>,
     pub(crate) uses: Vec<TextSpan>,
 }
 
 /// The variables that a configuration defines.
 #[derive(Default)]
-pub(crate) struct OwnNames {
+pub(crate) struct DefinedVariables {
     /// The names of all maps.
     pub(crate) maps: Vec<String>,
     /// Whether there is `[geo]`, so that `$country` is known.
@@ -62,8 +62,8 @@ pub(crate) struct OwnNames {
     pub(crate) captures: Vec<String>,
 }
 
-impl OwnNames {
-    pub(crate) fn all(&self) -> impl Iterator<Item = &str> {
+impl DefinedVariables {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.captures.iter().chain(&self.maps).map(String::as_str)
     }
 }
@@ -72,19 +72,19 @@ impl OwnNames {
 pub(crate) struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
-    base: &'a Path,
-    path: Vec<&'static str>,
-    seen: HashMap<(&'static str, String), TextSpan>,
+    base_folder: &'a Path,
+    directive_path: Vec<&'static str>,
+    seen_names: HashMap<(&'static str, String), TextSpan>,
     /// The table of each key of the configuration, for keys that are written in the wrong table.
-    pub(crate) homes: Vec<(&'static str, &'static str)>,
+    pub(crate) tables_of_keys: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
-    pub(crate) groups: BTreeMap<String, Option<Node>>,
+    pub(crate) upstream_groups: BTreeMap<String, Option<Node>>,
     /// Offsets of keys that their table does not define.
-    pub(crate) unknown: HashSet<usize>,
+    pub(crate) unknown_keys: HashSet<usize>,
     /// Snippets of the file and the places of their uses.
-    pub(crate) snippets: Vec<SnippetPlaces>,
+    pub(crate) snippets: Vec<SnippetSpans>,
     /// The variables that the file defines.
-    pub(crate) own_names: OwnNames,
+    pub(crate) defined_variables: DefinedVariables,
     /// Offsets of strings that contain environment variables.
     expanded: HashSet<usize>,
     /// Offsets of strings whose environment variables are not set.
@@ -99,14 +99,14 @@ impl<'a> Checker<'a> {
         Self {
             text,
             line_starts: line_starts.collect(),
-            base,
-            path: Vec::new(),
-            seen: HashMap::new(),
-            homes: Vec::new(),
-            groups: BTreeMap::new(),
-            unknown: HashSet::new(),
+            base_folder: base,
+            directive_path: Vec::new(),
+            seen_names: HashMap::new(),
+            tables_of_keys: Vec::new(),
+            upstream_groups: BTreeMap::new(),
+            unknown_keys: HashSet::new(),
             snippets: Vec::new(),
-            own_names: OwnNames::default(),
+            defined_variables: DefinedVariables::default(),
             expanded: HashSet::new(),
             unresolved: HashSet::new(),
             report: Report::new(name, text),
@@ -114,36 +114,42 @@ impl<'a> Checker<'a> {
     }
 
     /// The folder that relative paths are relative to.
-    pub(crate) fn base(&self) -> &Path {
-        self.base
+    pub(crate) fn base_folder(&self) -> &Path {
+        self.base_folder
     }
 
     /// Reads the value of `key`; errors then contain the key.
-    pub(crate) fn inside<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
-        self.path.push(key);
+    pub(crate) fn within_directive<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
+        self.directive_path.push(key);
         let out = read(self);
-        self.path.pop();
+        self.directive_path.pop();
         out
     }
 
     /// The directive being read, such as `site.route.path`.
-    pub(crate) fn here(&self) -> String {
-        self.path.join(".")
+    pub(crate) fn directive_path_text(&self) -> String {
+        self.directive_path.join(".")
     }
 
     pub(crate) fn error(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
-        self.found(Severity::Error, at, title, label.into())
+        self.add_finding(Severity::Error, at, title, label.into())
     }
 
     pub(crate) fn warning(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
-        self.found(Severity::Warning, at, title, label.into())
+        self.add_finding(Severity::Warning, at, title, label.into())
     }
 
-    fn found(&mut self, severity: Severity, at: &TextSpan, title: String, label: String) -> &mut Finding {
+    fn add_finding(
+        &mut self,
+        severity: Severity,
+        at: &TextSpan,
+        title: String,
+        label: String,
+    ) -> &mut Finding {
         self.report.push(Finding {
             severity,
             title,
-            at: at.clone(),
+            span: at.clone(),
             label,
             related: Vec::new(),
             help: Vec::new(),
@@ -151,31 +157,33 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports that the directive being read does not accept the value at `at`.
-    pub(crate) fn invalid(&mut self, at: &TextSpan, label: impl Into<String>) -> &mut Finding {
-        let title = format!("invalid value for `{}`", self.here());
+    pub(crate) fn report_invalid(&mut self, at: &TextSpan, label: impl Into<String>) -> &mut Finding {
+        let title = format!("invalid value for `{}`", self.directive_path_text());
         self.error(at, title, label)
     }
 
     /// The value has the wrong type.
-    pub(crate) fn mismatch(&mut self, node: &Node, expected: &str) -> &mut Finding {
-        let label = format!("this is {}", node.what());
-        self.invalid(&node.at, label).help(format!("expected {expected}"))
+    pub(crate) fn report_type_mismatch(&mut self, node: &Node, expected: &str) -> &mut Finding {
+        let label = format!("this is {}", node.type_name());
+        self.report_invalid(&node.span, label).help(format!("expected {expected}"))
     }
 
     /// Environment variables are a part of this string.
-    pub(crate) fn set_expanded(&mut self, at: &TextSpan) {
+    pub(crate) fn mark_expanded(&mut self, at: &TextSpan) {
         self.expanded.insert(at.start);
     }
 
     /// The environment lacks a variable that is a part of this string.
-    pub(crate) fn set_unresolved(&mut self, at: &TextSpan) {
+    pub(crate) fn mark_unresolved(&mut self, at: &TextSpan) {
         self.unresolved.insert(at.start);
     }
 
     /// Whether a table has unknown keys that were reported. A missing key may be one of them, misspelled.
-    pub(crate) fn has_unknown(&self, node: &Node) -> bool {
+    pub(crate) fn has_unknown_keys(&self, node: &Node) -> bool {
         match &node.data {
-            Data::Table(entries) => entries.iter().any(|entry| self.unknown.contains(&entry.key_at.start)),
+            NodeData::Table(entries) => {
+                entries.iter().any(|entry| self.unknown_keys.contains(&entry.key_span.start))
+            }
             _ => false,
         }
     }
@@ -183,34 +191,34 @@ impl<'a> Checker<'a> {
     /// The text of a string that environment variables are a part of: they hold numbers and flags as texts.
     pub(crate) fn expanded_text<'n>(&self, node: &'n Node) -> Option<&'n str> {
         match &node.data {
-            Data::Text(text) if self.expanded.contains(&node.at.start) => Some(text),
+            NodeData::Text(text) if self.expanded.contains(&node.span.start) => Some(text),
             _ => None,
         }
     }
 
     /// Adds a remedy to the last finding if the value is a flag in quotes, or in the notation of another
     /// server.
-    pub(crate) fn help_with_flag(&mut self, node: &Node) {
+    pub(crate) fn add_flag_help(&mut self, node: &Node) {
         let flag = match &node.data {
-            Data::Text(text) if matches!(text.as_str(), "on" | "yes" | "true") => "true",
-            Data::Text(text) if matches!(text.as_str(), "off" | "no" | "false") => "false",
+            NodeData::Text(text) if matches!(text.as_str(), "on" | "yes" | "true") => "true",
+            NodeData::Text(text) if matches!(text.as_str(), "off" | "no" | "false") => "false",
             _ => return,
         };
-        self.report.last().help(format!("write `{flag}`, without quotes"));
+        self.report.last_finding().help(format!("write `{flag}`, without quotes"));
     }
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
-    pub(crate) fn fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
+    pub(crate) fn report_fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
         // The unresolved variable has been reported already.
         if self.unresolved.contains(&at.start) {
             return;
         }
         let raw = self.text.get(at.clone()).unwrap_or("");
-        let at = match (fault.at, raw.find(text)) {
+        let at = match (fault.span, raw.find(text)) {
             (Some(part), Some(offset)) => at.start + offset + part.start..at.start + offset + part.end,
             _ => at.clone(),
         };
-        let finding = self.invalid(&at, fault.message);
+        let finding = self.report_invalid(&at, fault.message);
         if !fault.remedy.is_empty() {
             finding.help(fault.remedy);
         }
@@ -220,12 +228,12 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports a `name` of this `kind` that was given before; the name is empty if there can be only one of the kind.
-    pub(crate) fn unique(&mut self, kind: &'static str, name: String, at: &TextSpan) {
+    pub(crate) fn check_unique(&mut self, kind: &'static str, name: String, at: &TextSpan) {
         let title = match name.as_str() {
             "" => format!("duplicate {kind}"),
-            name => format!("duplicate {kind} `{}`", shortened(name)),
+            name => format!("duplicate {kind} `{}`", shorten(name)),
         };
-        match self.seen.entry((kind, name)) {
+        match self.seen_names.entry((kind, name)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(at.clone());
             }
@@ -237,12 +245,12 @@ impl<'a> Checker<'a> {
     }
 
     /// The path that `text` names: relative to the configuration file's folder, if it is relative.
-    pub(crate) fn resolve(&self, text: &str) -> PathBuf {
-        self.base.join(text)
+    pub(crate) fn resolve_path(&self, text: &str) -> PathBuf {
+        self.base_folder.join(text)
     }
 
     /// The line of a place.
-    pub(crate) fn line(&self, at: &TextSpan) -> ConfigLine {
+    pub(crate) fn line_of(&self, at: &TextSpan) -> ConfigLine {
         let line = |at: usize| self.line_starts.partition_point(|&start| start <= at);
         let file = self.report.sources().file_at(at.start);
         let number = (line(at.start) - line(file.start) + 1).try_into().unwrap_or(u32::MAX);
@@ -260,13 +268,13 @@ fn shell_variable(text: &str) -> Option<&str> {
 }
 
 /// Texts as a list in a configuration file.
-pub(crate) fn shown_list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
+pub(crate) fn format_list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
     let quoted: Vec<String> = texts.map(|text| format!("\"{text}\"")).collect();
     format!("[{}]", quoted.join(", "))
 }
 
 /// Text short enough for an error's title.
-pub(crate) fn shortened(text: &str) -> String {
+pub(crate) fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -37,7 +37,7 @@ pub(crate) const CODINGS: &[(&str, Coding)] = &[
     ("gzip", Coding::Gzip),
 ];
 pub(crate) const TYPE: Text<String> =
-    Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: type_pattern };
+    Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: parse_type_pattern };
 const EFFORTS: Word<Effort> =
     Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
 
@@ -74,8 +74,13 @@ fn compress_agrees(compress: &mut Compress, node: &Node, check: &mut Checker) {
     if compress.min_bytes <= compress.max_bytes {
         return;
     }
-    let at = ["min", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.at, |entry| &entry.value.at);
-    check.error(at, format!("`min` is above `max` in `{}`", check.here()), "no size is between them");
+    let at =
+        ["min", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.span, |entry| &entry.value.span);
+    check.error(
+        at,
+        format!("`min` is above `max` in `{}`", check.directive_path_text()),
+        "no size is between them",
+    );
 }
 
 directives! {
@@ -118,7 +123,7 @@ pub(crate) fn every_coding() -> Vec<Coding> {
 }
 
 /// A media type without parameters, in lower case; `text/*` becomes `text/`.
-pub(crate) fn type_pattern(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn parse_type_pattern(text: &str) -> Result<String, InvalidValue> {
     let lower = header::media_type(text)?.to_ascii_lowercase();
     if let Some(at) = lower.find(';') {
         return Err(InvalidValue::new("a type must not have parameters here", "").within(at..text.len()));

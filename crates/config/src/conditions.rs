@@ -6,7 +6,7 @@ use crate::geo::{Countries, CountryPattern};
 use crate::header;
 use crate::host::HostPattern;
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::record::{brief, directives};
 use crate::referer::{REFERER, RefererPattern};
@@ -21,7 +21,7 @@ pub(crate) const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
     parse: PathPattern::parse,
 });
 pub(crate) const METHODS: OneOrMore<Text<String>> =
-    OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
+    OneOrMore(Text { what: "a method such as \"GET\"", parse: parse_method });
 pub(crate) const QUERY: Map<String, Condition> =
     Map { what: "parameter names", key: parameter, value: Condition };
 pub(crate) const HEADER: Map<String, Condition> =
@@ -81,15 +81,15 @@ directives! {
 
 fn excludes_some(_: &mut ConditionSet, node: &Node, check: &mut Checker) {
     let has_condition = match &node.data {
-        Data::Table(entries) => entries.iter().any(|entry| match &entry.value.data {
-            Data::Table(names) => !names.is_empty(),
+        NodeData::Table(entries) => entries.iter().any(|entry| match &entry.value.data {
+            NodeData::Table(names) => !names.is_empty(),
             _ => true,
         }),
         _ => true,
     };
     if !has_condition {
         let finding = check.error(
-            &node.at,
+            &node.span,
             "a `not` without conditions".to_owned(),
             "the route is for no request at all",
         );
@@ -97,9 +97,9 @@ fn excludes_some(_: &mut ConditionSet, node: &Node, check: &mut Checker) {
     }
 }
 
-fn method(text: &str) -> Result<String, InvalidValue> {
+fn parse_method(text: &str) -> Result<String, InvalidValue> {
     const KNOWN: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-    if text.is_empty() || text.starts_with('!') || !text.chars().all(header::is_token) {
+    if text.is_empty() || text.starts_with('!') || !text.chars().all(header::is_token_char) {
         let remedy = match text.strip_prefix('!') {
             Some(rest) => format!("write `not = {{ method = \"{rest}\" }}` in the route"),
             None => "write a method such as \"GET\"".to_owned(),

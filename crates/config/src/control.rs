@@ -123,7 +123,7 @@ const ROLES: Word<TokenRole> =
 ///
 /// # Errors
 /// It is too short or too long, or has characters that no token has.
-pub fn control_token(text: &str) -> Result<&str, InvalidValue> {
+pub fn parse_control_token(text: &str) -> Result<&str, InvalidValue> {
     let remedy = "`openssl rand -hex 32` makes one";
     let text = text.trim();
     let count = text.chars().count();
@@ -195,7 +195,7 @@ fn client_agrees(client: &mut ControlClient, node: &Node, check: &mut Checker) {
             0 => "a `[[control.client]]` that names no certificate".to_owned(),
             _ => format!("{given} names of a certificate in one `[[control.client]]`"),
         };
-        let finding = check.error(&node.at, title, "which clients?");
+        let finding = check.error(&node.span, title, "which clients?");
         finding.help("give one of `subject`, `san` and `fingerprint`");
     }
 }
@@ -209,71 +209,77 @@ fn mode(text: &str) -> Result<u32, InvalidValue> {
 
 fn control_agrees(control: &mut Control, node: &Node, check: &mut Checker) {
     for (token, item) in control.tokens.iter().zip(node.items("token")) {
-        check.unique("control token", token.name.clone(), &item.at);
+        check.check_unique("control token", token.name.clone(), &item.span);
     }
     for (client, item) in control.clients.iter().zip(node.items("client")) {
-        check.unique("control client", client.name.clone(), &item.at);
+        check.check_unique("control client", client.name.clone(), &item.span);
     }
     let is_network = !matches!(control.listen, None | Some(Listen::Unix(_)));
     let has_callers = !control.tokens.is_empty() || !control.clients.is_empty();
     if let (true, false, false, Some(entry)) = (is_network, control.is_open, has_callers, node.entry("open"))
     {
         let title = "nobody can use the control listener".to_owned();
-        let finding = check.error(&entry.value.at, title, "each request needs a token, and there is none");
+        let finding = check.error(&entry.value.span, title, "each request needs a token, and there is none");
         finding.help("give a `[[control.token]]` or a `[[control.client]]`, or listen at a Unix socket");
     }
-    tls_agrees(control, node, check);
+    check_tls(control, node, check);
     for key in ["mode", "group"] {
         if let (true, Some(entry)) = (!matches!(control.listen, Some(Listen::Unix(_))), node.entry(key)) {
             let title = format!("`{key}` in `[control]` without a Unix socket");
-            let finding = check.error(&entry.key_at, title, "only the file of a Unix socket has that");
+            let finding = check.error(&entry.key_span, title, "only the file of a Unix socket has that");
             finding.help("write `listen = \"unix:PATH\"`");
         }
     }
     if let (Some(mode), Some(entry)) = (control.mode.filter(|mode| mode & 0o002 != 0), node.entry("mode")) {
         let title = "every user of this machine can change everything".to_owned();
-        let finding = check.warning(&entry.value.at, title, format!("others may write to it by {mode:04o}"));
+        let finding =
+            check.warning(&entry.value.span, title, format!("others may write to it by {mode:04o}"));
         finding.help("write \"0660\" and the `group` of those who operate the server");
     }
     if let Some(entry) = node.entry("listen") {
-        warn_of_network(control, entry, check);
+        warn_of_unprotected_network(control, entry, check);
     }
 }
 
 /// Checks that the control listener does not share an address with another listener.
-pub(crate) fn listens_apart(control: &Control, others: &[&Listen], node: &Node, check: &mut Checker) {
+pub(crate) fn check_separate_address(
+    control: &Control,
+    other_addresses: &[&Listen],
+    node: &Node,
+    check: &mut Checker,
+) {
     let written = node.entry("control").and_then(|entry| entry.value.entry("listen"));
     let (Some(own), Some(entry)) = (&control.listen, written) else { return };
-    if let Some(other) = others.iter().find(|other| other.overlaps(own)) {
+    if let Some(other) = other_addresses.iter().find(|other| other.overlaps(own)) {
         let title = format!("the control listener listens on `{own}`, where clients connect");
-        let finding = check.error(&entry.value.at, title, format!("taken by `{other}` already"));
+        let finding = check.error(&entry.value.span, title, format!("taken by `{other}` already"));
         finding.help("give it an address of its own: `listen = \"127.0.0.1:9180\"`, or a Unix socket, `\"unix:/run/komainu/control.sock\"`");
     }
 }
 
-fn tls_agrees(control: &Control, node: &Node, check: &mut Checker) {
+fn check_tls(control: &Control, node: &Node, check: &mut Checker) {
     if let (Some(Listen::Unix(_)), Some(entry)) = (&control.listen, node.entry("tls")) {
         let title = "`tls` in `[control]` with a Unix socket".to_owned();
-        let finding = check.error(&entry.key_at, title, "its permissions decide who may open it");
+        let finding = check.error(&entry.key_span, title, "its permissions decide who may open it");
         finding.help("remove it, or write `listen = \"ADDRESS:PORT\"`");
     }
     if let (Some(CertificateSource::Auto), Some(entry)) =
         (control.tls.as_ref().map(|tls| &tls.certificate), node.entry("tls"))
     {
         let title = "the control listener obtains no certificates".to_owned();
-        let finding = check.error(&entry.value.at, title, "of which name?");
+        let finding = check.error(&entry.value.span, title, "of which name?");
         finding.help("name files: `tls = { certificate = \"control.pem\", key = \"control.key\" }`");
     }
     let asks = control.tls.as_ref().is_some_and(|tls| tls.client.is_some());
     if let (false, false, Some(entry)) = (control.clients.is_empty(), asks, node.entry("client")) {
         let title = "`[[control.client]]` without certificates of clients".to_owned();
-        let finding = check.error(&entry.key_at, title, "the listener asks clients for none");
+        let finding = check.error(&entry.key_span, title, "the listener asks clients for none");
         finding.help("give their authority: `tls = { certificate = …, client = \"ca.pem\" }` in `[control]`");
     }
 }
 
 /// Warns if the listener is reachable from other machines without protection.
-fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
+fn warn_of_unprotected_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
     let is_elsewhere = match &control.listen {
         Some(Listen::Any(_)) => true,
         Some(Listen::Tcp(address)) => !address.ip().to_canonical().is_loopback(),
@@ -285,14 +291,14 @@ fn warn_of_network(control: &Control, entry: &crate::node::Entry, check: &mut Ch
     let client = control.tls.as_ref().and_then(|tls| tls.client.as_ref());
     if control.is_open && control.tokens.is_empty() && !client.is_some_and(|client| client.required) {
         let title = "whoever reaches this address can read the server's metrics and status".to_owned();
-        let finding = check.warning(&entry.value.at, title, "others than this machine reach it");
+        let finding = check.warning(&entry.value.span, title, "others than this machine reach it");
         finding.help(
             "write \"127.0.0.1:PORT\" or \"unix:PATH\"; or give a `[[control.token]]` and `open = false`",
         );
     }
     if !control.tokens.is_empty() && control.tls.is_none() {
         let title = "tokens cross the network in the clear".to_owned();
-        let finding = check.warning(&entry.value.at, title, "there is no `tls` in `[control]`");
+        let finding = check.warning(&entry.value.span, title, "there is no `tls` in `[control]`");
         finding.help(
             "give it a certificate: `tls = { certificate = \"control.pem\", key = \"control.key\" }`; or write \"127.0.0.1:PORT\" and use a tunnel (`ssh -L`)",
         );
@@ -306,7 +312,7 @@ mod tests {
 
     fn read(text: &str) -> (Control, String) {
         let mut check = Checker::new(text, "test", Path::new("/etc"));
-        let document = Node::document(text).unwrap();
+        let document = Node::parse_document(text).unwrap();
         let control = crate::shape::Shape::read(&table::<Control>(), &document, &mut check);
         (control.unwrap_or_default(), check.report.to_string())
     }
@@ -314,11 +320,11 @@ mod tests {
     #[test]
     fn tokens_have_a_length_and_no_spaces() {
         let exact = "x".repeat(20);
-        assert_eq!(control_token(&format!("  {exact}\n")).unwrap(), exact);
+        assert_eq!(parse_control_token(&format!("  {exact}\n")).unwrap(), exact);
         for bad in
             ["", "x", &"x".repeat(19), &"x".repeat(1_025), &format!("{exact} {exact}"), &"é".repeat(20)]
         {
-            assert!(control_token(bad).is_err(), "{bad:?}");
+            assert!(parse_control_token(bad).is_err(), "{bad:?}");
         }
     }
 

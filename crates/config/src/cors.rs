@@ -20,7 +20,7 @@ pub enum CorsOrigin {
     /// A single origin, as browsers write it.
     Exact(String),
     /// Origins below a domain, at any depth.
-    Below {
+    Subdomains {
         /// `https://`.
         scheme: String,
         /// `.example`, and the port if it is not the scheme's default.
@@ -28,11 +28,12 @@ pub enum CorsOrigin {
     },
 }
 
-const METHODS: OneOrMore<Text<String>> = OneOrMore(Text { what: "a method such as \"GET\"", parse: method });
-const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: field_name });
+const METHODS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a method such as \"GET\"", parse: parse_method });
+const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: parse_field_name });
 const ORIGINS: OneOrMore<Text<CorsOrigin>> = OneOrMore(Text {
     what: "an origin such as \"https://app.example\" or \"https://*.example\", or \"*\"",
-    parse: origin,
+    parse: parse_origin,
 });
 
 directives! {
@@ -71,17 +72,17 @@ directives! {
 fn cors_agrees(cors: &mut Cors, node: &Node, check: &mut Checker) {
     let any = cors.origins.contains(&CorsOrigin::Any);
     if let Some(entry) = node.entry("credentials").filter(|_| any && cors.credentials) {
-        let title = format!("`credentials` for every origin in `{}`", check.here());
-        let finding = check.error(&entry.value.at, title, "every page could act as its visitor");
+        let title = format!("`credentials` for every origin in `{}`", check.directive_path_text());
+        let finding = check.error(&entry.value.span, title, "every page could act as its visitor");
         finding.help("name the origins: `origins = [\"https://app.example\"]`");
     }
     if let Some(entry) = node.entry("origins").filter(|_| any && cors.origins.len() > 1) {
-        let title = format!("`\"*\"` beside other origins in `{}`", check.here());
-        check.error(&entry.value.at, title, "this is every origin").help("remove the others, or `\"*\"`");
+        let title = format!("`\"*\"` beside other origins in `{}`", check.directive_path_text());
+        check.error(&entry.value.span, title, "this is every origin").help("remove the others, or `\"*\"`");
     }
 }
 
-fn origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
+fn parse_origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
     let remedy = "write \"https://app.example\", \"https://*.example\" or \"*\"";
     if text == "*" {
         return Ok(CorsOrigin::Any);
@@ -123,23 +124,23 @@ fn origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
     match is_name(name) {
         false => Err(InvalidValue::new("this is not the host of an origin", remedy)),
         true if is_below => {
-            Ok(CorsOrigin::Below { scheme: format!("{scheme}://"), suffix: format!(".{name}{port}") })
+            Ok(CorsOrigin::Subdomains { scheme: format!("{scheme}://"), suffix: format!(".{name}{port}") })
         }
         true => Ok(CorsOrigin::Exact(format!("{scheme}://{host}{port}"))),
     }
 }
 
-fn method(text: &str) -> Result<String, InvalidValue> {
+fn parse_method(text: &str) -> Result<String, InvalidValue> {
     match text {
         "*" => Err(InvalidValue::new("`*` is no method", "name the methods")),
-        _ if text.is_empty() || !text.chars().all(header::is_token) => {
+        _ if text.is_empty() || !text.chars().all(header::is_token_char) => {
             Err(InvalidValue::new("this is not a method", "write a method such as \"GET\""))
         }
         _ => Ok(text.to_owned()),
     }
 }
 
-fn field_name(text: &str) -> Result<String, InvalidValue> {
+fn parse_field_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "*" => Err(InvalidValue::new("`*` is no header name", "name the fields, or leave the directive out")),
         _ => header::name(text).map(|_| text.to_owned()),
@@ -159,10 +160,10 @@ mod tests {
             ("http://[::1]:3000", "http://[::1]:3000"),
             ("capacitor://localhost", "capacitor://localhost"),
         ] {
-            assert_eq!(origin(text), Ok(CorsOrigin::Exact(exact.into())), "{text}");
+            assert_eq!(parse_origin(text), Ok(CorsOrigin::Exact(exact.into())), "{text}");
         }
-        let below = CorsOrigin::Below { scheme: "https://".into(), suffix: ".example:8443".into() };
-        assert_eq!(origin("https://*.example:8443"), Ok(below));
+        let below = CorsOrigin::Subdomains { scheme: "https://".into(), suffix: ".example:8443".into() };
+        assert_eq!(parse_origin("https://*.example:8443"), Ok(below));
         for wrong in [
             "",
             "null",
@@ -181,7 +182,7 @@ mod tests {
             "https://a b",
             "://a",
         ] {
-            assert!(origin(wrong).is_err(), "{wrong}");
+            assert!(parse_origin(wrong).is_err(), "{wrong}");
         }
     }
 }

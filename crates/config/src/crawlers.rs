@@ -1,7 +1,7 @@
 //! Crawlers: refusal by name and by behaviour, and robots.txt.
 
 use crate::check::{Checker, InvalidValue};
-use crate::near::nearest;
+use crate::near::nearest_name;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::Node;
 use crate::rate::{RATE, Rate};
@@ -10,9 +10,9 @@ use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
 use std::time::Duration;
 
 /// List of known crawlers, one a line.
-const LIST: &str = include_str!("../data/crawlers.txt");
+const CRAWLER_LIST: &str = include_str!("../data/crawlers.txt");
 /// Prefix of a name that is not in the list.
-const OTHER: &str = "name:";
+const NAME_PREFIX: &str = "name:";
 
 /// A crawler of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,16 +22,16 @@ pub struct KnownCrawler {
     /// Product token.
     pub name: &'static str,
     /// Whether the name appears only in robots.txt, never in requests.
-    pub is_for_robots: bool,
+    pub is_robots_txt_only: bool,
 }
 
 /// The list.
 pub fn known_crawlers() -> impl Iterator<Item = KnownCrawler> {
-    LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+    CRAWLER_LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let mut words = line.split_whitespace();
         let (group, name) = (words.next()?, words.next()?);
         let plain = name.strip_suffix('*');
-        Some(KnownCrawler { group, name: plain.unwrap_or(name), is_for_robots: plain.is_some() })
+        Some(KnownCrawler { group, name: plain.unwrap_or(name), is_robots_txt_only: plain.is_some() })
     })
 }
 
@@ -89,13 +89,13 @@ directives! {
 impl Crawlers {
     /// Returns the names that are refused, including those that appear only in robots.txt.
     #[must_use]
-    pub fn denied(&self) -> Vec<KnownCrawlerName> {
-        let mut names: Vec<KnownCrawlerName> = Vec::new();
+    pub fn denied_names(&self) -> Vec<DeniedCrawlerName> {
+        let mut names: Vec<DeniedCrawlerName> = Vec::new();
         for item in &self.deny {
             let of_list =
                 known_crawlers().filter(|known| known.group == item || known.name.eq_ignore_ascii_case(item));
-            names.extend(of_list.map(|known| (known.name.to_owned(), known.is_for_robots)));
-            names.extend(item.strip_prefix(OTHER).map(|name| (name.to_owned(), false)));
+            names.extend(of_list.map(|known| (known.name.to_owned(), known.is_robots_txt_only)));
+            names.extend(item.strip_prefix(NAME_PREFIX).map(|name| (name.to_owned(), false)));
         }
         names.sort_unstable();
         names.dedup();
@@ -106,7 +106,7 @@ impl Crawlers {
     #[must_use]
     pub fn robots_text(&self) -> String {
         let mut text = String::new();
-        let denied = self.denied();
+        let denied = self.denied_names();
         for (name, _) in &denied {
             text.push_str(&format!("User-agent: {name}\n"));
         }
@@ -126,11 +126,12 @@ impl Crawlers {
 }
 
 /// Name of a crawler, and whether it appears only in robots.txt.
-pub type KnownCrawlerName = (String, bool);
+pub type DeniedCrawlerName = (String, bool);
 
 fn crawlers_agree(crawlers: &mut Crawlers, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("trap_time").filter(|_| crawlers.trap.is_none()) {
-        let finding = check.error(&entry.key_at, "`trap_time` without `trap`".to_owned(), "there is no trap");
+        let finding =
+            check.error(&entry.key_span, "`trap_time` without `trap`".to_owned(), "there is no trap");
         finding.help("write `trap = \"/do-not-follow\"`, or remove it");
     }
 }
@@ -141,7 +142,7 @@ fn crawler(text: &str) -> Result<String, InvalidValue> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         (1..=64).contains(&name.len()) && name.bytes().all(fits)
     };
-    match text.strip_prefix(OTHER) {
+    match text.strip_prefix(NAME_PREFIX) {
         Some(name) if is_token(name) => Ok(text.to_owned()),
         Some(_) => Err(InvalidValue::new(
             "this is not a product token",
@@ -150,7 +151,7 @@ fn crawler(text: &str) -> Result<String, InvalidValue> {
         None if known_crawlers().any(is_known) => Ok(text.to_owned()),
         None => {
             let names = known_crawlers().flat_map(|known| [known.group, known.name]);
-            let message = match nearest(text, names) {
+            let message = match nearest_name(text, names) {
                 Some(near) => format!("did you mean \"{near}\"?"),
                 None => "not a crawler of the list".to_owned(),
             };
@@ -177,7 +178,7 @@ mod tests {
     #[test]
     fn the_list_is_complete() {
         let groups = ["ai-training", "ai-search", "ai-user", "seo"];
-        for line in LIST.lines().filter(|line| !line.starts_with('#')) {
+        for line in CRAWLER_LIST.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.contains("https://"), "{line} has a source");
         }
         for known in known_crawlers() {

@@ -12,10 +12,10 @@ const TEXT_MAX: usize = 1024;
 const PATHS: OneOrMore<Text<PathPattern>> =
     OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
 const PATTERN: Maybe<Text<String>> =
-    Maybe(Text { what: "a URL pattern such as \"/assets/app.*.js\"", parse: url_pattern });
+    Maybe(Text { what: "a URL pattern such as \"/assets/app.*.js\"", parse: parse_url_pattern });
 const DESTINATIONS: OneOrMore<Text<String>> =
-    OneOrMore(Text { what: "a destination such as \"script\" or \"document\"", parse: destination });
-const ID: Maybe<Text<String>> = Maybe(Text { what: "a text of visible ASCII characters", parse: id });
+    OneOrMore(Text { what: "a destination such as \"script\" or \"document\"", parse: parse_destination });
+const ID: Maybe<Text<String>> = Maybe(Text { what: "a text of visible ASCII characters", parse: parse_id });
 
 /// `use_as_dictionary` of a route.
 pub(crate) fn rules() -> impl Shape<Out = Vec<UseAsDictionary>> {
@@ -75,8 +75,8 @@ directives! {
     }
 }
 
-fn url_pattern(text: &str) -> Result<String, InvalidValue> {
-    visible(text)?;
+fn parse_url_pattern(text: &str) -> Result<String, InvalidValue> {
+    check_visible(text)?;
     if !text.starts_with('/') {
         return Err(InvalidValue::new(
             "a pattern begins with a slash",
@@ -94,19 +94,19 @@ fn url_pattern(text: &str) -> Result<String, InvalidValue> {
     Ok(text.to_owned())
 }
 
-fn destination(text: &str) -> Result<String, InvalidValue> {
+fn parse_destination(text: &str) -> Result<String, InvalidValue> {
     match text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_lowercase()) {
         true => Err(InvalidValue::new("a destination is a word such as `script`", "")),
         false => Ok(text.to_owned()),
     }
 }
 
-fn id(text: &str) -> Result<String, InvalidValue> {
-    visible(text)?;
+fn parse_id(text: &str) -> Result<String, InvalidValue> {
+    check_visible(text)?;
     Ok(text.to_owned())
 }
 
-fn visible(text: &str) -> Result<(), InvalidValue> {
+fn check_visible(text: &str) -> Result<(), InvalidValue> {
     if text.is_empty() || text.len() > TEXT_MAX {
         return Err(InvalidValue::new("it has 1 to 1024 characters", ""));
     }

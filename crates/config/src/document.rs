@@ -1,8 +1,8 @@
 //! The text of a configuration as one tree: included files are merged, environment variables replaced.
 
-use crate::check::{Checker, shortened};
+use crate::check::{Checker, shorten};
 use crate::hint;
-use crate::node::{Data, Entry, Node};
+use crate::node::{Entry, Node, NodeData};
 use crate::report::TextSpan;
 use crate::source::JoinedText;
 use serde_json::Value;
@@ -16,8 +16,8 @@ pub type EnvironmentLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Returns the names or patterns of included files, with environment variables replaced. Empty if `text` is
 /// not valid TOML.
-pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
-    let Ok(document) = Node::document(text) else { return Vec::new() };
+pub fn include_patterns(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
+    let Ok(document) = Node::parse_document(text) else { return Vec::new() };
     let one = document.entry("include").map(|entry| &entry.value);
     let items = match document.items("include") {
         [] => one.map(std::slice::from_ref).unwrap_or_default(),
@@ -27,8 +27,8 @@ pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
     let mut check = Checker::new("", "", Path::new(""));
     let mut left_bytes = EXPANDED_BYTES_MAX;
     let text = |item: &Node| match &item.data {
-        Data::Text(text) => {
-            let expanded = expanded(text, &item.at, environment, &mut left_bytes, &mut check);
+        NodeData::Text(text) => {
+            let expanded = expand_text(text, &item.span, environment, &mut left_bytes, &mut check);
             Some(expanded.unwrap_or_else(|| text.clone()))
         }
         _ => None,
@@ -38,30 +38,30 @@ pub fn includes(text: &str, environment: EnvironmentLookup<'_>) -> Vec<String> {
 
 /// Returns the directives of a text from [`joined`](crate::joined) as one tree for comparison, with
 /// environment variables replaced; `None` if a file is not valid TOML.
-pub fn directives(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
+pub fn directive_tree(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
     // Faults are reported when the configuration itself is read.
     let mut check = Checker::new(text, "", Path::new(""));
     let sources = check.report.sources().clone();
-    Some(plain(&read(&sources, environment, &mut check)?))
+    Some(plain_value(&read_document(&sources, environment, &mut check)?))
 }
 
-fn plain(node: &Node) -> Value {
+fn plain_value(node: &Node) -> Value {
     match &node.data {
-        Data::Text(text) => Value::from(text.as_str()),
-        Data::Integer(number) => Value::from(*number),
-        Data::Float(number) => Value::from(*number),
-        Data::Flag(flag) => Value::from(*flag),
+        NodeData::Text(text) => Value::from(text.as_str()),
+        NodeData::Integer(number) => Value::from(*number),
+        NodeData::Float(number) => Value::from(*number),
+        NodeData::Flag(flag) => Value::from(*flag),
         // No directive is one.
-        Data::Date => Value::from("a date"),
-        Data::List(items) => items.iter().map(plain).collect(),
-        Data::Table(entries) => {
-            Value::Object(entries.iter().map(|entry| (entry.key.clone(), plain(&entry.value))).collect())
-        }
+        NodeData::Date => Value::from("a date"),
+        NodeData::List(items) => items.iter().map(plain_value).collect(),
+        NodeData::Table(entries) => Value::Object(
+            entries.iter().map(|entry| (entry.key.clone(), plain_value(&entry.value))).collect(),
+        ),
     }
 }
 
 /// Returns the tree of all files, or `None` if one is not valid TOML; faults are reported.
-pub(crate) fn read(
+pub(crate) fn read_document(
     sources: &JoinedText,
     environment: EnvironmentLookup<'_>,
     check: &mut Checker,
@@ -69,10 +69,10 @@ pub(crate) fn read(
     let mut merged: Option<Vec<Entry>> = None;
     for file in sources.files() {
         let text = &sources.text[file.start..file.end];
-        match Node::document(text) {
+        match Node::parse_document(text) {
             Ok(mut node) => {
-                shift(&mut node, file.start);
-                let Data::Table(entries) = node.data else { continue };
+                shift_spans(&mut node, file.start);
+                let NodeData::Table(entries) = node.data else { continue };
                 match &mut merged {
                     None => merged = Some(entries),
                     Some(merged) => merge(merged, entries, "", check),
@@ -81,28 +81,28 @@ pub(crate) fn read(
             Err(error) => {
                 let at = error.span().unwrap_or(text.len()..text.len());
                 let at = file.start + at.start..file.start + at.end;
-                let first =
-                    first_of(&sources.text, file.start, &at).filter(|_| error.message() == "duplicate key");
+                let first = find_first_definition(&sources.text, file.start, &at)
+                    .filter(|_| error.message() == "duplicate key");
                 let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
                 if let Some(first) = first {
                     finding.related(first, "first given here");
                 }
                 if let Some(help) =
-                    hint::for_syntax(text).or_else(|| help_for(error.message(), &sources.text[at]))
+                    hint::syntax_hint(text).or_else(|| syntax_help(error.message(), &sources.text[at]))
                 {
                     finding.help(help);
                 }
             }
         }
     }
-    let mut node = Node { at: 0..0, data: Data::Table(merged?) };
+    let mut node = Node { span: 0..0, data: NodeData::Table(merged?) };
     let mut left_bytes = EXPANDED_BYTES_MAX;
-    expand(&mut node, environment, &mut left_bytes, check);
+    expand_strings(&mut node, environment, &mut left_bytes, check);
     Some(node)
 }
 
 /// The same key before, in the same table of a file that begins at `start`.
-fn first_of(text: &str, start: usize, at: &TextSpan) -> Option<TextSpan> {
+fn find_first_definition(text: &str, start: usize, at: &TextSpan) -> Option<TextSpan> {
     let key = text.get(at.clone())?;
     let mut line_end = at.start;
     while let Some(line_start) =
@@ -124,7 +124,7 @@ fn first_of(text: &str, start: usize, at: &TextSpan) -> Option<TextSpan> {
 }
 
 /// Returns a remedy for the syntax error with this message, at this text.
-fn help_for(message: &str, text: &str) -> Option<&'static str> {
+fn syntax_help(message: &str, text: &str) -> Option<&'static str> {
     if message.contains("escaped value") {
         return Some("a text with `\\` stands in single quotes: `path = '~ ^/user/(\\d+)$'`");
     }
@@ -137,15 +137,15 @@ fn help_for(message: &str, text: &str) -> Option<&'static str> {
 }
 
 /// Shifts the places of a tree by the offset of its file in the joined text.
-fn shift(node: &mut Node, by: usize) {
+fn shift_spans(node: &mut Node, by: usize) {
     let moved = |at: &TextSpan| at.start + by..at.end + by;
-    node.at = moved(&node.at);
+    node.span = moved(&node.span);
     match &mut node.data {
-        Data::List(items) => items.iter_mut().for_each(|item| shift(item, by)),
-        Data::Table(entries) => {
+        NodeData::List(items) => items.iter_mut().for_each(|item| shift_spans(item, by)),
+        NodeData::Table(entries) => {
             for entry in entries {
-                entry.key_at = moved(&entry.key_at);
-                shift(&mut entry.value, by);
+                entry.key_span = moved(&entry.key_span);
+                shift_spans(&mut entry.value, by);
             }
         }
         _ => {}
@@ -167,42 +167,51 @@ fn merge(entries: &mut Vec<Entry>, included: Vec<Entry>, place: &str, check: &mu
             place => format!("{place}.{}", entry.key),
         };
         match (&mut known.value.data, entry.value.data) {
-            (Data::Table(known), Data::Table(more)) => merge(known, more, &name, check),
-            (Data::List(known), Data::List(more)) if is_tables(known) && is_tables(&more) => {
+            (NodeData::Table(known), NodeData::Table(more)) => merge(known, more, &name, check),
+            (NodeData::List(known), NodeData::List(more)) if is_table_list(known) && is_table_list(&more) => {
                 known.extend(more)
             }
             _ => {
-                let first = known.key_at.clone();
-                let title = format!("`{}` is given in two files", shortened(&name));
-                check.error(&entry.key_at, title, "given again here").related(first, "first given here");
+                let first = known.key_span.clone();
+                let title = format!("`{}` is given in two files", shorten(&name));
+                check.error(&entry.key_span, title, "given again here").related(first, "first given here");
             }
         }
     }
 }
 
-fn is_tables(items: &[Node]) -> bool {
-    items.iter().all(|item| matches!(item.data, Data::Table(_)))
+fn is_table_list(items: &[Node]) -> bool {
+    items.iter().all(|item| matches!(item.data, NodeData::Table(_)))
 }
 
 /// Replaces `${NAME}` and `${NAME:-default}` in every string by the environment's value.
-fn expand(node: &mut Node, environment: EnvironmentLookup<'_>, left_bytes: &mut usize, check: &mut Checker) {
+fn expand_strings(
+    node: &mut Node,
+    environment: EnvironmentLookup<'_>,
+    left_bytes: &mut usize,
+    check: &mut Checker,
+) {
     match &mut node.data {
-        Data::Text(text) if text.contains("${") => {
-            if let Some(expanded) = expanded(text, &node.at, environment, left_bytes, check) {
+        NodeData::Text(text) if text.contains("${") => {
+            if let Some(expanded) = expand_text(text, &node.span, environment, left_bytes, check) {
                 *text = expanded;
-                check.set_expanded(&node.at);
+                check.mark_expanded(&node.span);
             }
         }
-        Data::List(items) => items.iter_mut().for_each(|item| expand(item, environment, left_bytes, check)),
-        Data::Table(entries) => {
-            entries.iter_mut().for_each(|entry| expand(&mut entry.value, environment, left_bytes, check));
+        NodeData::List(items) => {
+            items.iter_mut().for_each(|item| expand_strings(item, environment, left_bytes, check))
+        }
+        NodeData::Table(entries) => {
+            entries
+                .iter_mut()
+                .for_each(|entry| expand_strings(&mut entry.value, environment, left_bytes, check));
         }
         _ => {}
     }
 }
 
 /// Returns the text with variables replaced; `None` if it contains none.
-fn expanded(
+fn expand_text(
     text: &str,
     at: &TextSpan,
     environment: EnvironmentLookup<'_>,
@@ -215,7 +224,7 @@ fn expanded(
     while let Some(dollar) = rest.find('$') {
         let (before, tail) = rest.split_at(dollar);
         out.push_str(before);
-        let Some((name, default, end)) = variable(tail) else {
+        let Some((name, default, end)) = parse_variable(tail) else {
             // `$$` is a dollar sign in templates, so the name after it is not a variable.
             let kept = if tail.starts_with("$$") { 2 } else { 1 };
             out.push_str(&tail[..kept]);
@@ -226,12 +235,12 @@ fn expanded(
         rest = &tail[end..];
         let value = environment(name).filter(|value| default.is_none() || !value.is_empty());
         let Some(value) = value.as_deref().or(default) else {
-            let title = format!("the environment has no `{}`", shortened(name));
+            let title = format!("the environment has no `{}`", shorten(name));
             let finding = check.error(at, title, "it is named here");
             finding.help(format!(
                 "set it where the server is started, or write a default: `${{{name}:-value}}`"
             ));
-            check.set_unresolved(at);
+            check.mark_unresolved(at);
             continue;
         };
         match left_bytes.checked_sub(value.len()) {
@@ -250,7 +259,7 @@ fn expanded(
 
 /// Parses the variable at the start of a text: its name, its default and its end. Names of environment
 /// variables are in capital letters; those of template variables are not.
-fn variable(text: &str) -> Option<(&str, Option<&str>, usize)> {
+fn parse_variable(text: &str) -> Option<(&str, Option<&str>, usize)> {
     let inner = text.strip_prefix("${")?;
     let close = inner.find('}')?;
     let (name, default) = match inner[..close].split_once(":-") {

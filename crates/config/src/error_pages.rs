@@ -26,10 +26,10 @@ pub(crate) fn error_page(pages: &ErrorPages, status: u16) -> Option<&Path> {
 }
 
 pub(crate) const ERROR_PAGES: Map<StatusPattern, PageShape> =
-    Map { what: "statuses (404, or \"5xx\" for a class)", key: status_pattern, value: PageShape };
+    Map { what: "statuses (404, or \"5xx\" for a class)", key: parse_status_pattern, value: PageShape };
 
 /// Extensions of programs, whose source must not be sent to clients.
-const PROGRAMS: [&str; 12] =
+const PROGRAM_EXTENSIONS: [&str; 12] =
     ["php", "phtml", "phar", "php3", "php4", "php5", "php7", "php8", "pl", "cgi", "py", "rb"];
 
 /// A file that is sent as it is.
@@ -45,17 +45,19 @@ impl Shape for PageShape {
     fn read(&self, node: &Node, check: &mut Checker) -> Option<PathBuf> {
         let path = PathShape("a file").read(node, check)?;
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_lowercase();
-        if !PROGRAMS.contains(&ending.as_str()) {
+        if !PROGRAM_EXTENSIONS.contains(&ending.as_str()) {
             return Some(path);
         }
-        let finding =
-            check.invalid(&node.at, "a page is sent as it is: clients would get the text of this program");
+        let finding = check.report_invalid(
+            &node.span,
+            "a page is sent as it is: clients would get the text of this program",
+        );
         finding.help("write a page of HTML; the program itself may answer errors: it gets every request that no file answers (`front` in `scripts`, `fallback`)");
         None
     }
 }
 
-fn status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
+fn parse_status_pattern(text: &str) -> Result<StatusPattern, InvalidValue> {
     match text {
         "4xx" => return Ok(StatusPattern::Class(4)),
         "5xx" => return Ok(StatusPattern::Class(5)),

@@ -66,7 +66,7 @@ impl Expression {
             .size_limit(COMPILED_BYTES_MAX)
             .dfa_size_limit(SEARCH_BYTES_MAX)
             .build();
-        let regex = built.map_err(|error| explained(body, &error).within(at.clone()))?;
+        let regex = built.map_err(|error| explain_error(body, &error).within(at.clone()))?;
         if regex.captures_len() > GROUPS_MAX + 1 {
             let remedy = format!("it may have {GROUPS_MAX}; `(?:...)` groups without capturing");
             return Err(InvalidValue::new("too many groups", remedy).within(at));
@@ -79,22 +79,22 @@ impl Expression {
     /// text.
     pub(crate) fn required_texts(&self) -> Vec<RequiredText> {
         let mut texts = Vec::new();
-        if let Some(hir) = self.parsed() {
-            require(&hir, false, &mut texts);
+        if let Some(hir) = self.to_hir() {
+            collect_required(&hir, false, &mut texts);
         }
         texts
     }
 
     /// Whether it matches every path, as far as that is easy to decide: `^/`, `.*`.
     pub(crate) fn matches_every_path(&self) -> bool {
-        let Some(hir) = self.parsed() else { return false };
+        let Some(hir) = self.to_hir() else { return false };
         let is_any = |part: &Hir| match part.kind() {
             HirKind::Repetition(some) => {
                 some.max.is_none() && some.sub.properties().maximum_len() == Some(1) && is_any_byte(&some.sub)
             }
             _ => false,
         };
-        let mut parts = flattened(&hir);
+        let mut parts = flatten(&hir);
         let is_anchored = parts.first().is_some_and(|part| matches!(part.kind(), HirKind::Look(Look::Start)));
         parts.drain(..usize::from(is_anchored));
         // The first byte of a path is a slash.
@@ -116,10 +116,10 @@ impl Expression {
 
     /// Whether `^` follows something, or `$` precedes something, so that the expression never matches.
     pub(crate) fn has_misplaced_anchor(&self) -> bool {
-        self.parsed().is_some_and(|hir| has_misplaced_anchor(&hir))
+        self.to_hir().is_some_and(|hir| has_misplaced_anchor(&hir))
     }
 
-    fn parsed(&self) -> Option<Hir> {
+    fn to_hir(&self) -> Option<Hir> {
         let mut parser = ParserBuilder::new().unicode(false).utf8(false).dot_matches_new_line(true).build();
         parser.parse(self.regex.as_str()).ok()
     }
@@ -148,10 +148,10 @@ impl Expression {
 }
 
 /// The parts of an expression, one after the other.
-fn flattened(hir: &Hir) -> Vec<&Hir> {
+fn flatten(hir: &Hir) -> Vec<&Hir> {
     match hir.kind() {
-        HirKind::Concat(parts) => parts.iter().flat_map(flattened).collect(),
-        HirKind::Capture(capture) => flattened(&capture.sub),
+        HirKind::Concat(parts) => parts.iter().flat_map(flatten).collect(),
+        HirKind::Capture(capture) => flatten(&capture.sub),
         HirKind::Empty => Vec::new(),
         _ => vec![hir],
     }
@@ -168,7 +168,7 @@ fn is_any_byte(hir: &Hir) -> bool {
 
 fn has_misplaced_anchor(hir: &Hir) -> bool {
     let takes_bytes = |part: &&Hir| part.properties().minimum_len() > Some(0);
-    let parts = flattened(hir);
+    let parts = flatten(hir);
     let is_misplaced = |(at, part): (usize, &&Hir)| match part.kind() {
         HirKind::Look(Look::Start) => parts[..at].iter().any(takes_bytes),
         HirKind::Look(Look::End) => parts[at..].iter().any(takes_bytes),
@@ -186,29 +186,29 @@ pub(crate) struct RequiredText {
     pub(crate) text: Vec<u8>,
 }
 
-fn require(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>) {
+fn collect_required(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>) {
     match hir.kind() {
         HirKind::Literal(literal) => texts.push(RequiredText { is_at_start, text: literal.0.to_vec() }),
-        HirKind::Capture(capture) => require(&capture.sub, is_at_start, texts),
+        HirKind::Capture(capture) => collect_required(&capture.sub, is_at_start, texts),
         HirKind::Repetition(repetition) if repetition.min > 0 => {
-            require(&repetition.sub, is_at_start, texts);
+            collect_required(&repetition.sub, is_at_start, texts);
         }
         HirKind::Concat(parts) => {
             let mut is_at_start = is_at_start;
             for part in parts {
-                require(part, is_at_start, texts);
+                collect_required(part, is_at_start, texts);
                 is_at_start = matches!(part.kind(), HirKind::Look(Look::Start));
             }
         }
         HirKind::Alternation(parts) if parts.iter().all(|part| part.properties().minimum_len() > Some(0)) => {
-            parts.iter().for_each(|part| require(part, is_at_start, texts));
+            parts.iter().for_each(|part| collect_required(part, is_at_start, texts));
         }
         _ => {}
     }
 }
 
 /// Describes the error of an expression and suggests a correction.
-fn explained(body: &str, error: &regex::Error) -> InvalidValue {
+fn explain_error(body: &str, error: &regex::Error) -> InvalidValue {
     if let regex::Error::CompiledTooBig(limit) = error {
         let remedy = format!("it takes more than {} KiB: repeat fewer times in `{{...}}`", limit / 1024);
         return InvalidValue::new("this regular expression is too large", remedy);

@@ -1,15 +1,15 @@
 //! The `files` action: which folders are served, and how.
 
-use crate::check::{Checker, InvalidValue, OwnNames, shown_list};
-use crate::compress::{CODINGS, Coding, Compress, every_coding, type_pattern};
+use crate::check::{Checker, DefinedVariables, InvalidValue, format_list};
+use crate::compress::{CODINGS, Coding, Compress, every_coding, parse_type_pattern};
 use crate::header;
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::pattern::PathPattern;
 use crate::record::{directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
 };
-use crate::template::template;
+use crate::template::parse_template;
 use http::{Template, TemplatePart, Variable};
 use serde_json::json;
 use std::path::PathBuf;
@@ -47,9 +47,9 @@ pub enum FileMatch {
     Type(String),
 }
 
-const NAME: Text<String> = Text { what: "a file name", parse: file_name };
-const TRIAL: Text<Template> = Text { what: "a path such as \"$path.html\"", parse: trial };
-const CHARSET: Text<String> = Text { what: "a character set such as \"utf-8\"", parse: charset };
+const NAME: Text<String> = Text { what: "a file name", parse: parse_file_name };
+const TRIAL: Text<Template> = Text { what: "a path such as \"$path.html\"", parse: parse_try_file };
+const CHARSET: Text<String> = Text { what: "a character set such as \"utf-8\"", parse: parse_charset };
 
 directives! {
     /// Serves files to GET and HEAD requests. A folder, or a list of folders, stands for `root`.
@@ -135,7 +135,7 @@ fn plain_type(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn file_name(text: &str) -> Result<String, InvalidValue> {
+fn parse_file_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" | "." | ".." => {
             Err(InvalidValue::new("this is not a file name", "write a name such as \"index.html\""))
@@ -148,18 +148,18 @@ fn file_name(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// Rejects the status (`=404`) with which fallbacks of nginx may end.
-fn status_alone(text: &str) -> Result<(), InvalidValue> {
+fn reject_status(text: &str) -> Result<(), InvalidValue> {
     let remedy = "leave it out: 404 is answered where no file is found";
     if text.starts_with('=') { Err(InvalidValue::new("this is not a path", remedy)) } else { Ok(()) }
 }
 
 fn fallback(text: &str) -> Result<String, InvalidValue> {
-    status_alone(text)?;
-    rooted(text)
+    reject_status(text)?;
+    parse_rooted_path(text)
 }
 
 /// A path below the root.
-pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn parse_rooted_path(text: &str) -> Result<String, InvalidValue> {
     if !text.starts_with('/') {
         return Err(InvalidValue::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
     }
@@ -169,21 +169,21 @@ pub(crate) fn rooted(text: &str) -> Result<String, InvalidValue> {
     Ok(text.to_owned())
 }
 
-fn trial(text: &str) -> Result<Template, InvalidValue> {
-    status_alone(text)?;
+fn parse_try_file(text: &str) -> Result<Template, InvalidValue> {
+    reject_status(text)?;
     if text.contains(" /") || text.contains(" $") {
-        let remedy = format!("write a list: `{}`", shown_list(text.split_whitespace()));
+        let remedy = format!("write a list: `{}`", format_list(text.split_whitespace()));
         return Err(InvalidValue::new("several paths in one text", remedy));
     }
-    let template = template(text, &["path"], &OwnNames::default())?;
+    let template = parse_template(text, &["path"], &DefinedVariables::default())?;
     if template.parts().first() != Some(&TemplatePart::Variable(Variable::Path)) {
-        rooted(template.start())?;
+        parse_rooted_path(template.literal_prefix())?;
     }
     Ok(template)
 }
 
 pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, InvalidValue> {
-    let path = rooted(text)?;
+    let path = parse_rooted_path(text)?;
     match path.strip_suffix('/') {
         Some(stripped) => {
             Err(InvalidValue::new("a prefix does not end with `/`", format!("write \"{stripped}\"")))
@@ -192,15 +192,15 @@ pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, InvalidValue> {
     }
 }
 
-fn charset(text: &str) -> Result<String, InvalidValue> {
+fn parse_charset(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "write `false` for none")),
-        _ if text.chars().all(header::is_token) => Ok(text.to_owned()),
+        _ if text.chars().all(header::is_token_char) => Ok(text.to_owned()),
         _ => Err(InvalidValue::new("this is not a character set", "write a name such as \"utf-8\"")),
     }
 }
 
-fn file_match(text: &str) -> Result<FileMatchKey, InvalidValue> {
+fn parse_file_match(text: &str) -> Result<FileMatchKey, InvalidValue> {
     let pattern = if text.starts_with(['/', '*']) {
         FileMatch::Path(PathPattern::parse(text)?)
     } else {
@@ -210,7 +210,7 @@ fn file_match(text: &str) -> Result<FileMatchKey, InvalidValue> {
                 "write \"*.css\", \"/fonts/*\" or \"image/*\"",
             )
         };
-        FileMatch::Type(type_pattern(text).map_err(wrong)?)
+        FileMatch::Type(parse_type_pattern(text).map_err(wrong)?)
     };
     Ok(FileMatchKey { text: text.to_owned(), pattern })
 }
@@ -240,13 +240,13 @@ impl std::hash::Hash for FileMatchKey {
 struct CacheControl;
 
 impl CacheControl {
-    const VALUE: Text<String> = Text { what: "a value such as \"max-age=3600\"", parse: cache_control };
+    const VALUE: Text<String> = Text { what: "a value such as \"max-age=3600\"", parse: parse_cache_control };
     const RULES: Map<FileMatchKey, Text<String>> =
-        Map { what: "path patterns or media types", key: file_match, value: Self::VALUE };
+        Map { what: "path patterns or media types", key: parse_file_match, value: Self::VALUE };
 }
 
 /// Parses a value of `Cache-Control`; rejects a time alone, which other servers call `expires`.
-fn cache_control(text: &str) -> Result<String, InvalidValue> {
+fn parse_cache_control(text: &str) -> Result<String, InvalidValue> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let unit_s = match text.get(digits..).unwrap_or_default().trim_start() {
         "" | "s" => 1,
@@ -255,9 +255,11 @@ fn cache_control(text: &str) -> Result<String, InvalidValue> {
         "d" => 86_400,
         "w" => 604_800,
         "y" => 31_536_000,
-        _ => return header::value(text),
+        _ => return header::parse_value(text),
     };
-    let Ok(count) = text.get(..digits).unwrap_or_default().parse::<u64>() else { return header::value(text) };
+    let Ok(count) = text.get(..digits).unwrap_or_default().parse::<u64>() else {
+        return header::parse_value(text);
+    };
     let remedy = format!("write \"max-age={}\"", count.saturating_mul(unit_s));
     Err(InvalidValue::new("this is a time, not a value of Cache-Control", remedy))
 }
@@ -275,13 +277,13 @@ impl Shape for CacheControl {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         match &node.data {
-            Data::Text(_) => Some(vec![(FileMatch::All, Self::VALUE.read(node, check)?)]),
-            Data::Table(_) => {
+            NodeData::Text(_) => Some(vec![(FileMatch::All, Self::VALUE.read(node, check)?)]),
+            NodeData::Table(_) => {
                 let rules = Self::RULES.read(node, check)?;
                 Some(rules.into_iter().map(|(key, value)| (key.pattern, value)).collect())
             }
             _ => {
-                check.mismatch(node, &self.kind().text);
+                check.report_type_mismatch(node, &self.kind().text);
                 None
             }
         }

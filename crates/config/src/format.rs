@@ -15,15 +15,16 @@ pub fn format(text: &str) -> Result<String, String> {
     let failed = |error: toml_edit::TomlError| error.to_string();
     let before: DocumentMut = text.parse().map_err(failed)?;
     let mut document: DocumentMut = text.replace("\r\n", "\n").parse().map_err(failed)?;
-    table(document.as_table_mut(), &mut true);
-    let trailing = comments(document.trailing().as_str().unwrap_or_default(), Gap::Kept);
+    format_table(document.as_table_mut(), &mut true);
+    let trailing = format_comments(document.trailing().as_str().unwrap_or_default(), BlankLines::AtMostOne);
     let end = if trailing.is_empty() { "" } else { "\n" };
     document.set_trailing(format!("{}{end}", trailing.trim_end_matches('\n')));
     let formatted = document.to_string().trim_start_matches('\n').to_owned();
     let comment_signs = |text: &str| text.matches('#').count();
     // Whatever a layout may be worth, no value and no comment may change for it.
     let is_same = |after: DocumentMut| {
-        bare(before.as_table()) == bare(after.as_table()) && comment_signs(text) == comment_signs(&formatted)
+        comparable_entries(before.as_table()) == comparable_entries(after.as_table())
+            && comment_signs(text) == comment_signs(&formatted)
     };
     match formatted.parse().is_ok_and(is_same) {
         true => Ok(formatted),
@@ -33,19 +34,19 @@ pub fn format(text: &str) -> Result<String, String> {
 
 /// Whitespace before an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Gap {
+enum BlankLines {
     /// At most one blank line, if there was any.
-    Kept,
+    AtMostOne,
     /// One blank line.
-    One,
+    ExactlyOne,
 }
 
 /// Comments and blank lines before something, each comment at the start of its line.
-fn comments(prefix: &str, gap: Gap) -> String {
+fn format_comments(prefix: &str, gap: BlankLines) -> String {
     let Some((lines, _)) = prefix.rsplit_once('\n') else {
-        return if gap == Gap::One { "\n".into() } else { String::new() };
+        return if gap == BlankLines::ExactlyOne { "\n".into() } else { String::new() };
     };
-    let (mut out, mut is_blank) = (String::new(), gap == Gap::One);
+    let (mut out, mut is_blank) = (String::new(), gap == BlankLines::ExactlyOne);
     for line in lines.split('\n').map(str::trim) {
         if line.is_empty() {
             is_blank = true;
@@ -66,7 +67,7 @@ fn comments(prefix: &str, gap: Gap) -> String {
 }
 
 /// A comment behind a value, with the distance that it has, and one space at least.
-fn behind(suffix: &str) -> String {
+fn format_trailing_comment(suffix: &str) -> String {
     let comment = suffix.trim();
     if comment.is_empty() {
         return String::new();
@@ -76,36 +77,36 @@ fn behind(suffix: &str) -> String {
 }
 
 /// Formats a table. `is_head`: no directive of the table was seen yet, so no blank line follows the head.
-fn table(table: &mut Table, is_head: &mut bool) {
+fn format_table(table: &mut Table, is_head: &mut bool) {
     let widths = key_widths(table);
     for ((mut key, item), width) in table.iter_mut().zip(widths) {
-        without_spaces(&mut key);
+        remove_key_spaces(&mut key);
         match item {
             Item::Value(value) => {
                 let prefix = key.leaf_decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
-                let shown = comments(prefix, Gap::Kept);
+                let shown = format_comments(prefix, BlankLines::AtMostOne);
                 let shown = if *is_head { shown.trim_start_matches('\n') } else { &shown };
                 key.leaf_decor_mut().set_prefix(shown);
                 let spaces = width.saturating_sub(name_width(&key)).max(1);
                 key.leaf_decor_mut().set_suffix(" ".repeat(spaces));
                 let suffix = value.decor().suffix().and_then(|suffix| suffix.as_str()).unwrap_or_default();
-                let suffix = behind(suffix);
-                self::value(value, width + 2, "");
+                let suffix = format_trailing_comment(suffix);
+                self::format_value(value, width + 2, "");
                 value.decor_mut().set_prefix(" ");
                 value.decor_mut().set_suffix(suffix);
                 *is_head = false;
             }
-            Item::Table(inner) if inner.is_dotted() => self::table(inner, is_head),
+            Item::Table(inner) if inner.is_dotted() => self::format_table(inner, is_head),
             Item::Table(inner) => {
                 key.leaf_decor_mut().clear();
-                head(inner);
-                self::table(inner, &mut true);
+                format_header(inner);
+                self::format_table(inner, &mut true);
             }
             Item::ArrayOfTables(tables) => {
                 key.leaf_decor_mut().clear();
                 for inner in tables.iter_mut() {
-                    head(inner);
-                    self::table(inner, &mut true);
+                    format_header(inner);
+                    self::format_table(inner, &mut true);
                 }
             }
             Item::None => {}
@@ -145,30 +146,32 @@ fn key_widths(table: &mut Table) -> Vec<usize> {
 }
 
 /// A key of several parts has no spaces around its dots.
-fn without_spaces(key: &mut KeyMut<'_>) {
+fn remove_key_spaces(key: &mut KeyMut<'_>) {
     key.dotted_decor_mut().set_prefix("");
     key.dotted_decor_mut().set_suffix("");
 }
 
 /// Formats the whitespace around `[name]`. Implicit tables have none.
-fn head(table: &mut Table) {
+fn format_header(table: &mut Table) {
     if table.is_implicit() {
         return;
     }
     let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
-    let prefix = comments(prefix, Gap::One);
-    let suffix = behind(table.decor().suffix().and_then(|suffix| suffix.as_str()).unwrap_or_default());
+    let prefix = format_comments(prefix, BlankLines::ExactlyOne);
+    let suffix = format_trailing_comment(
+        table.decor().suffix().and_then(|suffix| suffix.as_str()).unwrap_or_default(),
+    );
     table.decor_mut().set_prefix(prefix);
     table.decor_mut().set_suffix(suffix);
 }
 
 /// A value that begins `width` columns into its line.
-fn value(value: &mut Value, width: usize, indent: &str) {
+fn format_value(value: &mut Value, width: usize, indent: &str) {
     match value {
-        Value::Array(array) => list(array, width, indent),
+        Value::Array(array) => format_list(array, width, indent),
         Value::InlineTable(table) => {
             let before = table.clone();
-            inline(table, true, width, indent);
+            format_inline_table(table, true, width, indent);
             table.set_trailing("");
             table.set_trailing_comma(false);
             // One that has comments is left as it is.
@@ -182,15 +185,17 @@ fn value(value: &mut Value, width: usize, indent: &str) {
 }
 
 /// Formats the entries of a table in one line; `is_last`: nothing follows them.
-fn inline(table: &mut InlineTable, is_last: bool, width: usize, indent: &str) {
+fn format_inline_table(table: &mut InlineTable, is_last: bool, width: usize, indent: &str) {
     let count = table.len();
     for (at, (mut key, value)) in table.iter_mut().enumerate() {
         let is_last = is_last && at + 1 == count;
-        without_spaces(&mut key);
+        remove_key_spaces(&mut key);
         match value {
-            Value::InlineTable(inner) if inner.is_dotted() => inline(inner, is_last, width, indent),
+            Value::InlineTable(inner) if inner.is_dotted() => {
+                format_inline_table(inner, is_last, width, indent)
+            }
             value => {
-                self::value(value, width, indent);
+                self::format_value(value, width, indent);
                 key.leaf_decor_mut().set_prefix(" ");
                 key.leaf_decor_mut().set_suffix(" ");
                 value.decor_mut().set_prefix(" ");
@@ -200,10 +205,10 @@ fn inline(table: &mut InlineTable, is_last: bool, width: usize, indent: &str) {
     }
 }
 
-fn list(array: &mut Array, width: usize, indent: &str) {
+fn format_list(array: &mut Array, width: usize, indent: &str) {
     let inner = format!("{indent}{INDENT}");
     for item in array.iter_mut() {
-        value(item, inner.len(), &inner);
+        format_value(item, inner.len(), &inner);
     }
     let text =
         |raw: Option<&toml_edit::RawString>| raw.and_then(|raw| raw.as_str()).unwrap_or_default().to_owned();
@@ -232,7 +237,7 @@ fn list(array: &mut Array, width: usize, indent: &str) {
     for (item, (before, after)) in array.iter_mut().zip(&decor) {
         // A comment behind the comma belongs to the item before it.
         let (same_line, rest) = before.split_once('\n').unwrap_or(("", before));
-        let beside = behind(same_line);
+        let beside = format_trailing_comment(same_line);
         item.decor_mut().set_prefix(format!("{waiting}{beside}{}\n{inner}", spread(rest)));
         waiting.clear();
         if after.contains('#') {
@@ -240,13 +245,13 @@ fn list(array: &mut Array, width: usize, indent: &str) {
         }
     }
     let (same_line, rest) = trailing.split_once('\n').unwrap_or(("", &trailing));
-    let end = format!("{waiting}{}{}\n{indent}", behind(same_line), spread(rest));
+    let end = format!("{waiting}{}{}\n{indent}", format_trailing_comment(same_line), spread(rest));
     array.set_trailing(end);
     array.set_trailing_comma(true);
 }
 
 /// A tree without layout, to compare.
-fn bare(table: &Table) -> Vec<(String, String)> {
+fn comparable_entries(table: &Table) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for (key, item) in table.iter() {
         collect(key, item, &mut all);
@@ -296,17 +301,17 @@ fn collect_value(place: &str, value: &Value, all: &mut Vec<(String, String)>) {
 mod tests {
     use super::*;
 
-    const UGLY: &str = "# The shop.\n\n\n  listen=[ '127.0.0.1:80',\"[::1]:80\" ]   # both\r\n\n\n\nthreads   =  2\n[log]\nlevel= \"info\"\n\n\n# Sites\n\
+    const UNFORMATTED: &str = "# The shop.\n\n\n  listen=[ '127.0.0.1:80',\"[::1]:80\" ]   # both\r\n\n\n\nthreads   =  2\n[log]\nlevel= \"info\"\n\n\n# Sites\n\
         # follow.\n[[site]]   # one\n   hosts = [\"a.test\"]\n\t# by hand\n  tls={certificate=\"a.pem\",  key = \"a.key\"}\n[[site.route]]\nfiles=\"www\"\nheaders.set = {A=\"b\"}\n\
         allow = [\n\"10.0.0.0/8\", # ours\n # theirs\n \"192.0.2.0/24\"\n]\n[upstreams.api]\nto = [\"http://127.0.0.1:3000\", \"http://127.0.0.1:3001\", \"http://127.0.0.1:3002\", \"http://127.0.0.1:3003\"]\n\n\n# The end.\n\n\n";
-    const TIDY: &str = "# The shop.\n\nlisten = ['127.0.0.1:80', \"[::1]:80\"]   # both\n\nthreads = 2\n\n[log]\nlevel = \"info\"\n\n# Sites\n\
+    const FORMATTED: &str = "# The shop.\n\nlisten = ['127.0.0.1:80', \"[::1]:80\"]   # both\n\nthreads = 2\n\n[log]\nlevel = \"info\"\n\n# Sites\n\
         # follow.\n[[site]]   # one\nhosts = [\"a.test\"]\n# by hand\ntls = { certificate = \"a.pem\", key = \"a.key\" }\n\n[[site.route]]\nfiles = \"www\"\nheaders.set = { A = \"b\" }\n\
         allow = [\n    \"10.0.0.0/8\", # ours\n    # theirs\n    \"192.0.2.0/24\",\n]\n\n[upstreams.api]\nto = [\n    \"http://127.0.0.1:3000\",\n    \"http://127.0.0.1:3001\",\n    \"http://127.0.0.1:3002\",\n    \"http://127.0.0.1:3003\",\n]\n\n# The end.\n";
 
     #[test]
     fn there_is_one_way_to_write_it() {
-        assert_eq!(format(UGLY).unwrap(), TIDY);
-        assert_eq!(format(TIDY).unwrap(), TIDY);
+        assert_eq!(format(UNFORMATTED).unwrap(), FORMATTED);
+        assert_eq!(format(FORMATTED).unwrap(), FORMATTED);
     }
 
     #[test]

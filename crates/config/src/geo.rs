@@ -50,7 +50,8 @@ impl CountryPattern {
     }
 
     fn parse(text: &str) -> Result<Self, InvalidValue> {
-        const REMEDY: &str = "write a code of ISO 3166-1 such as \"DE\", or \"none\" where it is not known";
+        const COUNTRY_REMEDY: &str =
+            "write a code of ISO 3166-1 such as \"DE\", or \"none\" where it is not known";
         match text.as_bytes() {
             b"none" => Ok(Self::None),
             b"UK" => Err(InvalidValue::new("the code of the United Kingdom is GB", "write \"GB\"")),
@@ -61,7 +62,7 @@ impl CountryPattern {
                 let upper = text.to_ascii_uppercase();
                 Err(InvalidValue::new("codes of countries are in upper case", format!("write \"{upper}\"")))
             }
-            _ => Err(InvalidValue::new("this is no code of a country", REMEDY)),
+            _ => Err(InvalidValue::new("this is no code of a country", COUNTRY_REMEDY)),
         }
     }
 }
@@ -84,9 +85,9 @@ impl Shape for Countries {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         let read = CODES.read(node, check);
-        if !check.own_names.has_geo {
+        if !check.defined_variables.has_geo {
             let title = "`country` without `[geo]`".to_owned();
-            check.error(&node.at, title, "the country of no client is known").help(GEO_REMEDY);
+            check.error(&node.span, title, "the country of no client is known").help(GEO_REMEDY);
         }
         read
     }
@@ -94,7 +95,7 @@ impl Shape for Countries {
 
 #[cfg(test)]
 mod tests {
-    use crate::matcher::{MatchStep, RouteRequest, Routes};
+    use crate::matcher::{RouteMatch, RouteRequest, Routes};
     use crate::server::Config;
     use std::path::Path;
 
@@ -125,8 +126,8 @@ mod tests {
                 client: None,
                 country: country.copied(),
             };
-            let explained = routes.explain(&request, |_: &str| None);
-            assert!(explained.steps.iter().all(|step| !matches!(step, MatchStep::Client)));
+            let explained = routes.explain_match(&request, |_: &str| None);
+            assert!(explained.route_matches.iter().all(|step| !matches!(step, RouteMatch::Client)));
             routes.find(&request, |_: &str| None).unwrap().route
         };
         assert_eq!([found(Some(b"DE")), found(Some(b"AT")), found(None), found(Some(b"FR"))], [0, 0, 1, 2]);

@@ -12,10 +12,10 @@ pub(crate) struct Glob {
     /// For each byte, the elements that match exactly this byte.
     literals: Box<[u128]>,
     /// Elements that match any run of bytes without a slash.
-    within: u128,
+    segment_runs: u128,
     /// Elements that match any run of bytes.
-    across: u128,
-    end: u128,
+    any_runs: u128,
+    end_bit: u128,
 }
 
 impl Glob {
@@ -40,29 +40,29 @@ impl Glob {
             rest = if stars > 0 { &rest[stars..] } else { tail };
             count += 1;
         }
-        Some(Self { literals, within, across, end: 1 << count })
+        Some(Self { literals, segment_runs: within, any_runs: across, end_bit: 1 << count })
     }
 
     /// True when the pattern matches the whole text.
     pub(crate) fn matches(&self, text: impl Iterator<Item = u8>) -> bool {
         // A star matches nothing too: its state leads on to the next.
-        let stars = self.within | self.across;
+        let stars = self.segment_runs | self.any_runs;
         let past_stars = |states: u128| states | (states & stars) << 1;
         let mut states = past_stars(1);
         for byte in text {
-            let stay = if byte == b'/' { self.across } else { stars };
+            let stay = if byte == b'/' { self.any_runs } else { stars };
             states = past_stars((states & self.literals[usize::from(byte)]) << 1 | states & stay);
             if states == 0 {
                 return false;
             }
         }
-        states & self.end != 0
+        states & self.end_bit != 0
     }
 }
 
 impl fmt::Debug for Glob {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Glob({} elements)", self.end.trailing_zeros())
+        write!(out, "Glob({} elements)", self.end_bit.trailing_zeros())
     }
 }
 
@@ -71,15 +71,15 @@ mod tests {
     use super::*;
 
     /// The definition, by recursion.
-    fn slow(pattern: &[u8], text: &[u8]) -> bool {
+    fn matches_naively(pattern: &[u8], text: &[u8]) -> bool {
         let Some((&first, rest)) = pattern.split_first() else { return text.is_empty() };
         if first != b'*' {
-            return text.first() == Some(&first) && slow(rest, &text[1..]);
+            return text.first() == Some(&first) && matches_naively(rest, &text[1..]);
         }
         let stars = pattern.iter().take_while(|&&byte| byte == b'*').count();
         (0..=text.len())
             .take_while(|&taken| stars > 1 || !text[..taken].contains(&b'/'))
-            .any(|taken| slow(&pattern[stars..], &text[taken..]))
+            .any(|taken| matches_naively(&pattern[stars..], &text[taken..]))
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
             let glob = Glob::new(&pattern, false).unwrap();
             for text in &texts {
                 let got = glob.matches(text.iter().copied());
-                assert_eq!(got, slow(&pattern, text), "{pattern:?} {text:?}");
+                assert_eq!(got, matches_naively(&pattern, text), "{pattern:?} {text:?}");
             }
         }
     }

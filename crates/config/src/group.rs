@@ -1,9 +1,9 @@
 //! Groups of upstream servers under a name, and the routes that share them.
 
 use crate::cgi_program::Cgi;
-use crate::check::{Checker, shortened};
-use crate::near::nearest;
-use crate::node::{Data, Entry, Node};
+use crate::check::{Checker, shorten};
+use crate::near::nearest_name;
+use crate::node::{Entry, Node, NodeData};
 use crate::proxy::{Proxy, Upstream};
 use crate::record::{brief, table};
 use crate::shape::{Map, Shape, ShapeKind};
@@ -20,51 +20,51 @@ impl Shape for Proxied {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
-        if let Data::Integer(port @ 1..=65_535) = node.data {
-            let finding = check.mismatch(node, "the URL of an upstream server");
+        if let NodeData::Integer(port @ 1..=65_535) = node.data {
+            let finding = check.report_type_mismatch(node, "the URL of an upstream server");
             finding.help(format!("write \"http://127.0.0.1:{port}\""));
             return None;
         }
-        if let Data::Text(name) = &node.data
-            && check.groups.contains_key(name)
+        if let NodeData::Text(name) = &node.data
+            && check.upstream_groups.contains_key(name)
         {
-            let finding = check.invalid(&node.at, "this is the name of a group, not a URL");
+            let finding = check.report_invalid(&node.span, "this is the name of a group, not a URL");
             finding.help(format!("write `{{ upstream = \"{name}\" }}`"));
             return None;
         }
         let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
-        let (Data::Table(own), Data::Text(name)) = (&node.data, &entry.value.data) else {
+        let (NodeData::Table(own), NodeData::Text(name)) = (&node.data, &entry.value.data) else {
             return table().read(node, check);
         };
-        let own_group = own.iter().filter(|entry| OF_GROUP.contains(&entry.key.as_str()));
+        let own_group = own.iter().filter(|entry| GROUP_DIRECTIVES.contains(&entry.key.as_str()));
         for entry in own_group {
-            let title = format!("`{}` beside `upstream` in `{}`", entry.key, check.here());
-            let finding = check.error(&entry.key_at, title, "this directive belongs to the group");
-            finding.help(format!("write it in `[upstreams.{}]`", shortened(name)));
+            let title = format!("`{}` beside `upstream` in `{}`", entry.key, check.directive_path_text());
+            let finding = check.error(&entry.key_span, title, "this directive belongs to the group");
+            finding.help(format!("write it in `[upstreams.{}]`", shorten(name)));
         }
-        let Some(group) = check.groups.get(name) else {
-            let names = check.groups.keys().map(String::as_str);
-            let label = match nearest(name, names) {
+        let Some(group) = check.upstream_groups.get(name) else {
+            let names = check.upstream_groups.keys().map(String::as_str);
+            let label = match nearest_name(name, names) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "no such group of upstream servers".to_owned(),
             };
-            check.error(&entry.value.at, format!("there is no `[upstreams.{}]`", shortened(name)), label);
+            check.error(&entry.value.span, format!("there is no `[upstreams.{}]`", shorten(name)), label);
             return None;
         };
         // The faults of the group have been reported already.
-        let Some(Data::Table(shared)) = group.as_ref().map(|group| group.data.clone()) else {
+        let Some(NodeData::Table(shared)) = group.as_ref().map(|group| group.data.clone()) else {
             return table().read(node, check);
         };
         let others = shared.into_iter().filter(|entry| node.entry(&entry.key).is_none());
         let entries = own.iter().cloned().chain(others).collect();
-        table().read(&Node { at: node.at.clone(), data: Data::Table(entries) }, check)
+        table().read(&Node { span: node.span.clone(), data: NodeData::Table(entries) }, check)
     }
 }
 
 /// Translates a port, a PHP-FPM version or a URL of another notation into an address.
-fn php_server(text: &str) -> Option<String> {
+fn php_server_remedy(text: &str) -> Option<String> {
     if let Some(address) = text.strip_prefix("tcp://") {
-        return Some(format!("fastcgi://{}", shortened(address)));
+        return Some(format!("fastcgi://{}", shorten(address)));
     }
     if text.parse::<u16>().is_ok() {
         return Some(format!("fastcgi://127.0.0.1:{text}"));
@@ -85,20 +85,20 @@ impl Shape for PhpServers {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
-        if let Data::Integer(port @ 1..=65_535) = node.data {
-            let finding = check.mismatch(node, "the URL of a PHP server");
+        if let NodeData::Integer(port @ 1..=65_535) = node.data {
+            let finding = check.report_type_mismatch(node, "the URL of a PHP server");
             finding.help(format!("write \"fastcgi://127.0.0.1:{port}\""));
             return None;
         }
-        if let Data::Text(text) = &node.data
-            && let Some(url) = php_server(text)
+        if let NodeData::Text(text) = &node.data
+            && let Some(url) = php_server_remedy(text)
         {
-            let title = format!("`{}` is not the URL of a PHP server", shortened(text));
-            check.error(&node.at, title, "where does it listen?").help(format!("write \"{url}\""));
+            let title = format!("`{}` is not the URL of a PHP server", shorten(text));
+            check.error(&node.span, title, "where does it listen?").help(format!("write \"{url}\""));
             return None;
         }
         let mut node = node.clone();
-        if let Data::Text(text) = &mut node.data
+        if let NodeData::Text(text) = &mut node.data
             && !text.contains("://")
             && !text.contains("unix:")
             && Origin::parse(&format!("fastcgi://{text}")).is_ok_and(|_| text.contains(':'))
@@ -120,7 +120,7 @@ impl Shape for PhpServers {
         };
         if let Some(other) = proxy.to.iter().find(|upstream| !is_fastcgi(upstream)) {
             let title = format!("`php` with the server {}", other.url);
-            let finding = check.error(&node.at, title, "this server does not speak FastCGI");
+            let finding = check.error(&node.span, title, "this server does not speak FastCGI");
             finding.help("write \"fastcgi://HOST:PORT\", or \"fastcgi+unix:PATH\" in `[upstreams.NAME]`");
         }
         proxy.is_php = true;
@@ -131,7 +131,7 @@ impl Shape for PhpServers {
 /// Programs in the place of servers, one request each.
 pub(crate) fn programs(cgi: Cgi) -> Proxy {
     let at = Box::new(Origin::Unix(cgi.root.clone()));
-    let mut proxy = Proxy::to([Origin::Cgi(CgiScheme::Program, at)]);
+    let mut proxy = Proxy::with_servers([Origin::Cgi(CgiScheme::Program, at)]);
     proxy.to[0].connections_max = Some(cgi.processes_max);
     proxy.keep_alive.connections_max = 0;
     proxy.retry.attempts_max = 1;
@@ -157,23 +157,23 @@ impl Shape for Groups {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
-        let Data::Table(entries) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+        let NodeData::Table(entries) = &node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
             return None;
         };
         let mut groups = Vec::new();
-        for Entry { key, key_at, value } in entries {
-            let errors = check.report.errors();
+        for Entry { key, key_span: key_at, value } in entries {
+            let errors = check.report.error_count();
             if let Err(fault) = group_name(key) {
-                check.fault(key_at, key, fault);
+                check.report_fault(key_at, key, fault);
             }
             if let Some(entry) = value.entry("upstream") {
-                let title = format!("`upstream` in `[upstreams.{}]`", shortened(key));
-                check.error(&entry.key_at, title, "a group needs its own servers, in `to`");
+                let title = format!("`upstream` in `[upstreams.{}]`", shorten(key));
+                check.error(&entry.key_span, title, "a group needs its own servers, in `to`");
             }
             let group = table::<Proxy>().read(value, check);
-            let fine = check.report.errors() == errors;
-            check.groups.insert(key.clone(), fine.then(|| value.clone()));
+            let fine = check.report.error_count() == errors;
+            check.upstream_groups.insert(key.clone(), fine.then(|| value.clone()));
             groups.extend(group.map(|group| (key.clone(), group)));
         }
         Some(groups)
@@ -181,7 +181,7 @@ impl Shape for Groups {
 }
 
 /// Directives of a group as a whole, which a route cannot override.
-const OF_GROUP: [&str; 11] = [
+const GROUP_DIRECTIVES: [&str; 11] = [
     "to",
     "balance",
     "keep_alive",

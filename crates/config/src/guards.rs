@@ -1,36 +1,36 @@
 //! Warnings of access controls that can be bypassed: requests that another route answers, and exceptions for
 //! everybody.
 
-use crate::check::{Checker, shortened};
+use crate::check::{Checker, shorten};
 use crate::loops::has_conditions;
-use crate::node::{Data, Entry, Node, each_text, is_on, text};
+use crate::node::{Entry, Node, NodeData, as_text, for_each_text, is_enabled};
 use crate::pattern::PathPattern;
 
 /// Actions that give access to the guarded resource.
-const HANDLERS: [&str; 6] = ["proxy", "app", "php", "cgi", "files", "split"];
+const HANDLER_DIRECTIVES: [&str; 6] = ["proxy", "app", "php", "cgi", "files", "split"];
 
 /// Looks through the routes of a site.
-pub(crate) fn warn_of_open_paths(routes: &[Node], check: &mut Checker) {
+pub(crate) fn warn_of_unguarded_paths(routes: &[Node], check: &mut Checker) {
     for (index, route) in routes.iter().enumerate() {
-        let Some(guard) = guard_of(route) else { continue };
+        let Some(guard) = find_guard(route) else { continue };
         let later = &routes[index + 1..];
-        if let Some(entry) = reads_only(route) {
-            warn_of_other_methods(route, entry, guard, later, check);
+        if let Some(entry) = read_only_method(route) {
+            warn_of_unguarded_methods(route, entry, guard, later, check);
             continue;
         }
         if has_conditions(route) {
             continue;
         }
         for path in route.one_or_more("path") {
-            let Some(name) = text(path).filter(|name| name.starts_with('/') && name.len() > 1) else {
+            let Some(name) = as_text(path).filter(|name| name.starts_with('/') && name.len() > 1) else {
                 continue;
             };
             match name.strip_suffix("/*") {
                 Some(folder) if !folder.is_empty() && !folder.contains('*') => {
-                    warn_of_folder((route, path), folder, guard, (routes, later), check);
+                    warn_of_unguarded_folder((route, path), folder, guard, (routes, later), check);
                 }
                 None if !name.ends_with('/') && !name.contains(['*', '.']) => {
-                    warn_of_rest((route, path), name, guard, (routes, later), check);
+                    warn_of_unguarded_subpaths((route, path), name, guard, (routes, later), check);
                 }
                 _ => {}
             }
@@ -39,7 +39,7 @@ pub(crate) fn warn_of_open_paths(routes: &[Node], check: &mut Checker) {
 }
 
 /// Warns if `/admin/*` is guarded, and `/admin` goes to another route.
-fn warn_of_folder(
+fn warn_of_unguarded_folder(
     (route, path): (&Node, &Node),
     folder: &str,
     guard: &str,
@@ -48,21 +48,21 @@ fn warn_of_folder(
 ) {
     let before = &routes[..routes.len() - later.len()];
     let names = |other: &Node| matches_path(other, folder) && other.entry("path").is_some();
-    let Some(next) = first_of(later, |other| matches_path(other, folder)) else { return };
-    if before.iter().any(names) || !is_way_around(route, next) || next.entry("files").is_some() {
+    let Some(next) = first_unconditional(later, |other| matches_path(other, folder)) else { return };
+    if before.iter().any(names) || !bypasses_guard(route, next) || next.entry("files").is_some() {
         return;
     }
-    let folder = shortened(folder);
+    let folder = shorten(folder);
     let title = format!("the path `{folder}/*` does not match `{folder}`");
-    let finding = check.warning(&path.at, title, format!("`{guard}` does not apply to that path"));
-    finding.related(next.at.clone(), "this route answers it");
+    let finding = check.warning(&path.span, title, format!("`{guard}` does not apply to that path"));
+    finding.related(next.span.clone(), "this route answers it");
     finding.help(format!(
         "write `path = [\"{folder}\", \"{folder}/*\"]`, or a route of its own for \"{folder}\""
     ));
 }
 
 /// Warns if `/admin` is guarded, and the paths below it go to another route.
-fn warn_of_rest(
+fn warn_of_unguarded_subpaths(
     (route, path): (&Node, &Node),
     name: &str,
     guard: &str,
@@ -70,63 +70,69 @@ fn warn_of_rest(
     check: &mut Checker,
 ) {
     let below = format!("{name}/");
-    let is_below = |path: &Node| text(path).is_some_and(|path| path.starts_with(&below));
-    let Some(next) = first_of(later, |other| covers(other, &format!("{name}/*"))) else { return };
+    let is_below = |path: &Node| as_text(path).is_some_and(|path| path.starts_with(&below));
+    let Some(next) = first_unconditional(later, |other| covers(other, &format!("{name}/*"))) else { return };
     let is_known = routes.iter().any(|other| other.one_or_more("path").iter().any(is_below));
     // An answer of its own is for one path.
-    if is_known || handler_of(route).is_none() || !is_way_around(route, next) {
+    if is_known || find_handler(route).is_none() || !bypasses_guard(route, next) {
         return;
     }
-    let title = format!("the path `{}` matches itself alone", shortened(name));
+    let title = format!("the path `{}` matches itself alone", shorten(name));
     let label = format!("`{guard}` does not apply to what is below it");
-    let finding = check.warning(&path.at, title, label);
-    finding.related(next.at.clone(), "this route answers it");
-    finding.help(format!("write `path = [\"{0}\", \"{0}/*\"]`", shortened(name)));
+    let finding = check.warning(&path.span, title, label);
+    finding.related(next.span.clone(), "this route answers it");
+    finding.help(format!("write `path = [\"{0}\", \"{0}/*\"]`", shorten(name)));
 }
 
 /// Reading is guarded, and other methods go to another route.
-fn warn_of_other_methods(route: &Node, method: &Entry, guard: &str, later: &[Node], check: &mut Checker) {
+fn warn_of_unguarded_methods(route: &Node, method: &Entry, guard: &str, later: &[Node], check: &mut Checker) {
     let paths = route.one_or_more("path");
     let covers_all = |other: &Node| match paths {
         [] => other.entry("path").is_none(),
-        paths => paths.iter().filter_map(text).all(|path| covers(other, path)),
+        paths => paths.iter().filter_map(as_text).all(|path| covers(other, path)),
     };
-    let Some(next) = first_of(later, covers_all).filter(|next| is_way_around(route, next)) else { return };
+    let Some(next) = first_unconditional(later, covers_all).filter(|next| bypasses_guard(route, next)) else {
+        return;
+    };
     let title = format!("`{guard}` applies to `GET` and `HEAD` alone");
-    let finding = check.warning(&method.key_at, title, "a request with another method is not guarded");
-    finding.related(next.at.clone(), "this route answers it").help("remove `method`");
+    let finding = check.warning(&method.key_span, title, "a request with another method is not guarded");
+    finding.related(next.span.clone(), "this route answers it").help("remove `method`");
 }
 
 /// The first of these routes that answers, whatever else a request is.
-fn first_of(routes: &[Node], answers: impl Fn(&Node) -> bool) -> Option<&Node> {
+fn first_unconditional(routes: &[Node], answers: impl Fn(&Node) -> bool) -> Option<&Node> {
     routes.iter().find(|route| !has_conditions(route) && answers(route))
 }
 
 /// Limits and maintenance that excuse every client of IPv4 or IPv6.
-pub(crate) fn warn_of_exceptions(node: &Node, check: &mut Checker) {
+pub(crate) fn warn_of_universal_exceptions(node: &Node, check: &mut Checker) {
     let entries = match &node.data {
-        Data::Table(entries) => entries.as_slice(),
-        Data::List(items) => return items.iter().for_each(|item| warn_of_exceptions(item, check)),
+        NodeData::Table(entries) => entries.as_slice(),
+        NodeData::List(items) => {
+            return items.iter().for_each(|item| warn_of_universal_exceptions(item, check));
+        }
         _ => return,
     };
     for entry in entries {
         if matches!(entry.key.as_str(), "limit" | "maintenance" | "crawlers") {
             let items = match &entry.value.data {
-                Data::List(items) => items.as_slice(),
+                NodeData::List(items) => items.as_slice(),
                 _ => std::slice::from_ref(&entry.value),
             };
             let excepted = items.iter().flat_map(|item| item.one_or_more("except"));
-            for (item, clients) in excepted.filter_map(|item| Some((item, every_client(text(item)?)?))) {
+            for (item, clients) in
+                excepted.filter_map(|item| Some((item, universal_network_family(as_text(item)?)?)))
+            {
                 let title = format!("`{}` does not apply to any {clients} client", entry.key);
-                let finding = check.warning(&item.at, title, "this is every address");
+                let finding = check.warning(&item.span, title, "this is every address");
                 finding.help("name the networks that are excepted: `except = [\"10.0.0.0/8\"]`");
             }
         }
-        warn_of_exceptions(&entry.value, check);
+        warn_of_universal_exceptions(&entry.value, check);
     }
 }
 
-fn every_client(network: &str) -> Option<&'static str> {
+fn universal_network_family(network: &str) -> Option<&'static str> {
     match network {
         "0.0.0.0/0" | "::ffff:0:0/96" => Some("IPv4"),
         "::/0" => Some("IPv6"),
@@ -135,37 +141,39 @@ fn every_client(network: &str) -> Option<&'static str> {
 }
 
 /// Returns the directive by which a route refuses some requests, or all.
-fn guard_of(route: &Node) -> Option<&'static str> {
+fn find_guard(route: &Node) -> Option<&'static str> {
     let guards = ["deny", "allow", "auth"].into_iter();
     let found = guards.filter_map(|key| Some((key, route.entry(key)?)));
-    let mut found = found.filter(|(key, entry)| *key != "auth" || is_on(&entry.value)).map(|(key, _)| key);
+    let mut found =
+        found.filter(|(key, entry)| *key != "auth" || is_enabled(&entry.value)).map(|(key, _)| key);
     found.next().or(is_refusal(route).then_some("respond"))
 }
 
 /// Returns the `method` of a route if that is its only condition and names only methods for reading.
-fn reads_only(route: &Node) -> Option<&Entry> {
+fn read_only_method(route: &Node) -> Option<&Entry> {
     let method = route.entry("method")?;
     let others = ["header", "query", "referer", "client", "country", "host", "not", "use"];
-    let is_read = |item: &Node| matches!(text(item), Some("GET" | "HEAD"));
+    let is_read = |item: &Node| matches!(as_text(item), Some("GET" | "HEAD"));
     let is_plain = route.one_or_more("method").iter().all(is_read)
         && others.iter().all(|key| route.entry(key).is_none());
     is_plain.then_some(method)
 }
 
-fn handler_of(route: &Node) -> Option<&Entry> {
-    HANDLERS.iter().find_map(|key| route.entry(key))
+fn find_handler(route: &Node) -> Option<&Entry> {
+    HANDLER_DIRECTIVES.iter().find_map(|key| route.entry(key))
 }
 
 /// Whether `next` gives access, without a guard, to the resource that `route` guards.
-fn is_way_around(route: &Node, next: &Node) -> bool {
-    let Some(handler) = handler_of(next) else { return false };
-    let is_same = handler_of(route).is_none_or(|own| own.key == handler.key && texts(own) == texts(handler));
-    is_same && guard_of(next).is_none()
+fn bypasses_guard(route: &Node, next: &Node) -> bool {
+    let Some(handler) = find_handler(next) else { return false };
+    let is_same = find_handler(route)
+        .is_none_or(|own| own.key == handler.key && entry_texts(own) == entry_texts(handler));
+    is_same && find_guard(next).is_none()
 }
 
-fn texts(entry: &Entry) -> Vec<String> {
+fn entry_texts(entry: &Entry) -> Vec<String> {
     let mut texts = Vec::new();
-    each_text(&entry.value, &entry.key, &mut |key, text, _| {
+    for_each_text(&entry.value, &entry.key, &mut |key, text, _| {
         if key != "strip_prefix" {
             texts.push(text.to_owned());
         }
@@ -175,18 +183,18 @@ fn texts(entry: &Entry) -> Vec<String> {
 
 fn matches_path(route: &Node, path: &str) -> bool {
     let matches = |text: &str| PathPattern::parse(text).is_ok_and(|pattern| pattern.matches(path.as_bytes()));
-    route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(text).any(matches)
+    route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(as_text).any(matches)
 }
 
 fn covers(route: &Node, path: &str) -> bool {
     let Ok(wide) = PathPattern::parse(path) else { return false };
     let covers = |text: &str| PathPattern::parse(text).is_ok_and(|pattern| pattern.covers(&wide));
-    route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(text).any(covers)
+    route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(as_text).any(covers)
 }
 
 /// Whether a route answers with an error.
 pub(crate) fn is_refusal(route: &Node) -> bool {
     let Some(answer) = route.entry("respond").map(|entry| &entry.value) else { return false };
     let status = answer.entry("status").map_or(answer, |entry| &entry.value);
-    matches!(status.data, Data::Integer(status) if status >= 400)
+    matches!(status.data, NodeData::Integer(status) if status >= 400)
 }

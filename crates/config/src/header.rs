@@ -1,14 +1,14 @@
 //! Header fields of responses: their names, their values, and the rules that change them.
 
-use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::check::{Checker, DefinedVariables, InvalidValue};
 use crate::node::Node;
 use crate::record::directives;
 use crate::shape::{List, Map, Text};
-use crate::template::{TemplateShape, template};
+use crate::template::{TemplateShape, parse_template};
 use http::Template;
 
 /// Fields that describe the connection and the framing: only the server sets them (RFC 9110 section 7.6.1).
-const RESERVED: [&str; 7] =
+const RESERVED_FIELDS: [&str; 7] =
     ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
 
 /// Variables that a header value may contain.
@@ -41,11 +41,11 @@ pub(crate) const VARIABLES: &[&str] = &[
     "cookie_NAME",
 ];
 
-const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
+const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: parse_rule_name });
 const FIELDS: Map<String, TemplateShape> = Map {
     what: "header names",
-    key: rule_name,
-    value: TemplateShape { what: "a header value", parse: value_template },
+    key: parse_rule_name,
+    value: TemplateShape { what: "a header value", parse: parse_value_template },
 };
 
 directives! {
@@ -83,8 +83,8 @@ impl ResponseHeaders {
 fn headers_agree(rules: &mut ResponseHeaders, node: &Node, check: &mut Checker) {
     for (name, _) in &rules.set {
         let Some(entry) = node.entry("remove").filter(|_| rules.remove.contains(name)) else { continue };
-        let title = format!("`{name}` is both set and removed in `{}`", check.here());
-        check.warning(&entry.value.at, title, "has no effect").help("`set` alone replaces the field");
+        let title = format!("`{name}` is both set and removed in `{}`", check.directive_path_text());
+        check.warning(&entry.value.span, title, "has no effect").help("`set` alone replaces the field");
     }
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn name(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() {
         return Err(InvalidValue::new("an empty header name", ""));
     }
-    match text.char_indices().find(|(_, c)| !is_token(*c)) {
+    match text.char_indices().find(|(_, c)| !is_token_char(*c)) {
         Some((at, wrong)) => {
             let fault = InvalidValue::new(
                 format!("a header name must not contain {wrong:?}"),
@@ -106,9 +106,9 @@ pub(crate) fn name(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// The name of a field that may be changed.
-pub(crate) fn rule_name(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn parse_rule_name(text: &str) -> Result<String, InvalidValue> {
     let lower = name(text)?;
-    if RESERVED.contains(&lower.as_str()) {
+    if RESERVED_FIELDS.contains(&lower.as_str()) {
         let remedy = "it depends on the body and the connection; remove it";
         return Err(InvalidValue::new("only the server sets this field", remedy));
     }
@@ -116,12 +116,12 @@ pub(crate) fn rule_name(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// A character of a token (RFC 9110 section 5.6.2).
-pub(crate) fn is_token(c: char) -> bool {
+pub(crate) fn is_token_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c)
 }
 
 /// A field value without controls, above all without CR and LF (RFC 9110 section 5.5).
-pub(crate) fn value(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn parse_value(text: &str) -> Result<String, InvalidValue> {
     if let Some((at, wrong)) = text.char_indices().find(|(_, c)| c.is_control() && *c != '\t') {
         let fault = InvalidValue::new(
             format!("a header value must not contain {wrong:?}"),
@@ -138,16 +138,16 @@ pub(crate) fn value(text: &str) -> Result<String, InvalidValue> {
     Ok(text.to_owned())
 }
 
-fn value_template(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
-    template(&value(text)?, VARIABLES, own)
+fn parse_value_template(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {
+    parse_template(&parse_value(text)?, VARIABLES, defined_variables)
 }
 
 /// A media type (RFC 9110 section 8.3.1), parameters and all.
 pub(crate) fn media_type(text: &str) -> Result<String, InvalidValue> {
     let essence = text.split(';').next().unwrap_or("").trim_end();
-    let token = |part: &str| !part.is_empty() && part.chars().all(is_token);
+    let token = |part: &str| !part.is_empty() && part.chars().all(is_token_char);
     match essence.split_once('/') {
-        Some((kind, sub)) if token(kind) && token(sub) => value(text),
+        Some((kind, sub)) if token(kind) && token(sub) => parse_value(text),
         _ => Err(InvalidValue::new(
             "this is not a media type",
             "write a type such as \"text/html; charset=utf-8\"",
@@ -166,10 +166,10 @@ mod tests {
             assert!(name(wrong).is_err(), "{wrong:?}");
         }
         for wrong in ["a\r\nb", "\0", " a", "a\t", "\u{7f}"] {
-            assert!(value(wrong).is_err(), "{wrong:?}");
+            assert!(parse_value(wrong).is_err(), "{wrong:?}");
         }
-        assert!(value("").is_ok());
-        assert!(rule_name("Content-Length").is_err());
+        assert!(parse_value("").is_ok());
+        assert!(parse_rule_name("Content-Length").is_err());
     }
 
     #[test]

@@ -7,11 +7,11 @@ struct ForeignDirective {
     /// Server that has the directive.
     server: &'static str,
     /// Equivalent in this configuration; completes "here this is …".
-    here: &'static str,
+    equivalent: &'static str,
 }
 
 const fn foreign(name: &'static str, server: &'static str, here: &'static str) -> ForeignDirective {
-    ForeignDirective { name, server, here }
+    ForeignDirective { name, server, equivalent: here }
 }
 
 const APACHE: &str = "Apache";
@@ -21,7 +21,7 @@ const HAPROXY: &str = "HAProxy";
 const NGINX: &str = "nginx";
 
 /// Sorted by name.
-const FOREIGN: &[ForeignDirective] = &[
+const FOREIGN_DIRECTIVES: &[ForeignDirective] = &[
     foreign("accept_mutex", NGINX, "not needed: each thread has a queue of new connections of its own"),
     foreign("access_log", NGINX, "`access` and `file` in `[log]`"),
     foreign("accesslog", GUNICORN, "`access` and `file` in `[log]`"),
@@ -298,7 +298,7 @@ const FOREIGN: &[ForeignDirective] = &[
 ];
 
 /// Returns an example of a table, by its name, for a value of another type in its place.
-pub(crate) fn for_table(name: &str) -> Option<&'static str> {
+pub(crate) fn table_example(name: &str) -> Option<&'static str> {
     Some(match name {
         "CompressResponses" | "Compress" => {
             "write `compress = true`; codings and levels have a table: `compress = { codings = [\"gzip\"] }`"
@@ -353,7 +353,7 @@ const FOREIGN_VARIABLES: [(&str, &str); 26] = [
 ];
 
 /// Returns the equivalent of an nginx variable, if its parts are among `names`.
-pub(crate) fn for_variable(name: &str, names: &[&str]) -> Option<String> {
+pub(crate) fn variable_hint(name: &str, names: &[&str]) -> Option<String> {
     let (_, here) = FOREIGN_VARIABLES.iter().find(|(known, _)| *known == name)?;
     let Some(reason) = here.strip_prefix("none: ") else {
         let has_all = here.split(' ').all(|one| names.contains(&one.trim_start_matches('$')));
@@ -363,7 +363,7 @@ pub(crate) fn for_variable(name: &str, names: &[&str]) -> Option<String> {
 }
 
 /// Returns the table of an application for a text that looks like its file or module.
-pub(crate) fn for_app(name: &str) -> Option<String> {
+pub(crate) fn app_hint(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let key = match file.rsplit_once('.').map_or("", |(_, extension)| extension) {
         "ru" => "rack",
@@ -380,18 +380,21 @@ pub(crate) fn for_app(name: &str) -> Option<String> {
 }
 
 /// Returns the remedy for a directive of another server, found as an unknown key in the table `place`.
-pub(crate) fn for_directive(key: &str, place: &str) -> Option<String> {
+pub(crate) fn directive_hint(key: &str, place: &str) -> Option<String> {
     let lower = key.to_ascii_lowercase();
-    let index = FOREIGN.binary_search_by(|known| known.name.cmp(&lower)).ok()?;
-    let here = FOREIGN[index].here.strip_suffix(&format!(" in {place}")).unwrap_or(FOREIGN[index].here);
+    let index = FOREIGN_DIRECTIVES.binary_search_by(|known| known.name.cmp(&lower)).ok()?;
+    let here = FOREIGN_DIRECTIVES[index]
+        .equivalent
+        .strip_suffix(&format!(" in {place}"))
+        .unwrap_or(FOREIGN_DIRECTIVES[index].equivalent);
     Some(match here.split_once(' ') {
-        Some(("not", reason)) => format!("{}'s `{key}` is not {reason}", FOREIGN[index].server),
+        Some(("not", reason)) => format!("{}'s `{key}` is not {reason}", FOREIGN_DIRECTIVES[index].server),
         _ => format!("here this is {here}"),
     })
 }
 
 /// Recognizes the format of a file that is not TOML and returns the remedy.
-pub(crate) fn for_syntax(text: &str) -> Option<&'static str> {
+pub(crate) fn syntax_hint(text: &str) -> Option<&'static str> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let first = lines.next()?;
     let word = first.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or("");
@@ -480,13 +483,13 @@ mod tests {
 
     #[test]
     fn directives_stand_in_order() {
-        assert!(FOREIGN.windows(2).all(|pair| pair[0].name < pair[1].name));
+        assert!(FOREIGN_DIRECTIVES.windows(2).all(|pair| pair[0].name < pair[1].name));
     }
 
     #[test]
     fn the_syntax_of_each_server_is_recognised() {
         let server = |text: &str| {
-            let text = for_syntax(text)?;
+            let text = syntax_hint(text)?;
             let rest = text.strip_prefix("this file looks like ").expect("each begins so");
             Some(rest.split_once(';').expect("each says why").0)
         };
@@ -514,9 +517,9 @@ mod tests {
 
     #[test]
     fn what_is_not_needed_is_said_so() {
-        let text = for_directive("Sendfile", "`[[route]]`").unwrap();
+        let text = directive_hint("Sendfile", "`[[route]]`").unwrap();
         assert!(text.starts_with("nginx's `Sendfile` is not needed: "), "{text}");
-        assert_eq!(for_directive("error_log", "`[log]`").unwrap(), "here this is `errors`");
-        assert_eq!(for_directive("frobnicate", "`[log]`"), None);
+        assert_eq!(directive_hint("error_log", "`[log]`").unwrap(), "here this is `errors`");
+        assert_eq!(directive_hint("frobnicate", "`[log]`"), None);
     }
 }

@@ -29,7 +29,7 @@ pub enum HostPattern {
     /// This host alone: a name, an IPv4 address, or an IPv6 address in brackets.
     Exact(String),
     /// Every name below this one, at any depth, but not the name itself: `.example.com` for `*.example.com`.
-    Below(String),
+    Subdomains(String),
 }
 
 impl HostPattern {
@@ -47,9 +47,9 @@ impl HostPattern {
             return Err(fault.within(0..at + 3));
         }
         if let Some(name) = text.strip_prefix("*.") {
-            return exact(name)
-                .map(|name| Self::Below(format!(".{name}")))
-                .map_err(|fault| shifted(fault, 2));
+            return parse_exact(name)
+                .map(|name| Self::Subdomains(format!(".{name}")))
+                .map_err(|fault| shift_fault(fault, 2));
         }
         if let Some(inner) = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
             let address = inner.parse::<Ipv6Addr>();
@@ -57,13 +57,13 @@ impl HostPattern {
                 .map(|address| Self::Exact(format!("[{address}]")))
                 .map_err(|_| InvalidValue::new("this is not an IPv6 address", "").within(1..text.len() - 1));
         }
-        exact(text).map(Self::Exact)
+        parse_exact(text).map(Self::Exact)
     }
 }
 
 impl HostPattern {
     /// Whether it is the host of an authority, `host` or `host:port`, in any case.
-    pub(crate) fn is_host_of(&self, authority: &[u8]) -> bool {
+    pub(crate) fn matches_authority(&self, authority: &[u8]) -> bool {
         let end = match authority.first() {
             Some(b'[') => {
                 authority.iter().position(|&byte| byte == b']').map_or(authority.len(), |at| at + 1)
@@ -73,7 +73,7 @@ impl HostPattern {
         let host = authority[..end].strip_suffix(b".").unwrap_or(&authority[..end]);
         match self {
             Self::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
-            Self::Below(name) => {
+            Self::Subdomains(name) => {
                 let start = host.len().saturating_sub(name.len());
                 start > 0 && host[start..].eq_ignore_ascii_case(name.as_bytes())
             }
@@ -86,37 +86,37 @@ impl HostPattern {
     pub(crate) fn shares_hosts_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Exact(this), Self::Exact(that)) => this == that,
-            (Self::Below(below), Self::Exact(name)) | (Self::Exact(name), Self::Below(below)) => {
+            (Self::Subdomains(below), Self::Exact(name)) | (Self::Exact(name), Self::Subdomains(below)) => {
                 name.len() > below.len() && name.ends_with(below.as_str())
             }
-            (Self::Below(this), Self::Below(that)) => {
+            (Self::Subdomains(this), Self::Subdomains(that)) => {
                 this.ends_with(that.as_str()) || that.ends_with(this.as_str())
             }
         }
     }
 }
 
-fn shifted(fault: InvalidValue, by: usize) -> InvalidValue {
-    InvalidValue { at: fault.at.map(|at| at.start + by..at.end + by), ..fault }
+fn shift_fault(fault: InvalidValue, by: usize) -> InvalidValue {
+    InvalidValue { span: fault.span.map(|at| at.start + by..at.end + by), ..fault }
 }
 
 /// The remedy for networks in place of hosts.
-const NO_NETWORK: &str =
+const NETWORK_REMEDY: &str =
     "`hosts` names what clients ask for; which clients a route answers is `client = \"10.0.0.0/8\"`";
 
-fn exact(text: &str) -> Result<String, InvalidValue> {
+fn parse_exact(text: &str) -> Result<String, InvalidValue> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if name.parse::<std::net::Ipv6Addr>().is_ok() {
         return Err(InvalidValue::new("an IPv6 address needs brackets", format!("write \"[{name}]\"")));
     }
     if name.parse::<ipnet::IpNet>().is_ok() {
-        return Err(InvalidValue::new("a network is not a host", NO_NETWORK));
+        return Err(InvalidValue::new("a network is not a host", NETWORK_REMEDY));
     }
     if let Some(at) = name.find(':') {
         let remedy = "a site answers on every `listen` address; write the name alone";
         return Err(InvalidValue::new("a host must not have a port here", remedy).within(at..text.len()));
     }
-    if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name(c)) {
+    if let Some((at, wrong)) = name.char_indices().find(|&(_, c)| !is_name_char(c)) {
         let remedy = match wrong {
             '*' => "a wildcard must be the first label: \"*.example.com\"",
             '/' => "write the path as `path` of a route",
@@ -133,7 +133,7 @@ fn exact(text: &str) -> Result<String, InvalidValue> {
     Ok(name.to_ascii_lowercase())
 }
 
-fn is_name(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for HostPattern {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(name) => out.write_str(name),
-            Self::Below(name) => write!(out, "*{name}"),
+            Self::Subdomains(name) => write!(out, "*{name}"),
         }
     }
 }

@@ -168,11 +168,11 @@ pub use check::InvalidValue;
 pub use client_abort::ClientAbort;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::{ConditionSet, Conditions};
-pub use control::{Control, ControlClient, ControlToken, TokenRole, control_token};
+pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use cors::{Cors, CorsOrigin};
-pub use crawlers::{Crawlers, KnownCrawler, KnownCrawlerName, known_crawlers};
+pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
-pub use document::{EnvironmentLookup, directives, includes};
+pub use document::{EnvironmentLookup, directive_tree, include_patterns};
 pub use error_pages::{ErrorPages, StatusPattern};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
 pub use format::format;
@@ -198,18 +198,20 @@ pub use replace::BodyEdit;
 pub use report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
-pub use settings::Settings;
+pub use settings::RouteSettings;
 pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
-pub use site::{EncodedSlashes, MIRROR_FIELD, PartOf, Route, RouteLimits, RoutePart, RouteTimeouts, Site};
-pub use source::{ConfigLine, joined, parts};
+pub use site::{
+    EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
+};
+pub use source::{ConfigLine, join_files, split_files};
 pub use stream::{BalanceWord, Stream, StreamServer, StreamTimeouts};
-pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, header_lines};
+pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
-pub use tracing::{IdSource, SHARE_ALL, Tracing};
-pub use units::{GIB, KIB, MIB, duration, size};
+pub use tracing::{IdSource, SHARE_MAX, Tracing};
+pub use units::{GIB, KIB, MIB, parse_duration, parse_size};
 pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
-pub use variable_map::{MapKey, VariableMap, own_name};
+pub use variable_map::{MapKey, VariableMap, check_variable_name};
 
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! Addresses to listen on.
 
-use crate::check::{Checker, InvalidValue, shortened, shown_list};
+use crate::check::{Checker, InvalidValue, format_list, shorten};
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::record::directives;
 use crate::report::NamedPath;
 use crate::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
@@ -41,7 +41,7 @@ impl Listen {
     /// Parses `ADDRESS:PORT`, `:PORT`, `localhost:PORT` or `unix:PATH`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return unix(path);
+            return parse_unix(path);
         }
         if text.starts_with("udp:") {
             return Err(InvalidValue::new(
@@ -52,7 +52,7 @@ impl Listen {
         if text.contains(',') {
             return Err(InvalidValue::new(
                 "several addresses in one text",
-                format!("write {}", shown_list(text.split(',').map(str::trim))),
+                format!("write {}", format_list(text.split(',').map(str::trim))),
             ));
         }
         if text.contains("://") {
@@ -95,10 +95,10 @@ impl Listen {
             return Err(InvalidValue::new("an IPv6 address needs brackets and a port", remedy));
         }
         let Some((host, port_text)) = text.rsplit_once(':') else {
-            return Err(no_port(text));
+            return Err(missing_port(text));
         };
         if host.starts_with('[') && !host.ends_with(']') {
-            return Err(no_port(text));
+            return Err(missing_port(text));
         }
         let Ok(port) = port_text.parse::<u16>() else {
             let fault = InvalidValue::new(
@@ -107,7 +107,7 @@ impl Listen {
             );
             return Err(fault.within(host.len() + 1..text.len()));
         };
-        host_and_port(host, port)
+        parse_host_and_port(host, port)
     }
 
     /// The socket addresses that it binds.
@@ -141,11 +141,11 @@ impl Listen {
     }
 }
 
-fn no_port(text: &str) -> InvalidValue {
+fn missing_port(text: &str) -> InvalidValue {
     // nginx's `listen 80 default_server` and the like.
     if let Some((address, words)) = text.split_once(char::is_whitespace) {
         let fault = InvalidValue::new(
-            format!("`{}` has no place here", shortened(words.trim())),
+            format!("`{}` has no place here", shorten(words.trim())),
             "write the address alone; a `[[site]]` without `hosts` is the default one, and `{ address = \"...\", tls = true }` has \
              the options",
         );
@@ -164,7 +164,7 @@ fn no_port(text: &str) -> InvalidValue {
     InvalidValue::new("the port is missing", remedy)
 }
 
-fn unix(path: &str) -> Result<Listen, InvalidValue> {
+fn parse_unix(path: &str) -> Result<Listen, InvalidValue> {
     let at = "unix:".len().."unix:".len() + path.len();
     if path.is_empty() {
         return Err(InvalidValue::new("the path is missing", "write \"unix:/run/komainu.sock\""));
@@ -179,7 +179,7 @@ fn unix(path: &str) -> Result<Listen, InvalidValue> {
     Ok(Listen::Unix(PathBuf::from(path)))
 }
 
-fn host_and_port(host: &str, port: u16) -> Result<Listen, InvalidValue> {
+fn parse_host_and_port(host: &str, port: u16) -> Result<Listen, InvalidValue> {
     if host.is_empty() || host == "*" {
         return Ok(Listen::Any(port));
     }
@@ -250,7 +250,7 @@ directives! {
 
 impl Listener {
     /// An address for HTTP without the PROXY protocol.
-    pub fn at(address: Listen) -> Self {
+    pub fn plain(address: Listen) -> Self {
         Self { address, ..Self::default() }
     }
 
@@ -286,18 +286,22 @@ impl Shape for Address {
         let shape = Text { what: "an address such as \":80\" or \"127.0.0.1:8080\"", parse: Listen::parse };
         // A port alone, `listen = 8080`, has its remedy.
         let port = match node.data {
-            Data::Integer(number) => Some(number.to_string()),
+            NodeData::Integer(number) => Some(number.to_string()),
             _ => None,
         };
         if let Some(fault) = port.as_deref().and_then(|port| Listen::parse(port).err()) {
-            check.fault(&node.at, port.as_deref().unwrap_or_default(), fault);
+            check.report_fault(&node.span, port.as_deref().unwrap_or_default(), fault);
             return None;
         }
         match shape.read(node, check)? {
             Listen::Unix(path) => {
-                let path = check.resolve(&path.to_string_lossy());
-                let directive = format!("{}.unix", check.here());
-                check.report.name_path(NamedPath { directive, path: path.clone(), at: node.at.clone() });
+                let path = check.resolve_path(&path.to_string_lossy());
+                let directive = format!("{}.unix", check.directive_path_text());
+                check.report.add_named_path(NamedPath {
+                    directive,
+                    path: path.clone(),
+                    span: node.span.clone(),
+                });
                 Some(Listen::Unix(path))
             }
             address => Some(address),

@@ -12,7 +12,7 @@ impl Config {
     }
 
     /// The addresses at which a site answers.
-    pub fn listeners_of(&self, site: &Site) -> impl Iterator<Item = &Listener> {
+    pub fn site_listeners(&self, site: &Site) -> impl Iterator<Item = &Listener> {
         let is_own =
             move |listener: &&Listener| site.listen.iter().any(|own| own.address == listener.address);
         let top = if site.listen.is_empty() { self.listen.as_slice() } else { &[] };

@@ -1,14 +1,14 @@
 //! Logs: their destinations, formats and conditions.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
-use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::check::{Checker, DefinedVariables, InvalidValue};
 use crate::header;
 use crate::log_destination::{LogDestination, Sink};
-use crate::near::nearest;
-use crate::node::{Data, Node};
+use crate::near::nearest_name;
+use crate::node::{Node, NodeData};
 use crate::record::{directives, table};
 use crate::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
-use crate::template::{TemplateShape, template};
+use crate::template::{TemplateShape, parse_template};
 use crate::tracing::SHARE;
 use http::{Template, Variable};
 use serde_json::json;
@@ -52,8 +52,8 @@ pub enum Level {
 /// Field of a log: its name, and the variable that is its value.
 pub type LogField = (String, Variable);
 
-const FIELDS: List<Text<LogField>> = List(Text { what: "a variable such as \"status\"", parse: field });
-const PARAMETERS: List<Text<String>> = List(Text { what: "a parameter's name", parse: parameter });
+const FIELDS: List<Text<LogField>> = List(Text { what: "a variable such as \"status\"", parse: parse_field });
+const PARAMETERS: List<Text<String>> = List(Text { what: "a parameter's name", parse: parse_parameter });
 const HEADERS: List<Text<String>> = List(Text { what: "a header name", parse: header::name });
 
 const CONDITION_TIME: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
@@ -159,7 +159,10 @@ directives! {
 
 impl Log {
     /// The access logs of all requests: this one, if there is one, and `more`.
-    pub(crate) fn with<'l>(&'l self, more: &'l [RequestLog]) -> impl Iterator<Item = RequestLog> + 'l {
+    pub(crate) fn with_site_logs<'l>(
+        &'l self,
+        site_logs: &'l [RequestLog],
+    ) -> impl Iterator<Item = RequestLog> + 'l {
         let Log { access, fields, only, file, .. } = self.clone();
         let own = RequestLog { access, fields, only, file, mask_query: Vec::new(), mask_headers: Vec::new() };
         let masked = |mut log: RequestLog| {
@@ -167,27 +170,30 @@ impl Log {
             log.mask_headers.extend(self.mask_headers.iter().cloned());
             log
         };
-        let all = std::iter::once(own).chain(more.iter().cloned());
+        let all = std::iter::once(own).chain(site_logs.iter().cloned());
         all.filter(|log| log.access != AccessLog::Off).map(masked)
     }
 
     /// The access logs of a site alone.
-    pub(crate) fn besides<'l>(&'l self, logs: &'l [RequestLog]) -> impl Iterator<Item = RequestLog> + 'l {
+    pub(crate) fn additional_logs<'l>(
+        &'l self,
+        logs: &'l [RequestLog],
+    ) -> impl Iterator<Item = RequestLog> + 'l {
         let own = usize::from(self.access != AccessLog::Off);
-        self.with(logs).skip(own)
+        self.with_site_logs(logs).skip(own)
     }
 }
 
 /// Variables of logs: all but the one that belongs to a route's path.
-fn variables() -> Vec<&'static str> {
+fn log_variables() -> Vec<&'static str> {
     Variable::names().filter(|name| *name != "rest").collect()
 }
 
-fn field(text: &str) -> Result<LogField, InvalidValue> {
-    let names = variables();
-    let known = Variable::named(text).filter(|variable| names.contains(&variable.kind()));
+fn parse_field(text: &str) -> Result<LogField, InvalidValue> {
+    let names = log_variables();
+    let known = Variable::named(text).filter(|variable| names.contains(&variable.canonical_name()));
     known.map(|variable| (text.to_owned(), variable)).ok_or_else(|| {
-        let label = match nearest(text, names.iter().copied()) {
+        let label = match nearest_name(text, names.iter().copied()) {
             Some(near) => format!("did you mean \"{near}\"?"),
             None => "there is no such variable".to_owned(),
         };
@@ -195,7 +201,7 @@ fn field(text: &str) -> Result<LogField, InvalidValue> {
     })
 }
 
-fn parameter(text: &str) -> Result<String, InvalidValue> {
+fn parse_parameter(text: &str) -> Result<String, InvalidValue> {
     match text.is_empty() || text.contains(['=', '&', '?', '%', '#']) {
         true => {
             Err(InvalidValue::new("this is not a parameter's name", "write it decoded, such as \"token\""))
@@ -231,8 +237,9 @@ impl Shape for AccessFormat {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<AccessLog> {
         match &node.data {
-            Data::Text(text) if text.contains('$') => {
-                let parse: fn(&str, &OwnNames) -> _ = |text, own| template(text, &variables(), own);
+            NodeData::Text(text) if text.contains('$') => {
+                let parse: fn(&str, &DefinedVariables) -> _ =
+                    |text, own| parse_template(text, &log_variables(), own);
                 let shape = TemplateShape { what: "a text with variables", parse };
                 shape.read(node, check).map(AccessLog::Template)
             }
@@ -249,7 +256,7 @@ mod tests {
 
     fn read(text: &str) -> (Option<Log>, String) {
         let mut check = Checker::new(text, "test", Path::new(""));
-        let log = table::<Log>().read(&Node::document(text).unwrap(), &mut check);
+        let log = table::<Log>().read(&Node::parse_document(text).unwrap(), &mut check);
         (log, check.report.to_string())
     }
 

@@ -1,7 +1,7 @@
 //! Destinations of log lines.
 
 use crate::check::{Checker, InvalidValue};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::record::{directives, table};
 use crate::shape::{PathShape, Shape, ShapeKind, Text, Word};
 use crate::telemetry::OtlpLogs;
@@ -108,10 +108,10 @@ const FACILITY: Word<u8> = Word(&[
     ("local6", 22),
     ("local7", 23),
 ]);
-const TAG: Text<String> = Text { what: "a name", parse: tag };
+const TAG: Text<String> = Text { what: "a name", parse: parse_tag };
 
 /// At most 48 printable characters of ASCII without spaces (RFC 5424 section 6).
-fn tag(text: &str) -> Result<String, InvalidValue> {
+fn parse_tag(text: &str) -> Result<String, InvalidValue> {
     match (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
         true => Ok(text.to_owned()),
         false => Err(InvalidValue::new(
@@ -133,15 +133,17 @@ impl Shape for SyslogAddressShape {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<SyslogAddress> {
-        let shape = Text { what: "an address such as \"udp://127.0.0.1:514\"", parse: syslog_address };
+        let shape = Text { what: "an address such as \"udp://127.0.0.1:514\"", parse: parse_syslog_address };
         match shape.read(node, check)? {
-            SyslogAddress::Unix(path) => Some(SyslogAddress::Unix(check.resolve(&path.to_string_lossy()))),
+            SyslogAddress::Unix(path) => {
+                Some(SyslogAddress::Unix(check.resolve_path(&path.to_string_lossy())))
+            }
             address => Some(address),
         }
     }
 }
 
-fn syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
+fn parse_syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
     let invalid = || {
         InvalidValue::new(
             "this is no address of a syslog server",
@@ -175,7 +177,7 @@ fn syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
 }
 
 /// Recognizes notations of other servers for log destinations.
-fn foreign(text: &str) -> Option<InvalidValue> {
+fn foreign_notation(text: &str) -> Option<InvalidValue> {
     let fault = |message: &str, remedy: String| Some(InvalidValue::new(message, remedy));
     if let Some(options) = text.strip_prefix("syslog:") {
         let server = options.split(',').find_map(|option| option.strip_prefix("server="));
@@ -213,7 +215,7 @@ impl Shape for LogDestination {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Sink> {
         match &node.data {
-            Data::Text(text) => match text.as_str() {
+            NodeData::Text(text) => match text.as_str() {
                 "stdout" => Some(Sink::Stdout),
                 "stderr" => Some(Sink::Stderr),
                 "syslog" => {
@@ -221,23 +223,25 @@ impl Shape for LogDestination {
                     Some(Sink::Syslog(Syslog { to, ..Syslog::default() }))
                 }
                 "journald" => Some(Sink::Journal(Journal::default())),
-                _ if foreign(text).is_some() => {
-                    foreign(text).into_iter().for_each(|fault| check.fault(&node.at, text, fault));
+                _ if foreign_notation(text).is_some() => {
+                    foreign_notation(text)
+                        .into_iter()
+                        .for_each(|fault| check.report_fault(&node.span, text, fault));
                     None
                 }
                 _ => PathShape("\"stdout\", \"stderr\", \"syslog\", \"journald\" or a file")
                     .read(node, check)
                     .map(Sink::File),
             },
-            Data::Table(_) if node.entry("journald").is_some() => {
+            NodeData::Table(_) if node.entry("journald").is_some() => {
                 table::<Journal>().read(node, check).map(Sink::Journal)
             }
-            Data::Table(_) if node.entry("otlp").is_some() => {
+            NodeData::Table(_) if node.entry("otlp").is_some() => {
                 table::<OtlpLogs>().read(node, check).map(Sink::Otlp)
             }
-            Data::Table(_) => table::<Syslog>().read(node, check).map(Sink::Syslog),
+            NodeData::Table(_) => table::<Syslog>().read(node, check).map(Sink::Syslog),
             _ => {
-                check.mismatch(node, &self.kind().text);
+                check.report_type_mismatch(node, &self.kind().text);
                 None
             }
         }
@@ -251,7 +255,7 @@ mod tests {
     fn read(value: &str) -> (Option<Sink>, String) {
         let text = format!("file = {value}");
         let mut check = Checker::new(&text, "test", Path::new("/etc"));
-        let node = Node::document(&text).unwrap();
+        let node = Node::parse_document(&text).unwrap();
         let sink = LogDestination.read(&node.entry("file").unwrap().value, &mut check);
         (sink, check.report.to_string())
     }

@@ -1,56 +1,56 @@
 //! Routes that redirect requests in a circle.
 
-use crate::check::{Checker, shortened};
-use crate::node::{Node, is_on, text};
+use crate::check::{Checker, shorten};
+use crate::node::{Node, as_text, is_enabled};
 use crate::report::TextSpan;
 
 /// The most routes among which circles are looked for: each is compared with each.
-const CIRCLE_ROUTES_MAX: usize = 1_000;
+const LOOP_ROUTES_MAX: usize = 1_000;
 /// The longest circle that is found, in routes.
-const CIRCLE_LEN_MAX: usize = 10;
+const LOOP_LEN_MAX: usize = 10;
 
 /// Warns of sites that redirect to their own host by the scheme that they speak.
 pub(crate) fn warn_of_scheme_loops(node: &Node, check: &mut Checker) {
     let sites = node.items("site").iter().map(|site| (site, site.items("route")));
     for (site, routes) in std::iter::once((node, node.items("route"))).chain(sites) {
-        let (own, remedy) = match speaks_tls(node, site) {
+        let (own, remedy) = match uses_tls(node, site) {
             true => ("https://", "remove the route: `redirect_https` is on, and sends clients there"),
             false => ("http://", "name another host, or give the route a `path`"),
         };
-        for route in routes.iter().filter(|route| is_for_everything(route)) {
-            let Some((redirect, to)) = redirect_of(route) else { continue };
+        for route in routes.iter().filter(|route| matches_every_request(route)) {
+            let Some((redirect, to)) = find_redirect(route) else { continue };
             let target = to.strip_prefix(own).and_then(|rest| rest.strip_prefix("$host"));
             if target.is_some_and(|target| matches!(target, "$uri" | "$path" | "/$rest" | "")) {
-                let title = format!("`{}` is where the request came from", shortened(to));
-                check.warning(&redirect.at, title, "clients go round in a circle").help(remedy);
+                let title = format!("`{}` is where the request came from", shorten(to));
+                check.warning(&redirect.span, title, "clients go round in a circle").help(remedy);
             }
         }
     }
 }
 
 /// Warns of routes at single paths that redirect to each other, whatever is asked.
-pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
-    if routes.len() > CIRCLE_ROUTES_MAX {
+pub(crate) fn warn_of_redirect_loops(routes: &[Node], check: &mut Checker) {
+    if routes.len() > LOOP_ROUTES_MAX {
         return;
     }
     // The route that answers for a path, if it redirects every request for it and does nothing else.
     let step = |of: &str| {
         let path = of.split(['?', '#']).next().unwrap_or_default();
         let index = routes.iter().position(|route| may_match(route, path))?;
-        let (redirect, to) = redirect_of(&routes[index])?;
+        let (redirect, to) = find_redirect(&routes[index])?;
         let is_plain = !has_conditions(&routes[index])
-            && routes[index].one_or_more("path").iter().any(|one| text(one) == Some(path));
-        is_plain.then_some((index, to, &redirect.at))
+            && routes[index].one_or_more("path").iter().any(|one| as_text(one) == Some(path));
+        is_plain.then_some((index, to, &redirect.span))
     };
     for (index, route) in routes.iter().enumerate() {
         let [path] = route.one_or_more("path") else { continue };
-        let Some((first, mut to, _)) = text(path).and_then(step).filter(|found| found.0 == index) else {
+        let Some((first, mut to, _)) = as_text(path).and_then(step).filter(|found| found.0 == index) else {
             continue;
         };
         let mut through: Vec<(usize, &TextSpan)> = Vec::new();
         // Each loop is reported once, at its first route; routes that only lead into a loop are not reported.
         while let Some((found, next, at)) = step(to).filter(|found| found.0 > first)
-            && through.len() < CIRCLE_LEN_MAX - 1
+            && through.len() < LOOP_LEN_MAX - 1
             && through.iter().all(|(before, _)| *before != found)
         {
             through.push((found, at));
@@ -61,8 +61,8 @@ pub(crate) fn warn_of_circles(routes: &[Node], check: &mut Checker) {
             && step(to).is_some_and(|found| found.0 == first)
         {
             let title =
-                format!("the redirect of {} comes back to it", shortened(text(path).unwrap_or_default()));
-            let finding = check.warning(&route.at, title, "clients follow the circle until they give up");
+                format!("the redirect of {} comes back to it", shorten(as_text(path).unwrap_or_default()));
+            let finding = check.warning(&route.span, title, "clients follow the circle until they give up");
             finding.related((*last).clone(), "from here").help("let one of these routes answer");
         }
     }
@@ -76,14 +76,14 @@ fn may_match(route: &Node, path: &str) -> bool {
         None => pattern == path,
     };
     let patterns = route.one_or_more("path");
-    patterns.is_empty() || patterns.iter().any(|pattern| text(pattern).is_none_or(may))
+    patterns.is_empty() || patterns.iter().any(|pattern| as_text(pattern).is_none_or(may))
 }
 
 /// Returns the redirect of a route and the node that contains it.
-fn redirect_of(route: &Node) -> Option<(&Node, &str)> {
+fn find_redirect(route: &Node) -> Option<(&Node, &str)> {
     let redirect = &route.entry("redirect")?.value;
     let redirect = redirect.entry("to").map_or(redirect, |entry| &entry.value);
-    Some((redirect, text(redirect)?))
+    Some((redirect, as_text(redirect)?))
 }
 
 /// Whether a route has conditions beside its path.
@@ -93,16 +93,16 @@ pub(crate) fn has_conditions(route: &Node) -> bool {
 }
 
 /// Whether a route answers every request.
-fn is_for_everything(route: &Node) -> bool {
-    let is_all = |path: &Node| text(path) == Some("/*");
+fn matches_every_request(route: &Node) -> bool {
+    let is_all = |path: &Node| as_text(path) == Some("/*");
     !has_conditions(route) && (route.entry("path").is_none() || route.one_or_more("path").iter().any(is_all))
 }
 
 /// Whether a site of this file uses TLS: at port 443, and where `listen` says so.
-pub(crate) fn speaks_tls(node: &Node, site: &Node) -> bool {
-    let is_https = |at: &Node| text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
+pub(crate) fn uses_tls(node: &Node, site: &Node) -> bool {
+    let is_https = |at: &Node| as_text(at).is_some_and(|at| at == "443" || at.ends_with(":443"));
     let listens = if site.entry("listen").is_some() { site } else { node };
-    site.entry("tls").is_none_or(|tls| is_on(&tls.value))
+    site.entry("tls").is_none_or(|tls| is_enabled(&tls.value))
         && listens.one_or_more("listen").iter().any(|item| {
             is_https(item)
                 || item.entry("tls").is_some()

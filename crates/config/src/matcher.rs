@@ -43,9 +43,9 @@ pub struct RouteRequest<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct Routes {
     /// The sites that answer at all addresses at the top of the file.
-    everywhere: Hosts,
+    default_hosts: Hosts,
     /// The sites of addresses that a site names, by [`Config::listener_key`].
-    at: HashMap<u64, Hosts>,
+    hosts_by_listener: HashMap<u64, Hosts>,
     sites: Vec<Vec<RouteConditions>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Routes {
 struct Hosts {
     exact: HashMap<Box<[u8]>, usize>,
     /// Wildcard hosts: the key of `*.example.com` is `.example.com`.
-    below: HashMap<Box<[u8]>, usize>,
+    wildcards: HashMap<Box<[u8]>, usize>,
     default: Option<usize>,
 }
 
@@ -72,29 +72,33 @@ impl Routes {
         for site in &config.sites {
             // Hidden routes come after all others.
             let found = site.routes.iter().filter(|route| route.part_of.is_none());
-            routes.sites.push(found.map(RouteConditions::of).collect());
+            routes.sites.push(found.map(RouteConditions::compile).collect());
         }
         let sites = || config.sites.iter().enumerate();
-        routes.everywhere = Hosts::of(sites().filter(|(_, site)| site.listen.is_empty()));
+        routes.default_hosts = Hosts::compile(sites().filter(|(_, site)| site.listen.is_empty()));
         for listener in config.sites.iter().flat_map(|site| &site.listen) {
             let key = config.listener_key(&listener.address);
-            let is_there = |site: &Site| config.listeners_of(site).any(|one| one.address == listener.address);
-            routes.at.entry(key).or_insert_with(|| Hosts::of(sites().filter(|(_, site)| is_there(site))));
+            let is_there =
+                |site: &Site| config.site_listeners(site).any(|one| one.address == listener.address);
+            routes
+                .hosts_by_listener
+                .entry(key)
+                .or_insert_with(|| Hosts::compile(sites().filter(|(_, site)| is_there(site))));
         }
         routes
     }
 
     /// Compiles the routes of a single site, whose index is 0 here.
-    pub fn of_site(site: &Site) -> Self {
+    pub fn compile_site(site: &Site) -> Self {
         let found = site.routes.iter().filter(|route| route.part_of.is_none());
-        Self { sites: vec![found.map(RouteConditions::of).collect()], ..Self::default() }
+        Self { sites: vec![found.map(RouteConditions::compile).collect()], ..Self::default() }
     }
 
     /// Returns the site for a host at a listener, by the listener's key. The host may have a port, and be in
     /// upper or lower case. Of the sites at the address, the one that names the host is returned, else the
     /// one with the longest matching wildcard, else the default site.
     pub fn site(&self, host: &[u8], listener_key: u64) -> Option<usize> {
-        self.choose(host, listener_key).map(|(site, _)| site)
+        self.find_site(host, listener_key).map(|(site, _)| site)
     }
 
     /// Whether a route looks at the client's country.
@@ -103,25 +107,25 @@ impl Routes {
     }
 
     /// The sites for a host at any address.
-    pub fn sites_of(&self, host: &[u8]) -> Vec<usize> {
-        let all = std::iter::once(&self.everywhere).chain(self.at.values());
+    pub fn sites_for_host(&self, host: &[u8]) -> Vec<usize> {
+        let all = std::iter::once(&self.default_hosts).chain(self.hosts_by_listener.values());
         let mut sites: Vec<usize> =
-            all.filter_map(|hosts| hosts.choose(host)).map(|(site, _)| site).collect();
+            all.filter_map(|hosts| hosts.find_site(host)).map(|(site, _)| site).collect();
         sites.sort_unstable();
         sites.dedup();
         sites
     }
 
-    fn choose(&self, host: &[u8], listener_key: u64) -> Option<(usize, SiteMatch)> {
-        if self.at.is_empty() && listener_key & 1 == 0 {
-            return self.everywhere.choose(host);
+    fn find_site(&self, host: &[u8], listener_key: u64) -> Option<(usize, SiteMatch)> {
+        if self.hosts_by_listener.is_empty() && listener_key & 1 == 0 {
+            return self.default_hosts.find_site(host);
         }
-        match self.at.get(&listener_key) {
-            Some(hosts) => hosts.choose(host),
+        match self.hosts_by_listener.get(&listener_key) {
+            Some(hosts) => hosts.find_site(host),
             // The connection arrived at an address of sites that a new configuration has removed: no site
             // matches.
             None if listener_key & 1 == 1 => None,
-            None => self.everywhere.choose(host),
+            None => self.default_hosts.find_site(host),
         }
     }
 
@@ -138,20 +142,20 @@ impl Routes {
         request: &RouteRequest,
         fields: impl ConditionFields,
     ) -> Option<usize> {
-        self.sites[site].iter().position(|route| route.0.obstacle(request, &fields).is_none())
+        self.sites[site].iter().position(|route| route.0.first_unmet(request, &fields).is_none())
     }
 
     /// Whether a route answers a request, for any host, as the first of its site. Its own `path` is ignored;
     /// those of the routes before it are not.
-    pub fn is_first_beside_path(
+    pub fn is_first_ignoring_path(
         &self,
         RouteId { site, route }: RouteId,
         request: &RouteRequest,
         fields: impl ConditionFields,
     ) -> bool {
-        let answers = |other: &RouteConditions| other.0.obstacle(request, &fields).is_none();
+        let answers = |other: &RouteConditions| other.0.first_unmet(request, &fields).is_none();
         !self.sites[site][..route].iter().any(answers)
-            && self.sites[site][route].0.obstacle_beside_path(request, &fields).is_none()
+            && self.sites[site][route].0.first_unmet_except_path(request, &fields).is_none()
     }
 
     /// Whether more than the path and query of a request decides which of the routes up to this one answers.
@@ -162,26 +166,26 @@ impl Routes {
     }
 
     /// Why `find` finds its route: the site, and the result of each of its routes, in order.
-    pub fn explain(&self, request: &RouteRequest, fields: impl ConditionFields) -> Explanation {
-        let Some((site, site_match)) = self.choose(request.host, request.listener_key) else {
-            return Explanation { site: None, site_match: SiteMatch::None, steps: Vec::new() };
+    pub fn explain_match(&self, request: &RouteRequest, fields: impl ConditionFields) -> Explanation {
+        let Some((site, site_match)) = self.find_site(request.host, request.listener_key) else {
+            return Explanation { site: None, site_match: SiteMatch::None, route_matches: Vec::new() };
         };
         let mut found = false;
-        let mut step = |route: &RouteConditions| match route.0.obstacle(request, &fields) {
-            _ if found => MatchStep::NotReached,
+        let mut step = |route: &RouteConditions| match route.0.first_unmet(request, &fields) {
+            _ if found => RouteMatch::NotReached,
             Some(obstacle) => obstacle,
             None => {
                 found = true;
-                MatchStep::Matched
+                RouteMatch::Matched
             }
         };
         let steps = self.sites[site].iter().map(&mut step).collect();
-        Explanation { site: Some(site), site_match, steps }
+        Explanation { site: Some(site), site_match, route_matches: steps }
     }
 }
 
 impl Hosts {
-    fn of<'s>(sites: impl Iterator<Item = (usize, &'s Site)>) -> Self {
+    fn compile<'s>(sites: impl Iterator<Item = (usize, &'s Site)>) -> Self {
         let mut hosts = Self::default();
         for (index, site) in sites {
             if site.hosts.is_empty() {
@@ -190,7 +194,7 @@ impl Hosts {
             for host in &site.hosts {
                 let (map, name) = match host {
                     HostPattern::Exact(name) => (&mut hosts.exact, name),
-                    HostPattern::Below(name) => (&mut hosts.below, name),
+                    HostPattern::Subdomains(name) => (&mut hosts.wildcards, name),
                 };
                 map.entry(name.as_bytes().into()).or_insert(index);
             }
@@ -198,19 +202,19 @@ impl Hosts {
         hosts
     }
 
-    fn choose(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
-        if self.exact.is_empty() && self.below.is_empty() {
+    fn find_site(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
+        if self.exact.is_empty() && self.wildcards.is_empty() {
             return self.default.map(|site| (site, SiteMatch::Default));
         }
         let mut space = [0; HOST_BYTES_MAX];
-        let host = bare_host(host, &mut space);
+        let host = normalize_host(host, &mut space);
         if let Some(&site) = self.exact.get(host) {
             return Some((site, SiteMatch::Exact));
         }
-        if !self.below.is_empty() {
+        if !self.wildcards.is_empty() {
             // From the left, so that the longest wildcard is found first. `*.example.com` does not match `example.com`.
             let dots = (1..host.len()).filter(|&at| host[at] == b'.');
-            if let Some(site) = dots.filter_map(|at| self.below.get(&host[at..])).next() {
+            if let Some(site) = dots.filter_map(|at| self.wildcards.get(&host[at..])).next() {
                 return Some((*site, SiteMatch::Wildcard));
             }
         }
@@ -219,7 +223,7 @@ impl Hosts {
 }
 
 impl RouteConditions {
-    fn of(route: &Route) -> Self {
+    fn compile(route: &Route) -> Self {
         let own = ConditionSet {
             path: route.path.clone(),
             host: route.host.clone(),
@@ -237,10 +241,10 @@ impl RouteConditions {
 
 impl Site {
     /// The header fields that choose between its routes, in order.
-    pub fn conditioned_fields(&self) -> Vec<String> {
+    pub fn condition_fields(&self) -> Vec<String> {
         let mut names = Vec::new();
         for route in &self.routes {
-            RouteConditions::of(route).0.add_fields(&mut names);
+            RouteConditions::compile(route).0.add_fields(&mut names);
         }
         names.sort_unstable();
         names.dedup();
@@ -261,10 +265,10 @@ impl ConditionSet {
     }
 
     /// The first condition that the request does not meet.
-    fn obstacle(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<MatchStep> {
+    fn first_unmet(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<RouteMatch> {
         match self.matches_path(request.path) {
-            true => self.obstacle_beside_path(request, fields),
-            false => Some(MatchStep::Path),
+            true => self.first_unmet_except_path(request, fields),
+            false => Some(RouteMatch::Path),
         }
     }
 
@@ -281,39 +285,39 @@ impl ConditionSet {
 
     /// The first condition but `path` that the request does not meet.
     #[inline]
-    fn obstacle_beside_path(
+    fn first_unmet_except_path(
         &self,
         request: &RouteRequest,
         fields: &impl ConditionFields,
-    ) -> Option<MatchStep> {
-        if !self.host.is_empty() && !self.host.iter().any(|host| host.is_host_of(request.host)) {
-            return Some(MatchStep::Host);
+    ) -> Option<RouteMatch> {
+        if !self.host.is_empty() && !self.host.iter().any(|host| host.matches_authority(request.host)) {
+            return Some(RouteMatch::Host);
         }
         let head_for_get = |method: &String| method == "GET" && request.method == b"HEAD";
         let takes = |method: &String| method.as_bytes() == request.method || head_for_get(method);
         if !self.method.is_empty() && !self.method.iter().any(takes) {
-            return Some(MatchStep::Method);
+            return Some(RouteMatch::Method);
         }
-        if !self.referer.is_empty() && !self.referer.iter().any(|one| one.is_of(fields)) {
-            return Some(MatchStep::Referer);
+        if !self.referer.is_empty() && !self.referer.iter().any(|one| one.matches_request(fields)) {
+            return Some(RouteMatch::Referer);
         }
         if !self.client.is_empty() && !self.client.iter().any(|source| source.contains(request.client)) {
-            return Some(MatchStep::Client);
+            return Some(RouteMatch::Client);
         }
         if !self.country.is_empty() && !self.country.iter().any(|one| one.matches(request.country)) {
-            return Some(MatchStep::Country);
+            return Some(RouteMatch::Country);
         }
         let fails =
-            |(name, pattern): &Condition| !fields.any(name, &mut |value| pattern.matches_bytes(value));
+            |(name, pattern): &Condition| !fields.any_value(name, &mut |value| pattern.matches_bytes(value));
         if let Some(index) = self.header.iter().position(fails) {
-            return Some(MatchStep::Header(index));
+            return Some(RouteMatch::Header(index));
         }
         let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
         if let Some(index) = self.query.iter().position(absent) {
-            return Some(MatchStep::Query(index));
+            return Some(RouteMatch::Query(index));
         }
-        let excludes = |not: &ConditionSet| not.obstacle(request, fields).is_none();
-        self.not.iter().position(excludes).map(MatchStep::Excluded)
+        let excludes = |not: &ConditionSet| not.first_unmet(request, fields).is_none();
+        self.not.iter().position(excludes).map(RouteMatch::Excluded)
     }
 }
 
@@ -332,7 +336,7 @@ pub enum SiteMatch {
 
 /// The result of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MatchStep {
+pub enum RouteMatch {
     /// The route handles the request.
     Matched,
     /// The path does not match.
@@ -365,7 +369,7 @@ pub struct Explanation {
     /// Why this site.
     pub site_match: SiteMatch,
     /// The result of each of the site's routes.
-    pub steps: Vec<MatchStep>,
+    pub route_matches: Vec<RouteMatch>,
 }
 
 impl Explanation {
@@ -380,16 +384,18 @@ impl Explanation {
             SiteMatch::Wildcard => "has the longest wildcard that matches this host",
             SiteMatch::Default | SiteMatch::None => "no other site has this host",
         };
-        let mut lines = vec![format!("{}: {why}", site_name(site))];
-        lines.extend(site.routes.iter().zip(&self.steps).map(|(route, step)| route_line(route, *step)));
-        if !self.steps.contains(&MatchStep::Matched) {
+        let mut lines = vec![format!("{}: {why}", site_text(site))];
+        lines.extend(
+            site.routes.iter().zip(&self.route_matches).map(|(route, step)| route_text(route, *step)),
+        );
+        if !self.route_matches.contains(&RouteMatch::Matched) {
             lines.push("  no route matches: 404".to_owned());
         }
         lines.join("\n") + "\n"
     }
 }
 
-fn site_name(site: &Site) -> String {
+fn site_text(site: &Site) -> String {
     let place = site.line.as_ref().map_or(String::new(), |line| format!(" ({line})"));
     match site.hosts.first() {
         Some(host) => format!("site {host}{place}"),
@@ -397,23 +403,23 @@ fn site_name(site: &Site) -> String {
     }
 }
 
-fn route_line(route: &Route, step: MatchStep) -> String {
+fn route_text(route: &Route, step: RouteMatch) -> String {
     let paths: Vec<&str> = route.path.iter().map(|path| path.as_str()).collect();
     let paths = if paths.is_empty() { "every path".to_owned() } else { paths.join(", ") };
-    let mark = if step == MatchStep::Matched { ">" } else { " " };
+    let mark = if step == RouteMatch::Matched { ">" } else { " " };
     let why = match step {
-        MatchStep::Matched => format!("matches: {}", action_text(route)),
-        MatchStep::Path => "the path does not match".to_owned(),
-        MatchStep::Host => "it is for other hosts (`host`)".to_owned(),
-        MatchStep::Method => format!("the method is not {}", route.method.join(" or ")),
-        MatchStep::Referer => "it is for requests from other pages (`referer`)".to_owned(),
-        MatchStep::Client => "it is for other clients (`client`)".to_owned(),
-        MatchStep::Country => "it is for clients of other countries (`country`)".to_owned(),
-        MatchStep::Header(index) => unmet("header field", &route.header[index]),
-        MatchStep::Query(index) => unmet("query parameter", &route.query[index]),
-        MatchStep::Excluded(_) if route.not.len() == 1 => "its `not` excludes the request".to_owned(),
-        MatchStep::Excluded(index) => format!("table {} of its `not` excludes the request", index + 1),
-        MatchStep::NotReached => "not reached".to_owned(),
+        RouteMatch::Matched => format!("matches: {}", action_text(route)),
+        RouteMatch::Path => "the path does not match".to_owned(),
+        RouteMatch::Host => "it is for other hosts (`host`)".to_owned(),
+        RouteMatch::Method => format!("the method is not {}", route.method.join(" or ")),
+        RouteMatch::Referer => "it is for requests from other pages (`referer`)".to_owned(),
+        RouteMatch::Client => "it is for other clients (`client`)".to_owned(),
+        RouteMatch::Country => "it is for clients of other countries (`country`)".to_owned(),
+        RouteMatch::Header(index) => unmet_text("header field", &route.header[index]),
+        RouteMatch::Query(index) => unmet_text("query parameter", &route.query[index]),
+        RouteMatch::Excluded(_) if route.not.len() == 1 => "its `not` excludes the request".to_owned(),
+        RouteMatch::Excluded(index) => format!("table {} of its `not` excludes the request", index + 1),
+        RouteMatch::NotReached => "not reached".to_owned(),
     };
     let line = route.line.as_ref().map_or(String::new(), |line| format!("{line}: "));
     format!("{mark} {line}{paths}: {why}")
@@ -432,7 +438,7 @@ fn action_text(route: &Route) -> String {
     words.collect::<Vec<_>>().join(", otherwise ")
 }
 
-fn unmet(what: &str, (name, pattern): &Condition) -> String {
+fn unmet_text(what: &str, (name, pattern): &Condition) -> String {
     match pattern.as_str() {
         "*" => format!("there is no {what} `{name}`"),
         text => format!("the {what} `{name}` is not `{text}`"),
@@ -440,7 +446,7 @@ fn unmet(what: &str, (name, pattern): &Condition) -> String {
 }
 
 /// The host in lower case, without port and final dot; empty if it is too long for a host.
-fn bare_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [u8] {
+fn normalize_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [u8] {
     let end = match host.first() {
         Some(b'[') => host.iter().position(|&byte| byte == b']').map_or(host.len(), |at| at + 1),
         _ => host.iter().position(|&byte| byte == b':').unwrap_or(host.len()),
@@ -454,7 +460,8 @@ fn bare_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [u8] {
 
 /// Whether a query has a parameter of that name with such a value.
 pub fn has_parameter(query: &[u8], name: &str, pattern: &ValuePattern) -> bool {
-    parameters(query).any(|(key, value)| decoded(key).eq(name.bytes()) && pattern.matches(decoded(value)))
+    parameters(query)
+        .any(|(key, value)| decode_form(key).eq(name.bytes()) && pattern.matches(decode_form(value)))
 }
 
 /// The names and values of a query, still encoded.
@@ -466,7 +473,7 @@ fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 }
 
 /// The bytes of a name or value in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
-fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
+fn decode_form(text: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (&first, tail) = rest.split_first()?;

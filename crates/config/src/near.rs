@@ -5,18 +5,18 @@ const WORD_CHARS_MAX: usize = 64;
 
 /// The name nearest to `word`, if they differ by at most a third of the word's length, or by one edit. Case does not
 /// count, and `-` equals `_`.
-pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word = fold(word);
+pub(crate) fn nearest_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = normalize_word(word);
     let chars = word.chars().count();
     if chars > WORD_CHARS_MAX {
         return None;
     }
     let edits_max = (chars / 3).max(1);
-    let sorted = words(&word);
+    let sorted = sorted_words(&word);
     names
         .into_iter()
-        .map(|name| (name, fold(name)))
-        .map(|(name, folded)| match sorted.len() > 1 && words(&folded) == sorted {
+        .map(|name| (name, normalize_word(name)))
+        .map(|(name, folded)| match sorted.len() > 1 && sorted_words(&folded) == sorted {
             // The same words in another order.
             true => (1, name),
             false => (strsim::osa_distance(&word, &folded), name),
@@ -27,13 +27,13 @@ pub(crate) fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) 
 }
 
 /// The words of a name in alphabetical order.
-fn words(name: &str) -> Vec<&str> {
+fn sorted_words(name: &str) -> Vec<&str> {
     let mut words: Vec<&str> = name.split('_').collect();
     words.sort_unstable();
     words
 }
 
-fn fold(word: &str) -> String {
+fn normalize_word(word: &str) -> String {
     word.chars()
         .take(WORD_CHARS_MAX + 1)
         .map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() })
@@ -47,19 +47,19 @@ mod tests {
     #[test]
     fn typing_mistakes_find_their_name() {
         let names = ["idle", "head", "body", "response_headers"];
-        assert_eq!(nearest("idel", names), Some("idle"));
-        assert_eq!(nearest("Response-Header", names), Some("response_headers"));
-        assert_eq!(nearest("bdy", names), Some("body"));
-        assert_eq!(nearest("https_redirect", ["https", "redirect_https"]), Some("redirect_https"));
-        assert_eq!(nearest("headers-response", names), Some("response_headers"));
-        assert_eq!(nearest("gzip", names), None);
-        assert_eq!(nearest("", names), None);
-        assert_eq!(nearest(&"x".repeat(1 << 20), names), None);
+        assert_eq!(nearest_name("idel", names), Some("idle"));
+        assert_eq!(nearest_name("Response-Header", names), Some("response_headers"));
+        assert_eq!(nearest_name("bdy", names), Some("body"));
+        assert_eq!(nearest_name("https_redirect", ["https", "redirect_https"]), Some("redirect_https"));
+        assert_eq!(nearest_name("headers-response", names), Some("response_headers"));
+        assert_eq!(nearest_name("gzip", names), None);
+        assert_eq!(nearest_name("", names), None);
+        assert_eq!(nearest_name(&"x".repeat(1 << 20), names), None);
     }
 
     #[test]
     fn a_swap_of_neighbours_is_one_edit() {
-        assert_eq!(nearest("ab", ["ba"]), Some("ba"));
-        assert_eq!(nearest("ümlaut", ["umlaut"]), Some("umlaut"));
+        assert_eq!(nearest_name("ab", ["ba"]), Some("ba"));
+        assert_eq!(nearest_name("ümlaut", ["umlaut"]), Some("umlaut"));
     }
 }

@@ -26,7 +26,7 @@ impl TrustedSource {
     }
 
     /// Whether it is every address.
-    pub(crate) fn is_everybody(&self) -> bool {
+    pub(crate) fn includes_every_address(&self) -> bool {
         matches!(self, Self::Network(network) if network.prefix_len() == 0)
     }
 }
@@ -41,7 +41,7 @@ pub enum ForwardedFields {
 }
 
 pub(crate) const SOURCE: Text<TrustedSource> =
-    Text { what: "a network such as \"10.0.0.0/8\", an address, or \"unix\"", parse: source };
+    Text { what: "a network such as \"10.0.0.0/8\", an address, or \"unix\"", parse: parse_source };
 
 directives! {
     /// Proxies in front of this server, such as a load balancer, that send the client's address. A list of networks
@@ -66,7 +66,7 @@ directives! {
     }
 }
 
-fn source(text: &str) -> Result<TrustedSource, InvalidValue> {
+fn parse_source(text: &str) -> Result<TrustedSource, InvalidValue> {
     match text {
         "unix" => Ok(TrustedSource::Unix),
         _ if text.starts_with('!') => {
@@ -97,9 +97,9 @@ pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
         return Err(fault.within(0..address.len()));
     };
     let single = IpNet::from(ip);
-    let Some(bits) = bits else { return Ok(canonical(single)) };
+    let Some(bits) = bits else { return Ok(unmap_ipv4(single)) };
     let count = bits.parse().ok().filter(|_| !bits.starts_with('+'));
-    count.and_then(|count| IpNet::new(ip, count).ok()).map(canonical).ok_or_else(|| {
+    count.and_then(|count| IpNet::new(ip, count).ok()).map(unmap_ipv4).ok_or_else(|| {
         let remedy = format!("write a number from 0 to {}", single.max_prefix_len());
         InvalidValue::new("this is not a prefix length", remedy).within(address.len() + 1..text.len())
     })
@@ -107,7 +107,7 @@ pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
 
 /// Converts a network of IPv4-mapped addresses (RFC 4291 section 2.5.5.2) to IPv4: clients have IPv4
 /// addresses.
-fn canonical(network: IpNet) -> IpNet {
+fn unmap_ipv4(network: IpNet) -> IpNet {
     let mapped = match network {
         IpNet::V6(mapped) => mapped.addr().to_ipv4_mapped().zip(mapped.prefix_len().checked_sub(96)),
         IpNet::V4(_) => None,
@@ -148,7 +148,7 @@ mod tests {
         ] {
             let fault = network(text).unwrap_err();
             assert_eq!(
-                (fault.message.as_str(), fault.at),
+                (fault.message.as_str(), fault.span),
                 (format!("this is not {what}").as_str(), Some(at))
             );
         }

@@ -7,13 +7,13 @@ use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     /// The place of the value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
-    pub(crate) at: TextSpan,
-    pub(crate) data: Data,
+    pub(crate) span: TextSpan,
+    pub(crate) data: NodeData,
 }
 
 /// Value of a node, by type.
 #[derive(Debug, Clone)]
-pub(crate) enum Data {
+pub(crate) enum NodeData {
     Text(String),
     Integer(i64),
     Float(f64),
@@ -27,39 +27,39 @@ pub(crate) enum Data {
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) key: String,
-    pub(crate) key_at: TextSpan,
+    pub(crate) key_span: TextSpan,
     pub(crate) value: Node,
 }
 
 impl Node {
     /// Parses a document. The result is a table; values nest at most 80 deep.
-    pub(crate) fn document(text: &str) -> Result<Self, TomlError> {
+    pub(crate) fn parse_document(text: &str) -> Result<Self, TomlError> {
         let document = Document::parse(text)?;
-        Ok(Self { at: 0..0, data: Data::Table(entries(document.as_table())) })
+        Ok(Self { span: 0..0, data: NodeData::Table(convert_table(document.as_table())) })
     }
 
     /// Returns the name of the type, with its article.
-    pub(crate) fn what(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self.data {
-            Data::Text(_) => "a string",
-            Data::Integer(_) => "an integer",
-            Data::Float(_) => "a float",
-            Data::Flag(_) => "a boolean",
-            Data::Date => "a date or time",
-            Data::List(_) => "a list",
-            Data::Table(_) => "a table",
+            NodeData::Text(_) => "a string",
+            NodeData::Integer(_) => "an integer",
+            NodeData::Float(_) => "a float",
+            NodeData::Flag(_) => "a boolean",
+            NodeData::Date => "a date or time",
+            NodeData::List(_) => "a list",
+            NodeData::Table(_) => "a table",
         }
     }
 
     /// Whether it is a table.
     pub(crate) fn is_table(&self) -> bool {
-        matches!(self.data, Data::Table(_))
+        matches!(self.data, NodeData::Table(_))
     }
 
     /// The entry of that key, if this is a table that has one.
     pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.data {
-            Data::Table(entries) => entries.iter().find(|entry| entry.key == key),
+            NodeData::Table(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
         }
     }
@@ -67,7 +67,7 @@ impl Node {
     /// The items of the list under that key; none if there is no such list.
     pub(crate) fn items(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value.data) {
-            Some(Data::List(items)) => items,
+            Some(NodeData::List(items)) => items,
             _ => &[],
         }
     }
@@ -75,71 +75,73 @@ impl Node {
     /// Returns the items of a list, or a single value that stands for a list.
     pub(crate) fn one_or_more(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value) {
-            Some(Node { data: Data::List(items), .. }) => items,
+            Some(Node { data: NodeData::List(items), .. }) => items,
             Some(one) => std::slice::from_ref(one),
             None => &[],
         }
     }
 }
 
-fn entries(table: &dyn TableLike) -> Vec<Entry> {
+fn convert_table(table: &dyn TableLike) -> Vec<Entry> {
     let entry = |(name, item): (&str, &Item)| {
         let key_at = table.key(name).and_then(Key::span).unwrap_or_default();
-        let value = node(item, &key_at);
-        Entry { key: name.to_owned(), key_at, value }
+        let value = convert_item(item, &key_at);
+        Entry { key: name.to_owned(), key_span: key_at, value }
     };
     table.iter().map(entry).collect()
 }
 
-fn node(item: &Item, key_at: &TextSpan) -> Node {
+fn convert_item(item: &Item, key_at: &TextSpan) -> Node {
     let (at, data) = match item {
-        Item::None => (None, Data::Table(Vec::new())),
-        Item::Value(value) => return scalar(value, key_at),
-        Item::Table(table) => (table.span(), Data::Table(entries(table))),
+        Item::None => (None, NodeData::Table(Vec::new())),
+        Item::Value(value) => return convert_value(value, key_at),
+        Item::Table(table) => (table.span(), NodeData::Table(convert_table(table))),
         Item::ArrayOfTables(array) => {
             let table = |table: &toml_edit::Table| Node {
-                at: table.span().unwrap_or_else(|| key_at.clone()),
-                data: Data::Table(entries(table)),
+                span: table.span().unwrap_or_else(|| key_at.clone()),
+                data: NodeData::Table(convert_table(table)),
             };
-            (None, Data::List(array.iter().map(table).collect()))
+            (None, NodeData::List(array.iter().map(table).collect()))
         }
     };
     // Tables that exist only through dotted keys or deeper headers have an empty span.
-    Node { at: at.filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
+    Node { span: at.filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 
-fn scalar(value: &Value, key_at: &TextSpan) -> Node {
+fn convert_value(value: &Value, key_at: &TextSpan) -> Node {
     let data = match value {
-        Value::String(text) => Data::Text(text.value().clone()),
-        Value::Integer(number) => Data::Integer(*number.value()),
-        Value::Float(number) => Data::Float(*number.value()),
-        Value::Boolean(flag) => Data::Flag(*flag.value()),
-        Value::Datetime(_) => Data::Date,
-        Value::Array(items) => Data::List(items.iter().map(|item| scalar(item, key_at)).collect()),
-        Value::InlineTable(table) => Data::Table(entries(table)),
+        Value::String(text) => NodeData::Text(text.value().clone()),
+        Value::Integer(number) => NodeData::Integer(*number.value()),
+        Value::Float(number) => NodeData::Float(*number.value()),
+        Value::Boolean(flag) => NodeData::Flag(*flag.value()),
+        Value::Datetime(_) => NodeData::Date,
+        Value::Array(items) => NodeData::List(items.iter().map(|item| convert_value(item, key_at)).collect()),
+        Value::InlineTable(table) => NodeData::Table(convert_table(table)),
     };
-    Node { at: value.span().filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
+    Node { span: value.span().filter(|at| !at.is_empty()).unwrap_or_else(|| key_at.clone()), data }
 }
 
 /// Returns the node's text if it is a string.
-pub(crate) fn text(node: &Node) -> Option<&str> {
+pub(crate) fn as_text(node: &Node) -> Option<&str> {
     match &node.data {
-        Data::Text(text) => Some(text),
+        NodeData::Text(text) => Some(text),
         _ => None,
     }
 }
 
 /// Whether it is anything but `false`.
-pub(crate) fn is_on(node: &Node) -> bool {
-    !matches!(node.data, Data::Flag(false))
+pub(crate) fn is_enabled(node: &Node) -> bool {
+    !matches!(node.data, NodeData::Flag(false))
 }
 
 /// Visits every text at or below a node, with the key of the text or of its list.
-pub(crate) fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
+pub(crate) fn for_each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
     match &node.data {
-        Data::Text(text) => see(key, text, &node.at),
-        Data::List(items) => items.iter().for_each(|item| each_text(item, key, see)),
-        Data::Table(entries) => entries.iter().for_each(|entry| each_text(&entry.value, &entry.key, see)),
+        NodeData::Text(text) => see(key, text, &node.span),
+        NodeData::List(items) => items.iter().for_each(|item| for_each_text(item, key, see)),
+        NodeData::Table(entries) => {
+            entries.iter().for_each(|entry| for_each_text(&entry.value, &entry.key, see))
+        }
         _ => {}
     }
 }
@@ -148,28 +150,28 @@ pub(crate) fn each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, 
 mod tests {
     use super::*;
 
-    fn place<'a>(text: &'a str, path: &[&str]) -> &'a str {
-        let mut node = Node::document(text).unwrap();
+    fn spanned_text<'a>(text: &'a str, path: &[&str]) -> &'a str {
+        let mut node = Node::parse_document(text).unwrap();
         for key in path {
             node = match (key.parse::<usize>(), &node.data) {
-                (Ok(index), Data::List(items)) => items[index].clone(),
+                (Ok(index), NodeData::List(items)) => items[index].clone(),
                 _ => node.entry(key).expect("the key is there").value.clone(),
             };
         }
-        &text[node.at]
+        &text[node.span]
     }
 
     #[test]
     fn every_value_knows_its_place() {
         let text = "a = [1, \"x\"]\nb.c.d = true\n[t]\nk = { i = 2.5 }\n[[s]]\n[[s.r]]\nz = 1\n[p.q]\n";
-        assert_eq!(place(text, &["a"]), "[1, \"x\"]");
-        assert_eq!(place(text, &["a", "1"]), "\"x\"");
-        assert_eq!(place(text, &["b", "c", "d"]), "true");
-        assert_eq!(place(text, &["b", "c"]), "c");
-        assert_eq!(place(text, &["t"]), "[t]");
-        assert_eq!(place(text, &["t", "k", "i"]), "2.5");
-        assert_eq!(place(text, &["s", "0", "r", "0"]), "[[s.r]]");
-        assert_eq!(place(text, &["s"]), "s");
-        assert_eq!(place(text, &["p"]), "p");
+        assert_eq!(spanned_text(text, &["a"]), "[1, \"x\"]");
+        assert_eq!(spanned_text(text, &["a", "1"]), "\"x\"");
+        assert_eq!(spanned_text(text, &["b", "c", "d"]), "true");
+        assert_eq!(spanned_text(text, &["b", "c"]), "c");
+        assert_eq!(spanned_text(text, &["t"]), "[t]");
+        assert_eq!(spanned_text(text, &["t", "k", "i"]), "2.5");
+        assert_eq!(spanned_text(text, &["s", "0", "r", "0"]), "[[s.r]]");
+        assert_eq!(spanned_text(text, &["s"]), "s");
+        assert_eq!(spanned_text(text, &["p"]), "p");
     }
 }

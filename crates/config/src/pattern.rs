@@ -3,7 +3,7 @@
 use crate::check::{Checker, InvalidValue};
 use crate::expression::Expression;
 use crate::glob::{ELEMENTS_MAX, Glob};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
 use std::fmt;
@@ -13,11 +13,11 @@ use std::ops::Range;
 #[derive(Debug, Clone, PartialEq)]
 pub struct PathPattern {
     text: String,
-    form: Form,
+    matcher: PathForm,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Form {
+enum PathForm {
     /// Every path.
     Any,
     /// The text itself.
@@ -42,43 +42,43 @@ impl PathPattern {
     /// - `~ REGEX` matches where the regular expression is found in the path; `~* REGEX` ignores the case of ASCII letters.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(expression) = Expression::parse(text) {
-            return Ok(Self { text: text.to_owned(), form: Form::Regex(expression?) });
+            return Ok(Self { text: text.to_owned(), matcher: PathForm::Regex(expression?) });
         }
         check_path(text)?;
         let body = text.trim_end_matches('*');
         let form = match (body.find('*'), body.len() == text.len()) {
-            _ if body.is_empty() => Form::Any,
-            (None, true) => Form::Exact,
-            (None, false) => Form::Prefix(body.len()),
-            _ => glob_form(text)?,
+            _ if body.is_empty() => PathForm::Any,
+            (None, true) => PathForm::Exact,
+            (None, false) => PathForm::Prefix(body.len()),
+            _ => compile_glob(text)?,
         };
-        Ok(Self { text: text.to_owned(), form })
+        Ok(Self { text: text.to_owned(), matcher: form })
     }
 
     /// True when it matches the path.
     pub fn matches(&self, path: &[u8]) -> bool {
-        match &self.form {
-            Form::Any => true,
-            Form::Exact => path == self.text.as_bytes(),
-            Form::Prefix(end) => path.starts_with(&self.text.as_bytes()[..*end]),
-            Form::Suffix(start) => path.ends_with(&self.text.as_bytes()[*start..]),
-            Form::Glob(glob) => glob.matches(path.iter().copied()),
-            Form::Regex(expression) => expression.is_match(path),
+        match &self.matcher {
+            PathForm::Any => true,
+            PathForm::Exact => path == self.text.as_bytes(),
+            PathForm::Prefix(end) => path.starts_with(&self.text.as_bytes()[..*end]),
+            PathForm::Suffix(start) => path.ends_with(&self.text.as_bytes()[*start..]),
+            PathForm::Glob(glob) => glob.matches(path.iter().copied()),
+            PathForm::Regex(expression) => expression.is_match(path),
         }
     }
 
     /// The names of its groups, if it is a regular expression: numbers, and the names that they have besides.
     pub fn groups(&self) -> Vec<String> {
-        match &self.form {
-            Form::Regex(expression) => expression.groups().collect(),
+        match &self.matcher {
+            PathForm::Regex(expression) => expression.groups().collect(),
             _ => Vec::new(),
         }
     }
 
     /// Returns the captures by name if the pattern is a regular expression that matches the path.
     pub fn captures(&self, path: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
-        match &self.form {
-            Form::Regex(expression) => expression.captures(path),
+        match &self.matcher {
+            PathForm::Regex(expression) => expression.captures(path),
             _ => None,
         }
     }
@@ -90,30 +90,30 @@ impl PathPattern {
 
     /// True for a pattern that matches every path.
     pub fn is_any(&self) -> bool {
-        self.form == Form::Any
+        self.matcher == PathForm::Any
     }
 
     /// The same, or for `/*`.
-    pub fn is_whole_site(&self) -> bool {
+    pub fn matches_whole_site(&self) -> bool {
         self.is_any() || self.as_str() == "/*"
     }
 
     /// Returns the prefix that can be removed from a matching path so that a path remains: `/a` for `/a/*`.
     pub fn prefix(&self) -> Option<&str> {
-        match self.form {
-            Form::Prefix(end) => self.text[..end].strip_suffix('/'),
+        match self.matcher {
+            PathForm::Prefix(end) => self.text[..end].strip_suffix('/'),
             _ => None,
         }
     }
 
     /// True when every path that matches `other` matches this too; false if that is not easy to decide.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        match (&self.form, &other.form) {
+        match (&self.matcher, &other.matcher) {
             // Every path starts with a slash.
-            (Form::Any | Form::Prefix(1), _) => true,
-            (Form::Regex(expression), _) if expression.matches_every_path() => true,
-            (_, Form::Exact) => self.matches(other.text.as_bytes()),
-            (Form::Prefix(end), Form::Prefix(other_end)) => {
+            (PathForm::Any | PathForm::Prefix(1), _) => true,
+            (PathForm::Regex(expression), _) if expression.matches_every_path() => true,
+            (_, PathForm::Exact) => self.matches(other.text.as_bytes()),
+            (PathForm::Prefix(end), PathForm::Prefix(other_end)) => {
                 other_end >= end && other.text.starts_with(&self.text[..*end])
             }
             _ => self.text == other.text,
@@ -128,17 +128,17 @@ impl fmt::Display for PathPattern {
 }
 
 /// A pattern with a star elsewhere than at its end.
-fn glob_form(text: &str) -> Result<Form, InvalidValue> {
+fn compile_glob(text: &str) -> Result<PathForm, InvalidValue> {
     let after = text.trim_start_matches('*');
     if after.len() < text.len() && !after.contains('*') {
-        return Ok(Form::Suffix(text.len() - after.len()));
+        return Ok(PathForm::Suffix(text.len() - after.len()));
     }
     // The first and the last star reach across slashes.
     let start = if after.len() < text.len() { "**" } else { "" };
     let body = after.trim_end_matches('*');
     let end = if body.len() < after.len() { "**" } else { "" };
     let glob = Glob::new([start, body, end].concat().as_bytes(), false);
-    glob.map(Form::Glob).ok_or_else(|| {
+    glob.map(PathForm::Glob).ok_or_else(|| {
         let remedy = format!("a path with a `*` in the middle has at most {ELEMENTS_MAX} characters");
         InvalidValue::new("too long for a pattern", remedy)
     })
@@ -169,7 +169,7 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
         let remedy = "slashes at the start of a path are one when it is matched: write one";
         return Err(InvalidValue::new("no path starts with `//`", remedy).within(0..2));
     }
-    if let Some((fault, at)) = path_fault(text.as_bytes()) {
+    if let Some((fault, at)) = find_path_fault(text.as_bytes()) {
         return Err(InvalidValue::new(fault.label, fault.remedy).within(at));
     }
     let mut at = 1;
@@ -187,7 +187,7 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
 }
 
 /// The warning about a percent-encoded character.
-pub(crate) const ESCAPED: &str = "a percent-encoded character";
+pub(crate) const ESCAPED_CHARACTER: &str = "a percent-encoded character";
 
 /// Why no path has a text in it, and the remedy.
 pub(crate) struct PathFault {
@@ -201,7 +201,7 @@ pub(crate) fn is_escape(text: &[u8]) -> bool {
 }
 
 /// The first thing in a text that no path has once it is decoded, and its place.
-pub(crate) fn path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
+pub(crate) fn find_path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
     let fault = |label, remedy, at| Some((PathFault { label, remedy }, at));
     if let Some(at) = text.iter().position(|byte| matches!(byte, b'?' | b'#')) {
         // A fragment stays with the client, a query is no part of the path.
@@ -220,14 +220,14 @@ pub(crate) fn path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
         |rest: &[u8]| [&b"%2F"[..], b"%5C", b"%252F", b"%255C"].iter().any(|kept| rest.starts_with(kept));
     let at = (0..text.len()).find(|at| is_escape(&text[*at..]) && !is_kept(&text[*at..]))?;
     let remedy = "paths are percent-decoded before they are matched: write the character itself";
-    fault(ESCAPED, remedy, at..at + 3)
+    fault(ESCAPED_CHARACTER, remedy, at..at + 3)
 }
 
 /// The pattern for the value of a header field or query parameter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValuePattern {
     text: String,
-    form: ValueForm,
+    matcher: ValueForm,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -241,7 +241,7 @@ enum ValueForm {
 impl ValuePattern {
     /// Any value at all.
     pub fn present() -> Self {
-        Self { text: "*".to_owned(), form: ValueForm::Present }
+        Self { text: "*".to_owned(), matcher: ValueForm::Present }
     }
 
     /// Parses a value, in which `*` matches any run of characters, or `~ REGEX`, or `~* REGEX` for one that ignores case.
@@ -263,12 +263,12 @@ impl ValuePattern {
             let glob = Glob::new(text.as_bytes(), true);
             ValueForm::Glob(glob.ok_or_else(|| InvalidValue::new("too long for a pattern", remedy()))?)
         };
-        Ok(Self { text: text.to_owned(), form })
+        Ok(Self { text: text.to_owned(), matcher: form })
     }
 
     /// True when it matches the value. For a regular expression, the value is gathered first.
     pub fn matches(&self, value: impl Iterator<Item = u8>) -> bool {
-        match &self.form {
+        match &self.matcher {
             ValueForm::Regex(expression) => expression.is_match(&value.collect::<Vec<u8>>()),
             ValueForm::Present => true,
             ValueForm::Exact => value.eq(self.text.bytes()),
@@ -278,7 +278,7 @@ impl ValuePattern {
 
     /// True when it matches the value.
     pub fn matches_bytes(&self, value: &[u8]) -> bool {
-        match &self.form {
+        match &self.matcher {
             ValueForm::Regex(expression) => expression.is_match(value),
             _ => self.matches(value.iter().copied()),
         }
@@ -306,16 +306,16 @@ impl Shape for Condition {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<ValuePattern> {
         match &node.data {
-            Data::Flag(true) => Some(ValuePattern::present()),
-            Data::Flag(false) => {
+            NodeData::Flag(true) => Some(ValuePattern::present()),
+            NodeData::Flag(false) => {
                 check
-                    .invalid(&node.at, "a field cannot be required to be absent")
+                    .report_invalid(&node.span, "a field cannot be required to be absent")
                     .help("write `not = { header = { NAME = true } }` or `not = { query = { NAME = true } }` in a route");
                 None
             }
-            Data::Text(_) => Text { what: "a value", parse: ValuePattern::parse }.read(node, check),
+            NodeData::Text(_) => Text { what: "a value", parse: ValuePattern::parse }.read(node, check),
             _ => {
-                check.mismatch(node, "a string, or `true` for any value");
+                check.report_type_mismatch(node, "a string, or `true` for any value");
                 None
             }
         }

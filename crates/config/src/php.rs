@@ -1,7 +1,7 @@
 //! `php` of an application: PHP that runs in the server's own workers.
 
 use crate::check::{Checker, InvalidValue};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::record::directives;
 use crate::scripts::FRONT;
 use crate::shape::{Map, Maybe, PathShape, Shape, ShapeKind, Toggle};
@@ -40,14 +40,14 @@ directives! {
 impl PhpApp {
     /// That of a front script.
     #[must_use]
-    pub fn of_script(script: &Path) -> PhpApp {
+    pub fn from_script(script: &Path) -> PhpApp {
         let mut php = PhpApp { root: script.to_owned(), ..PhpApp::default() };
-        php.split_script();
+        php.split_root_script();
         php
     }
 
     /// A root that is a script is the folder of that script, and the script its front.
-    fn split_script(&mut self) {
+    fn split_root_script(&mut self) {
         let name = self.root.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         self.front = Some(format!("/{name}"));
         self.names_front = true;
@@ -58,12 +58,13 @@ impl PhpApp {
     }
 }
 
-const SETTINGS: Map<String, Setting> = Map { what: "names of settings", key: setting_name, value: Setting };
+const SETTINGS: Map<String, PhpSettingShape> =
+    Map { what: "names of settings", key: parse_setting_name, value: PhpSettingShape };
 
 /// The value of a setting in `php.ini`.
-struct Setting;
+struct PhpSettingShape;
 
-impl Shape for Setting {
+impl Shape for PhpSettingShape {
     type Out = String;
 
     fn kind(&self) -> ShapeKind {
@@ -72,22 +73,22 @@ impl Shape for Setting {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<String> {
         match &node.data {
-            Data::Text(text) if text.contains(['\n', '\r', '\0']) => {
-                check.invalid(&node.at, "the value of a setting is one line, as in php.ini");
+            NodeData::Text(text) if text.contains(['\n', '\r', '\0']) => {
+                check.report_invalid(&node.span, "the value of a setting is one line, as in php.ini");
                 None
             }
-            Data::Text(text) => Some(text.clone()),
-            Data::Integer(number) => Some(number.to_string()),
-            Data::Flag(flag) => Some(u8::from(*flag).to_string()),
+            NodeData::Text(text) => Some(text.clone()),
+            NodeData::Integer(number) => Some(number.to_string()),
+            NodeData::Flag(flag) => Some(u8::from(*flag).to_string()),
             _ => {
-                check.mismatch(node, &self.kind().text);
+                check.report_type_mismatch(node, &self.kind().text);
                 None
             }
         }
     }
 }
 
-fn setting_name(text: &str) -> Result<String, InvalidValue> {
+fn parse_setting_name(text: &str) -> Result<String, InvalidValue> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
     match text.chars().all(is_name) && !text.is_empty() {
         true => Ok(text.to_owned()),
@@ -99,9 +100,9 @@ fn setting_name(text: &str) -> Result<String, InvalidValue> {
 
 fn php_agrees(php: &mut PhpApp, node: &Node, check: &mut Checker) {
     let Some(root) = node.entry("root") else { return };
-    if matches!(&root.value.data, Data::Text(text) if text.starts_with("unix:") || text.contains("://")) {
+    if matches!(&root.value.data, NodeData::Text(text) if text.starts_with("unix:") || text.contains("://")) {
         let finding = check.error(
-            &root.value.at,
+            &root.value.span,
             "`php` of an application with a server".to_owned(),
             "this is no folder",
         );
@@ -113,7 +114,7 @@ fn php_agrees(php: &mut PhpApp, node: &Node, check: &mut Checker) {
     }
     if let Some(front) = node.entry("front") {
         let title = "`front` of an application whose root names a front script already".to_owned();
-        check.error(&front.key_at, title, "a second one").related(root.value.at.clone(), "the first one");
+        check.error(&front.key_span, title, "a second one").related(root.value.span.clone(), "the first one");
     }
-    php.split_script();
+    php.split_root_script();
 }

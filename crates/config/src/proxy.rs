@@ -1,20 +1,20 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
 use crate::cgi_program::Cgi;
-use crate::check::{Checker, InvalidValue, OwnNames};
+use crate::check::{Checker, DefinedVariables, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
-use crate::files::{StripPrefix, rooted, strip_text};
+use crate::files::{StripPrefix, parse_rooted_path, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
 use crate::record::{brief, directives, table};
-use crate::scripts::{Scripts, variable_name};
+use crate::scripts::{Scripts, parse_variable_name};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
-use crate::template::{TemplateShape, template};
+use crate::template::{TemplateShape, parse_template};
 use crate::units::{KIB, MIB, SPILL_MAX};
 use crate::upstream::{
-    Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, group_name, protocols_agree,
+    Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, check_protocols, group_name,
 };
 use http::Template;
 use std::path::PathBuf;
@@ -29,20 +29,20 @@ const BALANCE: Text<Balance> =
     Text { what: "a way of balancing such as \"least-requests\"", parse: Balance::parse };
 const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
 const PROTOCOLS: List<Text<String>> =
-    List(Text { what: "a protocol such as \"websocket\"", parse: protocol });
-const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: rule_name });
+    List(Text { what: "a protocol such as \"websocket\"", parse: parse_protocol });
+const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: parse_rule_name });
 const FIELDS: Map<String, TemplateShape> = Map {
     what: "header names",
-    key: rule_name,
-    value: TemplateShape { what: "a header value", parse: value_template },
+    key: parse_rule_name,
+    value: TemplateShape { what: "a header value", parse: parse_value_template },
 };
 const VARIABLES: Map<String, TemplateShape> = Map {
     what: "names of variables",
-    key: variable_name,
-    value: TemplateShape { what: "a value", parse: value_template },
+    key: parse_variable_name,
+    value: TemplateShape { what: "a value", parse: parse_value_template },
 };
 const DOMAINS: Map<String, Text<String>> =
-    Map { what: "cookie domains", key: domain, value: Text { what: "a domain", parse: domain } };
+    Map { what: "cookie domains", key: parse_domain, value: Text { what: "a domain", parse: parse_domain } };
 
 directives! {
     /// Forwards requests to upstream servers. A URL, or a list of URLs, stands for `to`. Connections to upstream
@@ -393,7 +393,7 @@ impl Retry {
 
 impl Proxy {
     /// The default settings with these servers.
-    pub fn to(urls: impl IntoIterator<Item = Origin>) -> Self {
+    pub fn with_servers(urls: impl IntoIterator<Item = Origin>) -> Self {
         let upstream = |url| Upstream { url, ..Upstream::default() };
         Self { to: urls.into_iter().map(upstream).collect(), ..Self::default() }
     }
@@ -405,8 +405,8 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     }
     let Some(to) = node.entry("to") else {
         if node.entry("upstream").is_none() {
-            let title = format!("`{}.to` is missing", check.here());
-            let finding = check.error(&node.at, title, "no `to` here");
+            let title = format!("`{}.to` is missing", check.directive_path_text());
+            let finding = check.error(&node.span, title, "no `to` here");
             finding.help("name the upstream servers here, or a group of them with `upstream`");
         }
         return;
@@ -424,46 +424,49 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
         }
         let earlier = proxy.to[..index].iter().position(|earlier| earlier.url == upstream.url);
         if let Some(earlier) = earlier {
-            let finding = check.error(&items[index].at, "one upstream server twice".to_owned(), "again here");
+            let finding =
+                check.error(&items[index].span, "one upstream server twice".to_owned(), "again here");
             finding
-                .related(items[earlier].at.clone(), "first given here")
+                .related(items[earlier].span.clone(), "first given here")
                 .help("give one a `weight` instead");
         }
     }
     if proxy.to.iter().all(|upstream| upstream.backup) {
         let finding =
-            check.error(&to.value.at, "only backup servers".to_owned(), "no server without `backup`");
+            check.error(&to.value.span, "only backup servers".to_owned(), "no server without `backup`");
         finding.help("remove `backup` from one: a backup is used only if no other server is available");
     } else if proxy.to.iter().all(|upstream| upstream.weight == 0) {
         let finding =
-            check.error(&to.value.at, "every server has the weight 0".to_owned(), "no server can answer");
+            check.error(&to.value.span, "every server has the weight 0".to_owned(), "no server can answer");
         finding.help("set the `weight` of at least one above 0");
     }
     for (upstream, item) in proxy.to.iter().zip(items) {
         if let Some(tls) = item.entry("tls").filter(|_| !upstream.url.is_tls()) {
-            useless_tls(tls, check);
+            warn_of_useless_tls(tls, check);
         }
     }
     if let Some(tls) = node.entry("tls").filter(|_| !proxy.to.iter().any(|upstream| upstream.url.is_tls())) {
-        useless_tls(tls, check);
+        warn_of_useless_tls(tls, check);
     }
-    protocols_agree(proxy.to.iter().map(|upstream| &upstream.url), items, check);
-    http2_agrees(proxy, node, check);
+    check_protocols(proxy.to.iter().map(|upstream| &upstream.url), items, check);
+    check_http2(proxy, node, check);
     match node.entry("keep_alive") {
         Some(entry) if proxy.proxy_protocol != ProxyProtocol::Off && proxy.keep_alive.connections_max > 0 => {
             let title = "`keep_alive` beside `proxy_protocol`".to_owned();
-            check.warning(&entry.value.at, title, "has no effect").help("each connection serves one client");
+            check
+                .warning(&entry.value.span, title, "has no effect")
+                .help("each connection serves one client");
         }
         _ => {}
     }
 }
 
 /// Reports directives that HTTP/2 does not support.
-fn http2_agrees(proxy: &Proxy, node: &Node, check: &mut Checker) {
+fn check_http2(proxy: &Proxy, node: &Node, check: &mut Checker) {
     let has_tls = proxy.to.iter().any(|upstream| upstream.url.is_tls());
     if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_tls) {
         let title = "`http = \"2\"` without an `https` URL".to_owned();
-        let finding = check.error(&http.value.at, title, "no server uses TLS");
+        let finding = check.error(&http.value.span, title, "no server uses TLS");
         finding.help("write \"h2c://HOST:PORT\" for HTTP/2 without TLS, or \"https://HOST:PORT\"");
     }
     let is_http2 = |url: &Origin| url.is_h2c() || (proxy.http == ProxyHttp::Http2 && url.is_tls());
@@ -472,13 +475,14 @@ fn http2_agrees(proxy: &Proxy, node: &Node, check: &mut Checker) {
         node.entry("proxy_protocol").filter(|_| any_http2 && proxy.proxy_protocol != ProxyProtocol::Off)
     {
         let title = "`proxy_protocol` beside HTTP/2".to_owned();
-        let finding = check.error(&entry.value.at, title, "clients share connections over HTTP/2");
+        let finding = check.error(&entry.value.span, title, "clients share connections over HTTP/2");
         finding.help("remove it: `forwarded` sends the client's address with each request");
     }
 }
 
-fn useless_tls(entry: &Entry, check: &mut Checker) {
-    let finding = check.error(&entry.key_at, "`tls` without an `https` URL".to_owned(), "no server uses TLS");
+fn warn_of_useless_tls(entry: &Entry, check: &mut Checker) {
+    let finding =
+        check.error(&entry.key_span, "`tls` without an `https` URL".to_owned(), "no server uses TLS");
     finding.help("write the server's URL as \"https://HOST:PORT\"");
 }
 
@@ -487,17 +491,21 @@ fn eject_agrees(eject: &mut Eject, node: &Node, check: &mut Checker) {
         return;
     }
     let at =
-        ["first", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.at, |entry| &entry.value.at);
-    check.error(at, format!("`first` is above `max` in `{}`", check.here()), "longer than `max`");
+        ["first", "max"].iter().find_map(|key| node.entry(key)).map_or(&node.span, |entry| &entry.value.span);
+    check.error(
+        at,
+        format!("`first` is above `max` in `{}`", check.directive_path_text()),
+        "longer than `max`",
+    );
 }
 
 fn health_agrees(health: &mut Health, node: &Node, check: &mut Checker) {
     for key in ["host", "expect"] {
         if let Some(entry) = node.entry(key).filter(|_| health.path.is_none() && node.entry("path").is_none())
         {
-            let title = format!("`{key}` without `path` in `{}`", check.here());
+            let title = format!("`{key}` without `path` in `{}`", check.directive_path_text());
             check
-                .error(&entry.key_at, title, "there is no response to check")
+                .error(&entry.key_span, title, "there is no response to check")
                 .help("add `path`: without it the check only connects");
         }
     }
@@ -506,19 +514,19 @@ fn health_agrees(health: &mut Health, node: &Node, check: &mut Checker) {
 fn tls_agrees(tls: &mut ProxyTls, node: &Node, check: &mut Checker) {
     for (one, other) in [("certificate", "key"), ("key", "certificate")] {
         if let Some(entry) = node.entry(one).filter(|_| node.entry(other).is_none()) {
-            let title = format!("`{one}` without `{other}` in `{}`", check.here());
-            check.error(&entry.key_at, title, format!("`{other}` is missing"));
+            let title = format!("`{one}` without `{other}` in `{}`", check.directive_path_text());
+            check.error(&entry.key_span, title, format!("`{other}` is missing"));
         }
     }
     if let Some(entry) = node.entry("ca").filter(|_| !tls.verify) {
-        let title = format!("`ca` beside `verify = false` in `{}`", check.here());
+        let title = format!("`ca` beside `verify = false` in `{}`", check.directive_path_text());
         check
-            .error(&entry.key_at, title, "nothing is verified")
+            .error(&entry.key_span, title, "nothing is verified")
             .help("remove `verify`: `ca` makes the verification succeed");
     }
 }
 
-fn protocol(text: &str) -> Result<String, InvalidValue> {
+fn parse_protocol(text: &str) -> Result<String, InvalidValue> {
     match token(text)?.to_ascii_lowercase().as_str() {
         "h2c" => Err(InvalidValue::new("requests over `h2c` would bypass all rules", "remove it")),
         lower => Ok(lower.to_owned()),
@@ -526,28 +534,32 @@ fn protocol(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn token(text: &str) -> Result<String, InvalidValue> {
-    match text.chars().all(header::is_token) && !text.is_empty() {
+    match text.chars().all(header::is_token_char) && !text.is_empty() {
         true => Ok(text.to_owned()),
         false => Err(InvalidValue::new("a protocol consists of letters, digits and hyphens", "")),
     }
 }
 
 /// The name of a field that rules may change.
-fn rule_name(text: &str) -> Result<String, InvalidValue> {
+fn parse_rule_name(text: &str) -> Result<String, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "host" => Err(InvalidValue::new(
             "`Host` is no field to change",
             "leave it out, and servers get the client's; `host` of `proxy` sets another: \"pass\", \"upstream\" or a name",
         )),
-        _ => header::rule_name(text),
+        _ => header::parse_rule_name(text),
     }
 }
 
-fn value_template(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
-    template(&header::value(text)?, &[header::VARIABLES, &["upstream"]].concat(), own)
+fn parse_value_template(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {
+    parse_template(
+        &header::parse_value(text)?,
+        &[header::VARIABLES, &["upstream"]].concat(),
+        defined_variables,
+    )
 }
 
-fn domain(text: &str) -> Result<String, InvalidValue> {
+fn parse_domain(text: &str) -> Result<String, InvalidValue> {
     match text.chars().find(|c| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))) {
         Some(wrong) => Err(InvalidValue::new(format!("a domain must not contain {wrong:?}"), "")),
         None => Ok(text.to_ascii_lowercase()),
@@ -586,7 +598,7 @@ fn prefix(text: &str) -> Result<String, InvalidValue> {
 
 /// A path of a request.
 fn asked_path(text: &str) -> Result<String, InvalidValue> {
-    let path = rooted(text)?;
+    let path = parse_rooted_path(text)?;
     let wrong = path.char_indices().find(|(_, c)| !c.is_ascii_graphic() || *c == '#');
     let Some((at, wrong)) = wrong else { return Ok(path) };
     let fault = InvalidValue::new(format!("a URL must not contain {wrong:?}"), "percent-encode it");

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Limits of one site or route.
 const LIMITS_MAX: usize = 16;
 /// Parts of one key.
-const PARTS_MAX: usize = 8;
+const KEY_PARTS_MAX: usize = 8;
 const COUNT_MAX: u32 = 1_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 /// The longest time in which a burst may become free again.
@@ -30,7 +30,7 @@ pub struct Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = units::duration_text(self.period);
+        let period = units::format_duration(self.period);
         let digits = period.bytes().take_while(u8::is_ascii_digit).count();
         let period = if &period[..digits] == "1" { &period[1..] } else { &period };
         write!(f, "{}/{period}", self.count)
@@ -70,10 +70,10 @@ impl fmt::Display for RateKey {
     }
 }
 
-pub(crate) const RATE: Text<Rate> = Text { what: "a rate such as \"10/s\" or \"300/5m\"", parse: rate };
+pub(crate) const RATE: Text<Rate> = Text { what: "a rate such as \"10/s\" or \"300/5m\"", parse: parse_rate };
 const KEY: OneOrMore<Text<RateKey>> = OneOrMore(Text {
     what: "\"client\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path\", \"host\" or \"all\"",
-    parse: key,
+    parse: parse_key,
 });
 
 /// `limit` of a site or a route.
@@ -174,68 +174,68 @@ impl RateLimit {
 }
 
 fn rate_agrees(limit: &mut RateLimit, node: &Node, check: &mut Checker) {
-    let place = |name: &str| node.entry(name).map_or(node.at.clone(), |entry| entry.value.at.clone());
-    kind_agrees(limit, node, check);
+    let place = |name: &str| node.entry(name).map_or(node.span.clone(), |entry| entry.value.span.clone());
+    check_limit_kind(limit, node, check);
     let rate = limit.rate();
     let interval = rate.period / rate.count.max(1);
     if interval.saturating_mul(limit.burst().saturating_add(1)) > WINDOW_MAX {
-        let title = format!("`burst` of {} at {rate} in `{}`", limit.burst(), check.here());
+        let title = format!("`burst` of {} at {rate} in `{}`", limit.burst(), check.directive_path_text());
         let finding = check.error(&place("burst"), title, "it is free again only after a year");
         finding.help("write a smaller `burst`, or a higher `rate`");
     }
-    if limit.key.len() > PARTS_MAX {
-        let title = format!("more than {PARTS_MAX} parts in `key` of `{}`", check.here());
+    if limit.key.len() > KEY_PARTS_MAX {
+        let title = format!("more than {KEY_PARTS_MAX} parts in `key` of `{}`", check.directive_path_text());
         check.error(&place("key"), title, "one too many").help("name what clients differ in");
     }
     if limit.key.len() > 1 && limit.key.contains(&RateKey::All) {
-        let title = format!("`\"all\"` beside others in `key` of `{}`", check.here());
+        let title = format!("`\"all\"` beside others in `key` of `{}`", check.directive_path_text());
         check.error(&place("key"), title, "it adds nothing").help("remove it, or the others");
     }
     if let Some(entry) = node.entry("delayed").filter(|_| limit.delay.is_zero()) {
-        let title = format!("`delayed` without `delay` in `{}`", check.here());
-        check.error(&entry.key_at, title, "no request waits").help("write `delay = \"1s\"`");
+        let title = format!("`delayed` without `delay` in `{}`", check.directive_path_text());
+        check.error(&entry.key_span, title, "no request waits").help("write `delay = \"1s\"`");
     }
 }
 
 /// Checks that a limit has one of the two kinds, and only the directives of that kind.
-fn kind_agrees(limit: &RateLimit, node: &Node, check: &mut Checker) {
+fn check_limit_kind(limit: &RateLimit, node: &Node, check: &mut Checker) {
     match (limit.rate, limit.concurrent) {
         // One that is not valid is reported already.
         (None, None)
             if node.entry("rate").is_some() || node.entry("concurrent").is_some() || !node.is_table() => {}
         (None, None) => {
-            let title = format!("`{}` without `rate`", check.here());
+            let title = format!("`{}` without `rate`", check.directive_path_text());
             check
-                .error(&node.at, title, "this limits nothing")
+                .error(&node.span, title, "this limits nothing")
                 .help("write `rate = \"10/s\"` or `concurrent = 10`");
         }
         (Some(_), Some(_)) => {
-            let at = node.entry("concurrent").map_or(node.at.clone(), |entry| entry.key_at.clone());
-            let title = format!("`rate` and `concurrent` in one `{}`", check.here());
+            let at = node.entry("concurrent").map_or(node.span.clone(), |entry| entry.key_span.clone());
+            let title = format!("`rate` and `concurrent` in one `{}`", check.directive_path_text());
             check.error(&at, title, "a limit is either").help("write a list of two limits");
         }
         (Some(_), None) => {}
         (None, Some(_)) => {
             for name in ["burst", "delay", "delayed", "headers", "misses_only", "shared"] {
                 let Some(entry) = node.entry(name) else { continue };
-                let title = format!("`{name}` beside `concurrent` in `{}`", check.here());
-                check.error(&entry.key_at, title, "this is for limits with `rate`").help("remove it");
+                let title = format!("`{name}` beside `concurrent` in `{}`", check.directive_path_text());
+                check.error(&entry.key_span, title, "this is for limits with `rate`").help("remove it");
             }
         }
     }
 }
 
 /// At most so many limits, and no two of one name.
-pub(crate) fn limits_agree(limits: &[RateLimit], node: &Node, check: &mut Checker) {
+pub(crate) fn check_limits(limits: &[RateLimit], node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("limit") else { return };
     let items = match node.items("limit") {
         [] => std::slice::from_ref(&entry.value),
         items => items,
     };
     if let Some(item) = items.get(LIMITS_MAX) {
-        check.error(&item.at, format!("more than {LIMITS_MAX} limits"), "one too many");
+        check.error(&item.span, format!("more than {LIMITS_MAX} limits"), "one too many");
     }
-    if limits.len() != items.len() || items.iter().any(|item| check.has_unknown(item)) {
+    if limits.len() != items.len() || items.iter().any(|item| check.has_unknown_keys(item)) {
         return; // reported already: one could not be read
     }
     let known = limits.iter().zip(items).take(LIMITS_MAX);
@@ -243,12 +243,12 @@ pub(crate) fn limits_agree(limits: &[RateLimit], node: &Node, check: &mut Checke
         let name = limit.name();
         let Some(first) = limits[..index].iter().position(|other| other.name() == name) else { continue };
         let title = format!("two limits with the name \"{name}\"");
-        let finding = check.error(&item.at, title, "clients and metrics could not tell them apart");
-        finding.related(items[first].at.clone(), "the first one").help("give one a `name`");
+        let finding = check.error(&item.span, title, "clients and metrics could not tell them apart");
+        finding.related(items[first].span.clone(), "the first one").help("give one a `name`");
     }
 }
 
-fn rate(text: &str) -> Result<Rate, InvalidValue> {
+fn parse_rate(text: &str) -> Result<Rate, InvalidValue> {
     const HOW: &str = "write requests and a time, such as \"10/s\", \"300/5m\" or \"1000/h\"";
     let Some((count, period)) = text.split_once('/') else {
         return Err(InvalidValue::new("this is not a rate", HOW));
@@ -269,7 +269,7 @@ fn rate(text: &str) -> Result<Rate, InvalidValue> {
         // nginx's `r/s` and `r/m` have the unit alone too.
         format!("1{period}")
     };
-    let period = units::duration(&with_number).map_err(|_| {
+    let period = units::parse_duration(&with_number).map_err(|_| {
         wrong(InvalidValue::new(
             "this is not a time",
             "write s, m, h, d or ms, such as \"10/s\" or \"300/5m\"",
@@ -283,9 +283,9 @@ fn rate(text: &str) -> Result<Rate, InvalidValue> {
     }
 }
 
-fn key(text: &str) -> Result<RateKey, InvalidValue> {
+fn parse_key(text: &str) -> Result<RateKey, InvalidValue> {
     let named = |name: &str, at: usize, what: &str| match !name.is_empty()
-        && name.chars().all(header::is_token)
+        && name.chars().all(header::is_token_char)
     {
         true => Ok(name.to_owned()),
         false => Err(InvalidValue::new(format!("this is not the name of {what}"), "").within(at..text.len())),
@@ -334,7 +334,7 @@ mod tests {
             ("1000000/1ms", 1_000_000, 1, "1000000/ms"),
             ("7/1m30s", 7, 90_000, "7/90s"),
         ] {
-            let rate = rate(text).unwrap();
+            let rate = parse_rate(text).unwrap();
             assert_eq!((rate.count, rate.period), (count, Duration::from_millis(ms)), "{text}");
             assert_eq!(rate.to_string(), printed);
         }
@@ -356,18 +356,18 @@ mod tests {
             "10r/s",
             "99999999999/s",
         ] {
-            assert!(rate(wrong).is_err(), "{wrong}");
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn keys_read_and_print() {
         for text in ["client", "header:x-api-key", "cookie:Sid", "query:k", "path", "host", "all"] {
-            assert_eq!(key(text).unwrap().to_string(), text);
+            assert_eq!(parse_key(text).unwrap().to_string(), text);
         }
-        assert_eq!(key("header:X-Api-Key").unwrap(), RateKey::Header("x-api-key".to_owned()));
+        assert_eq!(parse_key("header:X-Api-Key").unwrap(), RateKey::Header("x-api-key".to_owned()));
         for wrong in ["", "header", "header:", "header:a b", "cookie:", "ip", "Client", "client:"] {
-            assert!(key(wrong).is_err(), "{wrong}");
+            assert!(parse_key(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Tables and their directives. One directive is one item of `directives!`: name, documentation, type, default, range
 //! and parser. The record's field, its default, the errors, the schema and the reference are generated from it.
 
-use crate::check::{Checker, shortened};
+use crate::check::{Checker, shorten};
 use crate::hint;
-use crate::near::nearest;
-use crate::node::{Data, Entry, Node};
-use crate::shape::{Article, Chapter, Shape, ShapeKind, alternatives};
+use crate::near::nearest_name;
+use crate::node::{Entry, Node, NodeData};
+use crate::shape::{DirectiveReference, Shape, ShapeKind, TableReference, join_alternatives};
 use serde_json::json;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -36,28 +36,28 @@ pub(crate) trait DirectiveTable: Default + 'static {
 }
 
 /// The description of a record.
-fn chapter<R: DirectiveTable>() -> Chapter {
-    let article = |directive: &Directive<R>| Article {
+fn table_chapter<R: DirectiveTable>() -> TableReference {
+    let article = |directive: &Directive<R>| DirectiveReference {
         name: directive.name,
         doc: directive.doc,
         default: directive.default,
         absent: directive.absent,
         kind: (directive.kind)(),
     };
-    Chapter {
+    TableReference {
         name: R::NAME,
         place: R::PLACE,
         about: R::ABOUT,
-        articles: R::DIRECTIVES.iter().map(article).collect(),
+        directives: R::DIRECTIVES.iter().map(article).collect(),
     }
 }
 
 /// The descriptions of a record and of all records in it, at any depth, in breadth-first order.
-pub(crate) fn chapters<R: DirectiveTable>() -> Vec<Chapter> {
-    let mut all = vec![chapter::<R>()];
+pub(crate) fn all_chapters<R: DirectiveTable>() -> Vec<TableReference> {
+    let mut all = vec![table_chapter::<R>()];
     let mut next = 0;
     while next < all.len() {
-        let inner = all[next].articles.iter().flat_map(|article| &article.kind.chapters);
+        let inner = all[next].directives.iter().flat_map(|article| &article.kind.chapters);
         for chapter in inner.map(|chapter| chapter()).collect::<Vec<_>>() {
             if all.iter().all(|known| known.name != chapter.name) {
                 all.push(chapter);
@@ -81,13 +81,13 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 
     fn kind(&self) -> ShapeKind {
         let schema = json!({ "$ref": format!("#/$defs/{}", R::NAME) });
-        ShapeKind { text: format!("a table, see {}", R::PLACE), schema, chapters: vec![chapter::<R>] }
+        ShapeKind { text: format!("a table, see {}", R::PLACE), schema, chapters: vec![table_chapter::<R>] }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
-        let Data::Table(entries) = &node.data else {
-            let example = hint::for_table(R::NAME);
-            let finding = check.mismatch(node, &self.kind().text);
+        let NodeData::Table(entries) = &node.data else {
+            let example = hint::table_example(R::NAME);
+            let finding = check.report_type_mismatch(node, &self.kind().text);
             if let Some(example) = example {
                 finding.help(example);
             }
@@ -97,15 +97,17 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
         for entry in entries {
             match R::DIRECTIVES.iter().find(|directive| directive.name == entry.key) {
                 Some(found) => {
-                    check.inside(found.name, |check| (found.read)(&mut record, &entry.value, check))
+                    check.within_directive(found.name, |check| (found.read)(&mut record, &entry.value, check))
                 }
-                None => unknown::<R>(entry, check),
+                None => report_unknown_key::<R>(entry, check),
             }
         }
         for directive in R::DIRECTIVES.iter().filter(|directive| directive.default == "required") {
             if node.entry(directive.name).is_none() {
-                let title = check.inside(directive.name, |check| format!("`{}` is missing", check.here()));
-                let finding = check.error(&node.at, title, format!("no `{}` here", directive.name));
+                let title = check.within_directive(directive.name, |check| {
+                    format!("`{}` is missing", check.directive_path_text())
+                });
+                let finding = check.error(&node.span, title, format!("no `{}` here", directive.name));
                 finding.help(format!("it takes {}", (directive.kind)().text));
             }
         }
@@ -115,33 +117,34 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 }
 
 /// A record, or as a short form the value of one of its directives.
-pub(crate) struct Brief<R> {
+pub(crate) struct ShortForm<R> {
     /// Directive whose value a string or list is.
-    key: &'static str,
+    text_key: &'static str,
     /// Directive whose value a number is.
-    number: Option<&'static str>,
+    number_key: Option<&'static str>,
     record: PhantomData<R>,
 }
 
 /// A record, or as a short form the value of its directive `key`.
-pub(crate) fn brief<R: DirectiveTable>(key: &'static str) -> Brief<R> {
-    Brief { key, number: None, record: PhantomData }
+pub(crate) fn brief<R: DirectiveTable>(key: &'static str) -> ShortForm<R> {
+    ShortForm { text_key: key, number_key: None, record: PhantomData }
 }
 
-impl<R> Brief<R> {
+impl<R> ShortForm<R> {
     /// A number is the value of the directive `key`.
     pub(crate) fn number(self, key: &'static str) -> Self {
-        Self { number: Some(key), ..self }
+        Self { number_key: Some(key), ..self }
     }
 }
 
-impl<R: DirectiveTable> Shape for Brief<R> {
+impl<R: DirectiveTable> Shape for ShortForm<R> {
     type Out = R;
 
     fn kind(&self) -> ShapeKind {
         let mut kind = table::<R>().kind();
         let mut schemas = vec![kind.schema];
-        let keys = std::iter::once(self.key).chain(self.number.filter(|number| *number != self.key));
+        let keys =
+            std::iter::once(self.text_key).chain(self.number_key.filter(|number| *number != self.text_key));
         for directive in keys.filter_map(|key| R::DIRECTIVES.iter().find(|directive| directive.name == key)) {
             schemas.push((directive.kind)().schema);
             kind.text.push_str(&format!(", or just its `{}`", directive.name));
@@ -150,17 +153,17 @@ impl<R: DirectiveTable> Shape for Brief<R> {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
-        let key = match (&node.data, self.number) {
-            (Data::Table(_), _) => return table().read(node, check),
-            (Data::Integer(_), Some(number)) => number,
-            (Data::Text(_) | Data::List(_), _) => self.key,
+        let key = match (&node.data, self.number_key) {
+            (NodeData::Table(_), _) => return table().read(node, check),
+            (NodeData::Integer(_), Some(number)) => number,
+            (NodeData::Text(_) | NodeData::List(_), _) => self.text_key,
             _ => {
-                check.mismatch(node, &self.kind().text);
+                check.report_type_mismatch(node, &self.kind().text);
                 return None;
             }
         };
-        let entry = Entry { key: key.to_owned(), key_at: node.at.clone(), value: node.clone() };
-        table().read(&Node { at: node.at.clone(), data: Data::Table(vec![entry]) }, check)
+        let entry = Entry { key: key.to_owned(), key_span: node.span.clone(), value: node.clone() };
+        table().read(&Node { span: node.span.clone(), data: NodeData::Table(vec![entry]) }, check)
     }
 }
 
@@ -170,10 +173,10 @@ pub(crate) fn kind<T, S: Shape<Out = T>>(shape: &S) -> ShapeKind {
 }
 
 /// The value of a default, which is written as TOML.
-pub(crate) fn preset<S: Shape>(shape: &S, toml: &str) -> S::Out {
+pub(crate) fn parse_default<S: Shape>(shape: &S, toml: &str) -> S::Out {
     let text = format!("default = {toml}");
     let mut check = Checker::new(&text, "default", Path::new(""));
-    let document = Node::document(&text).expect("a default is valid TOML");
+    let document = Node::parse_document(&text).expect("a default is valid TOML");
     let entry = document.entry("default").expect("the key was just written");
     shape.read(&entry.value, &mut check).expect("a default is a value of its directive")
 }
@@ -189,7 +192,7 @@ const ROUTES_TABLES: [(&str, &str); 2] = [("Config", "[[route]]"), ("Site", "[[s
 const TOP_KEYS: [&str; 6] = ["listen", "threads", "user", "group", "include", "trusted_proxies"];
 
 /// Keys that people give another name, by the table.
-const OTHER_NAMES: [(&str, &str, &str); 32] = [
+const COMMON_MISNOMERS: [(&str, &str, &str); 32] = [
     ("RateLimit", "nodelay", "remove it: without `delay` the whole `burst` passes at once"),
     ("RateLimit", "zone", "remove it: each limit has a table of its own, of `keys` entries"),
     (
@@ -249,13 +252,13 @@ const OTHER_NAMES: [(&str, &str, &str); 32] = [
 ];
 
 /// Returns the correct notation of a key found in the wrong table or under another name.
-fn misplaced<R: DirectiveTable>(entry: &Entry) -> Option<String> {
+fn misplaced_remedy<R: DirectiveTable>(entry: &Entry) -> Option<String> {
     if let Some((_, _, here)) =
-        OTHER_NAMES.iter().find(|(table, key, _)| *table == R::NAME && *key == entry.key)
+        COMMON_MISNOMERS.iter().find(|(table, key, _)| *table == R::NAME && *key == entry.key)
     {
         return Some((*here).to_owned());
     }
-    if R::NAME == "ResponseHeaders" && matches!(entry.value.data, Data::Text(_)) {
+    if R::NAME == "ResponseHeaders" && matches!(entry.value.data, NodeData::Text(_)) {
         return Some(format!(
             "fields stand in `set`: `response_headers = {{ set = {{ {} = \"...\" }} }}`",
             entry.key
@@ -269,11 +272,11 @@ fn misplaced<R: DirectiveTable>(entry: &Entry) -> Option<String> {
     })
 }
 
-fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
-    check.unknown.insert(entry.key_at.start);
+fn report_unknown_key<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
+    check.unknown_keys.insert(entry.key_span.start);
     if TLS_KEYS.contains(&entry.key.as_str()) && TLS_TABLES.contains(&R::NAME) {
         let title = format!("unknown key `{}` in {}", entry.key, R::PLACE);
-        let finding = check.error(&entry.key_at, title, "no such key here");
+        let finding = check.error(&entry.key_span, title, "no such key here");
         finding.help(
             "write `tls = { certificate = \"cert.pem\", key = \"key.pem\" }` or `tls = \"auto\"` in a `[[site]]`; an \
              address speaks TLS at port 443, or by `{ address = \":8443\", tls = true }` in `listen`",
@@ -281,21 +284,21 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         return;
     }
     let names = || R::DIRECTIVES.iter().map(|directive| directive.name);
-    let misplaced = misplaced::<R>(entry);
-    let foreign = hint::for_directive(&entry.key, R::PLACE);
-    let near = nearest(&entry.key, names()).filter(|_| misplaced.is_none() && foreign.is_none());
+    let misplaced = misplaced_remedy::<R>(entry);
+    let foreign = hint::directive_hint(&entry.key, R::PLACE);
+    let near = nearest_name(&entry.key, names()).filter(|_| misplaced.is_none() && foreign.is_none());
     let label = match near {
         Some(name) => format!("did you mean `{name}`?"),
         None => "no such key here".to_owned(),
     };
-    let title = format!("unknown key `{}` in {}", shortened(&entry.key), R::PLACE);
+    let title = format!("unknown key `{}` in {}", shorten(&entry.key), R::PLACE);
     let homes: Vec<String> = check
-        .homes
+        .tables_of_keys
         .iter()
         .filter(|(key, _)| *key == entry.key)
         .map(|(_, place)| (*place).to_owned())
         .collect();
-    let finding = check.error(&entry.key_at, title, label);
+    let finding = check.error(&entry.key_span, title, label);
     if let Some(text) = misplaced {
         finding.help(text);
         return;
@@ -308,7 +311,7 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         _ => Vec::new(),
     };
     if !of_fields.is_empty() {
-        finding.help(format!("here this is {}", alternatives(of_fields.into_iter())));
+        finding.help(format!("here this is {}", join_alternatives(of_fields.into_iter())));
         return;
     }
     if let Some((_, header)) = ROUTES_TABLES.iter().find(|(table, _)| *table == R::NAME)
@@ -318,7 +321,7 @@ fn unknown<R: DirectiveTable>(entry: &Entry, check: &mut Checker) {
         return;
     }
     let home = (!homes.is_empty())
-        .then(|| format!("`{}` belongs in {}", entry.key, alternatives(homes.into_iter())));
+        .then(|| format!("`{}` belongs in {}", entry.key, join_alternatives(homes.into_iter())));
     if near.is_none() && foreign.is_none() && home.is_none() {
         finding.help(format!("the keys here are {}", names().collect::<Vec<_>>().join(", ")));
     }
@@ -412,6 +415,6 @@ macro_rules! directives {
     };
     (@preset absent, $shape:expr) => { Default::default() };
     (@preset required, $shape:expr) => { Default::default() };
-    (@preset $default:tt, $shape:expr) => { $crate::record::preset(&$shape, stringify!($default)) };
+    (@preset $default:tt, $shape:expr) => { $crate::record::parse_default(&$shape, stringify!($default)) };
 }
 pub(crate) use directives;

@@ -1,8 +1,8 @@
 //! The reference of all directives, as Markdown.
 
-use crate::record::chapters;
+use crate::record::all_chapters;
 use crate::server::Config;
-use crate::shape::{Article, Chapter};
+use crate::shape::{DirectiveReference, TableReference};
 use std::fmt::Write;
 
 const INTRODUCTION: &str = "\
@@ -18,7 +18,7 @@ This page is generated from the directives themselves. Its chapters, each with i
 /// The reference, the text of `docs/configuration.md`.
 pub fn reference() -> String {
     let mut out = INTRODUCTION.to_owned() + "\n";
-    let chapters = chapters::<Config>();
+    let chapters = all_chapters::<Config>();
     for chapter in &chapters {
         write_contents(&mut out, chapter);
     }
@@ -29,24 +29,24 @@ pub fn reference() -> String {
 }
 
 /// A line of the table of contents: the chapter, and the names in it.
-fn write_contents(out: &mut String, chapter: &Chapter) {
-    let place = capitalised(chapter.place);
+fn write_contents(out: &mut String, chapter: &TableReference) {
+    let place = capitalize(chapter.place);
     let is_kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
     let anchor = place.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-");
-    let names: Vec<String> = chapter.articles.iter().map(|article| format!("`{}`", article.name)).collect();
+    let names: Vec<String> = chapter.directives.iter().map(|article| format!("`{}`", article.name)).collect();
     writeln!(out, "- [{place}](#{anchor}): {}", names.join(", ")).expect("a String takes everything");
 }
 
-fn write_chapter(out: &mut String, chapter: &Chapter) {
-    let place = capitalised(chapter.place);
-    write!(out, "\n## {place}\n\n{}\n", plain(chapter.about)).expect("a String takes everything");
-    for article in &chapter.articles {
+fn write_chapter(out: &mut String, chapter: &TableReference) {
+    let place = capitalize(chapter.place);
+    write!(out, "\n## {place}\n\n{}\n", unindent(chapter.about)).expect("a String takes everything");
+    for article in &chapter.directives {
         write_article(out, article);
     }
 }
 
-fn write_article(out: &mut String, article: &Article) {
-    let Article { name, doc, default, absent, kind } = article;
+fn write_article(out: &mut String, article: &DirectiveReference) {
+    let DirectiveReference { name, doc, default, absent, kind } = article;
     let default = match (*default, *absent) {
         ("required", _) => "Required.".to_owned(),
         ("absent", "") => "May be absent.".to_owned(),
@@ -54,17 +54,17 @@ fn write_article(out: &mut String, article: &Article) {
         (toml, _) => format!("Default: `{toml}`."),
     };
     let takes = &kind.text;
-    write!(out, "\n### `{name}`\n\n{}\n\nTakes {takes}. {default}\n", plain(doc))
+    write!(out, "\n### `{name}`\n\n{}\n\nTakes {takes}. {default}\n", unindent(doc))
         .expect("a String takes everything");
 }
 
-fn capitalised(text: &str) -> String {
+fn capitalize(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
 }
 
 /// The text of a documentation comment without the space at the start of each line.
-pub(crate) fn plain(doc: &str) -> String {
+pub(crate) fn unindent(doc: &str) -> String {
     let lines: Vec<&str> = doc.lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
     lines.join("\n").trim().to_owned()
 }

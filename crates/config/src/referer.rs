@@ -37,10 +37,10 @@ impl RefererPattern {
     }
 
     /// Whether it matches a request.
-    pub(crate) fn is_of(&self, fields: &impl ConditionFields) -> bool {
+    pub(crate) fn matches_request(&self, fields: &impl ConditionFields) -> bool {
         match self {
-            Self::None => !fields.any("referer", &mut |value| !value.is_empty()),
-            _ => fields.any("referer", &mut |value| self.matches(Some(value))),
+            Self::None => !fields.any_value("referer", &mut |value| !value.is_empty()),
+            _ => fields.any_value("referer", &mut |value| self.matches(Some(value))),
         }
     }
 
@@ -59,7 +59,7 @@ impl RefererPattern {
                 let authority = page.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default();
                 // The part before an `@` is user information, not the host.
                 let authority = authority.rsplit(|&byte| byte == b'@').next().unwrap_or_default();
-                host.is_host_of(authority)
+                host.matches_authority(authority)
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Texts that are put in place of others in the bodies of responses.
 
-use crate::check::{Checker, InvalidValue, OwnNames, shortened};
+use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::compress::TYPE;
 use crate::header;
 use crate::node::Node;
 use crate::record::{directives, table};
 use crate::shape::{Flag, Maybe, OneOrMore, Shape, Text, Toggle};
-use crate::template::{TemplateShape, content_template};
+use crate::template::{TemplateShape, parse_content_template};
 use http::{Template, template::TemplatePart};
 
 /// Rules of one site or route.
@@ -66,8 +66,8 @@ fn from_text(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn to_text(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
-    content_template(text, header::VARIABLES, own)
+fn to_text(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {
+    parse_content_template(text, header::VARIABLES, defined_variables)
 }
 
 fn replacement_agrees(rule: &mut BodyEdit, node: &Node, check: &mut Checker) {
@@ -78,8 +78,9 @@ fn replacement_agrees(rule: &mut BodyEdit, node: &Node, check: &mut Checker) {
     let len: usize = rule.to.parts().iter().map(text_len).sum();
     let max = if rule.once { TO_BYTES_MAX } else { rule.from.len() * GROWTH_MAX };
     let Some(entry) = node.entry("to").filter(|_| !rule.from.is_empty() && len > max) else { return };
-    let title = format!("`to` of {len} bytes in place of {} in `{}`", rule.from.len(), check.here());
-    let finding = check.error(&entry.value.at, title, format!("at most {max} bytes here"));
+    let title =
+        format!("`to` of {len} bytes in place of {} in `{}`", rule.from.len(), check.directive_path_text());
+    let finding = check.error(&entry.value.span, title, format!("at most {max} bytes here"));
     finding.help(match rule.once {
         true => "write less text, such as a script that the page loads",
         false => {
@@ -89,12 +90,12 @@ fn replacement_agrees(rule: &mut BodyEdit, node: &Node, check: &mut Checker) {
 }
 
 /// Checks the combined rules of the site or route at `node`.
-pub(crate) fn replacements_agree(rules: Option<&[BodyEdit]>, node: &Node, check: &mut Checker) {
+pub(crate) fn check_replacements(rules: Option<&[BodyEdit]>, node: &Node, check: &mut Checker) {
     let items = node.one_or_more("replace");
     if let Some(extra) = items.get(REPLACEMENTS_MAX) {
         let title = format!("more than {REPLACEMENTS_MAX} texts in `replace`");
         check
-            .error(&extra.at, title, "one too many")
+            .error(&extra.span, title, "one too many")
             .help("a page of many changes is better made where it is made");
     }
     let rules = rules.unwrap_or_default();
@@ -106,9 +107,9 @@ pub(crate) fn replacements_agree(rules: Option<&[BodyEdit]>, node: &Node, check:
             earlier.from == rule.from && rule.types.iter().any(|media| earlier.types.contains(media))
         };
         let Some(first) = rules[..index].iter().position(same) else { continue };
-        let title = format!("`replace` has `{}` twice", shortened(&rule.from));
-        let finding = check.error(&items[index].at, title, "the first rule counts");
-        finding.related(items[first].at.clone(), "first given here");
+        let title = format!("`replace` has `{}` twice", shorten(&rule.from));
+        let finding = check.error(&items[index].span, title, "the first rule counts");
+        finding.related(items[first].span.clone(), "first given here");
     }
 }
 

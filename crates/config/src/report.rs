@@ -31,7 +31,7 @@ pub struct Finding {
     /// Description of the fault, in one line.
     pub title: String,
     /// The key or value at fault.
-    pub at: TextSpan,
+    pub span: TextSpan,
     /// The text at the caret.
     pub label: String,
     /// Related places, such as the first of two duplicates.
@@ -62,7 +62,7 @@ pub struct NamedPath {
     /// The path, relative to the working directory.
     pub path: PathBuf,
     /// Place where the path is named.
-    pub at: TextSpan,
+    pub span: TextSpan,
 }
 
 /// A user or group of the system that the configuration names.
@@ -73,7 +73,7 @@ pub struct NamedAccount {
     /// Whether it is a group.
     pub is_group: bool,
     /// Place where the name is written.
-    pub at: TextSpan,
+    pub span: TextSpan,
 }
 
 /// Everything found in one configuration file. As an `Error` it displays as its plain rendering.
@@ -81,14 +81,14 @@ pub struct NamedAccount {
 pub struct Report {
     sources: JoinedText,
     findings: Vec<Finding>,
-    left_out: usize,
-    errors: usize,
-    named: Box<NamedThings>,
+    omitted_findings: usize,
+    error_count: usize,
+    named_resources: Box<NamedResources>,
 }
 
 /// Paths, users and groups that the configuration names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct NamedThings {
+struct NamedResources {
     paths: Vec<NamedPath>,
     accounts: Vec<NamedAccount>,
 }
@@ -98,31 +98,31 @@ impl Report {
         Self {
             sources: JoinedText::new(name, text),
             findings: Vec::new(),
-            left_out: 0,
-            errors: 0,
-            named: Box::default(),
+            omitted_findings: 0,
+            error_count: 0,
+            named_resources: Box::default(),
         }
     }
 
     /// Adds a finding and returns it, so that the caller can add details.
     pub(crate) fn push(&mut self, finding: Finding) -> &mut Finding {
-        self.errors += usize::from(finding.severity == Severity::Error);
+        self.error_count += usize::from(finding.severity == Severity::Error);
         if self.findings.len() > FINDINGS_MAX {
             self.findings.pop();
-            self.left_out += 1;
+            self.omitted_findings += 1;
         }
         self.findings.push(finding);
-        self.last()
+        self.last_finding()
     }
 
     /// Notes a file or folder that the configuration names.
-    pub(crate) fn name_path(&mut self, named: NamedPath) {
-        self.named.paths.push(named);
+    pub(crate) fn add_named_path(&mut self, named: NamedPath) {
+        self.named_resources.paths.push(named);
     }
 
     /// The files and folders that the configuration names, as far as it could be read.
     pub fn named_paths(&self) -> &[NamedPath] {
-        &self.named.paths
+        &self.named_resources.paths
     }
 
     /// Returns the paths named in the same file at or below `line`, in order.
@@ -135,24 +135,24 @@ impl Report {
             file.start + lines.map(str::len).sum::<usize>()..file.end
         });
         let place = place.unwrap_or_default();
-        self.named.paths.iter().filter(move |named| place.contains(&named.at.start))
+        self.named_resources.paths.iter().filter(move |named| place.contains(&named.span.start))
     }
 
     /// Notes a user or group that the configuration names.
-    pub(crate) fn name_account(&mut self, named: NamedAccount) {
-        self.named.accounts.push(named);
+    pub(crate) fn add_named_account(&mut self, named: NamedAccount) {
+        self.named_resources.accounts.push(named);
     }
 
     /// The users and groups that the configuration names, as far as it could be read.
     pub fn named_accounts(&self) -> &[NamedAccount] {
-        &self.named.accounts
+        &self.named_resources.accounts
     }
 
     /// Returns the report without findings: only the paths, users and groups that the text names.
     #[must_use]
     pub fn without_findings(mut self) -> Self {
         self.findings.clear();
-        (self.left_out, self.errors) = (0, 0);
+        (self.omitted_findings, self.error_count) = (0, 0);
         self
     }
 
@@ -163,7 +163,7 @@ impl Report {
             let label = "named here".to_owned();
             let (severity, related) = (Severity::Error, Vec::new());
             let help = if remedy.is_empty() { Vec::new() } else { vec![remedy] };
-            self.push(Finding { severity, title, at, label, related, help });
+            self.push(Finding { severity, title, span: at, label, related, help });
         }
         self.finish()
     }
@@ -173,7 +173,14 @@ impl Report {
     pub fn with_warnings(mut self, warnings: Vec<(TextSpan, String, &'static str, String)>) -> Self {
         for (at, title, label, remedy) in warnings {
             let (severity, related) = (Severity::Warning, Vec::new());
-            self.push(Finding { severity, title, at, label: label.to_owned(), related, help: vec![remedy] });
+            self.push(Finding {
+                severity,
+                title,
+                span: at,
+                label: label.to_owned(),
+                related,
+                help: vec![remedy],
+            });
         }
         self.finish()
     }
@@ -184,7 +191,7 @@ impl Report {
     }
 
     /// The finding that was added last.
-    pub(crate) fn last(&mut self) -> &mut Finding {
+    pub(crate) fn last_finding(&mut self) -> &mut Finding {
         self.findings.last_mut().expect("one was added")
     }
 
@@ -197,10 +204,10 @@ impl Report {
     pub(crate) fn remove_repeated(&mut self) {
         let mut kept: Vec<Finding> = Vec::new();
         for finding in self.findings.drain(..) {
-            if !kept.iter().any(|other| other.at == finding.at && other.title == finding.title) {
+            if !kept.iter().any(|other| other.span == finding.span && other.title == finding.title) {
                 kept.push(finding);
             } else if finding.severity == Severity::Error {
-                self.errors -= 1;
+                self.error_count -= 1;
             }
         }
         self.findings = kept;
@@ -208,9 +215,9 @@ impl Report {
 
     /// Sorts the findings by their place and removes superfluous ones.
     pub(crate) fn finish(mut self) -> Self {
-        self.left_out += self.findings.len().saturating_sub(FINDINGS_MAX);
+        self.omitted_findings += self.findings.len().saturating_sub(FINDINGS_MAX);
         self.findings.truncate(FINDINGS_MAX);
-        self.findings.sort_by_key(|finding| finding.at.start);
+        self.findings.sort_by_key(|finding| finding.span.start);
         self
     }
 
@@ -225,19 +232,19 @@ impl Report {
     }
 
     /// The number of errors, including those that were not kept.
-    pub fn errors(&self) -> usize {
-        self.errors
+    pub fn error_count(&self) -> usize {
+        self.error_count
     }
 
     /// The name of the file that a finding is in.
     pub fn file_of(&self, finding: &Finding) -> &str {
-        &self.sources.file_at(finding.at.start).name
+        &self.sources.file_at(finding.span.start).name
     }
 
     /// Line and column of a finding, both from 1; the column counts characters.
     pub fn position(&self, finding: &Finding) -> (usize, usize) {
-        let (file, text) = self.file_at(finding.at.start);
-        let start = boundary(text, finding.at.start.saturating_sub(file.start));
+        let (file, text) = self.file_text_at(finding.span.start);
+        let start = char_boundary(text, finding.span.start.saturating_sub(file.start));
         let (line, line_start) = line_of(text, start);
         (line, text[line_start..start].chars().count() + 1)
     }
@@ -248,50 +255,50 @@ impl Report {
         let renderer = if colour { Renderer::styled() } else { Renderer::plain() };
         let mut out = String::new();
         for finding in &self.findings {
-            out.push_str(&renderer.render(&[self.group(finding)]));
+            out.push_str(&renderer.render(&[self.render_group(finding)]));
             out.push_str("\n\n");
         }
-        if self.left_out > 0 {
-            out.push_str(&format!("... and {} more\n", self.left_out));
+        if self.omitted_findings > 0 {
+            out.push_str(&format!("... and {} more\n", self.omitted_findings));
         }
         out
     }
 
-    fn group<'a>(&'a self, finding: &'a Finding) -> Group<'a> {
+    fn render_group<'a>(&'a self, finding: &'a Finding) -> Group<'a> {
         let level = match finding.severity {
             Severity::Error => Level::ERROR,
             Severity::Warning => Level::WARNING,
         };
         let mut group = Group::with_title(level.primary_title(&*finding.title));
-        let places = std::iter::once((&finding.at, &finding.label, AnnotationKind::Primary));
+        let places = std::iter::once((&finding.span, &finding.label, AnnotationKind::Primary));
         let related = finding.related.iter().map(|(at, label)| (at, label, AnnotationKind::Context));
         let mut places: Vec<_> = places.chain(related).collect();
         // Each file is a snippet of its own.
-        while let Some(file) = places.first().map(|(at, ..)| self.file_at(at.start).0.start) {
+        while let Some(file) = places.first().map(|(at, ..)| self.file_text_at(at.start).0.start) {
             let (here, elsewhere): (Vec<_>, Vec<_>) =
-                places.into_iter().partition(|(at, ..)| self.file_at(at.start).0.start == file);
-            group = group.element(self.snippet(&here));
+                places.into_iter().partition(|(at, ..)| self.file_text_at(at.start).0.start == file);
+            group = group.element(self.render_snippet(&here));
             places = elsewhere;
         }
         for remedy in &finding.help {
-            group = group.element(Level::HELP.message(clean(remedy)));
+            group = group.element(Level::HELP.message(replace_controls(remedy)));
         }
         group
     }
 
     /// The file of this byte, and its text.
-    fn file_at(&self, at: usize) -> (&SourcePart, &str) {
+    fn file_text_at(&self, at: usize) -> (&SourcePart, &str) {
         let file = self.sources.file_at(at);
         (file, &self.sources.text[file.start..file.end])
     }
 
     /// The lines of places in one file.
-    fn snippet<'a>(
+    fn render_snippet<'a>(
         &'a self,
         places: &[(&'a TextSpan, &'a String, AnnotationKind)],
     ) -> Snippet<'a, Annotation<'a>> {
-        let (file, text) = self.file_at(places.first().map_or(0, |(at, ..)| at.start));
-        let inside = |at: usize| boundary(text, at.saturating_sub(file.start));
+        let (file, text) = self.file_text_at(places.first().map_or(0, |(at, ..)| at.start));
+        let inside = |at: usize| char_boundary(text, at.saturating_sub(file.start));
         let first = places.iter().map(|(at, ..)| at.start).min().unwrap_or(0);
         let last = places.iter().map(|(at, ..)| at.end).max().unwrap_or(0);
         // Only the lines concerned are passed to the renderer, because it scans all of its input.
@@ -301,7 +308,7 @@ impl Report {
         let mut snippet = Snippet::source(&text[start..end]).line_start(line).path(&*file.name);
         for (at, label, kind) in places {
             let local = inside(at.start) - start..inside(at.end) - start;
-            snippet = snippet.annotation(kind.span(local).label(clean(label)));
+            snippet = snippet.annotation(kind.span(local).label(replace_controls(label)));
         }
         snippet
     }
@@ -316,12 +323,12 @@ impl fmt::Display for Report {
 impl std::error::Error for Report {}
 
 /// Replaces control characters of the file, so that they do not reach the terminal.
-fn clean(text: &str) -> String {
+fn replace_controls(text: &str) -> String {
     normalize_untrusted_str(text)
 }
 
 /// The nearest character boundary at or before `at`.
-fn boundary(text: &str, at: usize) -> usize {
+fn char_boundary(text: &str, at: usize) -> usize {
     let at = at.min(text.len());
     (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }

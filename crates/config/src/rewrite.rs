@@ -1,26 +1,26 @@
 //! Routes that rewrite the path, and the names of their regular expressions' captures.
 
 use crate::action::Action;
-use crate::check::{Checker, InvalidValue, OwnNames, shortened};
-use crate::node::{Data, Entry, Node};
+use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::node::{Entry, Node, NodeData};
 use crate::pattern::PathPattern;
 use crate::record::{DirectiveTable, table};
 use crate::shape::{Maybe, Shape, ShapeKind};
-use crate::template::{TemplateShape, template};
-use crate::variable_map::free_name;
+use crate::template::{TemplateShape, parse_template};
+use crate::variable_map::check_free_name;
 use http::{Template, TemplatePart, Variable};
 use std::marker::PhantomData;
 
 /// `rewrite` of a route.
 pub(crate) const REWRITE: Maybe<TemplateShape> =
-    Maybe(TemplateShape { what: "a path such as \"/new/$rest\"", parse: target });
+    Maybe(TemplateShape { what: "a path such as \"/new/$rest\"", parse: parse_target });
 
 /// Directives that a route may have that does nothing but rewrite.
-const CONDITIONS: [&str; 11] =
+const CONDITION_DIRECTIVES: [&str; 11] =
     ["path", "host", "method", "query", "header", "referer", "client", "country", "not", "use", "rewrite"];
 
 /// A path of this site, and perhaps a query.
-fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
+fn parse_target(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {
     const VARIABLES: &[&str] =
         &["path", "rest", "query", "args", "uri", "host", "scheme", "method", "remote_addr", "country"];
     // As nginx and Apache have it: `^/a/(.*)$ /b/$1 last`, `/b [L]`.
@@ -29,12 +29,12 @@ fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
     if let Some((pattern, to)) =
         text.split_once(' ').filter(|(pattern, to)| pattern.starts_with('^') || is_flag(to))
     {
-        let to = shortened(to.split(' ').next().unwrap_or_default());
+        let to = shorten(to.split(' ').next().unwrap_or_default());
         let remedy = match pattern.starts_with('/') {
-            true => format!("write `rewrite = \"{}\"`: there are no flags here", shortened(pattern)),
+            true => format!("write `rewrite = \"{}\"`: there are no flags here", shorten(pattern)),
             false => format!(
                 "write `path = '~ {}'` and `rewrite = \"{to}\"`: there are no flags here",
-                shortened(pattern)
+                shorten(pattern)
             ),
         };
         return Err(InvalidValue::new("this is more than the new path", remedy));
@@ -43,10 +43,10 @@ fn target(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
         let fault = InvalidValue::new(format!("a path must not contain {wrong:?}"), "percent-encode it");
         return Err(fault.within(at..at + wrong.len_utf8()));
     }
-    let template = template(text, VARIABLES, own)?;
+    let template = parse_template(text, VARIABLES, defined_variables)?;
     let variable =
         matches!(template.parts().first(), Some(TemplatePart::Variable(Variable::Path | Variable::Uri)));
-    if variable || template.start().starts_with('/') {
+    if variable || template.literal_prefix().starts_with('/') {
         return Ok(template);
     }
     let remedy = match text.contains("://") {
@@ -72,20 +72,20 @@ impl<R: DirectiveTable> Shape for RouteShape<R> {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
-        let own = captures(node);
-        let outside = std::mem::replace(&mut check.own_names.captures, own);
+        let own = capture_names(node);
+        let outside = std::mem::replace(&mut check.defined_variables.captures, own);
         let route = table::<R>().read(node, check);
-        check.own_names.captures = outside;
+        check.defined_variables.captures = outside;
         route
     }
 }
 
 /// Returns the names of the captures of a route's paths. Faults are reported when the paths are read.
-fn captures(route: &Node) -> Vec<String> {
+fn capture_names(route: &Node) -> Vec<String> {
     let Some(entry) = route.entry("path") else { return Vec::new() };
     let mut names: Vec<String> = Vec::new();
     for item in items(entry) {
-        let Data::Text(text) = &item.data else { continue };
+        let NodeData::Text(text) = &item.data else { continue };
         let Ok(pattern) = PathPattern::parse(text) else { continue };
         names.extend(pattern.groups());
     }
@@ -94,14 +94,14 @@ fn captures(route: &Node) -> Vec<String> {
 
 fn items(entry: &Entry) -> &[Node] {
     match &entry.value.data {
-        Data::List(items) => items,
+        NodeData::List(items) => items,
         _ => std::slice::from_ref(&entry.value),
     }
 }
 
 /// Checks the captures and rewrites of a route; `prefix` is the part before `$rest`. Returns whether the
 /// route has no action, so that the search begins again.
-pub(crate) fn rewrite_agrees(
+pub(crate) fn check_rewrite(
     (paths, prefix): (&[PathPattern], Option<&str>),
     rewrite: Option<&Template>,
     node: &Node,
@@ -109,8 +109,8 @@ pub(crate) fn rewrite_agrees(
 ) -> bool {
     for name in paths.iter().flat_map(PathPattern::groups) {
         let is_number = name.bytes().all(|byte| byte.is_ascii_digit());
-        let fault = match free_name(&name, &check.own_names) {
-            _ if check.own_names.maps.contains(&name) => {
+        let fault = match check_free_name(&name, &check.defined_variables) {
+            _ if check.defined_variables.maps.contains(&name) => {
                 InvalidValue::new(format!("`[maps.{name}]` has this name"), "take another one")
             }
             Err(fault) if !is_number => fault,
@@ -118,41 +118,41 @@ pub(crate) fn rewrite_agrees(
         };
         let Some(entry) = node.entry("path") else { continue };
         let title = format!("a group of `path` cannot have the name `{name}`");
-        check.error(&entry.value.at, title, fault.message).help(fault.remedy);
+        check.error(&entry.value.span, title, fault.message).help(fault.remedy);
     }
     let Some(entry) = node.entry("rewrite") else { return false };
     if rewrite.is_some_and(|to| to.uses(&Variable::Rest)) && prefix.is_none() {
         let title = "`$rest` without a single path that ends with `/*` and has no other `*`".to_owned();
-        let finding = check.error(&entry.value.at, title, "there is no prefix to remove");
+        let finding = check.error(&entry.value.span, title, "there is no prefix to remove");
         finding.help("give the route a `path` such as \"/old/*\"");
     }
-    let Data::Table(entries) = &node.data else { return false };
-    if entries.iter().any(|entry| Action::NAMES.contains(&entry.key.as_str())) {
+    let NodeData::Table(entries) = &node.data else { return false };
+    if entries.iter().any(|entry| Action::ACTION_NAMES.contains(&entry.key.as_str())) {
         return false;
     }
-    if let Some(other) = entries.iter().find(|entry| !CONDITIONS.contains(&entry.key.as_str())) {
+    if let Some(other) = entries.iter().find(|entry| !CONDITION_DIRECTIVES.contains(&entry.key.as_str())) {
         let title = format!("`{}` in a route that only rewrites", other.key);
-        let finding = check.error(&other.key_at, title, "another route answers");
+        let finding = check.error(&other.key_span, title, "another route answers");
         finding.help("write it in the route that answers, or give this route an action");
     }
     // One that could not be read is reported already.
     let Some(to) = rewrite else { return true };
     // The text before the first variable is below the prefix already.
     let is_below = |path: &PathPattern| {
-        path.prefix().is_some_and(|prefix| to.start().starts_with(&format!("{prefix}/")))
+        path.prefix().is_some_and(|prefix| to.literal_prefix().starts_with(&format!("{prefix}/")))
     };
     let covers = |path: &PathPattern| {
-        to.fixed().is_some_and(|to| path.matches(path_of(to).as_bytes())) || is_below(path)
+        to.as_literal().is_some_and(|to| path.matches(target_path(to).as_bytes())) || is_below(path)
     };
     // Exclusions by `not` are not evaluated.
     if node.entry("not").is_none() && (paths.is_empty() || paths.iter().any(covers)) {
         let title = "this route matches again what it rewrites".to_owned();
-        let finding = check.warning(&entry.value.at, title, "after 10 rounds the answer is 500");
+        let finding = check.warning(&entry.value.span, title, "after 10 rounds the answer is 500");
         finding.help("give the route an action, or a `path` that does not match the new one");
     }
     true
 }
 
-fn path_of(target: &str) -> &str {
+fn target_path(target: &str) -> &str {
     target.split('?').next().unwrap_or_default()
 }

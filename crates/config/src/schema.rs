@@ -1,16 +1,16 @@
 //! The JSON Schema of the configuration, for editors.
 
-use crate::node::{Data, Node};
-use crate::record::chapters;
-use crate::reference::plain;
+use crate::node::{Node, NodeData};
+use crate::record::all_chapters;
+use crate::reference::unindent;
 use crate::server::Config;
-use crate::shape::{Article, Chapter};
+use crate::shape::{DirectiveReference, TableReference};
 use serde_json::{Map, Value, json};
 
 /// The JSON Schema (draft 2020-12) of a configuration file.
 pub fn schema() -> Value {
     let mut tables =
-        chapters::<Config>().into_iter().map(|chapter| (chapter.name.to_owned(), table_schema(chapter)));
+        all_chapters::<Config>().into_iter().map(|chapter| (chapter.name.to_owned(), table_schema(chapter)));
     let (_, mut schema) = tables.next().expect("the first chapter is the file's");
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     schema["title"] = json!("Komainu configuration");
@@ -18,13 +18,13 @@ pub fn schema() -> Value {
     schema
 }
 
-fn table_schema(chapter: Chapter) -> Value {
-    let articles = || chapter.articles.iter();
+fn table_schema(chapter: TableReference) -> Value {
+    let articles = || chapter.directives.iter();
     let properties: Map<String, Value> =
         articles().map(|article| (article.name.to_owned(), property(article))).collect();
     let mut schema = json!({
         "type": "object",
-        "description": paragraph(chapter.about),
+        "description": first_paragraph(chapter.about),
         "properties": properties,
         "additionalProperties": false,
     });
@@ -36,9 +36,10 @@ fn table_schema(chapter: Chapter) -> Value {
     schema
 }
 
-fn property(article: &Article) -> Value {
+fn property(article: &DirectiveReference) -> Value {
     let mut schema = article.kind.schema.clone();
-    schema["description"] = json!(format!("{}\n\nTakes {}.", paragraph(article.doc), article.kind.text));
+    schema["description"] =
+        json!(format!("{}\n\nTakes {}.", first_paragraph(article.doc), article.kind.text));
     if !matches!(article.default, "absent" | "required" | "{}") {
         schema["default"] = default_value(article.default);
     }
@@ -46,29 +47,29 @@ fn property(article: &Article) -> Value {
 }
 
 /// The first paragraph of a document, on one line.
-fn paragraph(doc: &str) -> String {
-    let text = plain(doc);
+fn first_paragraph(doc: &str) -> String {
+    let text = unindent(doc);
     let end = text.find("\n\n").unwrap_or(text.len());
     text[..end].replace('\n', " ").trim().to_owned()
 }
 
 fn default_value(toml: &str) -> Value {
-    let document = Node::document(&format!("default = {toml}")).expect("a default is valid TOML");
+    let document = Node::parse_document(&format!("default = {toml}")).expect("a default is valid TOML");
     let entry = document.entry("default").expect("the key was just written");
-    json_of(&entry.value)
+    node_to_json(&entry.value)
 }
 
 /// A value of the file as JSON.
-fn json_of(node: &Node) -> Value {
+fn node_to_json(node: &Node) -> Value {
     match &node.data {
-        Data::Text(text) => json!(text),
-        Data::Integer(number) => json!(number),
-        Data::Float(number) => json!(number),
-        Data::Flag(flag) => json!(flag),
-        Data::Date => Value::Null,
-        Data::List(items) => Value::Array(items.iter().map(json_of).collect()),
-        Data::Table(entries) => {
-            Value::Object(entries.iter().map(|entry| (entry.key.clone(), json_of(&entry.value))).collect())
-        }
+        NodeData::Text(text) => json!(text),
+        NodeData::Integer(number) => json!(number),
+        NodeData::Float(number) => json!(number),
+        NodeData::Flag(flag) => json!(flag),
+        NodeData::Date => Value::Null,
+        NodeData::List(items) => Value::Array(items.iter().map(node_to_json).collect()),
+        NodeData::Table(entries) => Value::Object(
+            entries.iter().map(|entry| (entry.key.clone(), node_to_json(&entry.value))).collect(),
+        ),
     }
 }

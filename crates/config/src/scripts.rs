@@ -1,11 +1,11 @@
 //! `scripts` of the action `php`, and the names of variables.
 
 use crate::check::{Checker, InvalidValue};
-use crate::node::{Node, text};
+use crate::node::{Node, as_text};
 use crate::record::directives;
 use crate::shape::{Maybe, Text, Toggle};
 
-pub(crate) const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: front };
+pub(crate) const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: parse_front };
 
 directives! {
     /// The scripts that `php` runs, which lie among the files of the route.
@@ -26,19 +26,19 @@ directives! {
 }
 
 /// Warns of files that name a script, in a route that runs none: clients would get its source.
-pub(crate) fn warn_of_sent_scripts(route: &Node, check: &mut Checker) {
+pub(crate) fn warn_of_exposed_scripts(route: &Node, check: &mut Checker) {
     let Some(files) = route.entry("files").filter(|entry| entry.value.is_table()) else { return };
     if ["php", "cgi", "app", "proxy", "internal"].iter().any(|key| route.entry(key).is_some()) {
         return;
     }
     let is_script = |node: &&Node| {
-        text(node).and_then(|text| text.split('?').next()).is_some_and(|path| path.ends_with(".php"))
+        as_text(node).and_then(|text| text.split('?').next()).is_some_and(|path| path.ends_with(".php"))
     };
     let named =
         ["index", "try", "fallback"].iter().flat_map(|key| files.value.one_or_more(key)).find(is_script);
     if let Some(named) = named {
         let title = "scripts of this route are sent as they are".to_owned();
-        let finding = check.warning(&named.at, title, "clients get its source");
+        let finding = check.warning(&named.span, title, "clients get its source");
         finding.help(
             "add what runs them: `php = \"unix:/run/php/php-fpm.sock\"`, or `app` with an application of PHP",
         );
@@ -46,7 +46,7 @@ pub(crate) fn warn_of_sent_scripts(route: &Node, check: &mut Checker) {
 }
 
 /// The name of a variable.
-pub(crate) fn variable_name(text: &str) -> Result<String, InvalidValue> {
+pub(crate) fn parse_variable_name(text: &str) -> Result<String, InvalidValue> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
     match text.chars().all(is_name) && !text.is_empty() {
         true => Ok(text.to_owned()),
@@ -54,7 +54,7 @@ pub(crate) fn variable_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn front(text: &str) -> Result<String, InvalidValue> {
+fn parse_front(text: &str) -> Result<String, InvalidValue> {
     let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
     match is_path && text.ends_with(".php") {
         true => Ok(text.to_owned()),

@@ -4,9 +4,9 @@ use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::auth::Auth;
 use crate::cache::CacheStore;
-use crate::check::{Checker, shortened};
+use crate::check::{Checker, shorten};
 use crate::compress::{self, CompressResponses};
-use crate::control::{Control, listens_apart};
+use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::document::{self, EnvironmentLookup};
@@ -19,25 +19,25 @@ use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
-use crate::mistakes::warn_of_mistakes;
-use crate::near::nearest;
+use crate::mistakes::warn_of_document;
+use crate::near::nearest_name;
 use crate::network::{SOURCE, TrustedProxies, TrustedSource};
-use crate::node::{Data, Entry, Node};
+use crate::node::{Entry, Node, NodeData};
 use crate::proxy::Proxy;
-use crate::record::{brief, chapters, directives, table};
+use crate::record::{all_chapters, brief, directives, table};
 use crate::report::Report;
 use crate::rewrite::route_table;
 use crate::shape::{
-    AccountName, Chapter, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, Text, Time, Unlimited,
-    Word,
+    AccountName, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, TableReference, Text, Time,
+    Unlimited, Word,
 };
-use crate::sharing::{SharedLimits, shared_limits_agree};
+use crate::sharing::{SharedLimits, check_shared_limits};
 use crate::site::{
-    BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, unreachable_routes,
+    BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, warn_of_unreachable_routes,
 };
-use crate::site_listen::{SiteListener, hosts_agree, site_listeners, warn_of_unanswered};
+use crate::site_listen::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
 use crate::snippet::{self, Snippets};
-use crate::stream::{Stream, streams_agree};
+use crate::stream::{Stream, check_streams};
 use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
@@ -290,12 +290,12 @@ directives! {
 impl Config {
     /// The access logs of every request.
     pub fn access_logs(&self) -> impl Iterator<Item = RequestLog> + '_ {
-        self.log.with(&self.logs)
+        self.log.with_site_logs(&self.logs)
     }
 
     /// Returns the access logs of a site's requests, besides those of all requests.
     pub fn site_access_logs(&self, site: usize) -> impl Iterator<Item = RequestLog> + '_ {
-        self.log.besides(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
+        self.log.additional_logs(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
     }
 
     /// Reads a configuration. `name` is the name of the file in errors; relative paths are relative to `base`. Returns
@@ -313,27 +313,27 @@ impl Config {
         environment: EnvironmentLookup<'_>,
     ) -> Result<(Self, Report), Report> {
         let mut check = Checker::new(text, name, base);
-        check.homes = homes();
+        check.tables_of_keys = tables_of_keys();
         if text.len() > TEXT_BYTES_MAX {
             let title = format!("a configuration of more than {} MiB", TEXT_BYTES_MAX >> 20);
             check.error(&(0..0), title, "this file is too large");
             return Err(Report::finish(check.report));
         }
         let sources = check.report.sources().clone();
-        let document = document::read(&sources, environment, &mut check);
+        let document = document::read_document(&sources, environment, &mut check);
         let config = document.and_then(|mut node| {
-            snippet::apply(&mut node, &mut check);
-            variable_map::declare(&node, &mut check);
+            snippet::apply_snippets(&mut node, &mut check);
+            variable_map::declare_maps(&node, &mut check);
             // Groups are read first, because routes name them, wherever they are written.
-            if let Data::Table(entries) = &mut node.data {
+            if let NodeData::Table(entries) = &mut node.data {
                 entries.sort_by_key(|entry| entry.key != "upstreams");
             }
             table::<Self>().read(&node, &mut check)
         });
-        snippet::place_findings(&mut check);
+        snippet::relate_findings_to_uses(&mut check);
         let report = check.report.finish();
         match config {
-            Some(mut config) if report.errors() == 0 => {
+            Some(mut config) if report.error_count() == 0 => {
                 config.sites.iter_mut().for_each(Site::add_hidden_routes);
                 Ok((config, report))
             }
@@ -355,30 +355,31 @@ impl Config {
     }
 
     /// The maintenance of a site, if it has one.
-    pub fn maintenance_of(&self, site: usize) -> Option<&Maintenance> {
+    pub fn site_maintenance(&self, site: usize) -> Option<&Maintenance> {
         let own = self.sites.get(site)?.maintenance.as_ref();
         own.or(self.maintenance.as_ref())?.as_ref()
     }
 
     /// The rules of a site for crawlers, if it has some.
-    pub fn crawlers_of(&self, site: usize) -> Option<&Crawlers> {
+    pub fn site_crawlers(&self, site: usize) -> Option<&Crawlers> {
         let own = self.sites.get(site)?.crawlers.as_ref();
         own.or(self.crawlers.as_ref())?.as_ref()
     }
 }
 
 /// The table of each key.
-fn homes() -> Vec<(&'static str, &'static str)> {
-    let keys =
-        |chapter: Chapter| chapter.articles.into_iter().map(move |article| (article.name, chapter.place));
-    chapters::<Config>().into_iter().flat_map(keys).collect()
+fn tables_of_keys() -> Vec<(&'static str, &'static str)> {
+    let keys = |chapter: TableReference| {
+        chapter.directives.into_iter().map(move |article| (article.name, chapter.place))
+    };
+    all_chapters::<Config>().into_iter().flat_map(keys).collect()
 }
 
 fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("group").filter(|_| config.user.is_none()) {
-        check.error(&entry.key_at, "`group` without `user`".to_owned(), "there is no `user`");
+        check.error(&entry.key_span, "`group` without `user`".to_owned(), "there is no `user`");
     }
-    listeners_agree(config, node, check);
+    check_listeners(config, node, check);
     let sites_have_own = !config.sites.is_empty() && config.sites.iter().all(|site| !site.listen.is_empty());
     let streams_alone = !config.streams.is_empty() && config.sites.is_empty();
     if (streams_alone || sites_have_own) && node.entry("listen").is_none() {
@@ -388,56 +389,56 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     let proxies = config.trusted_proxies.from.clone();
     for (site, item) in config.sites.iter_mut().filter(|site| site.line.is_some()).zip(node.items("site")) {
         for (listener, item) in site.listen.iter_mut().zip(item.one_or_more("listen")) {
-            trust_proxies(listener, &proxies, item, check);
+            resolve_proxy_protocol(listener, &proxies, item, check);
         }
     }
     for (stream, item) in config.streams.iter_mut().zip(node.items("stream")) {
         for (listener, item) in stream.listen.iter_mut().zip(item.one_or_more("listen")) {
-            trust_proxies(listener, &proxies, item, check);
+            resolve_proxy_protocol(listener, &proxies, item, check);
         }
     }
     let of_sites = site_listeners(&config.listen, &config.sites, node, check);
-    hosts_agree(&config.listen, &config.sites, node, check);
+    check_hosts(&config.listen, &config.sites, node, check);
     config.site_listeners = of_sites.iter().map(|one| one.listener.clone()).collect();
     let all: Vec<Listener> = config.listen.iter().chain(&config.site_listeners).cloned().collect();
-    streams_agree(&config.streams, &all, node, check);
-    tls_by_default(config, node);
-    tls_agrees(config, &of_sites, node, check);
+    check_streams(&config.streams, &all, node, check);
+    set_default_tls(config, node);
+    check_tls(config, &of_sites, node, check);
     let streams: Vec<&Listen> =
         config.streams.iter().flat_map(|stream| &stream.listen).map(|one| &one.address).collect();
-    warn_of_unanswered(&config.listen, &config.sites, &streams, node, check);
+    warn_of_unserved_addresses(&config.listen, &config.sites, &streams, node, check);
     let others: Vec<&Listen> = all.iter().map(|one| &one.address).chain(streams).collect();
-    listens_apart(&config.control, &others, node, check);
-    apps_exist(node, check);
-    shared_limits_agree(config.limits.shared.is_some(), node, check);
-    warn_of_everybody(config, node, check);
-    warn_of_mistakes(node, check);
+    check_separate_address(&config.control, &others, node, check);
+    check_apps_exist(node, check);
+    check_shared_limits(config.limits.shared.is_some(), node, check);
+    warn_of_open_access(config, node, check);
+    warn_of_document(node, check);
     let Some(routes) = node.entry("route") else { return };
-    unreachable_routes_at_top(config, node, check);
+    warn_of_unreachable_top_routes(config, node, check);
     let tables = config.sites.iter().filter(|site| site.line.is_some()).zip(node.items("site"));
     let mut defaults = tables.filter(|(_, table)| table.entry("hosts").is_none());
     if let Some((_, site)) =
-        defaults.find(|(site, _)| config.listen.iter().any(|one| site.is_at(&one.address)))
+        defaults.find(|(site, _)| config.listen.iter().any(|one| site.answers_at(&one.address)))
     {
         let finding =
-            check.error(&routes.key_at, "two default sites".to_owned(), "routes of the default site");
-        finding.related(site.at.clone(), "another default site: it has no `hosts`");
+            check.error(&routes.key_span, "two default sites".to_owned(), "routes of the default site");
+        finding.related(site.span.clone(), "another default site: it has no `hosts`");
         finding.help("give the `[[site]]` its `hosts`, or move the routes below it as `[[site.route]]`");
     }
 }
 
 /// Warns if a resource meant for few clients is open to everybody.
-fn warn_of_everybody(config: &Config, node: &Node, check: &mut Checker) {
-    let is_all = config.trusted_proxies.from.iter().any(TrustedSource::is_everybody);
+fn warn_of_open_access(config: &Config, node: &Node, check: &mut Checker) {
+    let is_all = config.trusted_proxies.from.iter().any(TrustedSource::includes_every_address);
     if let (true, Some(entry)) = (is_all, node.entry("trusted_proxies")) {
         let title = "every client may say which address and scheme it has".to_owned();
-        let finding = check.warning(&entry.value.at, title, "this is every address");
+        let finding = check.warning(&entry.value.span, title, "this is every address");
         finding.help("name the networks that proxies are in: `trusted_proxies = [\"10.0.0.0/8\"]`");
     }
 }
 
 /// Checks that addresses are unique and that `proxy_protocol = true` has trusted proxies.
-fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
+fn check_listeners(config: &mut Config, node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("listen") else { return };
     let items = match node.items("listen") {
         [] => std::slice::from_ref(&entry.value),
@@ -458,39 +459,44 @@ fn listeners_agree(config: &mut Config, node: &Node, check: &mut Checker) {
             false => format!("`listen` has `{address}` beside `{before}`"),
         };
         let label = format!("taken by `{before}` already");
-        check.error(&items[index].at, title, label).related(items[first].at.clone(), "first given here");
+        check.error(&items[index].span, title, label).related(items[first].span.clone(), "first given here");
     }
     for (listener, item) in config.listen.iter_mut().zip(items) {
-        trust_proxies(listener, &config.trusted_proxies.from, item, check);
+        resolve_proxy_protocol(listener, &config.trusted_proxies.from, item, check);
     }
 }
 
 /// Replaces `proxy_protocol = true` by the networks of `trusted_proxies`.
-fn trust_proxies(listener: &mut Listener, trusted: &[TrustedSource], item: &Node, check: &mut Checker) {
+fn resolve_proxy_protocol(
+    listener: &mut Listener,
+    trusted: &[TrustedSource],
+    item: &Node,
+    check: &mut Checker,
+) {
     let Some(sources) = listener.proxy_protocol.as_mut().filter(|sources| sources.is_empty()) else { return };
     sources.extend_from_slice(trusted);
     if let (true, Some(entry)) = (sources.is_empty(), item.entry("proxy_protocol"))
         && !matches!(listener.address, Listen::Unix(_))
     {
         let title = "`proxy_protocol = true` without `trusted_proxies`".to_owned();
-        let finding = check.error(&entry.value.at, title, "no proxy to accept it from");
+        let finding = check.error(&entry.value.span, title, "no proxy to accept it from");
         finding.help("name the networks that the proxy comes from: `proxy_protocol = [\"10.0.0.0/8\"]`");
     }
 }
 
 /// Sets the `tls` of sites without one: `[tls] default`, or else the server obtains certificates for sites
 /// with names, if an address uses TLS.
-fn tls_by_default(config: &mut Config, node: &Node) {
+fn set_default_tls(config: &mut Config, node: &Node) {
     let default = node.entry("tls").and_then(|entry| entry.value.entry("default"));
     let is_certifiable = |host: &HostPattern| match host {
         HostPattern::Exact(name) => name == "localhost" || name.contains(['.', ':']),
         // It takes a DNS hook.
-        HostPattern::Below(_) => false,
+        HostPattern::Subdomains(_) => false,
     };
     // Sites are in the order of the file, including the site of the top-level routes.
     let mut items = node.items("site").iter();
     for index in 0..config.sites.len() {
-        let speaks_tls = config.listeners_of(&config.sites[index]).any(Listener::is_tls);
+        let speaks_tls = config.site_listeners(&config.sites[index]).any(Listener::is_tls);
         let is_automatic = default.is_none() && speaks_tls;
         let site = &mut config.sites[index];
         let says_itself = site.line.is_some() && items.next().is_some_and(|item| item.entry("tls").is_some());
@@ -505,16 +511,16 @@ fn tls_by_default(config: &mut Config, node: &Node) {
 }
 
 /// Checks that TLS addresses have a site with certificates, and that such sites have a TLS address.
-fn tls_agrees(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mut Checker) {
-    if check.report.errors() > 0 {
+fn check_tls(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mut Checker) {
+    if check.report.error_count() > 0 {
         return;
     }
     let has_tls = |at: &Listener| {
         let mut sites = config.sites.iter().filter(|site| site.tls.is_some());
-        sites.any(|site| config.listeners_of(site).any(|listener| listener.address == at.address))
+        sites.any(|site| config.site_listeners(site).any(|listener| listener.address == at.address))
     };
-    let top = node.one_or_more("listen").iter().map(|item| &item.at);
-    let places = top.chain(of_sites.iter().map(|one| &one.at));
+    let top = node.one_or_more("listen").iter().map(|item| &item.span);
+    let places = top.chain(of_sites.iter().map(|one| &one.span));
     let mut without = config.listeners().zip(places).filter(|(one, _)| one.is_tls() && !has_tls(one));
     if let Some((listener, at)) = without.next() {
         let title = match config.sites.iter().any(|site| site.tls.is_some()) {
@@ -530,19 +536,19 @@ fn tls_agrees(config: &Config, of_sites: &[SiteListener], node: &Node, check: &m
     }
     let tables = config.sites.iter().filter(|site| site.line.is_some()).zip(node.items("site"));
     let mut unused = tables.filter_map(|(site, table)| Some((site, table.entry("tls")?)));
-    let speaks_none = |site: &Site| site.tls.is_some() && !config.listeners_of(site).any(Listener::is_tls);
+    let speaks_none = |site: &Site| site.tls.is_some() && !config.site_listeners(site).any(Listener::is_tls);
     if let Some((site, entry)) = unused.find(|(site, _)| speaks_none(site)) {
         let title = "`tls` without an address that speaks it".to_owned();
         let place = if site.listen.is_empty() { "" } else { " of the site" };
-        let finding = check.warning(&entry.key_at, title, "nobody uses this");
+        let finding = check.warning(&entry.key_span, title, "nobody uses this");
         finding.help(format!("add \":443\" to `listen`{place}, or `{{ address = \":8443\", tls = true }}`"));
     }
 }
 
 /// Every application that a route names exists.
-fn apps_exist(node: &Node, check: &mut Checker) {
+fn check_apps_exist(node: &Node, check: &mut Checker) {
     let entries = match node.entry("apps").map(|entry| &entry.value.data) {
-        Some(Data::Table(entries)) => entries.as_slice(),
+        Some(NodeData::Table(entries)) => entries.as_slice(),
         _ => &[],
     };
     let names = || entries.iter().map(|entry| entry.key.as_str());
@@ -551,48 +557,49 @@ fn apps_exist(node: &Node, check: &mut Checker) {
     for route in routes.flat_map(|route| std::iter::once(route).chain(branch_nodes(route))) {
         let Some(entry) = route.entry("app") else { continue };
         let at = entry.value.entry("name").map_or(&entry.value, |entry| &entry.value);
-        let Data::Text(name) = &at.data else { continue };
+        let NodeData::Text(name) = &at.data else { continue };
         if let Some(app) = entries.iter().find(|entry| entry.key == *name) {
-            target_exists(&entry.value, &app.value, name, check);
+            check_target_exists(&entry.value, &app.value, name, check);
             continue;
         }
-        let label = match nearest(name, names()) {
+        let label = match nearest_name(name, names()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "no such application".to_owned(),
         };
-        let title = format!("there is no `[apps.{}]`", shortened(name));
-        let finding = check.error(&at.at, title, label);
-        if let Some(table) = hint::for_app(&shortened(name)) {
+        let title = format!("there is no `[apps.{}]`", shorten(name));
+        let finding = check.error(&at.span, title, label);
+        if let Some(table) = hint::app_hint(&shorten(name)) {
             finding.help(table);
         }
     }
 }
 
 /// The target that a route names exists in the application.
-fn target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Checker) {
-    let Some(Entry { value: Node { at, data: Data::Text(target) }, .. }) = mounted.entry("target") else {
+fn check_target_exists(mounted: &Node, app: &Node, name: &str, check: &mut Checker) {
+    let Some(Entry { value: Node { span: at, data: NodeData::Text(target) }, .. }) = mounted.entry("target")
+    else {
         return;
     };
     let targets = match app.entry("targets").map(|entry| &entry.value.data) {
-        Some(Data::Table(entries)) => entries.as_slice(),
+        Some(NodeData::Table(entries)) => entries.as_slice(),
         _ => &[],
     };
     let names = || targets.iter().map(|entry| entry.key.as_str());
     if names().any(|known| known == target) {
         return;
     }
-    let label = match nearest(target, names()) {
+    let label = match nearest_name(target, names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => "no such target".to_owned(),
     };
-    let title = format!("`[apps.{}]` has no target `{}`", shortened(name), shortened(target));
+    let title = format!("`[apps.{}]` has no target `{}`", shorten(name), shorten(target));
     check.error(at, title, label);
 }
 
-fn unreachable_routes_at_top(config: &Config, node: &Node, check: &mut Checker) {
+fn warn_of_unreachable_top_routes(config: &Config, node: &Node, check: &mut Checker) {
     let default = config.sites.iter().find(|site| site.hosts.is_empty() && site.line.is_none());
     if let Some(site) = default {
-        unreachable_routes(&site.routes, node.items("route"), check);
+        warn_of_unreachable_routes(&site.routes, node.items("route"), check);
     }
 }
 
@@ -603,6 +610,6 @@ fn limits_agree(limits: &mut Limits, node: &Node, check: &mut Checker) {
     let Some(entry) = ["request_line", "head"].iter().find_map(|key| node.entry(key)) else { return };
     let title = "`request_line` is larger than `head` in `[limits]`".to_owned();
     check
-        .error(&entry.value.at, title, "does not fit")
+        .error(&entry.value.span, title, "does not fit")
         .help("the request line is part of the head: raise `head`");
 }

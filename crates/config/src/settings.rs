@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The settings of one route, with the server's and the site's taken into account.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings<'a> {
+pub struct RouteSettings<'a> {
     /// Bytes of a request body; unlimited if absent.
     pub body_bytes_max: Option<u64>,
     /// Maximum time without a byte of the request body from the client.
@@ -46,7 +46,7 @@ pub struct Settings<'a> {
 
 impl Config {
     /// The settings of a site, or of one of its routes, with the server's and the site's taken into account.
-    pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> Settings<'_> {
+    pub fn settings(&self, site: Option<usize>, route: Option<usize>) -> RouteSettings<'_> {
         let site = site.and_then(|site| self.sites.get(site));
         let route = site.zip(route).and_then(|(site, route)| site.routes.get(route));
         let limits = [route.map(|route| &route.limits), site.map(|site| &site.limits)];
@@ -60,20 +60,20 @@ impl Config {
         let body_bytes_max = limits.into_iter().flatten().find_map(|limits| limits.body_bytes_max);
         let encoded_slashes =
             route.and_then(|route| route.encoded_slashes).or(site.and_then(|site| site.encoded_slashes));
-        Settings {
+        RouteSettings {
             encoded_slashes: encoded_slashes.unwrap_or(self.encoded_slashes),
             redirect_https: site.and_then(|site| site.redirect_https).unwrap_or(self.redirect_https),
             merge_slashes: site.and_then(|site| site.merge_slashes).unwrap_or(self.merge_slashes),
             body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
-            compress: nearest([
+            compress: innermost([
                 route.map(|route| &route.compress),
                 site.map(|site| &site.compress),
                 Some(&self.compress),
             ]),
-            cache: nearest([route.map(|route| &route.cache), site.map(|site| &site.cache)]),
-            cors: nearest([route.map(|route| &route.cors), site.map(|site| &site.cors)]),
+            cache: innermost([route.map(|route| &route.cache), site.map(|site| &site.cache)]),
+            cors: innermost([route.map(|route| &route.cors), site.map(|site| &site.cors)]),
             intercept_errors: route
                 .and_then(|route| route.intercept_errors)
                 .or(site.and_then(|site| site.intercept_errors))
@@ -82,14 +82,14 @@ impl Config {
                 .and_then(|route| route.replace.as_deref())
                 .or(site.and_then(|site| site.replace.as_deref()))
                 .unwrap_or_default(),
-            bandwidth: nearest([route.map(|route| &route.bandwidth), site.map(|site| &site.bandwidth)]),
-            auth: nearest([route.map(|route| &route.auth), site.map(|site| &site.auth)]),
+            bandwidth: innermost([route.map(|route| &route.bandwidth), site.map(|site| &site.bandwidth)]),
+            auth: innermost([route.map(|route| &route.auth), site.map(|site| &site.auth)]),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
     }
 }
 
 /// Returns the value of the innermost level that sets one.
-fn nearest<const LEVELS: usize, T>(levels: [Option<&Option<Option<T>>>; LEVELS]) -> Option<&T> {
+fn innermost<const LEVELS: usize, T>(levels: [Option<&Option<Option<T>>>; LEVELS]) -> Option<&T> {
     levels.into_iter().flatten().find_map(Option::as_ref)?.as_ref()
 }

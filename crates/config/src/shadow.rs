@@ -90,27 +90,27 @@ directives! {
 fn fault_agrees(fault: &mut InjectedFault, node: &Node, check: &mut Checker) {
     if fault.delay.is_zero() && fault.status.is_none() && !fault.abort {
         let title = "a `fault` that does nothing".to_owned();
-        let finding = check.error(&node.at, title, "neither `delay` nor `status` nor `abort`");
+        let finding = check.error(&node.span, title, "neither `delay` nor `status` nor `abort`");
         finding.help("write for example `fault = { delay = \"200ms\", share = \"10%\" }`, or remove it");
         return;
     }
     if let (Some(entry), Some(other)) = (node.entry("abort").filter(|_| fault.abort), node.entry("status")) {
         let title = "a `fault` with both `status` and `abort`".to_owned();
-        let finding = check.error(&other.key_at, title, "an aborted request has no status");
+        let finding = check.error(&other.key_span, title, "an aborted request has no status");
         finding
-            .related(entry.key_at.clone(), "it is aborted")
+            .related(entry.key_span.clone(), "it is aborted")
             .help("write two faults, or remove one of them");
     }
     if fault.share > 0 {
         let title = "requests are made to fail (`fault`)".to_owned();
-        let finding = check.warning(&node.at, title, "this is for tests");
+        let finding = check.warning(&node.span, title, "this is for tests");
         finding.help("remove it, or write `share = \"0%\"`, where clients are to be served");
     }
 }
 
 /// At most so many faults.
-pub(crate) fn faults_agree(node: &Node, check: &mut Checker) {
+pub(crate) fn check_faults(node: &Node, check: &mut Checker) {
     if let Some(item) = node.items("fault").get(FAULTS_MAX) {
-        check.error(&item.at, format!("more than {FAULTS_MAX} faults"), "one too many");
+        check.error(&item.span, format!("more than {FAULTS_MAX} faults"), "one too many");
     }
 }

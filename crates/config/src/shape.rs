@@ -1,8 +1,8 @@
 //! The shapes of values: each has a description, a JSON Schema and a parser.
 
-use crate::check::{Checker, InvalidValue, shortened, shown_list};
-use crate::near::nearest;
-use crate::node::{Data, Node};
+use crate::check::{Checker, InvalidValue, format_list, shorten};
+use crate::near::nearest_name;
+use crate::node::{Node, NodeData};
 use crate::report::{NamedAccount, NamedPath};
 use crate::units;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(crate) struct ShapeKind {
     /// Description for editors.
     pub(crate) schema: Value,
     /// The tables that the value is, or holds.
-    pub(crate) chapters: Vec<fn() -> Chapter>,
+    pub(crate) chapters: Vec<fn() -> TableReference>,
 }
 
 impl ShapeKind {
@@ -28,23 +28,23 @@ impl ShapeKind {
     }
 
     /// The same tables with another description.
-    fn around(self, text: String, schema: Value) -> Self {
+    fn with_description(self, text: String, schema: Value) -> Self {
         Self { text, schema, ..self }
     }
 }
 
 /// The description of a table and its directives.
-pub(crate) struct Chapter {
+pub(crate) struct TableReference {
     /// Key in the schema's `$defs`.
     pub(crate) name: &'static str,
     /// Notation in the file, such as `[limits]`.
     pub(crate) place: &'static str,
     pub(crate) about: &'static str,
-    pub(crate) articles: Vec<Article>,
+    pub(crate) directives: Vec<DirectiveReference>,
 }
 
 /// The description of a directive.
-pub(crate) struct Article {
+pub(crate) struct DirectiveReference {
     pub(crate) name: &'static str,
     pub(crate) doc: &'static str,
     /// The default as TOML, or `absent`, or `required`.
@@ -78,9 +78,9 @@ impl Shape for Flag {
         if let Some(flag) = check.expanded_text(node).and_then(|text| text.parse().ok()) {
             return Some(flag);
         }
-        let Data::Flag(flag) = node.data else {
-            check.mismatch(node, "`true` or `false`");
-            check.help_with_flag(node);
+        let NodeData::Flag(flag) = node.data else {
+            check.report_type_mismatch(node, "`true` or `false`");
+            check.add_flag_help(node);
             return None;
         };
         Some(flag)
@@ -105,16 +105,16 @@ impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
     fn read(&self, node: &Node, check: &mut Checker) -> Option<N> {
         let expanded = check.expanded_text(node).and_then(|text| text.parse().ok());
         let number = match (expanded, &node.data) {
-            (Some(number), _) | (None, &Data::Integer(number)) => number,
+            (Some(number), _) | (None, &NodeData::Integer(number)) => number,
             _ => {
-                check.mismatch(node, &self.kind().text);
+                check.report_type_mismatch(node, &self.kind().text);
                 return None;
             }
         };
         let range = self.min.into()..=self.max.into();
         if !range.contains(&number) {
             let label = if number < self.min.into() { "too small" } else { "too large" };
-            check.invalid(&node.at, label).help(format!("expected {}", self.kind().text));
+            check.report_invalid(&node.span, label).help(format!("expected {}", self.kind().text));
             return None;
         }
         N::try_from(number).ok()
@@ -129,19 +129,21 @@ impl Shape for Numbers {
 
     fn kind(&self) -> ShapeKind {
         ShapeKind::new(
-            alternatives(self.0.iter().map(|number| format!("`{number}`"))),
+            join_alternatives(self.0.iter().map(|number| format!("`{number}`"))),
             json!({ "enum": self.0 }),
         )
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<u16> {
-        let Data::Integer(number) = node.data else {
-            check.mismatch(node, &self.kind().text);
+        let NodeData::Integer(number) = node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
             return None;
         };
         let found = self.0.iter().copied().find(|&known| i64::from(known) == number);
         if found.is_none() {
-            check.invalid(&node.at, "not one of these").help(format!("expected {}", self.kind().text));
+            check
+                .report_invalid(&node.span, "not one of these")
+                .help(format!("expected {}", self.kind().text));
         }
         found
     }
@@ -157,13 +159,20 @@ impl Shape for Size {
     type Out = u64;
 
     fn kind(&self) -> ShapeKind {
-        let (min, max) = (units::size_text(self.min), units::size_text(self.max));
+        let (min, max) = (units::format_size(self.min), units::format_size(self.max));
         let schema = json!({ "type": "string", "pattern": units::SIZE_PATTERN });
         ShapeKind::new(format!("a size from \"{min}\" to \"{max}\""), schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<u64> {
-        measured(node, check, &self.kind().text, units::size, self.min..=self.max, ["too small", "too large"])
+        read_measured(
+            node,
+            check,
+            &self.kind().text,
+            units::parse_size,
+            self.min..=self.max,
+            ["too small", "too large"],
+        )
     }
 }
 
@@ -177,17 +186,17 @@ impl Shape for Time {
     type Out = Duration;
 
     fn kind(&self) -> ShapeKind {
-        let (min, max) = (units::duration_text(self.min), units::duration_text(self.max));
+        let (min, max) = (units::format_duration(self.min), units::format_duration(self.max));
         let schema = json!({ "type": "string", "pattern": units::DURATION_PATTERN });
         ShapeKind::new(format!("a duration from \"{min}\" to \"{max}\""), schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Duration> {
-        measured(
+        read_measured(
             node,
             check,
             &self.kind().text,
-            units::duration,
+            units::parse_duration,
             self.min..=self.max,
             ["too short", "too long"],
         )
@@ -195,7 +204,7 @@ impl Shape for Time {
 }
 
 /// A string with a unit, within a range.
-fn measured<T: PartialOrd>(
+fn read_measured<T: PartialOrd>(
     node: &Node,
     check: &mut Checker,
     expected: &str,
@@ -203,9 +212,9 @@ fn measured<T: PartialOrd>(
     range: std::ops::RangeInclusive<T>,
     outside: [&str; 2],
 ) -> Option<T> {
-    let Data::Text(text) = &node.data else {
-        let finding = check.mismatch(node, expected);
-        if let Data::Integer(number) = node.data
+    let NodeData::Text(text) = &node.data else {
+        let finding = check.report_type_mismatch(node, expected);
+        if let NodeData::Integer(number) = node.data
             && number >= 0
         {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
@@ -218,11 +227,11 @@ fn measured<T: PartialOrd>(
         return None;
     };
     match parse(text) {
-        Err(fault) => check.fault(&node.at, text, fault),
+        Err(fault) => check.report_fault(&node.span, text, fault),
         Ok(value) if range.contains(&value) => return Some(value),
         Ok(value) => {
             let label = outside[usize::from(value > *range.end())];
-            check.invalid(&node.at, label).help(format!("expected {expected}"));
+            check.report_invalid(&node.span, label).help(format!("expected {expected}"));
         }
     }
     None
@@ -238,14 +247,14 @@ impl<S: Shape> Shape for Unlimited<S> {
         let inner = self.0.kind();
         let text = format!("{} or \"unlimited\"", inner.text);
         let schema = json!({ "anyOf": [inner.schema, { "const": "unlimited" }] });
-        inner.around(text, schema)
+        inner.with_description(text, schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         match &node.data {
-            Data::Text(text) if text == "unlimited" => Some(None),
-            Data::Text(text) if nearest(text, ["unlimited"]).is_some() => {
-                check.invalid(&node.at, "did you mean \"unlimited\"?");
+            NodeData::Text(text) if text == "unlimited" => Some(None),
+            NodeData::Text(text) if nearest_name(text, ["unlimited"]).is_some() => {
+                check.report_invalid(&node.span, "did you mean \"unlimited\"?");
                 None
             }
             _ => self.0.read(node, check).map(Some),
@@ -287,18 +296,18 @@ impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
         };
         let text = format!("{words} or {}", inner.text);
         let schema = json!({ "anyOf": [{ "enum": flags }, inner.schema] });
-        inner.around(text, schema)
+        inner.with_description(text, schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
-        let expanded = check.expanded_text(node).and_then(|text| text.parse().ok()).map(Data::Flag);
+        let expanded = check.expanded_text(node).and_then(|text| text.parse().ok()).map(NodeData::Flag);
         match (expanded.as_ref().unwrap_or(&node.data), self.on) {
-            (Data::Flag(false), _) => Some((self.off)()),
-            (Data::Flag(true), Some(on)) => Some(on()),
+            (NodeData::Flag(false), _) => Some((self.off)()),
+            (NodeData::Flag(true), Some(on)) => Some(on()),
             _ => {
                 let read = self.shape.read(node, check);
                 if read.is_none() {
-                    check.help_with_flag(node);
+                    check.add_flag_help(node);
                 }
                 read
             }
@@ -314,21 +323,24 @@ impl<E: Copy> Shape for Word<E> {
 
     fn kind(&self) -> ShapeKind {
         let words: Vec<&str> = self.0.iter().map(|(word, _)| *word).collect();
-        ShapeKind::new(alternatives(words.iter().map(|word| format!("\"{word}\""))), json!({ "enum": words }))
+        ShapeKind::new(
+            join_alternatives(words.iter().map(|word| format!("\"{word}\""))),
+            json!({ "enum": words }),
+        )
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<E> {
-        let Data::Text(text) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+        let NodeData::Text(text) = &node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
             return None;
         };
         let found = self.0.iter().find(|(word, _)| word == text);
         if found.is_none() {
-            let label = match nearest(text, self.0.iter().map(|(word, _)| *word)) {
+            let label = match nearest_name(text, self.0.iter().map(|(word, _)| *word)) {
                 Some(word) => format!("did you mean \"{word}\"?"),
                 None => "not one of these".to_owned(),
             };
-            check.invalid(&node.at, label).help(format!("expected {}", self.kind().text));
+            check.report_invalid(&node.span, label).help(format!("expected {}", self.kind().text));
         }
         found.map(|&(_, value)| value)
     }
@@ -349,11 +361,11 @@ impl<T> Shape for Text<T> {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
-        let Data::Text(text) = &node.data else {
-            check.mismatch(node, self.what);
+        let NodeData::Text(text) = &node.data else {
+            check.report_type_mismatch(node, self.what);
             return None;
         };
-        (self.parse)(text).map_err(|fault| check.fault(&node.at, text, fault)).ok()
+        (self.parse)(text).map_err(|fault| check.report_fault(&node.span, text, fault)).ok()
     }
 }
 
@@ -368,10 +380,10 @@ impl Shape for PathShape {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<PathBuf> {
-        let text = Text { what: self.0, parse: file_path }.read(node, check)?;
-        let path = check.resolve(&text);
-        let directive = check.here();
-        check.report.name_path(NamedPath { directive, path: path.clone(), at: node.at.clone() });
+        let text = Text { what: self.0, parse: parse_file_path }.read(node, check)?;
+        let path = check.resolve_path(&text);
+        let directive = check.directive_path_text();
+        check.report.add_named_path(NamedPath { directive, path: path.clone(), span: node.span.clone() });
         Some(path)
     }
 }
@@ -382,7 +394,7 @@ pub(crate) struct AccountName {
 }
 
 impl AccountName {
-    fn what(&self) -> &'static str {
+    fn description(&self) -> &'static str {
         if self.is_group {
             "the name or number of a group, in quotes"
         } else {
@@ -395,13 +407,13 @@ impl Shape for AccountName {
     type Out = String;
 
     fn kind(&self) -> ShapeKind {
-        ShapeKind::new(self.what(), json!({ "type": "string", "minLength": 1 }))
+        ShapeKind::new(self.description(), json!({ "type": "string", "minLength": 1 }))
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<String> {
-        let name = Text { what: self.what(), parse: plain_name }.read(node, check)?;
-        let (is_group, at) = (self.is_group, node.at.clone());
-        check.report.name_account(NamedAccount { name: name.clone(), is_group, at });
+        let name = Text { what: self.description(), parse: plain_name }.read(node, check)?;
+        let (is_group, at) = (self.is_group, node.span.clone());
+        check.report.add_named_account(NamedAccount { name: name.clone(), is_group, span: at });
         Some(name)
     }
 }
@@ -415,7 +427,7 @@ pub(crate) fn plain_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn file_path(text: &str) -> Result<String, InvalidValue> {
+fn parse_file_path(text: &str) -> Result<String, InvalidValue> {
     if text.is_empty() {
         return Err(InvalidValue::new("an empty path", "\".\" is the configuration file's folder"));
     }
@@ -435,24 +447,23 @@ impl<S: Shape> Shape for List<S> {
         let inner = self.0.kind();
         let text = format!("a list, each item {}", inner.text);
         let schema = json!({ "type": "array", "items": inner.schema });
-        inner.around(text, schema)
+        inner.with_description(text, schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
-        let Data::List(items) = &node.data else {
-            let here = check.here();
-            let is_below = matches!(&node.data, Data::Table(entries) if matches!(entries.as_slice(), [one] if matches!(one.value.data, Data::List(_))));
+        let NodeData::List(items) = &node.data else {
+            let here = check.directive_path_text();
+            let is_below = matches!(&node.data, NodeData::Table(entries) if matches!(entries.as_slice(), [one] if matches!(one.value.data, NodeData::List(_))));
             let remedy = match is_below && here == "site" {
                 true => "write `[[site]]` in a line before it: the route belongs to that site; `[[route]]` is one of the default site".to_owned(),
                 false => format!("write `[[{here}]]`, with two brackets: there may be several"),
             };
-            let finding = check.mismatch(node, &self.kind().text);
+            let finding = check.report_type_mismatch(node, &self.kind().text);
             match &node.data {
-                Data::Table(_) => finding.help(remedy),
-                Data::Text(text) => {
+                NodeData::Table(_) => finding.help(remedy),
+                NodeData::Text(text) => {
                     // As nginx separates them.
-                    finding
-                        .help(format!("write a list: `{}`", shown_list(shortened(text).split_whitespace())))
+                    finding.help(format!("write a list: `{}`", format_list(shorten(text).split_whitespace())))
                 }
                 _ => finding,
             };
@@ -474,16 +485,18 @@ impl<S: Shape> Shape for OneOrMore<S> {
         let text = format!("{}, or a list of them", inner.text);
         let schema =
             json!({ "anyOf": [inner.schema, { "type": "array", "items": inner.schema, "minItems": 1 }] });
-        inner.around(text, schema)
+        inner.with_description(text, schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
         match &node.data {
-            Data::List(items) if items.is_empty() => {
-                check.invalid(&node.at, "an empty list").help(format!("expected {}", self.kind().text));
+            NodeData::List(items) if items.is_empty() => {
+                check
+                    .report_invalid(&node.span, "an empty list")
+                    .help(format!("expected {}", self.kind().text));
                 None
             }
-            Data::List(_) => List(&self.0).read(node, check),
+            NodeData::List(_) => List(&self.0).read(node, check),
             _ => self.0.read(node, check).map(|one| vec![one]),
         }
     }
@@ -516,12 +529,12 @@ impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
         let inner = self.value.kind();
         let text = format!("a table from {} to {}", self.what, inner.text);
         let schema = json!({ "type": "object", "additionalProperties": inner.schema });
-        inner.around(text, schema)
+        inner.with_description(text, schema)
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
-        let Data::Table(entries) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+        let NodeData::Table(entries) = &node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
             return None;
         };
         let mut known = HashSet::new();
@@ -529,10 +542,13 @@ impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
         for entry in entries {
             let value = self.value.read(&entry.value, check);
             match (self.key)(&entry.key) {
-                Err(fault) => check.fault(&entry.key_at, &entry.key, fault),
+                Err(fault) => check.report_fault(&entry.key_span, &entry.key, fault),
                 Ok(key) if !known.insert(key.clone()) => {
-                    let key = shortened(&entry.key);
-                    check.invalid(&entry.key_at, format!("`{key}` is given twice, in different spellings"));
+                    let key = shorten(&entry.key);
+                    check.report_invalid(
+                        &entry.key_span,
+                        format!("`{key}` is given twice, in different spellings"),
+                    );
                 }
                 Ok(key) => read.extend(value.map(|value| (key, value))),
             }
@@ -542,7 +558,7 @@ impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
 }
 
 /// `a, b or c`.
-pub(crate) fn alternatives(words: impl Iterator<Item = String>) -> String {
+pub(crate) fn join_alternatives(words: impl Iterator<Item = String>) -> String {
     let words: Vec<String> = words.collect();
     match words.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),

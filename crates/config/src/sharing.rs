@@ -26,7 +26,7 @@ directives! {
     /// the log reports it. Redis gets digests of keys (SHA-256), not the keys.
     SharedLimits in "`[limits.shared]`" {
         /// Address of the Redis server: `redis://[USER@]HOST[:PORT][/DATABASE]`, or `unix:PATH`.
-        "redis" redis: String = required(""), Text { what: "an address such as \"redis://127.0.0.1:6379\"", parse: redis };
+        "redis" redis: String = required(""), Text { what: "an address such as \"redis://127.0.0.1:6379\"", parse: parse_redis };
         /// A file with its password.
         "password_file" password_file: Option<PathBuf> = absent("no password"), Maybe(PathShape("a file"));
         /// Interval at which counts are exchanged. Two servers under full load together exceed a limit by the
@@ -40,7 +40,7 @@ directives! {
     }
 }
 
-fn redis(text: &str) -> Result<String, InvalidValue> {
+fn parse_redis(text: &str) -> Result<String, InvalidValue> {
     const HOW: &str = "write \"redis://HOST:PORT\" or \"unix:/run/redis/redis.sock\"";
     if text.starts_with("rediss://") {
         return Err(InvalidValue::new(
@@ -74,7 +74,7 @@ fn prefix(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// A limit that is shared needs a place to share it in.
-pub(crate) fn shared_limits_agree(is_configured: bool, node: &Node, check: &mut Checker) {
+pub(crate) fn check_shared_limits(is_configured: bool, node: &Node, check: &mut Checker) {
     if is_configured {
         return;
     }
@@ -88,7 +88,7 @@ pub(crate) fn shared_limits_agree(is_configured: bool, node: &Node, check: &mut 
         };
         for shared in items.iter().filter_map(|item| item.entry("shared")) {
             let finding = check.error(
-                &shared.key_at,
+                &shared.key_span,
                 "`shared` without `[limits.shared]`".to_owned(),
                 "no server to share it in",
             );
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn addresses_of_redis_carry_no_password() {
         for right in ["redis://127.0.0.1", "redis://user@h:1/2", "unix:/run/redis.sock"] {
-            assert!(redis(right).is_ok(), "{right}");
+            assert!(parse_redis(right).is_ok(), "{right}");
         }
         for wrong in ["", "redis://", "unix:", "rediss://h", "redis://:secret@h", "http://h"] {
-            assert!(redis(wrong).is_err(), "{wrong}");
+            assert!(parse_redis(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Sites and their routes: which handler answers a request.
 
-use crate::action::{Action, Branch, Redirect, Respond, Split, actions_agree};
+use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
 use crate::app;
 use crate::auth::{self, Auth};
 use crate::bandwidth::{self, BandwidthLimit};
@@ -23,15 +23,15 @@ use crate::listen::Listener;
 use crate::log::RequestLog;
 use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::pattern::{PathPattern, ValuePattern};
 use crate::proxy::Proxy;
 use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
 use crate::record::{brief, directives, table};
 use crate::referer::{REFERER, RefererPattern};
-use crate::replace::{self, BodyEdit, replacements_agree};
-use crate::rewrite::{REWRITE, rewrite_agrees, route_table};
+use crate::replace::{self, BodyEdit, check_replacements};
+use crate::rewrite::{REWRITE, check_rewrite, route_table};
 use crate::shadow::{self, InjectedFault, Mirror};
 use crate::shape::{Count, Flag, List, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
 use crate::snippet;
@@ -429,14 +429,14 @@ impl Route {
 }
 
 fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
-    site.line = Some(check.line(&node.at));
+    site.line = Some(check.line_of(&node.span));
     if node.entry("route").is_none() {
         let title = "a site without routes".to_owned();
-        check.warning(&node.at, title, "answers 404 to everything").help("add a `[[site.route]]`");
+        check.warning(&node.span, title, "answers 404 to everything").help("add a `[[site.route]]`");
     }
-    rate::limits_agree(&site.limit, node, check);
-    replacements_agree(site.replace.as_deref(), node, check);
-    cache::pages_agree(&site.cache, &[], node, check);
+    rate::check_limits(&site.limit, node, check);
+    check_replacements(site.replace.as_deref(), node, check);
+    cache::warn_of_shared_pages(&site.cache, &[], node, check);
     for (route, node) in site.routes.iter().zip(node.items("route")) {
         let is_of_site = |host: &HostPattern| {
             site.hosts.is_empty() || site.hosts.iter().any(|own| own.shares_hosts_with(host))
@@ -446,61 +446,66 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
             && !route.host.iter().any(is_of_site)
         {
             let finding = check.warning(
-                &entry.value.at,
+                &entry.value.span,
                 "this route never answers".to_owned(),
                 "the site has no such host",
             );
             finding.help("write the host in the site's `hosts` too, or give it a site of its own");
         }
     }
-    unreachable_routes(&site.routes, node.items("route"), check);
+    warn_of_unreachable_routes(&site.routes, node.items("route"), check);
 }
 
 /// Warns of routes that never answer, because an earlier one matches all their requests.
-pub(crate) fn unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Checker) {
+pub(crate) fn warn_of_unreachable_routes(routes: &[Route], nodes: &[Node], check: &mut Checker) {
     // Each route is compared with each before it. Files with thousands of routes are generated, so the advice
     // is omitted.
     const ROUTES_MAX: usize = 1000;
     // A route that could not be read completely may look broader than it is.
-    if check.report.errors() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
+    if check.report.error_count() > 0 || routes.len() != nodes.len() || routes.len() > ROUTES_MAX {
         return;
     }
     for (index, (route, node)) in routes.iter().zip(nodes).enumerate() {
         let Some(earlier) = routes[..index].iter().position(|earlier| earlier.covers(route)) else {
             continue;
         };
-        let at = node.entry("path").map_or(&node.at, |entry| &entry.value.at);
+        let at = node.entry("path").map_or(&node.span, |entry| &entry.value.span);
         let finding =
             check.warning(at, "this route never answers".to_owned(), "every request that matches it...");
         let by = &nodes[earlier];
-        let by = by.entry("path").map_or(&by.at, |entry| &entry.value.at);
+        let by = by.entry("path").map_or(&by.span, |entry| &entry.value.span);
         finding.related(by.clone(), "...matches this route first");
         finding.help("the first route that matches answers: put the narrower one first");
     }
 }
 
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
-    route.line = Some(check.line(&node.at));
-    if rewrite_agrees((&route.path, route.prefix()), route.rewrite.as_ref(), node, check) {
-        route.action = Action::Rewrite;
+    route.line = Some(check.line_of(&node.span));
+    if check_rewrite((&route.path, route.prefix()), route.rewrite.as_ref(), node, check) {
+        route.action = Action::RewriteOnly;
     } else {
-        actions_agree((&mut route.action, &mut route.otherwise), ("a route", &Action::NAMES), node, check);
+        check_actions(
+            (&mut route.action, &mut route.otherwise),
+            ("a route", &Action::ACTION_NAMES),
+            node,
+            check,
+        );
     }
     if let Some(entry) = node.entry("internal").filter(|_| route.internal)
         && (!matches!(route.action, Action::Files(_)) || route.otherwise.is_some())
     {
         let title = "`internal` is for files alone".to_owned();
-        let finding = check.error(&entry.key_at, title, "this route has another action");
+        let finding = check.error(&entry.key_span, title, "this route has another action");
         finding.help("write a route with `files` alone for what applications may have sent");
     }
-    rate::limits_agree(&route.limit, node, check);
-    replacements_agree(route.replace.as_deref(), node, check);
-    cache::pages_agree(&route.cache, &route.path, node, check);
-    shadow::faults_agree(node, check);
-    prefix_agrees(route, (&route.action, &route.otherwise), node, check);
+    rate::check_limits(&route.limit, node, check);
+    check_replacements(route.replace.as_deref(), node, check);
+    cache::warn_of_shared_pages(&route.cache, &route.path, node, check);
+    shadow::check_faults(node, check);
+    check_prefix(route, (&route.action, &route.otherwise), node, check);
     if let Action::Split(split) = &route.action {
         for (branch, node) in split.branches.iter().zip(branch_nodes(node)) {
-            prefix_agrees(route, (&branch.action, &branch.otherwise), node, check);
+            check_prefix(route, (&branch.action, &branch.otherwise), node, check);
         }
     }
 }
@@ -508,7 +513,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
 /// The tables of a route's branches.
 pub(crate) fn branch_nodes(route: &Node) -> &[Node] {
     match route.entry("split") {
-        Some(split) if matches!(split.value.data, Data::List(_)) => route.items("split"),
+        Some(split) if matches!(split.value.data, NodeData::List(_)) => route.items("split"),
         Some(split) => split.value.items("branches"),
         None => &[],
     }
@@ -520,7 +525,7 @@ impl Site {
     pub(crate) fn add_hidden_routes(&mut self) {
         for index in 0..self.routes.len() {
             let hidden = |part, action, otherwise, of: &Route| Route {
-                part_of: Some(PartOf { route: index, part }),
+                part_of: Some(PartOf { route: index, kind: part }),
                 action,
                 otherwise,
                 limit: Vec::new(),
@@ -534,7 +539,8 @@ impl Site {
                 let mut proxy = mirror.to.clone();
                 let mark = Template::parse("1", |_| false).expect("a text without variables is a template");
                 proxy.request_headers.set.push((MIRROR_FIELD.to_ascii_lowercase(), mark));
-                let mut copies = hidden(RoutePart::Mirror, Action::Proxy(Box::new(proxy)), None, &route);
+                let mut copies =
+                    hidden(HiddenRouteKind::Mirror, Action::Proxy(Box::new(proxy)), None, &route);
                 copies.cache = Some(None);
                 if let Some(mirror) = &mut self.routes[index].mirror {
                     mirror.route = next;
@@ -547,7 +553,7 @@ impl Site {
                 own.first_route = next;
             }
             for Branch { name, action, otherwise, line, .. } in &split.branches {
-                let part = RoutePart::Branch(name.clone());
+                let part = HiddenRouteKind::Branch(name.clone());
                 let branch = hidden(part, action.clone(), otherwise.clone(), &route);
                 self.routes.push(Route { line: line.clone(), ..branch });
             }
@@ -564,12 +570,12 @@ pub struct PartOf {
     /// Index of the route in the site.
     pub route: usize,
     /// Kind of the hidden route.
-    pub part: RoutePart,
+    pub kind: HiddenRouteKind,
 }
 
 /// Kind of a hidden route.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum RoutePart {
+pub enum HiddenRouteKind {
     /// The way of its mirrored requests.
     #[default]
     Mirror,
@@ -578,7 +584,7 @@ pub enum RoutePart {
 }
 
 /// `strip_prefix = true` and `$rest` need a path that ends with `/*`.
-fn prefix_agrees(
+fn check_prefix(
     route: &Route,
     (action, otherwise): (&Action, &Option<Action>),
     node: &Node,
@@ -595,12 +601,12 @@ fn prefix_agrees(
         let Some(entry) = node.entry(action.name()).filter(|_| asked && route.prefix().is_none()) else {
             continue;
         };
-        let at = entry.value.entry(key).map_or(&entry.value.at, |entry| &entry.value.at);
+        let at = entry.value.entry(key).map_or(&entry.value.span, |entry| &entry.value.span);
         let what = if key == "to" { "`$rest`" } else { "`strip_prefix = true`" };
         let title = format!("{what} without a single path that ends with `/*` and has no other `*`");
         let finding = check.error(at, title, "there is no prefix to remove");
         match node.entry("path") {
-            Some(path) => finding.related(path.value.at.clone(), "has no single `/*` at its end"),
+            Some(path) => finding.related(path.value.span.clone(), "has no single `/*` at its end"),
             None => finding.help("give the route a `path` such as \"/old/*\""),
         };
     }

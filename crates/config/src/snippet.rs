@@ -1,16 +1,16 @@
 //! Directives that sites and routes share: each `[snippet.NAME]` is joined to the tables that name it in `use`, before they are read.
 
-use crate::check::{Checker, SnippetPlaces, shortened};
-use crate::near::nearest;
-use crate::node::{Data, Entry, Node};
+use crate::check::{Checker, SnippetSpans, shorten};
+use crate::near::nearest_name;
+use crate::node::{Entry, Node, NodeData};
 use crate::report::TextSpan;
 use crate::shape::{OneOrMore, Shape, ShapeKind, Text};
 use serde_json::json;
 
 /// Keys and values that all uses of snippets together may add to a configuration.
-const ADDED_MAX: usize = 200_000;
+const ADDED_ENTRIES_MAX: usize = 200_000;
 /// Uses that an error in a snippet names.
-const USES_SHOWN: usize = 3;
+const USES_SHOWN_MAX: usize = 3;
 
 /// `use` of a site or route.
 pub(crate) const USE: OneOrMore<Text<String>> =
@@ -28,24 +28,26 @@ impl Shape for Snippets {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Vec<String>> {
-        let Data::Table(entries) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+        let NodeData::Table(entries) = &node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
             return None;
         };
-        for Entry { key, key_at, value } in entries {
-            if !matches!(value.data, Data::Table(_)) {
-                check.mismatch(value, "a table").help(format!("write `[snippet.{}]`", shortened(key)));
+        for Entry { key, key_span: key_at, value } in entries {
+            if !matches!(value.data, NodeData::Table(_)) {
+                check
+                    .report_type_mismatch(value, "a table")
+                    .help(format!("write `[snippet.{}]`", shorten(key)));
             }
             if let Some(entry) = value.entry("use") {
-                let title = format!("`use` in `[snippet.{}]`", shortened(key));
-                let finding = check.error(&entry.key_at, title, "a snippet cannot use another one");
+                let title = format!("`use` in `[snippet.{}]`", shorten(key));
+                let finding = check.error(&entry.key_span, title, "a snippet cannot use another one");
                 finding.help("name both in the `use` of the site or route");
             }
             let is_used = check.snippets.iter().any(|known| known.name == *key && !known.uses.is_empty());
             if !is_used {
-                let title = format!("nobody uses `[snippet.{}]`", shortened(key));
+                let title = format!("nobody uses `[snippet.{}]`", shorten(key));
                 let finding = check.warning(key_at, title, "its directives are not read");
-                finding.help(format!("write `use = \"{}\"` in a site or a route", shortened(key)));
+                finding.help(format!("write `use = \"{}\"` in a site or a route", shorten(key)));
             }
         }
         Some(entries.iter().map(|entry| entry.key.clone()).collect())
@@ -53,54 +55,54 @@ impl Shape for Snippets {
 }
 
 /// Joins to each site and route the snippets that it names.
-pub(crate) fn apply(document: &mut Node, check: &mut Checker) {
+pub(crate) fn apply_snippets(document: &mut Node, check: &mut Checker) {
     let snippets = match document.entry("snippet").map(|entry| &entry.value.data) {
-        Some(Data::Table(entries)) => entries.clone(),
+        Some(NodeData::Table(entries)) => entries.clone(),
         _ => Vec::new(),
     };
     check.snippets = snippets
         .iter()
         .map(|entry| {
             let mut places = Vec::new();
-            places_of(&entry.value, &mut places);
-            SnippetPlaces { name: entry.key.clone(), places, uses: Vec::new() }
+            collect_spans(&entry.value, &mut places);
+            SnippetSpans { name: entry.key.clone(), spans: places, uses: Vec::new() }
         })
         .collect();
-    let mut left = ADDED_MAX;
-    let Data::Table(entries) = &mut document.data else { return };
+    let mut left = ADDED_ENTRIES_MAX;
+    let NodeData::Table(entries) = &mut document.data else { return };
     for entry in entries.iter_mut().filter(|entry| matches!(entry.key.as_str(), "site" | "route")) {
-        let Data::List(tables) = &mut entry.value.data else { continue };
+        let NodeData::List(tables) = &mut entry.value.data else { continue };
         for table in tables {
-            use_in(table, &snippets, &mut left, check);
+            apply_to_table(table, &snippets, &mut left, check);
             if entry.key != "site" {
                 continue;
             }
-            let Data::Table(own) = &mut table.data else { continue };
+            let NodeData::Table(own) = &mut table.data else { continue };
             for routes in own.iter_mut().filter(|own| own.key == "route") {
-                let Data::List(routes) = &mut routes.value.data else { continue };
-                routes.iter_mut().for_each(|route| use_in(route, &snippets, &mut left, check));
+                let NodeData::List(routes) = &mut routes.value.data else { continue };
+                routes.iter_mut().for_each(|route| apply_to_table(route, &snippets, &mut left, check));
             }
         }
     }
 }
 
 /// Collects the places of a table's keys and values.
-fn places_of(node: &Node, places: &mut Vec<TextSpan>) {
-    places.push(node.at.clone());
+fn collect_spans(node: &Node, places: &mut Vec<TextSpan>) {
+    places.push(node.span.clone());
     match &node.data {
-        Data::Table(entries) => {
+        NodeData::Table(entries) => {
             for entry in entries {
-                places.push(entry.key_at.clone());
-                places_of(&entry.value, places);
+                places.push(entry.key_span.clone());
+                collect_spans(&entry.value, places);
             }
         }
-        Data::List(items) => items.iter().for_each(|item| places_of(item, places)),
+        NodeData::List(items) => items.iter().for_each(|item| collect_spans(item, places)),
         _ => {}
     }
 }
 
 /// Joins to one table the snippets that it names.
-fn use_in(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Checker) {
+fn apply_to_table(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Checker) {
     let Some(entry) = table.entry("use") else { return };
     let items = match table.items("use") {
         [] => std::slice::from_ref(&entry.value),
@@ -109,53 +111,57 @@ fn use_in(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Ch
     let named: Vec<(String, TextSpan)> = items
         .iter()
         .filter_map(|item| match &item.data {
-            Data::Text(name) => Some((name.clone(), item.at.clone())),
+            NodeData::Text(name) => Some((name.clone(), item.span.clone())),
             _ => None,
         })
         .collect();
     let mut joined: Vec<Entry> = Vec::new();
     for (index, (name, at)) in named.iter().enumerate() {
         if let Some((_, first)) = named[..index].iter().find(|(other, _)| other == name) {
-            let title = format!("`use` names `{}` twice", shortened(name));
+            let title = format!("`use` names `{}` twice", shorten(name));
             check.error(at, title, "named again here").related(first.clone(), "first named here");
             continue;
         }
         let Some(position) = snippets.iter().position(|snippet| snippet.key == *name) else {
-            let label = match nearest(name, snippets.iter().map(|snippet| snippet.key.as_str())) {
+            let label = match nearest_name(name, snippets.iter().map(|snippet| snippet.key.as_str())) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "no such snippet".to_owned(),
             };
-            check.error(at, format!("there is no `[snippet.{}]`", shortened(name)), label);
+            check.error(at, format!("there is no `[snippet.{}]`", shorten(name)), label);
             continue;
         };
         check.snippets[position].uses.push(at.clone());
-        match left.checked_sub(check.snippets[position].places.len()) {
+        match left.checked_sub(check.snippets[position].spans.len()) {
             Some(rest) => *left = rest,
             None => {
-                let title = format!("the uses of snippets add more than {ADDED_MAX} keys and values");
+                let title = format!("the uses of snippets add more than {ADDED_ENTRIES_MAX} keys and values");
                 check.error(at, title, "one too many");
                 return;
             }
         }
-        let Data::Table(shared) = &snippets[position].value.data else { continue };
+        let NodeData::Table(shared) = &snippets[position].value.data else { continue };
         let shared = shared.iter().filter(|entry| entry.key != "use").cloned().collect();
-        join(&mut joined, shared, &mut Doubles::Reported { used_at: at, place: String::new(), check });
+        merge_entries(
+            &mut joined,
+            shared,
+            &mut Duplicates::Report { used_at: at, place: String::new(), check },
+        );
     }
-    if let Data::Table(own) = &mut table.data {
-        join(own, joined, &mut Doubles::OwnWins);
+    if let NodeData::Table(own) = &mut table.data {
+        merge_entries(own, joined, &mut Duplicates::PreferOwn);
     }
 }
 
 /// Handling of a directive that is set in both tables.
-enum Doubles<'d, 'c> {
+enum Duplicates<'d, 'c> {
     /// The value of the site or route takes precedence.
-    OwnWins,
+    PreferOwn,
     /// Two snippets that are used together set the directive: an error is reported.
-    Reported { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },
+    Report { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },
 }
 
 /// Merges directives into a table: tables are joined key by key, lists of tables are concatenated.
-fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
+fn merge_entries(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Duplicates<'_, '_>) {
     for entry in more {
         let Some(known) = own.iter_mut().find(|known| known.key == entry.key) else {
             own.push(entry);
@@ -163,53 +169,53 @@ fn join(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Doubles<'_, '_>) {
         };
         // Exclusions are alternatives: joined key by key, all conditions of both would have to be met.
         if entry.key == "not" {
-            let mut all = alternatives(known.value.clone());
-            all.extend(alternatives(entry.value));
-            known.value.data = Data::List(all);
+            let mut all = into_items(known.value.clone());
+            all.extend(into_items(entry.value));
+            known.value.data = NodeData::List(all);
             continue;
         }
         match (&mut known.value.data, entry.value.data) {
-            (Data::Table(known), Data::Table(more)) => {
-                let length = doubles.enter(&entry.key);
-                join(known, more, doubles);
-                doubles.leave(length);
+            (NodeData::Table(known), NodeData::Table(more)) => {
+                let length = doubles.enter_key(&entry.key);
+                merge_entries(known, more, doubles);
+                doubles.leave_key(length);
             }
-            (Data::List(known), Data::List(more)) if is_tables(known) && is_tables(&more) => {
+            (NodeData::List(known), NodeData::List(more)) if is_table_list(known) && is_table_list(&more) => {
                 known.extend(more);
             }
-            _ => doubles.report(&entry.key, &entry.key_at, &known.key_at),
+            _ => doubles.report(&entry.key, &entry.key_span, &known.key_span),
         }
     }
 }
 
 /// Returns the items of a list, or a single value in its place.
-fn alternatives(node: Node) -> Vec<Node> {
+fn into_items(node: Node) -> Vec<Node> {
     match node.data {
-        Data::List(items) => items,
+        NodeData::List(items) => items,
         _ => vec![node],
     }
 }
 
-impl Doubles<'_, '_> {
-    fn enter(&mut self, key: &str) -> usize {
-        let Doubles::Reported { place, .. } = self else { return 0 };
+impl Duplicates<'_, '_> {
+    fn enter_key(&mut self, key: &str) -> usize {
+        let Duplicates::Report { place, .. } = self else { return 0 };
         let length = place.len();
         place.push_str(key);
         place.push('.');
         length
     }
 
-    fn leave(&mut self, length: usize) {
-        if let Doubles::Reported { place, .. } = self {
+    fn leave_key(&mut self, length: usize) {
+        if let Duplicates::Report { place, .. } = self {
             place.truncate(length);
         }
     }
 
     fn report(&mut self, key: &str, second: &TextSpan, first: &TextSpan) {
-        let Doubles::Reported { used_at, place, check } = self else { return };
+        let Duplicates::Report { used_at, place, check } = self else { return };
         let title = format!(
             "`{}` is given in two snippets that are used together",
-            shortened(&format!("{place}{key}"))
+            shorten(&format!("{place}{key}"))
         );
         let finding = check.error(used_at, title, "used here");
         finding.related(first.clone(), "given here").related(second.clone(), "and given here");
@@ -217,23 +223,23 @@ impl Doubles<'_, '_> {
     }
 }
 
-fn is_tables(items: &[Node]) -> bool {
-    !items.is_empty() && items.iter().all(|item| matches!(item.data, Data::Table(_)))
+fn is_table_list(items: &[Node]) -> bool {
+    !items.is_empty() && items.iter().all(|item| matches!(item.data, NodeData::Table(_)))
 }
 
 /// Removes repeated findings, and adds to each finding within a snippet the places where the snippet is used.
-pub(crate) fn place_findings(check: &mut Checker) {
+pub(crate) fn relate_findings_to_uses(check: &mut Checker) {
     let snippets = std::mem::take(&mut check.snippets);
     if snippets.iter().all(|snippet| snippet.uses.is_empty()) {
         return;
     }
     check.report.remove_repeated();
     for finding in check.report.findings_mut() {
-        let is_inside = |place: &TextSpan| place.start <= finding.at.start && finding.at.end <= place.end;
-        let Some(snippet) = snippets.iter().find(|snippet| snippet.places.iter().any(is_inside)) else {
+        let is_inside = |place: &TextSpan| place.start <= finding.span.start && finding.span.end <= place.end;
+        let Some(snippet) = snippets.iter().find(|snippet| snippet.spans.iter().any(is_inside)) else {
             continue;
         };
-        for at in snippet.uses.iter().take(USES_SHOWN) {
+        for at in snippet.uses.iter().take(USES_SHOWN_MAX) {
             finding.related(at.clone(), "used here");
         }
     }

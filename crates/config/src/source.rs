@@ -8,7 +8,7 @@ const SEPARATOR: char = '\0';
 
 /// Joins the file and those that it includes into one text, which [`Config::parse`](crate::Config::parse)
 /// reads.
-pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
+pub fn join_files(main: &str, included: &[(PathBuf, String)]) -> String {
     let mut text = main.to_owned();
     for (path, part) in included {
         text.push(SEPARATOR);
@@ -21,7 +21,7 @@ pub fn joined(main: &str, included: &[(PathBuf, String)]) -> String {
 }
 
 /// The files in such a text, each with its content; the first one has no name there.
-pub fn parts(joined: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
+pub fn split_files(joined: &str) -> impl Iterator<Item = (Option<&str>, &str)> {
     joined.split(SEPARATOR).enumerate().map(|(index, part)| match part.split_once('\n') {
         Some((name, content)) if index > 0 => (Some(name), content),
         _ => (None, part),

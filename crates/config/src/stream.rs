@@ -20,8 +20,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 const WAIT: Time = Time { min: Duration::from_millis(10), max: DAY };
 
-const NAMES: OneOrMore<Text<HostPattern>> =
-    OneOrMore(Text { what: "a name such as \"git.example.com\" or \"*.example.com\"", parse: server_name });
+const NAMES: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
+    what: "a name such as \"git.example.com\" or \"*.example.com\"",
+    parse: parse_server_name,
+});
 const BALANCE: Word<BalanceWord> = Word(&[
     ("round-robin", BalanceWord::RoundRobin),
     ("least-connections", BalanceWord::LeastConnections),
@@ -162,7 +164,7 @@ fn label(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// The address of a server of a stream: `HOST:PORT`, `tcp://HOST:PORT` or `unix:PATH`.
-fn server_address(text: &str) -> Result<Origin, InvalidValue> {
+fn parse_server_address(text: &str) -> Result<Origin, InvalidValue> {
     if text.starts_with("unix:") {
         return Origin::parse(text);
     }
@@ -193,9 +195,9 @@ fn server_address(text: &str) -> Result<Origin, InvalidValue> {
         ));
     }
     Origin::parse(&format!("http://{authority}")).map_err(|fault| {
-        let at = fault.at.map(|at| at.start - 7 + start..at.end - 7 + start);
+        let at = fault.span.map(|at| at.start - 7 + start..at.end - 7 + start);
         let remedy = "write \"HOST:PORT\", such as \"10.0.0.1:5432\" or \"[2001:db8::1]:5432\"".to_owned();
-        InvalidValue { at, remedy, ..fault }
+        InvalidValue { span: at, remedy, ..fault }
     })
 }
 
@@ -210,9 +212,9 @@ impl Shape for ServerAddressShape {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Origin> {
-        let shape = Text { what: "an address such as \"10.0.0.1:5432\"", parse: server_address };
+        let shape = Text { what: "an address such as \"10.0.0.1:5432\"", parse: parse_server_address };
         match shape.read(node, check)? {
-            Origin::Unix(path) => Some(Origin::Unix(check.resolve(&path.to_string_lossy()))),
+            Origin::Unix(path) => Some(Origin::Unix(check.resolve_path(&path.to_string_lossy()))),
             origin => Some(origin),
         }
     }
@@ -223,7 +225,7 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
         for key in ["tls", "h2c"] {
             if let Some(entry) = item.entry(key) {
                 let title = format!("`{key}` in `listen` of `[[stream]]`");
-                let finding = check.error(&entry.key_at, title, "a stream relays whatever clients speak");
+                let finding = check.error(&entry.key_span, title, "a stream relays whatever clients speak");
                 finding.help("remove it; addresses of sites are in `listen` at the top of the file");
             }
         }
@@ -237,25 +239,26 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
         if server.address != Origin::default()
             && let Some(earlier) = stream.to[..index].iter().position(same)
         {
-            let finding = check.error(&items[index].at, "one upstream server twice".to_owned(), "again here");
+            let finding =
+                check.error(&items[index].span, "one upstream server twice".to_owned(), "again here");
             finding
-                .related(items[earlier].at.clone(), "first given here")
+                .related(items[earlier].span.clone(), "first given here")
                 .help("give one a `weight` instead");
         }
     }
     let Some(to) = node.entry("to") else { return };
     if !stream.to.is_empty() && stream.to.iter().all(|server| server.backup || server.weight == 0) {
         let title = "no server gets connections".to_owned();
-        let finding = check.error(&to.value.at, title, "only backups and servers of the weight 0");
+        let finding = check.error(&to.value.span, title, "only backups and servers of the weight 0");
         finding.help("set the `weight` of at least one above 0, and remove its `backup`");
     }
 }
 
 /// Checks that streams and sites share addresses only if each connection can be assigned to one of them.
 /// `listen` are the addresses of sites.
-pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node, check: &mut Checker) {
+pub(crate) fn check_streams(streams: &[Stream], listen: &[Listener], node: &Node, check: &mut Checker) {
     let nodes = node.items("stream");
-    if nodes.len() != streams.len() || check.report.errors() > 0 {
+    if nodes.len() != streams.len() || check.report.error_count() > 0 {
         return;
     }
     let mut seen: Vec<(Listen, usize)> = Vec::new();
@@ -264,27 +267,27 @@ pub(crate) fn streams_agree(streams: &[Stream], listen: &[Listener], node: &Node
         for (listener, item) in stream.listen.iter().zip(items) {
             let address = &listener.address;
             if let Some(other) = listen.iter().find(|other| other.address.overlaps(address)) {
-                shared_with_sites(stream, listener, &other.address, item, check);
+                check_shared_with_sites(stream, listener, &other.address, item, check);
             }
             for (other, earlier) in &seen {
-                let at = &nodes[*earlier].one_or_more("listen")[0].at;
+                let at = &nodes[*earlier].one_or_more("listen")[0].span;
                 if other != address && other.overlaps(address) {
                     let title = format!("`listen` of streams has `{address}` beside `{other}`");
-                    let finding = check.error(&item.at, title, format!("taken by `{other}` already"));
+                    let finding = check.error(&item.span, title, format!("taken by `{other}` already"));
                     finding.related(at.clone(), "given here").help("write the same address in both");
                 } else if other == address {
-                    names_differ(stream, &streams[*earlier], (item, &nodes[*earlier]), check);
+                    check_names_differ(stream, &streams[*earlier], (item, &nodes[*earlier]), check);
                 }
             }
             seen.push((address.clone(), index));
         }
     }
-    no_circle(streams, nodes, check);
+    check_no_loop(streams, nodes, check);
 }
 
 /// Rejects streams that pass connections to themselves, directly or through others: a single client would
 /// exhaust all connections.
-fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
+fn check_no_loop(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
     // Streams by the ports of their addresses; 0 stands for Unix sockets.
     let mut by_port: HashMap<u16, Vec<usize>> = HashMap::new();
     for (index, stream) in streams.iter().enumerate() {
@@ -298,7 +301,9 @@ fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
         to.flat_map(|to| {
             let port = if let Origin::Tcp { port, .. } = to { *port } else { 0 };
             let own = by_port.get(&port).into_iter().flatten().copied();
-            own.filter(move |&other| streams[other].listen.iter().any(|own| is_at(&own.address, to)))
+            own.filter(move |&other| {
+                streams[other].listen.iter().any(|own| reaches_listener(&own.address, to))
+            })
         })
     };
     for (index, node) in nodes.iter().enumerate() {
@@ -307,7 +312,7 @@ fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
             waiting.extend(leads(at).filter(|other| passed.insert(*other)));
         }
         if passed.contains(&index) {
-            let at = &node.one_or_more("to")[0].at;
+            let at = &node.one_or_more("to")[0].span;
             let finding = check.error(at, "a stream that comes back to itself".to_owned(), "its own address");
             finding.help(
                 "each connection would open another one without end: name the server that is to get it",
@@ -318,7 +323,7 @@ fn no_circle(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
 }
 
 /// Whether a connection to this server arrives at this address, according to the configuration.
-fn is_at(listen: &Listen, server: &Origin) -> bool {
+fn reaches_listener(listen: &Listen, server: &Origin) -> bool {
     let (host, port) = match (listen, server) {
         (Listen::Unix(own), Origin::Unix(path)) => return Path::new(own) == path,
         (_, Origin::Tcp { host, port, .. }) => (host.trim_matches(['[', ']']), *port),
@@ -331,27 +336,33 @@ fn is_at(listen: &Listen, server: &Origin) -> bool {
     })
 }
 
-fn shared_with_sites(stream: &Stream, listener: &Listener, sites: &Listen, item: &Node, check: &mut Checker) {
+fn check_shared_with_sites(
+    stream: &Stream,
+    listener: &Listener,
+    sites: &Listen,
+    item: &Node,
+    check: &mut Checker,
+) {
     let address = &listener.address;
     if sites != address {
         let title = format!("a stream listens on `{address}` beside `{sites}` of the sites");
-        let finding = check.error(&item.at, title, format!("taken by `{sites}` already"));
+        let finding = check.error(&item.span, title, format!("taken by `{sites}` already"));
         finding.help(format!(
             "write \"{sites}\" here too: then this stream gets the connections for its `names`"
         ));
     } else if stream.names.is_empty() {
         let title = format!("a stream without `names` on `{address}`, which the sites have");
-        let finding = check.error(&item.at, title, "which connections are the sites'?");
+        let finding = check.error(&item.span, title, "which connections are the sites'?");
         finding.help("give the stream the `names` that clients ask for by TLS, or another address");
     } else if let Some(entry) = item.entry("proxy_protocol") {
         let title = format!("`proxy_protocol` of `{address}`, which the sites have too");
-        let finding = check.error(&entry.key_at, title, "the address has its settings elsewhere");
+        let finding = check.error(&entry.key_span, title, "the address has its settings elsewhere");
         finding.help("write it in `listen` at the top of the file");
     }
 }
 
 /// A name as clients ask for it by TLS (RFC 6066 section 3), which is no address.
-fn server_name(text: &str) -> Result<HostPattern, InvalidValue> {
+fn parse_server_name(text: &str) -> Result<HostPattern, InvalidValue> {
     match text.parse::<IpAddr>() {
         Ok(_) => Err(InvalidValue::new(
             "this is an address, and clients name none when they begin TLS",
@@ -361,16 +372,21 @@ fn server_name(text: &str) -> Result<HostPattern, InvalidValue> {
     }
 }
 
-fn names_differ(stream: &Stream, earlier: &Stream, (item, before): (&Node, &Node), check: &mut Checker) {
+fn check_names_differ(
+    stream: &Stream,
+    earlier: &Stream,
+    (item, before): (&Node, &Node),
+    check: &mut Checker,
+) {
     let same = stream.names.iter().find(|name| earlier.names.contains(name));
     let title = match (same, stream.names.is_empty() && earlier.names.is_empty()) {
         (Some(name), _) => format!("two streams on one address have the name `{name}`"),
         (None, true) => "two streams without `names` on one address".to_owned(),
         (None, false) => return,
     };
-    let finding = check.error(&item.at, title, "which of them gets the connection?");
+    let finding = check.error(&item.span, title, "which of them gets the connection?");
     finding
-        .related(before.at.clone(), "the other one")
+        .related(before.span.clone(), "the other one")
         .help("give them different `names`, or one stream both servers in `to`");
 }
 
@@ -387,7 +403,7 @@ mod tests {
 
     #[test]
     fn addresses_of_servers() {
-        let tcp = |host: &str, port| Origin::Tcp { host: host.into(), port, tls: false, h2c: false };
+        let tcp = |host: &str, port| Origin::Tcp { host: host.into(), port, is_tls: false, is_h2c: false };
         for (text, want) in [
             ("10.0.0.1:5432", tcp("10.0.0.1", 5432)),
             ("db.internal:5432", tcp("db.internal", 5432)),
@@ -395,7 +411,7 @@ mod tests {
             ("tcp://db:1", tcp("db", 1)),
             ("unix:/run/db.sock", Origin::Unix("/run/db.sock".into())),
         ] {
-            assert_eq!(server_address(text).unwrap(), want, "{text}");
+            assert_eq!(parse_server_address(text).unwrap(), want, "{text}");
         }
         for (text, remedy) in [
             ("10.0.0.1", "10.0.0.1:5432"),
@@ -407,7 +423,7 @@ mod tests {
             (":5432", "10.0.0.1:5432"),
             ("a b:1", "10.0.0.1:5432"),
         ] {
-            let fault = server_address(text).unwrap_err();
+            let fault = parse_server_address(text).unwrap_err();
             assert!(fault.remedy.contains(remedy), "{text}: {fault}");
         }
     }

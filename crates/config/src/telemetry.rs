@@ -14,14 +14,14 @@ const HEADERS_MAX: usize = 32;
 
 /// The URL of a collector.
 pub(crate) const COLLECTOR: Text<String> =
-    Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: collector };
+    Text { what: "a URL such as \"http://127.0.0.1:4318\"", parse: parse_collector };
 /// The name of a service.
-pub(crate) const SERVICE: Text<String> = Text { what: "a name", parse: service };
+pub(crate) const SERVICE: Text<String> = Text { what: "a name", parse: parse_service };
 /// Fields of requests to a collector.
 pub(crate) const HEADERS: Map<String, Text<String>> = Map {
     what: "header names",
-    key: header_name,
-    value: Text { what: "a header value", parse: header::value },
+    key: parse_header_name,
+    value: Text { what: "a header value", parse: header::parse_value },
 };
 /// The file of such fields.
 pub(crate) const HEADERS_FILE: PathShape = PathShape("a file");
@@ -94,7 +94,7 @@ directives! {
 }
 
 /// A URL of a collector, without a slash at its end.
-fn collector(text: &str) -> Result<String, InvalidValue> {
+fn parse_collector(text: &str) -> Result<String, InvalidValue> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://")).unwrap_or_default();
     let host = rest.split('/').next().unwrap_or_default();
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains(['?', '#', '"']);
@@ -111,7 +111,7 @@ fn collector(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn service(text: &str) -> Result<String, InvalidValue> {
+fn parse_service(text: &str) -> Result<String, InvalidValue> {
     match (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
         true => Ok(text.to_owned()),
         false => {
@@ -120,8 +120,8 @@ fn service(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-fn header_name(text: &str) -> Result<String, InvalidValue> {
-    let name = header::rule_name(text)?;
+fn parse_header_name(text: &str) -> Result<String, InvalidValue> {
+    let name = header::parse_rule_name(text)?;
     match OWN_HEADERS.contains(&name.as_str()) {
         true => Err(InvalidValue::new("the server sets this field itself", "remove it")),
         false => Ok(name),
@@ -132,14 +132,14 @@ fn header_name(text: &str) -> Result<String, InvalidValue> {
 ///
 /// # Errors
 /// What is wrong, with the number of the line; never what stands there.
-pub fn header_lines(text: &str) -> Result<Vec<(String, String)>, String> {
+pub fn parse_header_lines(text: &str) -> Result<Vec<(String, String)>, String> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let mut fields = Vec::new();
     for (at, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
         let (name, value) = line.split_once(':').ok_or(format!("line {at}: write NAME: VALUE"))?;
         let wrong = |what: &str, fault: InvalidValue| format!("line {at}: the {what}: {}", fault.message);
-        let name = header_name(name.trim_end()).map_err(|fault| wrong("name", fault))?;
-        let value = header::value(value.trim()).map_err(|fault| wrong("value", fault))?;
+        let name = parse_header_name(name.trim_end()).map_err(|fault| wrong("name", fault))?;
+        let value = header::parse_value(value.trim()).map_err(|fault| wrong("value", fault))?;
         fields.push((name, value));
     }
     match fields.len() > HEADERS_MAX {
@@ -156,7 +156,7 @@ mod tests {
     fn files_of_headers() {
         let text = "# keys\n\nAPI-Key: a:b \r\nauthorization:Bearer x\n";
         let want = vec![("api-key".into(), "a:b".into()), ("authorization".into(), "Bearer x".into())];
-        assert_eq!(header_lines(text), Ok(want));
+        assert_eq!(parse_header_lines(text), Ok(want));
         for (text, part) in [
             ("a: b\nSECRET", "line 2: write NAME: VALUE"),
             ("a b: SECRET", "line 1: the name"),
@@ -164,7 +164,7 @@ mod tests {
             ("a: SECRET\u{1}", "line 1: the value"),
             (&"a: b\n".repeat(33), "33 fields"),
         ] {
-            let said = header_lines(text).unwrap_err();
+            let said = parse_header_lines(text).unwrap_err();
             assert!(said.contains(part) && !said.contains("SECRET"), "{said}");
         }
     }

@@ -1,10 +1,10 @@
 //! Texts with variables, and the checks of them.
 
-use crate::check::{Checker, InvalidValue, OwnNames, shortened};
+use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::geo::GEO_REMEDY;
 use crate::hint;
-use crate::near::nearest;
-use crate::node::{Data, Node};
+use crate::near::nearest_name;
+use crate::node::{Node, NodeData};
 use crate::shape::{Shape, ShapeKind};
 use http::template::{TemplateError, TemplateFault};
 use http::{Template, Variable};
@@ -14,7 +14,7 @@ use serde_json::json;
 pub(crate) struct TemplateShape {
     /// Description of the value, such as "a header value".
     pub(crate) what: &'static str,
-    pub(crate) parse: fn(&str, &OwnNames) -> Result<Template, InvalidValue>,
+    pub(crate) parse: fn(&str, &DefinedVariables) -> Result<Template, InvalidValue>,
 }
 
 impl Shape for TemplateShape {
@@ -25,55 +25,70 @@ impl Shape for TemplateShape {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Template> {
-        let Data::Text(text) = &node.data else {
-            check.mismatch(node, self.what);
+        let NodeData::Text(text) = &node.data else {
+            check.report_type_mismatch(node, self.what);
             return None;
         };
-        (self.parse)(text, &check.own_names).map_err(|fault| check.fault(&node.at, text, fault)).ok()
+        (self.parse)(text, &check.defined_variables)
+            .map_err(|fault| check.report_fault(&node.span, text, fault))
+            .ok()
     }
 }
 
 /// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the
 /// permitted variables of [`http::Variable::names`]; `own` are those that the configuration defines.
-pub(crate) fn template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
-    let is_allowed = |variable: &Variable| is_allowed(variable, names, own);
-    Template::parse_with(text, is_allowed, |name| own.all().any(|known| known == name))
-        .map_err(|TemplateError { at, fault }| explained(fault, names, own).within(at))
+pub(crate) fn parse_template(
+    text: &str,
+    names: &[&str],
+    defined_variables: &DefinedVariables,
+) -> Result<Template, InvalidValue> {
+    let is_allowed = |variable: &Variable| is_allowed(variable, names, defined_variables);
+    Template::parse_with(text, is_allowed, |name| defined_variables.names().any(|known| known == name))
+        .map_err(|TemplateError { at, fault }| explain_fault(fault, names, defined_variables).within(at))
 }
 
 /// The same for the content of a response, which may have several lines.
-pub(crate) fn content_template(text: &str, names: &[&str], own: &OwnNames) -> Result<Template, InvalidValue> {
-    let is_allowed = |variable: &Variable| is_allowed(variable, names, own);
-    Template::parse_content(text, is_allowed, |name| own.all().any(|known| known == name))
-        .map_err(|TemplateError { at, fault }| explained(fault, names, own).within(at))
+pub(crate) fn parse_content_template(
+    text: &str,
+    names: &[&str],
+    defined_variables: &DefinedVariables,
+) -> Result<Template, InvalidValue> {
+    let is_allowed = |variable: &Variable| is_allowed(variable, names, defined_variables);
+    Template::parse_content(text, is_allowed, |name| defined_variables.names().any(|known| known == name))
+        .map_err(|TemplateError { at, fault }| explain_fault(fault, names, defined_variables).within(at))
 }
 
-fn is_allowed(variable: &Variable, names: &[&str], own: &OwnNames) -> bool {
-    names.contains(&variable.kind()) && (own.has_geo || *variable != Variable::Country)
+fn is_allowed(variable: &Variable, names: &[&str], defined_variables: &DefinedVariables) -> bool {
+    names.contains(&variable.canonical_name())
+        && (defined_variables.has_geo || *variable != Variable::Country)
 }
 
-fn explained(fault: TemplateFault<'_>, names: &[&str], own: &OwnNames) -> InvalidValue {
+fn explain_fault(
+    fault: TemplateFault<'_>,
+    names: &[&str],
+    defined_variables: &DefinedVariables,
+) -> InvalidValue {
     match fault {
         TemplateFault::Unclosed => {
             InvalidValue::new("the `}` is missing", "a variable is `$name` or `${name}`")
         }
-        TemplateFault::Nameless => {
+        TemplateFault::MissingName => {
             InvalidValue::new("a variable's name is missing", "write `$$` for a dollar sign")
         }
         TemplateFault::Control => InvalidValue::new("a control character", "remove it"),
-        TemplateFault::Unknown("country") if names.contains(&"country") && !own.has_geo => {
+        TemplateFault::Unknown("country") if names.contains(&"country") && !defined_variables.has_geo => {
             InvalidValue::new("`$country` needs `[geo]`", GEO_REMEDY)
         }
         TemplateFault::Unknown(name) => {
-            if let Some(remedy) = hint::for_variable(name, names) {
-                return InvalidValue::new(format!("there is no `${}` here", shortened(name)), remedy);
+            if let Some(remedy) = hint::variable_hint(name, names) {
+                return InvalidValue::new(format!("there is no `${}` here", shorten(name)), remedy);
             }
-            let all = || own.all().chain(names.iter().copied());
-            let message = match nearest(name, all()) {
+            let all = || defined_variables.names().chain(names.iter().copied());
+            let message = match nearest_name(name, all()) {
                 Some(near) if !is_number(name) => format!("did you mean `${near}`?"),
-                _ => format!("there is no `${}` here", shortened(name)),
+                _ => format!("there is no `${}` here", shorten(name)),
             };
-            if is_number(name) && own.captures.is_empty() {
+            if is_number(name) && defined_variables.captures.is_empty() {
                 let remedy = "a route whose `path` is a regular expression with a group has it: `path = \"~ ^/user/([0-9]+)$\"`";
                 return InvalidValue::new(message, remedy);
             }
@@ -98,17 +113,17 @@ mod tests {
     #[test]
     fn faults_point_at_the_variable() {
         let captures = vec!["1".into(), "id".into()];
-        let own = OwnNames { maps: vec!["backend".into()], captures, ..OwnNames::default() };
-        let fault = |text: &str| template(text, &["path", "host"], &own).unwrap_err();
-        assert_eq!(fault("x/$pth/y").at, Some(2..6));
+        let own = DefinedVariables { maps: vec!["backend".into()], captures, ..DefinedVariables::default() };
+        let fault = |text: &str| parse_template(text, &["path", "host"], &own).unwrap_err();
+        assert_eq!(fault("x/$pth/y").span, Some(2..6));
         assert!(fault("x/$pth/y").message.contains("`$path`"));
-        assert_eq!(fault("$query").at, Some(0..6));
-        assert_eq!(fault("a$").at, Some(1..2));
-        assert_eq!(fault("a${b").at, Some(1..4));
+        assert_eq!(fault("$query").span, Some(0..6));
+        assert_eq!(fault("a$").span, Some(1..2));
+        assert_eq!(fault("a${b").span, Some(1..4));
         assert!(fault("$backnd").message.contains("`$backend`"));
         assert!(fault("$2").message.contains("there is no `$2`"));
-        assert!(template("$backend/$id/$1", &[], &own).is_ok());
-        let none = template("/$1", &["path"], &OwnNames::default()).unwrap_err();
+        assert!(parse_template("$backend/$id/$1", &[], &own).is_ok());
+        let none = parse_template("/$1", &["path"], &DefinedVariables::default()).unwrap_err();
         assert!(none.remedy.contains("regular expression"));
     }
 }

@@ -1,6 +1,6 @@
 //! Each default, written out, is the default: for every table there is.
 
-use crate::record::{DirectiveTable, chapters, table};
+use crate::record::{DirectiveTable, all_chapters, table};
 use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth,
@@ -17,12 +17,12 @@ use crate::{check::Checker, node::Node};
 use std::path::Path;
 
 /// The record with all its defaults written out, which must be the record without.
-fn written_out<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'static str {
+fn explicit_defaults<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'static str {
     let articles = R::DIRECTIVES.iter().filter(|article| !matches!(article.default, "absent" | "required"));
     let text: String = articles.map(|article| format!("{} = {}\n", article.name, article.default)).collect();
     let mut check = Checker::new(&text, R::NAME, Path::new(""));
     let mut record = R::default();
-    let document = Node::document(&text).unwrap();
+    let document = Node::parse_document(&text).unwrap();
     for article in R::DIRECTIVES {
         if let Some(entry) = document.entry(article.name) {
             (article.read)(&mut record, &entry.value, &mut check);
@@ -36,105 +36,105 @@ fn written_out<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'static st
 #[test]
 fn written_out_defaults_change_nothing() {
     let known = [
-        written_out::<Config>(),
-        written_out::<Listener>(),
-        written_out::<TrustedProxies>(),
-        written_out::<Limits>(),
-        written_out::<Timeouts>(),
-        written_out::<Log>(),
-        written_out::<LogCondition>(),
-        written_out::<crate::RequestLog>(),
-        written_out::<crate::Syslog>(),
-        written_out::<crate::Journal>(),
-        written_out::<OpenFiles>(),
-        written_out::<CacheStore>(),
-        written_out::<CacheDisk>(),
-        written_out::<CachePolicy>(),
-        written_out::<CachePurge>(),
-        written_out::<CacheRule>(),
-        written_out::<CacheKey>(),
-        written_out::<DictionaryStore>(),
-        written_out::<UseAsDictionary>(),
-        written_out::<ResponseHeaders>(),
-        written_out::<Site>(),
-        written_out::<Route>(),
-        written_out::<RateLimit>(),
-        written_out::<BandwidthLimit>(),
-        written_out::<RequestQueue>(),
-        written_out::<SharedLimits>(),
-        written_out::<Auth>(),
-        written_out::<JwtAuth>(),
-        written_out::<SignedAuth>(),
-        written_out::<Cors>(),
-        written_out::<RouteLimits>(),
-        written_out::<RouteTimeouts>(),
-        written_out::<Files>(),
-        written_out::<Compress>(),
-        written_out::<CompressResponses>(),
-        written_out::<Proxy>(),
-        written_out::<crate::scripts::Scripts>(),
-        written_out::<Upstream>(),
-        written_out::<KeepAlive>(),
-        written_out::<ProxyTimeouts>(),
-        written_out::<Retry>(),
-        written_out::<Eject>(),
-        written_out::<Health>(),
-        written_out::<ProxyTls>(),
-        written_out::<Forwarded>(),
-        written_out::<ProxyHeaders>(),
-        written_out::<ProxyLimits>(),
-        written_out::<App>(),
-        written_out::<AppTimeouts>(),
-        written_out::<AppWebSockets>(),
-        written_out::<AppLimits>(),
-        written_out::<AppSandbox>(),
-        written_out::<Recycle>(),
-        written_out::<Workers>(),
-        written_out::<Mounted>(),
-        written_out::<Control>(),
-        written_out::<crate::ControlToken>(),
-        written_out::<crate::ControlClient>(),
-        written_out::<Tracing>(),
-        written_out::<CollectedMetrics>(),
-        written_out::<OtlpLogs>(),
-        written_out::<Acme>(),
-        written_out::<AcmeDirectory>(),
-        written_out::<AcmeDns>(),
-        written_out::<ExternalAccountBinding>(),
-        written_out::<Tls>(),
-        written_out::<SiteTls>(),
-        written_out::<ClientTls>(),
-        written_out::<Redirect>(),
-        written_out::<Respond>(),
-        written_out::<Split>(),
-        written_out::<Maintenance>(),
-        written_out::<Crawlers>(),
-        written_out::<Branch>(),
-        written_out::<Conditions>(),
-        written_out::<crate::ConditionSet>(),
-        written_out::<crate::Geo>(),
-        written_out::<crate::BodyEdit>(),
-        written_out::<Mirror>(),
-        written_out::<InjectedFault>(),
-        written_out::<crate::VariableMap>(),
-        written_out::<crate::Stream>(),
-        written_out::<crate::StreamServer>(),
-        written_out::<crate::StreamTimeouts>(),
-        written_out::<crate::PhpApp>(),
-        written_out::<crate::Cgi>(),
+        explicit_defaults::<Config>(),
+        explicit_defaults::<Listener>(),
+        explicit_defaults::<TrustedProxies>(),
+        explicit_defaults::<Limits>(),
+        explicit_defaults::<Timeouts>(),
+        explicit_defaults::<Log>(),
+        explicit_defaults::<LogCondition>(),
+        explicit_defaults::<crate::RequestLog>(),
+        explicit_defaults::<crate::Syslog>(),
+        explicit_defaults::<crate::Journal>(),
+        explicit_defaults::<OpenFiles>(),
+        explicit_defaults::<CacheStore>(),
+        explicit_defaults::<CacheDisk>(),
+        explicit_defaults::<CachePolicy>(),
+        explicit_defaults::<CachePurge>(),
+        explicit_defaults::<CacheRule>(),
+        explicit_defaults::<CacheKey>(),
+        explicit_defaults::<DictionaryStore>(),
+        explicit_defaults::<UseAsDictionary>(),
+        explicit_defaults::<ResponseHeaders>(),
+        explicit_defaults::<Site>(),
+        explicit_defaults::<Route>(),
+        explicit_defaults::<RateLimit>(),
+        explicit_defaults::<BandwidthLimit>(),
+        explicit_defaults::<RequestQueue>(),
+        explicit_defaults::<SharedLimits>(),
+        explicit_defaults::<Auth>(),
+        explicit_defaults::<JwtAuth>(),
+        explicit_defaults::<SignedAuth>(),
+        explicit_defaults::<Cors>(),
+        explicit_defaults::<RouteLimits>(),
+        explicit_defaults::<RouteTimeouts>(),
+        explicit_defaults::<Files>(),
+        explicit_defaults::<Compress>(),
+        explicit_defaults::<CompressResponses>(),
+        explicit_defaults::<Proxy>(),
+        explicit_defaults::<crate::scripts::Scripts>(),
+        explicit_defaults::<Upstream>(),
+        explicit_defaults::<KeepAlive>(),
+        explicit_defaults::<ProxyTimeouts>(),
+        explicit_defaults::<Retry>(),
+        explicit_defaults::<Eject>(),
+        explicit_defaults::<Health>(),
+        explicit_defaults::<ProxyTls>(),
+        explicit_defaults::<Forwarded>(),
+        explicit_defaults::<ProxyHeaders>(),
+        explicit_defaults::<ProxyLimits>(),
+        explicit_defaults::<App>(),
+        explicit_defaults::<AppTimeouts>(),
+        explicit_defaults::<AppWebSockets>(),
+        explicit_defaults::<AppLimits>(),
+        explicit_defaults::<AppSandbox>(),
+        explicit_defaults::<Recycle>(),
+        explicit_defaults::<Workers>(),
+        explicit_defaults::<Mounted>(),
+        explicit_defaults::<Control>(),
+        explicit_defaults::<crate::ControlToken>(),
+        explicit_defaults::<crate::ControlClient>(),
+        explicit_defaults::<Tracing>(),
+        explicit_defaults::<CollectedMetrics>(),
+        explicit_defaults::<OtlpLogs>(),
+        explicit_defaults::<Acme>(),
+        explicit_defaults::<AcmeDirectory>(),
+        explicit_defaults::<AcmeDns>(),
+        explicit_defaults::<ExternalAccountBinding>(),
+        explicit_defaults::<Tls>(),
+        explicit_defaults::<SiteTls>(),
+        explicit_defaults::<ClientTls>(),
+        explicit_defaults::<Redirect>(),
+        explicit_defaults::<Respond>(),
+        explicit_defaults::<Split>(),
+        explicit_defaults::<Maintenance>(),
+        explicit_defaults::<Crawlers>(),
+        explicit_defaults::<Branch>(),
+        explicit_defaults::<Conditions>(),
+        explicit_defaults::<crate::ConditionSet>(),
+        explicit_defaults::<crate::Geo>(),
+        explicit_defaults::<crate::BodyEdit>(),
+        explicit_defaults::<Mirror>(),
+        explicit_defaults::<InjectedFault>(),
+        explicit_defaults::<crate::VariableMap>(),
+        explicit_defaults::<crate::Stream>(),
+        explicit_defaults::<crate::StreamServer>(),
+        explicit_defaults::<crate::StreamTimeouts>(),
+        explicit_defaults::<crate::PhpApp>(),
+        explicit_defaults::<crate::Cgi>(),
     ];
-    for chapter in chapters::<Config>() {
+    for chapter in all_chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);
     }
 }
 
 #[test]
 fn every_directive_is_documented_and_no_two_have_a_name() {
-    for chapter in chapters::<Config>() {
+    for chapter in all_chapters::<Config>() {
         assert!(chapter.about.trim().ends_with(['.', '`']), "{}", chapter.name);
-        for (index, article) in chapter.articles.iter().enumerate() {
+        for (index, article) in chapter.directives.iter().enumerate() {
             assert!(!article.doc.trim().is_empty(), "{}.{}", chapter.name, article.name);
-            let earlier = &chapter.articles[..index];
+            let earlier = &chapter.directives[..index];
             assert!(
                 earlier.iter().all(|other| other.name != article.name),
                 "{}.{}",
@@ -149,7 +149,7 @@ fn every_directive_is_documented_and_no_two_have_a_name() {
 fn the_largest_values_are_within_reach() {
     let read = |text: &str| {
         let mut check = Checker::new(text, "test", Path::new(""));
-        let limits = table::<Limits>().read(&Node::document(text).unwrap(), &mut check);
+        let limits = table::<Limits>().read(&Node::parse_document(text).unwrap(), &mut check);
         assert!(check.report.is_empty(), "{}", check.report);
         limits.unwrap()
     };

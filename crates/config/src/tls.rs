@@ -1,7 +1,7 @@
 //! TLS with clients.
 
 use crate::check::Checker;
-use crate::node::{Data, Node};
+use crate::node::{Node, NodeData};
 use crate::record::{brief, directives, table};
 use crate::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
 use serde_json::json;
@@ -122,7 +122,7 @@ directives! {
 
 /// Returns the shape of a site's `tls`.
 pub(crate) fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
-    SiteTlsShape(Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) })
+    SiteTlsValueShape(Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) })
 }
 
 /// Words that people write for certificates that are obtained.
@@ -132,9 +132,9 @@ const AUTO_HELP: &str =
     "write `tls = \"auto\"` to have certificates obtained, or `tls = { certificate = \"…\", key = \"…\" }`";
 
 /// Shape of a site's `tls`; rejects `true`, which names no certificate.
-struct SiteTlsShape<S>(S);
+struct SiteTlsValueShape<S>(S);
 
-impl<S: Shape> Shape for SiteTlsShape<S> {
+impl<S: Shape> Shape for SiteTlsValueShape<S> {
     type Out = S::Out;
 
     fn kind(&self) -> ShapeKind {
@@ -142,8 +142,8 @@ impl<S: Shape> Shape for SiteTlsShape<S> {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<S::Out> {
-        if let Data::Flag(true) = node.data {
-            check.invalid(&node.at, "this is true").help(AUTO_HELP);
+        if let NodeData::Flag(true) = node.data {
+            check.report_invalid(&node.span, "this is true").help(AUTO_HELP);
             return None;
         }
         self.0.read(node, check)
@@ -161,8 +161,8 @@ impl Shape for ServerTlsShape {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Tls> {
-        if let Data::Flag(_) | Data::Text(_) = node.data {
-            let finding = check.mismatch(node, &self.kind().text);
+        if let NodeData::Flag(_) | NodeData::Text(_) = node.data {
+            let finding = check.report_type_mismatch(node, &self.kind().text);
             finding.help("certificates are a site's: put `tls = \"auto\"` or `tls = { certificate = \"…\", key = \"…\" }` into a `[[site]]`");
             return None;
         }
@@ -184,9 +184,9 @@ impl Shape for Certificates {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<CertificateSource> {
         match &node.data {
-            Data::Text(text) if text == "auto" => Some(CertificateSource::Auto),
-            Data::Text(text) if AUTO_WORDS.contains(&text.to_ascii_lowercase().as_str()) => {
-                check.invalid(&node.at, "this is no file").help(AUTO_HELP);
+            NodeData::Text(text) if text == "auto" => Some(CertificateSource::Auto),
+            NodeData::Text(text) if AUTO_WORDS.contains(&text.to_ascii_lowercase().as_str()) => {
+                check.report_invalid(&node.span, "this is no file").help(AUTO_HELP);
                 None
             }
             _ => OneOrMore(PathShape("a file or folder")).read(node, check).map(CertificateSource::Files),
@@ -204,6 +204,6 @@ fn site_tls_agrees(tls: &mut SiteTls, node: &Node, check: &mut Checker) {
         }
         CertificateSource::Files(_) => return,
     };
-    let finding = check.error(&key.value.at, title, "of which certificate?");
+    let finding = check.error(&key.value.span, title, "of which certificate?");
     finding.help("give one key for each certificate, in the same order, or none where the files hold both");
 }

@@ -12,8 +12,9 @@ pub const GIB: u64 = 1 << 30;
 /// The most that temporary files may hold.
 pub(crate) const SPILL_MAX: u64 = 1024 * 1024 * GIB;
 
-const SIZES: [(&str, u64); 5] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", GIB << 10)];
-const SPANS: [(&str, u64); 5] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const SIZE_UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", GIB << 10)];
+const DURATION_UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// A regular expression for sizes.
 pub(crate) const SIZE_PATTERN: &str = "^[0-9]+ ?([KMGT]i)?B$";
@@ -24,10 +25,10 @@ pub(crate) const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
 ///
 /// # Errors
 /// What is wrong, and how to write it.
-pub fn size(text: &str) -> Result<u64, InvalidValue> {
-    let (digits, unit) = number(text, "a size", "16KiB")?;
+pub fn parse_size(text: &str) -> Result<u64, InvalidValue> {
+    let (digits, unit) = split_number(text, "a size", "16KiB")?;
     let unit = unit.strip_prefix(' ').unwrap_or(unit);
-    let Some((_, factor)) = SIZES.iter().find(|(name, _)| *name == unit) else {
+    let Some((_, factor)) = SIZE_UNITS.iter().find(|(name, _)| *name == unit) else {
         return Err(InvalidValue::new(
             if unit.is_empty() {
                 "the unit is missing".to_owned()
@@ -51,24 +52,24 @@ pub fn size(text: &str) -> Result<u64, InvalidValue> {
 ///
 /// # Errors
 /// What is wrong, and how to write it.
-pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
+pub fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
     let compact: String = text.split_whitespace().collect();
-    if compact != text && duration(&compact).is_ok() {
+    if compact != text && parse_duration(&compact).is_ok() {
         return Err(InvalidValue::new("a space in a duration", format!("write \"{compact}\"")));
     }
-    if let Some(whole) = in_milliseconds(text) {
+    if let Some(whole) = fraction_to_milliseconds(text) {
         return Err(InvalidValue::new(
             "a duration has whole numbers",
-            format!("write \"{}\"", duration_text(Duration::from_millis(whole))),
+            format!("write \"{}\"", format_duration(Duration::from_millis(whole))),
         ));
     }
     let mut rest = text;
     let mut millis = 0u64;
     while !rest.is_empty() || text.is_empty() {
-        let (digits, tail) = number(rest, "a duration", "75s")?;
+        let (digits, tail) = split_number(rest, "a duration", "75s")?;
         let end = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
-        let Some((_, factor)) = SPANS.iter().find(|(name, _)| *name == unit) else {
+        let Some((_, factor)) = DURATION_UNITS.iter().find(|(name, _)| *name == unit) else {
             let message = if unit.is_empty() {
                 "the unit is missing".to_owned()
             } else {
@@ -101,16 +102,16 @@ pub fn duration(text: &str) -> Result<Duration, InvalidValue> {
 }
 
 /// The milliseconds of a number with decimals and a unit, such as `1.5s`.
-fn in_milliseconds(text: &str) -> Option<u64> {
+fn fraction_to_milliseconds(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, unit) = text.split_at(end);
-    let (_, factor) = SPANS.iter().find(|(name, _)| *name == unit)?;
+    let (_, factor) = DURATION_UNITS.iter().find(|(name, _)| *name == unit)?;
     let millis = number.contains('.').then(|| number.parse::<f64>().ok())?? * *factor as f64;
     (millis.fract() == 0.0 && (1.0..1e15).contains(&millis)).then_some(millis as u64)
 }
 
 /// Splits leading digits off.
-fn number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a str), InvalidValue> {
+fn split_number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a str), InvalidValue> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     match end {
         0 => Err(InvalidValue::new(
@@ -122,20 +123,20 @@ fn number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str, &'a 
 }
 
 /// A size in the largest unit that divides it.
-pub(crate) fn size_text(bytes: u64) -> String {
+pub(crate) fn format_size(bytes: u64) -> String {
     let whole = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
-    let (name, factor) = SIZES.iter().rev().find(whole).unwrap_or(&SIZES[0]);
+    let (name, factor) = SIZE_UNITS.iter().rev().find(whole).unwrap_or(&SIZE_UNITS[0]);
     format!("{}{name}", bytes / factor)
 }
 
 /// A duration in the largest unit that divides it.
-pub(crate) fn duration_text(duration: Duration) -> String {
+pub(crate) fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {
         return "0s".to_owned();
     }
     let whole = |(_, factor): &&(&str, u64)| millis >= *factor && millis.is_multiple_of(*factor);
-    let (name, factor) = SPANS.iter().rev().find(whole).unwrap_or(&SPANS[0]);
+    let (name, factor) = DURATION_UNITS.iter().rev().find(whole).unwrap_or(&DURATION_UNITS[0]);
     format!("{}{name}", millis / factor)
 }
 
@@ -145,10 +146,10 @@ mod tests {
 
     #[test]
     fn sizes() {
-        assert_eq!(size("0B"), Ok(0));
-        assert_eq!(size("16KiB"), Ok(16 * KIB));
-        assert_eq!(size("3 MiB"), Ok(3 * MIB));
-        assert_eq!(size("1TiB"), Ok(1024 * GIB));
+        assert_eq!(parse_size("0B"), Ok(0));
+        assert_eq!(parse_size("16KiB"), Ok(16 * KIB));
+        assert_eq!(parse_size("3 MiB"), Ok(3 * MIB));
+        assert_eq!(parse_size("1TiB"), Ok(1024 * GIB));
         for wrong in [
             "",
             "16",
@@ -162,7 +163,7 @@ mod tests {
             "1  B",
             "1é",
         ] {
-            assert!(size(wrong).is_err(), "{wrong}");
+            assert!(parse_size(wrong).is_err(), "{wrong}");
         }
     }
 
@@ -175,17 +176,17 @@ mod tests {
             ("0.25m", "\"15s\""),
             ("1.5h", "\"90m\""),
         ] {
-            let fault = duration(text).unwrap_err();
+            let fault = parse_duration(text).unwrap_err();
             assert!(fault.remedy.contains(remedy), "{text}: {fault}");
         }
     }
 
     #[test]
     fn durations() {
-        assert_eq!(duration("75s"), Ok(Duration::from_secs(75)));
-        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("1d"), Ok(Duration::from_secs(86_400)));
+        assert_eq!(parse_duration("75s"), Ok(Duration::from_secs(75)));
+        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("1d"), Ok(Duration::from_secs(86_400)));
         for wrong in [
             "",
             "75",
@@ -198,9 +199,9 @@ mod tests {
             "999999999999999999d",
             "1sé",
         ] {
-            assert!(duration(wrong).is_err(), "{wrong}");
+            assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
-        let remedy = |text: &str| duration(text).unwrap_err().remedy;
+        let remedy = |text: &str| parse_duration(text).unwrap_err().remedy;
         for (text, whole) in
             [("75", "75s"), ("5sec", "5s"), ("2 hours", "2h"), ("10min", "10m"), ("3days", "3d")]
         {
@@ -214,11 +215,11 @@ mod tests {
     #[test]
     fn what_is_printed_reads_back() {
         for bytes in [0, 1, 1023, KIB, 1536, 16 * KIB, MIB, 5 * GIB, u64::MAX] {
-            assert_eq!(size(&size_text(bytes)), Ok(bytes));
+            assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
         }
         for millis in [0, 1, 1500, 60_000, 90_000, 86_400_000] {
             let span = Duration::from_millis(millis);
-            assert_eq!(duration(&duration_text(span)), Ok(span));
+            assert_eq!(parse_duration(&format_duration(span)), Ok(span));
         }
     }
 }

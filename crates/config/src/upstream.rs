@@ -2,7 +2,7 @@
 
 use crate::check::{Checker, InvalidValue};
 use crate::header;
-use crate::near::nearest;
+use crate::near::nearest_name;
 use crate::node::Node;
 use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 /// Maximum length of a Unix socket's path, in bytes: `sun_path` without its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 /// The name of the cookie for `"sticky"`.
-const COOKIE: &str = "komainu";
+const STICKY_COOKIE: &str = "komainu";
 
 /// The address of an upstream server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,9 +26,9 @@ pub enum Origin {
         /// The port.
         port: u16,
         /// Whether it speaks TLS.
-        tls: bool,
+        is_tls: bool,
         /// Whether it speaks HTTP/2 without TLS.
-        h2c: bool,
+        is_h2c: bool,
     },
     /// A Unix socket, `unix:/run/app.sock`.
     Unix(PathBuf),
@@ -63,12 +63,12 @@ impl CgiScheme {
         }
     }
 
-    fn named(name: &str) -> Option<CgiScheme> {
+    fn from_name(name: &str) -> Option<CgiScheme> {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
 
     /// Returns the default port of the scheme.
-    fn port(self) -> u16 {
+    fn default_port(self) -> u16 {
         match self {
             Self::FastCgi => 9000,
             Self::Uwsgi => 3031,
@@ -89,20 +89,20 @@ impl Origin {
     /// `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
-            return unix(path);
+            return parse_unix(path);
         }
         if let Some((scheme, path)) = text.split_once("+unix:")
-            && let Some(scheme) = CgiScheme::named(scheme)
+            && let Some(scheme) = CgiScheme::from_name(scheme)
         {
             let at = scheme.name().len() + 1;
-            return unix(path).map(|origin| Self::Cgi(scheme, Box::new(origin))).map_err(|fault| {
-                InvalidValue { at: fault.at.map(|range| at + range.start..at + range.end), ..fault }
+            return parse_unix(path).map(|origin| Self::Cgi(scheme, Box::new(origin))).map_err(|fault| {
+                InvalidValue { span: fault.span.map(|range| at + range.start..at + range.end), ..fault }
             });
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(no_scheme(text));
+            return Err(missing_scheme(text));
         };
-        let cgi = CgiScheme::named(&scheme.to_ascii_lowercase());
+        let cgi = CgiScheme::from_name(&scheme.to_ascii_lowercase());
         let (tls, h2c) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (false, false),
             "https" => (true, false),
@@ -137,12 +137,12 @@ impl Origin {
             );
             return Err(fault.within(start + end..text.len()));
         }
-        let (host, port) = host_and_port(authority).map_err(|fault| InvalidValue {
-            at: fault.at.map(|at| start + at.start..start + at.end),
+        let (host, port) = parse_host_and_port(authority).map_err(|fault| InvalidValue {
+            span: fault.span.map(|at| start + at.start..start + at.end),
             ..fault
         })?;
-        let default = cgi.map_or(if tls { 443 } else { 80 }, CgiScheme::port);
-        let origin = Self::Tcp { host, port: port.unwrap_or(default), tls, h2c };
+        let default = cgi.map_or(if tls { 443 } else { 80 }, CgiScheme::default_port);
+        let origin = Self::Tcp { host, port: port.unwrap_or(default), is_tls: tls, is_h2c: h2c };
         Ok(match cgi {
             Some(scheme) => Self::Cgi(scheme, Box::new(origin)),
             None => origin,
@@ -151,16 +151,16 @@ impl Origin {
 
     /// Whether it speaks HTTP/2 without TLS.
     pub fn is_h2c(&self) -> bool {
-        matches!(self, Self::Tcp { h2c: true, .. })
+        matches!(self, Self::Tcp { is_h2c: true, .. })
     }
 
     /// Whether it speaks TLS.
     pub fn is_tls(&self) -> bool {
-        matches!(self, Self::Tcp { tls: true, .. })
+        matches!(self, Self::Tcp { is_tls: true, .. })
     }
 }
 
-fn no_scheme(text: &str) -> InvalidValue {
+fn missing_scheme(text: &str) -> InvalidValue {
     let remedy = match text {
         "" => "write \"http://127.0.0.1:3000\" or \"unix:/run/app.sock\"".to_owned(),
         _ if text.starts_with(['/', '.']) => format!("write \"unix:{text}\""),
@@ -173,7 +173,7 @@ fn no_scheme(text: &str) -> InvalidValue {
     InvalidValue::new("this is not a URL", remedy)
 }
 
-fn unix(path: &str) -> Result<Origin, InvalidValue> {
+fn parse_unix(path: &str) -> Result<Origin, InvalidValue> {
     let at = "unix:".len().."unix:".len() + path.len();
     // Other servers also write `unix://PATH`.
     let path = path.strip_prefix("//").map_or(path, |rest| rest);
@@ -188,7 +188,7 @@ fn unix(path: &str) -> Result<Origin, InvalidValue> {
     }
 }
 
-fn host_and_port(text: &str) -> Result<(String, Option<u16>), InvalidValue> {
+fn parse_host_and_port(text: &str) -> Result<(String, Option<u16>), InvalidValue> {
     if let Some(at) = text.find('@') {
         let fault = InvalidValue::new(
             "an upstream server's URL must not have a user",
@@ -243,7 +243,7 @@ impl fmt::Display for Origin {
                 Some(rest) => write!(out, "{}{rest}", scheme.name()),
                 None => write!(out, "{}+{at}", scheme.name()),
             },
-            Self::Tcp { host, port, tls, h2c } => {
+            Self::Tcp { host, port, is_tls: tls, is_h2c: h2c } => {
                 let scheme = match (tls, h2c) {
                     (true, _) => "https",
                     (false, true) => "h2c",
@@ -274,11 +274,11 @@ impl Shape for UrlShape {
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Origin> {
         let shape = Text { what: "a URL such as \"http://127.0.0.1:3000\"", parse: Origin::parse };
         match shape.read(node, check)? {
-            Origin::Unix(path) => Some(Origin::Unix(check.resolve(&path.to_string_lossy()))),
+            Origin::Unix(path) => Some(Origin::Unix(check.resolve_path(&path.to_string_lossy()))),
             Origin::Cgi(scheme, at) => Some(Origin::Cgi(
                 scheme,
                 Box::new(match *at {
-                    Origin::Unix(path) => Origin::Unix(check.resolve(&path.to_string_lossy())),
+                    Origin::Unix(path) => Origin::Unix(check.resolve_path(&path.to_string_lossy())),
                     at => at,
                 }),
             )),
@@ -346,13 +346,17 @@ impl Balance {
     /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
     pub(crate) fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(name) = text.strip_prefix("hash:header:") {
-            return header::name(name).map(Self::HashHeader).map_err(|fault| later(fault, "hash:header:"));
+            return header::name(name)
+                .map(Self::HashHeader)
+                .map_err(|fault| shift_fault(fault, "hash:header:"));
         }
         if let Some(name) = text.strip_prefix("hash:cookie:") {
-            return cookie(name).map(Self::HashCookie).map_err(|fault| later(fault, "hash:cookie:"));
+            return parse_cookie_name(name)
+                .map(Self::HashCookie)
+                .map_err(|fault| shift_fault(fault, "hash:cookie:"));
         }
         if let Some(name) = text.strip_prefix("sticky:") {
-            return cookie(name).map(Self::Sticky).map_err(|fault| later(fault, "sticky:"));
+            return parse_cookie_name(name).map(Self::Sticky).map_err(|fault| shift_fault(fault, "sticky:"));
         }
         Ok(match text {
             "round-robin" => Self::RoundRobin,
@@ -360,7 +364,7 @@ impl Balance {
             "two-choices" => Self::TwoChoices,
             "hash:client" => Self::HashClient,
             "hash:uri" => Self::HashUri,
-            "sticky" => Self::Sticky(COOKIE.to_owned()),
+            "sticky" => Self::Sticky(STICKY_COOKIE.to_owned()),
             _ => return Err(unknown_balance(text)),
         })
     }
@@ -374,7 +378,7 @@ fn unknown_balance(text: &str) -> InvalidValue {
         "random" | "p2c" => Some("two-choices"),
         "uri" => Some("hash:uri"),
         "roundrobin" | "rr" => Some("round-robin"),
-        _ => nearest(text, Balance::WORDS),
+        _ => nearest_name(text, Balance::WORDS),
     };
     let message = match alias {
         Some(word) => format!("did you mean \"{word}\"?"),
@@ -386,8 +390,8 @@ fn unknown_balance(text: &str) -> InvalidValue {
 }
 
 /// A name that a `Set-Cookie` field may hold (RFC 6265 section 4.1.1).
-pub(crate) fn cookie(text: &str) -> Result<String, InvalidValue> {
-    match text.char_indices().find(|(_, c)| !header::is_token(*c)) {
+pub(crate) fn parse_cookie_name(text: &str) -> Result<String, InvalidValue> {
+    match text.char_indices().find(|(_, c)| !header::is_token_char(*c)) {
         Some((at, wrong)) => {
             let fault = InvalidValue::new(format!("a cookie's name must not contain {wrong:?}"), "");
             Err(fault.within(at..at + wrong.len_utf8()))
@@ -398,7 +402,7 @@ pub(crate) fn cookie(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// The servers of a group speak HTTP, or one protocol of the CGI family, all of them.
-pub(crate) fn protocols_agree<'o>(
+pub(crate) fn check_protocols<'o>(
     origins: impl Iterator<Item = &'o Origin>,
     items: &[Node],
     check: &mut Checker,
@@ -412,8 +416,8 @@ pub(crate) fn protocols_agree<'o>(
     let Some((first, first_item)) = known.next() else { return };
     let Some((other, item)) = known.find(|(other, _)| name(other) != name(first)) else { return };
     let title = format!("one group with servers of {} and of {}", name(first), name(other));
-    let finding = check.error(&item.at, title, "this server speaks another protocol");
-    finding.related(first_item.at.clone(), "than this one");
+    let finding = check.error(&item.span, title, "this server speaks another protocol");
+    finding.related(first_item.span.clone(), "than this one");
     finding.help("write a route, or an `[upstreams.NAME]`, for each protocol");
 }
 
@@ -431,8 +435,8 @@ pub(crate) fn group_name(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// Moves the place of the fault by the length of `start`.
-fn later(fault: InvalidValue, start: &str) -> InvalidValue {
-    InvalidValue { at: fault.at.map(|at| at.start + start.len()..at.end + start.len()), ..fault }
+fn shift_fault(fault: InvalidValue, start: &str) -> InvalidValue {
+    InvalidValue { span: fault.span.map(|at| at.start + start.len()..at.end + start.len()), ..fault }
 }
 
 #[cfg(test)]
@@ -495,7 +499,7 @@ mod tests {
         ] {
             let fault = Origin::parse(text).unwrap_err();
             assert!(fault.remedy.contains(remedy), "{text}: {fault}");
-            assert!(fault.at.is_none_or(|at| at.end <= text.len().max(at.start + 1)), "{text}");
+            assert!(fault.span.is_none_or(|at| at.end <= text.len().max(at.start + 1)), "{text}");
         }
         assert!(Origin::parse(&format!("unix:/{}", "x".repeat(107))).is_err());
     }

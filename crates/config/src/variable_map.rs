@@ -1,14 +1,14 @@
 //! Maps from the value of a text with variables to another text, which templates name as a variable.
 
-use crate::check::{Checker, InvalidValue, OwnNames, shortened};
+use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::expression::Expression;
 use crate::header;
 use crate::network::network;
-use crate::node::{Data, Entry, Node};
+use crate::node::{Entry, Node, NodeData};
 use crate::pattern::ValuePattern;
 use crate::record::{directives, table};
 use crate::shape::{Map, Shape, ShapeKind};
-use crate::template::{TemplateShape, template};
+use crate::template::{TemplateShape, parse_template};
 use http::{Template, Variable};
 use ipnet::IpNet;
 use serde_json::json;
@@ -25,11 +25,11 @@ const PATTERNS_MAX: usize = 200;
 #[derive(Debug, Clone)]
 pub struct MapKey {
     text: String,
-    form: KeyForm,
+    matcher: MapKeyMatcher,
 }
 
 #[derive(Debug, Clone)]
-enum KeyForm {
+enum MapKeyMatcher {
     Exact,
     Pattern(ValuePattern),
     Regex(Expression),
@@ -52,24 +52,24 @@ impl Hash for MapKey {
 impl MapKey {
     fn parse(text: &str) -> Result<Self, InvalidValue> {
         let form = match Expression::parse(text) {
-            Some(expression) => KeyForm::Regex(expression?),
-            None if text.contains('*') => KeyForm::Pattern(ValuePattern::parse(text)?),
-            None => KeyForm::Exact,
+            Some(expression) => MapKeyMatcher::Regex(expression?),
+            None if text.contains('*') => MapKeyMatcher::Pattern(ValuePattern::parse(text)?),
+            None => MapKeyMatcher::Exact,
         };
-        Ok(Self { text: text.to_owned(), form })
+        Ok(Self { text: text.to_owned(), matcher: form })
     }
 
     /// Returns the text that the key matches, if it is not a pattern.
     pub fn exact(&self) -> Option<&str> {
-        matches!(self.form, KeyForm::Exact).then_some(&*self.text)
+        matches!(self.matcher, MapKeyMatcher::Exact).then_some(&*self.text)
     }
 
     /// Whether it matches a value.
     pub fn matches(&self, value: &[u8]) -> bool {
-        match &self.form {
-            KeyForm::Exact => value == self.text.as_bytes(),
-            KeyForm::Pattern(pattern) => pattern.matches(value.iter().copied()),
-            KeyForm::Regex(expression) => expression.is_match(value),
+        match &self.matcher {
+            MapKeyMatcher::Exact => value == self.text.as_bytes(),
+            MapKeyMatcher::Pattern(pattern) => pattern.matches(value.iter().copied()),
+            MapKeyMatcher::Regex(expression) => expression.is_match(value),
         }
     }
 }
@@ -106,30 +106,30 @@ directives! {
 
 const RESULT: TemplateShape = TemplateShape { what: "a text, which may have variables", parse: source };
 
-fn source(text: &str, own: &OwnNames) -> Result<Template, InvalidValue> {
-    let own = OwnNames { has_geo: own.has_geo, ..OwnNames::default() };
-    template(&header::value(text)?, header::VARIABLES, &own)
+fn source(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {
+    let own = DefinedVariables { has_geo: defined_variables.has_geo, ..DefinedVariables::default() };
+    parse_template(&header::parse_value(text)?, header::VARIABLES, &own)
 }
 
 fn map_agrees(map: &mut VariableMap, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("networks").filter(|_| map.networks.len() > VALUES_MAX) {
-        check.error(&entry.key_at, format!("more than {VALUES_MAX} networks in a map"), "too many");
+        check.error(&entry.key_span, format!("more than {VALUES_MAX} networks in a map"), "too many");
     }
-    if let Some(entry) = node.entry("of").filter(|_| map.of.fixed().is_some()) {
+    if let Some(entry) = node.entry("of").filter(|_| map.of.as_literal().is_some()) {
         let title = "a map of a text without a variable".to_owned();
-        let finding = check.warning(&entry.value.at, title, "it is the same for every request");
-        let known = map.of.fixed().filter(|text| header::VARIABLES.contains(text));
+        let finding = check.warning(&entry.value.span, title, "it is the same for every request");
+        let known = map.of.as_literal().filter(|text| header::VARIABLES.contains(text));
         finding.help(format!("write a variable: `of = \"${}\"`", known.unwrap_or("host")));
     }
     let Some(entry) = node.entry("values") else { return };
-    let Data::Table(entries) = &entry.value.data else { return };
+    let NodeData::Table(entries) = &entry.value.data else { return };
     if let Some(extra) = entries.get(VALUES_MAX) {
-        check.error(&extra.key_at, format!("more than {VALUES_MAX} values in a map"), "one too many");
+        check.error(&extra.key_span, format!("more than {VALUES_MAX} values in a map"), "one too many");
     }
     let mut patterns = map.values.iter().zip(entries).filter(|((key, _), _)| key.exact().is_none());
     if let Some((_, extra)) = patterns.nth(PATTERNS_MAX) {
         let title = format!("more than {PATTERNS_MAX} patterns in a map");
-        let finding = check.error(&extra.key_at, title, "one too many");
+        let finding = check.error(&extra.key_span, title, "one too many");
         finding
             .help("patterns are tried one after the other for each request: write texts without a pattern");
     }
@@ -149,17 +149,17 @@ impl Shape for Maps {
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
-        let Data::Table(entries) = &node.data else {
-            check.mismatch(node, &self.kind().text);
+        let NodeData::Table(entries) = &node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
             return None;
         };
         if let Some(extra) = entries.get(MAPS_MAX) {
-            check.error(&extra.key_at, format!("more than {MAPS_MAX} maps"), "one too many");
+            check.error(&extra.key_span, format!("more than {MAPS_MAX} maps"), "one too many");
         }
         let mut maps = Vec::new();
-        for Entry { key, key_at, value } in entries {
-            if let Err(fault) = free_name(key, &check.own_names) {
-                let title = format!("`{}` cannot be the name of a map", shortened(key));
+        for Entry { key, key_span: key_at, value } in entries {
+            if let Err(fault) = check_free_name(key, &check.defined_variables) {
+                let title = format!("`{}` cannot be the name of a map", shorten(key));
                 check.error(key_at, title, fault.message).help(fault.remedy);
             }
             maps.extend(table::<VariableMap>().read(value, check).map(|map| (key.clone(), map)));
@@ -172,7 +172,7 @@ impl Shape for Maps {
 ///
 /// # Errors
 /// What is wrong with it: its length, its characters, or that it is the name of a variable which is there already.
-pub fn own_name(name: &str) -> Result<(), InvalidValue> {
+pub fn check_variable_name(name: &str) -> Result<(), InvalidValue> {
     const REMEDY: &str = "write up to 64 letters, digits and `_`, a letter first";
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     if !(1..=64).contains(&name.len())
@@ -188,18 +188,18 @@ pub fn own_name(name: &str) -> Result<(), InvalidValue> {
 }
 
 /// The same for a file: the name of a variable that it does not have is free.
-pub(crate) fn free_name(name: &str, own: &OwnNames) -> Result<(), InvalidValue> {
+pub(crate) fn check_free_name(name: &str, defined_variables: &DefinedVariables) -> Result<(), InvalidValue> {
     match Variable::named(name) {
-        Some(Variable::Country) if !own.has_geo => Ok(()),
-        _ => own_name(name),
+        Some(Variable::Country) if !defined_variables.has_geo => Ok(()),
+        _ => check_variable_name(name),
     }
 }
 
 /// Records the names of all maps, which templates may use anywhere, and whether countries are available.
-pub(crate) fn declare(document: &Node, check: &mut Checker) {
-    check.own_names.has_geo = document.entry("geo").is_some();
-    if let Some(Data::Table(entries)) = document.entry("maps").map(|entry| &entry.value.data) {
-        check.own_names.maps = entries.iter().map(|entry| entry.key.clone()).collect();
+pub(crate) fn declare_maps(document: &Node, check: &mut Checker) {
+    check.defined_variables.has_geo = document.entry("geo").is_some();
+    if let Some(NodeData::Table(entries)) = document.entry("maps").map(|entry| &entry.value.data) {
+        check.defined_variables.maps = entries.iter().map(|entry| entry.key.clone()).collect();
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
 
     fn read(text: &str) -> (Option<Vec<(String, VariableMap)>>, String) {
         let mut check = Checker::new(text, "test", Path::new(""));
-        let document = Node::document(text).unwrap();
+        let document = Node::parse_document(text).unwrap();
         let maps = Maps.read(&document.entry("maps").unwrap().value, &mut check);
         (maps, check.report.to_string())
     }

@@ -75,14 +75,14 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
 ///
 /// # Panics
 /// If `law` panics.
-pub fn replay(seeds: &[Vec<u8>], mutations: usize, mut law: impl FnMut(&[u8])) {
-    seeds.iter().for_each(|bytes| law(bytes));
+pub fn replay(seeds: &[Vec<u8>], mutations: usize, mut property: impl FnMut(&[u8])) {
+    seeds.iter().for_each(|bytes| property(bytes));
     let mut random = seeded(&seeds.concat());
     for _ in 0..mutations {
         let mut bytes = seeds[random.usize(..seeds.len())].clone();
         let other = &seeds[random.usize(..seeds.len())];
         mutate(&mut random, &mut bytes, other);
-        law(&bytes);
+        property(&bytes);
     }
 }
 

@@ -28,22 +28,22 @@ pub struct Generations {
     /// Generations by age; the last one is in force.
     all: Mutex<Vec<Arc<ConfigGeneration>>>,
     /// Number of times that a generation was closed.
-    closes: AtomicU64,
+    closed_count: AtomicU64,
 }
 
 /// A configuration that is in force or has active requests.
 pub(crate) struct ConfigGeneration {
     number: u64,
     since: SystemTime,
-    cores: Vec<CoreWork>,
+    cores: Vec<CoreRequestCounts>,
     is_closed: AtomicBool,
 }
 
 /// One core's counters of a generation, aligned to avoid false sharing.
 #[derive(Default)]
 #[repr(align(128))]
-struct CoreWork {
-    begun: Counter,
+struct CoreRequestCounts {
+    started: Counter,
     ended: Counter,
     upgraded: Counter,
     upgraded_ended: Counter,
@@ -51,7 +51,7 @@ struct CoreWork {
 
 /// Number of active requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkUnderWay {
+pub struct ActiveRequests {
     /// Requests that use the generation.
     pub requests: u64,
     /// Requests among them whose connection was upgraded: WebSockets and other tunnels.
@@ -59,14 +59,14 @@ pub struct WorkUnderWay {
 }
 
 impl ConfigGeneration {
-    fn work(&self) -> WorkUnderWay {
+    fn active_requests(&self) -> ActiveRequests {
         // Read the ended counters first: a request that ends meanwhile would otherwise be counted as ended
         // only.
-        let sum = |of: fn(&CoreWork) -> u64| self.cores.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&CoreRequestCounts) -> u64| self.cores.iter().map(of).sum::<u64>();
         let (ended, upgraded_ended) =
             (sum(|core| core.ended.value()), sum(|core| core.upgraded_ended.value()));
-        WorkUnderWay {
-            requests: sum(|core| core.begun.value()).saturating_sub(ended),
+        ActiveRequests {
+            requests: sum(|core| core.started.value()).saturating_sub(ended),
             upgraded: sum(|core| core.upgraded.value()).saturating_sub(upgraded_ended),
         }
     }
@@ -75,7 +75,7 @@ impl ConfigGeneration {
 impl Generations {
     /// Creates the first generation, for `cores` cores.
     pub fn new(cores: usize) -> Generations {
-        let generations = Generations { cores, all: Mutex::default(), closes: AtomicU64::new(0) };
+        let generations = Generations { cores, all: Mutex::default(), closed_count: AtomicU64::new(0) };
         generations.begin();
         generations
     }
@@ -97,7 +97,7 @@ impl Generations {
         all.push(Arc::new(ConfigGeneration {
             number,
             since: SystemTime::now(),
-            cores: (0..self.cores).map(|_| CoreWork::default()).collect(),
+            cores: (0..self.cores).map(|_| CoreRequestCounts::default()).collect(),
             is_closed: AtomicBool::new(false),
         }));
     }
@@ -109,17 +109,17 @@ impl Generations {
     }
 
     /// Number of times that a generation was closed; when it changes, cores must poll their tasks.
-    pub fn closes(&self) -> u64 {
-        self.closes.load(Ordering::Acquire)
+    pub fn closed_count(&self) -> u64 {
+        self.closed_count.load(Ordering::Acquire)
     }
 
     /// All generations as JSON, newest first. `is_draining`: the whole process is draining.
-    pub fn document(&self, is_draining: bool) -> Value {
+    pub fn to_json(&self, is_draining: bool) -> Value {
         let all = self.all();
         let current = all.last().map_or(0, |last| last.number);
         let shown = all.iter().rev().map(|one| {
             let since = one.since.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            let WorkUnderWay { requests, upgraded } = one.work();
+            let ActiveRequests { requests, upgraded } = one.active_requests();
             let is_current = one.number == current && !is_draining;
             json!({
                 "number": one.number,
@@ -133,8 +133,8 @@ impl Generations {
     }
 
     /// Active requests of a generation; `None` if it has ended or never existed.
-    pub fn work(&self, number: u64) -> Option<WorkUnderWay> {
-        self.all().iter().find(|one| one.number == number).map(|one| one.work())
+    pub fn active_requests(&self, number: u64) -> Option<ActiveRequests> {
+        self.all().iter().find(|one| one.number == number).map(|one| one.active_requests())
     }
 
     /// Whether a generation is the one in force.
@@ -146,7 +146,7 @@ impl Generations {
     pub fn close(&self, number: u64) {
         if let Some(found) = self.all().iter().find(|one| one.number == number) {
             found.is_closed.store(true, Ordering::Release);
-            self.closes.fetch_add(1, Ordering::Release);
+            self.closed_count.fetch_add(1, Ordering::Release);
         }
     }
 }
@@ -158,24 +158,24 @@ pub struct CoreGeneration {
 }
 
 impl CoreGeneration {
-    fn work(&self) -> &CoreWork {
+    fn counts(&self) -> &CoreRequestCounts {
         &self.generation.cores[self.core]
     }
 
     /// Counts a request until the returned guard is dropped.
-    pub fn begin(self: &Rc<Self>) -> RequestOfGeneration {
-        self.work().begun.add(1);
-        RequestOfGeneration(self.clone())
+    pub fn begin(self: &Rc<Self>) -> RequestGuard {
+        self.counts().started.add(1);
+        RequestGuard(self.clone())
     }
 
     /// Runs the work of a request; fails if the generation is closed before it completes.
-    pub async fn until_closed(
+    pub async fn run_until_closed(
         &self,
-        mut work: Pin<&mut impl Future<Output = Result<(), Fault>>>,
+        mut future: Pin<&mut impl Future<Output = Result<(), Fault>>>,
     ) -> Result<(), Fault> {
         poll_fn(|context| match self.generation.is_closed.load(Ordering::Relaxed) {
             true => Poll::Ready(Err(Fault::Reject(CLOSED))),
-            false => work.as_mut().poll(context),
+            false => future.as_mut().poll(context),
         })
         .await
     }
@@ -183,26 +183,26 @@ impl CoreGeneration {
 
 impl net::UpgradeTap for CoreGeneration {
     fn upgraded(self: Rc<Self>) -> Box<dyn Any> {
-        self.work().upgraded.add(1);
-        Box::new(UpgradedRequest(self))
+        self.counts().upgraded.add(1);
+        Box::new(UpgradeGuard(self))
     }
 }
 
 /// Guard that counts an active request.
-pub struct RequestOfGeneration(Rc<CoreGeneration>);
+pub struct RequestGuard(Rc<CoreGeneration>);
 
-impl Drop for RequestOfGeneration {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.0.work().ended.add(1);
+        self.0.counts().ended.add(1);
     }
 }
 
 /// Guard that counts a request whose connection was upgraded.
-struct UpgradedRequest(Rc<CoreGeneration>);
+struct UpgradeGuard(Rc<CoreGeneration>);
 
-impl Drop for UpgradedRequest {
+impl Drop for UpgradeGuard {
     fn drop(&mut self) {
-        self.0.work().upgraded_ended.add(1);
+        self.0.counts().upgraded_ended.add(1);
     }
 }
 
@@ -216,7 +216,7 @@ mod tests {
     fn a_generation_lasts_as_long_as_its_requests() {
         let generations = Generations::new(2);
         let shown = |generations: &Generations| -> Vec<(u64, u64, u64)> {
-            let document = generations.document(false);
+            let document = generations.to_json(false);
             let all = document["generations"].as_array().unwrap().iter();
             let number = |one: &Value, key: &str| one[key].as_u64().unwrap();
             all.map(|one| (number(one, "number"), number(one, "requests"), number(one, "upgraded"))).collect()
@@ -231,12 +231,12 @@ mod tests {
         drop(request);
         assert_eq!(shown(&generations), [(2, 0, 0), (1, 1, 1)]);
         generations.close(1);
-        assert_eq!((generations.closes(), generations.is_current(2)), (1, true));
+        assert_eq!((generations.closed_count(), generations.is_current(2)), (1, true));
         drop((tunnel, upgraded));
         assert_eq!(shown(&generations), [(2, 0, 0)]);
-        assert_eq!(generations.work(1), None);
+        assert_eq!(generations.active_requests(1), None);
         // A generation that has ended cannot be closed.
         generations.close(1);
-        assert_eq!(generations.closes(), 1);
+        assert_eq!(generations.closed_count(), 1);
     }
 }

@@ -16,9 +16,9 @@ const SMALL_BYTES: u64 = 256 * 1024 * 1024;
 /// occupy a huge page of 2 MiB, however few bytes are counted. Programs started later do not inherit this
 /// setting.
 pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
-    let bytes_max = bytes_max.unwrap_or_else(share);
+    let bytes_max = bytes_max.unwrap_or_else(default_budget);
     if bytes_max < SMALL_BYTES {
-        return_soon();
+        set_short_purge_delay();
         // If the kernel does not support this, more memory is resident than necessary.
         apps::switch_off_huge_pages();
     }
@@ -27,13 +27,13 @@ pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
 
 /// The default budget for connections: a quarter of the machine's memory, or of the control group's limit if
 /// that is lower.
-fn share() -> u64 {
-    share_at(Path::new("/"))
+fn default_budget() -> u64 {
+    default_budget_at(Path::new("/"))
 }
 
-fn share_at(system: &Path) -> u64 {
+fn default_budget_at(system: &Path) -> u64 {
     let machine = machine_bytes(system).into_iter();
-    let available = machine.chain(group_limits(system)).min().unwrap_or(u64::MAX);
+    let available = machine.chain(cgroup_limits(system)).min().unwrap_or(u64::MAX);
     (available / 4).max(SHARE_BYTES_MIN)
 }
 
@@ -45,7 +45,7 @@ fn machine_bytes(system: &Path) -> Option<u64> {
 }
 
 /// Memory limits of this process's control groups and their ancestors, versions 1 and 2.
-fn group_limits(system: &Path) -> Vec<u64> {
+fn cgroup_limits(system: &Path) -> Vec<u64> {
     let text = fs::read_to_string(system.join("proc/self/cgroup")).unwrap_or_default();
     let mut limits = Vec::new();
     for line in text.lines() {
@@ -80,7 +80,7 @@ const PURGE_DELAY_MS: i64 = 10;
 
 /// Makes the allocator return free memory after [`PURGE_DELAY_MS`], unless `MIMALLOC_PURGE_DELAY` is set.
 #[allow(unsafe_code)]
-fn return_soon() {
+fn set_short_purge_delay() {
     unsafe extern "C" {
         fn mi_option_set_default(option: i32, value: std::ffi::c_long);
     }
@@ -90,7 +90,7 @@ fn return_soon() {
 
 /// Returns memory that the allocator caches for this thread to the system.
 #[allow(unsafe_code)]
-pub(crate) fn release() {
+pub(crate) fn release_cached() {
     unsafe extern "C" {
         fn mi_collect(force: bool);
     }
@@ -134,7 +134,7 @@ mod tests {
         let delay_ms = || unsafe { mi_option_get(PURGE_DELAY_OPTION) };
         // Only this option is 1,000 by default, so a release of mimalloc that renumbers them fails here.
         assert!([1_000, PURGE_DELAY_MS].contains(&delay_ms()));
-        return_soon();
+        set_short_purge_delay();
         assert_eq!(delay_ms(), PURGE_DELAY_MS);
     }
 
@@ -174,7 +174,7 @@ mod tests {
             ),
         ] {
             let system = System::new(name, &files);
-            assert_eq!(share_at(&system.0) / MIB, want, "{name}");
+            assert_eq!(default_budget_at(&system.0) / MIB, want, "{name}");
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
     fn memory_can_be_given_back_at_any_time() {
         let kept = vec![1_u8; 1 << 20];
         drop(vec![2_u8; 1 << 20]);
-        release();
+        release_cached();
         assert!(kept.iter().all(|&byte| byte == 1));
     }
 }

@@ -5,25 +5,25 @@ use std::{fs, io};
 
 use bench::procfs;
 use config::{Action, Config};
-use net::{Bind, Listen, Listener, Sources};
-use process::sockets::GivenSockets;
+use net::{BindAddress, ListenOptions, Listener, PeerSet};
+use process::sockets::InheritedSockets;
 use rustix::process::{Resource, getrlimit};
 
-use crate::clients::proxies::sources;
+use crate::clients::proxies::peer_set;
 use crate::memory;
-use crate::stream_listen::{own_listeners, stream_listener};
+use crate::stream_listen::{stream_listener, stream_only_listeners};
 
 /// Maximum number of descriptors reserved for other uses than connections: listeners, logs, epoll instances,
 /// workers, files being sent. An eighth of a small limit is reserved, but at least the number computed by
 /// [`Descriptors::new`].
-const DESCRIPTORS_KEPT_MAX: u64 = 256;
+const DESCRIPTORS_RESERVED_MAX: u64 = 256;
 /// Number of these descriptors that every server needs.
 const DESCRIPTORS_BASE: u64 = 24;
 /// Descriptors needed per core, and per process of an application.
 const DESCRIPTORS_PER_CORE: u64 = 2;
 const DESCRIPTORS_PER_PROCESS: u64 = 6;
 /// A limit that allows fewer connections than this causes a warning.
-const CONNECTIONS_FEW: u64 = 1024;
+const CONNECTIONS_WARNING_BELOW: u64 = 1024;
 
 /// Division of the limit on open files between uses.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Descriptors {
     /// Minimum that the server and its applications need to start.
     needed: u64,
     /// Reserved for the server itself.
-    kept: u64,
+    reserved: u64,
     /// Reserved for the cache of open files.
     files: u64,
     /// Descriptors per connection: two if requests are proxied.
@@ -46,7 +46,7 @@ impl Descriptors {
         let routes = || config.sites.iter().flat_map(|site| &site.routes);
         let of_files = routes().filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
         let files_open = u64::from(config.open_files.entries_max).saturating_mul(of_files);
-        let cores = threads(config) as u64;
+        let cores = thread_count(config) as u64;
         let processes = |app: &config::App| {
             app.workers.as_ref().map_or(cores.max(2), |workers| u64::from(workers.max)) + 1
         };
@@ -54,7 +54,7 @@ impl Descriptors {
         let of_processes = |count: &dyn Fn(&config::App) -> u64| {
             config.apps.iter().map(|(_, app)| count(app)).sum::<u64>() * DESCRIPTORS_PER_PROCESS
         };
-        let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listens(config).len() as u64);
+        let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listen_options(config).len() as u64);
         // A proxied request needs a second connection.
         let passes_on = |action: &Action| matches!(action, Action::Proxy(_));
         let passing_on = !config.streams.is_empty()
@@ -62,7 +62,7 @@ impl Descriptors {
         Descriptors {
             limit,
             needed: own + of_processes(&fewest),
-            kept: (own + of_processes(&processes)).max((limit / 8).min(DESCRIPTORS_KEPT_MAX)),
+            reserved: (own + of_processes(&processes)).max((limit / 8).min(DESCRIPTORS_RESERVED_MAX)),
             files: files_open.min(limit / 8),
             per_connection: if passing_on { 2 } else { 1 },
         }
@@ -70,14 +70,14 @@ impl Descriptors {
 
     /// The number of connections that the limit allows.
     fn connections(&self) -> u64 {
-        (self.limit.saturating_sub(self.kept + self.files) / self.per_connection).max(1)
+        (self.limit.saturating_sub(self.reserved + self.files) / self.per_connection).max(1)
     }
 
     /// Checks that the limit covers what the server itself needs.
     ///
     /// # Errors
     /// The limit is too low; the message contains the number needed, and how to raise the limit.
-    pub fn suffice(&self) -> io::Result<()> {
+    pub fn check_sufficient(&self) -> io::Result<()> {
         let needed = self.needed + self.per_connection;
         match self.limit >= needed {
             true => Ok(()),
@@ -90,8 +90,8 @@ impl Descriptors {
     }
 
     /// The log line about the limit at startup, with its level.
-    pub fn notice(&self, config: &Config) -> (config::Level, String) {
-        let Descriptors { limit, kept, files, .. } = self;
+    pub fn startup_message(&self, config: &Config) -> (config::Level, String) {
+        let Descriptors { limit, reserved: kept, files, .. } = self;
         let room = self.connections();
         let twice = if self.per_connection == 2 { ", two for each connection that is passed on" } else { "" };
         let wanted = config.limits.connections_max.map(u64::from);
@@ -104,7 +104,7 @@ impl Descriptors {
         let text = format!(
             "the limit on open files, {limit}, {room_for} ({kept} are kept for the server, {files} for files{twice})"
         );
-        if room >= wanted.unwrap_or(CONNECTIONS_FEW) {
+        if room >= wanted.unwrap_or(CONNECTIONS_WARNING_BELOW) {
             return (config::Level::Info, text);
         }
         let remedy = "raise it with `LimitNOFILE=` in the systemd unit, or `ulimit -n`";
@@ -113,13 +113,13 @@ impl Descriptors {
 }
 
 /// Translates the configuration to the engine's options.
-pub fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
+pub fn engine_options(config: &Config, descriptors: &Descriptors) -> net::Options {
     let limits = &config.limits;
     let room = descriptors.connections() as usize;
     let connections_max = limits.connections_max.map_or(room, |max| max as usize);
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     net::Options {
-        threads: threads(config),
+        threads: thread_count(config),
         limits: net::Limits {
             connections_max,
             requests_per_connection_max: limits.requests_per_connection_max.unwrap_or(0),
@@ -142,7 +142,7 @@ pub fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
         },
         hints_over_http1: config.early_hints == config::EarlyHints::All,
         memory: memory::budget(limits.memory_bytes_max),
-        release_memory: Some(memory::release),
+        release_memory: Some(memory::release_cached),
         ..net::Options::default()
     }
 }
@@ -151,23 +151,23 @@ pub fn options(config: &Config, descriptors: &Descriptors) -> net::Options {
 ///
 /// # Errors
 /// The error of [`Descriptors::suffice`].
-pub fn enough_descriptors(config: &Config) -> io::Result<()> {
+pub fn check_descriptors(config: &Config) -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    Descriptors::new(config, limit).suffice()
+    Descriptors::new(config, limit).check_sufficient()
 }
 
 /// First port that does not require root.
-const PORT_OF_ALL_MIN: u16 = 1_024;
+const UNPRIVILEGED_PORT_MIN: u16 = 1_024;
 
 /// Opens the listeners of a configuration, from inherited sockets or by binding.
 ///
 /// # Errors
 /// The system's error, with a remedy.
-pub fn open(config: &Config, given: &mut GivenSockets, threads: usize) -> io::Result<Vec<Listener>> {
-    let listens = listens(config);
+pub fn open(config: &Config, inherited: &mut InheritedSockets, threads: usize) -> io::Result<Vec<Listener>> {
+    let listens = listen_options(config);
     // The process that passed these sockets listens on them until this one serves.
-    let ours = given.addresses();
-    let taken = given.take(&listens);
+    let ours = inherited.addresses();
+    let taken = inherited.take(&listens);
     let each = listens.into_iter().zip(taken);
     each.map(|(listen, taken)| match taken {
         Some(taken) => taken.adopt(listen),
@@ -180,16 +180,16 @@ pub fn open(config: &Config, given: &mut GivenSockets, threads: usize) -> io::Re
 ///
 /// # Errors
 /// The system's error, with a remedy.
-pub fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
-    let (at, port) = (listen.at.clone(), listen.at.port());
-    Listener::bind_beside(listen, threads, open).map_err(|error| {
+pub fn bind(listen: ListenOptions, threads: usize, open: &[BindAddress]) -> io::Result<Listener> {
+    let (at, port) = (listen.address.clone(), listen.address.port());
+    Listener::bind_alongside(listen, threads, open).map_err(|error| {
         let remedy = match (error.kind(), port) {
-            (io::ErrorKind::PermissionDenied, Some(port @ 1..PORT_OF_ALL_MIN)) => format!(
+            (io::ErrorKind::PermissionDenied, Some(port @ 1..UNPRIVILEGED_PORT_MIN)) => format!(
                 "start as root with `user` set; or give the program CAP_NET_BIND_SERVICE (`AmbientCapabilities=` in the \
                  systemd unit, or `setcap cap_net_bind_service=+ep FILE`); or let everybody use such ports \
                  (`sysctl net.ipv4.ip_unprivileged_port_start={port}`); or take a port from 1024 on"
             ),
-            (io::ErrorKind::AddrInUse, Some(port)) => match holder(&at) {
+            (io::ErrorKind::AddrInUse, Some(port)) => match listening_program(&at) {
                 Some((name, pid)) => format!("{name} (process {pid}) listens there"),
                 None => format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which"),
             },
@@ -203,22 +203,23 @@ pub fn bind(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listene
 }
 
 /// Name and process id of the program that listens on an address, if this user can see it.
-fn holder(at: &Bind) -> Option<(String, u32)> {
+fn listening_program(at: &BindAddress) -> Option<(String, u32)> {
     let port = at.port()?;
     let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     // A wildcard bind fails if any address is in use, most often a local one.
     let addresses = match at {
-        Bind::Tcp(address) if !address.ip().is_unspecified() => vec![*address],
+        BindAddress::Tcp(address) if !address.ip().is_unspecified() => vec![*address],
         _ => everywhere.map(|ip: IpAddr| SocketAddr::new(ip, port)).to_vec(),
     };
-    let pid = addresses.into_iter().find_map(|address| procfs::listeners(address).first().copied())?;
+    let pid =
+        addresses.into_iter().find_map(|address| procfs::listening_processes(address).first().copied())?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some((name.trim().to_owned(), pid))
 }
 
 /// Number of serving threads: by default one per processor, with applications too. On two processors a single
 /// thread was measured to need no less CPU time per request, and to answer fewer requests.
-pub fn threads(config: &Config) -> usize {
+pub fn thread_count(config: &Config) -> usize {
     match config.threads {
         0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         threads => threads as usize,
@@ -226,21 +227,27 @@ pub fn threads(config: &Config) -> usize {
 }
 
 /// Addresses to listen on.
-pub fn listens(config: &Config) -> Vec<Listen> {
+pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
     let listens = |listener: &config::Listener| {
-        let sources = listener.proxy_protocol.as_ref().map(|from| Sources {
+        let sources = listener.proxy_protocol.as_ref().map(|from| PeerSet {
             // The permissions of the socket's file decide who may connect.
-            unix: matches!(listener.address, config::Listen::Unix(_)),
-            ..sources(from)
+            includes_unix: matches!(listener.address, config::Listen::Unix(_)),
+            ..peer_set(from)
         });
         let (tls, h2c) = (listener.is_tls(), listener.h2c);
         let (streams, key) =
             (stream_listener(config, &listener.address), config.listener_key(&listener.address));
-        let listen =
-            move |at| Listen { at, proxy_protocol: sources.clone(), tls, h2c, streams: streams.clone(), key };
-        binds(&listener.address).into_iter().map(listen)
+        let listen = move |at| ListenOptions {
+            address: at,
+            proxy_protocol: sources.clone(),
+            is_tls: tls,
+            allows_h2c: h2c,
+            streams: streams.clone(),
+            key,
+        };
+        bind_addresses(&listener.address).into_iter().map(listen)
     };
-    config.listeners().chain(&own_listeners(config)).flat_map(listens).collect()
+    config.listeners().chain(&stream_only_listeners(config)).flat_map(listens).collect()
 }
 
 /// Port of the first address that uses TLS; 0 if the kernel chooses it.
@@ -253,17 +260,17 @@ pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l config::Listener>)
 }
 
 /// Socket addresses of a configured address.
-pub fn binds(address: &config::Listen) -> Vec<Bind> {
+pub fn bind_addresses(address: &config::Listen) -> Vec<BindAddress> {
     match address {
-        config::Listen::Tcp(address) => vec![Bind::Tcp(*address)],
-        config::Listen::Any(port) => vec![Bind::Any(*port)],
-        config::Listen::Unix(path) => vec![Bind::Unix(path.clone())],
+        config::Listen::Tcp(address) => vec![BindAddress::Tcp(*address)],
+        config::Listen::Any(port) => vec![BindAddress::Any(*port)],
+        config::Listen::Unix(path) => vec![BindAddress::Unix(path.clone())],
         config::Listen::Localhost(port) => {
-            let mut binds = vec![Bind::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
+            let mut binds = vec![BindAddress::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
             let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
             // Only if the machine has IPv6; with port 0 one port is enough.
             if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
-                binds.push(Bind::Tcp(v6));
+                binds.push(BindAddress::Tcp(v6));
             }
             binds
         }
@@ -281,7 +288,7 @@ mod tests {
             let routes = (0..routes).map(|_| route()).collect();
             let site = config::Site { routes, ..config::Site::default() };
             let config = Config { sites: vec![site], ..Config::default() };
-            options(&config, &Descriptors::new(&config, 100_000)).limits.connections_max
+            engine_options(&config, &Descriptors::new(&config, 100_000)).limits.connections_max
         };
         assert_eq!([0, 1, 3].map(with), [99_744, 98_720, 96_672]);
         assert_eq!(with(1_000), 100_000 - 256 - 12_500);
@@ -293,7 +300,7 @@ mod tests {
             let route = config::Route { action, otherwise, ..config::Route::default() };
             let site = config::Site { routes: vec![route], ..config::Site::default() };
             let config = Config { sites: vec![site], ..Config::default() };
-            options(&config, &Descriptors::new(&config, 100_256)).limits.connections_max
+            engine_options(&config, &Descriptors::new(&config, 100_256)).limits.connections_max
         };
         let proxy = || Action::Proxy(Box::default());
         assert_eq!(with(proxy(), None), 50_000);
@@ -308,7 +315,7 @@ mod tests {
         let mut config = Config { sites: vec![site], threads: 1, ..Config::default() };
         let room = |config: &Config, limit| Descriptors::new(config, limit).connections();
         assert_eq!([256, 1_024, 4_096].map(|limit| room(&config, limit)), [192, 768, 3_328]);
-        let notice = |config: &Config, limit| Descriptors::new(config, limit).notice(config);
+        let notice = |config: &Config, limit| Descriptors::new(config, limit).startup_message(config);
         let (level, text) = notice(&config, 256);
         assert_eq!(level, config::Level::Warn);
         assert!(["256", "192", "LimitNOFILE", "ulimit -n"].iter().all(|part| text.contains(part)), "{text}");
@@ -321,8 +328,8 @@ mod tests {
         // A very small limit still allows one connection; below what the server itself needs, the start
         // fails.
         let of = |limit| Descriptors::new(&config, limit);
-        assert_eq!((of(28).connections(), of(28).suffice().is_ok()), (1, true));
-        let error = of(27).suffice().unwrap_err().to_string();
+        assert_eq!((of(28).connections(), of(28).check_sufficient().is_ok()), (1, true));
+        let error = of(27).check_sufficient().unwrap_err().to_string();
         assert!(["27", "28", "ulimit -n", "LimitNOFILE"].iter().all(|part| error.contains(part)), "{error}");
     }
 }

@@ -10,11 +10,11 @@ pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<Strea
     streams.peek()?;
     let reads_name = streams.any(|stream| !stream.names.is_empty());
     let is_only = config.listeners().all(|listener| listener.address != *address);
-    Some(StreamListener { key: key(address), reads_name, is_only })
+    Some(StreamListener { key: key(address), reads_server_name: reads_name, is_only })
 }
 
 /// Listeners of streams at addresses that no site uses.
-pub(crate) fn own_listeners(config: &Config) -> Vec<config::Listener> {
+pub(crate) fn stream_only_listeners(config: &Config) -> Vec<config::Listener> {
     let mut own: Vec<config::Listener> = Vec::new();
     for listener in config.streams.iter().flat_map(|stream| &stream.listen) {
         let is_known = |known: &config::Listener| known.address == listener.address;
@@ -44,13 +44,13 @@ mod tests {
         let (config, _) = Config::parse(text, "komainu.toml", Path::new("/")).unwrap();
         let of = |text: &str| {
             let found = stream_listener(&config, &text.parse().unwrap());
-            found.map(|found| (found.reads_name, found.is_only))
+            found.map(|found| (found.reads_server_name, found.is_only))
         };
         assert_eq!(of(":443"), Some((true, false)));
         assert_eq!(of(":8443"), Some((true, true)));
         assert_eq!(of(":25"), Some((false, true)));
         assert_eq!(of(":80"), None);
-        let own = own_listeners(&config);
+        let own = stream_only_listeners(&config);
         let own: Vec<String> = own.iter().map(|listener| listener.address.to_string()).collect();
         assert_eq!(own, [":8443", ":25"]);
     }

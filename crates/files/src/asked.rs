@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use http::coding::Accepted;
-use http::condition::{Conditions, Validators, Verdict};
-use http::range::{self, Wanted};
+use http::coding::AcceptedCodings;
+use http::condition::{ConditionOutcome, Conditions, Validators};
+use http::range::{self, RangeOutcome};
 use http::{Coding, Method, Name};
 
 /// Request fields that determine how a file is sent.
@@ -36,7 +36,7 @@ pub enum SendPlan {
     /// 304 Not Modified.
     NotModified,
     /// 412 Precondition Failed.
-    Failed,
+    PreconditionFailed,
     /// 416 Range Not Satisfiable.
     Unsatisfiable,
 }
@@ -77,17 +77,23 @@ impl<'r> RequestFields<'r> {
     /// Returns the coding of `available` for this client; `None` if the client refuses all of them. Without
     /// `Accept-Encoding`, identity is used, although RFC 9110 section 12.5.3 would allow any coding.
     #[must_use]
-    pub fn coding(&self, available: &[Coding]) -> Option<Coding> {
+    pub fn choose_coding(&self, available: &[Coding]) -> Option<Coding> {
         match &self.accept_encoding {
             None => Some(Coding::Identity),
-            Some(value) => Accepted::parse(value).choose(available),
+            Some(value) => AcceptedCodings::parse(value).choose(available),
         }
     }
 
     /// Returns the response for a representation of `length` bytes. Conditions are evaluated before ranges
     /// (RFC 9110 section 13.2.2). Ranges apply to GET only.
     #[must_use]
-    pub fn plan(&self, method: Method, of: &Validators<'_>, length: u64, ranges_max: usize) -> SendPlan {
+    pub fn plan(
+        &self,
+        method: Method,
+        validators: &Validators<'_>,
+        length: u64,
+        ranges_max: usize,
+    ) -> SendPlan {
         let conditions = Conditions {
             if_match: self.if_match.as_deref(),
             if_unmodified_since: self.if_unmodified_since.as_deref(),
@@ -96,23 +102,23 @@ impl<'r> RequestFields<'r> {
             if_range: self.if_range.as_deref(),
         };
         if !conditions.is_empty() {
-            match conditions.evaluate(method, of) {
-                Verdict::Proceed => {}
-                Verdict::NotModified => return SendPlan::NotModified,
-                Verdict::Failed => return SendPlan::Failed,
+            match conditions.evaluate(method, validators) {
+                ConditionOutcome::Proceed => {}
+                ConditionOutcome::NotModified => return SendPlan::NotModified,
+                ConditionOutcome::Failed => return SendPlan::PreconditionFailed,
             }
         }
         let Some(range) = self.range.as_deref().filter(|_| method == Method::Get && ranges_max > 0) else {
             return SendPlan::Whole;
         };
-        if !conditions.range_applies(of) {
+        if !conditions.range_applies(validators) {
             return SendPlan::Whole;
         }
         match range::resolve(range, length, ranges_max) {
-            Wanted::Whole => SendPlan::Whole,
-            Wanted::Unsatisfiable => SendPlan::Unsatisfiable,
-            Wanted::Parts(mut parts) if parts.len() == 1 => SendPlan::Part(parts.remove(0)),
-            Wanted::Parts(parts) => SendPlan::Parts(parts),
+            RangeOutcome::Whole => SendPlan::Whole,
+            RangeOutcome::Unsatisfiable => SendPlan::Unsatisfiable,
+            RangeOutcome::Parts(mut parts) if parts.len() == 1 => SendPlan::Part(parts.remove(0)),
+            RangeOutcome::Parts(parts) => SendPlan::Parts(parts),
         }
     }
 }
@@ -137,8 +143,8 @@ mod tests {
             (&[(Name::Range, "bytes=0-9, 500-509")], SendPlan::Parts(vec![0..10, 500..510])),
             (&[(Name::Range, "bytes=1000-")], SendPlan::Unsatisfiable),
             (&[range, (Name::IfNoneMatch, "\"a\"")], SendPlan::NotModified),
-            (&[range, (Name::IfMatch, "\"b\"")], SendPlan::Failed),
-            (&[(Name::Range, "bytes=1000-"), (Name::IfMatch, "\"b\"")], SendPlan::Failed),
+            (&[range, (Name::IfMatch, "\"b\"")], SendPlan::PreconditionFailed),
+            (&[(Name::Range, "bytes=1000-"), (Name::IfMatch, "\"b\"")], SendPlan::PreconditionFailed),
             (&[range, (Name::IfRange, "\"a\"")], SendPlan::Part(0..10)),
             (&[range, (Name::IfRange, "\"b\"")], SendPlan::Whole),
             (&[(Name::Range, "bytes=1000-"), (Name::IfRange, "\"b\"")], SendPlan::Whole),
@@ -159,7 +165,7 @@ mod tests {
         assert_eq!(plan(Method::Get, &ranges), SendPlan::Whole);
         let accept = [(Name::AcceptEncoding, &b"gzip;q=0.5"[..]), (Name::AcceptEncoding, b"br")];
         let available = [Coding::Gzip, Coding::Brotli, Coding::Identity];
-        assert_eq!(RequestFields::of(accept.into_iter()).coding(&available), Some(Coding::Brotli));
+        assert_eq!(RequestFields::of(accept.into_iter()).choose_coding(&available), Some(Coding::Brotli));
     }
 
     #[test]
@@ -172,7 +178,7 @@ mod tests {
     #[test]
     fn who_says_nothing_gets_the_file_as_it_is() {
         assert_eq!(
-            RequestFields::default().coding(&[Coding::Brotli, Coding::Identity]),
+            RequestFields::default().choose_coding(&[Coding::Brotli, Coding::Identity]),
             Some(Coding::Identity)
         );
     }

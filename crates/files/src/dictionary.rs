@@ -10,11 +10,11 @@ use net::{DeltaStart, DictionaryChoice, DictionaryTransport, Exchange, Pressure}
 
 use crate::asked::{RequestFields, SendPlan};
 use crate::entry::{FileEntry, HashState, Variant};
-use crate::finder::content_of;
+use crate::finder::read_content;
 
 /// Effects of dictionary transport on the response to one request.
 #[derive(Default)]
-pub(crate) struct DictionaryAnswer {
+pub(crate) struct DictionaryEffects {
     /// Value of `Use-As-Dictionary`.
     pub(crate) value: Option<Vec<u8>>,
     /// The file compressed with the client's dictionary.
@@ -22,31 +22,31 @@ pub(crate) struct DictionaryAnswer {
 }
 
 /// Determines the effects of dictionary transport on the response with this file.
-pub(crate) async fn answer(
+pub(crate) async fn evaluate(
     transport: &DictionaryTransport,
-    x: &Exchange<'_>,
+    exchange: &Exchange<'_>,
     entry: &Rc<FileEntry>,
-) -> DictionaryAnswer {
-    let (plain, now_s) = (entry.plain(), x.core().unix_s());
+) -> DictionaryEffects {
+    let (plain, now_s) = (entry.plain(), exchange.core().unix_s());
     let (used, choice) = {
-        let (request, fields) = (x.request(), x.edited(&plain.fields));
+        let (request, fields) = (exchange.request(), exchange.edited(&plain.fields));
         let may_compress = transport.may_compress(&request, Status::OK, &fields);
         let choice = may_compress.then(|| transport.choose(&request, &fields, now_s)).flatten();
         (transport.use_of(&request, Status::OK, &fields), choice)
     };
     if plain.length > DICTIONARY_BYTES_MAX as u64 || used.is_none() && choice.is_none() {
-        return DictionaryAnswer::default();
+        return DictionaryEffects::default();
     }
     let until_s = used.as_ref().map(|used| now_s + used.lifetime_s);
     let value = used.map(|used| used.value);
-    let Some(hash) = hash(transport, x, entry, until_s).await else {
-        return DictionaryAnswer { value, variant: None };
+    let Some(hash) = hash(transport, exchange, entry, until_s).await else {
+        return DictionaryEffects { value, variant: None };
     };
     let variant = match choice {
-        Some(choice) => compressed(transport, x, entry, (&hash, &choice)).await,
+        Some(choice) => compressed(transport, exchange, entry, (&hash, &choice)).await,
         None => None,
     };
-    DictionaryAnswer { value, variant }
+    DictionaryEffects { value, variant }
 }
 
 /// Returns the hash of the file; with `until_s`, the file is also registered as a dictionary. `None` if the
@@ -70,7 +70,7 @@ async fn hash(
             let running = HashingFile::begin(entry);
             let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
             let read =
-                move || content_of(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
+                move || read_content(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
             let content = x.core().offload(read).await?;
             running.end(content.hash);
             if let Some(until_s) = until_s.filter(|_| x.core().memory().pressure() < Pressure::High) {
@@ -89,23 +89,23 @@ async fn compressed(
     (hash, choice): (&DictionaryHash, &DictionaryChoice),
 ) -> Option<Rc<Variant>> {
     let variant = |bytes: Arc<[u8]>| Some(Rc::new(entry.compressed_with(choice.coding, bytes)));
-    if has_it(x, entry) {
+    if has_current_copy(x, entry) {
         return variant(Arc::default());
     }
     match transport.start(choice, (hash, entry.plain().length))? {
         DeltaStart::Ready(bytes) => variant(bytes),
-        DeltaStart::Make(..) if x.core().memory().pressure() >= Pressure::High => None,
-        DeltaStart::Make(job, effort) => {
+        DeltaStart::Compress(..) if x.core().memory().pressure() >= Pressure::High => None,
+        DeltaStart::Compress(job, effort) => {
             let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
             // The result is kept for other clients even if this one disconnects.
-            let make = move || job.run(effort, &content_of(&content, &stamp).ok()??);
+            let make = move || job.run(effort, &read_content(&content, &stamp).ok()??);
             variant(x.core().offload(make).await?)
         }
     }
 }
 
 /// Whether the client has this file already, compressed or not, so that no content is sent.
-fn has_it(x: &Exchange<'_>, entry: &FileEntry) -> bool {
+fn has_current_copy(x: &Exchange<'_>, entry: &FileEntry) -> bool {
     let (request, tag) = (x.request(), entry.dictionary_etag());
     let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
     let validators = Validators { etag: Some(&tag), ..entry.plain().validators() };

@@ -11,14 +11,14 @@ use net::dictionary;
 
 use crate::media;
 use crate::open::Stamp;
-use crate::options::{Applies, Options};
+use crate::options::{FileSelector, Options};
 use crate::tree::{Content, FilePiece, LoadedFile};
 
 /// Approximate memory of an entry without its contents.
 const ENTRY_BYTES: u64 = 1024;
 /// Age in seconds up to which a file counts as unsettled: it may change again without a change of its
 /// timestamps.
-const UNSETTLED_S: i64 = 2;
+const RECENTLY_MODIFIED_S: i64 = 2;
 
 /// A cached file.
 #[derive(Debug)]
@@ -35,10 +35,10 @@ pub struct FileEntry {
     /// Stamp of each variant's file.
     stamps: Vec<Stamp>,
     /// Whether any change after opening shows in the modification time.
-    settled: bool,
+    is_settled: bool,
     /// Whether the codings come from live compression instead of siblings.
-    live: bool,
-    made: RefCell<Vec<(Coding, CompressedState)>>,
+    is_live_compressed: bool,
+    compressed_states: RefCell<Vec<(Coding, CompressedState)>>,
     /// Hash of the file itself, if it was needed.
     pub(crate) hash: Cell<HashState>,
 }
@@ -108,12 +108,12 @@ impl FileEntry {
             _ if loaded.siblings.is_empty() => Vec::new(),
             _ => with_identity(loaded.siblings.iter().map(|(coding, _)| *coding)),
         };
-        let maker = Maker {
+        let maker = VariantBuilder {
             options,
             content_type: media::content_type(media, options.charset.as_deref()).into_owned(),
             cache_control: cache_control(options, &loaded.path, media),
             vary: match &options.dictionaries {
-                Some(of) if !is_coded && http::media::is_any_of(media, &of.media) => {
+                Some(of) if !is_coded && http::media::matches_any(media, &of.media) => {
                     "Accept-Encoding, Available-Dictionary"
                 }
                 _ if codings.is_empty() => "",
@@ -128,16 +128,17 @@ impl FileEntry {
             variants.push(Rc::new(maker.variant(piece, *coding)));
             stamps.push(piece.stamp);
         }
-        let settled = stamps.iter().all(|stamp| stamp.modified_s.saturating_add(UNSETTLED_S) < now_s as i64);
+        let settled =
+            stamps.iter().all(|stamp| stamp.modified_s.saturating_add(RECENTLY_MODIFIED_S) < now_s as i64);
         FileEntry {
             key: key.into(),
             variants,
             codings,
             checked_ms: Cell::new(now_ms),
             stamps,
-            settled,
-            live,
-            made: RefCell::default(),
+            is_settled: settled,
+            is_live_compressed: live,
+            compressed_states: RefCell::default(),
             hash: Cell::default(),
         }
     }
@@ -159,7 +160,7 @@ impl FileEntry {
     pub fn variant(&self, coding: Coding) -> Option<&Rc<Variant>> {
         match coding {
             Coding::Identity => self.variants.first(),
-            _ if self.live => None,
+            _ if self.is_live_compressed => None,
             // The codings are those of the siblings, in the same order.
             _ => self
                 .codings
@@ -171,15 +172,19 @@ impl FileEntry {
 
     /// Returns the state of live compression with a coding.
     #[must_use]
-    pub fn made(&self, coding: Coding) -> Option<CompressedState> {
-        self.made.borrow().iter().find(|(other, _)| *other == coding).map(|(_, made)| made.clone())
+    pub fn compressed_state(&self, coding: Coding) -> Option<CompressedState> {
+        self.compressed_states
+            .borrow()
+            .iter()
+            .find(|(other, _)| *other == coding)
+            .map(|(_, made)| made.clone())
     }
 
     /// Sets the state of live compression with a coding; `None` removes it.
-    pub fn set_made(&self, coding: Coding, made: Option<CompressedState>) {
-        let mut all = self.made.borrow_mut();
+    pub fn set_compressed_state(&self, coding: Coding, state: Option<CompressedState>) {
+        let mut all = self.compressed_states.borrow_mut();
         all.retain(|(other, _)| *other != coding);
-        all.extend(made.map(|made| (coding, made)));
+        all.extend(state.map(|made| (coding, made)));
     }
 
     /// Creates the variant with the compressed bytes, which has no ranges and a weak tag.
@@ -221,7 +226,7 @@ impl FileEntry {
     pub fn compressed_with(&self, coding: DictionaryCoding, bytes: Arc<[u8]>) -> Variant {
         let plain = self.plain();
         let (mut fields, mut fields_not_modified) = (plain.fields.clone(), plain.fields_not_modified.clone());
-        dictionary::say_compressed_with(&mut fields, coding);
+        dictionary::set_dictionary_coded_fields(&mut fields, coding);
         dictionary::weaken_tag(&mut fields_not_modified);
         Variant {
             length: bytes.len() as u64,
@@ -245,13 +250,13 @@ impl FileEntry {
         };
         self.stamps == other.stamps
             && self.codings == other.codings
-            && (self.settled || self.variants.iter().zip(&other.variants).all(same_bytes))
+            && (self.is_settled || self.variants.iter().zip(&other.variants).all(same_bytes))
     }
 
     /// Memory in use, in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        ENTRY_BYTES + self.variants.iter().map(|variant| variant.bytes()).sum::<u64>()
+    pub fn memory_bytes(&self) -> u64 {
+        ENTRY_BYTES + self.variants.iter().map(|variant| variant.memory_bytes()).sum::<u64>()
     }
 }
 
@@ -264,7 +269,7 @@ impl Variant {
 
     /// Memory used by the content, in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         match &self.content {
             Content::Memory(bytes) => bytes.len() as u64,
             Content::File(_) => 0,
@@ -273,7 +278,7 @@ impl Variant {
 }
 
 /// Common properties of the variants of one file.
-struct Maker<'o> {
+struct VariantBuilder<'o> {
     options: &'o Options,
     content_type: String,
     cache_control: Option<&'o str>,
@@ -284,7 +289,7 @@ struct Maker<'o> {
     now_s: u64,
 }
 
-impl Maker<'_> {
+impl VariantBuilder<'_> {
     fn variant(&self, piece: &FilePiece, coding: Coding) -> Variant {
         let (stamp, content) = (piece.stamp, piece.content.clone());
         let length = match &content {
@@ -343,16 +348,16 @@ fn etag(stamp: &Stamp, coding: Coding, live: bool) -> String {
 fn is_worth_compressing(media: &str, size: u64, options: &Options) -> bool {
     options.compression.as_ref().is_some_and(|compression| {
         (compression.bytes_min..=compression.bytes_max).contains(&size)
-            && http::media::is_any_of(media, &compression.media)
+            && http::media::matches_any(media, &compression.media)
             && !http::media::is_compressed(media)
     })
 }
 
 fn cache_control<'o>(options: &'o Options, path: &[u8], media: &str) -> Option<&'o str> {
-    let rule = options.cache_control.iter().find(|rule| match &rule.applies {
-        Applies::All => true,
-        Applies::Path(test) => test(path),
-        Applies::Media(pattern) => http::media::is(media, pattern),
+    let rule = options.cache_control.iter().find(|rule| match &rule.files {
+        FileSelector::All => true,
+        FileSelector::Path(test) => test(path),
+        FileSelector::Media(pattern) => http::media::matches(media, pattern),
     });
     rule.map(|rule| rule.value.as_str())
 }
@@ -374,7 +379,7 @@ mod tests {
             let loaded = LoadedFile { path: b"/a".to_vec(), plain, siblings: Vec::new() };
             let entry = FileEntry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, 0);
             assert!(entry.plain().modified_s <= 1_800_000_000);
-            assert_eq!(entry.settled, modified_s < i64::MAX, "what will be changed yet is not settled");
+            assert_eq!(entry.is_settled, modified_s < i64::MAX, "what will be changed yet is not settled");
         }
     }
 }

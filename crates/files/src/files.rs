@@ -12,11 +12,11 @@ use http::{Coding, Fields, Length, Method, Name, Reject, Status, range};
 use net::{Core, Exchange, Fault};
 
 use crate::asked::{RequestFields, SendPlan};
-use crate::dictionary::{self, DictionaryAnswer};
+use crate::dictionary::{self, DictionaryEffects};
 use crate::entry::{FileEntry, Variant};
-use crate::finder::{Answer, Finder};
+use crate::finder::{Finder, LookupResult};
 use crate::folder;
-use crate::listing::{self, ListingFormat, Style};
+use crate::listing::{self, ListingFormat, ListingStyle};
 use crate::multipart::Multipart;
 use crate::open::OpenError;
 use crate::options::Options;
@@ -77,12 +77,12 @@ impl Files {
     ///
     /// # Errors
     /// Errors of the connection, and [`Fault::Io`] if the file system failed before anything was sent.
-    pub async fn serve(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
-        let method = x.request().method();
+    pub async fn serve(&self, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
+        let method = exchange.request().method();
         // A relative redirect would lead elsewhere if the path was rewritten, because the client's URL does
         // not end with the folder's name.
-        let redirects = x.request().target() == x.request().sent_target();
-        self.answer(x, path, method, redirects).await
+        let redirects = exchange.request().target() == exchange.request().sent_target();
+        self.respond(exchange, path, method, redirects).await
     }
 
     /// Like [`Files::serve`], for any method: sends a file that an application names in place of its
@@ -90,14 +90,14 @@ impl Files {
     ///
     /// # Errors
     /// See [`Files::serve`].
-    pub async fn send(&self, x: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
-        let method = if x.request().method() == Method::Head { Method::Head } else { Method::Get };
-        self.answer(x, path, method, false).await
+    pub async fn send(&self, exchange: &mut Exchange<'_>, path: &[u8]) -> Result<FileOutcome, Fault> {
+        let method = if exchange.request().method() == Method::Head { Method::Head } else { Method::Get };
+        self.respond(exchange, path, method, false).await
     }
 
     /// Sends a response. `redirects`: a folder without a trailing slash is redirected instead of served with
     /// its index.
-    async fn answer(
+    async fn respond(
         &self,
         x: &mut Exchange<'_>,
         path: &[u8],
@@ -111,27 +111,27 @@ impl Files {
             return Ok(FileOutcome::Declined(MISSING));
         }
         let found = match self.finder.find(path, reads, x.core()).await {
-            Ok(Answer::Unslashed) if !redirects => {
+            Ok(LookupResult::MissingSlash) if !redirects => {
                 // Boxed, because this is rare.
                 Box::pin(self.finder.find(&[path, b"/"].concat(), reads, x.core())).await
             }
             found => found,
         };
         match found {
-            Ok(Answer::Missing) => return Ok(FileOutcome::Declined(MISSING)),
-            Ok(Answer::NoIndex) => {
+            Ok(LookupResult::Missing) => return Ok(FileOutcome::Declined(MISSING)),
+            Ok(LookupResult::NoIndex) => {
                 return Ok(FileOutcome::Declined(
                     "this folder has no index page, and its files are not listed",
                 ));
             }
-            Ok(Answer::Refused(reason)) => {
+            Ok(LookupResult::Refused(reason)) => {
                 self.finder.report_refusal(path, reason);
                 x.refuse(Status::FORBIDDEN, reason).await?;
             }
             Ok(_) if !reads => self.refuse_method(x, method).await?,
-            Ok(Answer::File(entry)) => self.send_file(x, &entry, method).await?,
-            Ok(Answer::Unslashed) => redirect(x).await?,
-            Ok(Answer::Folder(folder)) => self.send_listing(x, folder).await?,
+            Ok(LookupResult::File(entry)) => self.send_file(x, &entry, method).await?,
+            Ok(LookupResult::MissingSlash) => redirect(x).await?,
+            Ok(LookupResult::Folder(folder)) => self.send_listing(x, folder).await?,
             Err(OpenError::Failed(error)) => return Err(Fault::Io(error)),
             Err(OpenError::NoDescriptors | OpenError::WouldBlock) => {
                 let mut later = Fields::new();
@@ -172,15 +172,15 @@ impl Files {
     ) -> Result<(), Fault> {
         let dictionary = match &self.finder.options().dictionaries {
             // Boxed, because this is rare.
-            Some(transport) => Box::pin(dictionary::answer(transport, x, entry)).await,
-            None => DictionaryAnswer::default(),
+            Some(transport) => Box::pin(dictionary::evaluate(transport, x, entry)).await,
+            None => DictionaryEffects::default(),
         };
         let chosen = {
             let request = x.request();
             let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
             let chosen = match dictionary.variant {
                 Some(variant) => Some(variant),
-                None => self.choose(entry, &asked, x.core()).await,
+                None => self.choose_variant(entry, &asked, x.core()).await,
             };
             chosen.map(|variant| {
                 let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
@@ -198,7 +198,7 @@ impl Files {
                     fields.to_mut().push(Name::UseAsDictionary, value);
                 }
                 x.begin(Status::OK, &fields, Length::Known(variant.length));
-                if x.content_wanted() {
+                if x.wants_content() {
                     send(x, &variant, 0..variant.length).await?;
                 }
                 Ok(())
@@ -209,7 +209,7 @@ impl Files {
                 x.describe_not_modified(&variant.fields, Length::Known(variant.length));
                 x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await
             }
-            SendPlan::Failed => {
+            SendPlan::PreconditionFailed => {
                 x.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await
             }
             SendPlan::Unsatisfiable => {
@@ -222,7 +222,7 @@ impl Files {
 
     /// Returns the representation for this client; `None` if it accepts none. Live compression may produce
     /// different bytes each time, so range requests get the uncompressed file.
-    async fn choose(
+    async fn choose_variant(
         &self,
         entry: &Rc<FileEntry>,
         asked: &RequestFields<'_>,
@@ -231,7 +231,7 @@ impl Files {
         if entry.codings.is_empty() {
             return Some(entry.plain().clone());
         }
-        let coding = asked.coding(&entry.codings)?;
+        let coding = asked.choose_coding(&entry.codings)?;
         if let Some(variant) = entry.variant(coding) {
             return Some(variant.clone());
         }
@@ -241,7 +241,7 @@ impl Files {
         };
         match compressed {
             Some(variant) => Some(variant),
-            None => asked.coding(&[Coding::Identity]).map(|_| entry.plain().clone()),
+            None => asked.choose_coding(&[Coding::Identity]).map(|_| entry.plain().clone()),
         }
     }
 
@@ -268,7 +268,7 @@ impl Files {
 
     async fn send_listing(&self, x: &mut Exchange<'_>, folder: Vec<u8>) -> Result<(), Fault> {
         let request = x.request();
-        let style = Style::of(request.query(), request.field(Name::Accept));
+        let style = ListingStyle::of(request.query(), request.field(Name::Accept));
         let shown = request.normal_path()?.into_owned();
         let (tree, entries_max) = (self.finder.tree(), self.finder.options().listing_entries_max);
         let made = x.core().offload(move || -> io::Result<String> {

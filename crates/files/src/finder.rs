@@ -8,10 +8,10 @@ use std::sync::Arc;
 use coding::Effort;
 use http::{Coding, Template, TemplatePart, Variable};
 use net::Core;
-use net::client::Bell;
+use net::client::LocalNotify;
 
 use crate::entry::{CompressedState, FileEntry, Variant};
-use crate::open::{self, OpenError, Patience, RootChange, Stamp};
+use crate::open::{self, BlockingMode, OpenError, RootChange, Stamp};
 use crate::options::{Options, RootReport, RootState};
 use crate::script::{FoundScript, KnownScripts};
 use crate::store::Store;
@@ -31,11 +31,11 @@ pub struct Finder {
 
 /// Result of a lookup.
 #[derive(Debug)]
-pub enum Answer {
+pub enum LookupResult {
     /// A file.
     File(Rc<FileEntry>),
     /// A redirect to this path with a trailing slash.
-    Unslashed,
+    MissingSlash,
     /// The listing of the folder at this path.
     Folder(Vec<u8>),
     /// A folder without an index that must not be listed.
@@ -50,7 +50,7 @@ pub enum Answer {
 #[derive(Debug)]
 enum PathCandidate {
     /// The request's path between these texts.
-    OfPath(Vec<String>),
+    FromRequest(Vec<String>),
     /// A fixed path, and a key in the cache that differs from every request's path.
     Fixed { path: Vec<u8>, key: Vec<u8> },
 }
@@ -58,7 +58,7 @@ enum PathCandidate {
 impl PathCandidate {
     /// Whether the candidate ends in a slash if the request's path does.
     fn ends_with_path(&self) -> bool {
-        matches!(self, PathCandidate::OfPath(pieces) if pieces.last().is_some_and(String::is_empty))
+        matches!(self, PathCandidate::FromRequest(pieces) if pieces.last().is_some_and(String::is_empty))
     }
 
     fn of(template: &Template) -> io::Result<PathCandidate> {
@@ -80,7 +80,7 @@ impl PathCandidate {
         }
         match pieces.as_slice() {
             [path] => PathCandidate::fixed(path),
-            _ => Ok(PathCandidate::OfPath(pieces)),
+            _ => Ok(PathCandidate::FromRequest(pieces)),
         }
     }
 
@@ -134,7 +134,7 @@ impl Finder {
     /// Reports that a path was refused because this process lacks read permission.
     pub fn report_refusal(&self, path: &[u8], reason: &str) {
         if let (open::NO_PERMISSION, Some(RootReport(report))) = (reason, &self.options.root_report) {
-            report(self.tree().roots()[0].path(), RootState::Closed(path.to_vec()));
+            report(self.tree().roots()[0].path(), RootState::PermissionDenied(path.to_vec()));
         }
     }
 
@@ -149,10 +149,10 @@ impl Finder {
         // Other requests use the current roots while this request checks them.
         self.roots_checked_ms.set(core.now_ms());
         let tree = self.tree();
-        let mut changes = tree.recheck(Patience::CacheOnly);
+        let mut changes = tree.recheck(BlockingMode::CacheOnly);
         if matches!(changes, Err(OpenError::WouldBlock)) {
             let tree = tree.clone();
-            changes = core.offload(move || tree.recheck(Patience::Blocking)).await;
+            changes = core.offload(move || tree.recheck(BlockingMode::Blocking)).await;
         }
         for (at, change) in changes.into_iter().flatten().enumerate() {
             let report = self.options.root_report.as_ref();
@@ -163,12 +163,12 @@ impl Finder {
                     report(RootState::Unknown(error));
                     continue;
                 }
-                RootChange::Moved(root) => {
-                    report(RootState::Serves(root.id()));
+                RootChange::Replaced(root) => {
+                    report(RootState::Replaced(root.id()));
                     root
                 }
-                RootChange::Gone(root, error) => {
-                    report(RootState::Gone(error));
+                RootChange::Missing(root, error) => {
+                    report(RootState::Missing(error));
                     root
                 }
             };
@@ -180,7 +180,7 @@ impl Finder {
 
     /// Returns the cached file for a path if it was checked recently. Needs no system call.
     #[must_use]
-    pub fn fresh(&self, path: &[u8], core: &Core) -> Option<Rc<FileEntry>> {
+    pub fn find_fresh(&self, path: &[u8], core: &Core) -> Option<Rc<FileEntry>> {
         let now_ms = core.now_ms();
         let entry = self.store.borrow_mut().find(path, now_ms)?;
         let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
@@ -191,44 +191,44 @@ impl Finder {
     ///
     /// # Errors
     /// [`OpenError`], except [`OpenError::WouldBlock`].
-    pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<Answer, OpenError> {
-        if let Some(entry) = self.fresh(path, core) {
-            return Ok(Answer::File(entry));
+    pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<LookupResult, OpenError> {
+        if let Some(entry) = self.find_fresh(path, core) {
+            return Ok(LookupResult::File(entry));
         }
         if !self.are_roots_fresh(core.now_ms()) {
             self.check_roots(core).await;
-            if let Some(entry) = self.fresh(path, core) {
-                return Ok(Answer::File(entry));
+            if let Some(entry) = self.find_fresh(path, core) {
+                return Ok(LookupResult::File(entry));
             }
         }
         self.claim_check(path, core);
-        let mut nothing = Answer::Missing;
+        let mut nothing = LookupResult::Missing;
         for candidate in &self.candidates {
             let answer = match candidate {
-                PathCandidate::OfPath(pieces) => {
+                PathCandidate::FromRequest(pieces) => {
                     let file = match pieces.as_slice() {
                         [before, after] if before.is_empty() && after.is_empty() => path,
                         pieces => &pieces.iter().map(String::as_bytes).collect::<Vec<_>>().join(path),
                     };
-                    if self.tree().hides(file) {
-                        Answer::Missing
+                    if self.tree().is_hidden(file) {
+                        LookupResult::Missing
                     } else {
-                        self.look(file, path, core).await?
+                        self.look_up(file, path, core).await?
                     }
                 }
                 PathCandidate::Fixed { .. } if !fixed => continue,
-                PathCandidate::Fixed { path, key } => match self.fresh(key, core) {
-                    Some(entry) => Answer::File(entry),
+                PathCandidate::Fixed { path, key } => match self.find_fresh(key, core) {
+                    Some(entry) => LookupResult::File(entry),
                     None => {
                         self.claim_check(key, core);
-                        self.look(path, key, core).await?
+                        self.look_up(path, key, core).await?
                     }
                 },
             };
             match answer {
-                Answer::Missing => {}
-                Answer::NoIndex => nothing = Answer::NoIndex,
-                Answer::Unslashed if !candidate.ends_with_path() => {}
+                LookupResult::Missing => {}
+                LookupResult::NoIndex => nothing = LookupResult::NoIndex,
+                LookupResult::MissingSlash if !candidate.ends_with_path() => {}
                 answer => return Ok(answer),
             }
         }
@@ -244,17 +244,17 @@ impl Finder {
     pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, OpenError> {
         let now_ms = core.now_ms();
         let fresh_ms = (now_ms + 1).saturating_sub(self.options.cache.revalidate_ms);
-        if let Some(found) = self.scripts.since(path, fresh_ms) {
+        if let Some(found) = self.scripts.find_since(path, fresh_ms) {
             return Ok(Some(found));
         }
         if !self.are_roots_fresh(now_ms) {
             self.check_roots(core).await;
         }
         let tree = self.tree();
-        let mut found = tree.script(path, Patience::CacheOnly);
+        let mut found = tree.script(path, BlockingMode::CacheOnly);
         if matches!(found, Err(OpenError::WouldBlock)) {
             let path = path.to_vec();
-            found = core.offload(move || tree.script(&path, Patience::Blocking)).await;
+            found = core.offload(move || tree.script(&path, BlockingMode::Blocking)).await;
         }
         let Some(found) = found?.map(Rc::new) else { return Ok(None) };
         self.scripts.add(path, now_ms, &found);
@@ -268,18 +268,18 @@ impl Finder {
         }
     }
 
-    async fn look(&self, path: &[u8], key: &[u8], core: &Core) -> Result<Answer, OpenError> {
+    async fn look_up(&self, path: &[u8], key: &[u8], core: &Core) -> Result<LookupResult, OpenError> {
         let tree = self.tree();
-        let mut found = tree.find(path, Patience::CacheOnly);
+        let mut found = tree.find(path, BlockingMode::CacheOnly);
         if matches!(found, Err(OpenError::WouldBlock)) {
             let (tree, path) = (tree.clone(), path.to_vec());
-            found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
+            found = core.offload(move || tree.find(&path, BlockingMode::Blocking)).await;
         }
         if matches!(found, Err(OpenError::NoDescriptors)) {
             // Out of descriptors: close the cached files to make room for the requested one.
             self.store.borrow_mut().clear();
             let (tree, path) = (tree.clone(), path.to_vec());
-            found = core.offload(move || tree.find(&path, Patience::Blocking)).await;
+            found = core.offload(move || tree.find(&path, BlockingMode::Blocking)).await;
         }
         let found = found?;
         if !matches!(found, FoundEntry::File(_)) {
@@ -290,19 +290,19 @@ impl Finder {
             // cached.
             FoundEntry::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
                 let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
-                Answer::File(Rc::new(entry))
+                LookupResult::File(Rc::new(entry))
             }
-            FoundEntry::File(loaded) => Answer::File(self.admit(key, &loaded, core)),
-            FoundEntry::Unslashed => Answer::Unslashed,
-            FoundEntry::Folder => Answer::Folder(path.to_vec()),
-            FoundEntry::NoIndex => Answer::NoIndex,
-            FoundEntry::Missing => Answer::Missing,
-            FoundEntry::Refused(reason) => Answer::Refused(reason),
+            FoundEntry::File(loaded) => LookupResult::File(self.reuse_or_insert(key, &loaded, core)),
+            FoundEntry::MissingSlash => LookupResult::MissingSlash,
+            FoundEntry::Folder => LookupResult::Folder(path.to_vec()),
+            FoundEntry::NoIndex => LookupResult::NoIndex,
+            FoundEntry::Missing => LookupResult::Missing,
+            FoundEntry::Refused(reason) => LookupResult::Refused(reason),
         })
     }
 
     /// Returns the entry for a file just opened: the cached one if nothing has changed.
-    fn admit(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
+    fn reuse_or_insert(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
         let now_ms = core.now_ms();
         let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
         let mut store = self.store.borrow_mut();
@@ -314,7 +314,7 @@ impl Finder {
         }
         let entry = Rc::new(entry);
         store.drop_unused(now_ms.saturating_sub(self.options.cache.idle_ms_max));
-        store.insert(key, entry.clone(), entry.bytes(), now_ms);
+        store.insert(key, entry.clone(), entry.memory_bytes(), now_ms);
         entry
     }
 
@@ -326,20 +326,20 @@ impl Finder {
         coding: Coding,
         core: &Core,
     ) -> Option<Rc<Variant>> {
-        match entry.made(coding) {
+        match entry.compressed_state(coding) {
             Some(CompressedState::Ready(variant)) => return Some(variant),
             Some(CompressedState::Running | CompressedState::Useless) => return None,
             None => {}
         }
         let effort = self.options.compression.as_ref()?.effort;
-        entry.set_made(coding, Some(CompressedState::Running));
-        let bell = Rc::new(Bell::new(core));
-        let work = CompressionJob { entry: entry.clone(), coding, bell: bell.clone() };
+        entry.set_compressed_state(coding, Some(CompressedState::Running));
+        let bell = Rc::new(LocalNotify::new(core));
+        let work = CompressionJob { entry: entry.clone(), coding, completion: bell.clone() };
         // A separate task, which continues if the client disconnects. Otherwise every early disconnect would
         // restart the compression.
-        core.spawn(work.done(effort, self.store.clone(), core.clone()));
-        bell.rung().await;
-        match entry.made(coding) {
+        core.spawn(work.run(effort, self.store.clone(), core.clone()));
+        bell.notified().await;
+        match entry.compressed_state(coding) {
             Some(CompressedState::Ready(variant)) => Some(variant),
             _ => None,
         }
@@ -351,26 +351,26 @@ struct CompressionJob {
     entry: Rc<FileEntry>,
     coding: Coding,
     /// Notified at the end, whether successful or not.
-    bell: Rc<Bell>,
+    completion: Rc<LocalNotify>,
 }
 
 impl CompressionJob {
-    async fn done(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
+    async fn run(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
         let (entry, coding) = (&self.entry, self.coding);
         let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
         // Memory of the file's bytes and of the compressed bytes.
         let _held =
-            core.memory().hold(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
+            core.memory().charge(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));
         match core.offload(move || compress_file(&content, &stamp, coding, effort)).await {
             Ok(Some(bytes)) if (bytes.len() as u64) < entry.plain().length => {
                 let variant = Rc::new(entry.compressed(coding, bytes));
-                entry.set_made(coding, Some(CompressedState::Ready(variant.clone())));
+                entry.set_compressed_state(coding, Some(CompressedState::Ready(variant.clone())));
                 let mut store = store.borrow_mut();
                 if store.find(&entry.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
-                    store.grow(&entry.key, variant.bytes());
+                    store.grow(&entry.key, variant.memory_bytes());
                 }
             }
-            Ok(Some(_)) => entry.set_made(coding, Some(CompressedState::Useless)),
+            Ok(Some(_)) => entry.set_compressed_state(coding, Some(CompressedState::Useless)),
             // The file changed meanwhile, or could not be read; sending it uncompressed reports the error.
             Ok(None) | Err(_) => {}
         }
@@ -379,10 +379,10 @@ impl CompressionJob {
 
 impl Drop for CompressionJob {
     fn drop(&mut self) {
-        if matches!(self.entry.made(self.coding), Some(CompressedState::Running)) {
-            self.entry.set_made(self.coding, None);
+        if matches!(self.entry.compressed_state(self.coding), Some(CompressedState::Running)) {
+            self.entry.set_compressed_state(self.coding, None);
         }
-        self.bell.ring();
+        self.completion.notify();
     }
 }
 
@@ -393,18 +393,18 @@ fn compress_file(
     coding: Coding,
     effort: Effort,
 ) -> io::Result<Option<Vec<u8>>> {
-    match content_of(content, stamp)? {
+    match read_content(content, stamp)? {
         Some(bytes) => coding::compress(coding, effort, &bytes).map(Some),
         None => Ok(None),
     }
 }
 
 /// Returns all bytes of a file; `None` if the file no longer has this stamp. Blocks.
-pub(crate) fn content_of(content: &Content, stamp: &Stamp) -> io::Result<Option<Arc<[u8]>>> {
+pub(crate) fn read_content(content: &Content, stamp: &Stamp) -> io::Result<Option<Arc<[u8]>>> {
     match content {
         Content::Memory(bytes) => Ok(Some(bytes.clone())),
         Content::File(file) => {
-            let Ok(bytes) = open::read(file, stamp.size, Patience::Blocking) else { return Ok(None) };
+            let Ok(bytes) = open::read(file, stamp.size, BlockingMode::Blocking) else { return Ok(None) };
             let is_same = Stamp::of(file)? == *stamp && bytes.len() as u64 == stamp.size;
             Ok(is_same.then(|| bytes.into()))
         }

@@ -5,12 +5,12 @@ use std::io;
 
 use rustix::fs::{AtFlags, Dir, FileType, StatxFlags};
 
-use crate::open::{OpenError, Opened, Patience, Root};
+use crate::open::{BlockingMode, OpenError, OpenResult, Root};
 use crate::tree::FileTree;
 
 /// A file or folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct FolderItem {
     /// Name; any bytes except `/` and NUL.
     pub name: Vec<u8>,
     /// Type of the item.
@@ -30,11 +30,11 @@ pub enum ItemKind {
 
 /// Items of a folder, unordered.
 #[derive(Debug, Default)]
-pub struct Folder {
+pub struct FolderItems {
     /// Items, at most the requested number.
-    pub items: Vec<Item>,
+    pub items: Vec<FolderItem>,
     /// Whether there are more items.
-    pub cut: bool,
+    pub is_truncated: bool,
 }
 
 /// Reads the folder at `path` in all roots that have it; a file in an earlier root hides one in a later root.
@@ -42,10 +42,12 @@ pub struct Folder {
 ///
 /// # Errors
 /// Errors of the system that concern more than a single item.
-pub fn read(tree: &FileTree, path: &[u8], entries_max: usize) -> io::Result<Folder> {
-    let mut items: HashMap<Vec<u8>, Item> = HashMap::new();
+pub fn read(tree: &FileTree, path: &[u8], entries_max: usize) -> io::Result<FolderItems> {
+    let mut items: HashMap<Vec<u8>, FolderItem> = HashMap::new();
     for root in tree.roots() {
-        let Opened::Folder(folder) = root.look(path, Patience::Blocking).map_err(io::Error::from)? else {
+        let OpenResult::Folder(folder) =
+            root.open_path(path, BlockingMode::Blocking).map_err(io::Error::from)?
+        else {
             continue;
         };
         let mut entries = Dir::read_from(&folder)?;
@@ -53,24 +55,24 @@ pub fn read(tree: &FileTree, path: &[u8], entries_max: usize) -> io::Result<Fold
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             let below = [path, name].concat();
-            if matches!(name, b"." | b"..") || tree.hides(&below) || items.contains_key(name) {
+            if matches!(name, b"." | b"..") || tree.is_hidden(&below) || items.contains_key(name) {
                 continue;
             }
             if items.len() >= entries_max {
-                return Ok(Folder { items: items.into_values().collect(), cut: true });
+                return Ok(FolderItems { items: items.into_values().collect(), is_truncated: true });
             }
             let item = match entry.file_type() {
-                FileType::Symlink => behind_link(root, &below, name)?,
-                _ => beside(&folder, name),
+                FileType::Symlink => read_link_target(root, &below, name)?,
+                _ => read_item(&folder, name),
             };
             // An item that was removed meanwhile is left out of the listing.
             items.extend(item.map(|item| (name.to_vec(), item)));
         }
     }
-    Ok(Folder { items: items.into_values().collect(), cut: false })
+    Ok(FolderItems { items: items.into_values().collect(), is_truncated: false })
 }
 
-fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
+fn read_item(folder: &std::fs::File, name: &[u8]) -> Option<FolderItem> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     let mask = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
     let stat = rustix::fs::statx(folder, name, flags, mask).ok()?;
@@ -79,22 +81,22 @@ fn beside(folder: &std::fs::File, name: &[u8]) -> Option<Item> {
         FileType::RegularFile => ItemKind::File(stat.stx_size),
         _ => return None,
     };
-    Some(Item { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
+    Some(FolderItem { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
 }
 
 /// Returns the target of a link. Running out of descriptors is an error of the listing, not a reason to leave
 /// the link out.
-fn behind_link(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<Item>> {
-    let (kind, stamp) = match root.look(path, Patience::Blocking) {
-        Ok(Opened::File(_, stamp)) => (ItemKind::File(stamp.size), stamp),
-        Ok(Opened::Folder(folder)) => match crate::open::Stamp::of(&folder) {
+fn read_link_target(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<FolderItem>> {
+    let (kind, stamp) = match root.open_path(path, BlockingMode::Blocking) {
+        Ok(OpenResult::File(_, stamp)) => (ItemKind::File(stamp.size), stamp),
+        Ok(OpenResult::Folder(folder)) => match crate::open::Stamp::of(&folder) {
             Ok(stamp) => (ItemKind::Folder, stamp),
             Err(_) => return Ok(None),
         },
         Err(trouble @ OpenError::NoDescriptors) => return Err(trouble.into()),
-        Ok(Opened::Missing | Opened::Refused(_)) | Err(_) => return Ok(None),
+        Ok(OpenResult::Missing | OpenResult::Refused(_)) | Err(_) => return Ok(None),
     };
-    Ok(Some(Item { name: name.to_vec(), kind, modified_s: stamp.modified_s }))
+    Ok(Some(FolderItem { name: name.to_vec(), kind, modified_s: stamp.modified_s }))
 }
 
 #[cfg(test)]
@@ -135,10 +137,10 @@ mod tests {
             ("inside-folder", ItemKind::Folder),
         ];
         assert_eq!(found, want.map(|(name, kind)| (name.into(), kind)));
-        assert!(!folder.cut && folder.items.iter().all(|item| item.modified_s > 1_500_000_000));
+        assert!(!folder.is_truncated && folder.items.iter().all(|item| item.modified_s > 1_500_000_000));
 
         let few = read(&tree, b"/sub/", 2).unwrap();
-        assert!(few.cut && few.items.len() == 2);
+        assert!(few.is_truncated && few.items.len() == 2);
         assert!(read(&tree, b"/none/", 2).unwrap().items.is_empty());
     }
 }

@@ -29,6 +29,6 @@ pub mod files;
 
 pub use files::{FileOutcome, Files};
 pub use options::{
-    Applies, CacheLimits, CacheRule, FileCompression, Options, RootReport, RootState, Symlinks,
+    CacheLimits, CacheRule, FileCompression, FileSelector, Options, RootReport, RootState, Symlinks,
 };
 pub use script::{FoundScript, scripts_within};

@@ -2,19 +2,19 @@
 
 use std::fmt::Write;
 
-use http::coding::weighted;
+use http::coding::weighted_elements;
 use http::path::encoded_segment;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-use crate::folder::{Folder, Item, ItemKind};
+use crate::folder::{FolderItem, FolderItems, ItemKind};
 
 /// Format and order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Style {
+pub struct ListingStyle {
     /// Output format.
     pub format: ListingFormat,
     /// Sort key.
-    pub sort: Sort,
+    pub sort: SortKey,
     /// Whether the order is reversed.
     pub descending: bool,
 }
@@ -30,25 +30,28 @@ pub enum ListingFormat {
 /// Sort key of a listing; folders always come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Sort {
+pub enum SortKey {
     Name,
     Size,
     Time,
 }
 
-impl Sort {
-    const ALL: [(Sort, &'static str, &'static str); 3] =
-        [(Sort::Name, "name", "Name"), (Sort::Size, "size", "Size"), (Sort::Time, "time", "Modified (UTC)")];
+impl SortKey {
+    const ALL: [(SortKey, &'static str, &'static str); 3] = [
+        (SortKey::Name, "name", "Name"),
+        (SortKey::Size, "size", "Size"),
+        (SortKey::Time, "time", "Modified (UTC)"),
+    ];
 }
 
-impl Style {
+impl ListingStyle {
     /// Parses `?format=json&sort=name|size|time&order=asc|desc`; the format may also come from `Accept`.
     /// Unknown values are ignored.
     #[must_use]
-    pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> Style {
+    pub fn of(query: Option<&[u8]>, accept: Option<&[u8]>) -> ListingStyle {
         let format =
             if prefers_json(accept.unwrap_or_default()) { ListingFormat::Json } else { ListingFormat::Html };
-        let mut style = Style { format, sort: Sort::Name, descending: false };
+        let mut style = ListingStyle { format, sort: SortKey::Name, descending: false };
         for pair in query.unwrap_or_default().split(|&byte| byte == b'&') {
             match pair {
                 b"format=json" => style.format = ListingFormat::Json,
@@ -57,7 +60,7 @@ impl Style {
                 b"order=asc" => style.descending = false,
                 _ => {
                     let by = pair.strip_prefix(b"sort=").unwrap_or_default();
-                    let known = Sort::ALL.iter().find(|(_, key, _)| key.as_bytes() == by);
+                    let known = SortKey::ALL.iter().find(|(_, key, _)| key.as_bytes() == by);
                     style.sort = known.map_or(style.sort, |(sort, ..)| *sort);
                 }
             }
@@ -69,41 +72,44 @@ impl Style {
 /// Whether `Accept` gives JSON a greater weight than HTML.
 fn prefers_json(accept: &[u8]) -> bool {
     let weight_of = |media: &[u8]| {
-        weighted(accept).filter(|(name, _)| name.eq_ignore_ascii_case(media)).map(|(_, weight)| weight).max()
+        weighted_elements(accept)
+            .filter(|(name, _)| name.eq_ignore_ascii_case(media))
+            .map(|(_, weight)| weight)
+            .max()
     };
     weight_of(b"application/json").unwrap_or(0) > weight_of(b"text/html").unwrap_or(0)
 }
 
 /// Sorts the items.
-pub fn sort(items: &mut [Item], style: Style) {
+pub fn sort(items: &mut [FolderItem], style: ListingStyle) {
     items.sort_unstable_by(|one, other| {
         let by_name = || one.name.cmp(&other.name);
         let order = match style.sort {
-            Sort::Name => by_name(),
-            Sort::Size => one.kind.cmp(&other.kind).then_with(by_name),
-            Sort::Time => one.modified_s.cmp(&other.modified_s).then_with(by_name),
+            SortKey::Name => by_name(),
+            SortKey::Size => one.kind.cmp(&other.kind).then_with(by_name),
+            SortKey::Time => one.modified_s.cmp(&other.modified_s).then_with(by_name),
         };
         let folders_first = is_file(one).cmp(&is_file(other));
         folders_first.then(if style.descending { order.reverse() } else { order })
     });
 }
 
-fn is_file(item: &Item) -> bool {
+fn is_file(item: &FolderItem) -> bool {
     item.kind != ItemKind::Folder
 }
 
 /// Returns the listing as JSON: `{"path": …, "truncated": …, "entries": [{"name", "href", "type", "size",
 /// "modified"}]}`.
 #[must_use]
-pub fn json(path: &[u8], folder: &Folder) -> String {
+pub fn json(path: &[u8], folder: &FolderItems) -> String {
     let mut out = String::from("{\"path\":");
     json_string(&mut out, path);
-    let _ = write!(out, ",\"truncated\":{},\"entries\":[", folder.cut);
+    let _ = write!(out, ",\"truncated\":{},\"entries\":[", folder.is_truncated);
     for (at, item) in folder.items.iter().enumerate() {
         out.push_str(if at == 0 { "\n{\"name\":" } else { ",\n{\"name\":" });
         json_string(&mut out, &item.name);
         out.push_str(",\"href\":\"");
-        href(&mut out, item);
+        write_href(&mut out, item);
         out.push_str(match item.kind {
             ItemKind::Folder => "\",\"type\":\"folder\"",
             ItemKind::File(_) => "\",\"type\":\"file\"",
@@ -111,7 +117,7 @@ pub fn json(path: &[u8], folder: &Folder) -> String {
         if let ItemKind::File(bytes) = item.kind {
             let _ = write!(out, ",\"size\":{bytes}");
         }
-        let _ = write!(out, ",\"modified\":\"{}Z\"}}", time(item.modified_s, 'T', true));
+        let _ = write!(out, ",\"modified\":\"{}Z\"}}", format_time(item.modified_s, 'T', true));
     }
     out.push_str("\n]}\n");
     out
@@ -134,21 +140,21 @@ a{text-decoration:none}a:hover{text-decoration:underline}th a{color:var(--soft)}
 /// Returns the listing as an HTML page. `path` is the complete path from the client's view, decoded, with a
 /// trailing slash.
 #[must_use]
-pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
+pub fn html(path: &[u8], folder: &FolderItems, style: ListingStyle) -> String {
     let mut out = String::from(
         "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n\
          <meta name=viewport content=\"width=device-width, initial-scale=1\">\n<title>",
     );
     html_text(&mut out, path);
     let _ = write!(out, "</title>\n<style>{STYLE}</style>\n<h1>");
-    breadcrumbs(&mut out, path);
+    write_breadcrumbs(&mut out, path);
     out.push_str("</h1>\n<table>\n<tr>");
-    for (sort, key, title) in Sort::ALL {
+    for (sort, key, title) in SortKey::ALL {
         let (order, arrow) = match (style.sort == sort, style.descending) {
             (true, false) => ("desc", " ↑"),
             (true, true) => ("asc", " ↓"),
             // For size and time, the largest or newest item is most likely the one wanted.
-            (false, _) => (if sort == Sort::Name { "asc" } else { "desc" }, ""),
+            (false, _) => (if sort == SortKey::Name { "asc" } else { "desc" }, ""),
         };
         let _ = write!(out, "<th><a href=\"?sort={key}&amp;order={order}\">{title}{arrow}</a>");
     }
@@ -157,11 +163,11 @@ pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
         out.push_str("<tr><td><a class=folder href=\"../\">../</a><td><td>\n");
     }
     for item in &folder.items {
-        row(&mut out, item);
+        write_row(&mut out, item);
     }
     out.push_str("</table>\n");
     let count = folder.items.len();
-    let _ = match folder.cut {
+    let _ = match folder.is_truncated {
         true => writeln!(out, "<p>Only {count} entries are shown; there are more."),
         false if count == 0 => writeln!(out, "<p>This folder is empty."),
         false => writeln!(out, "<p>{count} {}", if count == 1 { "entry" } else { "entries" }),
@@ -169,10 +175,10 @@ pub fn html(path: &[u8], folder: &Folder, style: Style) -> String {
     out
 }
 
-fn row(out: &mut String, item: &Item) {
+fn write_row(out: &mut String, item: &FolderItem) {
     let is_folder = item.kind == ItemKind::Folder;
     out.push_str(if is_folder { "<tr><td><a class=folder href=\"" } else { "<tr><td><a href=\"" });
-    href(out, item);
+    write_href(out, item);
     out.push_str("\">");
     html_text(out, &item.name);
     if is_folder {
@@ -180,18 +186,18 @@ fn row(out: &mut String, item: &Item) {
     }
     out.push_str("</a><td>");
     if let ItemKind::File(bytes) = item.kind {
-        size(out, bytes);
+        write_size(out, bytes);
     }
     let _ = writeln!(
         out,
         "<td><time datetime=\"{}Z\">{}</time>",
-        time(item.modified_s, 'T', true),
-        time(item.modified_s, ' ', false)
+        format_time(item.modified_s, 'T', true),
+        format_time(item.modified_s, ' ', false)
     );
 }
 
 /// Writes each folder on the path as a relative link, which is correct under any prefix.
-fn breadcrumbs(out: &mut String, path: &[u8]) {
+fn write_breadcrumbs(out: &mut String, path: &[u8]) {
     let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
         out.push('/');
@@ -212,7 +218,7 @@ fn breadcrumbs(out: &mut String, path: &[u8]) {
 }
 
 /// Writes a relative reference to an item. It begins with `./`, because a name may contain a colon.
-fn href(out: &mut String, item: &Item) {
+fn write_href(out: &mut String, item: &FolderItem) {
     out.push_str("./");
     out.push_str(&encoded_segment(&item.name));
     if item.kind == ItemKind::Folder {
@@ -252,7 +258,7 @@ fn json_string(out: &mut String, bytes: &[u8]) {
 }
 
 /// Writes a human-readable size: `17 B`, `1.5 KiB`, `23 MiB`.
-fn size(out: &mut String, bytes: u64) {
+fn write_size(out: &mut String, bytes: u64) {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         let _ = write!(out, "{bytes} B");
@@ -265,7 +271,7 @@ fn size(out: &mut String, bytes: u64) {
 }
 
 /// Writes a time as `2026-11-21 09:30`. Times beyond the year 9999 are shown as the last second of that year.
-fn time(unix_s: i64, between: char, seconds: bool) -> String {
+fn format_time(unix_s: i64, between: char, seconds: bool) -> String {
     let (earliest, latest) = (PrimitiveDateTime::MIN.assume_utc(), PrimitiveDateTime::MAX.assume_utc());
     let time =
         OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(if unix_s < 0 { earliest } else { latest });

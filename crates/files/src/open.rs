@@ -39,16 +39,16 @@ pub enum RootChange {
     /// The folder that is served already.
     Same,
     /// Another folder, or a folder after there was none.
-    Moved(Root),
+    Replaced(Root),
     /// The path names no folder.
-    Gone(Root, io::Error),
+    Missing(Root, io::Error),
     /// The state could not be determined. The open folder is served as before.
     Unknown(io::Error),
 }
 
 /// Whether a call may block on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum BlockingMode {
     /// The call may use only cached data; otherwise it returns [`OpenError::WouldBlock`].
     CacheOnly,
     /// The call may block.
@@ -57,7 +57,7 @@ pub enum Patience {
 
 /// Result of opening a path.
 #[derive(Debug)]
-pub enum Opened {
+pub enum OpenResult {
     /// A regular file.
     File(File, Stamp),
     /// A folder.
@@ -140,9 +140,10 @@ impl Root {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
             io::Error::new(error.kind(), format!("cannot serve {}: {error}", path.display()))
         };
-        let folder = open_folder(path, Patience::Blocking).and_then(OpenFolder::shared).map_err(explain)?;
+        let folder =
+            open_folder(path, BlockingMode::Blocking).and_then(OpenFolder::shared).map_err(explain)?;
         let root = Root { path: path.to_path_buf(), folder: Some(folder), symlinks };
-        match root.open_beneath(b".", OFlags::PATH, Patience::CacheOnly) {
+        match root.open_beneath(b".", OFlags::PATH, BlockingMode::CacheOnly) {
             Ok(_) | Err(Errno::AGAIN) => Ok(root),
             Err(errno) => Err(explain(errno)),
         }
@@ -164,17 +165,17 @@ impl Root {
     ///
     /// # Errors
     /// [`OpenError::WouldBlock`].
-    pub fn recheck(&self, patience: Patience) -> Result<RootChange, OpenError> {
+    pub fn recheck(&self, mode: BlockingMode) -> Result<RootChange, OpenError> {
         let with = |folder| Root { path: self.path.clone(), folder, symlinks: self.symlinks };
-        Ok(match open_folder(&self.path, patience) {
-            Ok(found) if self.folder.as_ref().is_some_and(|own| own.is_of(&found)) => RootChange::Same,
+        Ok(match open_folder(&self.path, mode) {
+            Ok(found) if self.folder.as_ref().is_some_and(|own| own.is_same_as(&found)) => RootChange::Same,
             Ok(found) => match OpenFolder::shared(found) {
-                Ok(folder) => RootChange::Moved(with(Some(folder))),
+                Ok(folder) => RootChange::Replaced(with(Some(folder))),
                 Err(errno) => RootChange::Unknown(errno.into()),
             },
-            Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+            Err(Errno::AGAIN) if mode == BlockingMode::CacheOnly => return Err(OpenError::WouldBlock),
             Err(errno @ (Errno::NOENT | Errno::NOTDIR | Errno::LOOP)) => match self.folder {
-                Some(_) => RootChange::Gone(with(None), errno.into()),
+                Some(_) => RootChange::Missing(with(None), errno.into()),
                 None => RootChange::Same,
             },
             Err(errno) => RootChange::Unknown(errno.into()),
@@ -185,23 +186,23 @@ impl Root {
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
-    pub fn has_file(&self, path: &[u8], patience: Patience) -> Result<bool, OpenError> {
+    pub fn has_file(&self, path: &[u8], mode: BlockingMode) -> Result<bool, OpenError> {
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
         if self.folder.is_none() || start == path.len() {
             return Ok(false);
         }
         loop {
-            match self.open_beneath(&path[start..], OFlags::PATH, patience) {
+            match self.open_beneath(&path[start..], OFlags::PATH, mode) {
                 Ok(fd) => {
                     let stat = rustix::fs::fstat(&fd).map_err(|errno| OpenError::Failed(errno.into()))?;
                     return Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+                Err(Errno::AGAIN) if mode == BlockingMode::CacheOnly => return Err(OpenError::WouldBlock),
                 Err(Errno::XDEV) if self.symlinks == Symlinks::OwnerMatch => {
-                    return Ok(matches!(self.look(path, patience)?, Opened::File(..)));
+                    return Ok(matches!(self.open_path(path, mode)?, OpenResult::File(..)));
                 }
-                Err(errno) => return interpret(errno).map(|_| false),
+                Err(errno) => return interpret_error(errno).map(|_| false),
             }
         }
     }
@@ -210,15 +211,15 @@ impl Root {
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
-    pub fn look(&self, path: &[u8], patience: Patience) -> Result<Opened, OpenError> {
-        let Some(folder) = &self.folder else { return Ok(Opened::Missing) };
+    pub fn open_path(&self, path: &[u8], mode: BlockingMode) -> Result<OpenResult, OpenError> {
+        let Some(folder) = &self.folder else { return Ok(OpenResult::Missing) };
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
         let relative = if start == path.len() { b"." } else { &path[start..] };
         let mut retries = 0;
         loop {
-            let found = match (self.open_beneath(relative, READ_ONLY, patience), self.symlinks, patience) {
-                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::CacheOnly) => Err(Errno::AGAIN),
-                (Err(Errno::XDEV), Symlinks::OwnerMatch, Patience::Blocking) => {
+            let found = match (self.open_beneath(relative, READ_ONLY, mode), self.symlinks, mode) {
+                (Err(Errno::XDEV), Symlinks::OwnerMatch, BlockingMode::CacheOnly) => Err(Errno::AGAIN),
+                (Err(Errno::XDEV), Symlinks::OwnerMatch, BlockingMode::Blocking) => {
                     walk(folder.descriptor(), relative)
                 }
                 (found, _, _) => found,
@@ -226,48 +227,48 @@ impl Root {
             match found {
                 Ok(fd) => return classify(File::from(fd)),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+                Err(Errno::AGAIN) if mode == BlockingMode::CacheOnly => return Err(OpenError::WouldBlock),
                 // A component was renamed during the lookup.
                 Err(Errno::AGAIN) if retries < RETRIES_MAX => retries += 1,
-                Err(errno) => return interpret(errno),
+                Err(errno) => return interpret_error(errno),
             }
         }
     }
 
-    fn open_beneath(&self, path: &[u8], flags: OFlags, patience: Patience) -> Result<OwnedFd, Errno> {
+    fn open_beneath(&self, path: &[u8], flags: OFlags, patience: BlockingMode) -> Result<OwnedFd, Errno> {
         let mut resolve = ResolveFlags::NO_MAGICLINKS;
         resolve.set(ResolveFlags::BENEATH, self.symlinks != Symlinks::Follow);
-        resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
+        resolve.set(ResolveFlags::CACHED, patience == BlockingMode::CacheOnly);
         let folder = self.folder.as_ref().ok_or(Errno::NOENT)?;
         rustix::fs::openat2(folder.descriptor(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
     }
 }
 
 /// Opens the folder at `path`. Links in it may lead anywhere, because the path comes from the configuration.
-fn open_folder(path: &Path, patience: Patience) -> Result<OwnedFd, Errno> {
+fn open_folder(path: &Path, patience: BlockingMode) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut resolve = ResolveFlags::empty();
-    resolve.set(ResolveFlags::CACHED, patience == Patience::CacheOnly);
+    resolve.set(ResolveFlags::CACHED, patience == BlockingMode::CacheOnly);
     rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)
 }
 
-fn classify(file: File) -> Result<Opened, OpenError> {
+fn classify(file: File) -> Result<OpenResult, OpenError> {
     let metadata = file.metadata().map_err(OpenError::Failed)?;
     if metadata.is_file() {
-        return Ok(Opened::File(file, Stamp::from(&metadata)));
+        return Ok(OpenResult::File(file, Stamp::from(&metadata)));
     }
-    Ok(if metadata.is_dir() { Opened::Folder(file) } else { Opened::Refused("not a regular file") })
+    Ok(if metadata.is_dir() { OpenResult::Folder(file) } else { OpenResult::Refused("not a regular file") })
 }
 
-fn interpret(errno: Errno) -> Result<Opened, OpenError> {
+fn interpret_error(errno: Errno) -> Result<OpenResult, OpenError> {
     match errno {
         // INVAL: a name with a NUL, or one that the file system does not allow.
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(Opened::Missing),
-        Errno::XDEV => Ok(Opened::Refused("a symbolic link leads out of the root")),
-        Errno::LOOP => Ok(Opened::Refused("symbolic links without end")),
-        Errno::ACCESS | Errno::PERM => Ok(Opened::Refused(NO_PERMISSION)),
+        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL => Ok(OpenResult::Missing),
+        Errno::XDEV => Ok(OpenResult::Refused("a symbolic link leads out of the root")),
+        Errno::LOOP => Ok(OpenResult::Refused("symbolic links without end")),
+        Errno::ACCESS | Errno::PERM => Ok(OpenResult::Refused(NO_PERMISSION)),
         // A socket, or a device without a driver.
-        Errno::NXIO | Errno::NODEV => Ok(Opened::Refused("not a regular file")),
+        Errno::NXIO | Errno::NODEV => Ok(OpenResult::Refused("not a regular file")),
         Errno::MFILE | Errno::NFILE => Err(OpenError::NoDescriptors),
         errno => Err(OpenError::Failed(errno.into())),
     }
@@ -337,22 +338,24 @@ fn reopen(parent: &OwnedFd, here: &OwnedFd, here_name: &[u8]) -> Result<OwnedFd,
 ///
 /// # Errors
 /// [`OpenError::WouldBlock`] if not all of them are in memory; errors of the system.
-pub fn read(file: &File, len: u64, patience: Patience) -> Result<Vec<u8>, OpenError> {
+pub fn read(file: &File, len: u64, mode: BlockingMode) -> Result<Vec<u8>, OpenError> {
     let len = usize::try_from(len).map_err(|_| OpenError::Failed(io::ErrorKind::OutOfMemory.into()))?;
     let mut bytes = vec![0; len];
     let mut at = 0;
     while at < len {
-        let read = match patience {
-            Patience::CacheOnly => read_cached(file, &mut bytes[at..], at as u64).map_err(io::Error::from),
-            Patience::Blocking => file.read_at(&mut bytes[at..], at as u64),
+        let read = match mode {
+            BlockingMode::CacheOnly => {
+                read_cached(file, &mut bytes[at..], at as u64).map_err(io::Error::from)
+            }
+            BlockingMode::Blocking => file.read_at(&mut bytes[at..], at as u64),
         };
         match read {
             // A short read may mean that the rest is not in memory, and does not imply the end of the file.
-            Ok(0) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+            Ok(0) if mode == BlockingMode::CacheOnly => return Err(OpenError::WouldBlock),
             Ok(0) => break,
             Ok(read) => at += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) if patience == Patience::CacheOnly => return Err(OpenError::WouldBlock),
+            Err(_) if mode == BlockingMode::CacheOnly => return Err(OpenError::WouldBlock),
             Err(error) => return Err(OpenError::Failed(error)),
         }
     }

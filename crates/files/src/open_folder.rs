@@ -15,7 +15,7 @@ pub type FolderId = (u64, u64);
 type FolderKey = (FolderId, u64);
 
 /// Folders that are open. A folder descriptor has no state, so that it can be shared.
-static OPEN: Mutex<BTreeMap<FolderKey, Weak<OpenFolder>>> = Mutex::new(BTreeMap::new());
+static OPEN_FOLDERS: Mutex<BTreeMap<FolderKey, Weak<OpenFolder>>> = Mutex::new(BTreeMap::new());
 
 /// An open folder.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl OpenFolder {
     /// Errors of the system.
     pub fn shared(descriptor: OwnedFd) -> Result<Arc<OpenFolder>, Errno> {
         let key = key(&descriptor)?;
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(folder) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(folder);
         }
@@ -43,7 +43,7 @@ impl OpenFolder {
 
     /// Whether a descriptor refers to this folder.
     #[must_use]
-    pub fn is_of(&self, descriptor: &OwnedFd) -> bool {
+    pub fn is_same_as(&self, descriptor: &OwnedFd) -> bool {
         key(descriptor).is_ok_and(|key| key == self.key)
     }
 
@@ -62,7 +62,7 @@ impl OpenFolder {
 
 impl Drop for OpenFolder {
     fn drop(&mut self) {
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = OPEN_FOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have opened the folder again since the last use of this descriptor.
         if open.get(&self.key).is_some_and(|folder| folder.strong_count() == 0) {
             open.remove(&self.key);

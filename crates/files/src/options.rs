@@ -62,22 +62,22 @@ pub struct Options {
 
 /// Callback for changes of a root; called on the core that noticed the change.
 #[derive(Clone)]
-pub struct RootReport(pub Arc<ReportRoot>);
+pub struct RootReport(pub Arc<RootReportFn>);
 
 /// Function that receives a root's path and its state.
-pub type ReportRoot = dyn Fn(&Path, RootState) + Send + Sync;
+pub type RootReportFn = dyn Fn(&Path, RootState) + Send + Sync;
 
 /// State of a root's path, or a problem below it.
 #[derive(Debug)]
 pub enum RootState {
     /// Another folder than before, identified by its device and inode number.
-    Serves(Option<(u64, u64)>),
+    Replaced(Option<(u64, u64)>),
     /// The path names no folder: nothing is served from it until it does again.
-    Gone(io::Error),
+    Missing(io::Error),
     /// The state could not be determined: the open folder is served as before.
     Unknown(io::Error),
     /// The folder is unchanged, but this process lacks permission to read the file at this request path.
-    Closed(Vec<u8>),
+    PermissionDenied(Vec<u8>),
 }
 
 /// Policy for symbolic links. Links that stay below the root are always followed.
@@ -95,7 +95,7 @@ pub enum Symlinks {
 #[derive(Clone, Debug)]
 pub struct CacheRule {
     /// Files to which the rule applies.
-    pub applies: Applies,
+    pub files: FileSelector,
     /// Value of the field.
     pub value: String,
 }
@@ -105,7 +105,7 @@ pub type PathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// Selection of the files to which a rule applies.
 #[derive(Clone)]
-pub enum Applies {
+pub enum FileSelector {
     /// Every file.
     All,
     /// Files whose path below the root passes a test; the path of an index is that of the index file.
@@ -227,12 +227,12 @@ impl Default for CacheLimits {
     }
 }
 
-impl std::fmt::Debug for Applies {
+impl std::fmt::Debug for FileSelector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Applies::All => f.write_str("All"),
-            Applies::Path(_) => f.write_str("Path(..)"),
-            Applies::Media(media) => f.debug_tuple("Media").field(media).finish(),
+            FileSelector::All => f.write_str("All"),
+            FileSelector::Path(_) => f.write_str("Path(..)"),
+            FileSelector::Media(media) => f.debug_tuple("Media").field(media).finish(),
         }
     }
 }

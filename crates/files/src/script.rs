@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::open::{OpenError, Patience};
+use crate::open::{BlockingMode, OpenError};
 use crate::tree::FileTree;
 
 /// Maximum number of scripts that are remembered, and the maximum length of their paths.
-const REMEMBERED_MAX: usize = 256;
-const REMEMBERED_PATH_BYTES_MAX: usize = 256;
+const CACHED_MAX: usize = 256;
+const CACHED_PATH_BYTES_MAX: usize = 256;
 /// Maximum number of path prefixes that are tried as scripts.
 const TRIED_MAX: usize = 8;
 
@@ -34,18 +34,18 @@ pub(crate) struct KnownScripts(RefCell<KnownByPath>);
 
 impl KnownScripts {
     /// Returns the script at a path if it was found at `from_ms` (core's clock) or later.
-    pub(crate) fn since(&self, path: &[u8], from_ms: u64) -> Option<Rc<FoundScript>> {
+    pub(crate) fn find_since(&self, path: &[u8], from_ms: u64) -> Option<Rc<FoundScript>> {
         let known = self.0.borrow();
         known.get(path).filter(|(found_ms, _)| *found_ms >= from_ms).map(|(_, found)| found.clone())
     }
 
     /// Remembers a script.
     pub(crate) fn add(&self, path: &[u8], now_ms: u64, found: &Rc<FoundScript>) {
-        if path.len() > REMEMBERED_PATH_BYTES_MAX {
+        if path.len() > CACHED_PATH_BYTES_MAX {
             return;
         }
         let mut known = self.0.borrow_mut();
-        if known.len() >= REMEMBERED_MAX {
+        if known.len() >= CACHED_MAX {
             known.clear();
         }
         known.insert(path.to_vec(), (now_ms, found.clone()));
@@ -60,15 +60,15 @@ impl FileTree {
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
-    pub fn script(&self, path: &[u8], patience: Patience) -> Result<Option<FoundScript>, OpenError> {
-        let is_reachable = |name: &[u8]| !self.hides(name) && !name.windows(2).any(|pair| pair == b"//");
+    pub fn script(&self, path: &[u8], mode: BlockingMode) -> Result<Option<FoundScript>, OpenError> {
+        let is_reachable = |name: &[u8]| !self.is_hidden(name) && !name.windows(2).any(|pair| pair == b"//");
         if !path.starts_with(b"/") {
             return Ok(None);
         }
         let whole = [path].into_iter().filter(|path| is_script(path));
         let names = scripts_within(path).chain(whole).take(TRIED_MAX);
         for name in names.filter(|name| is_reachable(name)) {
-            if let Some(root) = self.root_of(name, patience)? {
+            if let Some(root) = self.root_of(name, mode)? {
                 let info = path[name.len()..].to_vec();
                 return Ok(Some(FoundScript { root, name: name.to_vec(), info }));
             }
@@ -78,7 +78,7 @@ impl FileTree {
         }
         for index in self.index() {
             let name = [path, index.as_bytes()].concat();
-            match self.root_of(&name, patience)? {
+            match self.root_of(&name, mode)? {
                 Some(root) if is_script(&name) => {
                     return Ok(Some(FoundScript { root, name, info: Vec::new() }));
                 }
@@ -90,7 +90,7 @@ impl FileTree {
     }
 
     /// Returns the first root with a file at this path.
-    fn root_of(&self, path: &[u8], patience: Patience) -> Result<Option<PathBuf>, OpenError> {
+    fn root_of(&self, path: &[u8], patience: BlockingMode) -> Result<Option<PathBuf>, OpenError> {
         for root in self.roots() {
             if root.has_file(path, patience)? {
                 return Ok(Some(root.path().to_path_buf()));
@@ -169,7 +169,7 @@ mod tests {
             ("/../other.php", None),
             ("", None),
         ] {
-            let found = tree.script(path.as_bytes(), Patience::Blocking).unwrap();
+            let found = tree.script(path.as_bytes(), BlockingMode::Blocking).unwrap();
             let found = found.map(|found| {
                 (String::from_utf8(found.name).unwrap(), String::from_utf8(found.info).unwrap())
             });
@@ -178,7 +178,7 @@ mod tests {
         let html =
             FileTree::open(&Options { index: vec!["index.html".into(), "index.php".into()], ..options })
                 .unwrap();
-        assert_eq!(html.script(b"/html/", Patience::Blocking).unwrap(), None);
+        assert_eq!(html.script(b"/html/", BlockingMode::Blocking).unwrap(), None);
     }
 
     #[test]
@@ -204,14 +204,14 @@ mod tests {
             Options { roots: vec![scratch.path("root")], index, scripts: true, ..Options::default() };
         let tree = FileTree::open(&options).unwrap();
         for file in sources {
-            let found = tree.find(format!("/{file}").as_bytes(), Patience::Blocking).unwrap();
+            let found = tree.find(format!("/{file}").as_bytes(), BlockingMode::Blocking).unwrap();
             assert!(matches!(found, FoundEntry::Missing), "{file}: {found:?}");
         }
         for file in ["a.txt", "php.txt", "sphp", "jquery.phpjs.js"] {
-            let found = tree.find(format!("/{file}").as_bytes(), Patience::Blocking).unwrap();
+            let found = tree.find(format!("/{file}").as_bytes(), BlockingMode::Blocking).unwrap();
             assert!(matches!(found, FoundEntry::File(_)), "{file}: {found:?}");
         }
-        let folder = tree.find(b"/", Patience::Blocking).unwrap();
+        let folder = tree.find(b"/", BlockingMode::Blocking).unwrap();
         assert!(matches!(folder, FoundEntry::NoIndex), "{folder:?}");
     }
 }

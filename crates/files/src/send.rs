@@ -27,10 +27,10 @@ const SCRATCH_BYTES: usize = 256 * 1024;
 ///
 /// # Errors
 /// See [`Exchange::write`] and [`Exchange::write_file`].
-pub async fn send(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
+pub async fn send(exchange: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
     match &variant.content {
-        Content::Memory(bytes) => x.write(&bytes[range.start as usize..range.end as usize]).await,
-        Content::File(file) => send_file(x, file, range, &variant.warm_until_ms).await,
+        Content::Memory(bytes) => exchange.write(&bytes[range.start as usize..range.end as usize]).await,
+        Content::File(file) => send_file(exchange, file, range, &variant.warm_until_ms).await,
     }
 }
 

@@ -10,10 +10,10 @@ pub struct Store<V> {
     entries_max: usize,
     bytes_max: u64,
     bytes: u64,
-    places: HashMap<Rc<[u8]>, usize>,
+    slot_by_path: HashMap<Rc<[u8]>, usize>,
     slots: Vec<CacheSlot<V>>,
     /// Slot at which the next search for an eviction candidate begins.
-    hand: usize,
+    next_slot: usize,
 }
 
 #[derive(Debug)]
@@ -25,18 +25,25 @@ struct CacheSlot<V> {
 }
 
 /// Number of neighbouring slots that are compared for an eviction.
-const COMPARED: usize = 8;
+const COMPARED_SLOTS: usize = 8;
 
 impl<V> Store<V> {
     /// Creates an empty store. With `entries_max` 0 it stays empty.
     #[must_use]
     pub fn new(entries_max: usize, bytes_max: u64) -> Store<V> {
-        Store { entries_max, bytes_max, bytes: 0, places: HashMap::new(), slots: Vec::new(), hand: 0 }
+        Store {
+            entries_max,
+            bytes_max,
+            bytes: 0,
+            slot_by_path: HashMap::new(),
+            slots: Vec::new(),
+            next_slot: 0,
+        }
     }
 
     /// Returns the value at `path` and marks it as used.
     pub fn find(&mut self, path: &[u8], now_ms: u64) -> Option<Rc<V>> {
-        let slot = &mut self.slots[*self.places.get(path)?];
+        let slot = &mut self.slots[*self.slot_by_path.get(path)?];
         slot.used_ms = now_ms;
         Some(slot.value.clone())
     }
@@ -52,7 +59,7 @@ impl<V> Store<V> {
             self.evict(None);
         }
         let path: Rc<[u8]> = path.into();
-        self.places.insert(path.clone(), self.slots.len());
+        self.slot_by_path.insert(path.clone(), self.slots.len());
         self.slots.push(CacheSlot { path, value, bytes: 0, used_ms: now_ms });
         let at = self.slots.len() - 1;
         self.charge(at, bytes);
@@ -61,14 +68,14 @@ impl<V> Store<V> {
     /// Records that the value at `path` has grown by `bytes`. Evicts other values, or this one if it no
     /// longer fits.
     pub fn grow(&mut self, path: &[u8], bytes: u64) {
-        if let Some(&at) = self.places.get(path) {
+        if let Some(&at) = self.slot_by_path.get(path) {
             self.charge(at, bytes);
         }
     }
 
     /// Removes the value at `path`.
     pub fn remove(&mut self, path: &[u8]) {
-        if let Some(&at) = self.places.get(path) {
+        if let Some(&at) = self.slot_by_path.get(path) {
             self.drop_slot(at);
         }
     }
@@ -76,10 +83,10 @@ impl<V> Store<V> {
     /// Removes values that have not been used since `before_ms`. Each call checks only a few slots; repeated
     /// calls check all of them.
     pub fn drop_unused(&mut self, before_ms: u64) {
-        for _ in 0..COMPARED.min(self.slots.len()) {
-            self.hand = (self.hand + 1) % self.slots.len();
-            if self.slots[self.hand].used_ms < before_ms {
-                self.drop_slot(self.hand);
+        for _ in 0..COMPARED_SLOTS.min(self.slots.len()) {
+            self.next_slot = (self.next_slot + 1) % self.slots.len();
+            if self.slots[self.next_slot].used_ms < before_ms {
+                self.drop_slot(self.next_slot);
                 if self.slots.is_empty() {
                     return;
                 }
@@ -89,9 +96,9 @@ impl<V> Store<V> {
 
     /// Removes all values.
     pub fn clear(&mut self) {
-        self.places.clear();
+        self.slot_by_path.clear();
         self.slots.clear();
-        (self.bytes, self.hand) = (0, 0);
+        (self.bytes, self.next_slot) = (0, 0);
     }
 
     fn charge(&mut self, at: usize, bytes: u64) {
@@ -112,24 +119,24 @@ impl<V> Store<V> {
     /// Evicts the least recently used of some neighbouring slots, but not `spared`.
     fn evict(&mut self, spared: Option<&Rc<[u8]>>) {
         let len = self.slots.len();
-        let oldest = (self.hand..self.hand + COMPARED.min(len) + 1)
+        let oldest = (self.next_slot..self.next_slot + COMPARED_SLOTS.min(len) + 1)
             .map(|at| at % len)
             .filter(|&at| spared.is_none_or(|spared| !Rc::ptr_eq(spared, &self.slots[at].path)))
             .min_by_key(|&at| self.slots[at].used_ms)
             .expect("two neighbours, one of them not spared; or none is");
-        self.hand = (self.hand + COMPARED) % len;
+        self.next_slot = (self.next_slot + COMPARED_SLOTS) % len;
         self.drop_slot(oldest);
     }
 
     fn drop_slot(&mut self, at: usize) {
         let slot = self.slots.swap_remove(at);
-        self.places.remove(&slot.path);
+        self.slot_by_path.remove(&slot.path);
         self.bytes -= slot.bytes;
         if let Some(moved) = self.slots.get(at) {
-            self.places.insert(moved.path.clone(), at);
+            self.slot_by_path.insert(moved.path.clone(), at);
         }
-        if self.hand >= self.slots.len() {
-            self.hand = 0;
+        if self.next_slot >= self.slots.len() {
+            self.next_slot = 0;
         }
     }
 }
@@ -141,9 +148,9 @@ mod tests {
     fn check<V>(store: &Store<V>) {
         assert!(store.bytes <= store.bytes_max && store.slots.len() <= store.entries_max);
         assert_eq!(store.bytes, store.slots.iter().map(|slot| slot.bytes).sum::<u64>());
-        assert_eq!(store.places.len(), store.slots.len());
+        assert_eq!(store.slot_by_path.len(), store.slots.len());
         for (at, slot) in store.slots.iter().enumerate() {
-            assert_eq!(store.places[&slot.path], at);
+            assert_eq!(store.slot_by_path[&slot.path], at);
         }
     }
 

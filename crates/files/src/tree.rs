@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::Coding;
 
 use crate::media;
-use crate::open::{self, OpenError, Opened, Patience, Root, RootChange, Stamp};
+use crate::open::{self, BlockingMode, OpenError, OpenResult, Root, RootChange, Stamp};
 use crate::options::Options;
 
 /// The roots, and the options for searching them. Shared with the threads for blocking calls.
@@ -28,7 +28,7 @@ pub enum FoundEntry {
     /// A file, or the index of a folder.
     File(Box<LoadedFile>),
     /// A folder with an index or a listing, requested without a trailing slash.
-    Unslashed,
+    MissingSlash,
     /// A folder without an index, to be listed.
     Folder,
     /// A folder without an index that must not be listed.
@@ -106,21 +106,21 @@ impl FileTree {
     ///
     /// # Errors
     /// [`OpenError::WouldBlock`].
-    pub fn recheck(&self, patience: Patience) -> Result<Vec<RootChange>, OpenError> {
-        self.roots.iter().map(|root| root.recheck(patience)).collect()
+    pub fn recheck(&self, mode: BlockingMode) -> Result<Vec<RootChange>, OpenError> {
+        self.roots.iter().map(|root| root.recheck(mode)).collect()
     }
 
     /// Returns a copy of the tree with the root at index `at` replaced.
     #[must_use]
-    pub fn with_root(&self, at: usize, root: Root) -> FileTree {
+    pub fn with_root(&self, index: usize, root: Root) -> FileTree {
         let mut tree = self.clone();
-        tree.roots[at] = Arc::new(root);
+        tree.roots[index] = Arc::new(root);
         tree
     }
 
     /// Whether a path or a folder on it is hidden. `.well-known` at the top never is (RFC 8615).
     #[must_use]
-    pub fn hides(&self, path: &[u8]) -> bool {
+    pub fn is_hidden(&self, path: &[u8]) -> bool {
         let path = path.strip_prefix(b"/.well-known/").unwrap_or(path);
         !self.hidden && path.split(|&byte| byte == b'/').any(|segment| segment.starts_with(b"."))
     }
@@ -129,60 +129,61 @@ impl FileTree {
     ///
     /// # Errors
     /// [`OpenError`], if this could not be determined.
-    pub fn find(&self, path: &[u8], patience: Patience) -> Result<FoundEntry, OpenError> {
+    pub fn find(&self, path: &[u8], mode: BlockingMode) -> Result<FoundEntry, OpenError> {
         if path.ends_with(b"/") {
-            return self.find_index(path, patience);
+            return self.find_index(path, mode);
         }
         if self.scripts && is_source(path) {
             return Ok(FoundEntry::Missing);
         }
         let mut folder = false;
         for root in &self.roots {
-            match root.look(path, patience)? {
-                Opened::File(file, stamp) => return self.load((root, path), file, stamp, patience),
-                Opened::Folder(_) => folder = true,
-                Opened::Missing => {}
-                Opened::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
+            match root.open_path(path, mode)? {
+                OpenResult::File(file, stamp) => return self.load((root, path), file, stamp, mode),
+                OpenResult::Folder(_) => folder = true,
+                OpenResult::Missing => {}
+                OpenResult::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
             }
         }
         if !folder {
             return Ok(FoundEntry::Missing);
         }
-        Ok(if self.has_something_to_show(path, patience)? {
-            FoundEntry::Unslashed
+        Ok(if self.has_index_or_listing(path, mode)? {
+            FoundEntry::MissingSlash
         } else {
             FoundEntry::NoIndex
         })
     }
 
-    fn find_index(&self, folder: &[u8], patience: Patience) -> Result<FoundEntry, OpenError> {
+    fn find_index(&self, folder: &[u8], patience: BlockingMode) -> Result<FoundEntry, OpenError> {
         for name in self.index.iter().filter(|name| !(self.scripts && is_source(name.as_bytes()))) {
             let path = [folder, name.as_bytes()].concat();
             for root in &self.roots {
-                match root.look(&path, patience)? {
-                    Opened::File(file, stamp) => return self.load((root, &path), file, stamp, patience),
-                    Opened::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
-                    Opened::Folder(_) | Opened::Missing => {}
+                match root.open_path(&path, patience)? {
+                    OpenResult::File(file, stamp) => return self.load((root, &path), file, stamp, patience),
+                    OpenResult::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
+                    OpenResult::Folder(_) | OpenResult::Missing => {}
                 }
             }
         }
         for root in &self.roots {
-            match root.look(folder, patience)? {
-                Opened::Folder(_) if self.listing => return Ok(FoundEntry::Folder),
-                Opened::Folder(_) => return Ok(FoundEntry::NoIndex),
-                Opened::Refused(reason) if self.listing => return Ok(FoundEntry::Refused(reason)),
-                Opened::File(..) | Opened::Missing | Opened::Refused(_) => {}
+            match root.open_path(folder, patience)? {
+                OpenResult::Folder(_) if self.listing => return Ok(FoundEntry::Folder),
+                OpenResult::Folder(_) => return Ok(FoundEntry::NoIndex),
+                OpenResult::Refused(reason) if self.listing => return Ok(FoundEntry::Refused(reason)),
+                OpenResult::File(..) | OpenResult::Missing | OpenResult::Refused(_) => {}
             }
         }
         Ok(FoundEntry::Missing)
     }
 
     /// Whether the existing folder at `path` has an index or a listing.
-    fn has_something_to_show(&self, path: &[u8], patience: Patience) -> Result<bool, OpenError> {
+    fn has_index_or_listing(&self, path: &[u8], patience: BlockingMode) -> Result<bool, OpenError> {
         for name in &self.index {
             let index = [path, b"/", name.as_bytes()].concat();
             for root in &self.roots {
-                if matches!(root.look(&index, patience)?, Opened::File(..) | Opened::Refused(_)) {
+                if matches!(root.open_path(&index, patience)?, OpenResult::File(..) | OpenResult::Refused(_))
+                {
                     return Ok(true);
                 }
             }
@@ -196,7 +197,7 @@ impl FileTree {
         (root, path): (&Root, &[u8]),
         file: File,
         stamp: Stamp,
-        patience: Patience,
+        patience: BlockingMode,
     ) -> Result<FoundEntry, OpenError> {
         let mut siblings = Vec::new();
         if !http::media::is_compressed(media::media_type(path)) && media::coding(path) == Coding::Identity {
@@ -206,7 +207,7 @@ impl FileTree {
                 }
             }
         }
-        let plain = self.piece(file, stamp, patience)?;
+        let plain = self.read_piece(file, stamp, patience)?;
         Ok(FoundEntry::File(Box::new(LoadedFile { path: path.to_vec(), plain, siblings })))
     }
 
@@ -218,18 +219,23 @@ impl FileTree {
         (root, path): (&Root, &[u8]),
         coding: Coding,
         of: &Stamp,
-        patience: Patience,
+        patience: BlockingMode,
     ) -> Result<Option<FilePiece>, OpenError> {
         let path = [path, suffix(coding)].concat();
-        match root.look(&path, patience)? {
-            Opened::File(file, stamp) if stamp.modified_s >= of.modified_s => {
-                self.piece(file, stamp, patience).map(Some)
+        match root.open_path(&path, patience)? {
+            OpenResult::File(file, stamp) if stamp.modified_s >= of.modified_s => {
+                self.read_piece(file, stamp, patience).map(Some)
             }
             _ => Ok(None),
         }
     }
 
-    fn piece(&self, file: File, mut stamp: Stamp, patience: Patience) -> Result<FilePiece, OpenError> {
+    fn read_piece(
+        &self,
+        file: File,
+        mut stamp: Stamp,
+        patience: BlockingMode,
+    ) -> Result<FilePiece, OpenError> {
         for _ in 0..READS_MAX {
             if stamp.size > self.memory_bytes_max {
                 break;
@@ -287,7 +293,7 @@ mod tests {
     }
 
     fn describe(tree: &FileTree, path: &str) -> String {
-        match tree.find(path.as_bytes(), Patience::Blocking).unwrap() {
+        match tree.find(path.as_bytes(), BlockingMode::Blocking).unwrap() {
             FoundEntry::File(loaded) => {
                 let siblings = loaded.siblings.iter().map(|(coding, _)| format!(" {}", coding.text()));
                 format!("{}{}", String::from_utf8_lossy(&loaded.path), siblings.collect::<String>())
@@ -339,7 +345,7 @@ mod tests {
         scratch.write("second/folder/index.html", "");
         let second = scratch.path("second");
         let tree = tree(&scratch, |options| options.roots.push(second));
-        let Ok(FoundEntry::File(both)) = tree.find(b"/both.txt", Patience::Blocking) else {
+        let Ok(FoundEntry::File(both)) = tree.find(b"/both.txt", BlockingMode::Blocking) else {
             panic!("a file")
         };
         assert_eq!(both.plain.stamp.size, 5);
@@ -364,8 +370,8 @@ mod tests {
             ("/.well-known", true),
             ("/a..b/c.", false),
         ] {
-            assert_eq!(hiding.hides(path.as_bytes()), hidden, "{path}");
-            assert!(!showing.hides(path.as_bytes()));
+            assert_eq!(hiding.is_hidden(path.as_bytes()), hidden, "{path}");
+            assert!(!showing.is_hidden(path.as_bytes()));
         }
     }
 
@@ -393,7 +399,7 @@ mod tests {
         scratch.write("root/small", vec![b's'; 100]);
         scratch.write("root/large", vec![b'l'; 101]);
         let tree = tree(&scratch, |options| options.cache.file_bytes_max = 100);
-        let content = |path: &[u8]| match tree.find(path, Patience::Blocking) {
+        let content = |path: &[u8]| match tree.find(path, BlockingMode::Blocking) {
             Ok(FoundEntry::File(loaded)) => loaded.plain.content,
             _ => panic!("a file"),
         };

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use apps::Orphans;
 use config::{Cgi, Config};
 use logging::notice::ErrorLog;
-use net::sys::set_apart;
+use net::sys::set_process_group;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
@@ -40,7 +40,7 @@ const LOGGED_BYTES_MAX: usize = 64 * 1024;
 /// Bytes counted for each line in addition to its own, as the log's prefix is about as long.
 const LINE_BYTES: usize = 64;
 /// Interval at which processes left behind by programs are reaped.
-const LOOK: Duration = Duration::from_secs(1);
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
 /// `PATH` of CGI programs.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -55,7 +55,7 @@ struct CgiFolders {
     /// Sockets not yet adopted by the thread.
     new: Vec<(String, UnixListener)>,
     /// Eventfd that wakes the thread; set once it runs.
-    bell: Option<Arc<OwnedFd>>,
+    eventfd: Option<Arc<OwnedFd>>,
 }
 
 impl CgiPrograms {
@@ -89,7 +89,7 @@ impl CgiPrograms {
                 listener.set_nonblocking(true)?;
                 state.new.push((name, listener));
             }
-            let bell = match &state.bell {
+            let bell = match &state.eventfd {
                 Some(bell) => bell.clone(),
                 None => {
                     set_child_subreaper(Some(getpid()))?;
@@ -98,7 +98,7 @@ impl CgiPrograms {
                     thread::Builder::new()
                         .name("cgi".into())
                         .spawn(move || run(&folders, &notices, &theirs))?;
-                    state.bell.insert(bell).clone()
+                    state.eventfd.insert(bell).clone()
                 }
             };
             drop(state);
@@ -107,7 +107,7 @@ impl CgiPrograms {
         Ok(())
     }
 
-    fn of(&self, name: &str) -> Option<Arc<Cgi>> {
+    fn find_folder(&self, name: &str) -> Option<Arc<Cgi>> {
         self.folders().folders.get(name).cloned()
     }
 }
@@ -150,13 +150,13 @@ enum CgiStage {
         wanted: Option<usize>,
     },
     Running(Box<CgiProcess>),
-    Over,
+    Finished,
 }
 
 /// A running program.
 struct CgiProcess {
     child: Child,
-    ended: OwnedFd,
+    pidfd: OwnedFd,
     errors: Option<File>,
     line: Vec<u8>,
     logged_bytes: usize,
@@ -169,7 +169,7 @@ struct CgiProcess {
 fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
     let mut listeners: Vec<(String, UnixListener)> = Vec::new();
     let mut jobs: Vec<CgiJob> = Vec::new();
-    let mut left = LeftProcesses::default();
+    let mut left = OrphanReaper::default();
     loop {
         listeners.append(&mut programs.folders().new);
         let mut fds = vec![PollFd::new(bell, PollFlags::IN)];
@@ -181,13 +181,13 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
             };
             fds.push(PollFd::new(&job.stream, wanted));
             if let CgiStage::Running(process) = &job.stage {
-                fds.push(PollFd::new(&process.ended, PollFlags::IN));
+                fds.push(PollFd::new(&process.pidfd, PollFlags::IN));
                 fds.extend(process.errors.iter().map(|errors| PollFd::new(errors, PollFlags::IN)));
             }
         }
         let due = jobs.iter().filter_map(CgiJob::kill_at).min();
         let timeout = due.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = timeout.into_iter().chain(left.is_to_look.then_some(LOOK)).min();
+        let timeout = timeout.into_iter().chain(left.checks_strays.then_some(REAP_INTERVAL)).min();
         let timeout = timeout
             .map(|wait| Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() });
         let polled = poll(&mut fds, timeout.as_ref());
@@ -217,13 +217,13 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
             }
             let leader = job.leader();
             job.advance(stream, ended, errors, notices);
-            if let (CgiStage::Over, Some(leader)) = (&job.stage, leader) {
+            if let (CgiStage::Finished, Some(leader)) = (&job.stage, leader) {
                 left.groups.add(leader);
-                left.is_to_look = true;
+                left.checks_strays = true;
             }
         }
         left.reap();
-        jobs.retain(|job| !matches!(job.stage, CgiStage::Over));
+        jobs.retain(|job| !matches!(job.stage, CgiStage::Finished));
         jobs.extend(accepted);
     }
 }
@@ -231,18 +231,18 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
 /// Processes that programs have started and not waited for. If the server hosts applications or runs programs
 /// it is a child subreaper, so that they become its children, and must reap them.
 #[derive(Default)]
-struct LeftProcesses {
+struct OrphanReaper {
     /// Process groups of ended programs.
     groups: Orphans,
     /// Whether to look for processes that have left their group by setsid(2); stays set, as they may end at
     /// any time.
-    is_to_look: bool,
+    checks_strays: bool,
 }
 
-impl LeftProcesses {
+impl OrphanReaper {
     fn reap(&mut self) {
         self.groups.reap(|_, _| {});
-        if self.is_to_look {
+        if self.checks_strays {
             Orphans::reap_strays(|_, _| {});
         }
     }
@@ -252,7 +252,7 @@ impl LeftProcesses {
 fn accept(programs: &CgiPrograms, name: &str, listener: &UnixListener, jobs: &mut Vec<CgiJob>) {
     while let Ok((stream, _)) = listener.accept() {
         let is_ours = sockopt::socket_peercred(&stream).is_ok_and(|peer| peer.pid == getpid());
-        let Some(cgi) = programs.of(name).filter(|_| is_ours) else { continue };
+        let Some(cgi) = programs.find_folder(name).filter(|_| is_ours) else { continue };
         if stream.set_nonblocking(true).is_ok() {
             let stage = CgiStage::Head { digits: Vec::new(), bytes: Vec::new(), wanted: None };
             jobs.push(CgiJob { cgi, stream, stage });
@@ -280,14 +280,14 @@ impl CgiJob {
     fn advance(&mut self, stream: PollFlags, ended: PollFlags, errors: PollFlags, notices: &ErrorLog) {
         let is_gone = stream.intersects(PollFlags::HUP | PollFlags::ERR);
         match &mut self.stage {
-            CgiStage::Over => {}
+            CgiStage::Finished => {}
             CgiStage::Head { .. } if stream.is_empty() => {}
             CgiStage::Head { digits, bytes, wanted } => {
                 match read_head(&self.stream, digits, bytes, wanted) {
-                    Ok(None) if is_gone => self.stage = CgiStage::Over,
+                    Ok(None) if is_gone => self.stage = CgiStage::Finished,
                     Ok(None) => {}
                     Ok(Some(variables)) => self.start(&variables, notices),
-                    Err(_) => self.stage = CgiStage::Over,
+                    Err(_) => self.stage = CgiStage::Finished,
                 }
             }
             CgiStage::Running(process) => {
@@ -296,7 +296,7 @@ impl CgiJob {
                 }
                 if !ended.is_empty() {
                     process.end(notices);
-                    self.stage = CgiStage::Over;
+                    self.stage = CgiStage::Finished;
                     self.close();
                     return;
                 }
@@ -335,7 +335,7 @@ impl CgiJob {
                 let _ = self.stream.set_write_timeout(Some(GRACE));
                 let _ = write!(self.stream, "Status: {status}\r\nContent-Type: text/plain\r\n\r\n{reason}\n");
                 self.close();
-                CgiStage::Over
+                CgiStage::Finished
             }
         };
     }
@@ -358,12 +358,12 @@ impl CgiJob {
             .stdin(Stdio::from(input))
             .stdout(Stdio::from(output))
             .stderr(Stdio::from(write));
-        set_apart(&mut command, false);
+        set_process_group(&mut command, false);
         if let Some(folder) = found.program.parent() {
             command.current_dir(folder);
         }
         let name = found.program.display().to_string();
-        let spawned = apps::spawn_apart(&mut command);
+        let spawned = apps::spawn_unrelated(&mut command);
         drop(command);
         let child = spawned.map_err(|error| {
             notices.error(&format!("cgi {name}: cannot be started: {error}"));
@@ -374,7 +374,7 @@ impl CgiJob {
         if let Some(errors) = &errors {
             let _ = rustix::io::ioctl_fionbio(errors, true);
         }
-        Ok(CgiProcess { child, ended, errors, line: Vec::new(), logged_bytes: 0, name, kill_at: None })
+        Ok(CgiProcess { child, pidfd: ended, errors, line: Vec::new(), logged_bytes: 0, name, kill_at: None })
     }
 }
 
@@ -497,7 +497,7 @@ fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefus
     let (program, name, rest) = match cgi.root.is_file() {
         true => (cgi.root.clone(), Vec::new(), info),
         false => {
-            let (name, rest) = below(&cgi.root, &info)?;
+            let (name, rest) = find_file(&cgi.root, &info)?;
             (cgi.root.join(os(&name[1..])), name, rest)
         }
     };
@@ -526,7 +526,7 @@ fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefus
 
 /// Finds the first file on a path below the directory; returns its part of the path, and the rest. Symbolic
 /// links that lead out of the directory are not followed.
-fn below(root: &Path, path: &[u8]) -> Result<(Vec<u8>, Vec<u8>), CgiRefusal> {
+fn find_file(root: &Path, path: &[u8]) -> Result<(Vec<u8>, Vec<u8>), CgiRefusal> {
     let folder = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let folder = folder.map_err(|_| NOT_FOUND)?;
     let mut end = 0;

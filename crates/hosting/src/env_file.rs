@@ -23,7 +23,7 @@ pub fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, String> {
 ///
 /// # Errors
 /// There is no `=`, no name before it, or a NUL.
-pub fn pair(text: &str) -> Result<(String, String), String> {
+pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, _)) if name.is_empty() || text.contains('\0') => Err("this names no variable".into()),
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
@@ -39,19 +39,22 @@ fn parse(text: &str) -> Result<Vec<(String, String)>, (usize, String)> {
             continue;
         }
         let line = line.strip_prefix("export ").unwrap_or(line);
-        let (name, raw) = pair(line).map_err(|what| (at + 1, what))?;
+        let (name, raw) = parse_pair(line).map_err(|what| (at + 1, what))?;
         let name = name.trim_end();
         if name.contains(char::is_whitespace) {
             return Err((at + 1, "a variable's name holds no space".into()));
         }
-        pairs.push((name.to_owned(), value(raw.trim_start()).map_err(|what| (at + 1, what.to_owned()))?));
+        pairs.push((
+            name.to_owned(),
+            parse_value(raw.trim_start()).map_err(|what| (at + 1, what.to_owned()))?,
+        ));
     }
     Ok(pairs)
 }
 
 /// Parses a value: literal in single quotes; with the escapes `\n`, `\t`, `\"`, `\\` and `\$` in double
 /// quotes; otherwise up to ` #`. `$NAME` is not expanded.
-fn value(raw: &str) -> Result<String, &'static str> {
+fn parse_value(raw: &str) -> Result<String, &'static str> {
     let Some(quote) = raw.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
         let end = raw.find(" #").or(raw.find("\t#")).unwrap_or(raw.len());
         return Ok(raw[..end].trim_end().to_owned());

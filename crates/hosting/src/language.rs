@@ -24,7 +24,7 @@ const NATIVE: Language = Language { name: "native", interpreter: None, script: "
 /// Finds the directory of a language's module: in `KOMAINU_WORKERS`, or in `workers` next to this program, or
 /// in `../lib/komainu` relative to it. Python's module may also be installed in the application's virtual
 /// environment.
-pub(crate) fn module(language: &Language) -> io::Result<PathBuf> {
+pub(crate) fn find_module(language: &Language) -> io::Result<PathBuf> {
     let given = std::env::var_os("KOMAINU_WORKERS").map(PathBuf::from);
     let program = std::env::current_exe()?.canonicalize()?;
     let beside = program.parent().unwrap_or(Path::new("/"));
@@ -53,7 +53,7 @@ pub(crate) struct AppTarget {
     pub(crate) folder: Option<PathBuf>,
 }
 
-pub(crate) fn target(app: &config::App) -> Result<AppTarget, String> {
+pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, String> {
     let file = |directive: &str, language: &'static Language, file: &Path| {
         let file = std::path::absolute(file).map_err(|error| error.to_string())?;
         match file.is_file() {
@@ -115,7 +115,7 @@ fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, Stri
 }
 
 /// The worker module installed by `pip install` in a virtual environment.
-pub(crate) fn installed(environment: &Path) -> Option<PathBuf> {
+pub(crate) fn installed_module(environment: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(environment.join("lib")).ok()?;
     let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
     packages.find(|package| package.join(PYTHON.script).exists())

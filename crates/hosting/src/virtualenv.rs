@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rights::file_rights::{FileRight, lacks};
+use rights::file_rights::{FileRight, lacks_right};
 use rights::privilege::Identity;
 
 /// Maximum number of symbolic links followed from an environment's interpreter.
@@ -25,7 +25,7 @@ pub(crate) fn virtual_environment(
     let is_one = |environment: &Path| environment.join("bin/python").exists();
     if let Some(environment) = &app.virtualenv {
         let environment = std::path::absolute(environment).map_err(|error| error.to_string())?;
-        return match (closed(&environment, user), is_one(&environment)) {
+        return match (access_problem(&environment, user), is_one(&environment)) {
             (Some(text), _) => Err(text),
             (None, true) => Ok(Some(environment)),
             (None, false) => {
@@ -33,7 +33,7 @@ pub(crate) fn virtual_environment(
             }
         };
     }
-    let active = active(app).filter(|active| closed(active, user).is_none());
+    let active = active_environment(app).filter(|active| access_problem(active, user).is_none());
     let here = folder.map_or_else(std::env::current_dir, |folder| Ok(folder.to_owned()));
     let beside = here.into_iter().flat_map(|here| [here.join(".venv"), here.join("venv")]);
     // The environment in which `pip` has installed this program.
@@ -42,7 +42,7 @@ pub(crate) fn virtual_environment(
     for environment in active.into_iter().chain(beside).chain(own) {
         // Whether an inaccessible directory contains an environment is unknown.
         let is_there = fs::symlink_metadata(&environment).is_ok();
-        match closed(&environment, user).filter(|_| is_there) {
+        match access_problem(&environment, user).filter(|_| is_there) {
             Some(text) => fault = fault.or(Some(text)),
             None if environment.join("pyvenv.cfg").exists() && is_one(&environment) => {
                 return Ok(Some(environment));
@@ -54,23 +54,25 @@ pub(crate) fn virtual_environment(
 }
 
 /// The active environment of the user who started the server, if the configuration names none.
-fn active(app: &config::App) -> Option<PathBuf> {
+fn active_environment(app: &config::App) -> Option<PathBuf> {
     std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|_| app.virtualenv.is_none())
 }
 
 /// Explains why the active environment is skipped, if it is. This is no error, because the environment may be
 /// intended for other programs.
-pub(crate) fn passed_over(app: &config::App, user: Option<&Identity>) -> Option<String> {
-    active(app).and_then(|active| closed(&active, user)).map(|text| format!("{text}; it is passed over"))
+pub(crate) fn skip_reason(app: &config::App, user: Option<&Identity>) -> Option<String> {
+    active_environment(app)
+        .and_then(|active| access_problem(&active, user))
+        .map(|text| format!("{text}; it is passed over"))
 }
 
 /// Explains which directory on the way to the interpreter is not accessible to the user, and the remedy.
-fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
+fn access_problem(environment: &Path, user: Option<&Identity>) -> Option<String> {
     let mut path = environment.join("bin/python");
     for _ in 0..LINKS_MAX {
         let mut folders: Vec<&Path> = path.ancestors().skip(1).collect();
         folders.reverse();
-        if let Some(folder) = folders.into_iter().find(|folder| is_closed(folder, user)) {
+        if let Some(folder) = folders.into_iter().find(|folder| is_inaccessible(folder, user)) {
             let mode = fs::metadata(folder).map_or(0, |found| found.mode() & 0o7777);
             let name = user
                 .map_or_else(|| rustix::process::geteuid().as_raw().to_string(), |user| user.name.clone());
@@ -92,12 +94,12 @@ fn closed(environment: &Path, user: Option<&Identity>) -> Option<String> {
 }
 
 /// Whether a directory exists and the user cannot enter it.
-pub fn is_closed(folder: &Path, user: Option<&Identity>) -> bool {
+pub fn is_inaccessible(folder: &Path, user: Option<&Identity>) -> bool {
     let Some(user) = user else {
         return fs::metadata(folder.join("."))
             .is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
     };
-    lacks(folder, user, FileRight::Enter)
+    lacks_right(folder, user, FileRight::Enter)
 }
 
 #[cfg(test)]
@@ -126,7 +128,7 @@ mod tests {
             groups: groups.to_vec(),
         };
         let other = user(found.uid() + 7, &[found.gid() + 7]);
-        let said = |user: &Identity| closed(&folder.join("env"), Some(user));
+        let said = |user: &Identity| access_problem(&folder.join("env"), Some(user));
         assert_eq!(said(&other), None);
         for name in ["env", "home"] {
             set(name, 0o750);

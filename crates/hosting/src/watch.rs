@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use crate::workers::Hosting;
 
 /// Time without changes before a reload, because an editor or a checkout writes several files.
-const QUIET: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const QUIET_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Maximum delay of a reload: an application's own data may change continuously.
-const NOISY_MAX: Duration = Duration::from_secs(2);
+const DELAY_MAX: Duration = Duration::from_secs(2);
 const FOLDERS_MAX: usize = 10_000;
 /// Suffixes of code, templates and settings. Changes of an application's data must not reload it.
 const SUFFIXES: [&str; 35] = [
@@ -27,7 +27,7 @@ const SUFFIXES: [&str; 35] = [
     "jinja", "jinja2", "j2", "mustache", "liquid", "lock",
 ];
 /// Names of directories that contain no code of the application.
-const LEFT_OUT: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "public"];
+const IGNORED_FOLDERS: [&str; 5] = ["node_modules", "__pycache__", "log", "tmp", "public"];
 
 /// Watches the directories of applications, given by name, on a separate thread.
 ///
@@ -44,7 +44,7 @@ pub fn watch(
     }
     std::thread::Builder::new().name("watch".into()).spawn(move || {
         loop {
-            match watch.changed() {
+            match watch.wait_for_changes() {
                 Ok(changed) => changed.into_iter().for_each(|(app, file)| {
                     notices.warn(&format!("{} has changed: loading {app} again", file.display()));
                     hosting.reload(&app);
@@ -83,7 +83,7 @@ impl FolderWatch {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_folder
-                && is_followed(&entry.file_name().to_string_lossy())
+                && is_watched_folder(&entry.file_name().to_string_lossy())
                 && self.watched.len() < FOLDERS_MAX
             {
                 self.add(app, &entry.path())?;
@@ -93,14 +93,14 @@ impl FolderWatch {
     }
 
     /// Waits for changes and until they stop; returns the applications, each with a changed file.
-    fn changed(&mut self) -> Result<HashMap<String, PathBuf>, Errno> {
+    fn wait_for_changes(&mut self) -> Result<HashMap<String, PathBuf>, Errno> {
         let mut changed = HashMap::new();
         let mut first = None;
         loop {
-            if first.is_some_and(|first: Instant| first.elapsed() >= NOISY_MAX) {
+            if first.is_some_and(|first: Instant| first.elapsed() >= DELAY_MAX) {
                 return Ok(changed);
             }
-            let timeout = (!changed.is_empty()).then_some(&QUIET);
+            let timeout = (!changed.is_empty()).then_some(&QUIET_TIME);
             let mut polled = [PollFd::new(&self.inotify, PollFlags::IN)];
             match poll(&mut polled, timeout) {
                 Ok(0) => return Ok(changed),
@@ -108,10 +108,10 @@ impl FolderWatch {
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error),
             }
-            for (id, name, is_folder) in self.events()? {
+            for (id, name, is_folder) in self.read_events()? {
                 let Some((app, folder)) = self.watched.get(&id).cloned() else { continue };
                 let path = folder.join(&name);
-                if is_folder && is_followed(&name) {
+                if is_folder && is_watched_folder(&name) {
                     self.add(&app, &path)?;
                 } else if !is_folder && is_code(&name) {
                     first.get_or_insert_with(Instant::now);
@@ -122,7 +122,7 @@ impl FolderWatch {
     }
 
     /// Reads events: the watch descriptor, the name, and whether it is a directory.
-    fn events(&self) -> Result<Vec<(i32, String, bool)>, Errno> {
+    fn read_events(&self) -> Result<Vec<(i32, String, bool)>, Errno> {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&self.inotify, &mut space);
         let mut events = Vec::new();
@@ -143,8 +143,8 @@ impl FolderWatch {
     }
 }
 
-fn is_followed(folder: &str) -> bool {
-    !folder.starts_with('.') && !LEFT_OUT.contains(&folder)
+fn is_watched_folder(folder: &str) -> bool {
+    !folder.starts_with('.') && !IGNORED_FOLDERS.contains(&folder)
 }
 
 fn is_code(file: &str) -> bool {
@@ -165,7 +165,7 @@ mod tests {
         for name in ["shop.sqlite3", "access.log", ".app.psgi.swp", "app.psgi~", "4913", "README", ""] {
             assert!(!is_code(name), "{name}");
         }
-        assert!(is_followed("lib") && !is_followed(".git") && !is_followed("node_modules"));
+        assert!(is_watched_folder("lib") && !is_watched_folder(".git") && !is_watched_folder("node_modules"));
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
                 std::thread::sleep(std::time::Duration::from_millis(20));
             }
         });
-        let changed = watch.changed().unwrap();
+        let changed = watch.wait_for_changes().unwrap();
         let took = began.elapsed();
         writer.join().unwrap();
         fs::remove_dir_all(&folder).unwrap();

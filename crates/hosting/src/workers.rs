@@ -22,10 +22,10 @@ use process::config_files::ConfigFiles;
 use process::link::{IDENTITY, SupervisorLink};
 use process::sandbox;
 use proxy::Script;
-use rights::privilege::{Identity, account};
+use rights::privilege::{Identity, account_environment};
 
-use crate::language::{installed, is_python, module, target};
-use crate::virtualenv::{passed_over, virtual_environment};
+use crate::language::{app_target, find_module, installed_module, is_python};
+use crate::virtualenv::{skip_reason, virtual_environment};
 
 /// Translates an application's configuration to the options of the crate `apps`.
 ///
@@ -33,15 +33,15 @@ use crate::virtualenv::{passed_over, virtual_environment};
 /// A file, the language's module or the user is missing; or there are too many workers.
 pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let user = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref())).transpose();
-    let user = user.map_err(|text| reported(name, &text))?;
+    let user = user.map_err(|text| app_error(name, &text))?;
     let (command, folder) = command(name, app, user.as_ref())?;
     let user = user.map(|user| (user.uid, user.gid));
-    let mut options = Options { command, folder, user, ..settings(name, app)? };
+    let mut options = Options { command, folder, user, ..base_options(name, app)? };
     // The environment of the user who started the server is inherited, whose home is not accessible to
     // another user.
     let is_other = user.is_some() || std::env::var_os(IDENTITY).is_some();
     let uid = user.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
-    for (variable, value) in account(uid).into_iter().flatten().filter(|_| is_other) {
+    for (variable, value) in account_environment(uid).into_iter().flatten().filter(|_| is_other) {
         if options.env.iter().all(|(given, _)| *given != variable) {
             options.env.push((variable.into(), value));
         }
@@ -59,8 +59,8 @@ pub fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()
 
 /// A warning about an application that can be started nevertheless. `user` is the application's user, if that
 /// is not the user of this process.
-pub fn doubt(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
-    let text = passed_over(app, user).filter(|_| is_python(app))?;
+pub fn warning(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
+    let text = skip_reason(app, user).filter(|_| is_python(app))?;
     Some(format!("the application {name}: {text}"))
 }
 
@@ -71,10 +71,10 @@ fn command(
     app: &config::App,
     user: Option<&Identity>,
 ) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
-    let target = target(app).map_err(|text| reported(name, &text))?;
+    let target = app_target(app).map_err(|text| app_error(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
     let environment = match is_python(app) {
-        true => virtual_environment(app, folder.as_deref(), user).map_err(|text| reported(name, &text))?,
+        true => virtual_environment(app, folder.as_deref(), user).map_err(|text| app_error(name, &text))?,
         false => None,
     };
     let interpreter = match (&app.interpreter, &environment) {
@@ -83,11 +83,11 @@ fn command(
         (None, None) => target.language.interpreter.map(OsString::from),
     };
     if let Some(program) = &interpreter {
-        found_program(app, program, folder.as_deref()).map_err(|text| reported(name, &text))?;
+        check_program(app, program, folder.as_deref()).map_err(|text| app_error(name, &text))?;
     }
-    let script = match environment.as_deref().and_then(installed) {
+    let script = match environment.as_deref().and_then(installed_module) {
         Some(folder) => folder,
-        None => module(target.language).map_err(|error| reported(name, &error.to_string()))?,
+        None => find_module(target.language).map_err(|error| app_error(name, &error.to_string()))?,
     };
     let program = script.join(target.language.script).into_os_string();
     // An interpreter found in PATH is assumed to be in a system path, which every sandbox can read.
@@ -98,15 +98,15 @@ fn command(
         None => command,
         Some(sandbox) => {
             let reads = [folder.clone(), environment, Some(script)];
-            sandbox::confined(sandbox, reads.into_iter().flatten().collect(), path, command)
-                .map_err(|text| reported(name, &text))?
+            sandbox::confine_command(sandbox, reads.into_iter().flatten().collect(), path, command)
+                .map_err(|text| app_error(name, &text))?
         }
     };
     Ok((command, folder))
 }
 
 /// Checks that an interpreter exists; a bare name is searched in the application's `PATH`.
-fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), String> {
+fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), String> {
     let is_program = |path: &Path| {
         path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
@@ -133,7 +133,7 @@ fn found_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
 ///
 /// # Errors
 /// There are too many workers.
-pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
+pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options> {
     let is_python = is_python(app);
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
@@ -141,12 +141,12 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
     });
     let options = Options {
         env: environment_of(app),
-        is_separate: app.sandbox.is_some() || app.user.is_some(),
+        leads_session: app.sandbox.is_some() || app.user.is_some(),
         limits: limits(&app.limits),
         preload: app.preload,
         workers,
         threads: app.threads as usize,
-        event_loop: is_python && app.wsgi.is_none(),
+        is_event_loop: is_python && app.wsgi.is_none(),
         concurrency: if is_python && app.wsgi.is_none() { app.concurrency as usize } else { 1 },
         queue_max: app.queue_max as usize,
         queue_ms_max: ms(app.timeouts.queue),
@@ -166,15 +166,15 @@ pub(crate) fn settings(name: &str, app: &config::App) -> io::Result<Options> {
             memory_bytes: app.recycle.memory_bytes,
             age_ms: app.recycle.age.map(ms),
         },
-        cancels_closed: app.client_abort.map(|abort| abort == config::ClientAbort::Cancel),
+        cancels_on_client_close: app.client_abort.map(|abort| abort == config::ClientAbort::Cancel),
         show_errors: app.show_errors,
         response_bytes: app.response_head_bytes as usize,
         body_ahead_bytes: app.body_ahead_bytes as usize,
-        answer_ahead_bytes: app.answer_ahead_bytes as usize,
+        response_ahead_bytes: app.answer_ahead_bytes as usize,
         request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
         ..Options::new(name, Vec::new())
     };
-    options.check().map_err(|text| reported(name, &text))?;
+    options.check().map_err(|text| app_error(name, &text))?;
     Ok(options)
 }
 
@@ -186,7 +186,7 @@ fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
     given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-fn reported(app: &str, text: &str) -> io::Error {
+fn app_error(app: &str, text: &str) -> io::Error {
     io::Error::other(format!("the application {app}: {text}"))
 }
 
@@ -220,7 +220,7 @@ pub struct Hosting {
     /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
     link: Option<SupervisorLink>,
     /// User ids of applications with a `sandbox`, including those removed by a reload.
-    sandboxed: Mutex<BTreeSet<u32>>,
+    sandboxed_uids: Mutex<BTreeSet<u32>>,
 }
 
 impl Hosting {
@@ -240,7 +240,7 @@ impl Hosting {
             spill,
             memory,
             link,
-            sandboxed: Mutex::default(),
+            sandboxed_uids: Mutex::default(),
         }
     }
 
@@ -269,7 +269,7 @@ impl Hosting {
         let options = match &self.link {
             // This process may have no access to the application's files.
             Some(link) if app.user.is_some() => {
-                Options { launcher: Some(Arc::new(link.launcher(name))), ..settings(name, app)? }
+                Options { launcher: Some(Arc::new(link.launcher(name))), ..base_options(name, app)? }
             }
             _ => options(name, app)?,
         };
@@ -293,12 +293,12 @@ impl Hosting {
     ///
     /// # Errors
     /// An application could not be started; the others are started.
-    pub fn apply(&self, wanted: &[(String, config::App)], reloads: bool) -> io::Result<()> {
+    pub fn apply(&self, configured: &[(String, config::App)], reloads: bool) -> io::Result<()> {
         let mut running = self.running();
-        running.retain(|(_, app)| wanted.iter().any(|(name, _)| name == app.name()));
+        running.retain(|(_, app)| configured.iter().any(|(name, _)| name == app.name()));
         let mut outcome = Ok(());
-        for (name, config) in wanted {
-            self.note_sandbox(config);
+        for (name, config) in configured {
+            self.record_sandbox(config);
             let known = running.iter_mut().find(|(_, app)| app.name() == name);
             let done = match known {
                 Some((known, _)) if known == config && !reloads => Ok(()),
@@ -319,23 +319,23 @@ impl Hosting {
 
     fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
         let user = config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
-        doubt(name, config, user.as_ref()).iter().for_each(|text| self.notices.warn(text));
+        warning(name, config, user.as_ref()).iter().for_each(|text| self.notices.warn(text));
         let notices = self.notices.clone();
-        let log = move |line: &LogLine<'_>| say(&notices, line);
+        let log = move |line: &LogLine<'_>| log_line(&notices, line);
         App::start(self.options(name, config)?, self.cores, Arc::new(log)).map(Arc::new)
     }
 
     /// Whether processes of a user may be sandboxed.
     pub fn is_sandboxed(&self, uid: u32) -> bool {
-        self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
+        self.sandboxed_uids.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
     }
 
-    fn note_sandbox(&self, config: &config::App) {
+    fn record_sandbox(&self, config: &config::App) {
         if config.sandbox.is_some() {
             let named =
                 config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
             let uid = named.map_or_else(|| rustix::process::geteuid().as_raw(), |user| user.uid);
-            self.sandboxed.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+            self.sandboxed_uids.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
         }
     }
 
@@ -344,7 +344,7 @@ impl Hosting {
     /// # Errors
     /// Names of the applications that failed to load, and the reasons.
     pub fn wait_until_loaded(&self) -> io::Result<()> {
-        let failures: Vec<String> = self.loading().iter().filter_map(Loading::failure).collect();
+        let failures: Vec<String> = self.loading().iter().filter_map(AppLoading::wait_for_failure).collect();
         match failures.is_empty() {
             true => Ok(()),
             false => Err(io::Error::other(failures.join("; "))),
@@ -352,22 +352,22 @@ impl Hosting {
     }
 
     /// Reloads an application; `None` if there is none with this name.
-    pub fn reload(&self, name: &str) -> Option<Loading> {
+    pub fn reload(&self, name: &str) -> Option<AppLoading> {
         let running = self.running();
         let (config, app) = running.iter().find(|(_, app)| app.name() == name)?;
         app.reload();
-        Some(Loading::of(config, app))
+        Some(AppLoading::of(config, app))
     }
 
     /// The latest load of each application.
-    pub fn loading(&self) -> Vec<Loading> {
-        self.running().iter().map(|(config, app)| Loading::of(config, app)).collect()
+    pub fn loading(&self) -> Vec<AppLoading> {
+        self.running().iter().map(|(config, app)| AppLoading::of(config, app)).collect()
     }
 
     /// Directory of each application.
     pub fn folders(&self) -> Vec<(String, PathBuf)> {
         let folder = |config: &config::App| {
-            let file = target(config).ok().and_then(|target| target.folder);
+            let file = app_target(config).ok().and_then(|target| target.folder);
             let folder = config.folder.clone().or(file).unwrap_or_default();
             std::path::absolute(folder.join("."))
         };
@@ -391,7 +391,7 @@ impl Hosting {
     /// Number of requests waiting for workers of all applications.
     pub fn waiting(&self) -> usize {
         let apps: Vec<Arc<App>> = self.running().iter().map(|(_, app)| app.clone()).collect();
-        apps.iter().map(|app| app.queue().waiting).sum()
+        apps.iter().map(|app| app.queue_snapshot().waiting).sum()
     }
 
     /// Names of the applications.
@@ -428,7 +428,7 @@ impl Hosting {
 
 /// Replaces each byte of control characters by `\xHH`, because they would affect the terminal of a reader of
 /// the log.
-fn visible(text: &str) -> Cow<'_, str> {
+fn escape_control(text: &str) -> Cow<'_, str> {
     let is_hidden = |char: char| char.is_control() && !matches!(char, '\t' | '\n');
     if !text.contains(is_hidden) {
         return text.into();
@@ -447,36 +447,39 @@ fn visible(text: &str) -> Cow<'_, str> {
 }
 
 /// An application that is being loaded.
-pub struct Loading {
+pub struct AppLoading {
     name: String,
     until: Instant,
     start_max: Duration,
-    outcome: Receiver<Result<(), apps::LoadError>>,
+    result: Receiver<Result<(), apps::LoadError>>,
 }
 
 /// Additional time for an application's supervisor to report that the start timed out.
 const LOADING_GRACE: Duration = Duration::from_secs(2);
 
-impl Loading {
-    fn of(config: &config::App, app: &App) -> Loading {
+impl AppLoading {
+    fn of(config: &config::App, app: &App) -> AppLoading {
         let start_max = config.timeouts.start;
-        Loading {
+        AppLoading {
             name: app.name().to_owned(),
             until: Instant::now() + start_max + LOADING_GRACE,
             start_max,
-            outcome: app.outcome(),
+            result: app.load_result(),
         }
     }
 
     /// Waits until the application is loaded or fails; returns the reason of a failure.
-    pub fn failure(&self) -> Option<String> {
+    pub fn wait_for_failure(&self) -> Option<String> {
         let name = &self.name;
-        match self.outcome.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
+        match self.result.recv_timeout(self.until.saturating_duration_since(Instant::now())) {
             Ok(Ok(())) => None,
             Ok(Err(failure)) => {
-                let rest =
-                    if failure.serves { "the old one continues to serve" } else { "no worker serves it" };
-                let why = first_line(&failure.why);
+                let rest = if failure.old_code_serves {
+                    "the old one continues to serve"
+                } else {
+                    "no worker serves it"
+                };
+                let why = first_line(&failure.error_text);
                 Some(format!("application {name} does not load: {why}; {rest} (the log has the whole error)"))
             }
             Err(RecvTimeoutError::Timeout) => {
@@ -497,10 +500,10 @@ fn first_line(words: &str) -> &str {
     }
 }
 
-fn say(notices: &ErrorLog, line: &LogLine<'_>) {
+fn log_line(notices: &ErrorLog, line: &LogLine<'_>) {
     let text = String::from_utf8_lossy(line.text);
-    let text = visible(&text);
-    match (line.urgency, line.pid) {
+    let text = escape_control(&text);
+    match (line.level, line.pid) {
         (AppLogLevel::Error, _) => notices.report(Level::Error, &format!("{}: {text}", line.app)),
         (AppLogLevel::Warn, _) => notices.report(Level::Warn, &format!("{}: {text}", line.app)),
         (AppLogLevel::Info, _) => notices.report(Level::Info, &format!("{}: {text}", line.app)),
@@ -514,19 +517,19 @@ pub struct AppHandles {
     core: Core,
     index: usize,
     hosting: Arc<Hosting>,
-    known: RefCell<HashMap<String, (Arc<App>, Handle)>>,
+    handles: RefCell<HashMap<String, (Arc<App>, Handle)>>,
 }
 
 impl AppHandles {
     /// Creates the handles of core `index`.
     pub fn new(core: &Core, index: usize, hosting: &Arc<Hosting>) -> AppHandles {
-        AppHandles { core: core.clone(), index, hosting: hosting.clone(), known: RefCell::default() }
+        AppHandles { core: core.clone(), index, hosting: hosting.clone(), handles: RefCell::default() }
     }
 
     /// Releases applications that no longer run: an application ends when no core holds a handle.
     pub fn release_stopped(&self) {
         let running = self.hosting.running();
-        self.known
+        self.handles
             .borrow_mut()
             .retain(|_, (app, _)| running.iter().any(|(_, other)| Arc::ptr_eq(app, other)));
     }
@@ -534,7 +537,7 @@ impl AppHandles {
     /// The handle of an application; `None` if it is not running.
     pub fn of(&self, name: &str) -> Option<Handle> {
         let running = self.hosting.running();
-        let mut known = self.known.borrow_mut();
+        let mut known = self.handles.borrow_mut();
         let (_, app) = running.iter().find(|(_, app)| app.name() == name)?;
         let way =
             known.entry(name.to_owned()).or_insert_with(|| (app.clone(), app.handle(&self.core, self.index)));
@@ -543,7 +546,7 @@ impl AppHandles {
 }
 
 /// An application mounted at a path.
-pub struct Mounted {
+pub struct MountedApp {
     /// The application that handles requests.
     pub app: Handle,
     /// The prefix that is removed from paths, and passed as `SCRIPT_NAME`.
@@ -552,7 +555,7 @@ pub struct Mounted {
     pub target: Vec<u8>,
 }
 
-impl Mounted {
+impl MountedApp {
     /// Passes a request to the application; `path` is the path that the route matched.
     ///
     /// # Errors
@@ -562,7 +565,7 @@ impl Mounted {
             Some(rest) if rest.is_empty() || rest.starts_with(b"/") => (self.prefix.as_slice(), rest),
             _ => (&b""[..], path),
         };
-        let scheme = if exchange.request().client().secure { "https" } else { "http" };
+        let scheme = if exchange.request().client().is_secure { "https" } else { "http" };
         let mount = Mount { prefix, path, scheme, host: b"localhost", target: &self.target, variables: &[] };
         self.app.serve(exchange, &mount).await
     }
@@ -573,7 +576,7 @@ impl Mounted {
     /// The errors of [`Handle::serve`].
     pub async fn serve_script(&self, exchange: &mut Exchange<'_>, script: &Script) -> Result<(), Fault> {
         let Script { root, prefix, name, info } = script;
-        let scheme = if exchange.request().client().secure { "https" } else { "http" };
+        let scheme = if exchange.request().client().is_secure { "https" } else { "http" };
         let address = exchange.local_address().map(|local| local.ip().to_canonical().to_string());
         let (url, file) = ([&prefix[..], name].concat(), [&root[..], name].concat());
         let variables = [

@@ -22,7 +22,7 @@ pub struct Body {
     content: u64,
     overhead: u64,
     /// In a box, because few bodies have trailers.
-    section: Option<Box<TrailerSection>>,
+    trailer_section: Option<Box<TrailerSection>>,
 }
 
 /// The trailer section, as far as it was received.
@@ -41,7 +41,7 @@ struct TrailerSection {
 enum ChunkState {
     #[default]
     End,
-    Left(u64),
+    Remaining(u64),
     UntilClose,
     /// In a chunk's size line: the size so far and the bytes of the line.
     Size {
@@ -61,7 +61,7 @@ enum ChunkState {
         size: u64,
     },
     Data {
-        left: u64,
+        remaining: u64,
     },
     DataCr,
     DataLf,
@@ -71,7 +71,7 @@ enum ChunkState {
 /// The result of decoding a slice: `consumed` bytes were read, and `data_start..data_end` of them are
 /// content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct DecodedPiece {
     /// Bytes consumed.
     pub consumed: usize,
     /// Start of the content, relative to the slice.
@@ -89,7 +89,7 @@ impl Body {
         let state = match framing {
             Framing::None => ChunkState::End,
             Framing::Length(length) if length > bytes_max => return Err(TOO_LARGE),
-            Framing::Length(length) => ChunkState::Left(length),
+            Framing::Length(length) => ChunkState::Remaining(length),
             Framing::Chunked => ChunkState::Size { size: 0, digits: 0 },
             Framing::UntilClose => ChunkState::UntilClose,
         };
@@ -110,7 +110,7 @@ impl Body {
     pub(crate) fn limit(&mut self, bytes_max: u64) -> Result<(), Reject> {
         self.allowed = bytes_max;
         match self.state {
-            ChunkState::Left(length) if length > bytes_max => Err(TOO_LARGE),
+            ChunkState::Remaining(length) if length > bytes_max => Err(TOO_LARGE),
             _ => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ impl Body {
     #[must_use]
     pub fn trailers(&self) -> &Fields {
         static NONE: Fields = Fields::new();
-        self.section.as_ref().map_or(&NONE, |section| &section.trailers)
+        self.trailer_section.as_ref().map_or(&NONE, |section| &section.trailers)
     }
 
     /// The bytes still to be received, if the framing states them.
@@ -134,7 +134,7 @@ impl Body {
     pub fn remaining(&self) -> Option<u64> {
         match self.state {
             ChunkState::End => Some(0),
-            ChunkState::Left(left) => Some(left),
+            ChunkState::Remaining(left) => Some(left),
             _ => None,
         }
     }
@@ -151,7 +151,7 @@ impl Body {
                 self.state = ChunkState::End;
                 Ok(())
             }
-            _ => Err(Reject::bad("body cut short")),
+            _ => Err(Reject::bad_request("body cut short")),
         }
     }
 
@@ -159,95 +159,97 @@ impl Body {
     ///
     /// # Errors
     /// 400 for invalid framing, 413 for content above the limit, 431 for too much trailer.
-    pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Piece, Reject> {
+    pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<DecodedPiece, Reject> {
         let mut at = 0;
         while at < bytes.len() {
             match self.state {
                 ChunkState::End => break,
-                ChunkState::Left(left) => {
-                    let piece = self.content(bytes, at, left)?;
+                ChunkState::Remaining(left) => {
+                    let piece = self.take_content(bytes, at, left)?;
                     self.state = match left - (piece.data_end - at) as u64 {
                         0 => ChunkState::End,
-                        left => ChunkState::Left(left),
+                        left => ChunkState::Remaining(left),
                     };
                     return Ok(piece);
                 }
-                ChunkState::UntilClose => return self.content(bytes, at, u64::MAX),
-                ChunkState::Data { left } => {
-                    let piece = self.content(bytes, at, left)?;
+                ChunkState::UntilClose => return self.take_content(bytes, at, u64::MAX),
+                ChunkState::Data { remaining: left } => {
+                    let piece = self.take_content(bytes, at, left)?;
                     self.state = match left - (piece.data_end - at) as u64 {
                         0 => ChunkState::DataCr,
-                        left => ChunkState::Data { left },
+                        left => ChunkState::Data { remaining: left },
                     };
                     return Ok(piece);
                 }
-                ChunkState::Trailers => at = self.trailers_from(bytes, at, limits)?,
+                ChunkState::Trailers => at = self.parse_trailers(bytes, at, limits)?,
                 _ => {
                     self.state = self.framing_byte(bytes[at])?;
                     at += 1;
                 }
             }
         }
-        Ok(Piece { consumed: at, data_start: at, data_end: at })
+        Ok(DecodedPiece { consumed: at, data_start: at, data_end: at })
     }
 
-    fn content(&mut self, bytes: &[u8], at: usize, left: u64) -> Result<Piece, Reject> {
+    fn take_content(&mut self, bytes: &[u8], at: usize, left: u64) -> Result<DecodedPiece, Reject> {
         let left = left.min(self.allowed - self.content);
         if left == 0 {
             return Err(TOO_LARGE);
         }
         let len = (bytes.len() - at).min(usize::try_from(left).unwrap_or(usize::MAX));
         self.content += len as u64;
-        Ok(Piece { consumed: at + len, data_start: at, data_end: at + len })
+        Ok(DecodedPiece { consumed: at + len, data_start: at, data_end: at + len })
     }
 
     /// Consumes one byte of chunk framing.
     fn framing_byte(&mut self, byte: u8) -> Result<ChunkState, Reject> {
         self.overhead += 1;
         if self.overhead > OVERHEAD_BYTES_FREE + self.content.saturating_mul(8) {
-            return Err(Reject::bad("more chunk framing than content"));
+            return Err(Reject::bad_request("more chunk framing than content"));
         }
         match self.state {
-            ChunkState::Size { size, digits } => match (scan::hex(byte), byte) {
-                (Some(_), _) if digits == 16 || size >> 58 != 0 => Err(Reject::bad("chunk size overflows")),
+            ChunkState::Size { size, digits } => match (scan::hex_value(byte), byte) {
+                (Some(_), _) if digits == 16 || size >> 58 != 0 => {
+                    Err(Reject::bad_request("chunk size overflows"))
+                }
                 (Some(digit), _) => {
                     Ok(ChunkState::Size { size: size << 4 | u64::from(digit), digits: digits + 1 })
                 }
-                (None, _) if digits == 0 => Err(Reject::bad("chunk without a size")),
+                (None, _) if digits == 0 => Err(Reject::bad_request("chunk without a size")),
                 (None, b';') => Ok(ChunkState::Extension { size, line: digits + 1 }),
                 (None, b'\r') => Ok(ChunkState::SizeLf { size }),
                 // BWS (RFC 9112 section 7.1.1); some servers also pad sizes that have no extension.
                 (None, b' ' | b'\t') => Ok(ChunkState::Space { size, line: digits + 1 }),
-                (None, _) => Err(Reject::bad("invalid byte in a chunk size")),
+                (None, _) => Err(Reject::bad_request("invalid byte in a chunk size")),
             },
             ChunkState::Space { size, line } => match byte {
                 b'\r' => Ok(ChunkState::SizeLf { size }),
-                _ if line >= SIZE_LINE_BYTES_MAX => Err(Reject::bad("chunk extension too long")),
+                _ if line >= SIZE_LINE_BYTES_MAX => Err(Reject::bad_request("chunk extension too long")),
                 b' ' | b'\t' => Ok(ChunkState::Space { size, line: line + 1 }),
                 b';' => Ok(ChunkState::Extension { size, line: line + 1 }),
-                _ => Err(Reject::bad("invalid byte in a chunk size")),
+                _ => Err(Reject::bad_request("invalid byte in a chunk size")),
             },
             ChunkState::Extension { size, .. } if byte == b'\r' => Ok(ChunkState::SizeLf { size }),
             ChunkState::Extension { line, .. } if line >= SIZE_LINE_BYTES_MAX => {
-                Err(Reject::bad("chunk extension too long"))
+                Err(Reject::bad_request("chunk extension too long"))
             }
             ChunkState::Extension { size, line } if scan::is_value_byte(byte) => {
                 Ok(ChunkState::Extension { size, line: line + 1 })
             }
-            ChunkState::Extension { .. } => Err(Reject::bad("control byte in a chunk extension")),
-            ChunkState::SizeLf { .. } if byte != b'\n' => Err(Reject::bad("chunk size without CRLF")),
+            ChunkState::Extension { .. } => Err(Reject::bad_request("control byte in a chunk extension")),
+            ChunkState::SizeLf { .. } if byte != b'\n' => Err(Reject::bad_request("chunk size without CRLF")),
             ChunkState::SizeLf { size: 0 } => Ok(ChunkState::Trailers),
             ChunkState::SizeLf { size } if size > self.allowed - self.content => Err(TOO_LARGE),
-            ChunkState::SizeLf { size } => Ok(ChunkState::Data { left: size }),
+            ChunkState::SizeLf { size } => Ok(ChunkState::Data { remaining: size }),
             ChunkState::DataCr if byte == b'\r' => Ok(ChunkState::DataLf),
             ChunkState::DataLf if byte == b'\n' => Ok(ChunkState::Size { size: 0, digits: 0 }),
-            _ => Err(Reject::bad("chunk data without CRLF")),
+            _ => Err(Reject::bad_request("chunk data without CRLF")),
         }
     }
 
     /// Parses one byte at a time, which is fast enough: trailers are rare and bounded.
-    fn trailers_from(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
-        let section = self.section.get_or_insert_default();
+    fn parse_trailers(&mut self, bytes: &[u8], mut at: usize, limits: &Limits) -> Result<usize, Reject> {
+        let section = self.trailer_section.get_or_insert_default();
         let TrailerSection { trailers, line, cursor, bytes: section_bytes, fields } = &mut **section;
         while at < bytes.len() && self.state == ChunkState::Trailers {
             if *section_bytes == limits.head_bytes_max {
@@ -256,7 +258,7 @@ impl Body {
             *section_bytes += 1;
             line.push(bytes[at]);
             at += 1;
-            match line::field(line, cursor, false, limits.lenient_heads)? {
+            match line::parse_field(line, cursor, false, limits.lenient_heads)? {
                 FieldLine::Partial => continue,
                 FieldLine::Blank => self.state = ChunkState::End,
                 FieldLine::Field(_) if *fields == limits.fields_max => {
@@ -264,7 +266,7 @@ impl Body {
                 }
                 FieldLine::Field(field) => {
                     *fields += 1;
-                    if field.id.may_stand_in_trailers() {
+                    if field.id.is_allowed_in_trailers() {
                         let pushed = trailers.try_push(field.name.of(line), field.value.of(line));
                         pushed.expect("a field that was read is valid");
                     }

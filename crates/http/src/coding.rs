@@ -43,23 +43,23 @@ impl Coding {
 
 /// The weight of each coding in an `Accept-Encoding` field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Accepted {
+pub struct AcceptedCodings {
     /// Weight in thousandths of each listed coding.
-    named: [Option<u16>; Coding::ALL.len()],
+    listed: [Option<u16>; Coding::ALL.len()],
     /// Weight of `*`.
-    others: Option<u16>,
+    wildcard: Option<u16>,
 }
 
-impl Accepted {
+impl AcceptedCodings {
     /// Parses the field's value; several fields are joined by commas first. Invalid elements are ignored, and
     /// of two elements for the same coding the first one is used.
     #[must_use]
-    pub fn parse(value: &[u8]) -> Accepted {
-        let mut accepted = Accepted::default();
-        for (name, weight) in weighted(value) {
+    pub fn parse(value: &[u8]) -> AcceptedCodings {
+        let mut accepted = AcceptedCodings::default();
+        for (name, weight) in weighted_elements(value) {
             let slot = match (name, Coding::of(name)) {
-                (b"*", _) => &mut accepted.others,
-                (_, Some(coding)) => &mut accepted.named[coding as usize],
+                (b"*", _) => &mut accepted.wildcard,
+                (_, Some(coding)) => &mut accepted.listed[coding as usize],
                 _ => continue,
             };
             slot.get_or_insert(weight);
@@ -72,7 +72,7 @@ impl Accepted {
     #[must_use]
     pub fn weight(&self, coding: Coding) -> u16 {
         let unnamed = if coding == Coding::Identity { 1 } else { 0 };
-        self.named[coding as usize].or(self.others).unwrap_or(unnamed)
+        self.listed[coding as usize].or(self.wildcard).unwrap_or(unnamed)
     }
 
     /// Returns the coding with the greatest weight; of equal ones the first in `available`. `None` if the
@@ -94,7 +94,7 @@ impl Accepted {
 /// The elements of a list with weights (RFC 9110 section 12.4.2), as in `Accept` and `Accept-Encoding`: the
 /// text before the first `;`, and the weight `q` in thousandths, by default 1000. Elements with an invalid
 /// weight are left out.
-pub fn weighted(value: &[u8]) -> impl Iterator<Item = (&[u8], u16)> {
+pub fn weighted_elements(value: &[u8]) -> impl Iterator<Item = (&[u8], u16)> {
     scan::list(value).filter_map(|element| {
         let mut parts = element.split(|&byte| byte == b';').map(scan::trim);
         let name = parts.next().filter(|name| !name.is_empty())?;
@@ -153,13 +153,13 @@ mod tests {
             (" , ,gzip,, ", Some(Coding::Gzip)),
             (";q=1", Some(Coding::Identity)),
         ] {
-            assert_eq!(Accepted::parse(value.as_bytes()).choose(&SERVER), want, "{value}");
+            assert_eq!(AcceptedCodings::parse(value.as_bytes()).choose(&SERVER), want, "{value}");
         }
     }
 
     #[test]
     fn only_what_is_available_is_chosen() {
-        let accepted = Accepted::parse(b"br, gzip");
+        let accepted = AcceptedCodings::parse(b"br, gzip");
         assert_eq!(accepted.choose(&[Coding::Identity]), Some(Coding::Identity));
         assert_eq!(accepted.choose(&[Coding::Identity, Coding::Gzip]), Some(Coding::Gzip));
         assert_eq!(accepted.choose(&[]), None);
@@ -185,7 +185,8 @@ mod tests {
         ] {
             assert_eq!(qvalue(text.as_bytes()), want, "{text}");
         }
-        let media: Vec<_> = weighted(b"text/html;level=1;q=0.7, application/json, */*;q=0.1").collect();
+        let media: Vec<_> =
+            weighted_elements(b"text/html;level=1;q=0.7, application/json, */*;q=0.1").collect();
         assert_eq!(media, [(&b"text/html"[..], 700), (b"application/json", 1000), (b"*/*", 100)]);
     }
 
@@ -203,7 +204,7 @@ mod tests {
             for _ in 0..8 {
                 value.push_str(random.choice(PIECES).unwrap());
             }
-            let accepted = Accepted::parse(value.as_bytes());
+            let accepted = AcceptedCodings::parse(value.as_bytes());
             let greatest = SERVER.iter().map(|&coding| accepted.weight(coding)).max().unwrap();
             match accepted.choose(&SERVER) {
                 Some(coding) => assert!(greatest > 0 && accepted.weight(coding) == greatest, "{value}"),

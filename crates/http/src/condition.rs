@@ -31,7 +31,7 @@ pub struct Validators<'a> {
 
 /// The result of the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ConditionOutcome {
     /// Perform the method.
     Proceed,
     /// 304: the client has this representation already.
@@ -54,38 +54,43 @@ impl Conditions<'_> {
     /// date is ignored, and so is a date if the representation has none; an invalid list of tags matches
     /// nothing.
     #[must_use]
-    pub fn evaluate(&self, method: Method, of: &Validators<'_>) -> Verdict {
+    pub fn evaluate(&self, method: Method, validators: &Validators<'_>) -> ConditionOutcome {
         if let Some(tags) = self.if_match {
-            if !matches(tags, of.etag, strong_match) {
-                return Verdict::Failed;
+            if !any_tag_matches(tags, validators.etag, strong_match) {
+                return ConditionOutcome::Failed;
             }
-        } else if let (Some(since_s), Some(modified_s)) = (date_s(self.if_unmodified_since), of.modified_s)
+        } else if let (Some(since_s), Some(modified_s)) =
+            (date_s(self.if_unmodified_since), validators.modified_s)
             && modified_s > since_s
         {
-            return Verdict::Failed;
+            return ConditionOutcome::Failed;
         }
         let reads = matches!(method, Method::Get | Method::Head);
         if let Some(tags) = self.if_none_match {
-            return match matches(tags, of.etag, weak_match) {
-                false => Verdict::Proceed,
-                true if reads => Verdict::NotModified,
-                true => Verdict::Failed,
+            return match any_tag_matches(tags, validators.etag, weak_match) {
+                false => ConditionOutcome::Proceed,
+                true if reads => ConditionOutcome::NotModified,
+                true => ConditionOutcome::Failed,
             };
         }
-        match (date_s(self.if_modified_since), of.modified_s) {
-            (Some(since_s), Some(modified_s)) if reads && modified_s <= since_s => Verdict::NotModified,
-            _ => Verdict::Proceed,
+        match (date_s(self.if_modified_since), validators.modified_s) {
+            (Some(since_s), Some(modified_s)) if reads && modified_s <= since_s => {
+                ConditionOutcome::NotModified
+            }
+            _ => ConditionOutcome::Proceed,
         }
     }
 
     /// Whether a `Range` field applies (section 13.1.5): always without `If-Range`; otherwise only if its tag
     /// matches strongly, or its date is exactly the representation's.
     #[must_use]
-    pub fn range_applies(&self, of: &Validators<'_>) -> bool {
+    pub fn range_applies(&self, validators: &Validators<'_>) -> bool {
         match self.if_range {
             None => true,
-            Some(tag @ ([b'"', ..] | [b'W', b'/', ..])) => of.etag.is_some_and(|own| strong_match(tag, own)),
-            Some(date) => of.modified_s.is_some() && date_s(Some(date)) == of.modified_s,
+            Some(tag @ ([b'"', ..] | [b'W', b'/', ..])) => {
+                validators.etag.is_some_and(|own| strong_match(tag, own))
+            }
+            Some(date) => validators.modified_s.is_some() && date_s(Some(date)) == validators.modified_s,
         }
     }
 }
@@ -99,11 +104,11 @@ pub fn strong_match(one: &[u8], other: &[u8]) -> bool {
 /// Whether two entity tags are equal, ignoring the `W/` prefix.
 #[must_use]
 pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
-    let (one, other) = (opaque(one), opaque(other));
+    let (one, other) = (opaque_tag(one), opaque_tag(other));
     one == other && is_opaque_tag(one)
 }
 
-fn matches(tags: &[u8], own: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> bool {
+fn any_tag_matches(tags: &[u8], own: Option<&[u8]>, same: fn(&[u8], &[u8]) -> bool) -> bool {
     // `*` matches any existing representation, and this one exists.
     tags == b"*" || own.is_some_and(|own| tag_list(tags).any(|tag| same(tag, own)))
 }
@@ -127,7 +132,7 @@ fn tag_list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn opaque(tag: &[u8]) -> &[u8] {
+fn opaque_tag(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
@@ -164,7 +169,7 @@ mod tests {
     const NEW: &[u8] = b"Sunday, 06-Nov-94 08:49:38 GMT";
     const FILE: Validators<'_> = Validators { etag: Some(b"\"a\""), modified_s: Some(784_111_777) };
 
-    fn verdict(method: Method, set: &[(&str, &[u8])]) -> Verdict {
+    fn verdict(method: Method, set: &[(&str, &[u8])]) -> ConditionOutcome {
         let mut conditions = Conditions::default();
         for &(name, value) in set {
             let slot = match name {
@@ -181,7 +186,7 @@ mod tests {
 
     #[test]
     fn each_condition_alone() {
-        use Verdict::{Failed, NotModified, Proceed};
+        use ConditionOutcome::{Failed, NotModified, Proceed};
         for (name, value, get, put) in [
             ("match", &b"\"a\""[..], Proceed, Proceed),
             ("match", b"*", Proceed, Proceed),
@@ -216,7 +221,7 @@ mod tests {
 
     #[test]
     fn tags_silence_dates_and_failures_come_first() {
-        use Verdict::{Failed, NotModified, Proceed};
+        use ConditionOutcome::{Failed, NotModified, Proceed};
         let (same, other) = (&b"\"a\""[..], &b"\"b\""[..]);
         for (set, want) in [
             (&[("match", same), ("unmodified", OLD)][..], Proceed),
@@ -239,9 +244,9 @@ mod tests {
             if_unmodified_since: Some(OLD),
             ..Conditions::default()
         };
-        assert_eq!(dates.evaluate(Method::Get, &bare), Verdict::Proceed);
+        assert_eq!(dates.evaluate(Method::Get, &bare), ConditionOutcome::Proceed);
         let tag = Conditions { if_match: Some(b"\"a\""), ..Conditions::default() };
-        assert_eq!(tag.evaluate(Method::Get, &bare), Verdict::Failed);
+        assert_eq!(tag.evaluate(Method::Get, &bare), ConditionOutcome::Failed);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::status::Status;
 
 /// The framing of a response: decided once, before its head is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingFraming {
     /// The marker of the body's end on the wire; `None` also if the request forbids a body.
     pub framing: Framing,
     /// The `Content-Length` to announce.
@@ -19,7 +19,7 @@ pub struct Outgoing {
     pub keep_alive: bool,
 }
 
-impl Outgoing {
+impl OutgoingFraming {
     /// Returns the framing of a response of `status` and `length` to a request of that method and version
     /// (RFC 9112 section 6): HEAD, 1xx, 204 and 304 have no content; content of unknown length is chunked, or
     /// for a 1.0 client delimited by the closing of the connection.
@@ -30,9 +30,9 @@ impl Outgoing {
         status: Status,
         length: Length,
         keep_alive: bool,
-    ) -> Outgoing {
+    ) -> OutgoingFraming {
         if status.forbids_content() {
-            return Outgoing { framing: Framing::None, length: None, keep_alive };
+            return OutgoingFraming { framing: Framing::None, length: None, keep_alive };
         }
         let (framing, announced) = match length {
             Length::Known(0) => (Framing::None, Some(0)),
@@ -41,22 +41,33 @@ impl Outgoing {
             Length::Unknown => (Framing::UntilClose, None),
         };
         if method == Method::Head {
-            return Outgoing { framing: Framing::None, length: announced, keep_alive };
+            return OutgoingFraming { framing: Framing::None, length: announced, keep_alive };
         }
-        Outgoing { framing, length: announced, keep_alive: keep_alive && framing != Framing::UntilClose }
+        OutgoingFraming {
+            framing,
+            length: announced,
+            keep_alive: keep_alive && framing != Framing::UntilClose,
+        }
     }
 
     /// Writes the whole response head. `common` are field lines that every response carries (Server, Date).
-    pub fn head(&self, out: &mut Vec<u8>, version: Version, status: Status, common: &[u8], fields: &Fields) {
-        self.open(out, version, (status, None), common);
-        out.extend_from_slice(fields.wire());
+    pub fn write_head(
+        &self,
+        out: &mut Vec<u8>,
+        version: Version,
+        status: Status,
+        common: &[u8],
+        fields: &Fields,
+    ) {
+        self.begin_head(out, version, (status, None), common);
+        out.extend_from_slice(fields.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
 
     /// Writes the beginning of the head: the status line, `common` and the fields that frame the message.
     /// More field lines may follow, then the blank line. `reason`, from a parsed head, replaces the standard
     /// reason phrase.
-    pub fn open(
+    pub fn begin_head(
         &self,
         out: &mut Vec<u8>,
         version: Version,
@@ -76,7 +87,7 @@ impl Outgoing {
         out.extend_from_slice(common);
         if let Some(length) = self.length {
             out.extend_from_slice(b"Content-Length: ");
-            decimal(out, length);
+            write_decimal(out, length);
             out.extend_from_slice(b"\r\n");
         } else if self.framing == Framing::Chunked {
             out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
@@ -91,14 +102,14 @@ impl Outgoing {
 
 /// Writes field lines directly into a head, without building [`Fields`] first. Names and values must come
 /// from a parsed head or from the server itself: they are checked in debug builds only.
-pub struct Lines<'o> {
+pub struct FieldWriter<'o> {
     out: &'o mut Vec<u8>,
 }
 
-impl<'o> Lines<'o> {
+impl<'o> FieldWriter<'o> {
     /// Creates a writer that appends to `out`.
-    pub fn new(out: &'o mut Vec<u8>) -> Lines<'o> {
-        Lines { out }
+    pub fn new(out: &'o mut Vec<u8>) -> FieldWriter<'o> {
+        FieldWriter { out }
     }
 
     /// Writes one field line.
@@ -131,7 +142,7 @@ impl<'o> Lines<'o> {
     }
 
     /// Appends field lines that are already encoded.
-    pub fn whole(&mut self, lines: &[u8]) {
+    pub fn push_encoded(&mut self, lines: &[u8]) {
         debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
         self.out.extend_from_slice(lines);
     }
@@ -147,20 +158,20 @@ impl<'o> Lines<'o> {
     /// Appends a part of a value.
     #[inline]
     pub fn part(&mut self, bytes: &[u8]) {
-        debug_assert!(scan::value(bytes) == bytes.len());
+        debug_assert!(scan::value_len(bytes) == bytes.len());
         self.out.extend_from_slice(bytes);
     }
 
     /// Appends a decimal number as a part of a value.
     pub fn number(&mut self, number: u64) {
-        decimal(self.out, number);
+        write_decimal(self.out, number);
     }
 
     /// Appends a part of a value by calling `fill`.
-    pub fn filled(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
+    pub fn part_with(&mut self, fill: impl FnOnce(&mut Vec<u8>)) {
         let start = self.out.len();
         fill(self.out);
-        debug_assert!(scan::value(&self.out[start..]) == self.out.len() - start);
+        debug_assert!(scan::value_len(&self.out[start..]) == self.out.len() - start);
     }
 
     /// Ends the line.
@@ -171,7 +182,7 @@ impl<'o> Lines<'o> {
 }
 
 /// The line that opens a chunk of `len` bytes; `len` must not be zero, which would end the body.
-pub fn chunk_start(out: &mut Vec<u8>, len: usize) {
+pub fn write_chunk_start(out: &mut Vec<u8>, len: usize) {
     debug_assert!(len > 0);
     let nibbles = (usize::BITS - len.leading_zeros()).div_ceil(4);
     for nibble in (0..nibbles).rev() {
@@ -184,14 +195,14 @@ pub fn chunk_start(out: &mut Vec<u8>, len: usize) {
 pub const CHUNK_END: &[u8] = b"\r\n";
 
 /// Writes the last chunk, the trailer fields and the final CRLF.
-pub fn last_chunk(out: &mut Vec<u8>, trailers: &Fields) {
+pub fn write_last_chunk(out: &mut Vec<u8>, trailers: &Fields) {
     out.extend_from_slice(b"0\r\n");
-    out.extend_from_slice(trailers.wire());
+    out.extend_from_slice(trailers.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
 /// Appends `number` in decimal.
-pub fn decimal(out: &mut Vec<u8>, number: u64) {
+pub fn write_decimal(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
@@ -205,7 +216,7 @@ mod tests {
         status: Status,
         length: Length,
     ) -> (Framing, Option<u64>, bool) {
-        let out = Outgoing::decide(method, version, status, length, true);
+        let out = OutgoingFraming::decide(method, version, status, length, true);
         (out.framing, out.length, out.keep_alive)
     }
 
@@ -238,8 +249,8 @@ mod tests {
                 fields.filter(move |(at, _)| *at != left_out).map(|(_, field)| field)
             };
             let (mut together, mut single) = (b"x".to_vec(), b"x".to_vec());
-            Lines::new(&mut together).fields(text, passed());
-            passed().for_each(|f| Lines::new(&mut single).line(f.name.of(text), f.value.of(text)));
+            FieldWriter::new(&mut together).fields(text, passed());
+            passed().for_each(|f| FieldWriter::new(&mut single).line(f.name.of(text), f.value.of(text)));
             assert_eq!(String::from_utf8(together), String::from_utf8(single), "without {left_out}");
         }
         // The buffer ends with a value, or a value follows its name without a space.
@@ -247,7 +258,7 @@ mod tests {
         let (n, m) = (crate::Span::new(0, 1), crate::Span::new(4, 5));
         let field = |name, value| Field { id: crate::Name::Other, name, value };
         let fields = [field(n, crate::Span::new(3, 4)), field(m, crate::Span::new(5, 6))];
-        Lines::new(&mut out).fields(bytes, fields.iter());
+        FieldWriter::new(&mut out).fields(bytes, fields.iter());
         assert_eq!(out, b"N: v\r\nM: w\r\n");
     }
 
@@ -257,12 +268,12 @@ mod tests {
             [(1, "1", "1\r\n"), (4096, "4096", "1000\r\n"), (255, "255", "ff\r\n")]
         {
             let (mut dec, mut hex) = (Vec::new(), Vec::new());
-            decimal(&mut dec, number);
-            chunk_start(&mut hex, number as usize);
+            write_decimal(&mut dec, number);
+            write_chunk_start(&mut hex, number as usize);
             assert_eq!((dec, hex), (decimal_text.as_bytes().to_vec(), hex_text.as_bytes().to_vec()));
         }
         let mut out = Vec::new();
-        decimal(&mut out, u64::MAX);
+        write_decimal(&mut out, u64::MAX);
         assert_eq!(out, b"18446744073709551615");
     }
 }

@@ -28,7 +28,7 @@ impl Fields {
     /// [`InvalidField`] if the name is not a token or the value has a control byte; nothing is added then.
     pub fn try_push(&mut self, name: &[u8], value: &[u8]) -> Result<(), InvalidField> {
         let value = scan::trim(value);
-        if !scan::is_token(name) || scan::value(value) != value.len() {
+        if !scan::is_token(name) || scan::value_len(value) != value.len() {
             return Err(InvalidField);
         }
         self.bytes.extend_from_slice(name);
@@ -84,7 +84,7 @@ impl Fields {
 
     /// The lines as HTTP/1 writes them, without the blank line that ends a head.
     #[must_use]
-    pub fn wire(&self) -> &[u8] {
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
@@ -132,6 +132,6 @@ mod tests {
         assert_eq!(fields.first(b"X-TWO"), Some(&b"2"[..]));
         assert!(fields.remove(b"x-empty"));
         assert!(!fields.remove(b"x-empty"));
-        assert_eq!(fields.wire(), b"ETag: \"a:b\"\r\nx-two: 2\r\n");
+        assert_eq!(fields.as_bytes(), b"ETag: \"a:b\"\r\nx-two: 2\r\n");
     }
 }

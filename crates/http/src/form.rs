@@ -22,7 +22,7 @@ pub fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&first, tail)) = rest.split_first() {
-        let digit = |at: usize| tail.get(at).and_then(|&byte| scan::hex(byte));
+        let digit = |at: usize| tail.get(at).and_then(|&byte| scan::hex_value(byte));
         rest = tail;
         match (first, digit(0), digit(1)) {
             (b'%', Some(high), Some(low)) => {

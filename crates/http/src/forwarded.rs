@@ -45,15 +45,15 @@ fn is_companion(name: &[u8]) -> bool {
 
 /// The client as reported by the proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct ClaimedClient {
     /// The client's address, with port 0 if the port is unknown. `None` if the fields give no trustworthy
     /// address.
     pub address: Option<SocketAddr>,
     /// Whether the client uses TLS with the first proxy.
-    pub secure: Option<bool>,
+    pub is_secure: Option<bool>,
 }
 
-const INVALID: Reject = Reject::bad("invalid Forwarded");
+const INVALID: Reject = Reject::bad_request("invalid Forwarded");
 
 /// Reads the client from a request of a trusted sender: the last hop that is not trusted itself, or else the
 /// first hop. A hop without an address (`unknown`, `_hidden`) ends the search: the client is then the proxy
@@ -61,29 +61,29 @@ const INVALID: Reject = Reject::bad("invalid Forwarded");
 ///
 /// # Errors
 /// 400 for an invalid `Forwarded`: a client may have sent it to hide the elements after it.
-pub fn claim(
+pub fn claimed_client(
     head: &Head,
     bytes: &[u8],
     dialect: Dialect,
     trusts: impl Fn(IpAddr) -> bool,
-) -> Result<Claim, Reject> {
+) -> Result<ClaimedClient, Reject> {
     match dialect {
-        Dialect::XForwarded => Ok(claim_of_lists(head, bytes, trusts)),
-        Dialect::Standard => claim_of_elements(head, bytes, trusts),
+        Dialect::XForwarded => Ok(claim_from_x_forwarded(head, bytes, trusts)),
+        Dialect::Standard => claim_from_forwarded(head, bytes, trusts),
     }
 }
 
 /// The elements of all fields of that name, last one first.
-fn backwards<'x>(head: &'x Head, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
+fn elements_reversed<'x>(head: &'x Head, bytes: &'x [u8], name: Name) -> impl Iterator<Item = &'x [u8]> {
     let fields = head.fields.named(name).rev();
     let elements = fields.flat_map(move |field| field.value.of(bytes).rsplit(|&byte| byte == b','));
     elements.map(scan::trim).filter(|element| !element.is_empty())
 }
 
-fn claim_of_lists(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Claim {
-    let mut claim = Claim::default();
+fn claim_from_x_forwarded(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> ClaimedClient {
+    let mut claim = ClaimedClient::default();
     let mut trusted_hops = 0;
-    for hop in backwards(head, bytes, Name::XForwardedFor) {
+    for hop in elements_reversed(head, bytes, Name::XForwardedFor) {
         let Some(address) = address(hop) else { break };
         claim.address = Some(address);
         if !trusts(address.ip()) {
@@ -92,21 +92,25 @@ fn claim_of_lists(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) ->
         trusted_hops += 1;
     }
     // Each proxy may have appended its own value, or only the first one has set it.
-    let scheme = backwards(head, bytes, Name::XForwardedProto).take(trusted_hops + 1).last();
-    claim.secure = scheme.map(is_secure);
+    let scheme = elements_reversed(head, bytes, Name::XForwardedProto).take(trusted_hops + 1).last();
+    claim.is_secure = scheme.map(is_secure);
     claim
 }
 
-fn claim_of_elements(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> Result<Claim, Reject> {
+fn claim_from_forwarded(
+    head: &Head,
+    bytes: &[u8],
+    trusts: impl Fn(IpAddr) -> bool,
+) -> Result<ClaimedClient, Reject> {
     let mut hops = Vec::new();
     for field in head.fields.named(Name::Forwarded) {
         for element in scan::list(field.value.of(bytes)) {
-            hops.push(hop(element)?);
+            hops.push(parse_hop(element)?);
         }
     }
-    let mut claim = Claim::default();
+    let mut claim = ClaimedClient::default();
     for hop in hops.iter().rev() {
-        claim.secure = hop.secure.or(claim.secure);
+        claim.is_secure = hop.is_secure.or(claim.is_secure);
         let Some(address) = hop.address else { break };
         claim.address = Some(address);
         if !trusts(address.ip()) {
@@ -117,17 +121,17 @@ fn claim_of_elements(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool)
 }
 
 /// Parses one element: `for=192.0.2.1;proto=https;by="[2001:db8::1]"`.
-fn hop(element: &[u8]) -> Result<Claim, Reject> {
-    let mut hop = Claim::default();
+fn parse_hop(element: &[u8]) -> Result<ClaimedClient, Reject> {
+    let mut hop = ClaimedClient::default();
     let mut rest = element;
     while !rest.is_empty() {
-        let (name, after) = rest.split_at(scan::token(rest));
+        let (name, after) = rest.split_at(scan::token_len(rest));
         let value = after.strip_prefix(b"=").filter(|_| !name.is_empty()).ok_or(INVALID)?;
-        let (value, after) = value_of(value)?;
+        let (value, after) = split_value(value)?;
         if name.eq_ignore_ascii_case(b"for") {
             hop.address = address(value);
         } else if name.eq_ignore_ascii_case(b"proto") {
-            hop.secure = Some(is_secure(value));
+            hop.is_secure = Some(is_secure(value));
         }
         rest = match scan::trim(after) {
             [] => break,
@@ -140,9 +144,9 @@ fn hop(element: &[u8]) -> Result<Claim, Reject> {
 
 /// Splits off a token or a quoted string at the beginning; returns it and the rest. Backslash escapes are not
 /// removed, because no address or scheme needs one.
-fn value_of(bytes: &[u8]) -> Result<(&[u8], &[u8]), Reject> {
+fn split_value(bytes: &[u8]) -> Result<(&[u8], &[u8]), Reject> {
     let Some(quoted) = bytes.strip_prefix(b"\"") else {
-        return match scan::token(bytes) {
+        return match scan::token_len(bytes) {
             0 => Err(INVALID),
             len => Ok(bytes.split_at(len)),
         };
@@ -187,8 +191,8 @@ mod tests {
         let mut head = RequestHead::default();
         assert!(head.parse(&bytes, &Limits::default()).unwrap(), "{lines}");
         let trusts = |ip: IpAddr| ip.to_string().starts_with("10.") || ip.to_string() == "2001:db8::1";
-        let claim = claim(&head, &bytes, dialect, trusts).map_err(|reject| reject.reason)?;
-        Ok((claim.address.map_or("-".into(), |address| address.to_string()), claim.secure))
+        let claim = claimed_client(&head, &bytes, dialect, trusts).map_err(|reject| reject.reason)?;
+        Ok((claim.address.map_or("-".into(), |address| address.to_string()), claim.is_secure))
     }
 
     #[test]

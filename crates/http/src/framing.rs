@@ -68,11 +68,12 @@ impl ContentLength {
     /// 400 for anything else, and for a number that differs from an earlier one.
     pub fn take(&mut self, value: &[u8]) -> Result<(), Reject> {
         for item in value.split(|&byte| byte == b',') {
-            let length = scan::decimal(scan::trim(item)).ok_or(Reject::bad("invalid Content-Length"))?;
+            let length =
+                scan::parse_decimal(scan::trim(item)).ok_or(Reject::bad_request("invalid Content-Length"))?;
             match self.length.replace(length) {
                 None => {}
                 Some(earlier) if earlier == length => self.is_repeated = true,
-                Some(_) => return Err(Reject::bad("different Content-Lengths")),
+                Some(_) => return Err(Reject::bad_request("different Content-Lengths")),
             }
         }
         Ok(())
@@ -90,7 +91,7 @@ impl ContentLength {
     }
 
     /// Replaces the `Content-Length` fields of the same head by a single field with a single number.
-    pub fn repair(self, fields: &mut FieldList, buffer: &[u8]) {
+    pub fn normalize(self, fields: &mut FieldList, buffer: &[u8]) {
         if !self.is_repeated {
             return;
         }
@@ -107,12 +108,12 @@ impl ContentLength {
 
 /// Collects the framing fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Evidence {
+pub(crate) struct FramingFields {
     pub(crate) length: ContentLength,
     chunked: bool,
 }
 
-impl Evidence {
+impl FramingFields {
     /// Processes a `Content-Length` or `Transfer-Encoding` field.
     pub(crate) fn take(&mut self, field: &Field, buffer: &[u8]) -> Result<(), Reject> {
         let value = field.value.of(buffer);
@@ -120,7 +121,7 @@ impl Evidence {
             Name::ContentLength => self.length.take(value)?,
             Name::TransferEncoding => {
                 if self.chunked {
-                    return Err(Reject::bad("repeated Transfer-Encoding"));
+                    return Err(Reject::bad_request("repeated Transfer-Encoding"));
                 }
                 self.chunked = is_chunked(value)?;
             }
@@ -139,10 +140,10 @@ impl Evidence {
     ) -> Result<Framing, Reject> {
         // Checked before a repeated length, because no setting accepts both.
         if self.chunked && self.length.length.is_some() {
-            return Err(Reject::bad("both Content-Length and Transfer-Encoding"));
+            return Err(Reject::bad_request("both Content-Length and Transfer-Encoding"));
         }
         match (self.length.length(is_lenient)?, self.chunked) {
-            (_, true) if is_1_0 => Err(Reject::bad("Transfer-Encoding in HTTP/1.0")),
+            (_, true) if is_1_0 => Err(Reject::bad_request("Transfer-Encoding in HTTP/1.0")),
             (_, true) => Ok(Framing::Chunked),
             (Some(0), false) => Ok(Framing::None),
             (Some(length), false) => Ok(Framing::Length(length)),
@@ -167,6 +168,6 @@ fn is_chunked(value: &[u8]) -> Result<bool, Reject> {
         {
             Err(Reject::new(Status::NOT_IMPLEMENTED, "transfer coding not supported"))
         }
-        _ => Err(Reject::bad("Transfer-Encoding is not chunked")),
+        _ => Err(Reject::bad_request("Transfer-Encoding is not chunked")),
     }
 }

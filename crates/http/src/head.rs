@@ -68,7 +68,7 @@ pub struct Head {
     pub protocol: Span,
     /// Offset in the buffer from which on this server has written its own fields, which replace fields of the
     /// client; 0 if there are none.
-    pub own_at: usize,
+    pub own_fields_at: usize,
 }
 
 impl Head {
@@ -90,7 +90,7 @@ impl Head {
     /// Whether this server has written the field.
     #[must_use]
     pub fn is_own(&self, field: &Field) -> bool {
-        self.own_at != 0 && field.name.start() >= self.own_at
+        self.own_fields_at != 0 && field.name.start() >= self.own_fields_at
     }
 
     /// The first field of that known name.

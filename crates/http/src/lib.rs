@@ -46,7 +46,7 @@ pub use ids::{RequestId, RequestIds, TraceSpan};
 pub use line::Limits;
 pub use log_variable::LogVariable;
 pub use method::Method;
-pub use name::{Name, NameSet, begins_as, is_internal, is_twin};
+pub use name::{Name, NameSet, has_confusable_prefix, is_confusable, is_internal};
 pub use path::EmptySegments;
 pub use reject::Reject;
 pub use request::RequestHead;

@@ -43,15 +43,15 @@ pub(crate) struct Cursor {
     /// Offset of the current line; 0 is the start line.
     pub(crate) at: usize,
     /// Length of the line's first part as parsed so far: a field's name, a request's method.
-    pub(crate) first: usize,
+    pub(crate) first_len: usize,
     /// Length of the line's second part as parsed so far: a field's value, a request's target.
-    pub(crate) second: usize,
+    pub(crate) second_len: usize,
 }
 
 impl Cursor {
     /// The beginning of the line at that offset.
     pub(crate) const fn at(at: usize) -> Cursor {
-        Cursor { at, first: 0, second: 0 }
+        Cursor { at, first_len: 0, second_len: 0 }
     }
 }
 
@@ -72,11 +72,11 @@ pub(crate) enum FieldLine {
 pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option<usize>, Reject> {
     match (buffer.get(at), buffer.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(Some(at + 2)),
-        (Some(b'\r'), Some(_)) => Err(Reject::bad("CR without LF")),
+        (Some(b'\r'), Some(_)) => Err(Reject::bad_request("CR without LF")),
         (Some(b'\n'), _) if bare_lf => Ok(Some(at + 1)),
         (Some(b'\n'), _) => Err(Reject::BARE_LF),
         (None, _) | (Some(b'\r'), None) => Ok(None),
-        (Some(_), _) => Err(Reject::bad("control byte in a line")),
+        (Some(_), _) => Err(Reject::bad_request("control byte in a line")),
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
 /// # Errors
 /// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and a space before the colon have separate
 /// messages. `spaced_colon` accepts the latter.
-pub(crate) fn field(
+pub(crate) fn parse_field(
     buffer: &[u8],
     cursor: &mut Cursor,
     bare_lf: bool,
@@ -98,43 +98,44 @@ pub(crate) fn field(
         *cursor = Cursor::at(end);
         return Ok(FieldLine::Blank);
     }
-    let mut colon = start + cursor.first;
+    let mut colon = start + cursor.first_len;
     // If parsing resumes within the space before the colon, no bytes of the name follow.
     if !buffer[start..colon].ends_with(b" ") && !buffer[start..colon].ends_with(b"\t") {
-        colon += scan::token(&buffer[colon..]);
+        colon += scan::token_len(&buffer[colon..]);
     }
     if spaced_colon && colon > start {
         colon += buffer[colon..].len() - scan::trim_start(&buffer[colon..]).len();
     }
     match buffer.get(colon) {
         None => {
-            cursor.first = colon - start;
+            cursor.first_len = colon - start;
             return Ok(FieldLine::Partial);
         }
         Some(b':') if colon > start => {}
-        Some(b':') => return Err(Reject::bad("empty field name")),
-        Some(b' ' | b'\t') if colon == start => return Err(Reject::bad("obsolete line folding")),
+        Some(b':') => return Err(Reject::bad_request("empty field name")),
+        Some(b' ' | b'\t') if colon == start => return Err(Reject::bad_request("obsolete line folding")),
         Some(b' ' | b'\t') => return Err(Reject::SPACED_COLON),
-        Some(_) => return Err(Reject::bad("invalid byte in a field name")),
+        Some(_) => return Err(Reject::bad_request("invalid byte in a field name")),
     }
     let name_end = start + scan::trim_end(&buffer[start..colon]).len();
     let value_start = colon + 1;
-    let value_end = value_start + cursor.second + scan::value(&buffer[value_start + cursor.second..]);
+    let value_end =
+        value_start + cursor.second_len + scan::value_len(&buffer[value_start + cursor.second_len..]);
     if buffer.get(value_end).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
-        return Err(Reject::bad("control byte in a field value"));
+        return Err(Reject::bad_request("control byte in a field value"));
     }
     let Some(end) = line_end(buffer, value_end, bare_lf)? else {
-        (cursor.first, cursor.second) = (colon - start, value_end - value_start);
+        (cursor.first_len, cursor.second_len) = (colon - start, value_end - value_start);
         return Ok(FieldLine::Partial);
     };
     *cursor = Cursor::at(end);
     let (name, value) = (&buffer[start..name_end], &buffer[value_start..value_end]);
-    Ok(FieldLine::Field(named(name, start, value, value_start)))
+    Ok(FieldLine::Field(field_at(name, start, value, value_start)))
 }
 
 /// The field whose value, with the white space around it, starts at `value_start`.
 #[inline(always)]
-fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
+fn field_at(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
     let value = scan::trim_end(value);
     let trimmed = scan::trim_start(value);
     let value = Span::new(value_start + value.len() - trimmed.len(), value_start + value.len());
@@ -144,10 +145,10 @@ fn named(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Field {
 /// The fast path: returns the line at `start` and its end if the line is complete, valid and without tabs. In
 /// all other cases [`field`] parses it again and reports the error.
 #[inline(always)]
-fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
+fn parse_whole_line(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = window.get(start..)?;
     let (id, name_len) = known_name(line).unwrap_or_else(|| {
-        let len = scan::before_colon(line);
+        let len = scan::len_before_colon(line);
         (Name::of(line.split_at(len).0), len)
     });
     let (name, rest) = line.split_at_checked(name_len)?;
@@ -156,7 +157,9 @@ fn whole(window: &[u8], start: usize) -> Option<(Field, usize)> {
     if id == Name::Other && !scan::is_token(name) {
         return None;
     }
-    let (value, [b'\r', b'\n', ..]) = rest.split_at_checked(scan::before_control(rest))? else { return None };
+    let (value, [b'\r', b'\n', ..]) = rest.split_at_checked(scan::len_before_control(rest))? else {
+        return None;
+    };
     let from = start + name_len + 1;
     let end = from + value.len() + 2;
     let name = Span::new(start, start + name_len);
@@ -197,7 +200,7 @@ fn known_name(line: &[u8]) -> Option<(Name, usize)> {
 /// # Errors
 /// The errors of [`field`], to which `spaced_colon` is passed; 431 for too many fields or a section that
 /// exceeds the head's limit.
-pub(crate) fn section(
+pub(crate) fn parse_section(
     buffer: &[u8],
     cursor: &mut Cursor,
     fields: &mut FieldList,
@@ -206,17 +209,17 @@ pub(crate) fn section(
 ) -> Result<bool, Reject> {
     let window = &buffer[..buffer.len().min(limits.head_bytes_max)];
     loop {
-        if cursor.first == 0 {
+        if cursor.first_len == 0 {
             let mut at = cursor.at;
             while fields.len() < limits.fields_max
-                && let Some((field, end)) = whole(window, at)
+                && let Some((field, end)) = parse_whole_line(window, at)
             {
                 fields.push(field);
                 at = end;
             }
             cursor.at = at;
         }
-        match field(window, cursor, limits.bare_lf, spaced_colon)? {
+        match parse_field(window, cursor, limits.bare_lf, spaced_colon)? {
             FieldLine::Field(_) if fields.len() == limits.fields_max => {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many fields"));
             }
@@ -232,7 +235,7 @@ pub(crate) fn section(
 
 /// Parses `Connection` for persistence (RFC 9112 section 9.3): whether it contains `close`, and whether
 /// `keep-alive`.
-pub(crate) fn connection(value: &[u8]) -> (bool, bool) {
+pub(crate) fn parse_connection(value: &[u8]) -> (bool, bool) {
     match value {
         b"keep-alive" => (false, true),
         b"close" => (true, false),
@@ -248,7 +251,7 @@ mod tests {
 
     fn parse(line: &str) -> Result<(FieldLine, usize), &'static str> {
         let mut cursor = Cursor::default();
-        let line = field(line.as_bytes(), &mut cursor, false, false).map_err(|reject| reject.reason)?;
+        let line = parse_field(line.as_bytes(), &mut cursor, false, false).map_err(|reject| reject.reason)?;
         Ok((line, cursor.at))
     }
 
@@ -275,17 +278,17 @@ mod tests {
         }
         assert_eq!(parse("A: b\r"), Ok((FieldLine::Partial, 0)));
         assert_eq!(parse("\r\n"), Ok((FieldLine::Blank, 2)));
-        assert_eq!(field(b"\nA", &mut Cursor::default(), true, false), Ok(FieldLine::Blank));
+        assert_eq!(parse_field(b"\nA", &mut Cursor::default(), true, false), Ok(FieldLine::Blank));
     }
 
     #[test]
     fn a_line_in_pieces_is_read_on_where_it_stopped() {
         let (text, mut cursor) = (b"Name: a value\r\n", Cursor::default());
         for (len, parts) in [(3, (3, 0)), (5, (4, 0)), (9, (4, 4)), (14, (4, 8))] {
-            assert_eq!(field(&text[..len], &mut cursor, false, false), Ok(FieldLine::Partial));
-            assert_eq!((cursor.first, cursor.second), parts, "after {len} bytes");
+            assert_eq!(parse_field(&text[..len], &mut cursor, false, false), Ok(FieldLine::Partial));
+            assert_eq!((cursor.first_len, cursor.second_len), parts, "after {len} bytes");
         }
-        let Ok(FieldLine::Field(found)) = field(text, &mut cursor, false, false) else {
+        let Ok(FieldLine::Field(found)) = parse_field(text, &mut cursor, false, false) else {
             panic!("a whole field")
         };
         assert_eq!((found.value.of(text), cursor.at), (&b"a value"[..], text.len()));

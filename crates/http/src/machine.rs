@@ -30,7 +30,7 @@ pub enum Step {
 
 /// A step and the number of bytes it consumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fed {
+pub struct FeedResult {
     /// Bytes consumed; feed from the next one.
     pub consumed: usize,
     /// The step.
@@ -38,14 +38,14 @@ pub struct Fed {
 }
 
 #[derive(Debug, Default)]
-enum Phase {
+enum MessagePhase {
     #[default]
     Head,
     Body(Body),
 }
 
-impl Phase {
-    fn feed_body(body: &mut Body, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
+impl MessagePhase {
+    fn feed_body(body: &mut Body, bytes: &[u8], limits: &Limits) -> Result<FeedResult, Reject> {
         // A span has 32 bits: any further bytes are left for the next step.
         let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
         let piece = body.feed(bytes, limits)?;
@@ -54,7 +54,7 @@ impl Phase {
             (false, true) => Step::End,
             (false, false) => Step::NeedMore,
         };
-        Ok(Fed { consumed: piece.consumed, step })
+        Ok(FeedResult { consumed: piece.consumed, step })
     }
 }
 
@@ -63,7 +63,7 @@ impl Phase {
 pub struct ServerMachine {
     /// The request being read or served.
     pub head: RequestHead,
-    phase: Phase,
+    phase: MessagePhase,
 }
 
 impl ServerMachine {
@@ -71,13 +71,17 @@ impl ServerMachine {
     ///
     /// # Errors
     /// A [`Reject`]: the caller answers with its status and closes the connection.
-    pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
+    pub fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<FeedResult, Reject> {
         match &mut self.phase {
-            Phase::Body(body) => Phase::feed_body(body, bytes, &Limits { lenient_heads: false, ..*limits }),
-            Phase::Head if !self.head.parse(bytes, limits)? => Ok(Fed { consumed: 0, step: Step::NeedMore }),
-            Phase::Head => {
-                self.phase = Phase::Body(Body::new(self.head.framing, u64::MAX)?);
-                Ok(Fed { consumed: self.head.len, step: Step::Head })
+            MessagePhase::Body(body) => {
+                MessagePhase::feed_body(body, bytes, &Limits { lenient_heads: false, ..*limits })
+            }
+            MessagePhase::Head if !self.head.parse(bytes, limits)? => {
+                Ok(FeedResult { consumed: 0, step: Step::NeedMore })
+            }
+            MessagePhase::Head => {
+                self.phase = MessagePhase::Body(Body::new(self.head.framing, u64::MAX)?);
+                Ok(FeedResult { consumed: self.head.len, step: Step::Head })
             }
         }
     }
@@ -87,7 +91,7 @@ impl ServerMachine {
     /// # Errors
     /// 413 if the announced length exceeds it.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
-        if let Phase::Body(body) = &mut self.phase {
+        if let MessagePhase::Body(body) = &mut self.phase {
             body.limit(bytes_max)?;
         }
         Ok(())
@@ -97,8 +101,8 @@ impl ServerMachine {
     #[must_use]
     pub fn body(&self) -> Option<&Body> {
         match &self.phase {
-            Phase::Head => None,
-            Phase::Body(body) => Some(body),
+            MessagePhase::Head => None,
+            MessagePhase::Body(body) => Some(body),
         }
     }
 
@@ -119,9 +123,9 @@ impl ServerMachine {
 
     /// Resets the machine for another connection; keeps the memory.
     pub fn restart(&mut self) {
-        if !(matches!(self.phase, Phase::Head) && self.head.is_untouched()) {
+        if !(matches!(self.phase, MessagePhase::Head) && self.head.is_untouched()) {
             self.head.reset();
-            self.phase = Phase::Head;
+            self.phase = MessagePhase::Head;
         }
     }
 }
@@ -131,7 +135,7 @@ impl ServerMachine {
 pub struct ClientMachine {
     /// The response being read.
     pub head: ResponseHead,
-    phase: Phase,
+    phase: MessagePhase,
 }
 
 impl ClientMachine {
@@ -140,15 +144,15 @@ impl ClientMachine {
     ///
     /// # Errors
     /// A [`Reject`]: the connection must not be reused.
-    pub fn feed(&mut self, bytes: &[u8], method: Method, limits: &Limits) -> Result<Fed, Reject> {
+    pub fn feed(&mut self, bytes: &[u8], method: Method, limits: &Limits) -> Result<FeedResult, Reject> {
         match &mut self.phase {
-            Phase::Body(body) => Phase::feed_body(body, bytes, limits),
-            Phase::Head if !self.head.parse(bytes, method, limits)? => {
-                Ok(Fed { consumed: 0, step: Step::NeedMore })
+            MessagePhase::Body(body) => MessagePhase::feed_body(body, bytes, limits),
+            MessagePhase::Head if !self.head.parse(bytes, method, limits)? => {
+                Ok(FeedResult { consumed: 0, step: Step::NeedMore })
             }
-            Phase::Head => {
-                self.phase = Phase::Body(Body::new(self.head.framing, u64::MAX)?);
-                Ok(Fed { consumed: self.head.len, step: Step::Head })
+            MessagePhase::Head => {
+                self.phase = MessagePhase::Body(Body::new(self.head.framing, u64::MAX)?);
+                Ok(FeedResult { consumed: self.head.len, step: Step::Head })
             }
         }
     }
@@ -159,8 +163,8 @@ impl ClientMachine {
     /// If bytes are missing.
     pub fn eof(&mut self) -> Result<(), Reject> {
         match &mut self.phase {
-            Phase::Head => Err(Reject::bad("closed before a whole head")),
-            Phase::Body(body) => body.eof(),
+            MessagePhase::Head => Err(Reject::bad_request("closed before a whole head")),
+            MessagePhase::Body(body) => body.eof(),
         }
     }
 
@@ -168,8 +172,8 @@ impl ClientMachine {
     #[must_use]
     pub fn body(&self) -> Option<&Body> {
         match &self.phase {
-            Phase::Head => None,
-            Phase::Body(body) => Some(body),
+            MessagePhase::Head => None,
+            MessagePhase::Body(body) => Some(body),
         }
     }
 
@@ -182,9 +186,9 @@ impl ClientMachine {
 
     /// Starts the next response.
     pub fn next(&mut self) {
-        if !(matches!(self.phase, Phase::Head) && self.head.is_untouched()) {
+        if !(matches!(self.phase, MessagePhase::Head) && self.head.is_untouched()) {
             self.head.reset();
-            self.phase = Phase::Head;
+            self.phase = MessagePhase::Head;
         }
     }
 }

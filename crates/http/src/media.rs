@@ -29,13 +29,13 @@ pub fn without_parameters(content_type: &[u8]) -> String {
 /// Whether a media type matches one of `patterns`: an exact match, or a prefix match if the pattern ends in a
 /// slash.
 #[must_use]
-pub fn is_any_of(media: &str, patterns: &[String]) -> bool {
-    patterns.iter().any(|pattern| is(media, pattern))
+pub fn matches_any(media: &str, patterns: &[String]) -> bool {
+    patterns.iter().any(|pattern| matches(media, pattern))
 }
 
 /// Whether a media type matches a pattern, as in [`is_any_of`].
 #[must_use]
-pub fn is(media: &str, pattern: &str) -> bool {
+pub fn matches(media: &str, pattern: &str) -> bool {
     match pattern.ends_with('/') {
         true => media.starts_with(pattern),
         false => media == pattern,
@@ -73,7 +73,7 @@ mod tests {
             assert!(!is_compressed(media), "{media}");
         }
         let patterns = ["text/".to_string(), "image/svg+xml".into()];
-        assert!(is_any_of("text/css", &patterns) && is_any_of("image/svg+xml", &patterns));
-        assert!(!is_any_of("image/svg", &patterns) && !is_any_of("texture/css", &patterns));
+        assert!(matches_any("text/css", &patterns) && matches_any("image/svg+xml", &patterns));
+        assert!(!matches_any("image/svg", &patterns) && !matches_any("texture/css", &patterns));
     }
 }

@@ -87,7 +87,7 @@ names! {
 /// A case-insensitive perfect hash of a name's words. The table is built, and checked for collisions, at
 /// compile time.
 #[inline(always)]
-const fn place([first, second, third]: [u64; 3]) -> usize {
+const fn hash_index([first, second, third]: [u64; 3]) -> usize {
     const SPACES: u64 = 0x2020_2020_2020_2020;
     let (second, third) = ((second | SPACES).rotate_left(21), (third | SPACES).rotate_left(42));
     let sum = (first | SPACES).wrapping_add(second).wrapping_add(third);
@@ -100,7 +100,7 @@ const TABLE: [u8; SLOTS] = {
     let mut table = [u8::MAX; SLOTS];
     let mut index = 0;
     while index < KNOWN.len() {
-        let slot = place(words(KNOWN[index].1.as_bytes()));
+        let slot = hash_index(words(KNOWN[index].1.as_bytes()));
         assert!(table[slot] == u8::MAX, "two known names share a slot: change `place`");
         assert!(KNOWN[index].0 as usize == index + 1, "KNOWN follows the order of the enum");
         table[slot] = index as u8;
@@ -142,12 +142,12 @@ struct KnownName {
     len: usize,
     text: [u64; 3],
     /// The bits that may differ in an equal name: the case bits of letters.
-    cases: [u64; 3],
+    case_bits: [u64; 3],
 }
 
-const WORDS: [KnownName; KNOWN.len()] = {
+const KNOWN_NAMES: [KnownName; KNOWN.len()] = {
     let mut all =
-        [const { KnownName { name: Name::Other, len: 0, text: [0; 3], cases: [0; 3] } }; KNOWN.len()];
+        [const { KnownName { name: Name::Other, len: 0, text: [0; 3], case_bits: [0; 3] } }; KNOWN.len()];
     let mut index = 0;
     while index < KNOWN.len() {
         let text = KNOWN[index].1.as_bytes();
@@ -159,7 +159,7 @@ const WORDS: [KnownName; KNOWN.len()] = {
             at += 1;
         }
         let cases = words(cases.split_at(text.len()).0);
-        all[index] = KnownName { name: KNOWN[index].0, len: text.len(), text: words(text), cases };
+        all[index] = KnownName { name: KNOWN[index].0, len: text.len(), text: words(text), case_bits: cases };
         index += 1;
     }
     all
@@ -183,8 +183,8 @@ impl Name {
     #[must_use]
     #[inline(always)]
     pub(crate) fn of_words([a, b, c]: [u64; 3], len: usize) -> Name {
-        let index = TABLE[place([a, b, c])] as usize;
-        let Some(KnownName { name, len: known_len, text, cases }) = WORDS.get(index) else {
+        let index = TABLE[hash_index([a, b, c])] as usize;
+        let Some(KnownName { name, len: known_len, text, case_bits: cases }) = KNOWN_NAMES.get(index) else {
             return Name::Other;
         };
         // Ignores the case bit of letters. Compares the length too, because a zero may be a byte of the name.
@@ -217,7 +217,7 @@ impl Name {
     /// Whether the field is allowed in a trailer section: not if it changes how the message is processed (RFC
     /// 9110 section 6.5.1).
     #[must_use]
-    pub const fn may_stand_in_trailers(self) -> bool {
+    pub const fn is_allowed_in_trailers(self) -> bool {
         !self.is_framing()
             && !matches!(
                 self,
@@ -303,7 +303,7 @@ impl NameSet {
 /// Whether programs that receive fields as variables (`HTTP_REMOTE_USER`) may confuse two names: they differ
 /// only in case, and in characters that are neither letters nor digits.
 #[must_use]
-pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
+pub fn is_confusable(one: &[u8], other: &[u8]) -> bool {
     let same = |(a, b): (&u8, &u8)| {
         a.eq_ignore_ascii_case(b) || !a.is_ascii_alphanumeric() && !b.is_ascii_alphanumeric()
     };
@@ -312,8 +312,8 @@ pub fn is_twin(one: &[u8], other: &[u8]) -> bool {
 
 /// Whether a name begins with `prefix`, or with a prefix that such programs may confuse with it.
 #[must_use]
-pub fn begins_as(name: &[u8], prefix: &[u8]) -> bool {
-    name.get(..prefix.len()).is_some_and(|start| is_twin(start, prefix))
+pub fn has_confusable_prefix(name: &[u8], prefix: &[u8]) -> bool {
+    name.get(..prefix.len()).is_some_and(|start| is_confusable(start, prefix))
 }
 
 /// Whether a field is meant only for an application and the server in front of it: a file to send in place of
@@ -323,7 +323,8 @@ pub fn begins_as(name: &[u8], prefix: &[u8]) -> bool {
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 3] = [b"x-accel-", b"x-sendfile", b"x-lighttpd-send-"];
-    matches!(name, [b'X' | b'x', b'-' | b'_', ..]) && prefixes.iter().any(|prefix| begins_as(name, prefix))
+    matches!(name, [b'X' | b'x', b'-' | b'_', ..])
+        && prefixes.iter().any(|prefix| has_confusable_prefix(name, prefix))
 }
 
 #[cfg(test)]

@@ -68,10 +68,10 @@ pub fn matched_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, R
 fn decoded(raw: &[u8], empty: EmptySegments, percent: &[u8]) -> Result<Vec<u8>, Reject> {
     let mut path = Vec::with_capacity(raw.len());
     resolve(&mut path, raw, empty, |path, segment| {
-        let mut units = Units(segment);
+        let mut units = PathUnits(segment);
         while let Some(unit) = units.next() {
             match unit? {
-                PathUnit::Byte(b'%') if units.would_be_slash() => path.extend_from_slice(percent),
+                PathUnit::Byte(b'%') if units.reads_as_slash() => path.extend_from_slice(percent),
                 PathUnit::Byte(byte) => path.push(byte),
                 PathUnit::Slash => path.extend_from_slice(SLASH),
                 PathUnit::Backslash => path.extend_from_slice(BACKSLASH),
@@ -84,7 +84,7 @@ fn decoded(raw: &[u8], empty: EmptySegments, percent: &[u8]) -> Result<Vec<u8>, 
 
 /// Whether two paths are equal if empty segments are ignored.
 #[must_use]
-pub fn differ_in_slashes_alone(one: &[u8], other: &[u8]) -> bool {
+pub fn differ_only_in_slashes(one: &[u8], other: &[u8]) -> bool {
     let merged = |path: &[u8]| {
         let mut merged = path.to_vec();
         merged.dedup_by(|next, last| *next == b'/' && *last == b'/');
@@ -106,7 +106,7 @@ pub fn encoded_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, R
     }
     let mut path = Vec::with_capacity(raw.len());
     resolve(&mut path, raw, empty, |path, segment| {
-        segment.iter().for_each(|&byte| encode(path, byte, stands));
+        segment.iter().for_each(|&byte| push_encoded(path, byte, stands));
         Ok(())
     })?;
     Ok(Cow::Owned(path))
@@ -115,17 +115,17 @@ pub fn encoded_path(raw: &[u8], empty: EmptySegments) -> Result<Cow<'_, [u8]>, R
 /// Whether a path as sent has an encoded slash, or a backslash in any form.
 #[must_use]
 pub fn has_encoded_slash(raw: &[u8]) -> bool {
-    Units(raw).any(|unit| matches!(unit, Ok(PathUnit::Slash | PathUnit::Backslash)))
+    PathUnits(raw).any(|unit| matches!(unit, Ok(PathUnit::Slash | PathUnit::Backslash)))
 }
 
 /// Returns the part of `path` after `prefix`; `prefix` is decoded as in [`matched_path`], `path` is
 /// percent-encoded.
 #[must_use]
 pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
-    let (mut units, mut left) = (Units(path), prefix);
+    let (mut units, mut left) = (PathUnits(path), prefix);
     while !left.is_empty() {
         left = match units.next()?.ok()? {
-            PathUnit::Byte(b'%') if units.would_be_slash() => left.strip_prefix(PERCENT)?,
+            PathUnit::Byte(b'%') if units.reads_as_slash() => left.strip_prefix(PERCENT)?,
             PathUnit::Byte(byte) => left.strip_prefix(&[byte])?,
             PathUnit::Slash => left.strip_prefix(SLASH)?,
             PathUnit::Backslash => left.strip_prefix(BACKSLASH)?,
@@ -141,7 +141,7 @@ pub fn encode_beyond_ascii(bytes: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(bytes);
     }
     let mut out = Vec::with_capacity(bytes.len() + 16);
-    bytes.iter().for_each(|&byte| encode(&mut out, byte, |byte| byte.is_ascii()));
+    bytes.iter().for_each(|&byte| push_encoded(&mut out, byte, |byte| byte.is_ascii()));
     Cow::Owned(out)
 }
 
@@ -152,8 +152,8 @@ pub fn encoded(decoded: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(decoded.len());
     for (at, &byte) in decoded.iter().enumerate() {
         let is_kept = [SLASH, BACKSLASH].iter().any(|kept| decoded[at..].starts_with(kept))
-            || decoded[at..].strip_prefix(PERCENT).is_some_and(|rest| Units(rest).would_be_slash());
-        encode(&mut out, byte, |byte| is_path_byte(byte) || is_kept);
+            || decoded[at..].strip_prefix(PERCENT).is_some_and(|rest| PathUnits(rest).reads_as_slash());
+        push_encoded(&mut out, byte, |byte| is_path_byte(byte) || is_kept);
     }
     out
 }
@@ -163,11 +163,11 @@ pub fn encoded(decoded: &[u8]) -> Vec<u8> {
 pub fn encoded_segment(segment: &[u8]) -> String {
     let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let mut out = Vec::with_capacity(segment.len());
-    segment.iter().for_each(|&byte| encode(&mut out, byte, is_unreserved));
+    segment.iter().for_each(|&byte| push_encoded(&mut out, byte, is_unreserved));
     String::from_utf8(out).expect("encoded bytes are ASCII")
 }
 
-fn encode(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
+fn push_encoded(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     if stands(byte) {
         out.push(byte);
@@ -197,7 +197,7 @@ fn has_encoded_dots(raw: &[u8]) -> Result<bool, Reject> {
         return Ok(false);
     }
     for segment in raw.split(|&byte| byte == b'/') {
-        if matches!(Segment::of(segment)?, Segment::Here | Segment::Up) {
+        if matches!(Segment::of(segment)?, Segment::CurrentFolder | Segment::ParentFolder) {
             return Ok(true);
         }
     }
@@ -216,14 +216,14 @@ fn resolve(
     while let Some(segment) = segments.next() {
         let last = segments.peek().is_none();
         match Segment::of(segment)? {
-            Segment::Empty | Segment::Here if last => path.push(b'/'),
+            Segment::Empty | Segment::CurrentFolder if last => path.push(b'/'),
             Segment::Empty if empty != EmptySegments::Merge && !path.is_empty() => path.push(b'/'),
             // An empty segment at the start that results from resolving `/..` was not sent there.
             Segment::Empty if empty == EmptySegments::AsSent && is_start => path.push(b'/'),
-            Segment::Empty | Segment::Here => {}
-            Segment::Up => {
+            Segment::Empty | Segment::CurrentFolder => {}
+            Segment::ParentFolder => {
                 let parent = path.iter().rposition(|&byte| byte == b'/');
-                path.truncate(parent.ok_or(Reject::bad("path climbs above the root"))?);
+                path.truncate(parent.ok_or(Reject::bad_request("path climbs above the root"))?);
                 if last {
                     path.push(b'/');
                 }
@@ -242,9 +242,9 @@ fn resolve(
 enum Segment {
     Empty,
     /// `.`
-    Here,
+    CurrentFolder,
     /// `..`
-    Up,
+    ParentFolder,
     Name,
 }
 
@@ -256,13 +256,13 @@ impl Segment {
         let (mut dots, mut others, mut has_parameters, mut is_cut, mut disguised) =
             (0, false, false, false, false);
         let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);
-        for unit in Units(segment) {
+        for unit in PathUnits(segment) {
             match unit? {
                 PathUnit::Slash | PathUnit::Backslash => {
                     disguised |= is_dots(dots, others);
                     (dots, others, has_parameters, is_cut) = (0, false, false, true);
                 }
-                PathUnit::Byte(0) => return Err(Reject::bad("encoded NUL in path")),
+                PathUnit::Byte(0) => return Err(Reject::bad_request("encoded NUL in path")),
                 PathUnit::Byte(_) if has_parameters => {}
                 PathUnit::Byte(b';') => {
                     disguised |= is_dots(dots, others);
@@ -273,12 +273,12 @@ impl Segment {
             }
         }
         if disguised || (is_cut && is_dots(dots, others)) {
-            return Err(Reject::bad("dot segment in disguise in path"));
+            return Err(Reject::bad_request("dot segment in disguise in path"));
         }
         Ok(match (segment, dots) {
             ([], _) => Segment::Empty,
-            (_, 1) if !others => Segment::Here,
-            (_, 2) if !others => Segment::Up,
+            (_, 1) if !others => Segment::CurrentFolder,
+            (_, 2) if !others => Segment::ParentFolder,
             _ => Segment::Name,
         })
     }
@@ -294,16 +294,16 @@ enum PathUnit {
 }
 
 /// The units of a path as sent.
-struct Units<'r>(&'r [u8]);
+struct PathUnits<'r>(&'r [u8]);
 
-impl Iterator for Units<'_> {
+impl Iterator for PathUnits<'_> {
     type Item = Result<PathUnit, Reject>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let unit = match self.0 {
             [] => return None,
             [b'%', high, low, rest @ ..] => {
-                let (Some(high), Some(low)) = (scan::hex(*high), scan::hex(*low)) else {
+                let (Some(high), Some(low)) = (scan::hex_value(*high), scan::hex_value(*low)) else {
                     return self.invalid();
                 };
                 self.0 = rest;
@@ -323,11 +323,11 @@ impl Iterator for Units<'_> {
     }
 }
 
-impl Units<'_> {
+impl PathUnits<'_> {
     /// Whether the bytes after a percent sign read as an encoded slash or backslash, after any number of
     /// decodings.
-    fn would_be_slash(&self) -> bool {
-        let mut units = Units(self.0);
+    fn reads_as_slash(&self) -> bool {
+        let mut units = PathUnits(self.0);
         let mut next = || match units.next() {
             Some(Ok(PathUnit::Byte(byte))) => byte.to_ascii_uppercase(),
             _ => 0,
@@ -342,14 +342,14 @@ impl Units<'_> {
 
     fn invalid(&mut self) -> Option<Result<PathUnit, Reject>> {
         self.0 = &[];
-        Some(Err(Reject::bad("invalid percent-encoding in path")))
+        Some(Err(Reject::bad_request("invalid percent-encoding in path")))
     }
 }
 
 /// Formats a target for operators: queries and path parameters (after `;`) may hold secrets, so they are
 /// replaced by `?***` and `;***`. Bytes beyond ASCII are percent-encoded.
 #[must_use]
-pub fn without_secrets(target: &[u8]) -> String {
+pub fn redact_target(target: &[u8]) -> String {
     let end = target.iter().position(|byte| b"?;".contains(byte));
     let shown = encode_beyond_ascii(&target[..end.unwrap_or(target.len())]);
     let mark = end.map_or("", |end| if target[end] == b'?' { "?***" } else { ";***" });
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn the_error_log_shows_no_query() {
-        let shown = |target: &str| without_secrets(target.as_bytes());
+        let shown = |target: &str| redact_target(target.as_bytes());
         assert_eq!(
             [shown("/a?token=x"), shown("/a;t=x?y"), shown("/a%20b"), shown("-")],
             ["/a?***", "/a;***", "/a%20b", "-"]
@@ -461,7 +461,7 @@ mod tests {
             assert_eq!(both(raw.as_bytes(), AsSent), (sent.into(), sent.into()), "{raw}");
         }
         for (one, other, same) in [("/a/b", "//a///b", true), ("/a/b", "/b", false), ("/a/", "/a//", true)] {
-            assert_eq!(differ_in_slashes_alone(one.as_bytes(), other.as_bytes()), same, "{one} {other}");
+            assert_eq!(differ_only_in_slashes(one.as_bytes(), other.as_bytes()), same, "{one} {other}");
         }
     }
 

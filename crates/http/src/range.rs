@@ -9,11 +9,11 @@ use crate::scan;
 const OVERLAPS_MAX: usize = 2;
 /// Ranges with at most this many bytes between them are joined: a part of a multipart response costs about as
 /// much.
-const GAP_MAX: u64 = 80;
+const JOIN_GAP_MAX: u64 = 80;
 
 /// The result of a `Range` field for a representation of known length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum RangeOutcome {
     /// No valid range: the field is ignored.
     Whole,
     /// The requested bytes, at least one range: none empty, all inside the representation, none overlapping.
@@ -29,23 +29,23 @@ pub enum Wanted {
 /// has more than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly
 /// touch are joined, so that an answer never holds more bytes than the representation.
 #[must_use]
-pub fn resolve(value: &[u8], length: u64, ranges_max: usize) -> Wanted {
-    let Some(specs) = specs(value) else { return Wanted::Whole };
+pub fn resolve(value: &[u8], length: u64, ranges_max: usize) -> RangeOutcome {
+    let Some(specs) = specs(value) else { return RangeOutcome::Whole };
     let mut parts: Vec<Range<u64>> = Vec::new();
     for (index, spec) in scan::list(specs).enumerate() {
         if index == ranges_max {
-            return Wanted::Whole;
+            return RangeOutcome::Whole;
         }
-        match Spec::parse(spec) {
+        match RangeSpec::parse(spec) {
             Some(spec) => parts.extend(spec.within(length)),
-            None => return Wanted::Whole,
+            None => return RangeOutcome::Whole,
         }
     }
     match parts.len() {
-        0 if scan::list(specs).next().is_none() => Wanted::Whole,
-        0 => Wanted::Unsatisfiable,
-        1 => Wanted::Parts(parts),
-        _ => join(parts).map_or(Wanted::Whole, Wanted::Parts),
+        0 if scan::list(specs).next().is_none() => RangeOutcome::Whole,
+        0 => RangeOutcome::Unsatisfiable,
+        1 => RangeOutcome::Parts(parts),
+        _ => join_ranges(parts).map_or(RangeOutcome::Whole, RangeOutcome::Parts),
     }
 }
 
@@ -69,22 +69,22 @@ fn specs(value: &[u8]) -> Option<&[u8]> {
 }
 
 #[derive(Clone, Copy)]
-enum Spec {
+enum RangeSpec {
     From(u64),
     Between(u64, u64),
     Last(u64),
 }
 
-impl Spec {
-    fn parse(spec: &[u8]) -> Option<Spec> {
+impl RangeSpec {
+    fn parse(spec: &[u8]) -> Option<RangeSpec> {
         let dash = spec.iter().position(|&byte| byte == b'-')?;
         let (first, last) = (&spec[..dash], &spec[dash + 1..]);
         match (first.is_empty(), last.is_empty()) {
-            (true, _) => Some(Spec::Last(position(last)?)),
-            (false, true) => Some(Spec::From(position(first)?)),
+            (true, _) => Some(RangeSpec::Last(position(last)?)),
+            (false, true) => Some(RangeSpec::From(position(first)?)),
             (false, false) => {
                 let (first, last) = (position(first)?, position(last)?);
-                (first <= last).then_some(Spec::Between(first, last))
+                (first <= last).then_some(RangeSpec::Between(first, last))
             }
         }
     }
@@ -92,9 +92,9 @@ impl Spec {
     /// The bytes of a representation that the range selects; `None` if there are none.
     fn within(self, length: u64) -> Option<Range<u64>> {
         let range = match self {
-            Spec::From(first) => first..length,
-            Spec::Between(first, last) => first..length.min(last.saturating_add(1)),
-            Spec::Last(count) => length.saturating_sub(count)..length,
+            RangeSpec::From(first) => first..length,
+            RangeSpec::Between(first, last) => first..length.min(last.saturating_add(1)),
+            RangeSpec::Last(count) => length.saturating_sub(count)..length,
         };
         (range.start < range.end).then_some(range)
     }
@@ -109,14 +109,14 @@ fn position(digits: &[u8]) -> Option<u64> {
 }
 
 /// Joins ranges that overlap or nearly touch; `None` if too many overlap.
-fn join(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
+fn join_ranges(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
     let mut sorted = parts.clone();
     sorted.sort_unstable_by_key(|range| (range.start, range.end));
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(sorted.len());
     let mut overlaps = 0;
     for range in sorted {
         match joined.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(GAP_MAX) => {
+            Some(last) if range.start <= last.end.saturating_add(JOIN_GAP_MAX) => {
                 overlaps += usize::from(range.start < last.end);
                 last.end = last.end.max(range.end);
             }
@@ -135,13 +135,13 @@ fn join(parts: Vec<Range<u64>>) -> Option<Vec<Range<u64>>> {
 mod tests {
     use super::*;
 
-    fn parts(ranges: &[(u64, u64)]) -> Wanted {
-        Wanted::Parts(ranges.iter().map(|&(start, end)| start..end).collect())
+    fn parts(ranges: &[(u64, u64)]) -> RangeOutcome {
+        RangeOutcome::Parts(ranges.iter().map(|&(start, end)| start..end).collect())
     }
 
     #[test]
     fn one_range() {
-        let cases: [(&str, Wanted); 22] = [
+        let cases: [(&str, RangeOutcome); 22] = [
             ("bytes=0-0", parts(&[(0, 1)])),
             ("bytes=0-999", parts(&[(0, 1000)])),
             ("bytes=0-5000", parts(&[(0, 1000)])),
@@ -151,19 +151,19 @@ mod tests {
             ("BYTES=1-2", parts(&[(1, 3)])),
             ("bytes= 1-2 ,", parts(&[(1, 3)])),
             ("bytes=999-99999999999999999999999999", parts(&[(999, 1000)])),
-            ("bytes=1000-", Wanted::Unsatisfiable),
-            ("bytes=99999999999999999999999999-", Wanted::Unsatisfiable),
-            ("bytes=-0", Wanted::Unsatisfiable),
-            ("bytes=2-1", Wanted::Whole),
-            ("bytes=a-1", Wanted::Whole),
-            ("bytes=1-+2", Wanted::Whole),
-            ("bytes=1 - 2", Wanted::Whole),
-            ("bytes=-", Wanted::Whole),
-            ("bytes=", Wanted::Whole),
-            ("bytes=,", Wanted::Whole),
-            ("bytes=1", Wanted::Whole),
-            ("items=0-1", Wanted::Whole),
-            ("", Wanted::Whole),
+            ("bytes=1000-", RangeOutcome::Unsatisfiable),
+            ("bytes=99999999999999999999999999-", RangeOutcome::Unsatisfiable),
+            ("bytes=-0", RangeOutcome::Unsatisfiable),
+            ("bytes=2-1", RangeOutcome::Whole),
+            ("bytes=a-1", RangeOutcome::Whole),
+            ("bytes=1-+2", RangeOutcome::Whole),
+            ("bytes=1 - 2", RangeOutcome::Whole),
+            ("bytes=-", RangeOutcome::Whole),
+            ("bytes=", RangeOutcome::Whole),
+            ("bytes=,", RangeOutcome::Whole),
+            ("bytes=1", RangeOutcome::Whole),
+            ("items=0-1", RangeOutcome::Whole),
+            ("", RangeOutcome::Whole),
         ];
         for (value, want) in cases {
             assert_eq!(resolve(value.as_bytes(), 1000, 16), want, "{value}");
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn several_ranges() {
-        let cases: [(&str, Wanted); 10] = [
+        let cases: [(&str, RangeOutcome); 10] = [
             ("bytes=0-0,-1", parts(&[(0, 1), (9_999, 10_000)])),
             ("bytes=5000-5001, 0-1", parts(&[(5000, 5002), (0, 2)])),
             ("bytes=0-1,2-3", parts(&[(0, 4)])),
@@ -180,22 +180,22 @@ mod tests {
             ("bytes=0-1,83-84", parts(&[(0, 2), (83, 85)])),
             ("bytes=100-200,0-150,9000-", parts(&[(0, 201), (9000, 10_000)])),
             ("bytes=0-1,20000-", parts(&[(0, 2)])),
-            ("bytes=20000-,30000-", Wanted::Unsatisfiable),
-            ("bytes=0-1,5-3", Wanted::Whole),
-            ("bytes=0-,0-,0-,0-", Wanted::Whole),
+            ("bytes=20000-,30000-", RangeOutcome::Unsatisfiable),
+            ("bytes=0-1,5-3", RangeOutcome::Whole),
+            ("bytes=0-,0-,0-,0-", RangeOutcome::Whole),
         ];
         for (value, want) in cases {
             assert_eq!(resolve(value.as_bytes(), 10_000, 16), want, "{value}");
         }
         assert_eq!(resolve(b"bytes=0-0,500-500,900-900", 1000, 3), parts(&[(0, 1), (500, 501), (900, 901)]));
-        assert_eq!(resolve(b"bytes=0-0,500-500,900-900", 1000, 2), Wanted::Whole);
-        assert_eq!(resolve(b"bytes=0-0", 1000, 0), Wanted::Whole);
+        assert_eq!(resolve(b"bytes=0-0,500-500,900-900", 1000, 2), RangeOutcome::Whole);
+        assert_eq!(resolve(b"bytes=0-0", 1000, 0), RangeOutcome::Whole);
     }
 
     #[test]
     fn an_empty_file_has_no_ranges() {
         for value in ["bytes=0-", "bytes=0-0", "bytes=-1"] {
-            assert_eq!(resolve(value.as_bytes(), 0, 16), Wanted::Unsatisfiable);
+            assert_eq!(resolve(value.as_bytes(), 0, 16), RangeOutcome::Unsatisfiable);
         }
     }
 
@@ -235,7 +235,7 @@ mod tests {
             for _ in 0..random.usize(..12) {
                 value.push_str(random.choice(PIECES).unwrap());
             }
-            let Wanted::Parts(mut parts) = resolve(value.as_bytes(), length, 4) else { continue };
+            let RangeOutcome::Parts(mut parts) = resolve(value.as_bytes(), length, 4) else { continue };
             satisfied += 1;
             assert!((1..=4).contains(&parts.len()), "{value}");
             parts.sort_unstable_by_key(|range| range.start);

@@ -14,11 +14,11 @@ pub struct Reject {
 
 impl Reject {
     /// A repeated `Content-Length` with equal values.
-    pub const REPEATED_LENGTH: Reject = Reject::bad("repeated Content-Length");
+    pub const REPEATED_LENGTH: Reject = Reject::bad_request("repeated Content-Length");
     /// White space between a field's name and its colon.
-    pub const SPACED_COLON: Reject = Reject::bad("space before colon");
+    pub const SPACED_COLON: Reject = Reject::bad_request("space before colon");
     /// A line terminated by LF alone.
-    pub const BARE_LF: Reject = Reject::bad("LF without CR");
+    pub const BARE_LF: Reject = Reject::bad_request("LF without CR");
 
     /// Whether [`crate::Limits::lenient_heads`] accepts responses that are refused for this reason.
     #[must_use]
@@ -36,7 +36,7 @@ impl Reject {
 
     /// A reject with status 400, the common case.
     #[must_use]
-    pub const fn bad(reason: &'static str) -> Reject {
+    pub const fn bad_request(reason: &'static str) -> Reject {
         Reject { status: Status::BAD_REQUEST, reason }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use crate::framing::{Evidence, Framing};
+use crate::framing::{Framing, FramingFields};
 use crate::head::{Head, Version};
 use crate::line::{self, Cursor, Limits};
 use crate::method::Method;
@@ -29,7 +29,7 @@ pub struct RequestHead {
     pub len: usize,
     cursor: Cursor,
     /// Bytes have been parsed since the last reset.
-    touched: bool,
+    has_parsed_bytes: bool,
 }
 
 impl Deref for RequestHead {
@@ -50,7 +50,7 @@ impl RequestHead {
 
     /// Whether nothing of a head has been parsed since the last [`RequestHead::reset`].
     pub(crate) fn is_untouched(&self) -> bool {
-        !self.touched
+        !self.has_parsed_bytes
     }
 
     /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last
@@ -59,20 +59,20 @@ impl RequestHead {
     /// # Errors
     /// Requests that are invalid under RFC 9112, and ambiguous ones that attackers use: see the vectors.
     pub fn parse(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
-        self.touched = true;
+        self.has_parsed_bytes = true;
         if self.cursor.at == 0 && !self.start_line(buffer, limits)? {
             return Ok(false);
         }
-        let whole = line::section(buffer, &mut self.cursor, &mut self.head.fields, limits, false)?;
+        let whole = line::parse_section(buffer, &mut self.cursor, &mut self.head.fields, limits, false)?;
         if whole {
             self.len = self.cursor.at;
-            self.check(buffer)?;
+            self.validate_fields(buffer)?;
         }
         Ok(whole)
     }
 
     fn start_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
-        let Some(start) = after_empty_lines(buffer, limits.bare_lf)? else { return Ok(false) };
+        let Some(start) = skip_empty_lines(buffer, limits.bare_lf)? else { return Ok(false) };
         let max = limits.start_line_bytes_max.saturating_add(start).min(limits.head_bytes_max);
         let window = &buffer[..buffer.len().min(max)];
         match self.request_line(window, start, limits.bare_lf)? {
@@ -82,30 +82,32 @@ impl RequestHead {
     }
 
     fn request_line(&mut self, window: &[u8], start: usize, bare_lf: bool) -> Result<bool, Reject> {
-        let Cursor { first, second, .. } = &mut self.cursor;
-        *first += scan::token(&window[start + *first..]);
+        let Cursor { first_len: first, second_len: second, .. } = &mut self.cursor;
+        *first += scan::token_len(&window[start + *first..]);
         let method_end = start + *first;
         match window.get(method_end) {
             None => return Ok(false),
             Some(b' ') if method_end > start => {}
-            Some(0x16) if method_end == start => return Err(Reject::bad("TLS on a port without TLS")),
-            Some(_) => return Err(Reject::bad("invalid method")),
+            Some(0x16) if method_end == start => {
+                return Err(Reject::bad_request("TLS on a port without TLS"));
+            }
+            Some(_) => return Err(Reject::bad_request("invalid method")),
         }
         let target_start = method_end + 1;
-        *second += scan::target(&window[target_start + *second..]);
+        *second += scan::target_len(&window[target_start + *second..]);
         let target_end = target_start + *second;
         match window.get(target_end) {
             None => return Ok(false),
             Some(b' ') if target_end > target_start => {}
-            Some(b'\r' | b'\n') => return Err(Reject::bad("request line without a version")),
-            Some(_) => return Err(Reject::bad("invalid byte in the target")),
+            Some(b'\r' | b'\n') => return Err(Reject::bad_request("request line without a version")),
+            Some(_) => return Err(Reject::bad_request("invalid byte in the target")),
         }
         let version_start = target_end + 1;
         let Some(version) = window.get(version_start..version_start + 8) else {
             // Refuse early a prefix that cannot become a version.
-            return match version_so_far(&window[version_start..]) {
+            return match is_version_prefix(&window[version_start..]) {
                 true => Ok(false),
-                false => Err(Reject::bad("invalid version")),
+                false => Err(Reject::bad_request("invalid version")),
             };
         };
         self.head.version =
@@ -114,7 +116,7 @@ impl RequestHead {
                 _ => reject,
             })?;
         if window.get(version_start + 8).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
-            return Err(Reject::bad("invalid version"));
+            return Err(Reject::bad_request("invalid version"));
         }
         let Some(end) = line::line_end(window, version_start + 8, bare_lf)? else { return Ok(false) };
         self.head.method_name = Span::new(start, method_end);
@@ -125,22 +127,22 @@ impl RequestHead {
     }
 
     /// Validates the fields together, after the last one.
-    fn check(&mut self, buffer: &[u8]) -> Result<(), Reject> {
+    fn validate_fields(&mut self, buffer: &[u8]) -> Result<(), Reject> {
         let is_1_0 = self.head.version == Version::Http10;
-        let mut evidence = Evidence::default();
+        let mut evidence = FramingFields::default();
         let mut host = None;
         self.keep_alive = !is_1_0;
         let (mut close, mut expects) = (false, false);
         for field in &self.head.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
-                Name::Host if host.is_some() => return Err(Reject::bad("repeated Host")),
+                Name::Host if host.is_some() => return Err(Reject::bad_request("repeated Host")),
                 Name::Host if !target::is_authority(field.value.of(buffer)) => {
-                    return Err(Reject::bad("invalid Host"));
+                    return Err(Reject::bad_request("invalid Host"));
                 }
                 Name::Host => host = Some(field.value),
                 Name::Connection => {
-                    let (closes, keeps) = line::connection(field.value.of(buffer));
+                    let (closes, keeps) = line::parse_connection(field.value.of(buffer));
                     close |= closes;
                     self.keep_alive |= keeps;
                 }
@@ -153,7 +155,7 @@ impl RequestHead {
             }
         }
         if host.is_none() && !is_1_0 {
-            return Err(Reject::bad("HTTP/1.1 without Host"));
+            return Err(Reject::bad_request("HTTP/1.1 without Host"));
         }
         self.keep_alive &= !close;
         self.framing = evidence.framing(is_1_0, Framing::None, false)?;
@@ -169,7 +171,7 @@ impl RequestHead {
 
 /// Returns the offset of the request line. Empty lines before it are skipped (RFC 9112 section 2.2), because
 /// old clients send some after a POST. `None` if more bytes are needed.
-fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reject> {
+fn skip_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reject> {
     let mut start = 0;
     for _ in 0..EMPTY_LINES_MAX {
         match &buffer[start..] {
@@ -180,7 +182,7 @@ fn after_empty_lines(buffer: &[u8], bare_lf: bool) -> Result<Option<usize>, Reje
         }
     }
     match buffer.get(start) {
-        Some(b'\r' | b'\n') => Err(Reject::bad("too many empty lines before a request")),
+        Some(b'\r' | b'\n') => Err(Reject::bad_request("too many empty lines before a request")),
         _ => Ok(Some(start)),
     }
 }
@@ -197,12 +199,12 @@ pub(crate) fn parse_version(version: &[u8]) -> Result<Version, Reject> {
         {
             Err(Reject::new(Status::VERSION_NOT_SUPPORTED, "unknown HTTP version"))
         }
-        _ => Err(Reject::bad("invalid version")),
+        _ => Err(Reject::bad_request("invalid version")),
     }
 }
 
 /// Whether `begun` (fewer than eight bytes) is a prefix of `HTTP/d.d`.
-pub(crate) fn version_so_far(begun: &[u8]) -> bool {
+pub(crate) fn is_version_prefix(begun: &[u8]) -> bool {
     begun.iter().zip(b"HTTP/0.0").all(|(&byte, &want)| match want {
         b'0' => byte.is_ascii_digit(),
         _ => byte == want,

@@ -1,7 +1,7 @@
 //! Response heads (RFC 9112 section 4), as a client reads them.
 
 use crate::field_list::FieldList;
-use crate::framing::{Evidence, Framing, Length};
+use crate::framing::{Framing, FramingFields, Length};
 use crate::head::Version;
 use crate::line::{self, Cursor, Limits};
 use crate::method::Method;
@@ -33,7 +33,7 @@ pub struct ResponseHead {
     pub len: usize,
     cursor: Cursor,
     /// Bytes have been parsed since the last reset.
-    touched: bool,
+    has_parsed_bytes: bool,
 }
 
 impl Default for ResponseHead {
@@ -48,7 +48,7 @@ impl Default for ResponseHead {
             keep_alive: false,
             len: 0,
             cursor: Cursor::default(),
-            touched: false,
+            has_parsed_bytes: false,
         }
     }
 }
@@ -65,7 +65,7 @@ impl ResponseHead {
         method: Method,
         ended: bool,
     ) -> ResponseHead {
-        let length = fields.value(buffer, Name::ContentLength).and_then(scan::decimal);
+        let length = fields.value(buffer, Name::ContentLength).and_then(scan::parse_decimal);
         let framing = match (ended, length) {
             _ if method == Method::Head || status.forbids_content() => Framing::None,
             (true, _) => Framing::None,
@@ -104,7 +104,7 @@ impl ResponseHead {
 
     /// Whether nothing of a head has been parsed since the last [`ResponseHead::reset`].
     pub(crate) fn is_untouched(&self) -> bool {
-        !self.touched
+        !self.has_parsed_bytes
     }
 
     /// Continues to parse `buffer`, which begins with the head's first byte and has grown since the last
@@ -113,15 +113,15 @@ impl ResponseHead {
     /// # Errors
     /// As for requests. The caller decides the status for the proxy's client (502).
     pub fn parse(&mut self, buffer: &[u8], method: Method, limits: &Limits) -> Result<bool, Reject> {
-        self.touched = true;
+        self.has_parsed_bytes = true;
         if self.cursor.at == 0 && !self.status_line(buffer, limits)? {
             return Ok(false);
         }
         let is_lenient = limits.lenient_heads;
-        let whole = line::section(buffer, &mut self.cursor, &mut self.fields, limits, is_lenient)?;
+        let whole = line::parse_section(buffer, &mut self.cursor, &mut self.fields, limits, is_lenient)?;
         if whole {
             self.len = self.cursor.at;
-            self.check(buffer, method, is_lenient)?;
+            self.validate_fields(buffer, method, is_lenient)?;
         }
         Ok(whole)
     }
@@ -130,31 +130,31 @@ impl ResponseHead {
     #[must_use]
     pub fn refused_field<'b>(&self, buffer: &'b [u8]) -> Option<&'b [u8]> {
         let line = buffer.get(self.cursor.at..).filter(|_| self.cursor.at > 0)?;
-        Some(&line[..scan::token(line)]).filter(|name| !name.is_empty())
+        Some(&line[..scan::token_len(line)]).filter(|name| !name.is_empty())
     }
 
     fn status_line(&mut self, buffer: &[u8], limits: &Limits) -> Result<bool, Reject> {
         let max = limits.start_line_bytes_max.min(limits.head_bytes_max);
         let window = &buffer[..buffer.len().min(max)];
-        match self.status_line_in(window, limits.bare_lf)? {
-            false if window.len() == max => Err(Reject::bad("status line too long")),
+        match self.parse_status_line(window, limits.bare_lf)? {
+            false if window.len() == max => Err(Reject::bad_request("status line too long")),
             whole => Ok(whole),
         }
     }
 
-    fn status_line_in(&mut self, window: &[u8], bare_lf: bool) -> Result<bool, Reject> {
+    fn parse_status_line(&mut self, window: &[u8], bare_lf: bool) -> Result<bool, Reject> {
         // The fast path for the usual `HTTP/1.1 NNN ` prefix.
         if let Some([b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1', b' ', code @ .., b' ']) =
             window.first_chunk::<13>()
             && let [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9'] = code
         {
             self.version = Version::Http11;
-            return self.reason_in(window, code, 13, bare_lf);
+            return self.parse_reason(window, code, 13, bare_lf);
         }
         let Some(version) = window.get(..8) else {
-            return match request::version_so_far(window) {
+            return match request::is_version_prefix(window) {
                 true => Ok(false),
-                false => Err(Reject::bad("invalid version")),
+                false => Err(Reject::bad_request("invalid version")),
             };
         };
         self.version = request::parse_version(version)?;
@@ -165,7 +165,7 @@ impl ResponseHead {
             |b: u8| b.is_ascii_digit(),
         ];
         if !window[8..].iter().zip(shape).all(|(&byte, fits)| fits(byte)) {
-            return Err(Reject::bad("invalid status"));
+            return Err(Reject::bad_request("invalid status"));
         }
         let Some([_, code @ ..]) = window[8..].first_chunk::<4>() else { return Ok(false) };
         let reason_start = match window.get(12) {
@@ -173,13 +173,13 @@ impl ResponseHead {
             Some(b' ') => 13,
             // The space before the reason is missing: invalid, but common and harmless.
             Some(b'\r' | b'\n') => 12,
-            Some(_) => return Err(Reject::bad("invalid status")),
+            Some(_) => return Err(Reject::bad_request("invalid status")),
         };
-        self.reason_in(window, code, reason_start, bare_lf)
+        self.parse_reason(window, code, reason_start, bare_lf)
     }
 
     /// Parses the rest of the status line after the three digits.
-    fn reason_in(
+    fn parse_reason(
         &mut self,
         window: &[u8],
         code: &[u8; 3],
@@ -187,23 +187,23 @@ impl ResponseHead {
         bare_lf: bool,
     ) -> Result<bool, Reject> {
         let code = code.iter().fold(0, |sum, digit| sum * 10 + u16::from(digit - b'0'));
-        self.status = Status::of(code).ok_or(Reject::bad("invalid status"))?;
-        let reason_end = reason_start + scan::value(&window[reason_start..]);
+        self.status = Status::of(code).ok_or(Reject::bad_request("invalid status"))?;
+        let reason_end = reason_start + scan::value_len(&window[reason_start..]);
         let Some(end) = line::line_end(window, reason_end, bare_lf)? else { return Ok(false) };
         self.reason = Span::new(reason_start, reason_end);
         self.cursor = Cursor::at(end);
         Ok(true)
     }
 
-    fn check(&mut self, buffer: &[u8], method: Method, is_lenient: bool) -> Result<(), Reject> {
+    fn validate_fields(&mut self, buffer: &[u8], method: Method, is_lenient: bool) -> Result<(), Reject> {
         let is_1_0 = self.version == Version::Http10;
-        let mut evidence = Evidence::default();
+        let mut evidence = FramingFields::default();
         let (mut close, mut keep) = (false, !is_1_0);
         for field in &self.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
                 Name::Connection => {
-                    let (closes, keeps) = line::connection(field.value.of(buffer));
+                    let (closes, keeps) = line::parse_connection(field.value.of(buffer));
                     close |= closes;
                     keep |= keeps;
                 }
@@ -212,7 +212,7 @@ impl ResponseHead {
         }
         let framing = evidence.framing(is_1_0, Framing::UntilClose, is_lenient)?;
         self.length = evidence.length.length(is_lenient)?;
-        evidence.length.repair(&mut self.fields, buffer);
+        evidence.length.normalize(&mut self.fields, buffer);
         let tunnel = method == Method::Connect && (200..300).contains(&self.status.code());
         self.framing = match method {
             _ if self.status == Status::SWITCHING_PROTOCOLS || tunnel => Framing::UntilClose,

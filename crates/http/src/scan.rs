@@ -86,7 +86,7 @@ const CLASSES: [u8; 256] = {
 };
 
 #[inline(always)]
-fn run(bytes: &[u8], class: u8) -> usize {
+fn class_prefix_len(bytes: &[u8], class: u8) -> usize {
     let mut rest = bytes;
     while let Some((chunk, after)) = rest.split_first_chunk::<4>() {
         if chunk.iter().fold(class, |all, &byte| all & CLASSES[byte as usize]) == 0 {
@@ -99,13 +99,13 @@ fn run(bytes: &[u8], class: u8) -> usize {
 }
 
 const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = ONES * 0x80;
-const LOWS: u64 = ONES * 0x7f;
+const HIGH_BITS: u64 = ONES * 0x80;
+const LOW_BITS: u64 = ONES * 0x7f;
 
 /// Scans eight bytes at a time: `doubtful` sets the high bit of each byte of a word that may not fit; each
 /// marked byte is then checked with `fits`.
 #[inline(always)]
-fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -> bool) -> usize {
+fn prefix_len_by_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -> bool) -> usize {
     let mut rest = bytes;
     loop {
         while let Some((chunk, after)) = rest.split_first_chunk::<8>() {
@@ -126,7 +126,7 @@ fn run_of_words(bytes: &[u8], doubtful: impl Fn(u64) -> u64, fits: impl Fn(u8) -
 /// Counts the bytes before the first match. `marks` sets the high bit of each match in a word of eight bytes;
 /// `is_it` tests a single byte. `marks` may be wrong about bytes after the first that it marks.
 #[inline(always)]
-fn before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> usize {
+fn len_before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> usize {
     let mut rest = bytes;
     while let Some((chunk, after)) = rest.split_first_chunk::<8>() {
         let marked = marks(u64::from_le_bytes(*chunk));
@@ -141,16 +141,16 @@ fn before(bytes: &[u8], marks: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) 
 
 /// Sets the high bit of the first colon's byte; bytes after it may be marked wrongly.
 #[inline(always)]
-fn colons(word: u64) -> u64 {
+fn mark_colons(word: u64) -> u64 {
     // A zero byte marks itself, and its borrow affects only later bytes.
     let zero = word ^ (ONES * b':' as u64);
-    zero.wrapping_sub(ONES) & !zero & HIGHS
+    zero.wrapping_sub(ONES) & !zero & HIGH_BITS
 }
 
 /// Number of bytes before the first colon in a word whose lowest byte comes first.
 #[inline(always)]
 pub(crate) fn colon_in(word: u64) -> Option<usize> {
-    let marked = colons(word);
+    let marked = mark_colons(word);
     (marked != 0).then(|| marked.trailing_zeros() as usize / 8)
 }
 
@@ -162,54 +162,54 @@ pub(crate) fn first_bytes(word: u64, len: usize) -> u64 {
 
 /// Number of bytes before the first colon.
 #[inline(always)]
-pub(crate) fn before_colon(bytes: &[u8]) -> usize {
-    before(bytes, colons, |byte| byte == b':')
+pub(crate) fn len_before_colon(bytes: &[u8]) -> usize {
+    len_before(bytes, mark_colons, |byte| byte == b':')
 }
 
 /// Number of bytes before the first control byte (including tab).
 #[inline(always)]
-pub(crate) fn before_control(bytes: &[u8]) -> usize {
+pub(crate) fn len_before_control(bytes: &[u8]) -> usize {
     // Below 0x80, `byte - 0x20` has its high bit set if the byte is less than 0x20; only such a byte borrows,
     // so wrong marks appear only after it. `byte ^ 0x7f` is zero for DEL alone.
     let marks = |word: u64| {
-        let del = word ^ LOWS;
-        ((word.wrapping_sub(ONES * 0x20) & !word) | (del.wrapping_sub(ONES) & !del)) & HIGHS
+        let del = word ^ LOW_BITS;
+        ((word.wrapping_sub(ONES * 0x20) & !word) | (del.wrapping_sub(ONES) & !del)) & HIGH_BITS
     };
-    before(bytes, marks, |byte| byte < 0x20 || byte == 0x7f)
+    len_before(bytes, marks, |byte| byte < 0x20 || byte == 0x7f)
 }
 
 /// Sets the high bit of each byte below 0x80 that is a letter; other bits, and those of other bytes, may be
 /// set too.
 #[inline(always)]
-fn letters(word: u64) -> u64 {
-    let folded = (word | (ONES * 0x20)) & LOWS;
+fn mark_letters(word: u64) -> u64 {
+    let folded = (word | (ONES * 0x20)) & LOW_BITS;
     (folded + ONES * (0x80 - b'a' as u64)) & !(folded + ONES * (0x7f - b'z' as u64))
 }
 
 /// Length of the prefix of `bytes` that consists of token characters (RFC 9110 section 5.6.2).
 #[must_use]
-pub fn token(bytes: &[u8]) -> usize {
+pub fn token_len(bytes: &[u8]) -> usize {
     // Names consist of letters and hyphens. For bytes below 0x80, adding `0x80 - limit` sets the high bit of
     // every byte that is at least `limit`, without a carry into the next byte.
     let doubtful = |word: u64| {
-        let letters = letters(word);
+        let letters = mark_letters(word);
         let from_hyphen = word ^ (ONES * b'-' as u64);
-        let others = ((from_hyphen & LOWS) + LOWS) | from_hyphen;
-        (!letters | word) & others & HIGHS
+        let others = ((from_hyphen & LOW_BITS) + LOW_BITS) | from_hyphen;
+        (!letters | word) & others & HIGH_BITS
     };
-    run_of_words(bytes, doubtful, |byte| CLASSES[byte as usize] & TOKEN != 0)
+    prefix_len_by_words(bytes, doubtful, |byte| CLASSES[byte as usize] & TOKEN != 0)
 }
 
 /// Whether `bytes` is a whole, non-empty token.
 #[must_use]
 pub fn is_token(bytes: &[u8]) -> bool {
-    !bytes.is_empty() && token(bytes) == bytes.len()
+    !bytes.is_empty() && token_len(bytes) == bytes.len()
 }
 
 /// Length of the prefix of `bytes` that is allowed in a request target.
 #[must_use]
-pub fn target(bytes: &[u8]) -> usize {
-    run(bytes, TARGET)
+pub fn target_len(bytes: &[u8]) -> usize {
+    class_prefix_len(bytes, TARGET)
 }
 
 /// Whether `byte` is allowed in a path without encoding (RFC 3986 section 3.3), slashes included.
@@ -226,15 +226,15 @@ pub(crate) fn plain_path_word(word: u64, after_slash: bool) -> Option<bool> {
     // Sets the high bit of each byte that differs from `byte`.
     let differs = |word: u64, byte: u8| {
         let difference = word ^ (ONES * byte as u64);
-        ((difference & LOWS) + LOWS) | difference
+        ((difference & LOW_BITS) + LOW_BITS) | difference
     };
-    let low = word & LOWS;
+    let low = word & LOW_BITS;
     // `-`, `.`, `/` and the digits have consecutive codes.
     let marks = (low + ONES * (0x80 - b'-' as u64)) & !(low + ONES * (0x7f - b'9' as u64));
-    if (letters(word) | marks) & !word & HIGHS != HIGHS {
+    if (mark_letters(word) | marks) & !word & HIGH_BITS != HIGH_BITS {
         return None;
     }
-    let slashes = !differs(word, b'/') & HIGHS;
+    let slashes = !differs(word, b'/') & HIGH_BITS;
     // A dot and a slash differ in the lowest bit.
     let starts = !differs(word | ONES, b'/');
     let after_slashes = slashes << 8 | u64::from(after_slash) << 7;
@@ -244,18 +244,18 @@ pub(crate) fn plain_path_word(word: u64, after_slash: bool) -> Option<bool> {
 /// Length of the prefix of `bytes` that is allowed in a host name or IPv4 address, not counting
 /// percent-encoding.
 #[must_use]
-pub fn host(bytes: &[u8]) -> usize {
-    run(bytes, HOST)
+pub fn host_len(bytes: &[u8]) -> usize {
+    class_prefix_len(bytes, HOST)
 }
 
 /// Length of the prefix of `bytes` that is allowed in a field value: visible ASCII, space, tab and obs-text
 /// (RFC 9110 section 5.5). Stops at CR, LF, NUL and every other control byte.
 #[must_use]
-pub fn value(bytes: &[u8]) -> usize {
+pub fn value_len(bytes: &[u8]) -> usize {
     // Below 0x80, `byte - 0x20` has its high bit set if the byte is less than 0x20, and `byte + 1` if it is
     // DEL. A carry or borrow from the preceding byte can only cause an additional check.
-    let doubtful = |word: u64| (word.wrapping_sub(ONES * 0x20) | word.wrapping_add(ONES)) & !word & HIGHS;
-    run_of_words(bytes, doubtful, is_value_byte)
+    let doubtful = |word: u64| (word.wrapping_sub(ONES * 0x20) | word.wrapping_add(ONES)) & !word & HIGH_BITS;
+    prefix_len_by_words(bytes, doubtful, is_value_byte)
 }
 
 /// Whether `byte` is allowed in a field value.
@@ -324,7 +324,7 @@ fn split_element(bytes: &[u8]) -> (&[u8], &[u8]) {
 /// Parses a decimal number of digits only: no sign, no space, at most 18 digits (so that it fits an `i64`
 /// file offset).
 #[must_use]
-pub fn decimal(bytes: &[u8]) -> Option<u64> {
+pub fn parse_decimal(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 18 {
         return None;
     }
@@ -333,7 +333,7 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
 
 /// The value of a hexadecimal digit.
 #[must_use]
-pub const fn hex(byte: u8) -> Option<u8> {
+pub const fn hex_value(byte: u8) -> Option<u8> {
     match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -348,7 +348,7 @@ mod tests {
 
     /// Compares a scan of eight bytes at a time with the rule for one byte, for every byte value at every
     /// position of `usual`.
-    fn agree(scan: impl Fn(&[u8]) -> usize, rule: impl Fn(u8) -> bool, usual: &[u8]) {
+    fn assert_scan_agrees(scan: impl Fn(&[u8]) -> usize, rule: impl Fn(u8) -> bool, usual: &[u8]) {
         for other in 0..=255u8 {
             for at in 0..usual.len() {
                 let mut bytes = usual.to_vec();
@@ -361,15 +361,23 @@ mod tests {
 
     #[test]
     fn scans_agree_with_their_byte_by_byte_rules() {
-        agree(value, is_value_byte, b"aaa\xffa\taaaaaaaaaaaaaa");
-        agree(token, is_tchar, b"azAZ-az-azAZ0az_AZ-a");
-        agree(before_control, |byte| byte >= 0x20 && byte != 0x7f, b"aaa\xffa aaaaaaaaaaaaaa");
-        agree(before_control, |byte| byte >= 0x20 && byte != 0x7f, &[0x80; 20]);
-        agree(before_colon, |byte| byte != b':', b"aaa;a9azaa-aaaa\xba\x3baa");
-        agree(host, is_host_char, b"a.b-c.example.net09");
-        agree(target, |byte| byte > 0x20 && byte != 0x7f && byte != b'#', b"/a/b?c=d&e%20f/ghij");
-        assert_eq!(value(&[0x80; 9]), 9);
-        assert_eq!(token(&[0xe1; 9]), 0);
+        assert_scan_agrees(value_len, is_value_byte, b"aaa\xffa\taaaaaaaaaaaaaa");
+        assert_scan_agrees(token_len, is_tchar, b"azAZ-az-azAZ0az_AZ-a");
+        assert_scan_agrees(
+            len_before_control,
+            |byte| byte >= 0x20 && byte != 0x7f,
+            b"aaa\xffa aaaaaaaaaaaaaa",
+        );
+        assert_scan_agrees(len_before_control, |byte| byte >= 0x20 && byte != 0x7f, &[0x80; 20]);
+        assert_scan_agrees(len_before_colon, |byte| byte != b':', b"aaa;a9azaa-aaaa\xba\x3baa");
+        assert_scan_agrees(host_len, is_host_char, b"a.b-c.example.net09");
+        assert_scan_agrees(
+            target_len,
+            |byte| byte > 0x20 && byte != 0x7f && byte != b'#',
+            b"/a/b?c=d&e%20f/ghij",
+        );
+        assert_eq!(value_len(&[0x80; 9]), 9);
+        assert_eq!(token_len(&[0xe1; 9]), 0);
     }
 
     #[test]
@@ -380,10 +388,10 @@ mod tests {
 
     #[test]
     fn decimals_are_digits_alone() {
-        assert_eq!(decimal(b"0"), Some(0));
-        assert_eq!(decimal(b"999999999999999999"), Some(999_999_999_999_999_999));
+        assert_eq!(parse_decimal(b"0"), Some(0));
+        assert_eq!(parse_decimal(b"999999999999999999"), Some(999_999_999_999_999_999));
         for bad in [&b""[..], b"+1", b"-1", b"1 ", b"0x1", b"1000000000000000000"] {
-            assert_eq!(decimal(bad), None);
+            assert_eq!(parse_decimal(bad), None);
         }
     }
 }

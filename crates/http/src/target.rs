@@ -47,13 +47,13 @@ impl Target {
             target.authority = span;
             return match split_port(bytes) {
                 Some((host, Some(_))) if is_host(host) && !host.is_empty() => Ok(target),
-                _ => Err(Reject::bad("CONNECT needs host:port")),
+                _ => Err(Reject::bad_request("CONNECT needs host:port")),
             };
         }
         match bytes {
             [b'/', ..] => target.split_path(buffer, span.start()),
             b"*" if method == Method::Options => target.form = TargetForm::Asterisk,
-            b"*" => return Err(Reject::bad("target * needs OPTIONS")),
+            b"*" => return Err(Reject::bad_request("target * needs OPTIONS")),
             _ => target.split_absolute(buffer)?,
         }
         Ok(target)
@@ -75,13 +75,13 @@ impl Target {
             .find(|scheme| {
                 bytes.get(..scheme.len()).is_some_and(|b| b.eq_ignore_ascii_case(scheme.as_bytes()))
             })
-            .ok_or(Reject::bad("target has no known form"))?
+            .ok_or(Reject::bad_request("target has no known form"))?
             .len();
         let rest = &bytes[scheme_len..];
         let authority_len = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
         let start = self.whole.start() + scheme_len;
         if authority_len == 0 || !is_authority(&rest[..authority_len]) {
-            return Err(Reject::bad("invalid host in target"));
+            return Err(Reject::bad_request("invalid host in target"));
         }
         self.form = TargetForm::Absolute;
         self.authority = Span::new(start, start + authority_len);
@@ -104,7 +104,7 @@ impl Target {
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
     // The fast path for usual hosts; brackets and percent-encoding are handled below.
-    let host_len = scan::host(bytes);
+    let host_len = scan::host_len(bytes);
     match &bytes[host_len..] {
         [] => true,
         [b':', port @ ..] if host_len > 0 => port.is_empty() || is_port(port),
@@ -130,7 +130,7 @@ pub fn split_port(bytes: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
 }
 
 fn is_port(digits: &[u8]) -> bool {
-    scan::decimal(digits).is_some_and(|port| port <= 65535)
+    scan::parse_decimal(digits).is_some_and(|port| port <= 65535)
 }
 
 fn is_host(host: &[u8]) -> bool {
@@ -145,7 +145,7 @@ fn is_host(host: &[u8]) -> bool {
 /// Whether `host` consists of host bytes and valid percent-encoded bytes.
 fn is_reg_name(mut host: &[u8]) -> bool {
     loop {
-        match &host[scan::host(host)..] {
+        match &host[scan::host_len(host)..] {
             [] => return true,
             [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 host = rest

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use crate::encode::decimal;
+use crate::encode::write_decimal;
 use crate::field_list::Field;
 use crate::head::Head;
 use crate::ids::RequestIds;
@@ -63,7 +63,7 @@ pub enum Variable {
     Tls(TlsVariable),
     /// `$1`, `$id`: the text that a group of the route's regular expression matched, or the result of a map
     /// by its name.
-    Own(String),
+    Custom(String),
 }
 
 /// A property of the client's TLS connection with this server.
@@ -96,11 +96,11 @@ pub trait TlsValues {
 }
 
 /// A source of the variables that a configuration defines: captures of the route's path, maps, and countries.
-pub trait OwnValues {
+pub trait CustomVariables {
     /// Appends the value of the variable of that name; nothing if there is none. Text sent by the client is
     /// percent-encoded: everything but unreserved characters (RFC 3986 section 2.3) if `is_strict`, otherwise
     /// bytes that are not allowed in a path.
-    fn write(&self, name: &str, is_strict: bool, values: &Values<'_>, out: &mut Vec<u8>);
+    fn write(&self, name: &str, is_strict: bool, values: &VariableValues<'_>, out: &mut Vec<u8>);
 
     /// Returns the ISO 3166-1 code, in upper case, of the country of an address, if known.
     fn country(&self, _address: IpAddr) -> Option<[u8; 2]> {
@@ -109,7 +109,7 @@ pub trait OwnValues {
 }
 
 /// Variables by name. The last two stand for every field and cookie.
-static NAMED: [(&str, Variable); 53] = [
+static VARIABLES_BY_NAME: [(&str, Variable); 53] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -168,7 +168,7 @@ static NAMED: [(&str, Variable); 53] = [
 impl Variable {
     /// All names, without the `$`; `http_NAME` and `cookie_NAME` stand for those of every field and cookie.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        NAMED.iter().map(|(name, _)| *name)
+        VARIABLES_BY_NAME.iter().map(|(name, _)| *name)
     }
 
     /// The variable of that name, without the `$`.
@@ -180,14 +180,14 @@ impl Variable {
         if let Some(cookie) = name.strip_prefix("cookie_") {
             return scan::is_token(cookie.as_bytes()).then(|| Variable::Cookie(cookie.into()));
         }
-        NAMED.iter().find(|(known, _)| *known == name).map(|(_, variable)| variable.clone())
+        VARIABLES_BY_NAME.iter().find(|(known, _)| *known == name).map(|(_, variable)| variable.clone())
     }
 
     /// The variable's first name among [`Variable::names`]; `NAME` for variables that the configuration
     /// defines.
     #[must_use]
-    pub fn kind(&self) -> &'static str {
-        if let Variable::Own(_) = self {
+    pub fn canonical_name(&self) -> &'static str {
+        if let Variable::Custom(_) = self {
             return "NAME";
         }
         let is_same = |other: &Variable| match (other, self) {
@@ -195,22 +195,26 @@ impl Variable {
             (Variable::Log(other), Variable::Log(this)) => other == this,
             _ => std::mem::discriminant(other) == std::mem::discriminant(self),
         };
-        NAMED.iter().find(|(_, variable)| is_same(variable)).map(|(name, _)| *name).expect("each has a name")
+        VARIABLES_BY_NAME
+            .iter()
+            .find(|(_, variable)| is_same(variable))
+            .map(|(name, _)| *name)
+            .expect("each has a name")
     }
 
     /// Appends the variable's value for a request; nothing for variables that are known only after the
     /// request.
-    pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+    pub fn write(&self, out: &mut Vec<u8>, values: &VariableValues<'_>) {
         self.write_in(out, values, false);
     }
 
     /// Like [`Variable::write`]; `is_strict` is set for parts of a URL other than the path, see
     /// [`OwnValues::write`].
-    fn write_in(&self, out: &mut Vec<u8>, values: &Values<'_>, is_strict: bool) {
+    fn write_in(&self, out: &mut Vec<u8>, values: &VariableValues<'_>, is_strict: bool) {
         match self {
             Variable::Log(_) => {}
-            Variable::Own(name) => {
-                if let Some(own) = values.own {
+            Variable::Custom(name) => {
+                if let Some(own) = values.custom {
                     own.write(name, is_strict, values, out);
                 }
             }
@@ -237,12 +241,12 @@ impl Variable {
             },
             Variable::RemoteUser => out.extend_from_slice(values.user),
             Variable::Country => {
-                if let Some(country) = values.own.and_then(|own| own.country(values.client?.ip())) {
+                if let Some(country) = values.custom.and_then(|own| own.country(values.client?.ip())) {
                     out.extend_from_slice(&country);
                 }
             }
             Variable::ClientPort => {
-                decimal(out, values.client.map_or(0, |address| address.port()).into());
+                write_decimal(out, values.client.map_or(0, |address| address.port()).into());
             }
             Variable::Upstream => out.extend_from_slice(values.upstream.as_bytes()),
             Variable::RequestId => values.ids.write_request_id(values.head, values.bytes, out),
@@ -261,7 +265,7 @@ impl Variable {
 
 /// The values of the variables for one request.
 #[derive(Clone, Copy)]
-pub struct Values<'x> {
+pub struct VariableValues<'x> {
     /// The parsed head.
     pub head: &'x Head,
     /// The bytes that the head's spans refer to.
@@ -283,10 +287,10 @@ pub struct Values<'x> {
     /// `host:port` of the chosen upstream server.
     pub upstream: &'x str,
     /// The variables that the configuration defines.
-    pub own: Option<&'x dyn OwnValues>,
+    pub custom: Option<&'x dyn CustomVariables>,
 }
 
-impl<'x> Values<'x> {
+impl<'x> VariableValues<'x> {
     /// The encoded path; empty if the path is refused.
     fn path(&self) -> Cow<'x, [u8]> {
         encoded_path(self.head.target.path(self.bytes), self.empty_segments).unwrap_or_default()
@@ -363,7 +367,7 @@ pub enum TemplateFault<'t> {
     /// A `${` without its `}`.
     Unclosed,
     /// A `$` without a name after it.
-    Nameless,
+    MissingName,
     /// An unknown variable, or one that is not allowed here.
     Unknown(&'t str),
     /// A control character.
@@ -387,12 +391,12 @@ impl Template {
     pub fn parse_with(
         text: &str,
         allowed: impl Fn(&Variable) -> bool,
-        is_own: impl Fn(&str) -> bool,
+        is_custom: impl Fn(&str) -> bool,
     ) -> Result<Template, TemplateError<'_>> {
         if let Some((at, control)) = text.char_indices().find(|(_, c)| c.is_ascii_control() && *c != '\t') {
             return Err(TemplateError { at: at..at + control.len_utf8(), fault: TemplateFault::Control });
         }
-        Template::parse_content(text, allowed, is_own)
+        Template::parse_content(text, allowed, is_custom)
     }
 
     /// Like [`Template::parse_with`] for content rather than field values: line ends and other control
@@ -403,7 +407,7 @@ impl Template {
     pub fn parse_content(
         text: &str,
         allowed: impl Fn(&Variable) -> bool,
-        is_own: impl Fn(&str) -> bool,
+        is_custom: impl Fn(&str) -> bool,
     ) -> Result<Template, TemplateError<'_>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -416,7 +420,7 @@ impl Template {
                 plain.push('$');
                 continue;
             }
-            let own = || is_own(name).then(|| Variable::Own(name.to_owned()));
+            let own = || is_custom(name).then(|| Variable::Custom(name.to_owned()));
             let Some(variable) = Variable::named(name).filter(&allowed).or_else(own) else {
                 return Err(TemplateError { at: dollar..end, fault: TemplateFault::Unknown(name) });
             };
@@ -446,7 +450,7 @@ impl Template {
 
     /// The text before the first variable.
     #[must_use]
-    pub fn start(&self) -> &str {
+    pub fn literal_prefix(&self) -> &str {
         match self.parts.first() {
             Some(TemplatePart::Text(text)) => text,
             _ => "",
@@ -455,7 +459,7 @@ impl Template {
 
     /// The whole text if the template contains no variable.
     #[must_use]
-    pub fn fixed(&self) -> Option<&str> {
+    pub fn as_literal(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
             [TemplatePart::Text(text)] => Some(text),
@@ -465,14 +469,19 @@ impl Template {
 
     /// Appends the text with the values of its variables. Paths and queries are percent-encoded, because
     /// decoded they may contain any byte. Values from a parsed head contain no control characters.
-    pub fn write(&self, out: &mut Vec<u8>, values: &Values<'_>) {
+    pub fn write(&self, out: &mut Vec<u8>, values: &VariableValues<'_>) {
         self.write_each(out, values, |_, _| {});
     }
 
     /// Like [`Template::write`]; `escape` may change the value of a variable, which begins at the given byte
     /// of the text.
-    pub fn write_each(&self, out: &mut Vec<u8>, values: &Values<'_>, escape: impl Fn(&mut Vec<u8>, usize)) {
-        let mut place = UrlPlace::Path;
+    pub fn write_each(
+        &self,
+        out: &mut Vec<u8>,
+        values: &VariableValues<'_>,
+        escape: impl Fn(&mut Vec<u8>, usize),
+    ) {
+        let mut place = UrlPosition::Path;
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => {
@@ -481,7 +490,7 @@ impl Template {
                 }
                 TemplatePart::Variable(variable) => {
                     let start = out.len();
-                    variable.write_in(out, values, place != UrlPlace::Path);
+                    variable.write_in(out, values, place != UrlPosition::Path);
                     escape(out, start);
                 }
             }
@@ -491,22 +500,22 @@ impl Template {
 
 /// A position in a text that may be a URL.
 #[derive(Clone, Copy, PartialEq)]
-enum UrlPlace {
+enum UrlPosition {
     Authority,
     Path,
     Query,
 }
 
-impl UrlPlace {
+impl UrlPosition {
     /// Returns the place after a literal text.
-    fn after(self, text: &str) -> UrlPlace {
+    fn after(self, text: &str) -> UrlPosition {
         let (place, rest) = match text.split_once("://") {
-            Some((_, rest)) => (UrlPlace::Authority, rest),
+            Some((_, rest)) => (UrlPosition::Authority, rest),
             None => (self, text),
         };
         match place {
-            _ if rest.contains(['?', '#']) => UrlPlace::Query,
-            UrlPlace::Authority if rest.contains('/') => UrlPlace::Path,
+            _ if rest.contains(['?', '#']) => UrlPosition::Query,
+            UrlPosition::Authority if rest.contains('/') => UrlPosition::Path,
             place => place,
         }
     }
@@ -534,7 +543,7 @@ fn name_after(text: &str, dollar: usize) -> Result<(&str, usize), TemplateError<
     let ends = |c: char| if is_digit { !c.is_ascii_digit() } else { !c.is_ascii_alphanumeric() && c != '_' };
     let length = after.find(ends).unwrap_or(after.len());
     match length {
-        0 => Err(TemplateError { at: dollar..dollar + 1, fault: TemplateFault::Nameless }),
+        0 => Err(TemplateError { at: dollar..dollar + 1, fault: TemplateFault::MissingName }),
         _ => Ok((&after[..length], dollar + 1 + length)),
     }
 }
@@ -545,10 +554,10 @@ impl fmt::Display for Template {
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => out.write_str(&text.replace('$', "$$"))?,
-                TemplatePart::Variable(Variable::Own(name)) => write!(out, "${{{name}}}")?,
+                TemplatePart::Variable(Variable::Custom(name)) => write!(out, "${{{name}}}")?,
                 TemplatePart::Variable(Variable::Field(name)) => write!(out, "${{http_{name}}}")?,
                 TemplatePart::Variable(Variable::Cookie(name)) => write!(out, "${{cookie_{name}}}")?,
-                TemplatePart::Variable(variable) => write!(out, "${{{}}}", variable.kind())?,
+                TemplatePart::Variable(variable) => write!(out, "${{{}}}", variable.canonical_name())?,
             }
         }
         Ok(())

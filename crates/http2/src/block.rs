@@ -75,7 +75,7 @@ pub(crate) fn is_valid(name: &[u8], value: &[u8]) -> bool {
     let token = name.strip_prefix(b":").unwrap_or(name);
     scan::is_token(token)
         && !name.iter().any(u8::is_ascii_uppercase)
-        && scan::value(value) == value.len()
+        && scan::value_len(value) == value.len()
         && !matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t'])
 }
 

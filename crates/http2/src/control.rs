@@ -3,12 +3,12 @@
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, FrameHeader, MAX_31_BITS, flag, u32_at};
 use crate::ledger::price;
-use crate::machine::{CONTROL_BYTES_MAX, Event, Machine, Opening, SHUTDOWN_PING, Shutdown};
+use crate::machine::{CONTROL_BYTES_MAX, ConnectionStart, Event, Machine, SHUTDOWN_PING, Shutdown};
 use crate::priority::Priority;
 use crate::streams::{Receiving, Sending};
 use crate::window::GROWTH_PING;
 
-type Outcome = Result<Option<Event>, ConnectionError>;
+type FrameOutcome = Result<Option<Event>, ConnectionError>;
 
 const FRAME_SIZE: ConnectionError =
     ConnectionError::new(ErrorCode::FRAME_SIZE_ERROR, "frame of a wrong length");
@@ -16,41 +16,41 @@ const FRAME_SIZE: ConnectionError =
 impl Machine {
     /// Fails if the memory held for the peer exceeds its share, or too many control frames wait because the
     /// peer does not read.
-    pub(crate) fn check_share(&self) -> Result<(), ConnectionError> {
+    pub(crate) fn check_peer_limits(&self) -> Result<(), ConnectionError> {
         match self.control.len() > CONTROL_BYTES_MAX {
-            true => Err(ConnectionError::calm("answers are not read")),
+            true => Err(ConnectionError::enhance_your_calm("answers are not read")),
             false => self.ledger.check(self.table_bytes(), self.unread_allowed()),
         }
     }
 
-    pub(crate) fn take_settings(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_settings(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         if header.has(flag::ACK) {
             if self.settings_acked {
                 self.ledger.spend(price::FRAME)?;
             }
             self.settings_acked = true;
-            self.decoder.allow(self.options.table_bytes_max as usize);
+            self.decoder.set_table_bytes_max(self.options.table_bytes_max as usize);
             return Ok(None);
         }
         let work = (payload.len() / 6 + self.streams.len()) as u32 / price::SETTINGS_PER_FRAME;
         self.ledger.spend(price::FRAME + work)?;
         let window = i64::from(self.peer.stream_window);
         self.peer.take(payload, !self.is_server)?;
-        self.encoder.limit(self.peer.table_bytes_max as usize);
+        self.encoder.set_table_bytes_max(self.peer.table_bytes_max as usize);
         let change = i64::from(self.peer.stream_window) - window;
         if change != 0 {
             for stream in self.streams.iter_mut() {
-                if stream.send_window.open(change).is_none() {
+                if stream.send_window.increase(change).is_none() {
                     return Err(ConnectionError::new(ErrorCode::FLOW_CONTROL_ERROR, "window too large"));
                 }
             }
         }
-        self.opening = Opening::Done;
+        self.start = ConnectionStart::Done;
         frame::settings_ack(&mut self.control);
         Ok(Some(Event::Settings))
     }
 
-    pub(crate) fn take_ping(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_ping(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         let payload: [u8; 8] = payload.try_into().map_err(|_| FRAME_SIZE)?;
         if !header.has(flag::ACK) {
             self.ledger.spend(price::FRAME)?;
@@ -75,30 +75,30 @@ impl Machine {
         Ok(Some(Event::Pong { payload }))
     }
 
-    pub(crate) fn take_goaway(&mut self, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_goaway(&mut self, payload: &[u8]) -> FrameOutcome {
         self.ledger.spend(price::FRAME)?;
         if payload.len() < 8 {
             return Err(FRAME_SIZE);
         }
         let last_stream = u32_at(payload, 0) & MAX_31_BITS;
         let code = ErrorCode(u32_at(payload, 4));
-        if self.peer_leaves_at.is_some_and(|before| last_stream > before) {
+        if self.peer_last_stream.is_some_and(|before| last_stream > before) {
             return Err(ConnectionError::protocol("GOAWAY takes back its last stream"));
         }
-        self.peer_leaves_at = Some(last_stream);
+        self.peer_last_stream = Some(last_stream);
         if !self.is_server {
             let left: Vec<u32> = self.streams.ids().filter(|&id| id > last_stream).collect();
             for id in left {
                 if let Some(stream) = self.streams.find_mut(id) {
                     stream.reset.get_or_insert(ErrorCode::REFUSED_STREAM);
                 }
-                self.settle(id);
+                self.update_accounting(id);
             }
         }
         Ok(Some(Event::GoAway { last_stream, code }))
     }
 
-    pub(crate) fn take_window_update(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_window_update(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         self.ledger.spend(price::FRAME)?;
         if payload.len() != 4 {
             return Err(FRAME_SIZE);
@@ -110,7 +110,7 @@ impl Machine {
                 return Err(ConnectionError::protocol("window increment of 0"));
             }
             let too_large = ConnectionError::new(ErrorCode::FLOW_CONTROL_ERROR, "window too large");
-            let opened = self.send_window.open(i64::from(increment)).ok_or(too_large)?;
+            let opened = self.send_window.increase(i64::from(increment)).ok_or(too_large)?;
             return Ok(opened.then_some(Event::Writable { stream: 0 }));
         }
         let Some(record) = self.streams.find_mut(stream).filter(|record| record.reset.is_none()) else {
@@ -125,7 +125,7 @@ impl Machine {
                 .stream_error(stream, ErrorCode::PROTOCOL_ERROR, reason, price::STREAM_ERROR)
                 .map(Some);
         }
-        match record.send_window.open(i64::from(increment)) {
+        match record.send_window.increase(i64::from(increment)) {
             None => {
                 let code = ErrorCode::FLOW_CONTROL_ERROR;
                 self.stream_error(stream, code, "window too large", price::STREAM_ERROR).map(Some)
@@ -134,7 +134,7 @@ impl Machine {
         }
     }
 
-    pub(crate) fn take_rst_stream(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_rst_stream(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         if payload.len() != 4 {
             return Err(FRAME_SIZE);
         }
@@ -152,12 +152,12 @@ impl Machine {
         record.reset = Some(code);
         record.reset_by_peer = true;
         self.ledger.spend(if is_served { price::FRAME } else { price::RESET })?;
-        self.settle(header.stream);
+        self.update_accounting(header.stream);
         Ok(Some(Event::Reset { stream: header.stream, code }))
     }
 
     /// Validates a PRIORITY frame (RFC 7540) and ignores it.
-    pub(crate) fn take_priority(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_priority(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         self.ledger.spend(price::FRAME)?;
         let (code, reason) = match payload.len() {
             5 if u32_at(payload, 0) & MAX_31_BITS != header.stream => return Ok(None),
@@ -170,7 +170,7 @@ impl Machine {
         }
     }
 
-    pub(crate) fn take_priority_update(&mut self, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_priority_update(&mut self, payload: &[u8]) -> FrameOutcome {
         self.ledger.spend(price::FRAME)?;
         if !self.is_server {
             return Err(ConnectionError::protocol("server sends PRIORITY_UPDATE"));

@@ -55,7 +55,7 @@ impl HpackDecoder {
     }
 
     /// Changes the maximum table size; call it when the peer has acknowledged the setting.
-    pub fn allow(&mut self, table_bytes_max: usize) {
+    pub fn set_table_bytes_max(&mut self, table_bytes_max: usize) {
         self.size_max = table_bytes_max;
         self.needs_update = self.table.size_max() > table_bytes_max;
     }

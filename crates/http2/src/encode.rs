@@ -9,7 +9,7 @@ use crate::{huffman, integer};
 /// Maximum size of the encoder's dynamic table, in bytes, even if the peer allows more.
 pub const TABLE_BYTES_MAX: usize = 4096;
 /// Number of buckets of the index over the dynamic table, which has at most 128 entries.
-const PLACES: usize = 256;
+const BUCKETS: usize = 256;
 
 /// The indexing of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,15 +28,15 @@ pub struct HpackEncoder {
     table: DynamicTable,
     /// Buckets by hash: the low bits of an entry's sequence number. An entry found here is compared before
     /// use.
-    places: Vec<u16>,
+    buckets: Vec<u16>,
     /// Size updates to emit before the next block: the smallest size since the last block, and the final
     /// size.
-    update: Option<(usize, usize)>,
+    pending_update: Option<(usize, usize)>,
 }
 
 impl Default for HpackEncoder {
     fn default() -> HpackEncoder {
-        HpackEncoder { table: DynamicTable::new(TABLE_BYTES_MAX), places: Vec::new(), update: None }
+        HpackEncoder { table: DynamicTable::new(TABLE_BYTES_MAX), buckets: Vec::new(), pending_update: None }
     }
 }
 
@@ -44,7 +44,7 @@ impl HpackEncoder {
     /// Memory held by the dynamic table, in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.table.held_bytes() + self.places.capacity() * size_of::<u16>()
+        self.table.held_bytes() + self.buckets.capacity() * size_of::<u16>()
     }
 
     /// Releases memory beyond what the entries need.
@@ -53,18 +53,18 @@ impl HpackEncoder {
     }
 
     /// Applies the peer's limit for the dynamic table (SETTINGS_HEADER_TABLE_SIZE).
-    pub fn limit(&mut self, table_bytes_max: usize) {
+    pub fn set_table_bytes_max(&mut self, table_bytes_max: usize) {
         let size = table_bytes_max.min(TABLE_BYTES_MAX);
-        if size != self.table.size_max() || self.update.is_some() {
-            let smallest = self.update.map_or(size, |(smallest, _)| smallest.min(size));
-            self.update = Some((smallest, size));
+        if size != self.table.size_max() || self.pending_update.is_some() {
+            let smallest = self.pending_update.map_or(size, |(smallest, _)| smallest.min(size));
+            self.pending_update = Some((smallest, size));
             self.table.resize(size);
         }
     }
 
     /// Begins a header block by emitting pending size updates.
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
-        if let Some((smallest, size)) = self.update.take() {
+        if let Some((smallest, size)) = self.pending_update.take() {
             if smallest < size {
                 integer::write(out, 0x20, 5, smallest);
             }
@@ -73,7 +73,11 @@ impl HpackEncoder {
     }
 
     /// Encodes a whole header block.
-    pub fn section<'f>(&mut self, out: &mut Vec<u8>, fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>) {
+    pub fn encode_block<'f>(
+        &mut self,
+        out: &mut Vec<u8>,
+        fields: impl IntoIterator<Item = (&'f [u8], &'f [u8])>,
+    ) {
         self.begin(out);
         for (name, value) in fields {
             self.field(out, name, value);
@@ -155,20 +159,20 @@ impl HpackEncoder {
         }
         literal(out, 0x40, 6, self.name_index(id, name, named), name, value);
         self.table.add(id, name, value, true, true);
-        if self.places.is_empty() {
-            self.places.resize(PLACES, 0);
+        if self.buckets.is_empty() {
+            self.buckets.resize(BUCKETS, 0);
         }
         // Entries in the same bucket replace each other: the older one is encoded as a literal again, which
         // is also correct.
-        self.places[hashed as usize % PLACES] = self.table.added() as u16;
+        self.buckets[hashed as usize % BUCKETS] = self.table.added() as u16;
         if named == 0 {
-            self.places[hash(id, name, b"") as usize % PLACES] = self.table.added() as u16;
+            self.buckets[hash(id, name, b"") as usize % BUCKETS] = self.table.added() as u16;
         }
     }
 
     /// The index of the entry with that hash for which `fits` returns true.
     fn find(&self, hashed: u32, fits: impl Fn(&[u8], &[u8]) -> bool) -> Option<usize> {
-        let place = *self.places.get(hashed as usize % PLACES)?;
+        let place = *self.buckets.get(hashed as usize % BUCKETS)?;
         let back = usize::from((self.table.added() as u16).wrapping_sub(place));
         let entry = self.table.entry(back)?;
         let (name, value) = self.table.field(entry);

@@ -77,7 +77,7 @@ impl ConnectionError {
 
     /// Creates an ENHANCE_YOUR_CALM error: the peer has exceeded its share of memory or work.
     #[must_use]
-    pub const fn calm(reason: &'static str) -> ConnectionError {
+    pub const fn enhance_your_calm(reason: &'static str) -> ConnectionError {
         ConnectionError { code: ErrorCode::ENHANCE_YOUR_CALM, reason }
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{FrameHeader, HEADER_BYTES, PAYLOAD_BYTES_MAX, PREFACE, flag, kind};
 use crate::ledger::price;
-use crate::machine::{Event, Machine, Opening};
+use crate::machine::{ConnectionStart, Event, Machine};
 
 impl Machine {
     /// Processes received bytes. Returns the number of bytes consumed and an event; feed the remaining bytes
@@ -16,8 +16,8 @@ impl Machine {
             return Err(error);
         }
         self.ledger.tick(now_ms);
-        if self.was_slowed {
-            self.is_slowed();
+        if self.was_throttled {
+            self.is_throttled();
         }
         // A span has 32 bits: any further bytes are left for the next call.
         let bytes = &bytes[..bytes.len().min(u32::MAX as usize)];
@@ -30,7 +30,7 @@ impl Machine {
 
     fn advance(&mut self, bytes: &[u8]) -> Result<(usize, Event), ConnectionError> {
         let mut at = 0;
-        if self.opening == Opening::Preface {
+        if self.start == ConnectionStart::Preface {
             let len = bytes.len().min(PREFACE.len());
             if bytes[..len] != PREFACE[..len] {
                 return Err(ConnectionError::protocol("not the preface of HTTP/2"));
@@ -38,16 +38,16 @@ impl Machine {
             if len < PREFACE.len() {
                 return Ok((0, Event::NeedMore));
             }
-            self.opening = Opening::Settings;
+            self.start = ConnectionStart::Settings;
             at = len;
         }
         loop {
             let rest = &bytes[at..];
-            if self.skip > 0 {
-                let len = self.skip.min(rest.len());
-                self.skip -= len;
+            if self.skip_bytes > 0 {
+                let len = self.skip_bytes.min(rest.len());
+                self.skip_bytes -= len;
                 at += len;
-                if self.skip > 0 {
+                if self.skip_bytes > 0 {
                     return Ok((at, Event::NeedMore));
                 }
                 continue;
@@ -64,12 +64,12 @@ impl Machine {
                 }
             }
             let Some(header) = FrameHeader::read(rest) else { return Ok((at, Event::NeedMore)) };
-            self.check(header)?;
-            let Some((len, event)) = self.frame(header, &rest[HEADER_BYTES..])? else {
+            self.check_header(header)?;
+            let Some((len, event)) = self.process_frame(header, &rest[HEADER_BYTES..])? else {
                 return Ok((at, Event::NeedMore));
             };
             at += HEADER_BYTES + len;
-            self.check_share()?;
+            self.check_peer_limits()?;
             if let Some(event) = event {
                 return Ok((at, event));
             }
@@ -78,8 +78,9 @@ impl Machine {
 
     /// Validates a frame by its header alone. Changes no state, because a frame is checked again when more of
     /// it arrives.
-    fn check(&self, header: FrameHeader) -> Result<(), ConnectionError> {
-        if self.opening == Opening::Settings && (header.kind != kind::SETTINGS || header.has(flag::ACK)) {
+    fn check_header(&self, header: FrameHeader) -> Result<(), ConnectionError> {
+        if self.start == ConnectionStart::Settings && (header.kind != kind::SETTINGS || header.has(flag::ACK))
+        {
             return Err(ConnectionError::protocol("first frame is not SETTINGS"));
         }
         if header.len > PAYLOAD_BYTES_MAX {
@@ -126,7 +127,7 @@ impl Machine {
 
     /// Processes the frame with that header, whose payload begins `rest`. Returns the number of payload bytes
     /// consumed; `None` if more bytes are needed.
-    fn frame(
+    fn process_frame(
         &mut self,
         header: FrameHeader,
         rest: &[u8],
@@ -148,7 +149,7 @@ impl Machine {
         }
         if !matches!(header.kind, kind::HEADERS..=kind::CONTINUATION | kind::PRIORITY_UPDATE) {
             self.ledger.spend(price::FRAME)?;
-            self.skip = header.len;
+            self.skip_bytes = header.len;
             return Ok(Some((0, None)));
         }
         let Some(payload) = rest.get(..header.len) else { return Ok(None) };

@@ -90,7 +90,7 @@ pub(crate) fn request(
     }
     let (pseudo, count) = PseudoFields::read(block)?;
     let mut extras = RequestExtras { protocol: pseudo.protocol, ..RequestExtras::default() };
-    let facts = Facts::read(&block.fields[count..], &block.bytes)?;
+    let facts = CombinedFields::read(&block.fields[count..], &block.bytes)?;
     let length = facts.length.length(false).map_err(malformed)?;
     let refused = request_line(&pseudo, block, head, limits, connect_protocol, &mut extras)?;
     let host = authority(&pseudo, &facts, block, head)?;
@@ -114,12 +114,12 @@ pub(crate) fn request(
         (Some(length), false) => BodySize::Known(length),
         (None, false) => BodySize::Unknown,
     };
-    head.expects_continue = facts.expects == Expects::Continue && head.body != BodySize::None;
+    head.expects_continue = facts.expects == Expectation::Continue && head.body != BodySize::None;
     extras.length = length;
     extras.priority = facts.priority;
     match (refused, facts.expects) {
         (Some(reject), _) => Err(HeadError::Refused(reject)),
-        (None, Expects::Unknown) => {
+        (None, Expectation::Unknown) => {
             Err(HeadError::Refused(Reject::new(Status::EXPECTATION_FAILED, "unknown expectation")))
         }
         _ => Ok(extras),
@@ -165,7 +165,7 @@ fn request_line(
     };
     let path = pseudo.path.ok_or(Malformed("request without :path"))?;
     let text = path.of(bytes);
-    if !matches!(text, [b'/', ..] | b"*") || scan::target(text) != text.len() {
+    if !matches!(text, [b'/', ..] | b"*") || scan::target_len(text) != text.len() {
         return Err(Malformed("invalid path"));
     }
     let method = if is_connect { Method::Get } else { head.method };
@@ -184,7 +184,7 @@ fn malformed(reject: Reject) -> HeadError {
 /// Returns the `Host` field to add.
 fn authority(
     pseudo: &PseudoFields,
-    facts: &Facts,
+    facts: &CombinedFields,
     block: &mut FieldBlock,
     head: &mut Head,
 ) -> Result<Option<Field>, HeadError> {
@@ -250,7 +250,7 @@ fn join_cookies(head: &mut Head, bytes: &mut Vec<u8>) {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Expects {
+enum Expectation {
     #[default]
     Nothing,
     Continue,
@@ -259,17 +259,17 @@ enum Expects {
 
 /// The combined meaning of the fields of a head.
 #[derive(Clone, Copy, Debug, Default)]
-struct Facts {
+struct CombinedFields {
     length: ContentLength,
     host: Option<Span>,
-    expects: Expects,
+    expects: Expectation,
     cookies: usize,
     priority: Option<Priority>,
 }
 
-impl Facts {
-    fn read(fields: &[Field], bytes: &[u8]) -> Result<Facts, HeadError> {
-        let mut facts = Facts::default();
+impl CombinedFields {
+    fn read(fields: &[Field], bytes: &[u8]) -> Result<CombinedFields, HeadError> {
+        let mut facts = CombinedFields::default();
         for field in fields {
             let value = || field.value.of(bytes);
             match field.id {
@@ -292,9 +292,9 @@ impl Facts {
                     return Err(Malformed("repeated Host"));
                 }
                 Name::Expect if value().eq_ignore_ascii_case(b"100-continue") => {
-                    facts.expects = Expects::Continue;
+                    facts.expects = Expectation::Continue;
                 }
-                Name::Expect => facts.expects = Expects::Unknown,
+                Name::Expect => facts.expects = Expectation::Unknown,
                 Name::Cookie => facts.cookies += 1,
                 _ => {}
             }
@@ -313,17 +313,17 @@ pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Stat
         return Err(Malformed("invalid byte in a field"));
     }
     let status = match block.iter().next() {
-        Some((b":status", digits)) if digits.len() == 3 => scan::decimal(digits),
+        Some((b":status", digits)) if digits.len() == 3 => scan::parse_decimal(digits),
         _ => None,
     };
     let status = status.and_then(|code| Status::of(code as u16)).ok_or(Malformed("invalid :status"))?;
     if status == Status::SWITCHING_PROTOCOLS {
         return Err(Malformed("101 in HTTP/2"));
     }
-    let facts = Facts::read(&block.fields[1..], &block.bytes)?;
+    let facts = CombinedFields::read(&block.fields[1..], &block.bytes)?;
     let length = facts.length.length(is_lenient).map_err(malformed)?;
     block.fields.remove(..1);
-    facts.length.repair(&mut block.fields, &block.bytes);
+    facts.length.normalize(&mut block.fields, &block.bytes);
     Ok((status, length))
 }
 
@@ -342,7 +342,7 @@ pub(crate) fn trailers(block: &FieldBlock) -> Result<Fields, HeadError> {
         if name.starts_with(b":") {
             return Err(Malformed("pseudo-header field in trailers"));
         }
-        if field.id.may_stand_in_trailers() {
+        if field.id.is_allowed_in_trailers() {
             trailers.try_push(name, value).expect("a valid field");
         }
     }

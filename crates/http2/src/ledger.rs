@@ -36,58 +36,65 @@ pub(crate) mod price {
     /// frames for each 4 KiB read.
     pub(crate) const DATA_BYTES_PER_FRAME: u32 = 1024;
     /// Earned every second.
-    pub(crate) const SECOND: u32 = 2;
+    pub(crate) const PER_SECOND: u32 = 2;
 }
 
 /// The share of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct PeerLimits {
     /// Maximum number of bytes held for the peer. Default 2 MiB.
     pub held_bytes_max: usize,
     /// Initial and maximum credit of a connection. Default 2,000.
     pub credit_max: u32,
 }
 
-impl Default for Share {
-    fn default() -> Share {
-        Share { held_bytes_max: 2 << 20, credit_max: 2_000 }
+impl Default for PeerLimits {
+    fn default() -> PeerLimits {
+        PeerLimits { held_bytes_max: 2 << 20, credit_max: 2_000 }
     }
 }
 
 /// The account of one connection.
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    share: Share,
+    limits: PeerLimits,
     held: usize,
     /// Maximum of `held` so far.
     held_peak: usize,
     credit: u32,
-    is_slowed: bool,
+    is_throttled: bool,
     /// Time of the last credit for elapsed time, in milliseconds.
-    given_ms: Option<u64>,
+    credited_ms: Option<u64>,
 }
 
-const OVER_CREDIT: ConnectionError = ConnectionError::calm("too many frames without progress");
-const OVER_MEMORY: ConnectionError = ConnectionError::calm("too much held for the connection");
+const OVER_CREDIT: ConnectionError = ConnectionError::enhance_your_calm("too many frames without progress");
+const OVER_MEMORY: ConnectionError = ConnectionError::enhance_your_calm("too much held for the connection");
 
 impl Ledger {
-    pub(crate) fn new(share: Share) -> Ledger {
-        Ledger { share, held: 0, held_peak: 0, credit: share.credit_max, is_slowed: false, given_ms: None }
+    pub(crate) fn new(share: PeerLimits) -> Ledger {
+        Ledger {
+            limits: share,
+            held: 0,
+            held_peak: 0,
+            credit: share.credit_max,
+            is_throttled: false,
+            credited_ms: None,
+        }
     }
 
     /// Adds credit for the elapsed time.
     pub(crate) fn tick(&mut self, now_ms: u64) {
-        let given = *self.given_ms.get_or_insert(now_ms);
+        let given = *self.credited_ms.get_or_insert(now_ms);
         let seconds = now_ms.saturating_sub(given) / 1000;
         if seconds > 0 {
-            self.given_ms = Some(given + seconds * 1000);
-            self.earn((seconds.min(1 << 20) as u32).saturating_mul(price::SECOND));
+            self.credited_ms = Some(given + seconds * 1000);
+            self.earn((seconds.min(1 << 20) as u32).saturating_mul(price::PER_SECOND));
         }
     }
 
     /// Adds credit.
     pub(crate) fn earn(&mut self, credit: u32) {
-        self.credit = self.credit.saturating_add(credit).min(self.share.credit_max);
+        self.credit = self.credit.saturating_add(credit).min(self.limits.credit_max);
     }
 
     /// Subtracts credit.
@@ -124,19 +131,19 @@ impl Ledger {
     /// ENHANCE_YOUR_CALM.
     pub(crate) fn check(&self, more: usize, allowed: usize) -> Result<(), ConnectionError> {
         let held = (self.held + more).saturating_sub(allowed);
-        if held > self.share.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
+        if held > self.limits.held_bytes_max { Err(OVER_MEMORY) } else { Ok(()) }
     }
 
     /// Whether the peer is throttled: if it holds more than half of its memory or has less than a quarter of its
     /// credit, until it is back at a quarter of the memory and half of the credit.
-    pub(crate) fn is_slowed(&mut self, more: usize, allowed: usize) -> bool {
-        let (held, max) = ((self.held + more).saturating_sub(allowed), self.share.held_bytes_max);
-        let (credit, full) = (self.credit, self.share.credit_max);
-        self.is_slowed = match self.is_slowed {
+    pub(crate) fn is_throttled(&mut self, more: usize, allowed: usize) -> bool {
+        let (held, max) = ((self.held + more).saturating_sub(allowed), self.limits.held_bytes_max);
+        let (credit, full) = (self.credit, self.limits.credit_max);
+        self.is_throttled = match self.is_throttled {
             true => held > max / 4 || credit < full / 2,
             false => held > max / 2 || credit < full / 4,
         };
-        self.is_slowed
+        self.is_throttled
     }
 
     pub(crate) fn held(&self) -> usize {
@@ -158,22 +165,22 @@ mod tests {
 
     #[test]
     fn a_peer_is_slowed_before_it_is_disconnected_and_recovers() {
-        let mut ledger = Ledger::new(Share { held_bytes_max: 1000, credit_max: 100 });
+        let mut ledger = Ledger::new(PeerLimits { held_bytes_max: 1000, credit_max: 100 });
         ledger.hold(500);
-        assert!(!ledger.is_slowed(0, 0) && !ledger.is_slowed(1, 1) && ledger.is_slowed(1, 0));
+        assert!(!ledger.is_throttled(0, 0) && !ledger.is_throttled(1, 1) && ledger.is_throttled(1, 0));
         ledger.free(249);
-        assert!(ledger.is_slowed(0, 0) && ledger.check(0, 0).is_ok());
+        assert!(ledger.is_throttled(0, 0) && ledger.check(0, 0).is_ok());
         ledger.free(1);
-        assert!(!ledger.is_slowed(0, 0));
+        assert!(!ledger.is_throttled(0, 0));
         assert_eq!(ledger.check(751, 0), Err(OVER_MEMORY));
         assert_eq!(ledger.check(751, 1), Ok(()));
         ledger.spend(76).unwrap();
-        assert!(ledger.is_slowed(0, 0));
+        assert!(ledger.is_throttled(0, 0));
         ledger.tick(5000);
         ledger.tick(17_999);
-        assert!(ledger.is_slowed(0, 0), "{}", ledger.credit());
+        assert!(ledger.is_throttled(0, 0), "{}", ledger.credit());
         ledger.tick(18_000);
-        assert!(!ledger.is_slowed(0, 0));
+        assert!(!ledger.is_throttled(0, 0));
         assert_eq!(ledger.spend(51), Err(OVER_CREDIT));
         ledger.earn(u32::MAX);
         assert_eq!(ledger.credit(), 100);

@@ -32,7 +32,7 @@ pub use block::FieldBlock;
 pub use decode::HpackDecoder;
 pub use encode::HpackEncoder;
 pub use error::{ConnectionError, ErrorCode};
-pub use ledger::Share;
+pub use ledger::PeerLimits;
 pub use machine::{Event, Machine, Options};
 pub use priority::Priority;
 pub use send::{HeadWriter, NoStream, RequestLine};

@@ -7,7 +7,7 @@ use crate::decode::HpackDecoder;
 use crate::encode::HpackEncoder;
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, MAX_31_BITS, PREFACE};
-use crate::ledger::{Ledger, Share};
+use crate::ledger::{Ledger, PeerLimits};
 use crate::priority::Priority;
 use crate::settings::{PeerSettings, TABLE_BYTES_INITIAL, WINDOW_BYTES_INITIAL, id};
 use crate::streams::{Sending, StreamTable};
@@ -17,7 +17,7 @@ use crate::window::{ReceiveWindow, SendWindow, WindowGrowth};
 pub(crate) const CONTROL_BYTES_MAX: usize = 64 * 1024;
 /// Bytes by which a header block in CONTINUATION frames may exceed the head limit, so that a slightly larger
 /// head is still refused with a response.
-const BLOCK_BYTES_MORE: usize = 16 * 1024;
+const BLOCK_BYTES_EXTRA: usize = 16 * 1024;
 
 /// Limits and settings of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Options {
     /// KiB.
     pub stream_bytes: usize,
     /// The peer's share of memory and work.
-    pub share: Share,
+    pub peer_limits: PeerLimits,
     /// Whether extended CONNECT requests (RFC 8441) are accepted; server only. Default false.
     pub connect_protocol: bool,
 }
@@ -51,7 +51,7 @@ impl Default for Options {
             connection_window: 256 * 1024,
             table_bytes_max: TABLE_BYTES_INITIAL,
             stream_bytes: 4096,
-            share: Share::default(),
+            peer_limits: PeerLimits::default(),
             connect_protocol: false,
         }
     }
@@ -150,10 +150,10 @@ pub(crate) struct Continuation {
 
 /// A DATA frame that has been received in part.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DataRest {
+pub(crate) struct PartialData {
     pub(crate) stream: u32,
     /// Remaining bytes of content.
-    pub(crate) left: usize,
+    pub(crate) remaining_bytes: usize,
     /// Bytes of padding after the content.
     pub(crate) padding: usize,
     pub(crate) ended: bool,
@@ -161,7 +161,7 @@ pub(crate) struct DataRest {
 
 /// The part of the connection start that is expected next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Opening {
+pub(crate) enum ConnectionStart {
     /// The client's preface.
     Preface,
     /// The first SETTINGS frame.
@@ -189,25 +189,25 @@ pub(crate) const SHUTDOWN_PING: [u8; 8] = *b"shutdown";
 pub struct Machine {
     pub(crate) options: Options,
     pub(crate) is_server: bool,
-    pub(crate) opening: Opening,
+    pub(crate) start: ConnectionStart,
     pub(crate) failed: Option<ConnectionError>,
     pub(crate) shutdown: Shutdown,
     pub(crate) peer: PeerSettings,
     pub(crate) settings_acked: bool,
     /// The lowest last-stream identifier of the peer's GOAWAY frames.
-    pub(crate) peer_leaves_at: Option<u32>,
+    pub(crate) peer_last_stream: Option<u32>,
     pub(crate) decoder: HpackDecoder,
     pub(crate) encoder: HpackEncoder,
     /// The field section decoded last.
     pub(crate) block: FieldBlock,
     pub(crate) fragments: Vec<u8>,
     pub(crate) continuation: Option<Continuation>,
-    pub(crate) data: Option<DataRest>,
+    pub(crate) data: Option<PartialData>,
     /// Remaining payload bytes to discard.
-    pub(crate) skip: usize,
+    pub(crate) skip_bytes: usize,
     pub(crate) streams: StreamTable,
     /// Open streams that count towards the peer's limit, or on a client towards the server's limit.
-    pub(crate) open: u32,
+    pub(crate) open_streams: u32,
     /// The highest stream identifier opened by the peer.
     pub(crate) last_peer_stream: u32,
     /// The identifier of the next stream opened by this side.
@@ -220,7 +220,7 @@ pub struct Machine {
     /// Number of unanswered pings.
     pub(crate) pings: u32,
     pub(crate) ledger: Ledger,
-    pub(crate) was_slowed: bool,
+    pub(crate) was_throttled: bool,
     /// The head of the last [`Event::Head`]; on a client only its fields are set. Its spans refer to
     /// [`Machine::head_bytes`].
     pub head: Head,
@@ -251,12 +251,12 @@ impl Machine {
         let mut machine = Machine {
             options,
             is_server,
-            opening: if is_server { Opening::Preface } else { Opening::Settings },
+            start: if is_server { ConnectionStart::Preface } else { ConnectionStart::Settings },
             failed: None,
             shutdown: Shutdown::None,
             peer: PeerSettings::default(),
             settings_acked: false,
-            peer_leaves_at: None,
+            peer_last_stream: None,
             // The peer may use the initial size until it has received a smaller setting.
             decoder: HpackDecoder::new(options.table_bytes_max.max(TABLE_BYTES_INITIAL) as usize),
             encoder: HpackEncoder::default(),
@@ -264,9 +264,9 @@ impl Machine {
             fragments: Vec::new(),
             continuation: None,
             data: None,
-            skip: 0,
+            skip_bytes: 0,
             streams: StreamTable::default(),
-            open: 0,
+            open_streams: 0,
             last_peer_stream: 0,
             next_stream: 1,
             send_window: SendWindow(i64::from(WINDOW_BYTES_INITIAL)),
@@ -274,20 +274,20 @@ impl Machine {
             growth: WindowGrowth::default(),
             control: Vec::new(),
             pings: 0,
-            ledger: Ledger::new(options.share),
-            was_slowed: false,
+            ledger: Ledger::new(options.peer_limits),
+            was_throttled: false,
             head: Head::default(),
             status: Status::OK,
             trailers: Fields::new(),
             protocol: None,
             is_https: false,
         };
-        machine.announce();
+        machine.write_connection_start();
         machine
     }
 
     /// Writes the connection start: preface, settings and window update.
-    fn announce(&mut self) {
+    fn write_connection_start(&mut self) {
         let options = &self.options;
         let mut settings = vec![
             (id::INITIAL_WINDOW_SIZE, options.stream_window.min(MAX_31_BITS)),
@@ -308,7 +308,7 @@ impl Machine {
         }
         frame::settings(&mut self.control, &settings);
         self.receive_window.grow(options.connection_window);
-        if let Some(increment) = self.receive_window.update_now() {
+        if let Some(increment) = self.receive_window.full_increment() {
             frame::window_update(&mut self.control, 0, increment);
         }
     }
@@ -348,7 +348,7 @@ impl Machine {
     /// Whether a header block is incomplete, so that the head timeout applies.
     #[must_use]
     pub fn is_reading_head(&self) -> bool {
-        self.continuation.is_some() || self.opening != Opening::Done
+        self.continuation.is_some() || self.start != ConnectionStart::Done
     }
 
     /// Number of streams that have not been released.
@@ -419,19 +419,19 @@ impl Machine {
 
     /// Maximum length of a header block in bytes.
     pub(crate) fn block_bytes_max(&self) -> usize {
-        self.options.head.head_bytes_max + BLOCK_BYTES_MORE
+        self.options.head.head_bytes_max + BLOCK_BYTES_EXTRA
     }
 
     /// Whether the peer is throttled: it may open only one stream at a time, and its windows are not
     /// replenished. When throttling ends, withheld window updates are sent.
-    pub(crate) fn is_slowed(&mut self) -> bool {
+    pub(crate) fn is_throttled(&mut self) -> bool {
         let more = self.table_bytes();
-        let is_slowed = self.ledger.is_slowed(more, self.unread_allowed());
-        if self.was_slowed && !is_slowed {
-            self.was_slowed = false;
+        let is_slowed = self.ledger.is_throttled(more, self.unread_allowed());
+        if self.was_throttled && !is_slowed {
+            self.was_throttled = false;
             self.announce_windows();
         }
-        self.was_slowed = is_slowed;
+        self.was_throttled = is_slowed;
         is_slowed
     }
 
@@ -441,14 +441,14 @@ impl Machine {
                 frame::window_update(&mut self.control, stream.id, increment);
             }
         }
-        if let Some(increment) = self.receive_window.update() {
+        if let Some(increment) = self.receive_window.due_increment() {
             frame::window_update(&mut self.control, 0, increment);
         }
     }
 
     /// Sends due window updates for one stream and the connection. Returns whether any was sent.
     pub(crate) fn update_windows(&mut self, stream: u32) -> bool {
-        if self.is_slowed() {
+        if self.is_throttled() {
             return false;
         }
         let before = self.control.len();
@@ -457,7 +457,7 @@ impl Machine {
         {
             frame::window_update(&mut self.control, stream.id, increment);
         }
-        if let Some(increment) = self.receive_window.update() {
+        if let Some(increment) = self.receive_window.due_increment() {
             frame::window_update(&mut self.control, 0, increment);
         }
         self.control.len() > before
@@ -478,7 +478,7 @@ impl Machine {
                 record.reset = Some(code);
                 record.reset_by_peer = false;
                 frame::rst_stream(&mut self.control, stream, code);
-                self.settle(stream);
+                self.update_accounting(stream);
             }
             None => {
                 frame::rst_stream(&mut self.control, stream, code);
@@ -490,13 +490,13 @@ impl Machine {
 
     /// Updates the accounting when one side of a stream has ended: a closed stream no longer counts as open,
     /// and a completely served one earns credit.
-    pub(crate) fn settle(&mut self, stream: u32) {
+    pub(crate) fn update_accounting(&mut self, stream: u32) {
         if let Some(record) = self.streams.find_mut(stream)
             && record.is_counted
             && record.is_closed()
         {
             record.is_counted = false;
-            self.open -= 1;
+            self.open_streams -= 1;
             if record.reset.is_none() {
                 self.ledger.earn(crate::ledger::price::FINISHED);
             }
@@ -515,7 +515,7 @@ impl Machine {
 
     /// Whether frames of an unknown stream are ignored: this side has reset it, or excluded it during
     /// shutdown.
-    pub(crate) fn is_left(&self, stream: u32) -> bool {
+    pub(crate) fn ignores_frames_of(&self, stream: u32) -> bool {
         matches!(self.shutdown, Shutdown::Final(last) if stream > last) || self.streams.was_reset(stream)
     }
 

@@ -6,19 +6,19 @@ use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, FrameHeader, HEADER_BYTES, MAX_31_BITS, flag, u32_at};
 use crate::head::{self, HeadError, RequestExtras};
 use crate::ledger::price;
-use crate::machine::{Continuation, DataRest, Event, Machine, Shutdown};
+use crate::machine::{Continuation, Event, Machine, PartialData, Shutdown};
 use crate::settings::WINDOW_BYTES_INITIAL;
 use crate::streams::{Receiving, Sending, StreamRecord};
 use crate::table::ENTRY_OVERHEAD_BYTES;
 use crate::window::{ReceiveWindow, SendWindow};
 
-type Outcome = Result<Option<Event>, ConnectionError>;
+type FrameOutcome = Result<Option<Event>, ConnectionError>;
 
 /// Ratio of overhead to content above which a DATA frame costs credit, as an empty one does.
 const OVERHEAD_RATIO: usize = 16;
 
 impl Machine {
-    pub(crate) fn take_headers(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_headers(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         let mut fragment = unpad(header, payload)?;
         let mut depends_on_itself = false;
         if header.has(flag::PRIORITY) {
@@ -37,10 +37,10 @@ impl Machine {
         Ok(None)
     }
 
-    pub(crate) fn take_continuation(&mut self, header: FrameHeader, payload: &[u8]) -> Outcome {
+    pub(crate) fn take_continuation(&mut self, header: FrameHeader, payload: &[u8]) -> FrameOutcome {
         self.ledger.spend(if payload.is_empty() { price::EMPTY_CONTINUATION } else { price::FRAME })?;
         if self.fragments.len() + payload.len() > self.block_bytes_max() {
-            return Err(ConnectionError::calm("header block too large"));
+            return Err(ConnectionError::enhance_your_calm("header block too large"));
         }
         self.fragments.extend_from_slice(payload);
         if !header.has(flag::END_HEADERS) {
@@ -53,7 +53,7 @@ impl Machine {
 
     /// Processes a whole header block. It is always decoded, because later blocks depend on the dynamic
     /// table.
-    fn take_section(&mut self, section: Continuation, fragment: &[u8]) -> Outcome {
+    fn take_section(&mut self, section: Continuation, fragment: &[u8]) -> FrameOutcome {
         self.decoder.decode(fragment, &mut self.block, &self.options.head)?;
         let stream = section.stream;
         if self.is_server && self.is_idle(stream) {
@@ -61,7 +61,7 @@ impl Machine {
         }
         let Some(record) = self.streams.find(stream) else {
             self.ledger.spend(price::FRAME)?;
-            return match self.is_left(stream) {
+            return match self.ignores_frames_of(stream) {
                 true => Ok(None),
                 false => Err(ConnectionError::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream")),
             };
@@ -86,11 +86,11 @@ impl Machine {
         }
     }
 
-    fn abort(&mut self, stream: u32, code: ErrorCode, reason: &'static str) -> Outcome {
+    fn abort(&mut self, stream: u32, code: ErrorCode, reason: &'static str) -> FrameOutcome {
         self.stream_error(stream, code, reason, price::STREAM_ERROR).map(Some)
     }
 
-    fn take_request(&mut self, section: Continuation) -> Outcome {
+    fn take_request(&mut self, section: Continuation) -> FrameOutcome {
         let stream = section.stream;
         self.last_peer_stream = stream;
         // Charged even if the section is refused, because the work was done.
@@ -104,8 +104,8 @@ impl Machine {
         }
         let max = self.options.streams_max;
         // Closed streams whose handlers still run count too, with some room for streams that are just ending.
-        let is_full = self.open >= max || self.streams.len() >= (max + max / 4 + 8) as usize;
-        if is_full || (self.is_slowed() && self.streams.len() > 0) {
+        let is_full = self.open_streams >= max || self.streams.len() >= (max + max / 4 + 8) as usize;
+        if is_full || (self.is_throttled() && self.streams.len() > 0) {
             // A client that has not yet received the limit is not at fault.
             self.ledger.spend(if self.settings_acked { price::REFUSED } else { price::FRAME })?;
             frame::rst_stream(&mut self.control, stream, ErrorCode::REFUSED_STREAM);
@@ -157,7 +157,7 @@ impl Machine {
             send_window: SendWindow(i64::from(self.peer.stream_window)),
             receive_window: ReceiveWindow::new(size, left),
             content_left: None,
-            grown: 0,
+            grown_bytes: 0,
             unread: 0,
             held: 0,
             priority: Default::default(),
@@ -166,11 +166,11 @@ impl Machine {
 
     pub(crate) fn add_stream(&mut self, record: StreamRecord) {
         self.ledger.hold(self.options.stream_bytes + record.held);
-        self.open += 1;
+        self.open_streams += 1;
         self.streams.insert(record);
     }
 
-    fn take_response(&mut self, section: Continuation) -> Outcome {
+    fn take_response(&mut self, section: Continuation) -> FrameOutcome {
         let (stream, ended) = (section.stream, section.ended);
         let (status, length) = match head::response(&mut self.block, self.options.head.lenient_heads) {
             Ok(parsed) => parsed,
@@ -206,11 +206,11 @@ impl Machine {
         if is_short {
             return self.abort(stream, ErrorCode::PROTOCOL_ERROR, "content-length without content");
         }
-        self.settle(stream);
+        self.update_accounting(stream);
         Ok(Some(Event::Head { stream, ended }))
     }
 
-    fn take_trailers(&mut self, section: Continuation) -> Outcome {
+    fn take_trailers(&mut self, section: Continuation) -> FrameOutcome {
         let stream = section.stream;
         let Some(record) = self.streams.find_mut(stream) else { return Ok(None) };
         let is_wanted = record.receiving == Receiving::Body;
@@ -233,13 +233,13 @@ impl Machine {
         record.receiving = Receiving::Ended;
         record.held += self.block.size;
         self.ledger.hold(self.block.size);
-        self.settle(stream);
+        self.update_accounting(stream);
         self.trailers = trailers;
         Ok(is_wanted.then_some(Event::Trailers { stream }))
     }
 
     /// Processes the start of a DATA frame: its header and, if it is padded, the length of the padding.
-    pub(crate) fn begin_data(&mut self, header: FrameHeader, padding: Option<u8>) -> Outcome {
+    pub(crate) fn begin_data(&mut self, header: FrameHeader, padding: Option<u8>) -> FrameOutcome {
         let overhead = padding.map_or(0, |padding| usize::from(padding) + 1);
         let Some(content) = header.len.checked_sub(overhead) else {
             return Err(ConnectionError::protocol("padding longer than its frame"));
@@ -253,34 +253,35 @@ impl Machine {
             self.ledger.spend(price::FRAME)?;
         }
         match self.admit_data(header, content, ended) {
-            Admission::Admitted => {
-                self.receive_window.give_back(overhead);
+            DataAdmission::Admitted => {
+                self.receive_window.return_bytes(overhead);
                 if let Some(record) = self.streams.find_mut(header.stream) {
-                    record.receive_window.give_back(overhead);
+                    record.receive_window.return_bytes(overhead);
                 }
                 if content > 0 {
-                    self.data = Some(DataRest { stream: header.stream, left: content, padding, ended });
+                    self.data =
+                        Some(PartialData { stream: header.stream, remaining_bytes: content, padding, ended });
                     return Ok(None);
                 }
-                self.skip = padding;
+                self.skip_bytes = padding;
                 self.update_windows(header.stream);
                 Ok(if ended { Some(self.end_of_data(header.stream, Span::EMPTY)) } else { None })
             }
-            Admission::Dropped => {
-                self.drop_data(header.len, content + padding);
+            DataAdmission::Dropped => {
+                self.discard_data(header.len, content + padding);
                 self.ledger.spend(price::FRAME)?;
                 Ok(None)
             }
-            Admission::Discarded => {
-                self.drop_data(header.len, content + padding);
+            DataAdmission::Discarded => {
+                self.discard_data(header.len, content + padding);
                 if ended && let Some(record) = self.streams.find_mut(header.stream) {
                     record.receiving = Receiving::Ended;
-                    self.settle(header.stream);
+                    self.update_accounting(header.stream);
                 }
                 Ok(None)
             }
-            Admission::Refused(code, reason) => {
-                self.drop_data(header.len, content + padding);
+            DataAdmission::Refused(code, reason) => {
+                self.discard_data(header.len, content + padding);
                 self.abort(header.stream, code, reason)
             }
         }
@@ -288,37 +289,41 @@ impl Machine {
 
     /// Discards `skip` bytes of payload as they arrive; all `len` bytes are returned to the connection's
     /// window.
-    fn drop_data(&mut self, len: usize, skip: usize) {
-        self.skip = skip;
-        self.receive_window.give_back(len);
+    fn discard_data(&mut self, len: usize, skip: usize) {
+        self.skip_bytes = skip;
+        self.receive_window.return_bytes(len);
         self.update_windows(0);
     }
 
-    fn admit_data(&mut self, header: FrameHeader, content: usize, ended: bool) -> Admission {
-        let is_left = self.is_left(header.stream);
+    fn admit_data(&mut self, header: FrameHeader, content: usize, ended: bool) -> DataAdmission {
+        let is_left = self.ignores_frames_of(header.stream);
         let Some(record) = self.streams.find_mut(header.stream) else {
             return match is_left {
-                true => Admission::Dropped,
-                false => Admission::Refused(ErrorCode::STREAM_CLOSED, "DATA on a closed stream"),
+                true => DataAdmission::Dropped,
+                false => DataAdmission::Refused(ErrorCode::STREAM_CLOSED, "DATA on a closed stream"),
             };
         };
         match record.receiving {
             _ if record.reset_by_peer => {
-                return Admission::Refused(ErrorCode::STREAM_CLOSED, "DATA after RST_STREAM");
+                return DataAdmission::Refused(ErrorCode::STREAM_CLOSED, "DATA after RST_STREAM");
             }
-            _ if record.reset.is_some() => return Admission::Dropped,
-            Receiving::Ended => return Admission::Refused(ErrorCode::STREAM_CLOSED, "DATA after the end"),
-            Receiving::Head => return Admission::Refused(ErrorCode::PROTOCOL_ERROR, "DATA before HEADERS"),
+            _ if record.reset.is_some() => return DataAdmission::Dropped,
+            Receiving::Ended => {
+                return DataAdmission::Refused(ErrorCode::STREAM_CLOSED, "DATA after the end");
+            }
+            Receiving::Head => {
+                return DataAdmission::Refused(ErrorCode::PROTOCOL_ERROR, "DATA before HEADERS");
+            }
             Receiving::Body | Receiving::Discard => {}
         }
         if !record.receive_window.take(header.len) {
-            return Admission::Refused(ErrorCode::FLOW_CONTROL_ERROR, "more DATA than the window");
+            return DataAdmission::Refused(ErrorCode::FLOW_CONTROL_ERROR, "more DATA than the window");
         }
         if let Some(left) = &mut record.content_left {
             match left.checked_sub(content as u64) {
                 Some(rest) if !ended || rest == 0 => *left = rest,
                 _ => {
-                    return Admission::Refused(
+                    return DataAdmission::Refused(
                         ErrorCode::PROTOCOL_ERROR,
                         "content-length is not the content's",
                     );
@@ -327,10 +332,10 @@ impl Machine {
         }
         match record.receiving {
             Receiving::Discard => {
-                record.receive_window.give_back(header.len);
-                Admission::Discarded
+                record.receive_window.return_bytes(header.len);
+                DataAdmission::Discarded
             }
-            _ => Admission::Admitted,
+            _ => DataAdmission::Admitted,
         }
     }
 
@@ -338,18 +343,18 @@ impl Machine {
     /// slice.
     pub(crate) fn take_data(&mut self, bytes: &[u8], offset: usize) -> (usize, Option<Event>) {
         let Some(mut rest) = self.data else { return (0, None) };
-        let len = rest.left.min(bytes.len());
-        rest.left -= len;
-        let is_last = rest.left == 0;
+        let len = rest.remaining_bytes.min(bytes.len());
+        rest.remaining_bytes -= len;
+        let is_last = rest.remaining_bytes == 0;
         self.data = (!is_last).then_some(rest);
         if is_last {
-            self.skip = rest.padding;
+            self.skip_bytes = rest.padding;
         }
         let wanted =
             |record: &&mut StreamRecord| record.reset.is_none() && record.receiving == Receiving::Body;
         let Some(record) = self.streams.find_mut(rest.stream).filter(wanted) else {
             // The stream ended in the middle of its frame.
-            self.receive_window.give_back(len);
+            self.receive_window.return_bytes(len);
             self.update_windows(0);
             return (len, None);
         };
@@ -367,13 +372,13 @@ impl Machine {
         if let Some(record) = self.streams.find_mut(stream) {
             record.receiving = Receiving::Ended;
         }
-        self.settle(stream);
+        self.update_accounting(stream);
         Event::Data { stream, data, ended: true }
     }
 }
 
 /// The treatment of a DATA frame.
-enum Admission {
+enum DataAdmission {
     /// Content that is passed to the caller.
     Admitted,
     /// The body was discarded by the caller.

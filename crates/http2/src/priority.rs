@@ -9,12 +9,12 @@ pub struct Priority {
     pub urgency: u8,
     /// Whether the client can process parts of the response, so that responses of equal urgency are
     /// interleaved.
-    pub incremental: bool,
+    pub is_incremental: bool,
 }
 
 impl Default for Priority {
     fn default() -> Priority {
-        Priority { urgency: 3, incremental: false }
+        Priority { urgency: 3, is_incremental: false }
     }
 }
 
@@ -28,8 +28,8 @@ impl Priority {
             let end = member.iter().position(|&byte| byte == b';').unwrap_or(member.len());
             match scan::trim(&member[..end]) {
                 [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
-                b"i" | b"i=?1" => priority.incremental = true,
-                b"i=?0" => priority.incremental = false,
+                b"i" | b"i=?1" => priority.is_incremental = true,
+                b"i=?0" => priority.is_incremental = false,
                 _ => {}
             }
         }
@@ -55,7 +55,11 @@ mod tests {
             ("u=1, u=4", 4, false),
             ("\"u=1\", x=(a b), i", 3, true),
         ] {
-            assert_eq!(Priority::of(value.as_bytes()), Priority { urgency, incremental }, "{value:?}");
+            assert_eq!(
+                Priority::of(value.as_bytes()),
+                Priority { urgency, is_incremental: incremental },
+                "{value:?}"
+            );
         }
     }
 }

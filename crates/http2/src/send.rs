@@ -11,7 +11,7 @@ use crate::streams::{Receiving, Sending};
 
 /// A DATA frame smaller than this, in bytes, that was limited by a window earns no credit: the peer opens its
 /// window in tiny steps.
-const DRIBBLE_BYTES: usize = 256;
+const SMALL_DATA_BYTES: usize = 256;
 
 /// Maximum number of DATA frames filled by one call of `read`.
 const FRAMES_READ_MAX: usize = 4;
@@ -72,7 +72,7 @@ impl Machine {
             return None;
         }
         if !status.is_informational() {
-            self.sent_head(stream, ended);
+            self.account_head(stream, ended);
         }
         let writer = self.head_writer(stream, ended, out);
         writer.encoder.status(writer.out, status);
@@ -119,22 +119,23 @@ impl Machine {
     /// # Errors
     /// The reason, as a [`NoStream`].
     pub fn can_request(&self) -> Result<(), NoStream> {
-        let ends = self.failed.is_some() || self.peer_leaves_at.is_some() || self.shutdown != Shutdown::None;
+        let ends =
+            self.failed.is_some() || self.peer_last_stream.is_some() || self.shutdown != Shutdown::None;
         if ends || self.next_stream > MAX_31_BITS {
             return Err(NoStream::Closing);
         }
-        if self.open >= self.peer.streams_max {
+        if self.open_streams >= self.peer.streams_max {
             return Err(NoStream::Full);
         }
         Ok(())
     }
 
-    fn sent_head(&mut self, stream: u32, ended: bool) {
+    fn account_head(&mut self, stream: u32, ended: bool) {
         if let Some(record) = self.streams.find_mut(stream) {
             record.sending = if ended { Sending::Ended } else { Sending::Body };
         }
         if ended {
-            self.settle(stream);
+            self.update_accounting(stream);
         }
     }
 
@@ -152,7 +153,7 @@ impl Machine {
     pub fn sendable(&self, stream: u32) -> usize {
         match self.streams.find(stream) {
             Some(record) if record.reset.is_none() && record.sending == Sending::Body => {
-                record.send_window.left().min(self.send_window.left())
+                record.send_window.available().min(self.send_window.available())
             }
             _ => 0,
         }
@@ -172,12 +173,12 @@ impl Machine {
             return 0;
         }
         self.flush(out);
-        out.extend_from_slice(&self.sent_data(stream, taken, ends));
+        out.extend_from_slice(&self.account_data(stream, taken, ends));
         taken
     }
 
     /// Accounts for a DATA frame of `taken` bytes and returns its header.
-    fn sent_data(&mut self, stream: u32, taken: usize, ends: bool) -> [u8; HEADER_BYTES] {
+    fn account_data(&mut self, stream: u32, taken: usize, ends: bool) -> [u8; HEADER_BYTES] {
         let flags = if ends { flag::END_STREAM } else { 0 };
         self.send_window.0 -= taken as i64;
         if let Some(record) = self.streams.find_mut(stream) {
@@ -186,11 +187,11 @@ impl Machine {
                 record.sending = Sending::Ended;
             }
         }
-        if taken >= DRIBBLE_BYTES || self.sendable(stream) > 0 {
+        if taken >= SMALL_DATA_BYTES || self.sendable(stream) > 0 {
             self.ledger.earn(price::DATA_SENT + taken as u32 / price::DATA_BYTES_PER_FRAME);
         }
         if ends {
-            self.settle(stream);
+            self.update_accounting(stream);
         }
         FrameHeader { len: taken, kind: kind::DATA, flags, stream }.bytes()
     }
@@ -198,7 +199,7 @@ impl Machine {
     /// Writes up to four DATA frames whose content `read` fills in place, with at most `len` bytes and as
     /// much as the windows allow. `read` is called at most once, fills its slices in order, and returns the
     /// number of bytes, which is also the return value. `ended` ends the message if all of `len` was read.
-    pub fn data_read(
+    pub fn data_in_place(
         &mut self,
         stream: u32,
         len: usize,
@@ -226,7 +227,7 @@ impl Machine {
         for place in out[start..].chunks_mut(HEADER_BYTES + frame) {
             let filled = place.len() - HEADER_BYTES;
             left -= filled;
-            let header = self.sent_data(stream, filled, ended && taken == len && left == 0);
+            let header = self.account_data(stream, filled, ended && taken == len && left == 0);
             place[..HEADER_BYTES].copy_from_slice(&header);
         }
         taken
@@ -251,7 +252,7 @@ impl Machine {
         if !self.is_sending(stream, Sending::Body) {
             return false;
         }
-        self.sent_head(stream, true);
+        self.account_head(stream, true);
         self.head_writer(stream, true, out).fields(trailers);
         true
     }
@@ -263,7 +264,7 @@ impl Machine {
         {
             record.reset = Some(code);
             frame::rst_stream(&mut self.control, stream, code);
-            self.settle(stream);
+            self.update_accounting(stream);
         }
     }
 
@@ -273,8 +274,8 @@ impl Machine {
         debug_assert!(len <= record.unread, "granted what was not received");
         let len = len.min(record.unread);
         record.unread -= len;
-        record.receive_window.give_back(len);
-        self.receive_window.give_back(len);
+        record.receive_window.return_bytes(len);
+        self.receive_window.return_bytes(len);
         self.ledger.free(len);
         self.count_consumed(stream, len);
         if self.update_windows(stream) {
@@ -318,7 +319,7 @@ impl Machine {
             let bytes = bytes.min(record.held);
             record.held -= bytes;
             self.ledger.free(bytes);
-            self.is_slowed();
+            self.is_throttled();
         }
     }
 
@@ -338,9 +339,9 @@ impl Machine {
         if record.reset.is_some() && !record.reset_by_peer {
             self.streams.remember_reset(stream);
         }
-        self.receive_window.give_back(record.unread);
+        self.receive_window.return_bytes(record.unread);
         self.ledger.free(self.options.stream_bytes + record.held + record.unread);
-        self.growth.streams -= record.grown;
+        self.growth.stream_bytes_grown -= record.grown_bytes;
         self.update_windows(0);
     }
 

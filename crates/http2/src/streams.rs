@@ -51,7 +51,7 @@ pub(crate) struct StreamRecord {
     /// Remaining bytes of DATA, if the head announced a length.
     pub(crate) content_left: Option<u64>,
     /// Bytes by which the receive window has grown.
-    pub(crate) grown: u32,
+    pub(crate) grown_bytes: u32,
     /// Bytes passed to the caller and not yet granted again.
     pub(crate) unread: usize,
     /// Bytes held for the stream: its head, and charges of the caller.
@@ -68,7 +68,7 @@ impl StreamRecord {
     /// The window increment that is due; `None` if the stream is no longer read.
     pub(crate) fn window_update(&mut self) -> Option<u32> {
         let is_read = self.reset.is_none() && matches!(self.receiving, Receiving::Head | Receiving::Body);
-        if is_read { self.receive_window.update() } else { None }
+        if is_read { self.receive_window.due_increment() } else { None }
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct StreamTable {
     free: Vec<u32>,
     /// The identifiers of recently reset streams, oldest at the front.
     resets: VecDeque<u32>,
-    early: Vec<(u32, Priority)>,
+    early_priorities: Vec<(u32, Priority)>,
 }
 
 impl StreamTable {
@@ -119,10 +119,10 @@ impl StreamTable {
     /// Adds a stream; its identifier must be greater than all others.
     pub(crate) fn insert(&mut self, mut stream: StreamRecord) {
         debug_assert!(self.index.last().is_none_or(|&(last, _)| last < stream.id));
-        if let Some(place) = self.early.iter().position(|&(id, _)| id == stream.id) {
-            stream.priority = self.early.swap_remove(place).1;
+        if let Some(place) = self.early_priorities.iter().position(|&(id, _)| id == stream.id) {
+            stream.priority = self.early_priorities.swap_remove(place).1;
         }
-        self.early.retain(|&(id, _)| id > stream.id);
+        self.early_priorities.retain(|&(id, _)| id > stream.id);
         let id = stream.id;
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -177,11 +177,11 @@ impl StreamTable {
 
     /// Stores the priority of a stream that has not begun; the oldest is dropped if there are too many.
     pub(crate) fn prioritize_early(&mut self, id: u32, priority: Priority) {
-        self.early.retain(|&(other, _)| other != id);
-        if self.early.len() == EARLY_PRIORITIES_MAX {
-            self.early.remove(0);
+        self.early_priorities.retain(|&(other, _)| other != id);
+        if self.early_priorities.len() == EARLY_PRIORITIES_MAX {
+            self.early_priorities.remove(0);
         }
-        self.early.push((id, priority));
+        self.early_priorities.push((id, priority));
     }
 
     /// Releases memory if no stream is left.
@@ -190,7 +190,7 @@ impl StreamTable {
             (self.index, self.slots, self.free) = (Vec::new(), Vec::new(), Vec::new());
         }
         self.resets.shrink_to_fit();
-        self.early.shrink_to_fit();
+        self.early_priorities.shrink_to_fit();
     }
 
     /// Memory of the table itself, in bytes.
@@ -198,6 +198,6 @@ impl StreamTable {
         self.index.capacity() * size_of::<(u32, u32)>()
             + self.slots.capacity() * size_of::<Option<StreamRecord>>()
             + (self.free.capacity() + self.resets.capacity()) * size_of::<u32>()
-            + self.early.capacity() * size_of::<(u32, Priority)>()
+            + self.early_priorities.capacity() * size_of::<(u32, Priority)>()
     }
 }

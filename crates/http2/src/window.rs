@@ -8,9 +8,9 @@ pub(crate) struct ReceiveWindow {
     /// The window if nothing is unread.
     size: u32,
     /// Bytes that the peer may send now. Negative after the window was reduced.
-    left: i64,
+    available: i64,
     /// Bytes that were consumed but not yet announced to the peer.
-    owed: u32,
+    unannounced: u32,
     /// Bytes in flight or unread beyond a reduced window: they are not replenished.
     withheld: u32,
 }
@@ -18,21 +18,21 @@ pub(crate) struct ReceiveWindow {
 impl ReceiveWindow {
     /// Creates a window of which `left` bytes are announced.
     pub(crate) const fn new(size: u32, left: u32) -> ReceiveWindow {
-        ReceiveWindow { size, left: left as i64, owed: 0, withheld: 0 }
+        ReceiveWindow { size, available: left as i64, unannounced: 0, withheld: 0 }
     }
 
     /// Counts received bytes. Returns false if they exceed the window.
     pub(crate) fn take(&mut self, len: usize) -> bool {
-        let fits = len as i64 <= self.left;
-        self.left -= len as i64;
+        let fits = len as i64 <= self.available;
+        self.available -= len as i64;
         fits
     }
 
     /// Returns consumed bytes to the window; the peer is notified by [`ReceiveWindow::update`].
-    pub(crate) fn give_back(&mut self, len: usize) {
+    pub(crate) fn return_bytes(&mut self, len: usize) {
         let withheld = (len as u32).min(self.withheld);
         self.withheld -= withheld;
-        self.owed = self.owed.saturating_add(len as u32 - withheld).min(MAX_31_BITS);
+        self.unannounced = self.unannounced.saturating_add(len as u32 - withheld).min(MAX_31_BITS);
     }
 
     /// The window if nothing is unread.
@@ -49,28 +49,29 @@ impl ReceiveWindow {
     pub(crate) fn shrink(&mut self, size: u32) {
         let less = self.size.saturating_sub(size);
         self.size -= less;
-        let from_owed = less.min(self.owed);
-        self.owed -= from_owed;
+        let from_owed = less.min(self.unannounced);
+        self.unannounced -= from_owed;
         self.withheld = self.withheld.saturating_add(less - from_owed);
     }
 
     /// Enlarges the window.
     pub(crate) fn grow(&mut self, size: u32) {
         let size = size.min(MAX_31_BITS);
-        self.give_back(size.saturating_sub(self.size) as usize);
+        self.return_bytes(size.saturating_sub(self.size) as usize);
         self.size = self.size.max(size);
     }
 
     /// The increment that is due: once half of the window is owed, so that one frame covers many reads.
-    pub(crate) fn update(&mut self) -> Option<u32> {
-        if self.owed < self.size / 2 { None } else { self.update_now() }
+    pub(crate) fn due_increment(&mut self) -> Option<u32> {
+        if self.unannounced < self.size / 2 { None } else { self.full_increment() }
     }
 
     /// The increment of all owed bytes.
-    pub(crate) fn update_now(&mut self) -> Option<u32> {
-        let room = i64::from(MAX_31_BITS) - self.left;
-        let increment = i64::from(self.owed).min(room) as u32;
-        (self.left, self.owed) = (self.left + i64::from(increment), self.owed - increment);
+    pub(crate) fn full_increment(&mut self) -> Option<u32> {
+        let room = i64::from(MAX_31_BITS) - self.available;
+        let increment = i64::from(self.unannounced).min(room) as u32;
+        (self.available, self.unannounced) =
+            (self.available + i64::from(increment), self.unannounced - increment);
         (increment > 0).then_some(increment)
     }
 }
@@ -78,7 +79,7 @@ impl ReceiveWindow {
 /// Payload of the ping that measures the bytes consumed until its answer arrives.
 pub(crate) const GROWTH_PING: [u8; 8] = *b"windows?";
 /// Bytes consumed before the first measurement, so that connections with small messages are not measured.
-const FIRST_BYTES: usize = 32 * 1024;
+const FIRST_MEASUREMENT_BYTES: usize = 32 * 1024;
 
 /// Bytes consumed since a ping was sent, or since the answer to the preceding one.
 #[derive(Clone, Copy, Debug)]
@@ -103,7 +104,7 @@ pub(crate) struct WindowGrowth {
     /// Bytes by which the connection's window may grow, and the windows of all streams together.
     pub(crate) bytes_max: u32,
     /// Bytes by which the stream windows have grown.
-    pub(crate) streams: u32,
+    pub(crate) stream_bytes_grown: u32,
     pub(crate) probe: Option<GrowthProbe>,
     /// Bytes to be consumed before the next ping.
     pub(crate) wait_bytes: usize,
@@ -111,7 +112,7 @@ pub(crate) struct WindowGrowth {
 
 impl Default for WindowGrowth {
     fn default() -> WindowGrowth {
-        WindowGrowth { bytes_max: 0, streams: 0, probe: None, wait_bytes: FIRST_BYTES }
+        WindowGrowth { bytes_max: 0, stream_bytes_grown: 0, probe: None, wait_bytes: FIRST_MEASUREMENT_BYTES }
     }
 }
 
@@ -128,13 +129,13 @@ pub(crate) struct SendWindow(pub(crate) i64);
 
 impl SendWindow {
     /// Bytes that may be sent now.
-    pub(crate) fn left(self) -> usize {
+    pub(crate) fn available(self) -> usize {
         self.0.max(0) as usize
     }
 
     /// Adds a window increment. Returns `None` if the window would exceed its maximum, otherwise whether it
     /// was exhausted and has room again.
-    pub(crate) fn open(&mut self, increment: i64) -> Option<bool> {
+    pub(crate) fn increase(&mut self, increment: i64) -> Option<bool> {
         let before = self.0;
         self.0 += increment;
         (self.0 <= i64::from(MAX_31_BITS)).then_some(before <= 0 && self.0 > 0)
@@ -149,35 +150,35 @@ mod tests {
     fn what_is_read_is_announced_by_halves() {
         let mut window = ReceiveWindow::new(100, 100);
         assert!(window.take(60));
-        window.give_back(49);
-        assert_eq!(window.update(), None);
-        window.give_back(11);
-        assert_eq!(window.update(), Some(60));
+        window.return_bytes(49);
+        assert_eq!(window.due_increment(), None);
+        window.return_bytes(11);
+        assert_eq!(window.due_increment(), Some(60));
         assert!(window.take(100) && !window.take(1));
         let mut window = ReceiveWindow::new(100, 100);
         window.grow(300);
-        assert_eq!(window.update(), Some(200));
+        assert_eq!(window.due_increment(), Some(200));
         assert!(window.take(300) && !window.take(1));
         // Reduced again: bytes consumed beyond the new size are not replenished.
-        window.left = 0;
+        window.available = 0;
         window.shrink(100);
         assert_eq!((window.size(), window.unread_max()), (100, 300));
-        window.give_back(200);
-        assert_eq!((window.unread_max(), window.update_now()), (100, None));
-        window.give_back(100);
-        assert_eq!(window.update(), Some(100));
-        window.give_back(10);
+        window.return_bytes(200);
+        assert_eq!((window.unread_max(), window.full_increment()), (100, None));
+        window.return_bytes(100);
+        assert_eq!(window.due_increment(), Some(100));
+        window.return_bytes(10);
         window.shrink(50);
         window.grow(100);
-        assert_eq!((window.left, window.owed, window.withheld), (100, 10, 0));
+        assert_eq!((window.available, window.unannounced, window.withheld), (100, 10, 0));
     }
 
     #[test]
     fn a_window_that_opens_is_noticed_once() {
         let mut window = SendWindow(0);
-        assert_eq!((window.open(5), window.open(5)), (Some(true), Some(false)));
+        assert_eq!((window.increase(5), window.increase(5)), (Some(true), Some(false)));
         let mut window = SendWindow(-10);
-        assert_eq!((window.open(10), window.open(1)), (Some(false), Some(true)));
-        assert_eq!(window.open(i64::from(MAX_31_BITS)), None);
+        assert_eq!((window.increase(10), window.increase(1)), (Some(false), Some(true)));
+        assert_eq!(window.increase(i64::from(MAX_31_BITS)), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Conditions of routes, shared by the importers of several servers.
 
 use crate::draft::{CONDITIONS, TomlItem, TomlSection};
-use crate::expressions::{path_expression, quoted};
+use crate::expressions::{escape_literal, path_expression};
 use config::ValuePattern;
 
 /// Pattern of a header field or parameter that is present and not empty.
@@ -13,20 +13,20 @@ const TRUE_VALUE: &str = "~ ^([^0]|0.)";
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RouteCondition {
     /// Conditions as directives of the route, each at most once.
-    asks: Vec<(String, TomlItem)>,
+    directives: Vec<(String, TomlItem)>,
     /// Capture groups of the path expression: names in the original configuration and in Komainu's.
     pub(crate) groups: Vec<(String, String)>,
     /// Difference from the original condition, if there is one.
-    pub(crate) differs: Option<&'static str>,
+    pub(crate) difference: Option<&'static str>,
 }
 
 impl RouteCondition {
     pub(crate) fn new(directive: &str, item: TomlItem) -> Self {
-        Self { asks: vec![(directive.to_owned(), item)], groups: Vec::new(), differs: None }
+        Self { directives: vec![(directive.to_owned(), item)], groups: Vec::new(), difference: None }
     }
 
     /// Creates a condition on a header field (`header`) or a parameter (`query`).
-    pub(crate) fn of_value(directive: &str, name: &str, pattern: impl Into<String>) -> Self {
+    pub(crate) fn on_value(directive: &str, name: &str, pattern: impl Into<String>) -> Self {
         Self::new(directive, TomlItem::Table(vec![(name.to_owned(), TomlItem::text(pattern))]))
     }
 
@@ -34,28 +34,28 @@ impl RouteCondition {
         Self { groups, ..self }
     }
 
-    pub(crate) fn but(self, differs: Option<&'static str>) -> Self {
-        Self { differs, ..self }
+    pub(crate) fn with_difference(self, differs: Option<&'static str>) -> Self {
+        Self { difference: differs, ..self }
     }
 
     /// Returns the condition that none of these conditions is met.
     pub(crate) fn none_of(conditions: &[Self]) -> Self {
         let mut section = TomlSection::default();
         for one in conditions {
-            match one.asks.as_slice() {
-                [(not, TomlItem::Table(asks))] if not == "not" => ask(&mut section, asks),
+            match one.directives.as_slice() {
+                [(not, TomlItem::Table(asks))] if not == "not" => add_conditions(&mut section, asks),
                 asks => section.exclude(TomlItem::Table(asks.to_vec())),
             }
         }
-        let differs = conditions.iter().find_map(|one| one.differs);
-        Self { asks: section.entries, groups: Vec::new(), differs }
+        let differs = conditions.iter().find_map(|one| one.difference);
+        Self { directives: section.entries, groups: Vec::new(), difference: differs }
     }
 
     /// Adds the condition that none of `others` is met.
-    pub(crate) fn except(mut self, others: &[Self]) -> Self {
-        let mut section = TomlSection { comments: Vec::new(), entries: self.asks };
-        ask(&mut section, &Self::none_of(others).asks);
-        self.asks = section.entries;
+    pub(crate) fn excluding(mut self, others: &[Self]) -> Self {
+        let mut section = TomlSection { comments: Vec::new(), entries: self.directives };
+        add_conditions(&mut section, &Self::none_of(others).directives);
+        self.directives = section.entries;
         self
     }
 
@@ -63,40 +63,42 @@ impl RouteCondition {
     /// route's `path`, and the route's own is required by `not`, so that the groups remain available.
     pub(crate) fn write(&self, section: &mut TomlSection) {
         let own = if self.groups.is_empty() { None } else { section.remove("path") };
-        ask(section, &self.asks);
+        add_conditions(section, &self.directives);
         own.into_iter().for_each(|path| section.require("path", path));
     }
 
     /// Whether every request meets the condition.
     pub(crate) fn is_empty(&self) -> bool {
-        self.asks.is_empty()
+        self.directives.is_empty()
     }
 
     /// Whether the condition depends on the path, including excluded paths.
-    pub(crate) fn is_about_paths(&self) -> bool {
-        fn asks(item: &TomlItem) -> bool {
+    pub(crate) fn depends_on_path(&self) -> bool {
+        fn is_path_condition(item: &TomlItem) -> bool {
             match item {
-                TomlItem::Table(entries) => entries.iter().any(|(key, item)| key == "path" || asks(item)),
-                TomlItem::List(items) => items.iter().any(asks),
+                TomlItem::Table(entries) => {
+                    entries.iter().any(|(key, item)| key == "path" || is_path_condition(item))
+                }
+                TomlItem::List(items) => items.iter().any(is_path_condition),
                 _ => false,
             }
         }
-        asks(&TomlItem::Table(self.asks.clone()))
+        is_path_condition(&TomlItem::Table(self.directives.clone()))
     }
 
     /// The patterns of which the path has to match one; `None` if any path matches.
     pub(crate) fn paths(&self) -> Option<&TomlItem> {
-        self.asks.iter().find(|(known, _)| known == "path").map(|(_, item)| item)
+        self.directives.iter().find(|(known, _)| known == "path").map(|(_, item)| item)
     }
 
     /// Whether both conditions are equal, regardless of their groups.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.asks == other.asks
+    pub(crate) fn has_same_directives(&self, other: &Self) -> bool {
+        self.directives == other.directives
     }
 }
 
 /// Adds conditions to those that a route has.
-pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
+pub(crate) fn add_conditions(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
     for (directive, item) in asks {
         match (section.get(directive), item) {
             (_, TomlItem::Table(_)) if directive == "not" => section.exclude(item.clone()),
@@ -128,9 +130,9 @@ pub(crate) fn ask(section: &mut TomlSection, asks: &[(String, TomlItem)]) {
 pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
     let has = |name: &str| methods.iter().any(|one| one == name);
     let is_without_head = has("GET") && !has("HEAD");
-    let of = |names: Vec<String>| RouteCondition::new("method", TomlItem::texts(names));
+    let of = |names: Vec<String>| RouteCondition::new("method", TomlItem::text_or_list(names));
     match is_without_head {
-        true => of(methods).except(&[of(vec!["HEAD".to_owned()])]),
+        true => of(methods).excluding(&[of(vec!["HEAD".to_owned()])]),
         false => of(methods),
     }
 }
@@ -139,8 +141,8 @@ pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
 pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
     let has_case = text.contains(|c: char| c.is_ascii_alphabetic());
     match (ignores_case && has_case, text.contains('*') || text.starts_with(['~', '!'])) {
-        (true, _) => format!("~* ^{}$", quoted(text)),
-        (false, true) => format!("~ ^{}$", quoted(text)),
+        (true, _) => format!("~* ^{}$", escape_literal(text)),
+        (false, true) => format!("~ ^{}$", escape_literal(text)),
         (false, false) => text.to_owned(),
     }
 }
@@ -152,7 +154,7 @@ pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
 pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
     let alternative = |text: &String| match text.strip_prefix('~') {
         Some(regex) => format!("(?:{})", regex.trim_start()),
-        None => format!("^{}$", quoted(text).replace("\\*", ".*")),
+        None => format!("^{}$", escape_literal(text).replace("\\*", ".*")),
     };
     let all: Vec<String> = texts.iter().map(alternative).collect();
     path_expression(&all.join("|"), false).map(|found| found.pattern)
@@ -164,13 +166,13 @@ pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
 ///
 /// # Errors
 /// The reason why the expression cannot be a pattern.
-pub(crate) fn value_conditions(
+pub(crate) fn compare_value(
     directive: &str,
     name: &str,
     operator: &str,
     value: &str,
 ) -> Result<Vec<RouteCondition>, String> {
-    let of = |pattern: &str| RouteCondition::of_value(directive, name, pattern);
+    let of = |pattern: &str| RouteCondition::on_value(directive, name, pattern);
     let is_empty = || RouteCondition::none_of(&[of(NOT_EMPTY)]);
     let pattern = match operator {
         "" => return Ok(vec![of(TRUE_VALUE)]),
@@ -186,15 +188,19 @@ pub(crate) fn value_conditions(
 }
 
 /// Returns the condition for a cookie with this value, in which `*` stands for any run of characters.
-pub(crate) fn cookie_condition(name: &str, value: &str) -> RouteCondition {
-    let value = quoted(value).replace("\\*", "[^;]*");
-    RouteCondition::of_value("header", "Cookie", format!("~ (^|; *){}={value}(;|$)", quoted(name)))
+pub(crate) fn exact_cookie_condition(name: &str, value: &str) -> RouteCondition {
+    let value = escape_literal(value).replace("\\*", "[^;]*");
+    RouteCondition::on_value("header", "Cookie", format!("~ (^|; *){}={value}(;|$)", escape_literal(name)))
 }
 
 /// Returns the condition for a cookie whose value, followed by the rest of the `Cookie` field, matches
 /// `rest`. Like nginx, the pattern finds the name regardless of case, after a comma and before blanks.
-pub(crate) fn of_cookie(name: &str, rest: &str) -> RouteCondition {
-    RouteCondition::of_value("header", "Cookie", format!("~ (^|[;,] *)(?i:{}) *= *{rest}", quoted(name)))
+pub(crate) fn cookie_regex_condition(name: &str, rest: &str) -> RouteCondition {
+    RouteCondition::on_value(
+        "header",
+        "Cookie",
+        format!("~ (^|[;,] *)(?i:{}) *= *{rest}", escape_literal(name)),
+    )
 }
 
 /// Returns the conditions for a cookie, compared as in nginx, where an absent cookie is empty. The `Cookie`
@@ -203,17 +209,13 @@ pub(crate) fn of_cookie(name: &str, rest: &str) -> RouteCondition {
 ///
 /// # Errors
 /// The expression cannot be converted to a pattern of the whole field.
-pub(crate) fn cookie_conditions(
-    name: &str,
-    operator: &str,
-    value: &str,
-) -> Result<Vec<RouteCondition>, String> {
-    let of = |rest: &str| of_cookie(name, rest);
+pub(crate) fn compare_cookie(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
+    let of = |rest: &str| cookie_regex_condition(name, rest);
     let is_any = matches!(value, "." | ".+" | "^." | "^.+" | "^.+$" | "(.+)" | "^(.+)$");
     Ok(match operator {
         "" => vec![of("([^0;]|0[^;])")],
         "=" if value.is_empty() => vec![RouteCondition::none_of(&[of("[^;]")])],
-        "=" => vec![of(&format!("{}(;|$)", quoted(value)))],
+        "=" => vec![of(&format!("{}(;|$)", escape_literal(value)))],
         "~" | "~*" if is_any => vec![of("[^;]")],
         "~" | "~*" if value == "^$" => vec![RouteCondition::none_of(&[of("[^;]")])],
         _ => return Err("a route compares a cookie with no expression".to_owned()),
@@ -222,7 +224,7 @@ pub(crate) fn cookie_conditions(
 
 /// Makes a route answer 403 because its condition cannot be translated: requests that the original server
 /// refused must not be allowed.
-pub(crate) fn close(section: &mut TomlSection, check: String) {
+pub(crate) fn close_route(section: &mut TomlSection, check: String) {
     section.close(check);
 }
 
@@ -235,14 +237,14 @@ pub(crate) fn is_closed(section: &TomlSection) -> bool {
 mod tests {
     use super::*;
 
-    fn shown(conditions: &[RouteCondition]) -> Vec<String> {
+    fn to_toml_lines(conditions: &[RouteCondition]) -> Vec<String> {
         let text = |one: &RouteCondition| {
             let mut section = TomlSection::default();
             one.write(&mut section);
             section
                 .entries
                 .iter()
-                .map(|(key, item)| format!("{key} = {}", item.shown()))
+                .map(|(key, item)| format!("{key} = {}", item.to_toml()))
                 .collect::<Vec<_>>()
                 .join("; ")
         };
@@ -250,7 +252,7 @@ mod tests {
     }
 
     fn values(operator: &str, value: &str) -> Vec<RouteCondition> {
-        value_conditions("header", "X", operator, value).unwrap()
+        compare_value("header", "X", operator, value).unwrap()
     }
 
     #[test]
@@ -268,14 +270,20 @@ mod tests {
             ("", "", "header = { X = \"~ ^([^0]|0.)\" }", "not = { header = { X = \"~ ^([^0]|0.)\" } }"),
         ] {
             let found = values(operator, value);
-            assert_eq!(shown(&found), [meets]);
-            assert_eq!(shown(&[RouteCondition::none_of(&found)]), [fails]);
+            assert_eq!(to_toml_lines(&found), [meets]);
+            assert_eq!(to_toml_lines(&[RouteCondition::none_of(&found)]), [fails]);
         }
         let found = values("~", "^$|bot");
-        assert_eq!(shown(&found), ["header = { X = \"~ ^$|bot\" }", "not = { header = { X = \"~ .\" } }"]);
+        assert_eq!(
+            to_toml_lines(&found),
+            ["header = { X = \"~ ^$|bot\" }", "not = { header = { X = \"~ .\" } }"]
+        );
         let neither = RouteCondition::none_of(&found);
-        assert_eq!(shown(&[neither]), ["header = { X = \"~ .\" }; not = { header = { X = \"~ ^$|bot\" } }"]);
-        assert!(value_conditions("header", "X", "~", "(?=a)").is_err());
+        assert_eq!(
+            to_toml_lines(&[neither]),
+            ["header = { X = \"~ .\" }; not = { header = { X = \"~ ^$|bot\" } }"]
+        );
+        assert!(compare_value("header", "X", "~", "(?=a)").is_err());
     }
 
     #[test]
@@ -286,29 +294,29 @@ mod tests {
             ("", "", "header = { Cookie = \"~ (^|[;,] *)(?i:a) *= *([^0;]|0[^;])\" }"),
             ("~", "^.+$", "header = { Cookie = \"~ (^|[;,] *)(?i:a) *= *[^;]\" }"),
         ] {
-            assert_eq!(shown(&cookie_conditions("a", operator, value).unwrap()), [meets]);
+            assert_eq!(to_toml_lines(&compare_cookie("a", operator, value).unwrap()), [meets]);
         }
-        assert!(cookie_conditions("a", "~", "^[0-9]$").is_err());
+        assert!(compare_cookie("a", "~", "^[0-9]$").is_err());
     }
 
     #[test]
     fn conditions_of_one_route() {
         let method = RouteCondition::new("method", TomlItem::text("GET"));
         let client = RouteCondition::new("client", TomlItem::text("192.0.2.0/24"));
-        let both = method.clone().except(&[client.clone(), values("=", "a").remove(0)]);
+        let both = method.clone().excluding(&[client.clone(), values("=", "a").remove(0)]);
         assert_eq!(
-            shown(&[both]),
+            to_toml_lines(&[both]),
             ["method = \"GET\"; not = [{ client = \"192.0.2.0/24\" }, { header = { X = \"a\" } }]"]
         );
         let mut section = TomlSection::default();
         section.set_text("method", "POST");
         client.write(&mut section);
         values("=", "a").remove(0).write(&mut section);
-        RouteCondition::of_value("header", "Y", "b").write(&mut section);
+        RouteCondition::on_value("header", "Y", "b").write(&mut section);
         assert!(matches!(section.get("header"), Some(TomlItem::Table(names)) if names.len() == 2));
         method.write(&mut section);
         values("=", "c").remove(0).write(&mut section);
-        let not = section.get("not").map(TomlItem::shown);
+        let not = section.get("not").map(TomlItem::to_toml);
         let expected = "[{ not = { method = \"GET\" } }, { not = { header = { X = \"c\" } } }]";
         assert_eq!(not.as_deref(), Some(expected));
     }

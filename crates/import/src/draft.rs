@@ -27,12 +27,12 @@ impl TomlItem {
     }
 
     /// A list of texts.
-    pub(crate) fn texts_list(texts: &[&str]) -> Self {
+    pub(crate) fn text_list(texts: &[&str]) -> Self {
         Self::List(texts.iter().map(|text| Self::text(*text)).collect())
     }
 
     /// A single text as [`TomlItem::Text`], any other number as a list.
-    pub(crate) fn texts(texts: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn text_or_list(texts: impl IntoIterator<Item = String>) -> Self {
         let mut items: Vec<TomlItem> = texts.into_iter().map(TomlItem::Text).collect();
         match items.len() {
             1 => items.remove(0),
@@ -71,7 +71,7 @@ impl TomlItem {
         }
     }
 
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         let mut out = String::new();
         self.write(&mut out);
         out
@@ -116,12 +116,12 @@ pub(crate) struct TomlSection {
 }
 
 /// Comment above a route that refuses more requests than the original server did.
-const CLOSED: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
+const CLOSED_COMMENT: &str = "This route refuses all requests of its paths: write the condition here, or remove the route if they may pass.";
 /// Minimum number of routes, and minimum length of the shared value, for moving it to a snippet.
-const SHARED_MIN: usize = 3;
+const SHARED_ROUTES_MIN: usize = 3;
 const SHARED_LENGTH_MIN: usize = 60;
 /// Maximum line length: longer lines are broken where possible.
-const COLUMNS: usize = 110;
+const LINE_CHARS_MAX: usize = 110;
 
 impl TomlSection {
     pub(crate) fn get(&self, key: &str) -> Option<&TomlItem> {
@@ -161,7 +161,7 @@ impl TomlSection {
 
     /// Like [`TomlSection::set_in`], but keeps what the key has already: a table gets the entries of `item`, which replace
     /// those of the same name, and a list its items.
-    pub(crate) fn add_in(&mut self, table: &str, key: &str, item: TomlItem) {
+    pub(crate) fn merge_in(&mut self, table: &str, key: &str, item: TomlItem) {
         let known = match self.get(table) {
             Some(TomlItem::Table(entries)) => entries.iter().find(|(name, _)| name == key),
             _ => None,
@@ -221,19 +221,19 @@ impl TomlSection {
     /// original server refused must not be allowed.
     pub(crate) fn close(&mut self, check: String) {
         self.comment(check);
-        self.comment(CLOSED);
+        self.comment(CLOSED_COMMENT);
         self.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
         self.set("respond", TomlItem::Number(403));
     }
 
     /// Whether the route was closed by [`close`](Self::close).
     pub(crate) fn is_closed(&self) -> bool {
-        self.comments.iter().any(|comment| comment == CLOSED)
+        self.comments.iter().any(|comment| comment == CLOSED_COMMENT)
     }
 
     fn write(&self, header: &str, path: &str, out: &mut String) {
         for comment in &self.comments {
-            wrapped(comment, out);
+            write_comment(comment, out);
         }
         if !header.is_empty() {
             let _ = writeln!(out, "{header}");
@@ -247,8 +247,12 @@ impl TomlSection {
             line.push_str(" = ");
             item.write(&mut line);
             match item {
-                TomlItem::Table(entries) if line.chars().count() > COLUMNS => long.push((name, entries)),
-                TomlItem::List(items) if line.chars().count() > COLUMNS => write_list(&name, items, out),
+                TomlItem::Table(entries) if line.chars().count() > LINE_CHARS_MAX => {
+                    long.push((name, entries))
+                }
+                TomlItem::List(items) if line.chars().count() > LINE_CHARS_MAX => {
+                    write_list(&name, items, out)
+                }
                 _ => {
                     let _ = writeln!(out, "{line}");
                 }
@@ -266,17 +270,17 @@ impl TomlSection {
 fn write_list(name: &str, items: &[TomlItem], out: &mut String) {
     let _ = writeln!(out, "{name} = [");
     for item in items {
-        let _ = writeln!(out, "    {},", item.shown());
+        let _ = writeln!(out, "    {},", item.to_toml());
     }
     out.push_str("]\n");
 }
 
 /// Writes a comment in lines of at most `COLUMNS` characters. Control characters, which TOML forbids in
 /// comments and which the quoted source may contain, are replaced.
-fn wrapped(text: &str, out: &mut String) {
+fn write_comment(text: &str, out: &mut String) {
     let mut line = String::from("#");
     for word in text.split_whitespace() {
-        if line.chars().count() + 1 + word.chars().count() > COLUMNS && line.len() > 1 {
+        if line.chars().count() + 1 + word.chars().count() > LINE_CHARS_MAX && line.len() > 1 {
             let _ = writeln!(out, "{line}");
             line = String::from("#");
         }
@@ -294,10 +298,10 @@ pub(crate) struct SiteDraft {
 }
 
 /// Directives that have the same meaning in a route and in its site.
-const OF_SITES: [&str; 9] =
+const SITE_DIRECTIVES: [&str; 9] =
     ["response_headers", "compress", "cache", "limits", "timeouts", "limit", "auth", "allow", "deny"];
 /// Directives that have the same meaning in a site and at the top level.
-const OF_ALL: [&str; 5] = ["response_headers", "compress", "limits", "error_pages", "logs"];
+const TOP_DIRECTIVES: [&str; 5] = ["response_headers", "compress", "limits", "error_pages", "logs"];
 
 /// Whether a route only rewrites the path and leaves the response to another route.
 pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
@@ -310,7 +314,7 @@ pub(crate) const CONDITIONS: [&str; 9] =
     ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
 
 /// The items of a list, or the single item.
-fn items(item: Option<&TomlItem>) -> &[TomlItem] {
+fn list_items(item: Option<&TomlItem>) -> &[TomlItem] {
     match item {
         None => &[],
         Some(TomlItem::List(items)) => items,
@@ -319,31 +323,33 @@ fn items(item: Option<&TomlItem>) -> &[TomlItem] {
 }
 
 /// Whether `one` matches every request that `other` matches. May return false negatives.
-fn covers(one: &TomlSection, other: &TomlSection) -> bool {
+fn route_covers(one: &TomlSection, other: &TomlSection) -> bool {
     let has_path = |path: &TomlItem| {
-        items(one.get("path")).iter().any(|own| {
+        list_items(one.get("path")).iter().any(|own| {
             let text = |item: &TomlItem| item.as_text().unwrap_or_default().to_owned();
             let start = text(own).strip_suffix('*').map(str::to_owned);
             let start = start.filter(|start| start.starts_with('/') && !start.contains('*'));
             own == path || start.is_some_and(|start| text(path).starts_with(&start))
         })
     };
-    let paths = items(other.get("path"));
+    let paths = list_items(other.get("path"));
     let has_paths = one.get("path").is_none() || !paths.is_empty() && paths.iter().all(has_path);
     has_paths
         && CONDITIONS.iter().all(|condition| match *condition {
             "path" => true,
-            "not" => items(one.get("not")).iter().all(|item| items(other.get("not")).contains(item)),
+            "not" => {
+                list_items(one.get("not")).iter().all(|item| list_items(other.get("not")).contains(item))
+            }
             name => one.get(name).is_none() || one.get(name) == other.get(name),
         })
 }
 
 impl SiteDraft {
     /// Removes routes that are never reached because an earlier route matches all of their requests.
-    fn drop_covered(&mut self) {
+    fn remove_unreachable_routes(&mut self) {
         let mut before: Vec<TomlSection> = Vec::new();
         self.routes.retain(|route| {
-            let is_covered = before.iter().any(|one| covers(one, route));
+            let is_covered = before.iter().any(|one| route_covers(one, route));
             if !is_covered && !only_rewrites(route) {
                 before.push(route.clone());
             }
@@ -365,13 +371,13 @@ impl SiteDraft {
     }
 
     /// Moves directives that all routes of the site share to the site.
-    pub(crate) fn gather(&mut self) {
-        self.drop_covered();
+    pub(crate) fn hoist_shared(&mut self) {
+        self.remove_unreachable_routes();
         if self.section.get("error_pages").is_none() {
             // `intercept_errors` has no effect without `error_pages`.
             self.routes.iter_mut().for_each(|route| drop(route.remove("intercept_errors")));
         }
-        for key in OF_SITES {
+        for key in SITE_DIRECTIVES {
             // These directives have no effect on redirects, rewrites and refusals, so such routes may inherit
             // them.
             let is_without = |route: &TomlSection| {
@@ -395,7 +401,7 @@ impl SiteDraft {
 
 /// A complete configuration.
 #[derive(Debug, Default)]
-pub(crate) struct Draft {
+pub(crate) struct ConfigDraft {
     pub(crate) top: TomlSection,
     /// Tables and their paths, such as `upstreams.app`.
     pub(crate) tables: Vec<(String, TomlSection)>,
@@ -403,7 +409,7 @@ pub(crate) struct Draft {
     pub(crate) streams: Vec<TomlSection>,
 }
 
-impl Draft {
+impl ConfigDraft {
     /// Returns the table at this path, which is created if necessary.
     pub(crate) fn table(&mut self, path: &str) -> &mut TomlSection {
         let at = match self.tables.iter().position(|(name, _)| name == path) {
@@ -417,9 +423,9 @@ impl Draft {
     }
 
     /// Moves directives that all sites share to the top level.
-    pub(crate) fn gather(&mut self) {
-        self.sites.iter_mut().for_each(SiteDraft::gather);
-        for key in OF_ALL {
+    pub(crate) fn hoist_shared(&mut self) {
+        self.sites.iter_mut().for_each(SiteDraft::hoist_shared);
+        for key in TOP_DIRECTIVES {
             let Some(first) = self.sites.first().and_then(|site| site.section.get(key)).cloned() else {
                 continue;
             };
@@ -433,23 +439,23 @@ impl Draft {
     }
 
     /// Moves header fields that several routes set to a snippet.
-    pub(crate) fn share_fields(&mut self) {
+    pub(crate) fn move_fields_to_snippets(&mut self) {
         const FIELDS: &str = "response_headers";
         let mut counts: HashMap<String, usize> = HashMap::new();
         let routes = self.sites.iter().flat_map(|site| &site.routes);
         for fields in routes.filter_map(|route| route.get(FIELDS)) {
-            *counts.entry(fields.shown()).or_default() += 1;
+            *counts.entry(fields.to_toml()).or_default() += 1;
         }
-        counts.retain(|shown, count| *count >= SHARED_MIN && shown.len() >= SHARED_LENGTH_MIN);
+        counts.retain(|shown, count| *count >= SHARED_ROUTES_MIN && shown.len() >= SHARED_LENGTH_MIN);
         let mut shared: Vec<(String, TomlItem)> = Vec::new();
         let mut names: HashMap<String, String> = HashMap::new();
         for route in self.sites.iter_mut().flat_map(|site| &mut site.routes) {
             let Some(fields) =
-                route.get(FIELDS).cloned().filter(|fields| counts.contains_key(&fields.shown()))
+                route.get(FIELDS).cloned().filter(|fields| counts.contains_key(&fields.to_toml()))
             else {
                 continue;
             };
-            let name = names.entry(fields.shown()).or_insert_with(|| {
+            let name = names.entry(fields.to_toml()).or_insert_with(|| {
                 let name = if shared.is_empty() {
                     "fields".to_owned()
                 } else {
@@ -467,7 +473,7 @@ impl Draft {
     }
 
     /// Returns the text of the configuration file.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn to_toml(&self) -> String {
         let mut out = String::new();
         self.top.write("", "", &mut out);
         for (path, section) in &self.tables {
@@ -479,7 +485,7 @@ impl Draft {
             site.section.write("[[site]]", "site", &mut out);
             for (at, route) in site.routes.iter().enumerate() {
                 out.push('\n');
-                let is_behind = |before: &TomlSection| before.is_closed() && covers(before, route);
+                let is_behind = |before: &TomlSection| before.is_closed() && route_covers(before, route);
                 if site.routes[..at].iter().any(is_behind) {
                     // The route is never reached; it is kept as a comment because it is to replace the closed
                     // route.
@@ -516,7 +522,7 @@ mod tests {
     #[test]
     fn comments_show_no_control_characters() {
         let mut out = String::new();
-        wrapped("a\u{7f}b \u{1b}[2J\rc", &mut out);
+        write_comment("a\u{7f}b \u{1b}[2J\rc", &mut out);
         assert_eq!(out, "# a\u{fffd}b \u{fffd}[2J c\n");
     }
 }

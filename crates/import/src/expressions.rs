@@ -5,10 +5,10 @@ use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_text, regex_tokens};
 use config::PathPattern;
 
 /// Maximum number of words that a negative lookahead may exclude.
-const EXCLUDED_MAX: usize = 16;
+const EXCLUDED_WORDS_MAX: usize = 16;
 /// Expressions that may follow a lookahead that is to be rewritten: none depends on how much the rewritten
 /// part has consumed.
-const RESTS: [&str; 6] = ["", "$", ".*", ".*$", "(.*)", "(.*)$"];
+const REWRITABLE_RESTS: [&str; 6] = ["", "$", ".*", ".*$", "(.*)", "(.*)$"];
 
 /// A regular expression as the path of a route.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,10 +24,10 @@ pub(crate) struct PathExpression {
 /// # Errors
 /// The reason why the expression cannot be converted.
 pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExpression, String> {
-    let plain = without_look_ahead(&regex_tokens(regex))?;
+    let plain = replace_lookahead(&regex_tokens(regex))?;
     let tokens = regex_tokens(&plain);
     refuse_differences(&tokens)?;
-    let (plain, renamed) = renamed_groups(&tokens);
+    let (plain, renamed) = rename_groups(&tokens);
     let pattern = format!("{} {plain}", if ignores_case { "~*" } else { "~" });
     let parsed = PathPattern::parse(&pattern).map_err(|fault| match fault.remedy.as_str() {
         "" => fault.message.clone(),
@@ -80,7 +80,7 @@ pub(crate) fn literal_start(pattern: &str) -> String {
 }
 
 /// Escapes a text so that it matches itself in an expression.
-pub(crate) fn quoted(text: &str) -> String {
+pub(crate) fn escape_literal(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         if "\\.+*?()|[]{}^$#&~".contains(c) {
@@ -107,7 +107,7 @@ pub(crate) fn has_alternatives(tokens: &[RegexToken<'_>]) -> bool {
 /// Returns the expression for this engine and the renamed groups (old, new): groups with the names of
 /// variables get a `_` at their end, and `\<`, which matches the start of a word in this engine, becomes a
 /// literal character.
-fn renamed_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) {
+fn rename_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) {
     let mut out = String::new();
     let mut renamed = Vec::new();
     for token in tokens {
@@ -115,7 +115,7 @@ fn renamed_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) 
         let name =
             group.and_then(|group| group.strip_suffix('>')).filter(|_| token.kind == RegexTokenKind::Open);
         match (name, token.text) {
-            (Some(name), _) if config::own_name(name).is_err() => {
+            (Some(name), _) if config::check_variable_name(name).is_err() => {
                 out.push_str(&format!("(?<{name}_>"));
                 renamed.push((name.to_owned(), format!("{name}_")));
             }
@@ -180,21 +180,21 @@ fn refuse_set_operations(class: &str) -> Result<(), String> {
 }
 
 /// Replaces a `(?!…)` at the end of an expression by an equivalent expression of character classes.
-fn without_look_ahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
+fn replace_lookahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
     let Some(at) = tokens.iter().position(RegexToken::looks_around) else { return Ok(regex_text(tokens)) };
     let refused = || {
         let what = "it looks ahead or back, which an expression of linear time cannot";
         format!("{what}: write a route for the exception before this one")
     };
-    let end = closing(tokens, at).filter(|_| tokens[at].text == "(?!").ok_or_else(refused)?;
+    let end = find_closing(tokens, at).filter(|_| tokens[at].text == "(?!").ok_or_else(refused)?;
     let (excluded, rest) = (regex_text(&tokens[at + 1..end]), regex_text(&tokens[end + 1..]));
     let rest = rest.as_str();
-    if !RESTS.contains(&rest) {
+    if !REWRITABLE_RESTS.contains(&rest) {
         return Err(refused());
     }
-    let words = words(&excluded).ok_or_else(refused)?;
+    let words = literal_words(&excluded).ok_or_else(refused)?;
     let words: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();
-    let other = other_than(&words).ok_or_else(refused)?;
+    let other = not_starting_with(&words).ok_or_else(refused)?;
     let head = regex_text(&tokens[..at]);
     // The rest matches everything.
     let rest = if matches!(rest, ".*" | ".*$") { "" } else { rest };
@@ -206,22 +206,22 @@ fn without_look_ahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
 
 /// Returns a path pattern that matches at least the paths that the expression matches. Used for refusals,
 /// which may be broader than the original but never narrower.
-pub(crate) fn wider_expression(regex: &str, ignores_case: bool) -> String {
+pub(crate) fn widen_expression(regex: &str, ignores_case: bool) -> String {
     let everything = || "*".to_owned();
-    let Some(plain) = without_look_around(regex) else { return everything() };
+    let Some(plain) = remove_lookarounds(regex) else { return everything() };
     path_expression(&plain, ignores_case).map_or_else(|_| everything(), |found| found.pattern)
 }
 
 /// Removes syntax that only backtracking engines support; the result matches at least as much. Returns `None`
 /// if an assertion is unbalanced or has a quantifier.
-fn without_look_around(regex: &str) -> Option<String> {
+fn remove_lookarounds(regex: &str) -> Option<String> {
     let tokens = regex_tokens(regex);
     let mut out = String::new();
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
         at += 1;
         if token.looks_around() {
-            at = closing(&tokens, at - 1)? + 1;
+            at = find_closing(&tokens, at - 1)? + 1;
             if tokens.get(at).is_some_and(|next| next.kind == RegexTokenKind::Quantifier) {
                 return None;
             }
@@ -243,7 +243,7 @@ fn without_look_around(regex: &str) -> Option<String> {
 }
 
 /// Returns the index of the token that closes the group opened at `open`.
-fn closing(tokens: &[RegexToken<'_>], open: usize) -> Option<usize> {
+fn find_closing(tokens: &[RegexToken<'_>], open: usize) -> Option<usize> {
     let mut depth = 0_usize;
     tokens.iter().enumerate().skip(open).find_map(|(at, token)| {
         match token.kind {
@@ -256,7 +256,7 @@ fn closing(tokens: &[RegexToken<'_>], open: usize) -> Option<usize> {
 }
 
 /// Returns the alternatives of an expression if all of them are literal words.
-fn words(text: &str) -> Option<Vec<Vec<char>>> {
+fn literal_words(text: &str) -> Option<Vec<Vec<char>>> {
     let text = text.strip_suffix(".*").unwrap_or(text);
     let inner = text
         .strip_suffix(')')
@@ -277,12 +277,12 @@ fn words(text: &str) -> Option<Vec<Vec<char>>> {
             _ => return None,
         }
     }
-    (all.len() <= EXCLUDED_MAX && all.iter().all(|word| !word.is_empty())).then_some(all)
+    (all.len() <= EXCLUDED_WORDS_MAX && all.iter().all(|word| !word.is_empty())).then_some(all)
 }
 
 /// Returns an expression for texts that begin with none of the words; `None` if a word is empty, because
 /// every text begins with it.
-pub(crate) fn other_than(words: &[&[char]]) -> Option<String> {
+pub(crate) fn not_starting_with(words: &[&[char]]) -> Option<String> {
     if words.iter().any(|word| word.is_empty()) {
         return None;
     }
@@ -292,19 +292,19 @@ pub(crate) fn other_than(words: &[&[char]]) -> Option<String> {
             firsts.push(word[0]);
         }
     }
-    let class: String = firsts.iter().map(|c| in_class(*c)).collect();
+    let class: String = firsts.iter().map(|c| escape_in_class(*c)).collect();
     let mut parts = vec!["$".to_owned(), format!("[^{class}]")];
     for first in firsts {
         let rests: Vec<&[char]> =
             words.iter().filter(|word| word[0] == first).map(|word| &word[1..]).collect();
-        if let Some(rest) = other_than(&rests) {
-            parts.push(format!("{}{rest}", quoted(&first.to_string())));
+        if let Some(rest) = not_starting_with(&rests) {
+            parts.push(format!("{}{rest}", escape_literal(&first.to_string())));
         }
     }
     Some(format!("(?:{})", parts.join("|")))
 }
 
-fn in_class(c: char) -> String {
+fn escape_in_class(c: char) -> String {
     match c {
         '\\' | ']' | '[' | '^' | '-' | '&' | '~' => format!("\\{c}"),
         c => c.to_string(),
@@ -315,7 +315,7 @@ fn in_class(c: char) -> String {
 mod tests {
     use super::*;
 
-    fn of(regex: &str) -> String {
+    fn convert(regex: &str) -> String {
         match path_expression(regex, false) {
             Ok(found) => found.pattern,
             Err(reason) => format!("! {reason}"),
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn expressions_are_kept_and_groups_have_names_that_are_free() {
-        assert_eq!(of(r"^/user/(\d+)$"), r"~ ^/user/(\d+)$");
+        assert_eq!(convert(r"^/user/(\d+)$"), r"~ ^/user/(\d+)$");
         let found = path_expression(r"^/(?P<path>[a-z]+)/(?<id>\d+)", true).unwrap();
         assert_eq!(found.pattern, r"~* ^/(?<path_>[a-z]+)/(?<id>\d+)");
         let pair = |old: &str, new: &str| (old.to_owned(), new.to_owned());
@@ -344,7 +344,11 @@ mod tests {
             (r"[a[b]", "`\\[`"),
             ("((a{100}){100}){100}", "too large"),
         ] {
-            assert!(of(regex).starts_with("! ") && of(regex).contains(part), "{regex}: {}", of(regex));
+            assert!(
+                convert(regex).starts_with("! ") && convert(regex).contains(part),
+                "{regex}: {}",
+                convert(regex)
+            );
         }
     }
 
@@ -359,9 +363,9 @@ mod tests {
             (r"^/(?!a", "*"),
             (r"^/[a-z", "*"),
         ] {
-            assert_eq!(wider_expression(regex, false), expected, "{regex}");
+            assert_eq!(widen_expression(regex, false), expected, "{regex}");
         }
-        assert_eq!(wider_expression("(?=x)y", true), "~* y");
+        assert_eq!(widen_expression("(?=x)y", true), "~* y");
     }
 
     #[test]
@@ -380,7 +384,7 @@ mod tests {
             ),
             (r"^/(?!up)(.*)$", &["/", "/u", "/x"], &["/up", "/upx"]),
         ] {
-            let found = of(regex);
+            let found = convert(regex);
             for path in paths {
                 assert!(path_matches(&found, path), "{regex}: {path} ({found})");
             }
@@ -388,7 +392,7 @@ mod tests {
                 assert!(!path_matches(&found, path), "{regex}: {path} ({found})");
             }
         }
-        let found = PathPattern::parse(&of(r"^/(?!up)(.*)$")).unwrap();
+        let found = PathPattern::parse(&convert(r"^/(?!up)(.*)$")).unwrap();
         assert_eq!(found.captures(b"/abc").unwrap()[0].1, b"abc");
     }
 

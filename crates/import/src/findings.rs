@@ -16,7 +16,7 @@ pub enum ImportVerdict {
 
 /// A directive of the source and its outcome.
 #[derive(Debug, Clone)]
-pub struct Remark {
+pub struct ImportRemark {
     /// File of the directive.
     pub file: String,
     /// Line of the directive, from 1.
@@ -29,7 +29,7 @@ pub struct Remark {
     pub reasons: Vec<String>,
 }
 
-impl fmt::Display for Remark {
+impl fmt::Display for ImportRemark {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}:{}: {}", self.file, self.line, self.directive)?;
         self.reasons.iter().try_for_each(|reason| write!(out, "\n    {reason}"))
@@ -38,16 +38,16 @@ impl fmt::Display for Remark {
 
 /// A translated configuration.
 #[derive(Debug, Clone)]
-pub struct Imported {
+pub struct ImportResult {
     /// The text of `komainu.toml`.
     pub toml: String,
     /// Directives of the source, in the order in which they were read.
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<ImportRemark>,
     /// Differences between the servers that do not depend on the source.
-    pub general: Vec<String>,
+    pub general_differences: Vec<String>,
 }
 
-impl Imported {
+impl ImportResult {
     /// The report for the user: directives without a translation first, then those translated with a
     /// difference, then the others.
     pub fn report(&self) -> String {
@@ -58,16 +58,17 @@ impl Imported {
             (ImportVerdict::Translated, "Translated"),
         ];
         for (verdict, title) in parts {
-            let found: Vec<&Remark> = self.remarks.iter().filter(|one| one.verdict == verdict).collect();
+            let found: Vec<&ImportRemark> =
+                self.remarks.iter().filter(|one| one.verdict == verdict).collect();
             let _ = writeln!(out, "{title} ({}):", found.len());
             for remark in found {
                 let _ = writeln!(out, "  {}", remark.to_string().replace('\n', "\n  "));
             }
             out.push('\n');
         }
-        if !self.general.is_empty() {
+        if !self.general_differences.is_empty() {
             out.push_str("What differs between the servers in any case:\n");
-            self.general.iter().for_each(|one| {
+            self.general_differences.iter().for_each(|one| {
                 let _ = writeln!(out, "  - {one}");
             });
         }
@@ -110,10 +111,10 @@ impl fmt::Display for ImportError {
 impl std::error::Error for ImportError {}
 
 /// The number of a directive in a [`ImportLedger`].
-pub(crate) type EntryNumber = usize;
+pub(crate) type EntryIndex = usize;
 
 #[derive(Debug)]
-struct LedgerItem {
+struct LedgerEntry {
     file: String,
     line: usize,
     directive: String,
@@ -124,23 +125,23 @@ struct LedgerItem {
 /// Every directive that was read, with its outcome. A directive without one is reported as not possible, so
 /// none is lost.
 #[derive(Debug, Default)]
-pub(crate) struct ImportLedger(RefCell<Vec<LedgerItem>>);
+pub(crate) struct ImportLedger(RefCell<Vec<LedgerEntry>>);
 
 /// Remark for a directive without an outcome.
-const UNREAD: &str = "nothing was made of this: write by hand what it is for";
+const UNTRANSLATED_REMARK: &str = "nothing was made of this: write by hand what it is for";
 /// Maximum number of characters of a directive in a report.
 const SHOWN_MAX: usize = 100;
 
 impl ImportLedger {
     /// Adds a directive that was read.
-    pub(crate) fn enter(&self, file: &str, line: usize, directive: &str) -> EntryNumber {
+    pub(crate) fn add_entry(&self, file: &str, line: usize, directive: &str) -> EntryIndex {
         let mut items = self.0.borrow_mut();
         let mut shown: String = directive.chars().take(SHOWN_MAX).collect();
         if shown.len() < directive.len() {
             shown.push('…');
         }
         let shown = shown.replace(['\n', '\r'], " ");
-        items.push(LedgerItem {
+        items.push(LedgerEntry {
             file: file.to_owned(),
             line,
             directive: shown,
@@ -150,7 +151,7 @@ impl ImportLedger {
         items.len() - 1
     }
 
-    fn set(&self, entry: EntryNumber, verdict: ImportVerdict, reason: &str) {
+    fn set_verdict(&self, entry: EntryIndex, verdict: ImportVerdict, reason: &str) {
         let mut items = self.0.borrow_mut();
         let Some(item) = items.get_mut(entry) else { return };
         item.verdict = Some(item.verdict.map_or(verdict, |before| before.max(verdict)));
@@ -160,59 +161,59 @@ impl ImportLedger {
     }
 
     /// Marks a directive as translated without a difference.
-    pub(crate) fn translated(&self, entry: EntryNumber) {
-        self.set(entry, ImportVerdict::Translated, "");
+    pub(crate) fn mark_translated(&self, entry: EntryIndex) {
+        self.set_verdict(entry, ImportVerdict::Translated, "");
     }
 
     /// Marks a directive as not needed, unless it has another verdict already.
-    pub(crate) fn needless(&self, entry: EntryNumber, reason: &str) {
+    pub(crate) fn mark_not_needed(&self, entry: EntryIndex, reason: &str) {
         let is_judged =
             self.0.borrow().get(entry).is_some_and(|item| item.verdict > Some(ImportVerdict::Translated));
         if !is_judged {
-            self.set(entry, ImportVerdict::Translated, reason);
+            self.set_verdict(entry, ImportVerdict::Translated, reason);
         }
     }
 
     /// Formats the comment above a route: `CHECK FILE:LINE: TEXT.`
-    pub(crate) fn check(&self, line: usize, text: &str) -> String {
+    pub(crate) fn check_comment(&self, line: usize, text: &str) -> String {
         let items = self.0.borrow();
         let file = items.first().map_or("", |item| item.file.as_str());
         format!("CHECK {file}:{line}: {text}.")
     }
 
     /// Marks a directive as translated with a difference.
-    pub(crate) fn differs(&self, entry: EntryNumber, reason: impl AsRef<str>) {
-        self.set(entry, ImportVerdict::Differs, reason.as_ref());
+    pub(crate) fn mark_different(&self, entry: EntryIndex, reason: impl AsRef<str>) {
+        self.set_verdict(entry, ImportVerdict::Differs, reason.as_ref());
     }
 
     /// Marks a directive as not possible; `reason` says why and names the alternative.
-    pub(crate) fn impossible(&self, entry: EntryNumber, reason: impl AsRef<str>) {
-        self.set(entry, ImportVerdict::Impossible, reason.as_ref());
+    pub(crate) fn mark_impossible(&self, entry: EntryIndex, reason: impl AsRef<str>) {
+        self.set_verdict(entry, ImportVerdict::Impossible, reason.as_ref());
     }
 
     /// Whether the directive has a verdict.
-    pub(crate) fn is_marked(&self, entry: EntryNumber) -> bool {
+    pub(crate) fn is_marked(&self, entry: EntryIndex) -> bool {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict.is_some())
     }
 
     /// Whether the directive was reported as not possible.
-    pub(crate) fn is_impossible(&self, entry: EntryNumber) -> bool {
+    pub(crate) fn is_impossible(&self, entry: EntryIndex) -> bool {
         self.0.borrow().get(entry).is_some_and(|item| item.verdict == Some(ImportVerdict::Impossible))
     }
 
     /// Directives without a verdict.
-    pub(crate) fn unread(&self) -> Vec<EntryNumber> {
+    pub(crate) fn entries_without_verdict(&self) -> Vec<EntryIndex> {
         let items = self.0.borrow();
         (0..items.len()).filter(|entry| items[*entry].verdict.is_none()).collect()
     }
 
     /// Marks a directive as not translated.
-    pub(crate) fn mark_unread(&self, entry: EntryNumber) {
-        self.impossible(entry, UNREAD);
+    pub(crate) fn mark_untranslated(&self, entry: EntryIndex) {
+        self.mark_impossible(entry, UNTRANSLATED_REMARK);
     }
 
     /// The comment that asks the user to translate the directive by hand, if it is not possible.
-    pub(crate) fn open_end(&self, entry: EntryNumber) -> Option<String> {
+    pub(crate) fn manual_comment(&self, entry: EntryIndex) -> Option<String> {
         let items = self.0.borrow();
         let item = items.get(entry).filter(|item| item.verdict == Some(ImportVerdict::Impossible))?;
         let reason = item.reasons.first().map_or("", String::as_str);
@@ -220,14 +221,14 @@ impl ImportLedger {
     }
 
     /// Remarks on all directives, in the order in which they were read.
-    pub(crate) fn into_remarks(self) -> Vec<Remark> {
-        let remark = |item: LedgerItem| {
+    pub(crate) fn into_remarks(self) -> Vec<ImportRemark> {
+        let remark = |item: LedgerEntry| {
             let unread = item.verdict.is_none();
             let mut reasons = item.reasons;
             if unread {
-                reasons.push(UNREAD.to_owned());
+                reasons.push(UNTRANSLATED_REMARK.to_owned());
             }
-            Remark {
+            ImportRemark {
                 file: item.file,
                 line: item.line,
                 directive: item.directive,

@@ -37,12 +37,12 @@ impl ImportKind {
     ];
 
     /// Returns the kind with this name.
-    pub fn of(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
 
     /// Guesses the kind of a file from its name and its text.
-    pub fn guess(path: &Path, text: &str) -> Option<Self> {
+    pub fn detect(path: &Path, text: &str) -> Option<Self> {
         let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let start = text.trim_start_matches('\u{feff}').trim_start();
         let has = |word: &str| text.contains(word);
@@ -95,24 +95,24 @@ impl ImportKind {
 /// A server whose configuration cannot be translated, with the page of the documentation that shows the
 /// equivalents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ByHand {
+pub struct UntranslatedServer {
     /// Name of the server.
     pub server: &'static str,
     /// Page of the documentation.
     pub page: &'static str,
     /// Names of the server and its program, in lower case.
-    names: &'static [&'static str],
+    program_names: &'static [&'static str],
     /// Line beginnings, in lower case, that are specific to its configuration.
-    lines: &'static [&'static str],
+    line_beginnings: &'static [&'static str],
 }
 
-impl ByHand {
-    const ALL: [ByHand; 3] = [
-        ByHand {
+impl UntranslatedServer {
+    const ALL: [UntranslatedServer; 3] = [
+        UntranslatedServer {
             server: "Apache",
             page: "docs/from/apache.md",
-            names: &["apache", "apache2", "httpd", "htaccess"],
-            lines: &[
+            program_names: &["apache", "apache2", "httpd", "htaccess"],
+            line_beginnings: &[
                 "<virtualhost",
                 "<directory",
                 "<ifmodule",
@@ -123,34 +123,35 @@ impl ByHand {
                 "rewriteengine ",
             ],
         },
-        ByHand {
+        UntranslatedServer {
             server: "HAProxy",
             page: "docs/from/haproxy.md",
-            names: &["haproxy"],
-            lines: &["frontend ", "backend ", "defaults"],
+            program_names: &["haproxy"],
+            line_beginnings: &["frontend ", "backend ", "defaults"],
         },
-        ByHand {
+        UntranslatedServer {
             server: "Varnish",
             page: "docs/from/varnish.md",
-            names: &["varnish", "vcl"],
-            lines: &["vcl 4", "sub vcl_"],
+            program_names: &["varnish", "vcl"],
+            line_beginnings: &["vcl 4", "sub vcl_"],
         },
     ];
 
     /// Returns the server with this name.
-    pub fn of(name: &str) -> Option<ByHand> {
+    pub fn from_name(name: &str) -> Option<UntranslatedServer> {
         let name = name.to_lowercase();
-        ByHand::ALL.into_iter().find(|one| one.names.contains(&name.as_str()))
+        UntranslatedServer::ALL.into_iter().find(|one| one.program_names.contains(&name.as_str()))
     }
 
     /// Guesses the server from the text of its configuration.
-    pub fn guess(text: &str) -> Option<ByHand> {
+    pub fn detect(text: &str) -> Option<UntranslatedServer> {
         let lines: Vec<String> = text.lines().map(|line| line.trim_start().to_lowercase()).collect();
         // `backend` begins lines of both Varnish and HAProxy: the last entry is the most specific, so search
         // in reverse.
-        let has =
-            |one: &ByHand| lines.iter().any(|line| one.lines.iter().any(|start| line.starts_with(start)));
-        ByHand::ALL.into_iter().rev().find(has)
+        let has = |one: &UntranslatedServer| {
+            lines.iter().any(|line| one.line_beginnings.iter().any(|start| line.starts_with(start)))
+        };
+        UntranslatedServer::ALL.into_iter().rev().find(has)
     }
 }
 
@@ -189,7 +190,7 @@ mod tests {
             ("shop.service", "[Service]\nExecStart=/usr/bin/starman app.psgi\n", Some(ImportKind::Starman)),
             ("x", "hello", None),
         ] {
-            assert_eq!(ImportKind::guess(Path::new(name), text), kind, "{text}");
+            assert_eq!(ImportKind::detect(Path::new(name), text), kind, "{text}");
         }
     }
 }

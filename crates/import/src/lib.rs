@@ -36,8 +36,8 @@ mod kind;
 
 pub mod hosting;
 
-pub use data::open;
+pub use data::open_file;
 
-pub use kind::{ByHand, ImportKind};
+pub use kind::{ImportKind, UntranslatedServer};
 
-pub use findings::{ImportError, ImportVerdict, Imported, Remark};
+pub use findings::{ImportError, ImportRemark, ImportResult, ImportVerdict};

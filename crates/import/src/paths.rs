@@ -12,8 +12,8 @@ const EXAMPLES_MAX: usize = 6;
 const DEPTH_MAX: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum RegexPiece {
-    One(char),
+enum PathPiece {
+    Char(char),
     /// Any run of characters without a slash.
     Segment,
     /// Any run of characters.
@@ -27,20 +27,20 @@ enum RegexPiece {
 pub(crate) struct PathSet {
     pub(crate) patterns: Vec<String>,
     /// Difference between the paths matched by the patterns and by the expression; `None` if they are equal.
-    pub(crate) differs: Option<String>,
+    pub(crate) difference: Option<String>,
 }
 
-type Alternatives = Vec<Vec<RegexPiece>>;
+type Alternatives = Vec<Vec<PathPiece>>;
 
 struct RegexReader<'a> {
     chars: Peekable<Chars<'a>>,
     depth: usize,
-    wider: bool,
+    is_wider: bool,
     ignores_case: bool,
 }
 
 impl RegexReader<'_> {
-    fn alternatives(&mut self) -> Result<Alternatives, String> {
+    fn parse_alternatives(&mut self) -> Result<Alternatives, String> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             return Err("its groups are nested too deeply".to_owned());
@@ -56,8 +56,8 @@ impl RegexReader<'_> {
                     now = vec![Vec::new()];
                 }
                 _ => {
-                    let part = self.repeated()?;
-                    now = product(&now, &part)?;
+                    let part = self.parse_repeated()?;
+                    now = concatenate(&now, &part)?;
                 }
             }
         }
@@ -69,15 +69,15 @@ impl RegexReader<'_> {
         }
     }
 
-    fn repeated(&mut self) -> Result<Alternatives, String> {
-        let atom = self.atom()?;
+    fn parse_repeated(&mut self) -> Result<Alternatives, String> {
+        let atom = self.parse_atom()?;
         let quantifier = match self.chars.peek() {
             Some(&c @ ('*' | '+' | '?')) => c,
             Some('{') => '{',
             _ => {
                 // A class that matches a single character is widened to a run.
-                self.wider |=
-                    atom.iter().flatten().any(|p| matches!(p, RegexPiece::Segment | RegexPiece::Any))
+                self.is_wider |=
+                    atom.iter().flatten().any(|p| matches!(p, PathPiece::Segment | PathPiece::Any))
                         && atom.len() == 1
                         && atom[0].len() == 1;
                 return Ok(atom);
@@ -89,61 +89,61 @@ impl RegexReader<'_> {
         }
         if let Some('+') = self.chars.next_if(|&c| matches!(c, '?' | '+')) {
             // A possessive quantifier does not backtrack and therefore matches less.
-            self.wider = true;
+            self.is_wider = true;
         }
-        let run = match atom.iter().flatten().any(|p| matches!(p, RegexPiece::Any | RegexPiece::One('/'))) {
-            true => RegexPiece::Any,
-            false => RegexPiece::Segment,
+        let run = match atom.iter().flatten().any(|p| matches!(p, PathPiece::Any | PathPiece::Char('/'))) {
+            true => PathPiece::Any,
+            false => PathPiece::Segment,
         };
         let is_run = atom.len() == 1 && atom[0].len() == 1 && atom[0][0] == run;
         Ok(match quantifier {
             '?' if !is_run => atom.into_iter().chain([Vec::new()]).collect(),
             '*' => {
-                self.wider |= !is_run;
+                self.is_wider |= !is_run;
                 vec![vec![run]]
             }
             _ if is_run => {
-                self.wider |= quantifier != '+' || run == RegexPiece::Any;
+                self.is_wider |= quantifier != '+' || run == PathPiece::Any;
                 vec![vec![run]]
             }
             '+' => {
-                self.wider = true;
-                product(&atom, &vec![vec![run]])?
+                self.is_wider = true;
+                concatenate(&atom, &vec![vec![run]])?
             }
             _ => {
-                self.wider = true;
+                self.is_wider = true;
                 vec![vec![run]]
             }
         })
     }
 
-    fn atom(&mut self) -> Result<Alternatives, String> {
+    fn parse_atom(&mut self) -> Result<Alternatives, String> {
         let one = |piece| Ok(vec![vec![piece]]);
         match self.chars.next() {
-            Some('^') => one(RegexPiece::Start),
-            Some('$') => one(RegexPiece::End),
-            Some('.') => one(RegexPiece::Any),
-            Some('[') => self.class(),
-            Some('(') => self.group(),
+            Some('^') => one(PathPiece::Start),
+            Some('$') => one(PathPiece::End),
+            Some('.') => one(PathPiece::Any),
+            Some('[') => self.parse_class(),
+            Some('(') => self.parse_group(),
             Some('\\') => match self.chars.next() {
                 Some('d' | 'w' | 's') => {
                     // These classes are narrower than `*`.
-                    self.wider = true;
-                    one(RegexPiece::Segment)
+                    self.is_wider = true;
+                    one(PathPiece::Segment)
                 }
-                Some('D' | 'W' | 'S') => one(RegexPiece::Any),
+                Some('D' | 'W' | 'S') => one(PathPiece::Any),
                 Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".to_owned()),
                 Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".to_owned()),
-                Some(c) if !c.is_ascii_alphanumeric() => one(RegexPiece::One(c)),
+                Some(c) if !c.is_ascii_alphanumeric() => one(PathPiece::Char(c)),
                 Some(c) => Err(format!("it has the escape `\\{c}`")),
                 None => Err("it ends with a backslash".to_owned()),
             },
-            Some(c) => one(RegexPiece::One(c)),
+            Some(c) => one(PathPiece::Char(c)),
             None => Ok(vec![Vec::new()]),
         }
     }
 
-    fn group(&mut self) -> Result<Alternatives, String> {
+    fn parse_group(&mut self) -> Result<Alternatives, String> {
         if self.chars.next_if_eq(&'?').is_some() {
             match self.chars.next() {
                 Some(':') => {}
@@ -157,14 +157,14 @@ impl RegexReader<'_> {
                 _ => return Err("it looks ahead or back, which no path pattern can".to_owned()),
             }
         }
-        let inner = self.alternatives()?;
+        let inner = self.parse_alternatives()?;
         match self.chars.next() {
             Some(')') => Ok(inner),
             _ => Err("a `(` is not closed".to_owned()),
         }
     }
 
-    fn class(&mut self) -> Result<Alternatives, String> {
+    fn parse_class(&mut self) -> Result<Alternatives, String> {
         let negated = self.chars.next_if_eq(&'^').is_some();
         let mut members = Vec::new();
         let mut is_range = false;
@@ -188,36 +188,36 @@ impl RegexReader<'_> {
         }
         let has_slash = members.contains(&'/');
         let piece = match has_slash != negated {
-            true => RegexPiece::Any,
-            false => RegexPiece::Segment,
+            true => PathPiece::Any,
+            false => PathPiece::Segment,
         };
         let is_repeated = self.chars.peek().is_some_and(|c| matches!(c, '*' | '+' | '{'));
         if negated || is_range || is_repeated || members.len() > 6 {
             // Only `[^/]` is equivalent to `*`; all other classes are narrower.
-            self.wider |= !(negated && members == ['/']);
+            self.is_wider |= !(negated && members == ['/']);
             return Ok(vec![vec![piece]]);
         }
-        Ok(members.into_iter().map(|c| vec![RegexPiece::One(c)]).collect())
+        Ok(members.into_iter().map(|c| vec![PathPiece::Char(c)]).collect())
     }
 }
 
-fn product(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, String> {
+fn concatenate(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, String> {
     if left.len() * right.len() > ALTERNATIVES_MAX {
         return Err("it has too many alternatives".to_owned());
     }
-    let joined = |l: &Vec<RegexPiece>| {
+    let joined = |l: &Vec<PathPiece>| {
         let l = l.clone();
         right.iter().map(move |r| [l.as_slice(), r.as_slice()].concat()).collect::<Vec<_>>()
     };
     Ok(left.iter().flat_map(joined).collect())
 }
 
-fn read(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), String> {
-    let mut reader = RegexReader { chars: regex.chars().peekable(), depth: 0, wider: false, ignores_case };
-    let all = reader.alternatives()?;
+fn parse_regex(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), String> {
+    let mut reader = RegexReader { chars: regex.chars().peekable(), depth: 0, is_wider: false, ignores_case };
+    let all = reader.parse_alternatives()?;
     match reader.chars.next() {
         Some(_) => Err("a `)` is not opened".to_owned()),
-        None => Ok((all, reader.wider, reader.ignores_case)),
+        None => Ok((all, reader.is_wider, reader.ignores_case)),
     }
 }
 
@@ -226,7 +226,7 @@ fn read(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), S
 /// # Errors
 /// The reason why there are no such patterns.
 pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, String> {
-    let (all, mut wider, ignores_case) = read(regex, ignores_case)?;
+    let (all, mut wider, ignores_case) = parse_regex(regex, ignores_case)?;
     let mut patterns = Vec::new();
     for alternative in all {
         if let Some((pattern, is_wider)) = pattern_of(&alternative) {
@@ -252,33 +252,33 @@ pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Str
     });
     match patterns.is_empty() {
         true => Err("no path can match it".to_owned()),
-        false => Ok(PathSet { patterns, differs: (!differs.is_empty()).then(|| differs.join("; ")) }),
+        false => Ok(PathSet { patterns, difference: (!differs.is_empty()).then(|| differs.join("; ")) }),
     }
 }
 
 /// Converts one alternative to a path pattern; the flag tells whether the pattern matches more. `None` if no
 /// path pattern can match it.
-fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
+fn pattern_of(pieces: &[PathPiece]) -> Option<(String, bool)> {
     let mut pieces = pieces.to_vec();
     match pieces.first() {
-        Some(RegexPiece::Start) => drop(pieces.remove(0)),
-        _ => pieces.insert(0, RegexPiece::Any),
+        Some(PathPiece::Start) => drop(pieces.remove(0)),
+        _ => pieces.insert(0, PathPiece::Any),
     }
     match pieces.last() {
-        Some(RegexPiece::End) => drop(pieces.pop()),
-        _ => pieces.push(RegexPiece::Any),
+        Some(PathPiece::End) => drop(pieces.pop()),
+        _ => pieces.push(PathPiece::Any),
     }
-    if pieces.iter().any(|piece| matches!(piece, RegexPiece::Start | RegexPiece::End)) {
+    if pieces.iter().any(|piece| matches!(piece, PathPiece::Start | PathPiece::End)) {
         return None;
     }
     let mut wider = false;
-    let mut merged: Vec<RegexPiece> = Vec::new();
+    let mut merged: Vec<PathPiece> = Vec::new();
     for piece in pieces {
-        let is_run = |piece: &RegexPiece| matches!(piece, RegexPiece::Any | RegexPiece::Segment);
+        let is_run = |piece: &PathPiece| matches!(piece, PathPiece::Any | PathPiece::Segment);
         match merged.last_mut() {
             Some(last) if is_run(last) && is_run(&piece) => {
-                if piece == RegexPiece::Any {
-                    *last = RegexPiece::Any;
+                if piece == PathPiece::Any {
+                    *last = PathPiece::Any;
                 }
             }
             _ => merged.push(piece),
@@ -286,8 +286,8 @@ fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     }
     // The first and the last `*` of a pattern match slashes as well.
     for at in [0, merged.len().saturating_sub(1)] {
-        if let Some(piece @ RegexPiece::Segment) = merged.get_mut(at) {
-            *piece = RegexPiece::Any;
+        if let Some(piece @ PathPiece::Segment) = merged.get_mut(at) {
+            *piece = PathPiece::Any;
             wider = true;
         }
     }
@@ -295,13 +295,13 @@ fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
     let mut out = String::new();
     for (at, piece) in merged.iter().enumerate() {
         match piece {
-            RegexPiece::One('*') => {
+            PathPiece::Char('*') => {
                 out.push('*');
                 wider = true;
             }
-            RegexPiece::One(c) => out.push(*c),
-            RegexPiece::Any if at == 0 || at == last => out.push('*'),
-            RegexPiece::Any => out.push_str("**"),
+            PathPiece::Char(c) => out.push(*c),
+            PathPiece::Any if at == 0 || at == last => out.push('*'),
+            PathPiece::Any => out.push_str("**"),
             _ => out.push('*'),
         }
     }
@@ -314,26 +314,25 @@ fn pattern_of(pieces: &[RegexPiece]) -> Option<(String, bool)> {
 
 /// Texts that a regular expression matches, with flags for anchors at the start and at the end. Lookaround
 /// assertions are ignored.
-pub(crate) fn examples(regex: &str) -> Vec<(String, bool, bool)> {
+pub(crate) fn matching_examples(regex: &str) -> Vec<(String, bool, bool)> {
     let mut plain = regex.to_owned();
     while let Some(at) = ["(?!", "(?=", "(?<!", "(?<="].iter().filter_map(|start| plain.find(start)).min() {
         let end = plain[at..].find(')').map_or(plain.len(), |end| at + end + 1);
         plain.replace_range(at..end, "");
     }
-    let Ok((all, ..)) = read(&plain, false) else { return Vec::new() };
+    let Ok((all, ..)) = parse_regex(&plain, false) else { return Vec::new() };
     let mut found: Vec<(String, bool, bool)> = Vec::new();
     for alternative in all.iter().take(EXAMPLES_MAX) {
         for run in ["1", "ab", "a-1"] {
             let text: String = alternative
                 .iter()
                 .map(|piece| match piece {
-                    RegexPiece::One(c) => c.to_string(),
-                    RegexPiece::Segment | RegexPiece::Any => run.to_owned(),
-                    RegexPiece::Start | RegexPiece::End => String::new(),
+                    PathPiece::Char(c) => c.to_string(),
+                    PathPiece::Segment | PathPiece::Any => run.to_owned(),
+                    PathPiece::Start | PathPiece::End => String::new(),
                 })
                 .collect();
-            let one =
-                (text, alternative.contains(&RegexPiece::Start), alternative.contains(&RegexPiece::End));
+            let one = (text, alternative.contains(&PathPiece::Start), alternative.contains(&PathPiece::End));
             if !found.contains(&one) {
                 found.push(one);
             }
@@ -344,25 +343,25 @@ pub(crate) fn examples(regex: &str) -> Vec<(String, bool, bool)> {
 
 /// Whether a regular expression may match a path that ends with a slash.
 pub(crate) fn may_be_folder(regex: &str) -> bool {
-    let Ok((all, ..)) = read(regex, true) else { return true };
+    let Ok((all, ..)) = parse_regex(regex, true) else { return true };
     all.iter().any(|alternative| match alternative.as_slice() {
-        [.., RegexPiece::One(last), RegexPiece::End] => *last == '/',
+        [.., PathPiece::Char(last), PathPiece::End] => *last == '/',
         _ => true,
     })
 }
 
 /// Whether a regular expression may match the path of a file with this name without matching the path of its
 /// directory. Returns true if this cannot be determined.
-pub(crate) fn may_be_for_file(regex: &str, name: &str) -> bool {
-    let Ok((all, ..)) = read(without_rest(regex), true) else { return true };
+pub(crate) fn may_match_only_file(regex: &str, name: &str) -> bool {
+    let Ok((all, ..)) = parse_regex(strip_match_all(regex), true) else { return true };
     let file = format!("/{name}").to_lowercase();
     all.iter().any(|alternative| {
         let (before, is_bound) = match alternative.as_slice() {
-            [before @ .., RegexPiece::End] => (before, true),
+            [before @ .., PathPiece::End] => (before, true),
             all => (all, false),
         };
         let literal = before.iter().rev().map_while(|piece| match piece {
-            RegexPiece::One(c) => Some(*c),
+            PathPiece::Char(c) => Some(*c),
             _ => None,
         });
         let tail: String =
@@ -377,7 +376,7 @@ pub(crate) fn may_be_for_file(regex: &str, name: &str) -> bool {
 }
 
 /// Strips a `.*` or `(.*)`, which also matches the empty text, from the end of an expression.
-fn without_rest(regex: &str) -> &str {
+fn strip_match_all(regex: &str) -> &str {
     let body = regex.strip_suffix('$').unwrap_or(regex);
     if let Some(start) = body.strip_suffix(".*") {
         return start;
@@ -396,25 +395,25 @@ fn without_rest(regex: &str) -> &str {
 /// Returns the hosts that a regular expression names, if they can be enumerated (`^(www\.)?example\.com$`),
 /// and whether they match more than the expression.
 pub(crate) fn hosts_from_regex(regex: &str) -> Option<(Vec<String>, bool)> {
-    let (all, mut wider, _) = read(regex, true).ok()?;
+    let (all, mut wider, _) = parse_regex(regex, true).ok()?;
     let mut hosts = Vec::new();
     for alternative in all {
         let inner = match alternative.as_slice() {
-            [RegexPiece::Start, inner @ .., RegexPiece::End] => inner,
-            [inner @ .., RegexPiece::End] => {
+            [PathPiece::Start, inner @ .., PathPiece::End] => inner,
+            [inner @ .., PathPiece::End] => {
                 wider = true;
                 inner
             }
             _ => return None,
         };
         let (wildcard, inner) = match inner {
-            [RegexPiece::Segment | RegexPiece::Any, rest @ ..] => ("*", rest),
+            [PathPiece::Segment | PathPiece::Any, rest @ ..] => ("*", rest),
             all => ("", all),
         };
         let mut host = wildcard.to_owned();
         for piece in inner {
             match piece {
-                RegexPiece::One(c) => host.push(*c),
+                PathPiece::Char(c) => host.push(*c),
                 _ => return None,
             }
         }
@@ -450,10 +449,10 @@ pub(crate) fn below_suffix(prefix: &str, pattern: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn shown(regex: &str) -> String {
+    fn convert(regex: &str) -> String {
         match from_regex(regex, false) {
             Ok(set) => {
-                format!("{}{}", set.patterns.join(" "), set.differs.map_or("", |_| " ~"))
+                format!("{}{}", set.patterns.join(" "), set.difference.map_or("", |_| " ~"))
             }
             Err(reason) => format!("! {reason}"),
         }
@@ -483,7 +482,7 @@ mod tests {
             (r"(a", "! a `(` is not closed"),
             (r"a)", "! a `)` is not opened"),
         ] {
-            assert_eq!(shown(regex), patterns, "{regex}");
+            assert_eq!(convert(regex), patterns, "{regex}");
         }
         assert_eq!(
             from_regex("[a-z]{1,3}(x{1,3}){9}((((((((((((((((((((a))))))))))))))))))))", false).ok(),
@@ -499,7 +498,7 @@ mod tests {
             let shown = |(text, start, end): (String, bool, bool)| {
                 format!("{}{text}{}", if start { "^" } else { "" }, if end { "$" } else { "" })
             };
-            examples(regex).into_iter().map(shown).collect::<Vec<_>>().join(" ")
+            matching_examples(regex).into_iter().map(shown).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(of(r"\.(css|js)$"), ".css$ .js$");
         assert_eq!(of(r"^/user/(\d+)$"), "^/user/1$ ^/user/ab$ ^/user/a-1$");
@@ -530,7 +529,7 @@ mod tests {
             (r"^/[^/]+/verify", false),
             (r"(?!a)", true),
         ] {
-            assert_eq!(may_be_for_file(regex, "index.html"), expected, "{regex}");
+            assert_eq!(may_match_only_file(regex, "index.html"), expected, "{regex}");
         }
         for (regex, expected) in [(r"\.(a|b)$", false), (r"/$", true), (r"\.a", true), (r"^/[a-z]+$", true)] {
             assert_eq!(may_be_folder(regex), expected, "{regex}");

@@ -54,7 +54,7 @@ pub enum RequestContent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyRequest {
     /// Index in the list of listeners.
-    pub listener: usize,
+    pub listener_index: usize,
     /// Request method.
     pub method: String,
     /// Request target as sent on the wire.
@@ -68,7 +68,7 @@ pub struct VerifyRequest {
     /// Body.
     pub content: RequestContent,
     /// Purpose of the request, in a few words.
-    pub what: String,
+    pub purpose: String,
 }
 
 /// A file of the scratch directory.
@@ -82,7 +82,7 @@ pub struct ScratchFile {
 
 /// Position of a directive in the source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SourcePlace {
+pub struct SourcePosition {
     /// The file.
     pub file: String,
     /// The line, from 1.
@@ -142,7 +142,7 @@ pub struct ScratchOptions<'a> {
     /// Maximum number of requests.
     pub requests_max: usize,
     /// Whether to request many paths and omit most other variations.
-    pub paths_alone: bool,
+    pub only_paths: bool,
 }
 
 /// Value of `Authorization` in requests with credentials: user `verify`, password `verify`.
@@ -150,7 +150,7 @@ pub const CREDENTIALS: &str = "Basic dmVyaWZ5OnZlcmlmeQ==";
 
 /// Responses of the two servers where they differ.
 #[derive(Debug, Clone, Copy)]
-pub struct DifferingAnswers<'a> {
+pub struct DifferingResponses<'a> {
     /// Statuses of the original server and of Komainu; 0 if there was no response.
     pub statuses: (u16, u16),
     /// Value in the response of the original server.

@@ -13,7 +13,7 @@ mod app_guards;
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use import::{ImportVerdict, Imported};
+use import::{ImportResult, ImportVerdict};
 
 fn samples(format: &str, ending: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format);
@@ -36,7 +36,7 @@ fn expect(path: &Path, actual: &str) {
     assert!(expected == actual, "{} differs; KOMAINU_BLESS=1 writes it:\n{actual}", path.display());
 }
 
-fn check(source: &Path, imported: &Imported) {
+fn check(source: &Path, imported: &ImportResult) {
     expect(&source.with_extension("toml"), &imported.toml);
     expect(&source.with_extension("report"), &imported.report());
     if let Err(report) = Config::parse(&imported.toml, "komainu.toml", Path::new("/etc/komainu")) {
@@ -132,7 +132,7 @@ fn the_example_of_the_document_is_what_is_printed() {
 
 /// Checks that each scalar of a JSON file that follows a key is in the report with its line. Does not use the
 /// importer's parser.
-fn check_lines(source: &Path, imported: &Imported) {
+fn check_lines(source: &Path, imported: &ImportResult) {
     let name = source.file_name().unwrap().to_string_lossy();
     for (at, line) in std::fs::read_to_string(source).unwrap().lines().enumerate() {
         let has_value = line.trim_start().starts_with('"')
@@ -202,7 +202,7 @@ fn application_servers() {
     ] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
         let text = std::fs::read_to_string(&source).unwrap();
-        assert_eq!(ImportKind::guess(&source, &text), Some(kind), "{name}");
+        assert_eq!(ImportKind::detect(&source, &text), Some(kind), "{name}");
         let imported = import::hosting::import(kind, Some(&source), &[]).unwrap();
         check(&source, &imported);
     }

@@ -20,36 +20,35 @@ use process::sandbox;
 use crate::check::reading;
 use crate::cli::arguments::{Cli, Command};
 use crate::cli::{ab, cache, cert, ctl, diff, hints, import, measure, sign_url, status, top};
-use crate::terminal::printable;
+use crate::terminal::sanitize;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let done = match hints::parsed().command {
-        Command::Run(run) => cli::serve::taking_over(|taken| cli::run::serve_targets(&run, taken)),
+    let done = match hints::parse_arguments().command {
+        Command::Run(run) => cli::serve::with_inherited_state(|taken| cli::run::serve_targets(&run, taken)),
         Command::Start(start) => {
-            cli::serve::taking_over(|taken| cli::start::serve_file(start.config.clone(), taken))
-                .map_err(|error| reading::placed(&start.config, error))
+            cli::serve::with_inherited_state(|taken| cli::start::serve_file(start.config.clone(), taken))
+                .map_err(|error| reading::attach_to_place(&start.config, error))
         }
-        Command::Check(arguments) => {
-            cli::check::check(&arguments).map_err(|error| reading::placed(&arguments.config, error))
-        }
-        Command::Import(arguments) => return judged(import::import(&arguments)),
-        Command::Fmt(arguments) => diff::format(&arguments).and_then(|text| print(&text)),
-        Command::Diff(arguments) => diff::diff(&arguments).and_then(|text| print(&text)),
-        Command::Status(arguments) => status::status(&arguments).and_then(report),
-        Command::Ctl(arguments) => ctl::ctl(&arguments).and_then(report),
-        Command::Top(arguments) => top::top(&arguments),
-        Command::Reload(arguments) => status::reload(&arguments).and_then(report),
-        Command::Cache(command) => cache::cache(&command).and_then(report),
-        Command::Cert(command) => cert::cert(&command).and_then(report),
-        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(report),
-        Command::Trust(arguments) => cert::trust(&arguments).and_then(report),
-        Command::Upgrade(arguments) => status::upgrade(&arguments).and_then(report),
-        Command::Bench(arguments) => return judged(measure::bench(&arguments)),
-        Command::Ab(arguments) => return judged(ab::ab(&arguments)),
-        Command::Lab(arguments) => return judged(measure::lab(&arguments)),
+        Command::Check(arguments) => cli::check::run_check(&arguments)
+            .map_err(|error| reading::attach_to_place(&arguments.config, error)),
+        Command::Import(arguments) => return exit_code(import::run_import(&arguments)),
+        Command::Fmt(arguments) => diff::run_format(&arguments).and_then(|text| print(&text)),
+        Command::Diff(arguments) => diff::run_diff(&arguments).and_then(|text| print(&text)),
+        Command::Status(arguments) => status::run_status(&arguments).and_then(print_sanitized),
+        Command::Ctl(arguments) => ctl::run_ctl(&arguments).and_then(print_sanitized),
+        Command::Top(arguments) => top::run_top(&arguments),
+        Command::Reload(arguments) => status::run_reload(&arguments).and_then(print_sanitized),
+        Command::Cache(command) => cache::run_cache(&command).and_then(print_sanitized),
+        Command::Cert(command) => cert::run_cert(&command).and_then(print_sanitized),
+        Command::SignUrl(arguments) => sign_url::sign_url(&arguments).and_then(print_sanitized),
+        Command::Trust(arguments) => cert::run_trust(&arguments).and_then(print_sanitized),
+        Command::Upgrade(arguments) => status::run_upgrade(&arguments).and_then(print_sanitized),
+        Command::Bench(arguments) => return exit_code(measure::run_bench(&arguments)),
+        Command::Ab(arguments) => return exit_code(ab::run_ab(&arguments)),
+        Command::Lab(arguments) => return exit_code(measure::run_lab(&arguments)),
         Command::Schema => print(&format!("{:#}\n", config::schema())),
         Command::Reference => print(&config::reference()),
         Command::Completions { shell } => {
@@ -57,33 +56,33 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Cli::command(), "komainu", &mut script);
             print(&String::from_utf8_lossy(&script))
         }
-        Command::Man => manual(),
+        Command::Man => print_manual(),
         Command::Confine(arguments) => sandbox::confine(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::complain_of_error(&error);
+            terminal::print_error(&error);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Converts the outcome of a measurement or import: exit status 1 if it was not as expected, 2 if it failed.
-fn judged(outcome: Result<bool, String>) -> ExitCode {
+fn exit_code(outcome: Result<bool, String>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            terminal::complain(&format!("error: {error}"));
+            terminal::print_error_line(&format!("error: {error}"));
             ExitCode::from(2)
         }
     }
 }
 
 /// Prints text that may contain control characters from other sources.
-fn report(text: String) -> Result<(), String> {
-    print(&printable(&text))
+fn print_sanitized(text: String) -> Result<(), String> {
+    print(&sanitize(&text))
 }
 
 fn print(text: &str) -> Result<(), String> {
@@ -94,7 +93,7 @@ fn print(text: &str) -> Result<(), String> {
     }
 }
 
-fn manual() -> Result<(), String> {
+fn print_manual() -> Result<(), String> {
     let mut page = Vec::new();
     let command = Cli::command();
     clap_mangen::Man::new(command.clone()).render(&mut page).map_err(|error| error.to_string())?;

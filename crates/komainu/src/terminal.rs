@@ -4,11 +4,11 @@
 use std::io::{self, Write};
 
 /// First character of coloured text (ESC).
-const COLOURED: char = '\u{1b}';
+const COLOR_ESCAPE: char = '\u{1b}';
 
 /// Replaces control characters, and characters that change the display order of others (Unicode's "Trojan
 /// Source"). Newlines and tabs are kept.
-pub(crate) fn printable(text: &str) -> String {
+pub(crate) fn sanitize(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for (index, line) in text.split('\n').enumerate() {
         if index > 0 {
@@ -18,35 +18,35 @@ pub(crate) fn printable(text: &str) -> String {
             if index > 0 {
                 out.push('\t');
             }
-            out.push_str(&top::figures::clean(part));
+            out.push_str(&top::figures::sanitize(part));
         }
     }
     out
 }
 
 /// Writes a line to the standard error; failures are ignored.
-pub(crate) fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{}", printable(line));
+pub(crate) fn print_error_line(line: &str) {
+    let _ = writeln!(io::stderr(), "{}", sanitize(line));
 }
 
 /// Writes the error of a failed command, prefixed with `error: `. Configuration reports have their own prefix
 /// and are already free of control characters of the file.
-pub(crate) fn complain_of_error(text: &str) {
-    if text.starts_with(COLOURED) {
+pub(crate) fn print_error(text: &str) {
+    if text.starts_with(COLOR_ESCAPE) {
         let _ = writeln!(io::stderr(), "{text}");
     } else if text.starts_with("error") || text.starts_with("warning") {
-        complain(text);
+        print_error_line(text);
     } else {
-        complain(&format!("error: {text}"));
+        print_error_line(&format!("error: {text}"));
     }
 }
 
 /// Writer that makes everything [`printable`]. Characters must not be split between writes.
-pub(crate) struct PrintableOutput<W>(pub(crate) W);
+pub(crate) struct SanitizedOutput<W>(pub(crate) W);
 
-impl<W: Write> Write for PrintableOutput<W> {
+impl<W: Write> Write for SanitizedOutput<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write_all(printable(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        self.0.write_all(sanitize(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }
 
@@ -62,8 +62,8 @@ mod tests {
     #[test]
     fn what_others_say_does_not_steer_the_terminal() {
         let said = "a\u{1b}[31m\rb\u{202e}c\u{9b}d\u{2066}\u{200b}\n\té\u{7f}";
-        assert_eq!(printable(said), "a?[31m?b?c?d??\n\té?");
-        let mut out = PrintableOutput(Vec::new());
+        assert_eq!(sanitize(said), "a?[31m?b?c?d??\n\té?");
+        let mut out = SanitizedOutput(Vec::new());
         write!(out, "{said}, {}", 1).unwrap();
         assert_eq!(out.0, "a?[31m?b?c?d??\n\té?, 1".as_bytes());
     }

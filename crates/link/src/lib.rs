@@ -14,4 +14,4 @@ mod session;
 
 pub use limits::{DESCRIPTORS_MAX, REQUEST_DESCRIPTORS_MAX, TEXT_BYTES_MAX};
 pub use request::{LinkRequest, LinkViolation};
-pub use session::{LinkState, Session};
+pub use session::{LinkSession, LinkState};

@@ -117,31 +117,31 @@ impl<'a> LinkRequest<'a> {
         Ok(match word {
             "failed" => LinkRequest::Failed(rest),
             "reloaded" => LinkRequest::Reloaded(rest),
-            "open" => LinkRequest::OpenLog(argument(rest)?),
-            "read" => LinkRequest::Read(argument(rest)?),
-            "list" => LinkRequest::List(argument(rest)?),
-            "control-file" => LinkRequest::ControlFile(argument(rest)?),
+            "open" => LinkRequest::OpenLog(parse_argument(rest)?),
+            "read" => LinkRequest::Read(parse_argument(rest)?),
+            "list" => LinkRequest::List(parse_argument(rest)?),
+            "control-file" => LinkRequest::ControlFile(parse_argument(rest)?),
             "sockets" => {
-                let [listener, from] = words(rest)?;
-                LinkRequest::Sockets { listener: number(listener)?, from: number(from)? }
+                let [listener, from] = split_words(rest)?;
+                LinkRequest::Sockets { listener: parse_number(listener)?, from: parse_number(from)? }
             }
             "launch" => {
-                let [app, first_slot, slots, threads] = words(rest)?;
-                let (first_slot, slots) = (number(first_slot)?, number(slots)?);
-                LinkRequest::Launch { app, first_slot, slots, threads: number(threads)? }
+                let [app, first_slot, slots, threads] = split_words(rest)?;
+                let (first_slot, slots) = (parse_number(first_slot)?, parse_number(slots)?);
+                LinkRequest::Launch { app, first_slot, slots, threads: parse_number(threads)? }
             }
             "signal" => {
-                let [app, signal] = words(rest)?;
-                LinkRequest::Signal { app, signal: number(signal)? }
+                let [app, signal] = split_words(rest)?;
+                LinkRequest::Signal { app, signal: parse_number(signal)? }
             }
             "usage" => {
-                let [app] = words(rest)?;
+                let [app] = split_words(rest)?;
                 LinkRequest::Usage { app }
             }
-            "ended" => LinkRequest::Ended { pid: number(rest)? },
+            "ended" => LinkRequest::Ended { pid: parse_number(rest)? },
             "file" => {
-                let [app, descriptor] = words(rest)?;
-                LinkRequest::File { app, number: number(descriptor)? }
+                let [app, descriptor] = split_words(rest)?;
+                LinkRequest::File { app, number: parse_number(descriptor)? }
             }
             _ => return Err(UNKNOWN),
         })
@@ -191,7 +191,7 @@ impl<'a> LinkRequest<'a> {
 
     /// Whether this many descriptors belong to the request.
     #[must_use]
-    pub fn takes(&self, descriptors: usize) -> bool {
+    pub fn accepts_descriptors(&self, descriptors: usize) -> bool {
         match self {
             // The control socket, output and errors; the channel's memory and one descriptor for each thread.
             LinkRequest::Launch { threads, .. } => threads.checked_add(4) == Some(descriptors),
@@ -228,7 +228,7 @@ impl fmt::Display for LinkRequest<'_> {
     }
 }
 
-fn argument(text: &str) -> Result<&str, LinkViolation> {
+fn parse_argument(text: &str) -> Result<&str, LinkViolation> {
     match text.is_empty() || text.contains('\0') {
         true => Err(INCOMPLETE),
         false => Ok(text),
@@ -236,11 +236,11 @@ fn argument(text: &str) -> Result<&str, LinkViolation> {
 }
 
 /// Splits text into exactly `COUNT` words, separated by one space each.
-fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViolation> {
+fn split_words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViolation> {
     let mut found = text.split(' ');
     let mut words = [""; COUNT];
     for word in &mut words {
-        *word = argument(found.next().ok_or(INCOMPLETE)?)?;
+        *word = parse_argument(found.next().ok_or(INCOMPLETE)?)?;
     }
     match found.next() {
         None => Ok(words),
@@ -249,7 +249,7 @@ fn words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViolation>
 }
 
 /// Parses a number in canonical form: no `+` sign, no leading zeros.
-fn number<N: FromStr + ToString>(text: &str) -> Result<N, LinkViolation> {
+fn parse_number<N: FromStr + ToString>(text: &str) -> Result<N, LinkViolation> {
     let number: N = text.parse().map_err(|_| INCOMPLETE)?;
     match number.to_string() == text {
         true => Ok(number),
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn descriptors_belong_to_the_requests_that_bring_them() {
-        let takes = |text: &str, count: usize| LinkRequest::parse(text).unwrap().takes(count);
+        let takes = |text: &str, count: usize| LinkRequest::parse(text).unwrap().accepts_descriptors(count);
         assert!(
             takes("launch shop 0 1 2", 6) && !takes("launch shop 0 1 2", 5) && !takes("launch shop 0 1 2", 7)
         );

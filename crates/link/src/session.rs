@@ -26,20 +26,20 @@ pub enum LinkState {
 /// `config` offers a configuration if the supervisor could read one; `sockets` and `adopted` need such an
 /// offer, which `adopted` and `rejected` end.
 #[derive(Debug)]
-pub struct Session {
+pub struct LinkSession {
     state: LinkState,
     is_offered: bool,
     /// Descriptors of packets received before their request.
-    collected: usize,
+    collected_descriptors: usize,
 }
 
-impl Default for Session {
-    fn default() -> Session {
-        Session { state: LinkState::Fresh, is_offered: false, collected: 0 }
+impl Default for LinkSession {
+    fn default() -> LinkSession {
+        LinkSession { state: LinkState::Fresh, is_offered: false, collected_descriptors: 0 }
     }
 }
 
-impl Session {
+impl LinkSession {
     /// The state of the server.
     #[must_use]
     pub fn state(&self) -> LinkState {
@@ -57,20 +57,20 @@ impl Session {
         descriptors: usize,
     ) -> Result<LinkRequest<'a>, LinkViolation> {
         let request = LinkRequest::parse(text)?;
-        self.allow(&request)?;
+        self.check_allowed(&request)?;
         let descriptors = match descriptors > DESCRIPTORS_MAX {
             true => return Err(LinkViolation("too many descriptors in a packet")),
-            false => self.collected + descriptors,
+            false => self.collected_descriptors + descriptors,
         };
         if request == LinkRequest::More {
-            if descriptors == self.collected || descriptors > REQUEST_DESCRIPTORS_MAX {
+            if descriptors == self.collected_descriptors || descriptors > REQUEST_DESCRIPTORS_MAX {
                 return Err(LinkViolation("descriptors that no request has"));
             }
-            self.collected = descriptors;
+            self.collected_descriptors = descriptors;
             return Ok(request);
         }
-        self.collected = 0;
-        if !request.takes(descriptors) {
+        self.collected_descriptors = 0;
+        if !request.accepts_descriptors(descriptors) {
             return Err(LinkViolation("another number of descriptors than the request has"));
         }
         match request {
@@ -85,11 +85,11 @@ impl Session {
 
     /// Records that a configuration was sent in answer to [`LinkRequest::Config`]; with `false`, there was
     /// none to offer, and an earlier offer is void.
-    pub fn offered(&mut self, is_offered: bool) {
+    pub fn set_offered(&mut self, is_offered: bool) {
         self.is_offered = is_offered;
     }
 
-    fn allow(&self, request: &LinkRequest<'_>) -> Result<(), LinkViolation> {
+    fn check_allowed(&self, request: &LinkRequest<'_>) -> Result<(), LinkViolation> {
         let is_allowed = match (self.state, request) {
             (LinkState::Fresh, LinkRequest::Start | LinkRequest::Failed(_)) => true,
             (LinkState::Fresh, _) => return Err(LinkViolation("a request before `start`")),

@@ -1,7 +1,7 @@
 //! Random packets against an independent model of the protocol: a table of the requests that each state
 //! allows.
 
-use link::{DESCRIPTORS_MAX, LinkRequest, LinkState, REQUEST_DESCRIPTORS_MAX, Session};
+use link::{DESCRIPTORS_MAX, LinkRequest, LinkSession, LinkState, REQUEST_DESCRIPTORS_MAX};
 
 const RUNS: u64 = 2_000;
 const PACKETS: usize = 60;
@@ -52,7 +52,7 @@ fn a_session_allows_what_the_table_allows() {
     let (mut accepted, mut refused) = (0_u64, 0_u64);
     for seed in 0..RUNS {
         let mut random = Random(seed);
-        let (mut session, mut state, mut offer, mut ahead) = (Session::default(), 'F', false, 0);
+        let (mut session, mut state, mut offer, mut ahead) = (LinkSession::default(), 'F', false, 0);
         for _ in 0..PACKETS {
             // Mostly a request that the state allows, so that sessions last.
             let allowed: Vec<_> =
@@ -97,7 +97,7 @@ fn a_session_allows_what_the_table_allows() {
                 LinkRequest::Adopted | LinkRequest::Rejected => offer = false,
                 LinkRequest::Config => {
                     offer = random.below(3) > 0;
-                    session.offered(offer);
+                    session.set_offered(offer);
                 }
                 _ => {}
             }

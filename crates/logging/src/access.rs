@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-use config::{LogCondition, RequestLog, SHARE_ALL};
-use http::encode::decimal;
+use config::{LogCondition, RequestLog, SHARE_MAX};
+use http::encode::write_decimal;
 use http::path::encode_beyond_ascii;
-use http::template::{TlsValues, Values};
+use http::template::{TlsValues, VariableValues};
 use http::{LogVariable, Name, TemplatePart, Variable};
 use net::{Peer, Request, RequestRecord};
 use time::format_description::well_known::Rfc3339;
@@ -39,24 +39,24 @@ const MASKED: &[u8] = b"***";
 #[derive(Default)]
 pub struct AccessLogs {
     /// Logs of all requests.
-    all: Vec<Access>,
+    all: Vec<CoreAccessLog>,
     /// Logs of each site's requests, indexed by site.
-    sites: Vec<Vec<Access>>,
+    sites: Vec<Vec<CoreAccessLog>>,
 }
 
 impl AccessLogs {
     /// Access logs of a configuration whose destinations are open in `sinks`; `None` if it has none.
     pub fn new(config: &config::Config, sinks: &LogSinks) -> Option<AccessLogs> {
-        let access = |log: RequestLog| Some(Access::new(&log, sinks.of(&log.file)?));
-        let all: Vec<Access> = config.access_logs().filter_map(access).collect();
+        let access = |log: RequestLog| Some(CoreAccessLog::new(&log, sinks.of(&log.file)?));
+        let all: Vec<CoreAccessLog> = config.access_logs().filter_map(access).collect();
         let of_site = |site| config.site_access_logs(site).filter_map(access).collect::<Vec<_>>();
-        let sites: Vec<Vec<Access>> = (0..config.sites.len()).map(of_site).collect();
+        let sites: Vec<Vec<CoreAccessLog>> = (0..config.sites.len()).map(of_site).collect();
         let logs = AccessLogs { all, sites };
-        let is_empty = logs.each().next().is_none();
+        let is_empty = logs.logs().next().is_none();
         (!is_empty).then_some(logs)
     }
 
-    fn each(&self) -> impl Iterator<Item = &Access> {
+    fn logs(&self) -> impl Iterator<Item = &CoreAccessLog> {
         self.all.iter().chain(self.sites.iter().flatten())
     }
 
@@ -74,14 +74,14 @@ impl AccessLogs {
 
     /// Hands collected lines over to the writing threads.
     pub fn flush(&self) {
-        self.each().for_each(Access::flush);
+        self.logs().for_each(CoreAccessLog::flush);
     }
 }
 
 /// One core's access log for one destination.
-struct Access {
+struct CoreAccessLog {
     format: LineFormat,
-    only: LogCondition,
+    condition: LogCondition,
     /// Accumulator of the sampling, in millionths.
     sampled: Cell<u32>,
     masks: Masks,
@@ -89,7 +89,7 @@ struct Access {
     lines: RefCell<Vec<u8>>,
     collector: RefCell<Collector>,
     /// Unix time in seconds, with its text in the combined format and in RFC 3339, computed once a second.
-    stamp: RefCell<(u64, String, String)>,
+    timestamp: RefCell<(u64, String, String)>,
     /// Scratch buffer for a variable's value before escaping.
     value: RefCell<Vec<u8>>,
 }
@@ -97,7 +97,7 @@ struct Access {
 /// A request to log; the values of its variables are looked up by the first field that needs them.
 struct LineRecord<'r> {
     record: &'r RequestRecord<'r>,
-    values: OnceCell<Values<'r>>,
+    values: OnceCell<VariableValues<'r>>,
 }
 
 impl<'r> Deref for LineRecord<'r> {
@@ -108,42 +108,42 @@ impl<'r> Deref for LineRecord<'r> {
     }
 }
 
-impl Access {
-    fn new(log: &RequestLog, sink: LogSink) -> Access {
-        Access {
+impl CoreAccessLog {
+    fn new(log: &RequestLog, sink: LogSink) -> CoreAccessLog {
+        CoreAccessLog {
             format: LineFormat::new(log),
-            only: log.only.clone(),
+            condition: log.only.clone(),
             sampled: Cell::new(0),
             masks: Masks::new(&log.mask_query, &log.mask_headers),
             collector: RefCell::new(sink.collector()),
             sink,
             lines: RefCell::default(),
-            stamp: RefCell::default(),
+            timestamp: RefCell::default(),
             value: RefCell::default(),
         }
     }
 
     /// Whether a request with this status and duration is logged.
-    fn admits(&self, status: u16, duration_us: u64) -> bool {
-        let only = &self.only;
+    fn is_logged(&self, status: u16, duration_us: u64) -> bool {
+        let only = &self.condition;
         let is_slow = || only.slower_than.is_some_and(|min| u128::from(duration_us) > min.as_micros());
         only.is_empty()
-            || only.status.iter().any(|pattern| pattern.is(status))
+            || only.status.iter().any(|pattern| pattern.matches(status))
             || is_slow()
-            || only.sample.is_some_and(|share| self.samples(share))
+            || only.sample.is_some_and(|share| self.is_sampled(share))
     }
 
     /// Whether to log this request, of which `share` in a million are logged, evenly spaced and not at
     /// random.
-    fn samples(&self, share: u32) -> bool {
+    fn is_sampled(&self, share: u32) -> bool {
         let next = self.sampled.get() + share;
-        self.sampled.set(next % SHARE_ALL);
-        next >= SHARE_ALL
+        self.sampled.set(next % SHARE_MAX);
+        next >= SHARE_MAX
     }
 
     /// Adds the line of a request.
     fn log(&self, record: &LineRecord<'_>) {
-        if !self.admits(record.status.code(), record.duration_us) {
+        if !self.is_logged(record.status.code(), record.duration_us) {
             return;
         }
         let mut lines = self.lines.borrow_mut();
@@ -174,7 +174,7 @@ impl Access {
             let room = self.sink.buffer(lines.len());
             self.sink.write(std::mem::replace(&mut lines, room));
         }
-        self.collector.borrow_mut().handed_over();
+        self.collector.borrow_mut().record_hand_over();
     }
 
     /// Writes a line in the combined format of Apache and nginx.
@@ -201,9 +201,9 @@ impl Access {
             None => out.push(b'-'),
         }
         out.extend_from_slice(b"\" ");
-        decimal(out, record.status.code().into());
+        write_decimal(out, record.status.code().into());
         out.push(b' ');
-        decimal(out, record.body_bytes);
+        write_decimal(out, record.body_bytes);
         out.extend_from_slice(b" \"");
         self.escaped_value(out, &Variable::Log(LogVariable::Referer), record);
         out.extend_from_slice(b"\" \"");
@@ -223,7 +223,7 @@ impl Access {
             (true, _) => ("\x1b[32m", "\x1b[0m"),
         };
         let ms = record.duration_us as f64 / 1e3;
-        let size = bench::quantity::bytes(record.body_bytes as f64);
+        let size = bench::quantity::format_bytes(record.body_bytes as f64);
         out.extend_from_slice(format!("{begin}{status}{end} {ms:>9.2} ms {size:>9}  ").as_bytes());
         match &record.request {
             Some(request) => {
@@ -292,7 +292,7 @@ impl Access {
                 out.push(b'"');
             } else if field.kind == ValueKind::Nanoseconds {
                 out.truncate(from);
-                decimal(out, record.duration_us.saturating_mul(1_000));
+                write_decimal(out, record.duration_us.saturating_mul(1_000));
             }
         }
         match out.get_mut(start) {
@@ -342,7 +342,7 @@ impl Access {
             // The port is 0 if a proxy reported the client's address without a port.
             Variable::ClientPort => {
                 return match record.client.address {
-                    Peer::Tcp(address) if address.port() != 0 => decimal(out, address.port().into()),
+                    Peer::Tcp(address) if address.port() != 0 => write_decimal(out, address.port().into()),
                     _ => {}
                 };
             }
@@ -357,7 +357,7 @@ impl Access {
         }
         let Some(request) = &record.request else { return };
         let start = out.len();
-        variable.write(out, record.values.get_or_init(|| values(request)));
+        variable.write(out, record.values.get_or_init(|| request_values(request)));
         if out.len() > start && self.masks.hides(variable) {
             out.truncate(start);
             out.extend_from_slice(MASKED);
@@ -373,12 +373,14 @@ impl Access {
         let field =
             |name| record.request.as_ref().and_then(|request| request.field(name)).unwrap_or_default();
         match variable {
-            LogVariable::Time => self.stamped(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes())),
+            LogVariable::Time => {
+                self.with_timestamp(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()))
+            }
             LogVariable::TimeLocal => {
-                self.stamped(record.unix_s, |local, _| out.extend_from_slice(local.as_bytes()));
+                self.with_timestamp(record.unix_s, |local, _| out.extend_from_slice(local.as_bytes()));
             }
             LogVariable::ProxyAddr => {
-                if record.client.vouched.is_some() {
+                if record.client.trusted_dialect.is_some() {
                     let _ = write!(LineText(out), "{}", record.peer);
                 }
             }
@@ -397,9 +399,9 @@ impl Access {
                 self.masks.mask(out, start, true);
             }
             LogVariable::UserAgent => out.extend_from_slice(field(Name::UserAgent)),
-            LogVariable::Status => decimal(out, record.status.code().into()),
-            LogVariable::BodyBytes => decimal(out, record.body_bytes),
-            LogVariable::RequestBytes => decimal(out, record.request_bytes),
+            LogVariable::Status => write_decimal(out, record.status.code().into()),
+            LogVariable::BodyBytes => write_decimal(out, record.body_bytes),
+            LogVariable::RequestBytes => write_decimal(out, record.request_bytes),
             LogVariable::DurationMs => thousandths(out, record.duration_us),
             LogVariable::RequestTime => thousandths(out, record.duration_us / 1_000),
             LogVariable::FirstByteMs => thousandths(out, record.first_byte_us),
@@ -407,7 +409,9 @@ impl Access {
             LogVariable::ConnectMs => notes.connect_us.iter().for_each(|us| thousandths(out, *us)),
             LogVariable::UpstreamMs => notes.upstream_us.iter().for_each(|us| thousandths(out, *us)),
             LogVariable::ServerCpuMs => notes.server_cpu_us().iter().for_each(|us| thousandths(out, *us)),
-            LogVariable::Worker => notes.worker.iter().for_each(|worker| decimal(out, (*worker).into())),
+            LogVariable::Worker => {
+                notes.worker.iter().for_each(|worker| write_decimal(out, (*worker).into()))
+            }
             LogVariable::WorkerCpuMs => {
                 notes.worker_cpu_us.iter().for_each(|us| thousandths(out, (*us).into()));
             }
@@ -415,7 +419,7 @@ impl Access {
                 notes.worker_memory_kib.iter().for_each(|kib| _ = write!(LineText(out), "{kib}"));
             }
             LogVariable::Attempts if notes.attempts == 0 => {}
-            LogVariable::Attempts => decimal(out, notes.attempts.into()),
+            LogVariable::Attempts => write_decimal(out, notes.attempts.into()),
             LogVariable::Branch => {
                 out.extend_from_slice(notes.branch.as_deref().unwrap_or_default().as_bytes())
             }
@@ -432,8 +436,8 @@ impl Access {
     }
 
     /// Passes the time in the combined format and in RFC 3339 to `see`.
-    fn stamped(&self, unix_s: u64, see: impl FnOnce(&str, &str)) {
-        let mut stamp = self.stamp.borrow_mut();
+    fn with_timestamp(&self, unix_s: u64, see: impl FnOnce(&str, &str)) {
+        let mut stamp = self.timestamp.borrow_mut();
         if stamp.0 != unix_s || stamp.1.is_empty() {
             *stamp = (unix_s, combined_time(unix_s), rfc3339(unix_s));
         }
@@ -441,31 +445,31 @@ impl Access {
     }
 }
 
-impl Drop for Access {
+impl Drop for CoreAccessLog {
     fn drop(&mut self) {
         self.flush();
     }
 }
 
 /// The values of a request's variables.
-pub fn values<'x>(request: &Request<'x>) -> Values<'x> {
+pub fn request_values<'x>(request: &Request<'x>) -> VariableValues<'x> {
     let ((head, bytes), client) = (request.head(), request.client());
     let address = match client.address {
         Peer::Tcp(address) => Some(address),
         Peer::Unix => None,
     };
-    Values {
+    VariableValues {
         head,
         bytes,
         empty_segments: request.empty_segments(),
         client: address,
-        is_secure: client.secure,
+        is_secure: client.is_secure,
         tls: request.tls().map(|session| session as &dyn TlsValues),
         ids: request.ids(),
         user: request.user().map_or(b"", |user| &user.name),
         prefix: b"",
         upstream: "",
-        own: request.own_values(),
+        custom: request.custom_variables(),
     }
 }
 
@@ -474,10 +478,10 @@ fn write_ip(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {
             let [first, rest @ ..] = address.octets();
-            decimal(out, first.into());
+            write_decimal(out, first.into());
             for octet in rest {
                 out.push(b'.');
-                decimal(out, octet.into());
+                write_decimal(out, octet.into());
             }
         }
         IpAddr::V6(address) => _ = write!(LineText(out), "{address}"),
@@ -486,7 +490,7 @@ fn write_ip(out: &mut Vec<u8>, address: IpAddr) {
 
 /// Writes a number of thousandths with three decimals: `1500` is `1.500`.
 fn thousandths(out: &mut Vec<u8>, number: u64) {
-    decimal(out, number / 1_000);
+    write_decimal(out, number / 1_000);
     let rest = (number % 1_000) as u16;
     let digit = |of: u16| b'0' + (rest / of % 10) as u8;
     out.extend_from_slice(&[b'.', digit(100), digit(10), digit(1)]);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use config::Level;
 
 /// Period for which further lines of a kind are suppressed.
-const HELD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// Kinds of lines that were written within the last second.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(crate) struct LogThrottles(BTreeMap<(Level, String), LogThrottle>);
 
 struct LogThrottle {
     since: Instant,
-    held: u64,
+    suppressed: u64,
 }
 
 impl LogThrottles {
@@ -24,20 +24,20 @@ impl LogThrottles {
         let mut first = false;
         let burst = burst.or_insert_with(|| {
             first = true;
-            LogThrottle { since: now, held: 0 }
+            LogThrottle { since: now, suppressed: 0 }
         });
-        burst.held += u64::from(!first);
+        burst.suppressed += u64::from(!first);
         first
     }
 
     /// Removes the kinds whose second is over; returns those with suppressed lines, and their number. Call
     /// this before `admit`.
-    pub(crate) fn over(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
+    pub(crate) fn take_expired(&mut self, now: Instant) -> Vec<(Level, String, u64)> {
         let mut over = Vec::new();
         self.0.retain(|(level, kind), burst| {
-            let continues = now.duration_since(burst.since) < HELD;
-            if !continues && burst.held > 0 {
-                over.push((*level, kind.clone(), burst.held));
+            let continues = now.duration_since(burst.since) < PERIOD;
+            if !continues && burst.suppressed > 0 {
+                over.push((*level, kind.clone(), burst.suppressed));
             }
             continues
         });
@@ -54,7 +54,7 @@ mod tests {
         let (mut bursts, began) = (LogThrottles::default(), Instant::now());
         let at = |ms| began + Duration::from_millis(ms);
         let mut admit = |kind: &str, ms| {
-            let over = bursts.over(at(ms));
+            let over = bursts.take_expired(at(ms));
             (
                 bursts.admit(Level::Warn, kind.into(), at(ms)),
                 over.into_iter().map(|(_, kind, held)| (kind, held)).collect(),

@@ -66,7 +66,7 @@ impl Masks {
     /// Whether a parameter name, in any spelling, is one whose value is masked.
     fn is_secret(&self, name: &[u8]) -> bool {
         let is_it = |name: &[u8]| {
-            let is_same = |(a, b): (&u8, &u8)| plain(*a) == plain(*b);
+            let is_same = |(a, b): (&u8, &u8)| normalize(*a) == normalize(*b);
             self.parameters
                 .iter()
                 .any(|other| other.len() == name.len() && other.iter().zip(name).all(is_same))
@@ -81,7 +81,7 @@ impl Masks {
 }
 
 /// Normalizes a byte of a name: lower case; PHP replaces dots and spaces by underscores.
-fn plain(byte: u8) -> u8 {
+fn normalize(byte: u8) -> u8 {
     if matches!(byte, b'.' | b' ') { b'_' } else { byte.to_ascii_lowercase() }
 }
 

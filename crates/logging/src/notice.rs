@@ -9,9 +9,9 @@ use std::time::{Instant, SystemTime};
 use cache::DiskEvent;
 use config::Level;
 use files::RootState;
-use http::path::without_secrets;
+use http::path::redact_target;
 use proxy::{HealthChange, SOCKET_FORBIDDEN, UpstreamError, UpstreamEvent};
-use rights::file_rights::refusal_of_socket;
+use rights::file_rights::socket_refusal;
 use rights::privilege::Identity;
 
 use crate::access::rfc3339;
@@ -25,16 +25,16 @@ use crate::sink::{LineForm, LogSink};
 pub struct ErrorLog {
     /// The destination and the level; a reload may change both.
     output: Arc<RwLock<(LogSink, Level)>>,
-    bursts: Arc<Mutex<LogThrottles>>,
+    throttles: Arc<Mutex<LogThrottles>>,
     events: EventRing,
-    roots: Arc<Mutex<BTreeMap<PathBuf, RootSeen>>>,
+    root_states: Arc<Mutex<BTreeMap<PathBuf, LastRootState>>>,
 }
 
 /// The last message about a root directory. All cores report, but it is logged once.
 #[derive(PartialEq, Eq)]
-enum RootSeen {
+enum LastRootState {
     Serves(Option<(u64, u64)>),
-    Gone,
+    Missing,
     Unknown,
 }
 
@@ -43,7 +43,7 @@ impl ErrorLog {
     pub fn new(sink: LogSink, level: Level) -> ErrorLog {
         let output = Arc::new(RwLock::new((sink, level)));
         let events = EventRing::default();
-        ErrorLog { output, bursts: Arc::default(), events, roots: Arc::default() }
+        ErrorLog { output, throttles: Arc::default(), events, root_states: Arc::default() }
     }
 
     /// The last lines of any level above `debug`, whatever the log's level.
@@ -52,7 +52,7 @@ impl ErrorLog {
     }
 
     /// Changes the level and, with `Some`, the destination; then returns the previous sink.
-    pub fn change(&self, sink: Option<LogSink>, level: Level) -> Option<LogSink> {
+    pub fn replace(&self, sink: Option<LogSink>, level: Level) -> Option<LogSink> {
         let mut output = self.output.write().unwrap_or_else(PoisonError::into_inner);
         output.1 = level;
         sink.map(|sink| std::mem::replace(&mut output.0, sink))
@@ -63,112 +63,112 @@ impl ErrorLog {
     }
 
     /// Writes a line at `level`.
-    pub fn at(&self, level: Level, text: &str) {
-        self.say(level, name(level), text);
+    pub fn log(&self, level: Level, text: &str) {
+        self.write_line(level, level_name(level), text);
     }
 
     /// Writes a report of several lines, such as one about a configuration. All lines after the first are
     /// indented, so that none looks like an entry of the log.
     pub fn report(&self, level: Level, text: &str) {
         let lines: Vec<String> = text.trim_end().lines().map(|line| one_line(line).into_owned()).collect();
-        self.write(level, name(level), &lines.join("\n  "));
+        self.write(level, level_name(level), &lines.join("\n  "));
     }
 
     /// Logs a failure that needs attention.
     pub fn error(&self, text: &str) {
-        self.say(Level::Error, name(Level::Error), text);
+        self.write_line(Level::Error, level_name(Level::Error), text);
     }
 
     /// Logs an unexpected event, after which the server continues.
     pub fn warn(&self, text: &str) {
-        self.say(Level::Warn, name(Level::Warn), text);
+        self.write_line(Level::Warn, level_name(Level::Warn), text);
     }
 
     /// Logs a normal event.
     pub fn info(&self, text: &str) {
-        self.say(Level::Info, name(Level::Info), text);
+        self.write_line(Level::Info, level_name(Level::Info), text);
     }
 
     /// Logs details for debugging.
     pub fn debug(&self, text: &str) {
-        self.say(Level::Debug, name(Level::Debug), text);
+        self.write_line(Level::Debug, level_name(Level::Debug), text);
     }
 
     /// Logs a line of an application's output.
     pub fn output(&self, text: &str) {
-        self.say(Level::Error, "app", text);
+        self.write_line(Level::Error, "app", text);
     }
 
     /// Logs events of upstream servers.
-    pub fn upstream(&self, news: &UpstreamEvent<'_>) {
-        let (level, server, text) = match *news {
-            UpstreamEvent::UpstreamError(trouble) => return self.trouble(&trouble),
+    pub fn log_upstream_event(&self, event: &UpstreamEvent<'_>) {
+        let (level, server, text) = match *event {
+            UpstreamEvent::UpstreamError(trouble) => return self.log_upstream_error(&trouble),
             UpstreamEvent::ErrorLine { server, line } => {
                 let line = line.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
-                let level = level_of_php(&line);
-                return self.say(level, name(level), &format!("{server}: stderr: {line}"));
+                let level = php_level(&line);
+                return self.write_line(level, level_name(level), &format!("{server}: stderr: {line}"));
             }
             UpstreamEvent::RefusedCheck { server, reason, place } => {
-                let repair = repair(place);
+                let repair = repair_hint(place);
                 return self.error(&format!("{server}: health check: {reason}{repair}"));
             }
-            UpstreamEvent::Spill { why } => {
+            UpstreamEvent::SpillFailed { error: why } => {
                 return self.warn(&format!("slow clients occupy upstream connections: {why}"));
             }
-            UpstreamEvent::HealthChange { server, turn: HealthChange::Ejected } => {
+            UpstreamEvent::HealthChange { server, change: HealthChange::Ejected } => {
                 (Level::Warn, server, "ejected: it gets no requests for a time")
             }
-            UpstreamEvent::HealthChange { server, turn: HealthChange::Back } => {
+            UpstreamEvent::HealthChange { server, change: HealthChange::Recovered } => {
                 (Level::Info, server, "back in service")
             }
-            UpstreamEvent::HealthChange { server, turn: HealthChange::Ill } => {
+            UpstreamEvent::HealthChange { server, change: HealthChange::Unhealthy } => {
                 (Level::Error, server, "out of service: its health checks fail")
             }
-            UpstreamEvent::HealthChange { server, turn: HealthChange::Well } => {
+            UpstreamEvent::HealthChange { server, change: HealthChange::Healthy } => {
                 (Level::Info, server, "in service again")
             }
         };
-        self.say(level, name(level), &format!("{server}: {text}"));
+        self.write_line(level, level_name(level), &format!("{server}: {text}"));
     }
 
     /// Logs that a directory of `files.root` was replaced, is missing or cannot be read. Repeated states are
     /// logged once.
-    pub fn root(&self, path: &Path, state: RootState) {
+    pub fn log_root_state(&self, path: &Path, state: RootState) {
         let seen = match &state {
-            RootState::Serves(id) => RootSeen::Serves(*id),
-            RootState::Gone(_) => RootSeen::Gone,
-            RootState::Unknown(_) => RootSeen::Unknown,
-            RootState::Closed(file) => {
+            RootState::Replaced(id) => LastRootState::Serves(*id),
+            RootState::Missing(_) => LastRootState::Missing,
+            RootState::Unknown(_) => LastRootState::Unknown,
+            RootState::PermissionDenied(file) => {
                 let kind = format!(
                     "files.root {}: requests for what the server's user may not read",
                     path.display()
                 );
-                return self.once_a_second(Level::Warn, kind, || {
+                return self.throttled(Level::Warn, kind, || {
                     let (path, file) = (path.display(), String::from_utf8_lossy(file));
                     format!("files.root {path}: {file:?}: 403, because the server's user may not read what is there")
                 });
             }
         };
-        let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut roots = self.root_states.lock().unwrap_or_else(PoisonError::into_inner);
         if roots.get(path) == Some(&seen) {
             return;
         }
         roots.insert(path.to_path_buf(), seen);
         let path = path.display();
         match state {
-            RootState::Serves(_) => self.info(&format!("files.root {path}: the folder was replaced; the new one is served")),
-            RootState::Gone(error) => {
+            RootState::Replaced(_) => self.info(&format!("files.root {path}: the folder was replaced; the new one is served")),
+            RootState::Missing(error) => {
                 self.error(&format!("files.root {path}: {error}; requests get 404 until the folder is back"));
             }
             RootState::Unknown(error) => self.warn(&format!(
                 "files.root {path}: cannot check whether it has changed: {error}; the open folder is still served"
             )),
-            RootState::Closed(_) => {}
+            RootState::PermissionDenied(_) => {}
         }
     }
 
     /// Logs events of the disk cache.
-    pub fn cache_disk(&self, path: &Path, event: &DiskEvent<'_>) {
+    pub fn log_disk_event(&self, path: &Path, event: &DiskEvent<'_>) {
         let path = path.display();
         match event {
             DiskEvent::Opened(files, bytes) => {
@@ -190,42 +190,42 @@ impl ErrorLog {
 
     /// Logs a request that an upstream server failed: an error if the client gets an error response, else a
     /// warning. One line a second per server and reason.
-    fn trouble(&self, trouble: &UpstreamError<'_>) {
+    fn log_upstream_error(&self, trouble: &UpstreamError<'_>) {
         let server = trouble.server.unwrap_or("no upstream");
         let (level, outcome) = match trouble.status {
             Some(status) => (Level::Error, status.code().to_string()),
             None => (Level::Warn, "trying again".to_owned()),
         };
         let kind = format!("{server}: {}: {outcome}", trouble.reason);
-        self.once_a_second(level, kind, || {
-            let target = without_secrets(trouble.target);
+        self.throttled(level, kind, || {
+            let target = redact_target(trouble.target);
             let why = trouble.socket.filter(|_| trouble.reason == SOCKET_FORBIDDEN);
-            let why = why.and_then(|path| refusal_of_socket(path, &Identity::of_process()));
+            let why = why.and_then(|path| socket_refusal(path, &Identity::of_process()));
             let why = why.map(|why| format!("; {why}")).unwrap_or_default();
-            let repair = trouble.repairable.map(repair).unwrap_or_default();
+            let repair = trouble.repairable.map(repair_hint).unwrap_or_default();
             format!("{server}: {target:?}: {}{repair}: {outcome}{why}", trouble.reason)
         });
     }
 
     /// Writes a line, or counts it if one of the same kind was written within the last second.
-    pub fn once_a_second(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
+    pub fn throttled(&self, level: Level, kind: String, line: impl FnOnce() -> String) {
         let now = Instant::now();
-        self.log_counts(now);
-        if self.bursts().admit(level, kind, now) {
-            self.say(level, name(level), &line());
+        self.log_suppressed(now);
+        if self.throttles().admit(level, kind, now) {
+            self.write_line(level, level_name(level), &line());
         }
     }
 
     /// Writes the number of suppressed lines for kinds whose second is over.
-    pub fn log_counts(&self, now: Instant) {
-        let over = self.bursts().over(now);
+    pub fn log_suppressed(&self, now: Instant) {
+        let over = self.throttles().take_expired(now);
         for (level, kind, held) in over {
-            self.say(level, name(level), &format!("{kind}: {held} more within a second"));
+            self.write_line(level, level_name(level), &format!("{kind}: {held} more within a second"));
         }
     }
 
-    fn bursts(&self) -> std::sync::MutexGuard<'_, LogThrottles> {
-        self.bursts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn throttles(&self) -> std::sync::MutexGuard<'_, LogThrottles> {
+        self.throttles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The log's destination, for reopening its file.
@@ -234,7 +234,7 @@ impl ErrorLog {
     }
 
     /// Writes `text` as a single line.
-    fn say(&self, level: Level, name: &'static str, text: &str) {
+    fn write_line(&self, level: Level, name: &'static str, text: &str) {
         self.write(level, name, &one_line(text.trim_end()));
     }
 
@@ -282,7 +282,7 @@ fn one_line(text: &str) -> Cow<'_, str> {
 }
 
 /// The level of a FastCGI server's stderr line: PHP states it; other lines are errors.
-fn level_of_php(line: &str) -> Level {
+fn php_level(line: &str) -> Level {
     let line = line.strip_prefix("PHP message: ").unwrap_or(line);
     match line.split(':').next() {
         Some("PHP Warning") => Level::Warn,
@@ -291,7 +291,7 @@ fn level_of_php(line: &str) -> Level {
     }
 }
 
-fn name(level: Level) -> &'static str {
+fn level_name(level: Level) -> &'static str {
     match level {
         Level::Error => "error",
         Level::Warn => "warn",
@@ -301,7 +301,7 @@ fn name(level: Level) -> &'static str {
 }
 
 /// Message suffix with the place of a fault in a response head, and the directive that accepts it.
-fn repair(place: &str) -> String {
+fn repair_hint(place: &str) -> String {
     format!(" in {place} (lenient_heads = true of the upstream group repairs it)")
 }
 
@@ -317,7 +317,7 @@ mod tests {
             ("PHP message: PHP Fatal error:  x", Level::Error),
             ("Warning: of a script", Level::Error),
         ] {
-            assert_eq!(level_of_php(line), level, "{line}");
+            assert_eq!(php_level(line), level, "{line}");
         }
     }
 

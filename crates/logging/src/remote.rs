@@ -8,14 +8,14 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, SystemTime};
 
 use config::{Journal, Level, Syslog, SyslogAddress};
-use http::encode::decimal;
+use http::encode::write_decimal;
 use otlp::{OtlpClient, OtlpOptions, OtlpSignal};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use time::OffsetDateTime;
 
 /// Timeout for connecting, and for writing to a receiver.
-const PEER_MAX: Duration = Duration::from_secs(5);
+const RECEIVER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of a line in a syslog message: what receivers accept by default.
 const SYSLOG_LINE_MAX: usize = 8 * 1024;
 /// Maximum bytes of a line in a journal entry: longer entries would each need a memory file.
@@ -24,7 +24,7 @@ const JOURNAL_LINE_MAX: usize = 48 * 1024;
 const HOST_NAME_MAX: usize = 255;
 
 /// Pause before an unreachable receiver is tried again.
-const AWAY_PAUSE: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// Severity of a message, numbered as in RFC 5424 section 6.2.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl RemoteTarget {
     }
 
     /// Whether lines are kept until the receiver is back. UDP does not report whether messages arrive.
-    pub(crate) fn keeps(&self) -> bool {
+    pub(crate) fn keeps_lines(&self) -> bool {
         !matches!(self, RemoteTarget::Syslog(Syslog { to: SyslogAddress::Udp(_), .. }))
     }
 }
@@ -119,17 +119,17 @@ impl ReceiverStream {
 }
 
 /// Error of a send: some lines were not sent.
-pub(crate) struct NotSent {
+pub(crate) struct SendError {
     /// Bytes of the preceding lines, which were sent.
     pub(crate) bytes: usize,
     pub(crate) error: io::Error,
     /// Pause before a retry; `None` if the receiver rejected the lines permanently.
-    pub(crate) again: Option<Duration>,
+    pub(crate) retry_after: Option<Duration>,
 }
 
-impl From<(usize, io::Error)> for NotSent {
-    fn from((bytes, error): (usize, io::Error)) -> NotSent {
-        NotSent { bytes, error, again: Some(AWAY_PAUSE) }
+impl From<(usize, io::Error)> for SendError {
+    fn from((bytes, error): (usize, io::Error)) -> SendError {
+        SendError { bytes, error, retry_after: Some(RETRY_PAUSE) }
     }
 }
 
@@ -160,7 +160,7 @@ impl RemoteLog {
         lines: &[u8],
         severity: SyslogSeverity,
         log: &'static str,
-    ) -> Result<(), NotSent> {
+    ) -> Result<(), SendError> {
         let has_ended = |connection: &ReceiverConnection| match connection {
             ReceiverConnection::Stream(stream) => stream.has_ended(),
             _ => false,
@@ -188,7 +188,7 @@ impl RemoteLog {
         if sent.is_ok() {
             self.connection = Some(connection);
         }
-        sent.map_err(NotSent::from)
+        sent.map_err(SendError::from)
     }
 
     fn connect(&self) -> io::Result<ReceiverConnection> {
@@ -212,12 +212,12 @@ impl RemoteLog {
             // The socket is a stream socket.
             Err(error) if error.raw_os_error() == Some(Errno::PROTOTYPE.raw_os_error()) => {
                 let stream = UnixStream::connect(path)?;
-                stream.set_write_timeout(Some(PEER_MAX))?;
+                stream.set_write_timeout(Some(RECEIVER_TIMEOUT))?;
                 return Ok(ReceiverConnection::Stream(ReceiverStream::Unix(stream)));
             }
             connected => connected?,
         }
-        socket.set_write_timeout(Some(PEER_MAX))?;
+        socket.set_write_timeout(Some(RECEIVER_TIMEOUT))?;
         Ok(ReceiverConnection::Datagrams(socket))
     }
 
@@ -256,7 +256,7 @@ impl RemoteLog {
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             message.clear();
             self.write_message(&mut message, line, severity, log);
-            decimal(&mut frames, message.len() as u64);
+            write_decimal(&mut frames, message.len() as u64);
             frames.push(b' ');
             frames.extend_from_slice(&message);
             line_end += line.len();
@@ -284,19 +284,19 @@ impl RemoteLog {
             RemoteTarget::Syslog(syslog) => {
                 let priority = u64::from(syslog.facility) * 8 + severity as u64;
                 out.push(b'<');
-                decimal(out, priority);
+                write_decimal(out, priority);
                 out.extend_from_slice(b">1 ");
                 write_time(out);
                 let (host, tag, pid) = (&self.host, &syslog.tag, std::process::id());
                 // Writing to a `Vec` does not fail.
                 let _ = write!(out, " {host} {tag} {pid} {log} - ");
-                out.extend_from_slice(cut(line, SYSLOG_LINE_MAX));
+                out.extend_from_slice(truncate_line(line, SYSLOG_LINE_MAX));
             }
             RemoteTarget::Journal(journal) => {
                 let (tag, priority) = (&journal.tag, severity as u8);
                 let _ =
                     write!(out, "PRIORITY={priority}\nSYSLOG_IDENTIFIER={tag}\nKOMAINU_LOG={log}\nMESSAGE=");
-                out.extend_from_slice(cut(line, JOURNAL_LINE_MAX));
+                out.extend_from_slice(truncate_line(line, JOURNAL_LINE_MAX));
                 out.push(b'\n');
             }
             // The lines are records already.
@@ -306,7 +306,7 @@ impl RemoteLog {
 }
 
 /// Sends records, one per line, in one OTLP document.
-fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), NotSent> {
+fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), SendError> {
     let (start, end) = client.frame();
     let mut document = Vec::with_capacity(start.len() + lines.len() + end.len());
     document.extend_from_slice(start.as_bytes());
@@ -317,23 +317,23 @@ fn send_records(client: &mut OtlpClient, lines: &[u8]) -> Result<(), NotSent> {
         document.extend_from_slice(line);
     }
     document.extend_from_slice(end.as_bytes());
-    let refused = client.send(document).map_err(|not_taken| NotSent {
+    let refused = client.send(document).map_err(|not_taken| SendError {
         bytes: 0,
-        again: not_taken.again,
+        retry_after: not_taken.retry_after,
         error: io::Error::other(not_taken.text),
     })?;
     match refused.count {
         0 => Ok(()),
-        count => Err(NotSent {
+        count => Err(SendError {
             bytes: lines.len(),
             error: io::Error::other(format!("{count} of them: {}", refused.remark)),
-            again: None,
+            retry_after: None,
         }),
     }
 }
 
 /// Truncates a line to at most `max` bytes, at a character boundary.
-fn cut(line: &[u8], max: usize) -> &[u8] {
+fn truncate_line(line: &[u8], max: usize) -> &[u8] {
     let mut end = line.len().min(max);
     while end < line.len() && end > 0 && line[end] & 0xc0 == 0x80 {
         end -= 1;
@@ -387,13 +387,13 @@ fn udp(address: &str) -> io::Result<UdpSocket> {
 fn tcp(address: &str) -> io::Result<TcpStream> {
     let mut outcome = Err(Errno::ADDRNOTAVAIL.into());
     for address in addresses(address)? {
-        outcome = TcpStream::connect_timeout(&address, PEER_MAX);
+        outcome = TcpStream::connect_timeout(&address, RECEIVER_TIMEOUT);
         if outcome.is_ok() {
             break;
         }
     }
     let stream = outcome?;
-    stream.set_write_timeout(Some(PEER_MAX))?;
+    stream.set_write_timeout(Some(RECEIVER_TIMEOUT))?;
     Ok(stream)
 }
 
@@ -414,6 +414,6 @@ mod tests {
         assert!(words[1].len() == 24 && words[1].ends_with('Z'), "{text}");
         assert_eq!(words[3..], ["shop", &pid, "access", "-", "a line"]);
         let long = "é".repeat(SYSLOG_LINE_MAX);
-        assert_eq!(cut(long.as_bytes(), SYSLOG_LINE_MAX - 1).len(), SYSLOG_LINE_MAX - 2);
+        assert_eq!(truncate_line(long.as_bytes(), SYSLOG_LINE_MAX - 1).len(), SYSLOG_LINE_MAX - 2);
     }
 }

@@ -15,9 +15,9 @@ use rustix::process::{getpriority_process, setpriority_process};
 use rustix::thread::gettid;
 
 pub(crate) use self::counts::Collector;
-use self::counts::Counts;
+use self::counts::SinkCounts;
 pub use self::open::open_file;
-use crate::remote::{NotSent, RemoteLog, RemoteTarget, SyslogSeverity};
+use crate::remote::{RemoteLog, RemoteTarget, SendError, SyslogSeverity};
 
 mod counts;
 mod open;
@@ -27,24 +27,24 @@ const WAITING_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Maximum time for which the process waits at exit for the last lines: the reader of a pipe may have stopped
 /// reading.
-pub const CLOSE_MAX: Duration = Duration::from_secs(2);
+pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time for which a rotation waits for the cores to hand over lines of requests answered before it.
-const ROTATE_MAX: Duration = Duration::from_secs(1);
+const ROTATE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Nice increment of log threads, and the kernel's maximum.
 const NICENESS: i32 = 5;
 const NICENESS_MAX: i32 = 19;
 /// Period after a reported failure of a receiver in which further ones are not reported.
-const QUIET: Duration = Duration::from_secs(60);
+const REPORT_PAUSE: Duration = Duration::from_secs(60);
 /// Maximum time to wait for a file to be reopened: preceding lines may be going to a slow disk.
-const REOPEN_MAX: Duration = Duration::from_secs(2);
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time and bytes for which records for a collector are gathered, to be sent together.
 const GATHER_MAX: Duration = Duration::from_secs(1);
 const GATHER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Interval at which a stop is checked for while a receiver is unreachable.
-const STOP_LOOK: Duration = Duration::from_millis(10);
+const STOP_CHECK: Duration = Duration::from_millis(10);
 
 /// The destination of a sink.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ pub enum LogTarget {
     /// A file, opened by this process.
     File(PathBuf),
     /// A file that another process opens, which has the permission to.
-    Given {
+    OpenedElsewhere {
         /// The file's path, for messages.
         path: PathBuf,
         /// Opens the file, and reopens it after a rotation.
@@ -87,7 +87,7 @@ impl LogTarget {
         match self {
             LogTarget::Stdout | LogTarget::Stderr | LogTarget::Remote(_) => Ok(None),
             LogTarget::File(path) => open_file(path),
-            LogTarget::Given { open, .. } => open(),
+            LogTarget::OpenedElsewhere { open, .. } => open(),
         }
     }
 }
@@ -106,8 +106,8 @@ enum LogCommand {
 /// Handle of a log's destination. Cheap to clone; all clones feed the same thread.
 #[derive(Clone)]
 pub struct LogSink {
-    orders: Sender<LogCommand>,
-    counts: Arc<Counts>,
+    commands: Sender<LogCommand>,
+    counts: Arc<SinkCounts>,
     thread: SinkThread,
     form: LineForm,
 }
@@ -163,7 +163,7 @@ impl LogSink {
     /// The thread cannot be started.
     pub fn open_or_stderr(target: LogTarget) -> io::Result<LogSink> {
         LogSink::start(
-            LogOutput::open(target.clone()).unwrap_or_else(|error| LogOutput::instead(target, &error)),
+            LogOutput::open(target.clone()).unwrap_or_else(|error| LogOutput::stderr_instead(target, &error)),
         )
     }
 
@@ -174,13 +174,13 @@ impl LogSink {
             LogTarget::Remote(_) => LineForm::Message,
             _ => LineForm::Plain,
         };
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(SinkCounts::default());
         let theirs = counts.clone();
         let thread = std::thread::Builder::new()
             .name("komainu-log".into())
             .spawn(move || write(output, &inbox, &theirs))?;
         let thread = SinkThread(Arc::new(Mutex::new(Some(thread))));
-        Ok(LogSink { orders, counts, thread, form })
+        Ok(LogSink { commands: orders, counts, thread, form })
     }
 
     /// Conversion of this sink's lines.
@@ -207,13 +207,13 @@ impl LogSink {
         }
         self.counts.waiting_bytes.fetch_add(lines.len(), Ordering::Relaxed);
         // Fails only after `close`.
-        let _ = self.orders.send(LogCommand::Lines(lines, severity, log));
+        let _ = self.commands.send(LogCommand::Lines(lines, severity, log));
     }
 
     /// Returns an empty buffer of at least `room` bytes: a recycled one if possible.
-    pub(crate) fn buffer(&self, room: usize) -> Vec<u8> {
-        let spare = self.counts.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.filter(|spare| spare.capacity() >= room).unwrap_or_else(|| Vec::with_capacity(room))
+    pub(crate) fn buffer(&self, capacity: usize) -> Vec<u8> {
+        let spare = self.counts.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.filter(|spare| spare.capacity() >= capacity).unwrap_or_else(|| Vec::with_capacity(capacity))
     }
 
     /// Registers a collector.
@@ -225,7 +225,7 @@ impl LogSink {
     /// file. Returns when that is done, or after [`REOPEN_MAX`], with the reason if the file cannot be
     /// opened.
     pub fn reopen(&self) -> Option<String> {
-        let until = Instant::now() + ROTATE_MAX;
+        let until = Instant::now() + ROTATE_TIMEOUT;
         self.counts.handed_over.store(0, Ordering::Release);
         self.counts.rotations.fetch_add(1, Ordering::AcqRel);
         while self.counts.handed_over.load(Ordering::Acquire) < self.counts.collectors.load(Ordering::Acquire)
@@ -235,8 +235,8 @@ impl LogSink {
         }
         let (outcome, done) = channel();
         // Fails only after `close`.
-        self.orders.send(LogCommand::Reopen(outcome)).ok()?;
-        match done.recv_timeout(REOPEN_MAX) {
+        self.commands.send(LogCommand::Reopen(outcome)).ok()?;
+        match done.recv_timeout(REOPEN_TIMEOUT) {
             Ok(fault) => fault,
             Err(RecvTimeoutError::Timeout) => {
                 Some("a log is still being written: it is opened again afterwards".into())
@@ -248,15 +248,15 @@ impl LogSink {
     /// Writes the queued lines and ends the thread. A thread that is blocked by a reader that does not read
     /// is left behind, and ends with the process.
     pub fn close(&self) {
-        self.begin_to_close();
-        self.thread.wait(Instant::now() + CLOSE_MAX);
+        self.begin_close();
+        self.thread.wait(Instant::now() + CLOSE_TIMEOUT);
     }
 
     /// Begins [`LogSink::close`] without waiting for the thread, so that several sinks close concurrently.
-    pub fn begin_to_close(&self) {
+    pub fn begin_close(&self) {
         self.counts.is_closing.store(true, Ordering::Release);
         // Fails only after an earlier `close`.
-        let _ = self.orders.send(LogCommand::Stop);
+        let _ = self.commands.send(LogCommand::Stop);
     }
 }
 
@@ -266,14 +266,14 @@ fn count_lines(bytes: &[u8]) -> u64 {
 
 /// Raises the nice value of this thread, so that its wake-up does not preempt a serving thread. It still gets
 /// a quarter of the CPU time of a thread of equal priority.
-fn yield_to_serving() {
+fn lower_priority() {
     let nice = getpriority_process(None).unwrap_or(0).saturating_add(NICENESS).min(NICENESS_MAX);
     // If that is not permitted, the thread keeps its priority.
     let _ = setpriority_process(Some(gettid()), nice);
 }
 
-fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
-    yield_to_serving();
+fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &SinkCounts) {
+    lower_priority();
     let mut next = None;
     while let Some(order) = next.take().or_else(|| inbox.recv().ok()) {
         match order {
@@ -286,15 +286,15 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &Counts) {
                     false => output.write(&lines),
                 }
                 counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
-                counts.keep(lines);
+                counts.recycle(lines);
             }
             LogCommand::Reopen(outcome) => _ = outcome.send(output.reopen()),
             LogCommand::Stop => break,
         }
         match counts.dropped_lines.swap(0, Ordering::Relaxed) {
             0 => {}
-            1 => output.complain("1 line dropped: they are not taken fast enough"),
-            count => output.complain(&format!("{count} lines dropped: they are not taken fast enough")),
+            1 => output.report_fault("1 line dropped: they are not taken fast enough"),
+            count => output.report_fault(&format!("{count} lines dropped: they are not taken fast enough")),
         }
     }
     output.report_lost();
@@ -323,15 +323,15 @@ struct LogOutput {
     /// The target could not be opened at the start: lines go to stderr.
     on_stderr: bool,
     /// Whether the last write failed; a failure is reported once, not for every line.
-    failing: bool,
+    is_failing: bool,
     /// Whether the current failure of the receiver was reported, and until when further ones are not
     /// reported.
-    has_said: bool,
+    has_reported: bool,
     quiet_until: Option<Instant>,
     /// Lines lost since writes began to fail.
     lost_lines: u64,
     /// Whether the last write ended within a line.
-    torn: bool,
+    ended_within_line: bool,
 }
 
 impl LogOutput {
@@ -345,25 +345,25 @@ impl LogOutput {
             file: None,
             remote,
             on_stderr: false,
-            failing: false,
-            has_said: false,
+            is_failing: false,
+            has_reported: false,
             quiet_until: None,
             lost_lines: 0,
-            torn: false,
+            ended_within_line: false,
         }
     }
 
     /// Writes to stderr, because the target cannot be opened.
-    fn instead(target: LogTarget, error: &io::Error) -> LogOutput {
+    fn stderr_instead(target: LogTarget, error: &io::Error) -> LogOutput {
         let output = LogOutput { on_stderr: true, ..LogOutput::of(target) };
-        output.complain(&format!("{error}; its lines go to stderr until it can be opened"));
+        output.report_fault(&format!("{error}; its lines go to stderr until it can be opened"));
         output
     }
 
     /// Opens the target, which replaces stderr; fails if that is not possible yet.
-    fn come_back(&mut self) -> io::Result<()> {
+    fn retry_open(&mut self) -> io::Result<()> {
         (self.file, self.on_stderr) = (self.target.open()?, false);
-        self.complain("it can be opened again: its lines go there");
+        self.report_fault("it can be opened again: its lines go there");
         Ok(())
     }
 
@@ -374,8 +374,8 @@ impl LogOutput {
         }
         output.file = output.target.open()?;
         if output.file.is_none() {
-            output.failing = true;
-            output.complain(
+            output.is_failing = true;
+            output.report_fault(
                 "this FIFO has no reader: lines are dropped until somebody reads it; \
                  start the reader, or log to a file",
             );
@@ -384,19 +384,24 @@ impl LogOutput {
     }
 
     /// Sends lines to the receiver. While it is unreachable they wait, unless arrival is unknown (UDP).
-    fn send(&mut self, mut lines: &[u8], (severity, log): (SyslogSeverity, &'static str), counts: &Counts) {
+    fn send(
+        &mut self,
+        mut lines: &[u8],
+        (severity, log): (SyslogSeverity, &'static str),
+        counts: &SinkCounts,
+    ) {
         let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
-        let keeps = target.keeps();
-        while let Err(NotSent { bytes, error, again }) = remote.send(lines, severity, log) {
+        let keeps = target.keeps_lines();
+        while let Err(SendError { bytes, error, retry_after: again }) = remote.send(lines, severity, log) {
             lines = &lines[bytes..];
             let now = Instant::now();
-            let is_first = !std::mem::replace(&mut self.failing, true);
+            let is_first = !std::mem::replace(&mut self.is_failing, true);
             // A receiver that fails intermittently is reported once a minute.
             let is_quiet = again.is_some() && self.quiet_until.is_some_and(|until| now < until);
             let is_first = is_first && !is_quiet;
             if is_first {
-                self.has_said = true;
-                self.quiet_until = again.map(|_| now + QUIET).or(self.quiet_until);
+                self.has_reported = true;
+                self.quiet_until = again.map(|_| now + REPORT_PAUSE).or(self.quiet_until);
             }
             let text = match (again, keeps) {
                 (None, _) => format!("lines are refused and dropped: {error}"),
@@ -407,7 +412,7 @@ impl LogOutput {
             let Some(pause) = again.filter(|_| waits) else {
                 self.lost_lines += count_lines(lines);
                 if is_first {
-                    self.complain(&text);
+                    self.report_fault(&text);
                 }
                 return;
             };
@@ -416,31 +421,31 @@ impl LogOutput {
                 report(&self.target, &text);
             }
             while Instant::now() < until && !counts.is_closing.load(Ordering::Acquire) {
-                std::thread::sleep(STOP_LOOK);
+                std::thread::sleep(STOP_CHECK);
             }
         }
-        if std::mem::take(&mut self.failing) {
-            if std::mem::take(&mut self.has_said) {
-                self.complain("it can be reached again");
+        if std::mem::take(&mut self.is_failing) {
+            if std::mem::take(&mut self.has_reported) {
+                self.report_fault("it can be reached again");
             }
             self.report_lost();
         }
     }
 
     fn write(&mut self, lines: &[u8]) {
-        if self.on_stderr && self.come_back().is_err() {
+        if self.on_stderr && self.retry_open().is_err() {
             // Nothing is left to report a failure of stderr to.
             let _ = io::stderr().write_all(lines);
             return;
         }
         match self.try_write(lines) {
-            Ok(()) if std::mem::take(&mut self.failing) => self.report_lost(),
+            Ok(()) if std::mem::take(&mut self.is_failing) => self.report_lost(),
             Ok(()) => {}
             Err((written, error)) => {
-                self.torn |= written > 0 && lines[written - 1] != b'\n';
+                self.ended_within_line |= written > 0 && lines[written - 1] != b'\n';
                 self.lost_lines += count_lines(&lines[written..]);
-                if !std::mem::replace(&mut self.failing, true) {
-                    self.complain(&format!("cannot be written: {error}; lines are dropped until it can"));
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    self.report_fault(&format!("cannot be written: {error}; lines are dropped until it can"));
                 }
             }
         }
@@ -459,9 +464,9 @@ impl LogOutput {
             (None, LogTarget::Stdout) => &mut stdout,
             (None, _) => return Err((0, Errno::NXIO.into())),
         };
-        if self.torn {
+        if self.ended_within_line {
             out.write_all(b"\n").map_err(|error| (0, error))?;
-            self.torn = false;
+            self.ended_within_line = false;
         }
         let mut written = 0;
         while written < lines.len() {
@@ -478,13 +483,13 @@ impl LogOutput {
     fn report_lost(&mut self) {
         match std::mem::take(&mut self.lost_lines) {
             0 => {}
-            1 => self.complain("1 line was dropped while it could not be written"),
-            count => self.complain(&format!("{count} lines were dropped while it could not be written")),
+            1 => self.report_fault("1 line was dropped while it could not be written"),
+            count => self.report_fault(&format!("{count} lines were dropped while it could not be written")),
         }
     }
 
     /// Reports a fault of this log on stderr.
-    fn complain(&self, text: &str) {
+    fn report_fault(&self, text: &str) {
         report(&self.target, text);
     }
 
@@ -496,7 +501,7 @@ impl LogOutput {
             return None;
         }
         let opened = match self.on_stderr {
-            true => self.come_back(),
+            true => self.retry_open(),
             false => LogOutput::open(self.target.clone()).map(|opened| *self = opened),
         };
         let error = opened.err()?;
@@ -518,11 +523,11 @@ impl LogSinks {
     /// A destination cannot be opened.
     pub fn new(
         config: &config::Config,
-        before: &LogSinks,
+        previous: &LogSinks,
         open: impl Fn(&config::Sink) -> io::Result<LogSink>,
     ) -> io::Result<LogSinks> {
         let each = destinations(config).into_iter();
-        let sinks = each.map(|sink| match before.of(&sink) {
+        let sinks = each.map(|sink| match previous.of(&sink) {
             Some(kept) => Ok((sink, kept)),
             None => open(&sink).map(|opened| (sink, opened)),
         });
@@ -535,12 +540,12 @@ impl LogSinks {
     }
 
     /// Iterates over all sinks.
-    pub fn each(&self) -> impl Iterator<Item = &LogSink> {
+    pub fn iter(&self) -> impl Iterator<Item = &LogSink> {
         self.0.iter().map(|(_, open)| open)
     }
 
     /// The threads of the sinks that are not in `after`.
-    pub fn left_by(&self, after: &LogSinks) -> impl Iterator<Item = SinkThread> {
+    pub fn removed_in(&self, after: &LogSinks) -> impl Iterator<Item = SinkThread> {
         let left = |(sink, open): &(config::Sink, LogSink)| after.of(sink).is_none().then(|| open.thread());
         self.0.iter().filter_map(left)
     }
@@ -551,7 +556,7 @@ fn report(target: &LogTarget, text: &str) {
     let name = match target {
         LogTarget::Stdout => "stdout".to_owned(),
         LogTarget::Stderr => "stderr".to_owned(),
-        LogTarget::File(path) | LogTarget::Given { path, .. } => path.display().to_string(),
+        LogTarget::File(path) | LogTarget::OpenedElsewhere { path, .. } => path.display().to_string(),
         LogTarget::Remote(remote) => remote.name(),
     };
     let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");

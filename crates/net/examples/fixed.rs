@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout)]
 
 use http::{Fields, Name, Status};
-use net::{Bind, Exchange, Fault, Limits, Options, RequestRecord, Server, Service};
+use net::{BindAddress, Exchange, Fault, Limits, Options, RequestRecord, Server, Service};
 
 struct Fixed {
     fields: Fields,
@@ -24,7 +24,7 @@ fn main() -> std::io::Result<()> {
     let bytes = arguments.next().unwrap_or(1024);
     let limits = Limits { connections_max: 40_000, ..Limits::default() };
     let options = Options { threads: arguments.next().unwrap_or(2), limits, ..Options::default() };
-    let bind = Bind::Tcp("127.0.0.1:0".parse().expect("an address"));
+    let bind = BindAddress::Tcp("127.0.0.1:0".parse().expect("an address"));
     let server = Server::start(&options, &[bind], move |_| {
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/plain");

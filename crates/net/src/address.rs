@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bind {
+pub enum BindAddress {
     /// A TCP address; port 0 lets the kernel choose. An IPv6 address accepts only IPv6 connections.
     Tcp(SocketAddr),
     /// Every local address at this port, IPv6 and IPv4; IPv4 only if the machine has no IPv6.
@@ -17,40 +17,40 @@ pub enum Bind {
     Unix(PathBuf),
 }
 
-impl Bind {
+impl BindAddress {
     /// Returns the port; `None` for a Unix socket.
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {
-            Bind::Tcp(address) => Some(address.port()),
-            Bind::Any(port) => Some(*port),
-            Bind::Unix(_) => None,
+            BindAddress::Tcp(address) => Some(address.port()),
+            BindAddress::Any(port) => Some(*port),
+            BindAddress::Unix(_) => None,
         }
     }
 }
 
-impl std::fmt::Display for Bind {
+impl std::fmt::Display for BindAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Bind::Tcp(address) => write!(f, "http://{address}"),
-            Bind::Any(port) => write!(f, "http://[::]:{port}"),
-            Bind::Unix(path) => write!(f, "unix:{}", path.display()),
+            BindAddress::Tcp(address) => write!(f, "http://{address}"),
+            BindAddress::Any(port) => write!(f, "http://[::]:{port}"),
+            BindAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }
 
 /// A listening address and the protocols that its connections speak.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenOptions {
     /// The address.
-    pub at: Bind,
+    pub address: BindAddress,
     /// Peers that may connect; each connection must begin with a PROXY protocol header. `None`: PROXY
     /// protocol headers are not accepted.
-    pub proxy_protocol: Option<Sources>,
+    pub proxy_protocol: Option<PeerSet>,
     /// Whether connections speak TLS (after a PROXY protocol header); see [`crate::Options::tls`].
-    pub tls: bool,
+    pub is_tls: bool,
     /// Whether cleartext connections may use HTTP/2 with prior knowledge (RFC 9113 section 3.3).
-    pub h2c: bool,
+    pub allows_h2c: bool,
     /// Set if connections may be relayed, as [`crate::Service::choose_stream`] decides.
     pub streams: Option<StreamListener>,
     /// Identifier of the listener, chosen by the server and reported with each request
@@ -64,7 +64,7 @@ pub struct StreamListener {
     /// Name of the listener for [`crate::Service::choose_stream`].
     pub key: String,
     /// Whether the choice depends on the TLS server name; if so, the ClientHello is read before choosing.
-    pub reads_name: bool,
+    pub reads_server_name: bool,
     /// Whether every connection is relayed or closed, and none serves HTTP.
     pub is_only: bool,
 }
@@ -73,7 +73,7 @@ pub struct StreamListener {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenUrl {
     /// The address, with the port that the kernel chose.
-    pub at: Bind,
+    pub address: BindAddress,
     /// Whether connections speak TLS.
     pub is_tls: bool,
     /// Whether all connections are relayed and none serves HTTP.
@@ -82,7 +82,7 @@ pub struct ListenUrl {
 
 impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = self.at.to_string();
+        let text = self.address.to_string();
         match (self.is_tls, text.strip_prefix("http:")) {
             (_, Some(rest)) if self.is_stream => write!(f, "tcp:{rest}"),
             (_, None) if self.is_stream => write!(f, "{text} (stream)"),
@@ -93,36 +93,43 @@ impl std::fmt::Display for ListenUrl {
     }
 }
 
-impl From<Bind> for Listen {
+impl From<BindAddress> for ListenOptions {
     /// A listener for cleartext HTTP/1 only.
-    fn from(at: Bind) -> Listen {
-        Listen { at, proxy_protocol: None, tls: false, h2c: false, streams: None, key: 0 }
+    fn from(at: BindAddress) -> ListenOptions {
+        ListenOptions {
+            address: at,
+            proxy_protocol: None,
+            is_tls: false,
+            allows_h2c: false,
+            streams: None,
+            key: 0,
+        }
     }
 }
 
 /// A set of peer addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sources {
+pub struct PeerSet {
     /// Networks whose addresses belong to the set.
     pub networks: Vec<IpNet>,
     /// Whether clients of Unix sockets belong to the set.
-    pub unix: bool,
+    pub includes_unix: bool,
 }
 
-impl Sources {
+impl PeerSet {
     /// Whether `peer` belongs to the set.
     #[must_use]
     pub fn contains(&self, peer: Peer) -> bool {
         match peer {
             Peer::Tcp(address) => self.networks.iter().any(|network| covers(network, address.ip())),
-            Peer::Unix => self.unix,
+            Peer::Unix => self.includes_unix,
         }
     }
 
     /// Whether the set has no members.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.networks.is_empty() && !self.unix
+        self.networks.is_empty() && !self.includes_unix
     }
 }
 
@@ -140,7 +147,7 @@ fn covers(network: &IpNet, address: IpAddr) -> bool {
 
 /// An address to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Dial {
+pub enum ConnectAddress {
     /// A TCP address.
     Tcp(SocketAddr),
     /// A Unix socket at this path, or in the abstract namespace (unix(7)) if the path begins with `@`.
@@ -171,16 +178,16 @@ pub struct Client {
     /// The client's address, with port 0 if the proxy did not report a port.
     pub address: Peer,
     /// Whether the client speaks TLS, with this server or with the first of the trusted proxies.
-    pub secure: bool,
+    pub is_secure: bool,
     /// The header fields in which a trusted peer reports the client; `None` if the peer is not trusted.
-    pub vouched: Option<Dialect>,
+    pub trusted_dialect: Option<Dialect>,
 }
 
 impl Client {
     /// A client that is connected directly, without a trusted proxy.
     #[must_use]
-    pub fn direct(address: Peer, secure: bool) -> Client {
-        Client { address, secure, vouched: None }
+    pub fn direct(address: Peer, is_secure: bool) -> Client {
+        Client { address, is_secure, trusted_dialect: None }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{Field, Fields, Head, Name, Span, Target, is_twin, scan};
+use http::{Field, Fields, Head, Name, Span, Target, is_confusable, scan};
 
 /// A changed head, and the bytes that its spans refer to.
 pub(crate) struct AmendedHead {
@@ -20,9 +20,9 @@ impl AmendedHead {
         let lines = [head.method_name, head.target.whole, head.sent_target, head.authority, head.protocol];
         let end = spans.chain(lines);
         // The server's own bytes begin behind the client's, even if the last of these were removed.
-        let end = end.map(Span::end).max().unwrap_or(0).max(head.own_at);
+        let end = end.map(Span::end).max().unwrap_or(0).max(head.own_fields_at);
         let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
-        let is_removed = |name: &[u8]| removed.iter().any(|other| is_twin(other, name));
+        let is_removed = |name: &[u8]| removed.iter().any(|other| is_confusable(other, name));
         head.fields.retain(|field| !is_removed(field.name.of(&bytes)));
         // A field that `Connection` names would not be forwarded.
         for at in 0..head.fields.len() {
@@ -37,8 +37,8 @@ impl AmendedHead {
             head.fields.replace(at, Field { value: Span::new(start, bytes.len()), ..field });
         }
         // Fields that an earlier change has set remain the server's own.
-        if head.own_at == 0 {
-            head.own_at = bytes.len();
+        if head.own_fields_at == 0 {
+            head.own_fields_at = bytes.len();
         }
         for (name, value) in own.iter() {
             let start = bytes.len();
@@ -56,8 +56,8 @@ impl AmendedHead {
     pub(crate) fn with_target((head, bytes): (&Head, &[u8]), target: &[u8]) -> AmendedHead {
         let mut amended = AmendedHead::new((head, bytes), &[], &Fields::new());
         // The server has added no fields.
-        if head.own_at == 0 {
-            amended.head.own_at = 0;
+        if head.own_fields_at == 0 {
+            amended.head.own_fields_at = 0;
         }
         let (at, head) = (amended.bytes.len(), &mut amended.head);
         amended.bytes.extend_from_slice(target);
@@ -76,7 +76,7 @@ impl AmendedHead {
 
     /// The trailers without the fields that were removed from the head.
     pub(crate) fn trailers<'t>(&self, trailers: &'t Fields) -> Cow<'t, Fields> {
-        let is_removed = |name: &[u8]| self.removed.iter().any(|other| is_twin(other, name));
+        let is_removed = |name: &[u8]| self.removed.iter().any(|other| is_confusable(other, name));
         if !trailers.iter().any(|(name, _)| is_removed(name)) {
             return Cow::Borrowed(trailers);
         }
@@ -88,7 +88,7 @@ impl AmendedHead {
     }
 
     /// Merges with the change made `before`: fields removed by it stay removed from trailers.
-    pub(crate) fn after(mut self, before: Option<&AmendedHead>) -> AmendedHead {
+    pub(crate) fn inherit_removed(mut self, before: Option<&AmendedHead>) -> AmendedHead {
         self.removed.extend(before.into_iter().flat_map(|before| before.removed.iter().cloned()));
         self
     }

@@ -4,29 +4,30 @@ use std::sync::Arc;
 
 use http::{Reject, Status};
 
-use crate::address::{Sources, StreamListener};
+use crate::address::{PeerSet, StreamListener};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
-use crate::h1::{IdleClient, refuse_and_close, serve_after};
-use crate::preface::{self, HEADER_BYTES_MAX, Preface};
+use crate::h1::{IdleClient, refuse_and_close, serve_after_proxy_header};
+use crate::preface::{self, HEADER_BYTES_MAX, HeaderParse};
 use crate::preread;
-use crate::securing::secure_after;
+use crate::securing::secure_after_proxy_header;
 use crate::service::Service;
 
 /// Initial size of the buffer: enough for a header with few extensions and most first requests behind it.
 const BUFFER_BYTES: usize = 1024;
 
-const STRANGER: Reject = Reject::new(
+const UNTRUSTED_PEER: Reject = Reject::new(
     Status::FORBIDDEN,
     "this address takes connections from known proxies alone, by the PROXY protocol",
 );
-const TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protocol header took too long");
+const HEADER_TOO_SLOW: Reject =
+    Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protocol header took too long");
 
 /// An accepted connection whose PROXY protocol header has not been received. [`crate::Timeouts::head_ms`]
 /// bounds the header and the head of the first request together.
 pub(crate) struct AwaitingProxyHeader<S> {
     idle: Box<IdleClient<S>>,
-    sources: Arc<Sources>,
+    sources: Arc<PeerSet>,
     /// Set if the connection may be relayed after the header.
     streams: Option<Arc<StreamListener>>,
     /// Whether a TLS handshake follows the header.
@@ -37,7 +38,7 @@ impl<S: Service> AwaitingProxyHeader<S> {
     /// Parks the connection until its first byte arrives.
     pub(crate) fn park(
         idle: Box<IdleClient<S>>,
-        sources: Arc<Sources>,
+        sources: Arc<PeerSet>,
         streams: Option<Arc<StreamListener>>,
         is_tls: bool,
     ) {
@@ -53,11 +54,11 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
         self.idle.link().stream().source().set_deadline(u64::MAX);
         Box::pin(async {
             let (streams, is_tls) = (self.streams.clone(), self.is_tls);
-            let idle = header(*self).await?;
+            let idle = read_proxy_header(*self).await?;
             match streams {
-                Some(streams) => Box::pin(preread::begin_after(idle, streams, is_tls)).await,
-                None if is_tls => Box::pin(secure_after(idle)).await,
-                None => serve_after(idle).await,
+                Some(streams) => Box::pin(preread::begin_after_proxy_header(idle, streams, is_tls)).await,
+                None if is_tls => Box::pin(secure_after_proxy_header(idle)).await,
+                None => serve_after_proxy_header(idle).await,
             }
         })
     }
@@ -68,29 +69,29 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
 }
 
 /// Reads the header and attributes the connection to the client that it names. `None` at its end.
-async fn header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<IdleClient<S>>> {
+async fn read_proxy_header<S: Service>(announced: AwaitingProxyHeader<S>) -> Option<Box<IdleClient<S>>> {
     let AwaitingProxyHeader { mut idle, sources, .. } = announced;
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut len = 0;
     loop {
         match read_some(&mut idle, &mut buffer[len..]).await {
             // A health check that only connects, or a client that has disconnected.
-            Ok(0) | Err(Fault::Gone | Fault::Io(_)) => return None,
+            Ok(0) | Err(Fault::Disconnected | Fault::Io(_)) => return None,
             Ok(read) => len += read,
             Err(_) if len == 0 => return None,
-            Err(_) => return refuse(idle, TOO_SLOW).await,
+            Err(_) => return refuse(idle, HEADER_TOO_SLOW).await,
         }
         if !sources.contains(idle.peer()) {
-            return refuse(idle, STRANGER).await;
+            return refuse(idle, UNTRUSTED_PEER).await;
         }
         match preface::read(&buffer[..len]) {
-            Ok(Preface::NeedMore) => {}
-            Ok(Preface::Whole(header_len, reported)) => {
-                let names_client = reported.ends.is_some();
-                idle.introduce(reported, &buffer[header_len..len]);
+            Ok(HeaderParse::NeedMore) => {}
+            Ok(HeaderParse::Complete(header_len, reported)) => {
+                let names_client = reported.endpoints.is_some();
+                idle.set_proxy_header(reported, &buffer[header_len..len]);
                 if names_client && let Some(gate) = &idle.engine().context.gate {
-                    let place = gate.0.enter(idle.peer()).ok()?;
-                    idle.keep(place);
+                    let place = gate.0.acquire(idle.peer()).ok()?;
+                    idle.keep_gate_permit(place);
                 }
                 return Some(idle);
             }

@@ -12,9 +12,9 @@ use crate::source::Source;
 /// Smallest piece that is sent at once, unless the rate is less than this a second.
 const PIECE_BYTES_MIN: u64 = 16 * 1024;
 /// Number of pieces a second, at rates at which these are larger than [`PIECE_BYTES_MIN`].
-const PIECES_A_SECOND: u64 = 10;
+const PIECES_PER_SECOND: u64 = 10;
 /// Units of the bucket in a byte: one byte a second adds one unit a millisecond.
-const THOUSANDTHS: u64 = 1_000;
+const UNITS_PER_BYTE: u64 = 1_000;
 /// Longest period that refills the bucket; prevents overflow.
 const REFILL_MS_MAX: u64 = 2_000;
 /// Highest rate, in bytes a second: one tebibyte.
@@ -26,7 +26,7 @@ pub struct Bandwidth {
     /// Bytes a second.
     pub bytes_per_s: u64,
     /// Bytes at the beginning of the response that are not limited.
-    pub after_bytes: u64,
+    pub exempt_bytes: u64,
 }
 
 /// Token bucket of one response.
@@ -38,8 +38,8 @@ pub(crate) struct ResponseBucket {
     /// Bytes not yet sent that are exempt from the limit.
     unlimited_bytes: Cell<u64>,
     /// Thousandths of bytes in the bucket at `at_ms`.
-    held: Cell<u64>,
-    at_ms: Cell<u64>,
+    held_units: Cell<u64>,
+    refilled_ms: Cell<u64>,
     /// Nothing is sent before this time, because the bucket was empty and refills.
     paused_until_ms: Cell<u64>,
     timer: RefCell<Option<SourceTimer>>,
@@ -51,13 +51,13 @@ impl ResponseBucket {
     /// A bucket for a response that begins now; its first bytes may be sent at once.
     pub(crate) fn new(bandwidth: Bandwidth, now_ms: u64) -> ResponseBucket {
         let bytes_per_s = bandwidth.bytes_per_s.clamp(1, RATE_MAX);
-        let piece_bytes = (bytes_per_s / PIECES_A_SECOND).max(PIECE_BYTES_MIN.min(bytes_per_s));
+        let piece_bytes = (bytes_per_s / PIECES_PER_SECOND).max(PIECE_BYTES_MIN.min(bytes_per_s));
         ResponseBucket {
             bytes_per_s,
             piece_bytes,
-            unlimited_bytes: Cell::new(bandwidth.after_bytes),
-            held: Cell::new(piece_bytes.min(PIECE_BYTES_MIN) * THOUSANDTHS),
-            at_ms: Cell::new(now_ms),
+            unlimited_bytes: Cell::new(bandwidth.exempt_bytes),
+            held_units: Cell::new(piece_bytes.min(PIECE_BYTES_MIN) * UNITS_PER_BYTE),
+            refilled_ms: Cell::new(now_ms),
             paused_until_ms: Cell::new(0),
             timer: RefCell::default(),
             is_listed: Cell::new(false),
@@ -70,20 +70,20 @@ impl ResponseBucket {
     }
 
     /// Bytes that may be sent now. If 0, [`ResponseBucket::pause`] waits for more.
-    pub(crate) fn room(&self, now_ms: u64) -> usize {
+    pub(crate) fn available_bytes(&self, now_ms: u64) -> usize {
         let unlimited_bytes = self.unlimited_bytes.get();
         if unlimited_bytes > 0 {
             // The limit starts at the end of the exempt bytes.
-            self.at_ms.set(now_ms);
+            self.refilled_ms.set(now_ms);
             return usize::try_from(unlimited_bytes).unwrap_or(usize::MAX);
         }
         if now_ms < self.paused_until_ms.get() {
             return 0;
         }
-        let passed_ms = now_ms.saturating_sub(self.at_ms.replace(now_ms)).min(REFILL_MS_MAX);
-        let refilled = self.held.get() + passed_ms * self.bytes_per_s;
-        self.held.set(refilled.min(self.piece_bytes * THOUSANDTHS));
-        (self.held.get() / THOUSANDTHS) as usize
+        let passed_ms = now_ms.saturating_sub(self.refilled_ms.replace(now_ms)).min(REFILL_MS_MAX);
+        let refilled = self.held_units.get() + passed_ms * self.bytes_per_s;
+        self.held_units.set(refilled.min(self.piece_bytes * UNITS_PER_BYTE));
+        (self.held_units.get() / UNITS_PER_BYTE) as usize
     }
 
     /// Takes bytes that were sent from the bucket; at most [`ResponseBucket::room`].
@@ -92,7 +92,7 @@ impl ResponseBucket {
         if unlimited_bytes > 0 {
             return self.unlimited_bytes.set(unlimited_bytes.saturating_sub(bytes));
         }
-        self.held.set(self.held.get().saturating_sub(bytes * THOUSANDTHS));
+        self.held_units.set(self.held_units.get().saturating_sub(bytes * UNITS_PER_BYTE));
     }
 
     /// Whether the bucket was empty and is refilling.
@@ -108,7 +108,7 @@ impl ResponseBucket {
         }
         let mut timer = self.timer.borrow_mut();
         if timer.as_ref().is_none_or(|timer| timer.at_ms() < self.paused_until_ms.get()) {
-            *timer = Some(core.raise_at(source, bits, self.paused_until_ms.get()));
+            *timer = Some(core.set_ready_at(source, bits, self.paused_until_ms.get()));
         }
     }
 }
@@ -118,14 +118,14 @@ mod tests {
     use super::*;
 
     fn bucket(bytes_per_s: u64, after_bytes: u64) -> ResponseBucket {
-        ResponseBucket::new(Bandwidth { bytes_per_s, after_bytes }, 0)
+        ResponseBucket::new(Bandwidth { bytes_per_s, exempt_bytes: after_bytes }, 0)
     }
 
     /// Sends all that a bucket allows, asking every `step_ms`. Returns the sum and the largest piece.
     fn sent(bucket: &ResponseBucket, step_ms: u64, until_ms: u64) -> (u64, u64) {
         let (mut sent, mut largest) = (0, 0);
         for now_ms in (0..=until_ms).step_by(step_ms as usize) {
-            let room = bucket.room(now_ms);
+            let room = bucket.available_bytes(now_ms);
             bucket.spend(room);
             (sent, largest) = (sent + room as u64, largest.max(room as u64));
         }
@@ -152,11 +152,11 @@ mod tests {
     #[test]
     fn the_beginning_is_not_limited_and_fills_nothing() {
         let bucket = bucket(1_000_000, 5_000_000);
-        assert_eq!(bucket.room(0), 5_000_000);
+        assert_eq!(bucket.available_bytes(0), 5_000_000);
         bucket.spend(4_000_000);
-        assert_eq!(bucket.room(10_000), 1_000_000);
+        assert_eq!(bucket.available_bytes(10_000), 1_000_000);
         bucket.spend(1_000_000);
-        assert_eq!(bucket.room(10_000), PIECE_BYTES_MIN as usize);
+        assert_eq!(bucket.available_bytes(10_000), PIECE_BYTES_MIN as usize);
     }
 
     #[test]
@@ -169,6 +169,6 @@ mod tests {
     #[test]
     fn a_client_that_read_nothing_for_long_gets_no_more_at_once_than_others() {
         let bucket = bucket(100_000, 0);
-        assert_eq!(bucket.room(86_400_000), PIECE_BYTES_MIN as usize);
+        assert_eq!(bucket.available_bytes(86_400_000), PIECE_BYTES_MIN as usize);
     }
 }

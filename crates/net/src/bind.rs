@@ -11,11 +11,11 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::address::{Bind, Listen, ListenUrl, Sources, StreamListener};
+use crate::address::{BindAddress, ListenOptions, ListenUrl, PeerSet, StreamListener};
 use crate::core::Core;
 use crate::remote::Remote;
 use crate::stream;
-use crate::trusted_path::TrustedPlace;
+use crate::trusted_path::TrustedEntry;
 
 /// Length of the accept queue; the kernel limits it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -25,16 +25,16 @@ const BACKLOG: i32 = 4096;
 /// socket. The kernel wakes one of them for a new connection; if that one has no permit left, it wakes the
 /// others.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct ListeningSocket {
     socket: OwnedFd,
     is_tcp: bool,
     /// The accepting task of each core.
     acceptors: Mutex<Vec<(Arc<Remote>, u32)>>,
 }
 
-impl Listening {
-    fn new(socket: OwnedFd, is_tcp: bool) -> Arc<Listening> {
-        Arc::new(Listening { socket, is_tcp, acceptors: Mutex::default() })
+impl ListeningSocket {
+    fn new(socket: OwnedFd, is_tcp: bool) -> Arc<ListeningSocket> {
+        Arc::new(ListeningSocket { socket, is_tcp, acceptors: Mutex::default() })
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
@@ -61,7 +61,7 @@ impl Listening {
     }
 
     /// Wakes the acceptors of other cores.
-    pub(crate) fn ring_others(&self, core: &Core) {
+    pub(crate) fn wake_others(&self, core: &Core) {
         let own = core.remote();
         for (remote, task) in self.acceptors().iter().filter(|(remote, _)| !Arc::ptr_eq(remote, &own)) {
             remote.wake(*task);
@@ -73,9 +73,9 @@ impl Listening {
 #[derive(Debug)]
 pub struct Listener {
     /// The requested address; port 0 if the kernel was to choose.
-    asked: Bind,
-    address: Bind,
-    pub(crate) proxy_protocol: Option<Arc<Sources>>,
+    requested: BindAddress,
+    address: BindAddress,
+    pub(crate) proxy_protocol: Option<Arc<PeerSet>>,
     /// Whether connections speak TLS.
     pub(crate) is_tls: bool,
     /// Whether cleartext connections may begin with the HTTP/2 preface.
@@ -84,7 +84,7 @@ pub struct Listener {
     pub(crate) streams: Option<Arc<StreamListener>>,
     /// [`Listen::key`].
     pub(crate) key: u64,
-    sockets: Vec<Arc<Listening>>,
+    sockets: Vec<Arc<ListeningSocket>>,
     /// Socket file that this process removes with the listener.
     file: Option<SocketFile>,
     /// Whether this process may own the socket file.
@@ -96,8 +96,8 @@ impl Listener {
     ///
     /// # Errors
     /// System errors, with the address that could not be bound.
-    pub fn bind(listen: Listen, threads: usize) -> io::Result<Listener> {
-        Listener::bind_beside(listen, threads, &[])
+    pub fn bind(listen: ListenOptions, threads: usize) -> io::Result<Listener> {
+        Listener::bind_alongside(listen, threads, &[])
     }
 
     /// Like [`Listener::bind`], for a process that already listens on the addresses `open`: a port of these
@@ -105,17 +105,21 @@ impl Listener {
     ///
     /// # Errors
     /// See [`Listener::bind`].
-    pub fn bind_beside(listen: Listen, threads: usize, open: &[Bind]) -> io::Result<Listener> {
-        let at = &listen.at;
+    pub fn bind_alongside(
+        listen: ListenOptions,
+        threads: usize,
+        open: &[BindAddress],
+    ) -> io::Result<Listener> {
+        let at = &listen.address;
         let port = at.port().filter(|port| *port != 0);
         let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
         let (address, sockets) = bind(at, threads.max(1), is_ours).map_err(|error| {
             let is_stream = listen.streams.as_ref().is_some_and(|streams| streams.is_only);
-            let url = ListenUrl { at: at.clone(), is_tls: listen.tls, is_stream };
+            let url = ListenUrl { address: at.clone(), is_tls: listen.is_tls, is_stream };
             io::Error::new(error.kind(), format!("cannot listen on {url}: {error}"))
         })?;
         let file = match &address {
-            Bind::Unix(path) => Some(SocketFile::of(path)?),
+            BindAddress::Unix(path) => Some(SocketFile::of(path)?),
             _ => None,
         };
         Ok(Listener::of(listen, address, sockets, file, true))
@@ -126,13 +130,17 @@ impl Listener {
     ///
     /// # Errors
     /// `InvalidInput` for no descriptors, or ones of another kind or type of address; system errors.
-    pub fn adopt(listen: Listen, descriptors: Vec<OwnedFd>, may_own_file: bool) -> io::Result<Listener> {
-        let at = &listen.at;
+    pub fn adopt(
+        listen: ListenOptions,
+        descriptors: Vec<OwnedFd>,
+        may_own_file: bool,
+    ) -> io::Result<Listener> {
+        let at = &listen.address;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
         let first = descriptors.first().ok_or_else(|| invalid("there is no descriptor"))?;
         let address = bound_address(first)?;
-        let is_tcp = !matches!(address, Bind::Unix(_));
-        if is_tcp == matches!(at, Bind::Unix(_)) {
+        let is_tcp = !matches!(address, BindAddress::Unix(_));
+        if is_tcp == matches!(at, BindAddress::Unix(_)) {
             return Err(invalid("the descriptors are of another kind of address"));
         }
         let mut sockets = Vec::new();
@@ -142,22 +150,23 @@ impl Listener {
             }
             rustix::io::ioctl_fionbio(&socket, true)?;
             rustix::net::listen(&socket, BACKLOG)?;
-            sockets.push(Listening::new(socket, is_tcp));
+            sockets.push(ListeningSocket::new(socket, is_tcp));
         }
         let address = if is_tcp { address } else { at.clone() };
         Ok(Listener::of(listen, address, sockets, None, may_own_file))
     }
 
     fn of(
-        listen: Listen,
-        address: Bind,
-        sockets: Vec<Arc<Listening>>,
+        listen: ListenOptions,
+        address: BindAddress,
+        sockets: Vec<Arc<ListeningSocket>>,
         file: Option<SocketFile>,
         may_own_file: bool,
     ) -> Listener {
-        let Listen { at, proxy_protocol, tls, h2c, streams, key } = listen;
+        let ListenOptions { address: at, proxy_protocol, is_tls: tls, allows_h2c: h2c, streams, key } =
+            listen;
         Listener {
-            asked: at,
+            requested: at,
             address,
             proxy_protocol: proxy_protocol.map(Arc::new),
             is_tls: tls,
@@ -172,7 +181,7 @@ impl Listener {
 
     /// Returns the bound address, with the port that the kernel chose.
     #[must_use]
-    pub fn address(&self) -> &Bind {
+    pub fn address(&self) -> &BindAddress {
         &self.address
     }
 
@@ -180,13 +189,13 @@ impl Listener {
     #[must_use]
     pub fn url(&self) -> ListenUrl {
         let is_stream = self.streams.as_ref().is_some_and(|streams| streams.is_only);
-        ListenUrl { at: self.address.clone(), is_tls: self.is_tls, is_stream }
+        ListenUrl { address: self.address.clone(), is_tls: self.is_tls, is_stream }
     }
 
     /// Whether `at` is the requested or the bound address.
     #[must_use]
-    pub fn is_at(&self, at: &Bind) -> bool {
-        self.asked == *at || self.address == *at
+    pub fn matches_address(&self, at: &BindAddress) -> bool {
+        self.requested == *at || self.address == *at
     }
 
     /// Returns the descriptors, to pass them to another process.
@@ -208,31 +217,35 @@ impl Listener {
     /// System errors, for example if there is no such file.
     pub fn own_file(&mut self, owns: bool) -> io::Result<()> {
         match (&self.address, owns) {
-            (Bind::Unix(path), true) if self.may_own_file && self.file.is_none() => {
+            (BindAddress::Unix(path), true) if self.may_own_file && self.file.is_none() => {
                 self.file = Some(SocketFile::of(path)?)
             }
-            (_, false) => self.file.take().map(SocketFile::disown).unwrap_or_default(),
+            (_, false) => self.file.take().map(SocketFile::release).unwrap_or_default(),
             _ => {}
         }
         Ok(())
     }
 
     /// Replaces all settings but the address; returns whether they are unchanged.
-    pub(crate) fn set_options(&mut self, listen: Listen) -> bool {
+    pub(crate) fn set_options(&mut self, listen: ListenOptions) -> bool {
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
-        self.asked = listen.at;
+        self.requested = listen.address;
         let streams = listen.streams.map(Arc::new);
         let is_same = self.proxy_protocol == proxy_protocol
-            && (self.is_tls, self.h2c, self.key) == (listen.tls, listen.h2c, listen.key)
+            && (self.is_tls, self.h2c, self.key) == (listen.is_tls, listen.allows_h2c, listen.key)
             && self.streams == streams;
         (self.proxy_protocol, self.streams) = (proxy_protocol, streams);
-        (self.is_tls, self.h2c, self.key) = (listen.tls, listen.h2c, listen.key);
+        (self.is_tls, self.h2c, self.key) = (listen.is_tls, listen.allows_h2c, listen.key);
         is_same
     }
 
     /// Returns the sockets that core `index` of `cores` accepts from. Each core gets a socket, and each
     /// socket a core.
-    pub(crate) fn sockets_of(&self, index: usize, cores: usize) -> impl Iterator<Item = &Arc<Listening>> {
+    pub(crate) fn sockets_of(
+        &self,
+        index: usize,
+        cores: usize,
+    ) -> impl Iterator<Item = &Arc<ListeningSocket>> {
         let count = self.sockets.len();
         (index..count.max(cores)).step_by(cores.max(1)).map(move |at| &self.sockets[at % count])
     }
@@ -242,16 +255,16 @@ impl Listener {
 ///
 /// # Errors
 /// System errors; `InvalidInput` if the socket has neither a TCP address nor a path.
-pub fn bound_address(socket: &impl AsFd) -> io::Result<Bind> {
+pub fn bound_address(socket: &impl AsFd) -> io::Result<BindAddress> {
     let name = rustix::net::getsockname(socket)?;
     if let Ok(address) = SocketAddr::try_from(name.clone()) {
         let is_any = address.is_ipv6() && address.ip().is_unspecified() && !sockopt::ipv6_v6only(socket)?;
-        return Ok(if is_any { Bind::Any(address.port()) } else { Bind::Tcp(address) });
+        return Ok(if is_any { BindAddress::Any(address.port()) } else { BindAddress::Tcp(address) });
     }
     let unix = SocketAddrUnix::try_from(name).ok();
     let path = unix.as_ref().and_then(|address| address.path_bytes());
     match path {
-        Some(path) => Ok(Bind::Unix(PathBuf::from(std::ffi::OsStr::from_bytes(path)))),
+        Some(path) => Ok(BindAddress::Unix(PathBuf::from(std::ffi::OsStr::from_bytes(path)))),
         None => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "the socket has neither a TCP address nor a path",
@@ -264,36 +277,42 @@ pub fn bound_address(socket: &impl AsFd) -> io::Result<Bind> {
 ///
 /// # Errors
 /// System errors, for example if the address is in use by another process or not permitted.
-fn bind(bind: &Bind, cores: usize, is_ours: bool) -> io::Result<(Bind, Vec<Arc<Listening>>)> {
+fn bind(
+    bind: &BindAddress,
+    cores: usize,
+    is_ours: bool,
+) -> io::Result<(BindAddress, Vec<Arc<ListeningSocket>>)> {
     match bind {
-        Bind::Unix(path) => Ok((bind.clone(), vec![Listening::new(bind_unix(path)?, false)])),
-        Bind::Tcp(address) => {
+        BindAddress::Unix(path) => Ok((bind.clone(), vec![ListeningSocket::new(bind_unix(path)?, false)])),
+        BindAddress::Tcp(address) => {
             let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores, is_ours)?;
-            Ok((Bind::Tcp(address), sockets))
+            Ok((BindAddress::Tcp(address), sockets))
         }
-        Bind::Any(port) => match bind_tcp((Ipv6Addr::UNSPECIFIED, *port).into(), false, cores, is_ours) {
-            Ok((address, sockets)) => Ok((Bind::Any(address.port()), sockets)),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
-            // IPv6 is disabled here, as on many container hosts.
-            Err(_) => {
-                let any = (Ipv4Addr::UNSPECIFIED, *port).into();
-                let (address, sockets) = bind_tcp(any, false, cores, is_ours)?;
-                Ok((Bind::Tcp(address), sockets))
+        BindAddress::Any(port) => {
+            match bind_tcp((Ipv6Addr::UNSPECIFIED, *port).into(), false, cores, is_ours) {
+                Ok((address, sockets)) => Ok((BindAddress::Any(address.port()), sockets)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
+                // IPv6 is disabled here, as on many container hosts.
+                Err(_) => {
+                    let any = (Ipv4Addr::UNSPECIFIED, *port).into();
+                    let (address, sockets) = bind_tcp(any, false, cores, is_ours)?;
+                    Ok((BindAddress::Tcp(address), sockets))
+                }
             }
-        },
+        }
     }
 }
 
 /// Attempts to find a free port if the kernel is to choose one.
-const CHOICES: u32 = 16;
+const PORT_ATTEMPTS: u32 = 16;
 
 fn bind_tcp(
     address: SocketAddr,
     v6_only: bool,
     cores: usize,
     is_ours: bool,
-) -> io::Result<(SocketAddr, Vec<Arc<Listening>>)> {
-    let mut choices = if address.port() == 0 { CHOICES } else { 1 };
+) -> io::Result<(SocketAddr, Vec<Arc<ListeningSocket>>)> {
+    let mut choices = if address.port() == 0 { PORT_ATTEMPTS } else { 1 };
     loop {
         choices -= 1;
         match bind_once(address, v6_only, cores, is_ours) {
@@ -309,21 +328,21 @@ fn bind_once(
     v6_only: bool,
     cores: usize,
     is_ours: bool,
-) -> io::Result<(SocketAddr, Vec<Arc<Listening>>)> {
-    let bound = if is_ours { address } else { free_address(address, v6_only)? };
+) -> io::Result<(SocketAddr, Vec<Arc<ListeningSocket>>)> {
+    let bound = if is_ours { address } else { find_free_address(address, v6_only)? };
     let mut sockets = Vec::with_capacity(cores);
     for _ in 0..cores {
         let socket = tcp_socket(bound, v6_only, true)?;
         rustix::net::bind(&socket, &bound)?;
         rustix::net::listen(&socket, BACKLOG)?;
-        sockets.push(Listening::new(socket, true));
+        sockets.push(ListeningSocket::new(socket, true));
     }
     Ok((bound, sockets))
 }
 
 /// Returns the address, with the port that the kernel chose, if no process listens there. Binds without
 /// SO_REUSEPORT: otherwise a second server of the same user would share the port silently.
-fn free_address(address: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
+fn find_free_address(address: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
     let probe = tcp_socket(address, v6_only, false)?;
     rustix::net::bind(&probe, &address)?;
     rustix::net::listen(&probe, 1)?;
@@ -344,11 +363,14 @@ fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Resul
 }
 
 fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
-    let place = TrustedPlace::of(path)?;
+    let place = TrustedEntry::resolve(path)?;
     // The kernel reports the path of this call to others, so use the configured one if no other user can
     // replace its directories.
-    let address =
-        if place.is_certain() { SocketAddrUnix::new(path)? } else { SocketAddrUnix::new(place.path())? };
+    let address = if place.is_root_controlled() {
+        SocketAddrUnix::new(path)?
+    } else {
+        SocketAddrUnix::new(place.path())?
+    };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let new = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let socket = new()?;
@@ -367,13 +389,13 @@ fn bind_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn is_socket(place: &TrustedPlace) -> bool {
+fn is_socket(place: &TrustedEntry) -> bool {
     place.stat().is_ok_and(|file| FileType::from_raw_mode(file.st_mode) == FileType::Socket)
 }
 
 /// Removes the file of a Unix socket; does nothing if `path` is not a socket.
 pub fn remove_socket(path: &Path) {
-    if let Ok(place) = TrustedPlace::of(path)
+    if let Ok(place) = TrustedEntry::resolve(path)
         && is_socket(&place)
     {
         // Another process may have removed it.
@@ -384,7 +406,7 @@ pub fn remove_socket(path: &Path) {
 /// The file of a Unix socket, removed on drop unless another server has replaced it.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
-    place: TrustedPlace,
+    entry: TrustedEntry,
     /// Device and inode; `None` if this process must not remove the file.
     identity: Option<(u64, u64)>,
 }
@@ -392,26 +414,26 @@ pub(crate) struct SocketFile {
 impl SocketFile {
     /// The file that [`bind`] has just created.
     pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
-        let place = TrustedPlace::of(path)?;
-        Ok(SocketFile { identity: Some(identity(&place)?), place })
+        let place = TrustedEntry::resolve(path)?;
+        Ok(SocketFile { identity: Some(identity(&place)?), entry: place })
     }
 
     /// Leaves the file to its next owner.
-    fn disown(mut self) {
+    fn release(mut self) {
         self.identity = None;
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if self.identity.is_some() && identity(&self.place).ok() == self.identity {
+        if self.identity.is_some() && identity(&self.entry).ok() == self.identity {
             // Another process may have removed it.
-            let _ = self.place.remove();
+            let _ = self.entry.remove();
         }
     }
 }
 
-fn identity(place: &TrustedPlace) -> io::Result<(u64, u64)> {
+fn identity(place: &TrustedEntry) -> io::Result<(u64, u64)> {
     let file = place.stat()?;
     Ok((file.st_dev, file.st_ino))
 }
@@ -440,7 +462,8 @@ mod tests {
     #[test]
     fn each_socket_has_a_core_and_each_core_a_socket() {
         for (sockets, cores) in [(1, 1), (1, 4), (2, 3), (3, 2), (4, 1), (5, 2)] {
-            let listener = Listener::bind(Bind::Tcp(([127, 0, 0, 1], 0).into()).into(), sockets).unwrap();
+            let listener =
+                Listener::bind(BindAddress::Tcp(([127, 0, 0, 1], 0).into()).into(), sockets).unwrap();
             let mut served = vec![0; sockets];
             for core in 0..cores {
                 let of_core: Vec<_> = listener.sockets_of(core, cores).collect();
@@ -456,15 +479,19 @@ mod tests {
 
     #[test]
     fn an_adopted_socket_has_its_address() {
-        for at in [Bind::Tcp(([127, 0, 0, 1], 0).into()), Bind::Any(0)] {
+        for at in [BindAddress::Tcp(([127, 0, 0, 1], 0).into()), BindAddress::Any(0)] {
             let bound = Listener::bind(at.clone().into(), 2).unwrap();
             let copies = bound.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
             let adopted = Listener::adopt(at.clone().into(), copies, true).unwrap();
             assert_eq!(adopted.address(), bound.address());
-            assert!(adopted.is_at(&at) && adopted.is_at(bound.address()) && !adopted.owns_file());
+            assert!(
+                adopted.matches_address(&at)
+                    && adopted.matches_address(bound.address())
+                    && !adopted.owns_file()
+            );
         }
-        assert!(Listener::adopt(Bind::Any(0).into(), Vec::new(), true).is_err());
+        assert!(Listener::adopt(BindAddress::Any(0).into(), Vec::new(), true).is_err());
         let (datagram, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        assert!(Listener::adopt(Bind::Any(0).into(), vec![datagram.into()], true).is_err());
+        assert!(Listener::adopt(BindAddress::Any(0).into(), vec![datagram.into()], true).is_err());
     }
 }

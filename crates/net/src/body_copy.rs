@@ -1,25 +1,25 @@
 //! Copies of request bodies, made while the handler reads them.
 
 /// Receiver of the copy: the whole body, or `None` if it is longer than the limit.
-pub type BodyCopied = Box<dyn FnOnce(Option<Vec<u8>>)>;
+pub type BodyCopyCallback = Box<dyn FnOnce(Option<Vec<u8>>)>;
 
 /// A copy in progress. Dropped without calling the receiver if the body does not end.
 pub(crate) struct BodyCopy {
     bytes: Vec<u8>,
     bytes_max: usize,
     /// Remaining bytes if the length is known: the handler may stop reading before it sees the end.
-    left: Option<u64>,
-    copied: BodyCopied,
+    remaining_bytes: Option<u64>,
+    callback: BodyCopyCallback,
 }
 
 impl BodyCopy {
-    pub(crate) fn new(bytes_max: usize, announced: Option<u64>, copied: BodyCopied) -> BodyCopy {
-        BodyCopy { bytes: Vec::new(), bytes_max, left: announced, copied }
+    pub(crate) fn new(bytes_max: usize, announced: Option<u64>, copied: BodyCopyCallback) -> BodyCopy {
+        BodyCopy { bytes: Vec::new(), bytes_max, remaining_bytes: announced, callback: copied }
     }
 
     /// Upper bound of the copy's size, in bytes.
     pub(crate) fn bytes_max(&self) -> usize {
-        self.left
+        self.remaining_bytes
             .map_or(self.bytes_max, |left| self.bytes.len() + usize::try_from(left).unwrap_or(self.bytes_max))
     }
 
@@ -32,14 +32,14 @@ impl BodyCopy {
             return true;
         }
         self.bytes.extend_from_slice(piece);
-        self.left = self.left.map(|left| left.saturating_sub(piece.len() as u64));
-        self.left == Some(0)
+        self.remaining_bytes = self.remaining_bytes.map(|left| left.saturating_sub(piece.len() as u64));
+        self.remaining_bytes == Some(0)
     }
 
     /// Passes the copy to the receiver.
     pub(crate) fn finish(self) {
         let is_too_long = self.bytes_max == 0;
-        (self.copied)((!is_too_long).then_some(self.bytes));
+        (self.callback)((!is_too_long).then_some(self.bytes));
     }
 }
 
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn a_body_is_passed_on_at_its_end_and_not_where_it_is_too_long() {
         let got = Rc::new(RefCell::new(Vec::new()));
-        let copied = || -> BodyCopied {
+        let copied = || -> BodyCopyCallback {
             let got = got.clone();
             Box::new(move |body| got.borrow_mut().push(body))
         };

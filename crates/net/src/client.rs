@@ -40,42 +40,42 @@ impl Core {
             *theirs.borrow_mut() = Some(ended);
         });
         let panics = self.panics();
-        self.turn_until(|| {
+        self.run_until(|| {
             // The only other owner is the task that runs `main`.
             result.borrow().is_some() || (self.panics() > panics && Rc::strong_count(&result) == 1)
         })?;
-        self.abandon();
+        self.drop_tasks();
         let ended = result.borrow_mut().take();
         ended.ok_or_else(|| io::Error::other("the engine's main task panicked"))
     }
 }
 
 /// Notifies a waiting task of the same core.
-pub struct Bell {
+pub struct LocalNotify {
     core: Core,
     source: Rc<Source>,
 }
 
-impl Bell {
+impl LocalNotify {
     /// Creates a bell that was not rung.
     #[must_use]
-    pub fn new(core: &Core) -> Bell {
-        Bell { core: core.clone(), source: core.add_source() }
+    pub fn new(core: &Core) -> LocalNotify {
+        LocalNotify { core: core.clone(), source: core.add_source() }
     }
 
     /// Wakes the waiting task; if none waits, the next wait returns at once.
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         self.core.mark_readable(&self.source);
     }
 
     /// Waits for a ring. Rings since the last wait count as one.
-    pub async fn rung(&self) {
-        until_read(&self.core, &self.source).await;
+    pub async fn notified(&self) {
+        wait_readable(&self.core, &self.source).await;
         self.source.clear(READ);
     }
 }
 
-impl Drop for Bell {
+impl Drop for LocalNotify {
     fn drop(&mut self) {
         self.core.deregister(&self.source);
     }
@@ -83,29 +83,29 @@ impl Drop for Bell {
 
 /// A timer with the precision of the kernel's high-resolution timers; [`Core::sleep`] has a resolution of one
 /// millisecond.
-pub struct Alarm {
+pub struct PreciseTimer {
     core: Core,
     timer: OwnedFd,
     source: Rc<Source>,
 }
 
-impl Alarm {
+impl PreciseTimer {
     /// Creates an alarm that is not set.
     ///
     /// # Errors
     /// Fails if the kernel provides no timer.
-    pub fn new(core: &Core) -> io::Result<Alarm> {
+    pub fn new(core: &Core) -> io::Result<PreciseTimer> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
         let source = core.register(&timer)?;
-        Ok(Alarm { core: core.clone(), timer, source })
+        Ok(PreciseTimer { core: core.clone(), timer, source })
     }
 
     /// Waits until the monotonic clock has reached `at_ns` nanoseconds.
     ///
     /// # Errors
     /// Fails if the kernel rejects the time.
-    pub async fn at(&self, at_ns: u64) -> io::Result<()> {
+    pub async fn wait_until_ns(&self, at_ns: u64) -> io::Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         // All zero would disarm it.
         let at_ns = at_ns.max(1);
@@ -120,19 +120,19 @@ impl Alarm {
         // over from a cancelled wait may come first.
         while clock_gettime(ClockId::Monotonic) < value {
             self.source.clear(READ);
-            until_read(&self.core, &self.source).await;
+            wait_readable(&self.core, &self.source).await;
         }
         Ok(())
     }
 }
 
-impl Drop for Alarm {
+impl Drop for PreciseTimer {
     fn drop(&mut self) {
         self.core.deregister(&self.source);
     }
 }
 
-async fn until_read(core: &Core, source: &Source) {
+async fn wait_readable(core: &Core, source: &Source) {
     poll_fn(|cx| {
         if source.ready() & READ != 0 {
             return Poll::Ready(());
@@ -157,22 +157,22 @@ mod tests {
     fn a_bell_wakes_whoever_waits_and_rings_do_not_pile_up() {
         let core = Core::for_client(1).unwrap();
         let heard = Rc::new(Cell::new(0));
-        let (bell, done) = (Rc::new(Bell::new(&core)), Rc::new(Bell::new(&core)));
+        let (bell, done) = (Rc::new(LocalNotify::new(&core)), Rc::new(LocalNotify::new(&core)));
         let (inner, count) = (core.clone(), heard.clone());
         core.run_until_end(async move {
             let (theirs, report) = (bell.clone(), done.clone());
             inner.spawn(async move {
                 while count.get() < 2 {
-                    theirs.rung().await;
+                    theirs.notified().await;
                     count.set(count.get() + 1);
-                    report.ring();
+                    report.notify();
                 }
             });
-            bell.ring();
-            bell.ring();
-            done.rung().await;
-            bell.ring();
-            done.rung().await;
+            bell.notify();
+            bell.notify();
+            done.notified().await;
+            bell.notify();
+            done.notified().await;
         })
         .unwrap();
         assert_eq!(heard.get(), 2);
@@ -183,14 +183,14 @@ mod tests {
         let core = Core::for_client(1).unwrap();
         let inner = core.clone();
         let late_ns = core.run_until_end(async move {
-            let alarm = Alarm::new(&inner).unwrap();
+            let alarm = PreciseTimer::new(&inner).unwrap();
             let mut late_ns = Vec::new();
             for ahead_ns in [300_000, 0, 1_700_000] {
                 let at_ns = now_ns() + ahead_ns;
-                alarm.at(at_ns).await.unwrap();
+                alarm.wait_until_ns(at_ns).await.unwrap();
                 late_ns.push(now_ns() as i64 - at_ns as i64);
             }
-            alarm.at(0).await.unwrap();
+            alarm.wait_until_ns(0).await.unwrap();
             late_ns
         });
         let late_ns = late_ns.unwrap();

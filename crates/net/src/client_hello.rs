@@ -36,7 +36,7 @@ pub(crate) struct HelloReader {
     /// Message bytes in the complete records before `record_at`.
     message_bytes: usize,
     /// The handshake header: message type and length.
-    start: [u8; 4],
+    handshake_header: [u8; 4],
 }
 
 impl HelloReader {
@@ -60,9 +60,9 @@ impl HelloReader {
     ///
     /// # Errors
     /// The ClientHello is longer than [`HELLO_BYTES_MAX`].
-    pub(crate) fn message(&mut self) -> Result<Option<FirstMessage>, HelloTooLong> {
+    pub(crate) fn classify(&mut self) -> Result<Option<FirstMessage>, HelloTooLong> {
         loop {
-            let Some(&kind) = self.bytes.get(self.record_at) else { return self.more() };
+            let Some(&kind) = self.bytes.get(self.record_at) else { return self.need_more() };
             if kind != HANDSHAKE {
                 return Ok(Some(FirstMessage::Other));
             }
@@ -70,23 +70,23 @@ impl HelloReader {
                 return Ok(Some(FirstMessage::Other));
             }
             let content_at = self.record_at + RECORD_HEADER_BYTES;
-            let Some(header) = self.bytes.get(self.record_at..content_at) else { return self.more() };
+            let Some(header) = self.bytes.get(self.record_at..content_at) else { return self.need_more() };
             let content_bytes = usize::from(u16::from_be_bytes([header[3], header[4]]));
             if content_bytes == 0 || content_bytes > RECORD_BYTES_MAX {
                 return Ok(Some(FirstMessage::Other));
             }
             // Type and length may arrive before the rest of the record.
             let here = (self.bytes.len() - content_at).min(content_bytes);
-            for at in self.message_bytes..self.start.len().min(self.message_bytes + here) {
-                self.start[at] = self.bytes[content_at + at - self.message_bytes];
+            for at in self.message_bytes..self.handshake_header.len().min(self.message_bytes + here) {
+                self.handshake_header[at] = self.bytes[content_at + at - self.message_bytes];
             }
             let known = self.message_bytes + here;
-            if known > 0 && self.start[0] != CLIENT_HELLO {
+            if known > 0 && self.handshake_header[0] != CLIENT_HELLO {
                 return Ok(Some(FirstMessage::Other));
             }
-            if known >= self.start.len() {
-                let [_, high, middle, low] = self.start;
-                let whole = self.start.len() + u32::from_be_bytes([0, high, middle, low]) as usize;
+            if known >= self.handshake_header.len() {
+                let [_, high, middle, low] = self.handshake_header;
+                let whole = self.handshake_header.len() + u32::from_be_bytes([0, high, middle, low]) as usize;
                 if whole > HELLO_BYTES_MAX {
                     return Err(HelloTooLong);
                 }
@@ -95,14 +95,14 @@ impl HelloReader {
                 }
             }
             if here < content_bytes {
-                return self.more();
+                return self.need_more();
             }
             self.message_bytes = known;
             self.record_at = content_at + content_bytes;
         }
     }
 
-    fn more(&self) -> Result<Option<FirstMessage>, HelloTooLong> {
+    fn need_more(&self) -> Result<Option<FirstMessage>, HelloTooLong> {
         if self.bytes.len() > HELLO_BYTES_MAX { Err(HelloTooLong) } else { Ok(None) }
     }
 
@@ -123,63 +123,63 @@ impl HelloReader {
                 &joined[..whole]
             }
         };
-        match server_name(&message[self.start.len()..]) {
+        match server_name(&message[self.handshake_header.len()..]) {
             Ok(name) => FirstMessage::Tls(name),
-            Err(NotHello) => FirstMessage::Other,
+            Err(NotClientHello) => FirstMessage::Other,
         }
     }
 }
 
 /// Error: the bytes are not a ClientHello.
-struct NotHello;
+struct NotClientHello;
 
 /// A cursor over bytes.
 struct HelloFields<'x>(&'x [u8]);
 
 impl<'x> HelloFields<'x> {
-    fn take(&mut self, len: usize) -> Result<&'x [u8], NotHello> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(NotHello)?;
+    fn take(&mut self, len: usize) -> Result<&'x [u8], NotClientHello> {
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(NotClientHello)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn number(&mut self, bytes: usize) -> Result<usize, NotHello> {
+    fn read_number(&mut self, bytes: usize) -> Result<usize, NotClientHello> {
         Ok(self.take(bytes)?.iter().fold(0, |sum, &byte| sum << 8 | usize::from(byte)))
     }
 
     /// Reads a vector with a length prefix of `length_bytes` bytes.
-    fn vector(&mut self, length_bytes: usize) -> Result<&'x [u8], NotHello> {
-        let len = self.number(length_bytes)?;
+    fn read_vector(&mut self, length_bytes: usize) -> Result<&'x [u8], NotClientHello> {
+        let len = self.read_number(length_bytes)?;
         self.take(len)
     }
 }
 
 /// Returns the server name of a ClientHello.
-fn server_name(message: &[u8]) -> Result<Option<Box<str>>, NotHello> {
+fn server_name(message: &[u8]) -> Result<Option<Box<str>>, NotClientHello> {
     let mut fields = HelloFields(message);
     // Version and random; session ID; cipher suites; compression methods.
     fields.take(2 + 32)?;
-    fields.vector(1)?;
-    fields.vector(2)?;
-    fields.vector(1)?;
+    fields.read_vector(1)?;
+    fields.read_vector(2)?;
+    fields.read_vector(1)?;
     if fields.0.is_empty() {
         // TLS 1.2 allows a message without extensions.
         return Ok(None);
     }
-    let mut extensions = HelloFields(fields.vector(2)?);
+    let mut extensions = HelloFields(fields.read_vector(2)?);
     if !fields.0.is_empty() {
-        return Err(NotHello);
+        return Err(NotClientHello);
     }
     let mut found = None;
     while !extensions.0.is_empty() {
-        let kind = extensions.number(2)?;
-        let content = extensions.vector(2)?;
+        let kind = extensions.read_number(2)?;
+        let content = extensions.read_vector(2)?;
         if kind != usize::from(SERVER_NAME) {
             continue;
         }
         if found.is_some() {
             // Two names: the upstream server might use the other one.
-            return Err(NotHello);
+            return Err(NotClientHello);
         }
         found = Some(host_name(content)?);
     }
@@ -187,22 +187,22 @@ fn server_name(message: &[u8]) -> Result<Option<Box<str>>, NotHello> {
 }
 
 /// Parses the extension's content: a list of exactly one host name.
-fn host_name(content: &[u8]) -> Result<Box<str>, NotHello> {
+fn host_name(content: &[u8]) -> Result<Box<str>, NotClientHello> {
     let mut content = HelloFields(content);
-    let mut names = HelloFields(content.vector(2)?);
-    if names.number(1)? != usize::from(HOST_NAME) {
-        return Err(NotHello);
+    let mut names = HelloFields(content.read_vector(2)?);
+    if names.read_number(1)? != usize::from(HOST_NAME) {
+        return Err(NotClientHello);
     }
-    let name = names.vector(2)?;
+    let name = names.read_vector(2)?;
     if !names.0.is_empty() || !content.0.is_empty() {
-        return Err(NotHello);
+        return Err(NotClientHello);
     }
     let name = name.strip_suffix(b".").unwrap_or(name);
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.iter().all(is_name) {
-        return Err(NotHello);
+        return Err(NotClientHello);
     }
-    let name = std::str::from_utf8(name).map_err(|_| NotHello)?;
+    let name = std::str::from_utf8(name).map_err(|_| NotClientHello)?;
     Ok(name.to_ascii_lowercase().into())
 }
 
@@ -258,7 +258,7 @@ mod tests {
         let mut reader = HelloReader::default();
         for (at, part) in parts.iter().enumerate() {
             reader.add(part);
-            match reader.message() {
+            match reader.classify() {
                 Ok(None) if at + 1 < parts.len() => {}
                 known => return known,
             }

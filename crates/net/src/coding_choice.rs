@@ -15,7 +15,7 @@ impl Exchange<'_> {
     pub fn coding_of(&self, status: Status, fields: &Fields, length: Length) -> Option<(Coding, Effort)> {
         let compression = self.state.filters.compression.as_ref()?;
         let (head, bytes) = self.lane.head();
-        let request = CompressionInput { head, bytes, secure: self.state.client.secure };
+        let request = CompressionInput { head, bytes, secure: self.state.client.is_secure };
         let mut fields = self.edited(fields).into_owned();
         Some((compression.choose(&request, status, &mut fields, length)?, compression.effort))
     }
@@ -26,8 +26,8 @@ impl Exchange<'_> {
     pub fn describe_not_modified(&mut self, fields: &Fields, length: Length) {
         let Some(compression) = &self.state.filters.compression else { return };
         let (head, bytes) = self.lane.head();
-        let request = CompressionInput { head, bytes, secure: self.state.client.secure };
-        if !compression.is_worth_it(&request, Status::OK, &self.edited(fields), length) {
+        let request = CompressionInput { head, bytes, secure: self.state.client.is_secure };
+        if !compression.may_be_compressed(&request, Status::OK, &self.edited(fields), length) {
             self.set_compression(None);
         }
     }

@@ -8,7 +8,7 @@ use std::io;
 use std::rc::Rc;
 
 use coding::{Effort, Encoder};
-use http::coding::Accepted;
+use http::coding::AcceptedCodings;
 use http::{Coding, Fields, Head, Length, Method, Name, Status, Version, media, scan};
 
 use crate::fault::Fault;
@@ -42,10 +42,10 @@ pub(crate) struct CompressionInput<'x> {
 
 impl CompressionInput<'_> {
     /// Returns the accepted codings; multiple `Accept-Encoding` fields form one list.
-    fn accepted(&self) -> Accepted {
+    fn accepted(&self) -> AcceptedCodings {
         let fields = self.head.fields.iter().filter(|field| field.id == Name::AcceptEncoding);
         let values: Vec<&[u8]> = fields.map(|field| field.value.of(self.bytes)).collect();
-        Accepted::parse(&values.join(&b", "[..]))
+        AcceptedCodings::parse(&values.join(&b", "[..]))
     }
 
     /// Whether `If-None-Match` contains the entity tag of the uncompressed response.
@@ -70,7 +70,7 @@ pub struct Compression {
     /// Whether to compress responses over TLS that set a cookie and have `Cache-Control: no-store`. These are
     /// likely to contain both a secret and data of the request: compressed together, their length reveals the
     /// secret to an attacker who can make requests and observe lengths (BREACH).
-    pub secrets: bool,
+    pub compresses_secrets: bool,
 }
 
 impl Compression {
@@ -84,10 +84,10 @@ impl Compression {
         length: Length,
     ) -> Option<Coding> {
         if matches!(status, Status::NOT_MODIFIED | Status::PARTIAL_CONTENT) {
-            self.describe_whole(request, status, fields);
+            self.set_full_response_fields(request, status, fields);
             return None;
         }
-        if !self.is_worth_it(request, status, fields, length) {
+        if !self.may_be_compressed(request, status, fields, length) {
             return None;
         }
         add_vary(fields);
@@ -107,7 +107,7 @@ impl Compression {
     /// Gives a 304 or 206 the fields that the 200 would have (RFC 9110 sections 15.3.7 and 15.4.5): caches in
     /// front would otherwise send stored compressed content to clients that do not accept it. A 304 seldom
     /// has a Content-Type and is then treated as compressible.
-    fn describe_whole(&self, request: &CompressionInput<'_>, status: Status, fields: &mut Fields) {
+    fn set_full_response_fields(&self, request: &CompressionInput<'_>, status: Status, fields: &mut Fields) {
         let media_type = fields.first(b"Content-Type").map(media::without_parameters);
         let is_known = media_type.filter(|media_type| media_type != "multipart/byteranges");
         if is_known.is_some_and(|media_type| !self.is_compressible(&media_type))
@@ -126,7 +126,7 @@ impl Compression {
     }
 
     /// Whether the response may be compressed for some client, whatever this one accepts.
-    pub(crate) fn is_worth_it(
+    pub(crate) fn may_be_compressed(
         &self,
         request: &CompressionInput<'_>,
         status: Status,
@@ -145,7 +145,7 @@ impl Compression {
     }
 
     fn is_compressible(&self, media_type: &str) -> bool {
-        media::is_any_of(media_type, &self.media) && !media::is_compressed(media_type)
+        media::matches_any(media_type, &self.media) && !media::is_compressed(media_type)
     }
 
     /// Whether the fields forbid to change the bytes, or compression would reveal a secret.
@@ -154,22 +154,22 @@ impl Compression {
             let values = fields.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name));
             values.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(directive))
         };
-        if is_fixed(fields) || says(b"Cache-Control", b"no-transform") {
+        if has_coding_or_digest(fields) || says(b"Cache-Control", b"no-transform") {
             return true;
         }
         let is_secret =
             request.secure && fields.first(b"Set-Cookie").is_some() && says(b"Cache-Control", b"no-store");
-        is_secret && !self.secrets
+        is_secret && !self.compresses_secrets
     }
 }
 
 /// Whether a response has a content coding, is a partial one, or has digests of its bytes.
 pub(crate) fn has_fixed_bytes(fields: &Fields) -> bool {
-    fields.first(b"Content-Range").is_some() || is_fixed(fields)
+    fields.first(b"Content-Range").is_some() || has_coding_or_digest(fields)
 }
 
 /// Whether the complete response has a content coding or digests of its bytes.
-fn is_fixed(fields: &Fields) -> bool {
+fn has_coding_or_digest(fields: &Fields) -> bool {
     let fixed: [&[u8]; 5] =
         [b"Content-Encoding", b"Content-MD5", b"Digest", b"Content-Digest", b"Repr-Digest"];
     fixed.iter().any(|name| fields.first(name).is_some())
@@ -217,7 +217,7 @@ pub(crate) struct Compressing {
     /// Memory held by the encoder, in bytes.
     pub(crate) weight_bytes: usize,
     /// Announced bytes that the handler has not written.
-    left: Option<u64>,
+    remaining_bytes: Option<u64>,
     /// Whether to flush the encoder before the handler waits, because the content may be produced slowly.
     flushes: bool,
     _permit: Permit,
@@ -258,16 +258,16 @@ impl Compressing {
         };
         let flushes = left.is_none() || is_event_stream;
         let weight_bytes = weight_bytes(coding);
-        Some(Box::new(Compressing { encoder, weight_bytes, left, flushes, _permit: permit }))
+        Some(Box::new(Compressing { encoder, weight_bytes, remaining_bytes: left, flushes, _permit: permit }))
     }
 
     /// Compresses a piece of the content; returns the bytes to send now, often none.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<Vec<u8>, Fault> {
-        if let Some(left) = &mut self.left {
+        if let Some(left) = &mut self.remaining_bytes {
             let written = left.checked_sub(bytes.len() as u64);
-            *left = written.ok_or(Fault::Broken("more body written than announced"))?;
+            *left = written.ok_or(Fault::Failed("more body written than announced"))?;
         }
-        self.encoder.write(bytes).map_err(failed)?;
+        self.encoder.write(bytes).map_err(encoder_fault)?;
         Ok(self.encoder.take())
     }
 
@@ -276,21 +276,21 @@ impl Compressing {
         if !self.flushes {
             return Ok(Vec::new());
         }
-        self.encoder.flush().map_err(failed)?;
+        self.encoder.flush().map_err(encoder_fault)?;
         Ok(self.encoder.take())
     }
 
     /// Ends the content and returns its last bytes.
     pub(crate) fn finish(self) -> Result<Vec<u8>, Fault> {
-        if self.left.is_some_and(|left| left > 0) {
-            return Err(Fault::Broken("less body written than announced"));
+        if self.remaining_bytes.is_some_and(|left| left > 0) {
+            return Err(Fault::Failed("less body written than announced"));
         }
-        self.encoder.finish().map_err(failed)
+        self.encoder.finish().map_err(encoder_fault)
     }
 }
 
-fn failed(_: io::Error) -> Fault {
-    Fault::Broken("the response could not be compressed")
+fn encoder_fault(_: io::Error) -> Fault {
+    Fault::Failed("the response could not be compressed")
 }
 
 #[cfg(test)]

@@ -13,10 +13,10 @@ use crate::bandwidth::{Bandwidth, ResponseBucket};
 use crate::fault::Fault;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::permit::{ConnectionPermit, Context};
+use crate::permit::{ConnectionPermit, CoreContext};
 use crate::preface::ProxyHeader;
 use crate::progress::{self, SendProgress};
-use crate::pump::Outbox;
+use crate::pump::OutputBuffer;
 use crate::spill::SpilledOutput;
 use crate::work::HeldBuffers;
 
@@ -27,12 +27,12 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Cost of a request against [`TURN_BYTES_MAX`], in addition to its bytes.
 pub(crate) const REQUEST_WEIGHT_BYTES: usize = 4 * 1024;
 /// Memory of an active connection without its buffers; mostly its future.
-const BUSY_BYTES: usize = 4 * 1024;
+const ACTIVE_BYTES: usize = 4 * 1024;
 /// [`OUT_BYTES_MAX`] under memory pressure.
-const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
+const OUT_BYTES_MAX_LOW_MEMORY: usize = 4 * 1024;
 
 /// Larger output buffers are released while the connection waits.
-const SHED_BYTES: usize = 1024;
+const KEPT_OUT_BYTES_MAX: usize = 1024;
 
 /// An active connection.
 pub(crate) struct Conn {
@@ -43,20 +43,20 @@ pub(crate) struct Conn {
     /// Whether the connection may begin with the HTTP/2 preface.
     pub(crate) may_be_h2: bool,
     /// The PROXY protocol header received ahead of the first request.
-    pub(crate) reported: Option<Box<ProxyHeader>>,
+    pub(crate) proxy_header: Option<Box<ProxyHeader>>,
     pub(crate) served: u32,
-    pub(crate) work: HeldBuffers<ServerMachine>,
+    pub(crate) buffers: HeldBuffers<ServerMachine>,
     /// Output spilled to a file because the client reads slowly; precedes the output in `work`.
     pub(crate) overflow: SpilledOutput,
     /// Status of the next response and a reason phrase that is not the standard one.
-    pub(crate) reason: Option<Box<(Status, Vec<u8>)>>,
+    pub(crate) status_and_reason: Option<Box<(Status, Vec<u8>)>>,
     /// Body framing of the current response.
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
     /// Time at which the first byte of the incomplete head arrived; `u64::MAX` before that.
     pub(crate) head_since_ms: u64,
     /// Whether `100 Continue` must be sent before the body is read.
-    pub(crate) continue_due: bool,
+    pub(crate) must_send_continue: bool,
     /// Maximum body size; moved into the state machine when the body is first read.
     pub(crate) body_limit: Option<u64>,
     /// Progress timeouts of this request.
@@ -69,11 +69,11 @@ pub(crate) struct Conn {
     /// Memory of the current request without the buffers: its handler and filters.
     pub(crate) request_bytes: usize,
     /// Value that the last request keeps alive until its response is sent.
-    pub(crate) kept: Option<Rc<dyn Any>>,
+    pub(crate) kept_until_sent: Option<Rc<dyn Any>>,
 }
 
 impl Conn {
-    pub(crate) fn context(&self) -> &Rc<Context> {
+    pub(crate) fn context(&self) -> &Rc<CoreContext> {
         self.permit.context()
     }
 
@@ -88,27 +88,27 @@ impl Conn {
     }
 
     /// Reports the connection's memory to its permit.
-    pub(crate) fn weigh(&self) {
-        let buffers_bytes = self.work.weight_bytes() + self.link.weight_bytes();
-        self.permit.hold(BUSY_BYTES + buffers_bytes + self.request_bytes);
+    pub(crate) fn update_memory(&self) {
+        let buffers_bytes = self.buffers.weight_bytes() + self.link.weight_bytes();
+        self.permit.hold(ACTIVE_BYTES + buffers_bytes + self.request_bytes);
     }
 
     /// Releases buffers under memory pressure and reports the rest. Called before a wait that may be long.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn trim_buffers(&mut self) {
         if self.pressure() >= Pressure::High {
-            self.work.trim();
+            self.buffers.trim();
         }
-        self.weigh();
+        self.update_memory();
     }
 
     /// Size at which collected output is written without waiting for the end of the tick.
     pub(crate) fn out_bytes_max(&self) -> usize {
-        if self.pressure() >= Pressure::High { OUT_BYTES_MAX_SHORT } else { OUT_BYTES_MAX }
+        if self.pressure() >= Pressure::High { OUT_BYTES_MAX_LOW_MEMORY } else { OUT_BYTES_MAX }
     }
 
     /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
-    pub(crate) fn patience_ms(&self) -> u64 {
-        let write_ms = progress::patience_ms(self.write_ms, self.pressure());
+    pub(crate) fn stall_timeout_ms(&self) -> u64 {
+        let write_ms = progress::stall_timeout_ms(self.write_ms, self.pressure());
         write_ms.saturating_add(self.link.stream().bucket().map_or(0, ResponseBucket::pause_ms))
     }
 
@@ -120,12 +120,12 @@ impl Conn {
 
     /// Prepares the response to a complete request head.
     pub(crate) fn begin_request(&mut self) {
-        let head = &self.work.machine.head;
+        let head = &self.buffers.machine.head;
         let (limits, timeouts) = (self.context().limits.get(), self.context().timeouts.get());
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         // A client that has already sent body bytes does not wait for 100 (Continue).
-        self.continue_due = head.expects_continue && self.work.input.is_empty();
+        self.must_send_continue = head.expects_continue && self.buffers.input.is_empty();
         self.body_limit = Some(limits.body_bytes_max);
         (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
         self.head_since_ms = u64::MAX;
@@ -133,46 +133,46 @@ impl Conn {
 
     /// Returns the head of the current request and the bytes that its spans refer to.
     pub(crate) fn head(&self) -> (&Head, &[u8]) {
-        (&self.work.machine.head, self.work.input.head())
+        (&self.buffers.machine.head, self.buffers.input.head())
     }
 
     /// Returns the address that the client connected to: this server's, or the one that the PROXY protocol
     /// reports.
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
-        let reported = self.reported.as_ref().and_then(|reported| reported.ends);
+        let reported = self.proxy_header.as_ref().and_then(|reported| reported.endpoints);
         reported.map_or_else(|| self.link.stream().local_address(), |ends| Some(ends.destination))
     }
 
     /// Returns the port of the local address.
     pub(crate) fn local_port(&self) -> Option<u16> {
-        let reported = self.reported.as_ref().and_then(|reported| reported.ends);
+        let reported = self.proxy_header.as_ref().and_then(|reported| reported.endpoints);
         reported.map_or_else(|| self.link.stream().local_port(), |ends| Some(ends.destination.port()))
     }
 
     /// Reads bytes that follow HTTP: `None` if none are available, 0 at the end.
-    pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        let input = &mut self.work.input;
+    pub(crate) fn try_read_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        let input = &mut self.buffers.input;
         if input.is_empty() {
             return self.link.try_read(buffer);
         }
-        let len = input.rest().len().min(buffer.len());
-        buffer[..len].copy_from_slice(&input.rest()[..len]);
+        let len = input.unconsumed().len().min(buffer.len());
+        buffer[..len].copy_from_slice(&input.unconsumed()[..len]);
         input.at += len;
         Ok(Some(len))
     }
 
     /// Releases memory before a wait that may be long.
-    pub(crate) fn shed(&mut self) {
-        if self.backlog() == 0 && self.work.out.capacity() > SHED_BYTES {
-            self.work.out = Outbox::default();
-            self.weigh();
+    pub(crate) fn release_buffers(&mut self) {
+        if self.backlog() == 0 && self.buffers.out.capacity() > KEPT_OUT_BYTES_MAX {
+            self.buffers.out = OutputBuffer::default();
+            self.update_memory();
         }
     }
 
     /// The client of the connection; a trusted proxy may name another one in a request.
-    pub(crate) fn direct(&self) -> Client {
-        let secure =
-            self.link.session().is_some() || self.reported.as_ref().is_some_and(|reported| reported.secure);
+    pub(crate) fn direct_client(&self) -> Client {
+        let secure = self.link.session().is_some()
+            || self.proxy_header.as_ref().is_some_and(|reported| reported.is_secure);
         Client::direct(self.peer, secure)
     }
 
@@ -183,7 +183,7 @@ impl Conn {
 
     /// Counts moved bytes and yields to other connections when the turn is used up, however fast this client
     /// is.
-    pub(crate) async fn moved(&mut self, bytes: usize) {
+    pub(crate) async fn consume_budget(&mut self, bytes: usize) {
         self.moved_bytes += bytes;
         if self.moved_bytes >= TURN_BYTES_MAX {
             self.moved_bytes = 0;

@@ -62,7 +62,7 @@ pub struct OpenConnections {
     /// At most [`LISTED_MAX`] connections of each core.
     pub listed: Vec<OpenConnection>,
     /// Cores that did not answer in time.
-    pub silent_cores: usize,
+    pub unresponsive_cores: usize,
 }
 
 #[cfg(test)]

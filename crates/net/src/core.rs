@@ -33,7 +33,7 @@ pub(crate) use pause::SourceTimer;
 
 const REMOTE_TOKEN: u64 = u64::MAX;
 /// The token of a [`TurnHook`]'s eventfd, which only wakes the core and need not be read.
-const TICK_TOKEN: u64 = u64::MAX - 1;
+const TURN_HOOK_TOKEN: u64 = u64::MAX - 1;
 
 /// A future that a core runs. Its output replaces it: a parked task, or nothing.
 pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn IdleTask>>>>>;
@@ -54,18 +54,18 @@ pub(crate) trait IdleTask {
 }
 
 /// The pollable part of a task.
-enum Job {
+enum TaskBody {
     /// A future that may park the task.
-    Parks(TaskFuture),
+    MayPark(TaskFuture),
     /// A future that only ends. Not wrapped into the other variant: the wrapper would hold it twice.
-    Ends(Pin<Box<dyn Future<Output = ()>>>),
+    RunsToEnd(Pin<Box<dyn Future<Output = ()>>>),
 }
 
-impl Job {
+impl TaskBody {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<dyn IdleTask>>> {
         match self {
-            Job::Parks(future) => future.as_mut().poll(cx),
-            Job::Ends(future) => future.as_mut().poll(cx).map(|()| None),
+            TaskBody::MayPark(future) => future.as_mut().poll(cx),
+            TaskBody::RunsToEnd(future) => future.as_mut().poll(cx).map(|()| None),
         }
     }
 }
@@ -74,14 +74,14 @@ enum Task {
     Vacant,
     /// The future is being polled; true if the task was woken during the poll.
     Polled(bool),
-    Future(Job),
+    Future(TaskBody),
     Idle(Box<dyn IdleTask>),
 }
 
 /// The waiter of a timer.
 enum TimerWaiter {
     Task(u32),
-    Foreign(Waker),
+    External(Waker),
     /// The token of a source and the bits to set in it.
     Source(u64, u8),
 }
@@ -105,7 +105,7 @@ struct CoreState {
     wakers: RefCell<Vec<Option<Waker>>>,
     ready: RefCell<VecDeque<u32>>,
     /// Tasks that wait for a long turn, and the number of long turns given so far.
-    long: RefCell<VecDeque<u32>>,
+    long_turn_queue: RefCell<VecDeque<u32>>,
     long_turns: Cell<u64>,
     /// Waiters by (time, unique number). Dropping a sleep removes its timer.
     timers: RefCell<BTreeMap<(u64, u64), TimerWaiter>>,
@@ -114,12 +114,12 @@ struct CoreState {
     /// Data pointer of the current task's own waker, used to recognize it.
     own_waker: Cell<*const ()>,
     /// Wakers of combinators, by source token and whether they wait to write, until the source is ready.
-    foreign: RefCell<BTreeMap<(u64, bool), Waker>>,
+    external_wakers: RefCell<BTreeMap<(u64, bool), Waker>>,
     swept_ms: Cell<u64>,
     panics: Cell<u64>,
     memory: Rc<Memory>,
-    draining: Cell<bool>,
-    ticks: TurnHooks,
+    is_draining: Cell<bool>,
+    turn_hooks: TurnHooks,
 }
 
 /// A handle to the engine of this thread. Cheap to clone.
@@ -132,17 +132,17 @@ impl Core {
     /// # Errors
     /// Fails if the kernel provides no descriptor.
     pub fn new(clock: Clock, pool: OffloadPool) -> io::Result<Core> {
-        Core::within(clock, pool, MemoryBudget::default())
+        Core::with_budget(clock, pool, MemoryBudget::default())
     }
 
     /// Like [`Core::new`], but memory is charged to `budget`.
     ///
     /// # Errors
     /// See [`Core::new`].
-    pub(crate) fn within(clock: Clock, pool: OffloadPool, budget: MemoryBudget) -> io::Result<Core> {
+    pub(crate) fn with_budget(clock: Clock, pool: OffloadPool, budget: MemoryBudget) -> io::Result<Core> {
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(remote.epoll(), remote.bell(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
+        epoll::add(remote.epoll(), remote.eventfd(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
         Ok(Core(Rc::new(CoreState {
             swept_ms: Cell::new(clock.now_ms()),
             clock,
@@ -155,17 +155,17 @@ impl Core {
             running: Cell::new(0),
             wakers: RefCell::default(),
             ready: RefCell::default(),
-            long: RefCell::default(),
+            long_turn_queue: RefCell::default(),
             long_turns: Cell::new(0),
             timers: RefCell::default(),
             timers_armed: Cell::new(0),
             current: Cell::new(NO_TASK),
             own_waker: Cell::new(std::ptr::null()),
-            foreign: RefCell::default(),
+            external_wakers: RefCell::default(),
             panics: Cell::new(0),
             memory: Rc::new(Memory::new(budget)),
-            draining: Cell::new(false),
-            ticks: TurnHooks::default(),
+            is_draining: Cell::new(false),
+            turn_hooks: TurnHooks::default(),
         })))
     }
 
@@ -190,12 +190,12 @@ impl Core {
     /// Whether the server is stopping, so that responses without an end (tunnels, event streams) must end.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.0.draining.get()
+        self.0.is_draining.get()
     }
 
     /// Marks the server as stopping.
     pub(crate) fn drain(&self) {
-        self.0.draining.set(true);
+        self.0.is_draining.set(true);
     }
 
     /// See [`Clock::unix_s`].
@@ -216,7 +216,7 @@ impl Core {
     }
 
     /// Whether `remote` belongs to this core.
-    pub(crate) fn is_home(&self, remote: &Arc<Remote>) -> bool {
+    pub(crate) fn owns_remote(&self, remote: &Arc<Remote>) -> bool {
         Arc::ptr_eq(&self.0.remote, remote)
     }
 
@@ -237,16 +237,16 @@ impl Core {
 
     /// Runs `future` as a task of this core.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.start(Box::pin(future));
+        self.spawn_boxed(Box::pin(future));
     }
 
     /// Like [`Core::spawn`], but constructs the future directly in its heap allocation.
     pub(crate) fn spawn_in_place<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F) {
-        self.start(pin_in_place(make));
+        self.spawn_boxed(pin_in_place(make));
     }
 
-    pub(crate) fn start(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
-        let task = self.add_task(Task::Future(Job::Ends(future)));
+    pub(crate) fn spawn_boxed(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        let task = self.add_task(Task::Future(TaskBody::RunsToEnd(future)));
         self.0.running.set(self.0.running.get() + 1);
         self.0.ready.borrow_mut().push_back(task);
     }
@@ -279,7 +279,7 @@ impl Core {
     }
 
     /// Returns a function that wakes the current task from any thread.
-    pub(crate) fn waker_from_elsewhere(&self) -> impl FnOnce() + Send + 'static {
+    pub(crate) fn remote_waker(&self) -> impl FnOnce() + Send + 'static {
         let (remote, task) = (self.remote(), self.0.current.get());
         move || remote.wake(task)
     }
@@ -343,7 +343,7 @@ impl Core {
         if let Some(slot) = self.0.sources.borrow_mut().get_mut(index as usize)
             && slot.source.take_if(|source| source.token == token).is_some()
         {
-            self.0.foreign.borrow_mut().retain(|(other, _), _| *other != token);
+            self.0.external_wakers.borrow_mut().retain(|(other, _), _| *other != token);
             slot.generation = (slot.generation + 1) & 0x7fff_ffff;
             self.0.free_sources.borrow_mut().push(index);
         }
@@ -380,11 +380,11 @@ impl Core {
         if task != EXTERNAL_WAKER {
             // Most writable sources have no waiting writer.
             if task != NO_TASK {
-                self.run(task);
+                self.poll_task(task);
             }
             return;
         }
-        let waker = self.0.foreign.borrow_mut().remove(&(token, writes));
+        let waker = self.0.external_wakers.borrow_mut().remove(&(token, writes));
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -392,51 +392,51 @@ impl Core {
 
     /// Registers the waker of `cx` to be woken when the source is readable.
     pub(crate) fn wait_read(&self, source: &Source, cx: &Context<'_>) {
-        source.wait_read(self.waiter(source, cx, false));
+        source.wait_read(self.register_waiter(source, cx, false));
     }
 
     /// Registers the waker of `cx` to be woken when the source is writable.
     pub(crate) fn wait_write(&self, source: &Source, cx: &Context<'_>) {
-        source.wait_write(self.waiter(source, cx, true));
+        source.wait_write(self.register_waiter(source, cx, true));
     }
 
-    fn waiter(&self, source: &Source, cx: &Context<'_>, writes: bool) -> u32 {
-        if self.is_own(cx) {
+    fn register_waiter(&self, source: &Source, cx: &Context<'_>, writes: bool) -> u32 {
+        if self.is_own_waker(cx) {
             return self.current();
         }
-        self.0.foreign.borrow_mut().insert((source.token, writes), cx.waker().clone());
+        self.0.external_wakers.borrow_mut().insert((source.token, writes), cx.waker().clone());
         EXTERNAL_WAKER
     }
 
     /// Whether the waker of `cx` is that of the task being polled.
-    fn is_own(&self, cx: &Context<'_>) -> bool {
+    fn is_own_waker(&self, cx: &Context<'_>) -> bool {
         std::ptr::eq(cx.waker().data(), self.0.own_waker.get())
     }
 
     // ---- ticks ----
 
     /// Calls `tick` around each wait, as long as another owner holds it.
-    pub fn add_tick(&self, tick: &Rc<dyn TurnHook>) {
-        self.0.ticks.add(tick);
+    pub fn add_turn_hook(&self, tick: &Rc<dyn TurnHook>) {
+        self.0.turn_hooks.add(tick);
     }
 
     /// Lets an eventfd that a [`TurnHook`] hands to others end the core's wait. The core never reads it.
     ///
     /// # Errors
     /// Fails if the kernel has no memory for the registration.
-    pub fn hear(&self, bell: &impl AsFd) -> io::Result<()> {
+    pub fn watch_eventfd(&self, eventfd: &impl AsFd) -> io::Result<()> {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        Ok(epoll::add(self.0.remote.epoll(), bell, epoll::EventData::new_u64(TICK_TOKEN), flags)?)
+        Ok(epoll::add(self.0.remote.epoll(), eventfd, epoll::EventData::new_u64(TURN_HOOK_TOKEN), flags)?)
     }
 
     /// Reverts [`Core::hear`]. Must be called before the eventfd is closed.
-    pub fn ignore(&self, bell: &impl AsFd) {
-        self.unwatch(bell);
+    pub fn unwatch_eventfd(&self, eventfd: &impl AsFd) {
+        self.unwatch(eventfd);
     }
 
     /// Returns the running task, to wake it later. The caller must be polled with the task's own waker.
     #[must_use]
-    pub fn task(&self) -> TaskId {
+    pub fn current_task(&self) -> TaskId {
         TaskId(self.current())
     }
 
@@ -458,7 +458,7 @@ impl Core {
     }
 
     /// Polls a task once, if it exists.
-    fn run(&self, task: u32) {
+    fn poll_task(&self, task: u32) {
         let Some(mut future) = self.take_future(task) else { return };
         // The waker is taken and put back, because a clone would cost two atomic operations for each poll.
         let waker = self.0.wakers.borrow_mut()[task as usize].take();
@@ -491,7 +491,7 @@ impl Core {
         }
     }
 
-    fn take_future(&self, task: u32) -> Option<Job> {
+    fn take_future(&self, task: u32) -> Option<TaskBody> {
         let mut tasks = self.0.tasks.borrow_mut();
         let slot = tasks.get_mut(task as usize)?;
         match slot {
@@ -507,7 +507,7 @@ impl Core {
             Task::Idle(parked) => {
                 drop(tasks);
                 self.0.running.set(self.0.running.get() + 1);
-                Some(Job::Parks(parked.resume()))
+                Some(TaskBody::MayPark(parked.resume()))
             }
             Task::Vacant | Task::Polled(_) => None,
         }
@@ -524,7 +524,7 @@ impl Core {
     }
 
     /// Sets readiness of a source without a descriptor and schedules (but does not run) the waiting tasks.
-    pub(crate) fn raise(&self, source: &Source, bits: u8) {
+    pub(crate) fn set_ready(&self, source: &Source, bits: u8) {
         let news = bits & !source.ready.get();
         source.ready.set(source.ready.get() | bits);
         let (reader, writer) = (source.reader.get(), source.writer.get());
@@ -546,22 +546,22 @@ impl Core {
     }
 
     /// Drops all remaining tasks. The event loop must not run again.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn drop_tasks(&self) {
         let tasks = std::mem::take(&mut *self.0.tasks.borrow_mut());
         drop(tasks);
     }
 
     /// Closes at most `count` connections, those idle longest first. Returns their number.
     pub(crate) fn close_idle(&self, count: usize) -> usize {
-        self.close_those(count, |_| true)
+        self.close_matching(count, |_| true)
     }
 
     /// Like [`Core::close_idle`], but only closes connections that hold memory.
     pub(crate) fn close_idle_with_memory(&self, count: usize) -> usize {
-        self.close_those(count, |task| task.holds_memory())
+        self.close_matching(count, |task| task.holds_memory())
     }
 
-    fn close_those(&self, count: usize, is_meant: impl Fn(&dyn IdleTask) -> bool) -> usize {
+    fn close_matching(&self, count: usize, is_meant: impl Fn(&dyn IdleTask) -> bool) -> usize {
         let mut idle: Vec<(u64, u32)> = Vec::new();
         for (index, task) in self.0.tasks.borrow().iter().enumerate() {
             if let Task::Idle(parked) = task

@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use coding::{
-    Delta, DeltaJob, Dictionaries, DictionaryCoding, DictionaryHash, DictionaryPlace, Effort, HashedContent,
+    Delta, DeltaJob, Dictionaries, DictionaryCoding, DictionaryHash, DictionaryUrl, Effort, HashedContent,
 };
-use http::coding::weighted;
+use http::coding::weighted_elements;
 use http::dictionary::{FetchContext, available_hash, pattern_of, use_as_dictionary};
 use http::{Coding, Fields, Method, Name, Status, media, scan};
 
@@ -37,7 +37,7 @@ pub struct DictionaryRule {
 #[derive(Clone, Debug)]
 pub struct DictionaryTransport {
     /// The known dictionaries, shared by all routes.
-    pub known: Arc<Dictionaries>,
+    pub dictionaries: Arc<Dictionaries>,
     /// Rules; the first one that applies is used.
     pub rules: Arc<[DictionaryRule]>,
     /// Compression effort.
@@ -45,7 +45,7 @@ pub struct DictionaryTransport {
     /// Media types that are compressed with a dictionary, in the syntax of [`media::is_any_of`].
     pub media: Vec<String>,
     /// Whether dictionaries are used without TLS too, for tests.
-    pub insecure: bool,
+    pub allows_cleartext: bool,
 }
 
 /// A response that clients store as a dictionary.
@@ -79,7 +79,7 @@ pub enum DeltaStart {
     /// The compressed content, from an earlier request.
     Ready(Arc<[u8]>),
     /// A job that compresses the content, which may block, and its effort.
-    Make(DeltaJob, Effort),
+    Compress(DeltaJob, Effort),
 }
 
 impl DictionaryTransport {
@@ -99,7 +99,7 @@ impl DictionaryTransport {
     #[must_use]
     pub fn source(&self, request: &Request<'_>) -> Option<DictionarySource> {
         self.rule(request).map(|_| {
-            let (origin, path) = place(request);
+            let (origin, path) = origin_and_path(request);
             DictionarySource { origin, path }
         })
     }
@@ -123,22 +123,22 @@ impl DictionaryTransport {
         now_s: u64,
     ) {
         if let Some(lifetime_s) = lifetime_s(fields) {
-            let place = DictionaryPlace { origin: &source.origin, path: &source.path };
-            self.known.remember(place, content, now_s + lifetime_s);
+            let place = DictionaryUrl { origin: &source.origin, path: &source.path };
+            self.dictionaries.remember(place, content, now_s + lifetime_s);
         }
     }
 
     /// Extends the lifetime of a known dictionary by its hash. Returns false if the content is not known.
     #[must_use]
     pub fn touch(&self, request: &Request<'_>, hash: &DictionaryHash, until_s: u64) -> bool {
-        let (origin, path) = place(request);
-        self.known.touch(DictionaryPlace { origin: &origin, path: &path }, hash, until_s)
+        let (origin, path) = origin_and_path(request);
+        self.dictionaries.touch(DictionaryUrl { origin: &origin, path: &path }, hash, until_s)
     }
 
     /// Remembers a dictionary until `until_s` (seconds since 1970).
     pub fn remember(&self, request: &Request<'_>, content: &HashedContent, until_s: u64) {
-        let (origin, path) = place(request);
-        self.known.remember(DictionaryPlace { origin: &origin, path: &path }, content, until_s);
+        let (origin, path) = origin_and_path(request);
+        self.dictionaries.remember(DictionaryUrl { origin: &origin, path: &path }, content, until_s);
     }
 
     /// Whether clients with a dictionary get the response compressed with it, so that `Vary` must list
@@ -162,7 +162,7 @@ impl DictionaryTransport {
             return None;
         }
         let coding = preferred(request)?;
-        let dictionary = self.known.find(&place(request).0, &hash, now_s)?;
+        let dictionary = self.dictionaries.find(&origin_and_path(request).0, &hash, now_s)?;
         Some(DictionaryChoice { dictionary, coding })
     }
 
@@ -170,25 +170,25 @@ impl DictionaryTransport {
     /// smaller or if too many are being made; the response is then sent in another coding.
     #[must_use]
     pub fn start(&self, choice: &DictionaryChoice, content: (&DictionaryHash, u64)) -> Option<DeltaStart> {
-        match self.known.delta(&choice.dictionary, content, choice.coding) {
+        match self.dictionaries.delta(&choice.dictionary, content, choice.coding) {
             Delta::Ready(made) => Some(DeltaStart::Ready(made)),
             Delta::None => None,
-            Delta::Begun(job) => Some(DeltaStart::Make(job, self.effort)),
+            Delta::Job(job) => Some(DeltaStart::Compress(job, self.effort)),
         }
     }
 
     fn is_secure(&self, request: &Request<'_>) -> bool {
-        self.insecure || request.client().secure
+        self.allows_cleartext || request.client().is_secure
     }
 
     fn is_media(&self, fields: &Fields) -> bool {
         let media_type = fields.first(b"content-type").map(media::without_parameters).unwrap_or_default();
-        media::is_any_of(&media_type, &self.media) && !media::is_compressed(&media_type)
+        media::matches_any(&media_type, &self.media) && !media::is_compressed(&media_type)
     }
 }
 
 /// Updates the fields for content compressed with a dictionary.
-pub fn say_compressed_with(fields: &mut Fields, coding: DictionaryCoding) {
+pub fn set_dictionary_coded_fields(fields: &mut Fields, coding: DictionaryCoding) {
     fields.remove(b"content-encoding");
     fields.push(Name::ContentEncoding, coding.text().as_bytes());
     fields.remove(b"Accept-Ranges");
@@ -196,7 +196,7 @@ pub fn say_compressed_with(fields: &mut Fields, coding: DictionaryCoding) {
 }
 
 /// Adds the client's codings and dictionary to `Vary`.
-pub fn vary_by_dictionary(fields: &mut Fields) {
+pub fn add_dictionary_vary(fields: &mut Fields) {
     for name in ["Accept-Encoding", "Available-Dictionary"] {
         let varies = |(field, value): (&[u8], &[u8])| {
             field.eq_ignore_ascii_case(b"vary")
@@ -209,21 +209,21 @@ pub fn vary_by_dictionary(fields: &mut Fields) {
 }
 
 /// Returns the origin and the path of a request.
-fn place(request: &Request<'_>) -> (Vec<u8>, Vec<u8>) {
-    let scheme: &[u8] = if request.client().secure { b"https://" } else { b"http://" };
+fn origin_and_path(request: &Request<'_>) -> (Vec<u8>, Vec<u8>) {
+    let scheme: &[u8] = if request.client().is_secure { b"https://" } else { b"http://" };
     let origin = [scheme, &request.authority().to_ascii_lowercase()].concat();
     (origin, request.encoded_path().map(|path| path.into_owned()).unwrap_or_default())
 }
 
-fn named<'r>(request: &Request<'r>, name: &'static [u8]) -> impl Iterator<Item = &'r [u8]> {
+fn values_of<'r>(request: &Request<'r>, name: &'static [u8]) -> impl Iterator<Item = &'r [u8]> {
     let fields: Vec<_> = request.fields().collect();
     fields.into_iter().filter(|(_, other, _)| other.eq_ignore_ascii_case(name)).map(|(.., value)| value)
 }
 
 fn context<'r>(request: &Request<'r>) -> FetchContext<'r> {
     FetchContext {
-        site: named(request, b"sec-fetch-site").next(),
-        mode: named(request, b"sec-fetch-mode").next(),
+        site: values_of(request, b"sec-fetch-site").next(),
+        mode: values_of(request, b"sec-fetch-mode").next(),
         origin: request.field(Name::Origin),
     }
 }
@@ -232,7 +232,7 @@ fn context<'r>(request: &Request<'r>) -> FetchContext<'r> {
 fn preferred(request: &Request<'_>) -> Option<DictionaryCoding> {
     let mut weights = [0; DictionaryCoding::ALL.len()];
     let mut other = 0;
-    for (name, weight) in named(request, b"accept-encoding").flat_map(weighted) {
+    for (name, weight) in values_of(request, b"accept-encoding").flat_map(weighted_elements) {
         match DictionaryCoding::ALL
             .iter()
             .position(|coding| name.eq_ignore_ascii_case(coding.text().as_bytes()))
@@ -321,10 +321,10 @@ mod tests {
     #[test]
     fn the_fields_say_what_the_content_depends_on() {
         let mut made = fields(&[("ETag", "\"a\""), ("Accept-Ranges", "bytes"), ("Vary", "accept-encoding")]);
-        vary_by_dictionary(&mut made);
-        vary_by_dictionary(&mut made);
-        say_compressed_with(&mut made, DictionaryCoding::Brotli);
-        let text = String::from_utf8(made.wire().to_vec()).unwrap();
+        add_dictionary_vary(&mut made);
+        add_dictionary_vary(&mut made);
+        set_dictionary_coded_fields(&mut made, DictionaryCoding::Brotli);
+        let text = String::from_utf8(made.as_bytes().to_vec()).unwrap();
         assert_eq!(
             text,
             "Vary: accept-encoding\r\nVary: Available-Dictionary\r\nContent-Encoding: dcb\r\nETag: W/\"a\"\r\n"

@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::encode::Lines;
-use http::template::OwnValues;
+use http::encode::FieldWriter;
+use http::template::CustomVariables;
 use http::{BodySize, Dialect, Fields, Length, Name, Reject, Status};
 
 use crate::address::{Client, Peer};
@@ -18,7 +18,7 @@ use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, CompressionInput};
 use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
 use crate::fault::Fault;
-use crate::file::{FileHome, FileSpan};
+use crate::file::{FileSpan, FileStorage};
 use crate::filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 use crate::grpc;
 use crate::lane::Lane;
@@ -68,11 +68,11 @@ impl<'c> Exchange<'c> {
     /// the handler returns. Call it before a wait.
     pub fn hold(&mut self, bytes: usize) {
         self.state.handler_bytes = bytes;
-        self.weigh();
+        self.update_memory();
     }
 
     /// Updates the memory accounting of the request.
-    pub(crate) fn weigh(&mut self) {
+    pub(crate) fn update_memory(&mut self) {
         let amended = self.state.amended.as_ref().map_or(0, |amended| amended.weight_bytes());
         let copied = self.state.body_copy.as_ref().map_or(0, |copy| copy.bytes_max());
         let held = self.state.handler_bytes + self.state.filters.weight_bytes() + amended + copied;
@@ -80,17 +80,17 @@ impl<'c> Exchange<'c> {
     }
 
     /// Sets the client as reported by a trusted peer's fields.
-    pub fn set_client(&mut self, address: Peer, secure: bool, vouched: Dialect) {
-        self.state.client = Client { address, secure, vouched: Some(vouched) };
+    pub fn set_client(&mut self, address: Peer, is_secure: bool, dialect: Dialect) {
+        self.state.client = Client { address, is_secure, trusted_dialect: Some(dialect) };
     }
 
     /// Removes fields of the request, in any spelling that applications may treat as equivalent, and adds
     /// others, as seen by upstream servers, applications, the cache and the log. Trailers lose them too.
     pub fn amend(&mut self, removed: &[Vec<u8>], own: &Fields) {
         let amended = AmendedHead::new(self.request().head(), removed, own);
-        let amended = amended.after(self.state.amended.as_deref());
+        let amended = amended.inherit_removed(self.state.amended.as_deref());
         self.state.amended = Some(Box::new(amended));
-        self.weigh();
+        self.update_memory();
     }
 
     /// Replaces the path and query of the request by a target in origin-form, percent-encoded.
@@ -99,16 +99,19 @@ impl<'c> Exchange<'c> {
     /// # Panics
     /// Panics if `target` is not valid in a request line.
     pub fn rewrite_target(&mut self, target: &[u8]) {
-        assert!(target.starts_with(b"/") && http::scan::target(target) == target.len(), "a target's bytes");
+        assert!(
+            target.starts_with(b"/") && http::scan::target_len(target) == target.len(),
+            "a target's bytes"
+        );
         let amended = AmendedHead::with_target(self.request().head(), target);
-        let amended = amended.after(self.state.amended.as_deref());
+        let amended = amended.inherit_removed(self.state.amended.as_deref());
         self.state.amended = Some(Box::new(amended));
-        self.weigh();
+        self.update_memory();
     }
 
     /// Sets the variables that the configuration defines, for templates expanded after this call.
-    pub fn set_own_values(&mut self, own: Rc<dyn OwnValues>) {
-        self.state.own_values = Some(own);
+    pub fn set_custom_variables(&mut self, values: Rc<dyn CustomVariables>) {
+        self.state.custom_variables = Some(values);
     }
 
     /// Marks the request as authorized by its sender's identity: see [`Request::is_authorized`].
@@ -126,11 +129,12 @@ impl<'c> Exchange<'c> {
 
     /// Sets what the site of the request determines for all of its routes.
     pub fn set_context(&mut self, context: RequestContext) {
-        let RequestContext { pages, empty_segments, ids, own_values } = context;
-        self.state.pages = Some(pages);
+        let RequestContext { error_pages: pages, empty_segments, ids, custom_variables: own_values } =
+            context;
+        self.state.error_pages = Some(pages);
         self.state.empty_segments = empty_segments;
         self.state.ids = ids;
-        self.state.own_values = own_values;
+        self.state.custom_variables = own_values;
     }
 
     /// Applies the limits of the request's route.
@@ -145,19 +149,19 @@ impl<'c> Exchange<'c> {
     }
 
     /// Keeps a value (a permit of a limit) alive until the response was sent or the client is gone.
-    pub fn keep(&mut self, value: Rc<dyn Any>) {
-        self.state.kept = Some(Rc::new((self.state.kept.take(), value)));
+    pub fn keep_until_sent(&mut self, value: Rc<dyn Any>) {
+        self.state.kept_until_sent = Some(Rc::new((self.state.kept_until_sent.take(), value)));
     }
 
     /// Keeps a value alive until the handler is done; `None` releases it earlier.
-    pub fn set_handler_place(&mut self, place: Option<Rc<dyn Any>>) {
-        self.state.handler_place = place;
+    pub fn set_handler_permit(&mut self, permit: Option<Rc<dyn Any>>) {
+        self.state.handler_permit = permit;
     }
 
     /// Returns the values kept for this request, for a worker that continues without the client.
     #[must_use]
-    pub fn places(&self) -> [Option<Rc<dyn Any>>; 2] {
-        [self.state.kept.clone(), self.state.handler_place.clone()]
+    pub fn permits(&self) -> [Option<Rc<dyn Any>>; 2] {
+        [self.state.kept_until_sent.clone(), self.state.handler_permit.clone()]
     }
 
     /// Adds fields to the response, in addition to those that the edits add.
@@ -188,13 +192,13 @@ impl<'c> Exchange<'c> {
     }
 
     /// Sets the replacements in response bodies. A response that has begun is not affected.
-    pub fn set_replacement(&mut self, of: Rc<BodyReplacement>, texts: Box<dyn ReplacementTexts>) {
-        self.state.filters.replacement = Some(RequestReplacement { of, texts });
+    pub fn set_replacement(&mut self, replacement: Rc<BodyReplacement>, texts: Box<dyn ReplacementTexts>) {
+        self.state.filters.replacement = Some(RequestReplacement { replacement, texts });
     }
 
     /// Adds `Server-Timing` to the response, with the durations known when its head is sent.
-    pub fn show_timing(&mut self) {
-        self.state.filters.timing = true;
+    pub fn add_server_timing(&mut self) {
+        self.state.filters.shows_timing = true;
     }
 
     /// Sets the observer of a protocol switch ([`Exchange::upgrade`], [`Exchange::take_over`]).
@@ -210,7 +214,7 @@ impl<'c> Exchange<'c> {
     /// Copies the request without its connection, its body and any `Upgrade` field.
     #[must_use]
     pub fn detach(&self) -> DetachedRequest {
-        let (head, bytes) = detached::copied(self.request().head());
+        let (head, bytes) = detached::copy_head(self.request().head());
         DetachedRequest {
             head,
             bytes,
@@ -218,14 +222,14 @@ impl<'c> Exchange<'c> {
             client: self.state.client,
             tls: self.state.tls.clone(),
             empty_segments: self.state.empty_segments,
-            passes_as_sent: self.state.passes_as_sent,
+            preserves_empty_segments: self.state.preserves_empty_segments,
             ids: self.state.ids,
             user: self.state.user.clone(),
-            own_values: self.state.own_values.clone(),
-            pages: self.state.pages.clone(),
-            local: self.lane.local_address(),
+            custom_variables: self.state.custom_variables.clone(),
+            error_pages: self.state.error_pages.clone(),
+            local_address: self.lane.local_address(),
             body_ms: self.lane.body_ms(),
-            write_ms: self.lane.patience_ms(),
+            write_ms: self.lane.stall_timeout_ms(),
             context: self.lane.context().clone(),
         }
     }
@@ -241,14 +245,14 @@ impl<'c> Exchange<'c> {
     }
 
     /// Permits the handler to name a file instead of sending a response.
-    pub fn let_name_files(&mut self) {
-        self.state.sends_files = true;
+    pub fn permit_named_file(&mut self) {
+        self.state.may_name_file = true;
     }
 
     /// Whether the handler may name a file instead of sending a response: [`Exchange::name_file`].
     #[must_use]
     pub fn may_name_file(&self) -> bool {
-        self.state.sends_files && self.state.reply == ReplyState::Unsent
+        self.state.may_name_file && self.state.reply == ReplyState::Unsent
     }
 
     /// Names a file to send as the response. Anything that the handler writes afterwards is dropped.
@@ -267,7 +271,7 @@ impl<'c> Exchange<'c> {
         if let Lane::Detached(lane) = &self.lane {
             lane.sink.note_named_file();
         }
-        (self.state.reply, self.state.sends_files) = (ReplyState::Unsent, false);
+        (self.state.reply, self.state.may_name_file) = (ReplyState::Unsent, false);
         Some(*file)
     }
 
@@ -280,8 +284,8 @@ impl<'c> Exchange<'c> {
 
     /// Sets the generator of error pages for [`Exchange::refuse`], in place of
     /// [`crate::Service::error_pages`].
-    pub fn set_pages(&mut self, pages: Rc<dyn ErrorPages>) {
-        self.state.pages = Some(pages);
+    pub fn set_error_pages(&mut self, error_pages: Rc<dyn ErrorPages>) {
+        self.state.error_pages = Some(error_pages);
     }
 
     /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and for
@@ -313,11 +317,11 @@ impl<'c> Exchange<'c> {
         match self.lane.body_piece(self.state.reply != ReplyState::Unsent).await? {
             Some((start, end)) => {
                 let piece = self.lane.slice(start, end);
-                self.state.read_piece(piece);
+                self.state.count_read(piece);
                 Ok(Some(piece))
             }
             None => {
-                self.state.body_ended();
+                self.state.finish_body_copy();
                 Ok(None)
             }
         }
@@ -345,11 +349,11 @@ impl<'c> Exchange<'c> {
     /// # Panics
     /// Panics if a response has already begun.
     pub fn begin(&mut self, status: Status, fields: &Fields, length: Length) {
-        self.begin_fields(status, fields, length, DefaultFields::default());
+        self.begin_filtered(status, fields, length, DefaultFields::default());
     }
 
     /// Begins the response after applying the filters to its fields.
-    pub(crate) fn begin_fields(
+    pub(crate) fn begin_filtered(
         &mut self,
         status: Status,
         fields: &Fields,
@@ -359,42 +363,43 @@ impl<'c> Exchange<'c> {
         if self.intercepts(status) {
             return self.intercept(status, fields);
         }
-        if !self.state.filters.see_heads() {
-            return self.open(status, length, own, |lines| lines.whole(fields.wire()));
+        if !self.state.filters.may_change_head() {
+            return self.send_head(status, length, own, |lines| lines.push_encoded(fields.as_bytes()));
         }
         let encoders = (self.core().memory().pressure() < Pressure::High).then(|| self.lane.encoders());
         let (head, bytes) = self.lane.head();
-        let request = CompressionInput { head, bytes, secure: self.state.client.secure };
-        let mut fields = self.state.filters.head(&request, status, fields, &mut length, &mut own, encoders);
-        if self.state.filters.change_body() {
-            self.weigh();
+        let request = CompressionInput { head, bytes, secure: self.state.client.is_secure };
+        let mut fields =
+            self.state.filters.filter_head(&request, status, fields, &mut length, &mut own, encoders);
+        if self.state.filters.changes_body() {
+            self.update_memory();
         }
-        if self.state.filters.timing {
+        if self.state.filters.shows_timing {
             let total_us = self.core().now_us().saturating_sub(self.state.started_us);
             let value = self.state.notes.server_timing(total_us);
             fields.to_mut().try_push(b"Server-Timing", value.as_bytes()).expect("digits and names");
         }
-        self.open(status, length, own, |lines| lines.whole(fields.wire()));
+        self.send_head(status, length, own, |lines| lines.push_encoded(fields.as_bytes()));
     }
 
     /// Sends the head.
-    pub(crate) fn open(
+    pub(crate) fn send_head(
         &mut self,
         status: Status,
         length: Length,
         own: DefaultFields,
-        lines: impl FnOnce(&mut Lines<'_>),
+        lines: impl FnOnce(&mut FieldWriter<'_>),
     ) {
         assert!(self.state.reply == ReplyState::Unsent, "a response begins once");
         let status = self.lane.final_status(status);
         let body = self.lane.begin(status, length, own, lines);
         let now_us = self.core().now_us();
-        self.state.begun(now_us, status, body);
+        self.state.record_head(now_us, status, body);
     }
 
     /// Whether the response has content that the client gets: not for HEAD, 204 and 304.
     #[must_use]
-    pub fn content_wanted(&self) -> bool {
+    pub fn wants_content(&self) -> bool {
         !matches!(
             self.state.reply,
             ReplyState::Body(BodySize::None) | ReplyState::Done | ReplyState::Suppressed
@@ -419,7 +424,7 @@ impl<'c> Exchange<'c> {
             let replaced = replacing.write(piece)?;
             self.lane.count_moved(piece.len() * REPLACED_WEIGHT);
             self.write_replaced(&replaced).await?;
-            self.lane.moved(0).await;
+            self.lane.consume_budget(0).await;
         }
         Ok(())
     }
@@ -427,20 +432,20 @@ impl<'c> Exchange<'c> {
     /// Writes body bytes that have passed the replacement filter.
     async fn write_replaced(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.state.filters.compressing.is_none() {
-            return self.send(bytes).await;
+            return self.send_filtered(bytes).await;
         }
         for piece in bytes.chunks(COMPRESSED_BYTES) {
             self.lane.count_moved(piece.len() * COMPRESSED_WEIGHT);
-            let compressed = self.state.filters.body(piece)?;
-            self.send(compressed.as_deref().unwrap_or(piece)).await?;
-            self.lane.moved(0).await;
+            let compressed = self.state.filters.compress_piece(piece)?;
+            self.send_filtered(compressed.as_deref().unwrap_or(piece)).await?;
+            self.lane.consume_budget(0).await;
         }
         Ok(())
     }
 
     /// Writes body bytes that have passed all filters.
-    async fn send(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if let Some(after) = self.state.take(bytes.len() as u64)? {
+    async fn send_filtered(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        if let Some(after) = self.state.count_body(bytes.len() as u64)? {
             self.lane.send(bytes).await?;
             self.state.reply = ReplyState::Body(after);
         }
@@ -452,11 +457,11 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// See [`Exchange::write`].
     pub async fn write_shared(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if self.state.filters.change_body() {
+        if self.state.filters.changes_body() {
             return self.write(bytes).await;
         }
-        if let Some(after) = self.state.take(bytes.len() as u64)? {
-            self.lane.send_from(bytes).await?;
+        if let Some(after) = self.state.count_body(bytes.len() as u64)? {
+            self.lane.send_in_place(bytes).await?;
             self.state.reply = ReplyState::Body(after);
         }
         Ok(())
@@ -477,7 +482,7 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// See [`Exchange::write`]; [`Fault::Broken`] if the file is shorter than the range.
     pub async fn write_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
-        self.write_span(FileSpan::new(file, range, FileHome::Disk)).await
+        self.write_span(FileSpan::new(file, range, FileStorage::Disk)).await
     }
 
     /// Like [`Exchange::write_file`], for a file in memory (memfd), which is read without another thread.
@@ -485,15 +490,15 @@ impl<'c> Exchange<'c> {
     /// # Errors
     /// See [`Exchange::write_file`].
     pub async fn write_memory(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
-        self.write_span(FileSpan::new(file, range, FileHome::Memory)).await
+        self.write_span(FileSpan::new(file, range, FileStorage::Memory)).await
     }
 
     async fn write_span(&mut self, span: FileSpan<'_>) -> Result<(), Fault> {
         let after = match self.state.reply {
             ReplyState::Body(BodySize::None) | ReplyState::Suppressed => return Ok(()),
-            _ if self.state.filters.change_body() => return self.filter_file(span).await,
-            ReplyState::Body(size @ BodySize::Known(_)) => state::after(size, span.len)?,
-            _ => return Err(Fault::Broken("a file needs an announced length")),
+            _ if self.state.filters.changes_body() => return self.filter_file(span).await,
+            ReplyState::Body(size @ BodySize::Known(_)) => state::remaining_after(size, span.len)?,
+            _ => return Err(Fault::Failed("a file needs an announced length")),
         };
         // Counted while it is sent, because the client may disconnect in the middle.
         let is_last = after == BodySize::None;
@@ -509,7 +514,7 @@ impl<'c> Exchange<'c> {
         while let Some(bytes) = span.next(self.lane.core(), FILE_BYTES).await? {
             self.write(&bytes).await?;
         }
-        self.weigh();
+        self.update_memory();
         Ok(())
     }
 
@@ -519,7 +524,7 @@ impl<'c> Exchange<'c> {
     /// See [`Exchange::write`].
     pub async fn reply(&mut self, status: Status, fields: &Fields, body: &[u8]) -> Result<(), Fault> {
         self.begin(status, fields, Length::Known(body.len() as u64));
-        if self.content_wanted() {
+        if self.wants_content() {
             self.write(body).await?;
         }
         Ok(())
@@ -543,7 +548,7 @@ impl<'c> Exchange<'c> {
         reason: &'static str,
         more: &Fields,
     ) -> Result<(), Fault> {
-        self.lane.expect_own_error();
+        self.lane.mark_own_error();
         self.state.interception = Interception::Off;
         self.state.notes.refusal = Some(reason);
         if self.request().is_grpc_call() {
@@ -552,7 +557,7 @@ impl<'c> Exchange<'c> {
             fields.extend(more);
             return self.reply(Status::OK, &fields, b"").await;
         }
-        let pages = self.state.pages.as_ref().unwrap_or(self.lane.error_pages()).clone();
+        let pages = self.state.error_pages.as_ref().unwrap_or(self.lane.error_pages()).clone();
         let page = pages.page(status, reason, self.request().field(Name::Accept));
         let mut fields = Fields::new();
         fields.push(Name::ContentType, page.content_type.as_bytes());
@@ -578,7 +583,7 @@ impl<'c> Exchange<'c> {
     /// Answers a request for which no memory is available, then closes the connection.
     pub(crate) async fn refuse_for_memory(&mut self) -> Result<(), Fault> {
         self.core().memory().count_refused();
-        self.lane.close_after();
+        self.lane.close_after_response();
         let mut later = Fields::new();
         later.push(Name::RetryAfter, b"2");
         self.refuse_with(Status::SERVICE_UNAVAILABLE, "the server is short of memory", &later).await
@@ -587,13 +592,13 @@ impl<'c> Exchange<'c> {
     /// Answers a request whose handler failed before its response. Returns false if nothing can be sent.
     pub(crate) async fn answer_fault(&mut self, fault: &Fault) -> bool {
         let reject = match fault {
-            Fault::Gone | Fault::Ended { .. } => {
+            Fault::Disconnected | Fault::MuxError { .. } => {
                 self.state.status = CLIENT_GONE;
                 return false;
             }
             Fault::Reject(reject) => *reject,
             Fault::Timeout => Reject::new(Status::REQUEST_TIMEOUT, "the request body took too long"),
-            Fault::Broken(_) | Fault::Io(_) => {
+            Fault::Failed(_) | Fault::Io(_) => {
                 Reject::new(Status::INTERNAL_SERVER_ERROR, "the server could not answer")
             }
         };
@@ -602,7 +607,7 @@ impl<'c> Exchange<'c> {
 
     /// Answers a faulty request with the status and reason of `reject`, then closes the connection.
     pub(crate) async fn refuse_and_close(&mut self, reject: Reject) -> Result<(), Fault> {
-        self.lane.close_after();
+        self.lane.close_after_response();
         self.refuse(reject.status, reject.reason).await
     }
 }

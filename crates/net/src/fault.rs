@@ -10,17 +10,17 @@ pub enum Fault {
     /// The peer exceeded one of [`crate::Timeouts`].
     Timeout,
     /// The peer closed or reset the connection.
-    Gone,
+    Disconnected,
     /// The peer violated a multiplexed protocol or made this side hold or do too much; the stream or
     /// connection was ended with this code.
-    Ended {
+    MuxError {
         /// The name of the code (RFC 9113 section 7).
         code: &'static str,
         /// A short reason.
         reason: &'static str,
     },
     /// The handler could not deliver the body that it announced; the response is truncated visibly.
-    Broken(&'static str),
+    Failed(&'static str),
     /// An error of the operating system.
     Io(std::io::Error),
 }
@@ -36,7 +36,7 @@ impl From<rustix::io::Errno> for Fault {
         use rustix::io::Errno;
         match errno {
             Errno::PIPE | Errno::CONNRESET | Errno::CONNABORTED | Errno::NOTCONN | Errno::TIMEDOUT => {
-                Fault::Gone
+                Fault::Disconnected
             }
             errno => Fault::Io(errno.into()),
         }
@@ -54,9 +54,9 @@ impl std::fmt::Display for Fault {
         match self {
             Fault::Reject(reject) => write!(f, "{} {}", reject.status.code(), reject.reason),
             Fault::Timeout => f.write_str("timed out"),
-            Fault::Gone => f.write_str("connection closed by the peer"),
-            Fault::Ended { code, reason } => write!(f, "ended by the server with {code}: {reason}"),
-            Fault::Broken(reason) => f.write_str(reason),
+            Fault::Disconnected => f.write_str("connection closed by the peer"),
+            Fault::MuxError { code, reason } => write!(f, "ended by the server with {code}: {reason}"),
+            Fault::Failed(reason) => f.write_str(reason),
             Fault::Io(error) => error.fmt(f),
         }
     }

@@ -11,7 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 use crate::core::Core;
 use crate::fault::Fault;
 
-pub(crate) const SHRANK: Fault = Fault::Broken("file shrank while it was sent");
+pub(crate) const FILE_SHRANK: Fault = Fault::Failed("file shrank while it was sent");
 
 /// Reads 1 to `len` bytes of a file; on a blocking thread if they are not in the page cache.
 ///
@@ -35,23 +35,23 @@ pub(crate) async fn read(core: &Core, file: BorrowedFd<'_>, at: u64, len: usize)
             read.await.map_err(|errno| Fault::Io(errno.into()))?
         }
     };
-    if bytes.is_empty() { Err(SHRANK) } else { Ok(bytes) }
+    if bytes.is_empty() { Err(FILE_SHRANK) } else { Ok(bytes) }
 }
 
 /// Like [`read`], for data known to be in memory: reads on this thread.
 ///
 /// # Errors
 /// See [`read`].
-pub(crate) fn read_loaded(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
+pub(crate) fn read_in_memory(file: BorrowedFd<'_>, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = vec![0; len];
     let len = retry_on_intr(|| pread(file, &mut bytes[..], at)).map_err(|errno| Fault::Io(errno.into()))?;
     bytes.truncate(len);
-    if bytes.is_empty() { Err(SHRANK) } else { Ok(bytes) }
+    if bytes.is_empty() { Err(FILE_SHRANK) } else { Ok(bytes) }
 }
 
 /// Storage of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileHome {
+pub(crate) enum FileStorage {
     /// On disk: content outside the page cache is read on a blocking thread.
     Disk,
     /// In memory (memfd): reads never wait, but the kernel does not support RWF_NOWAIT for such files.
@@ -64,12 +64,12 @@ pub(crate) struct FileSpan<'f> {
     pub(crate) file: &'f Arc<File>,
     pub(crate) at: u64,
     pub(crate) len: u64,
-    home: FileHome,
+    storage: FileStorage,
 }
 
 impl<'f> FileSpan<'f> {
-    pub(crate) fn new(file: &'f Arc<File>, range: Range<u64>, home: FileHome) -> FileSpan<'f> {
-        FileSpan { file, at: range.start, len: range.end.saturating_sub(range.start), home }
+    pub(crate) fn new(file: &'f Arc<File>, range: Range<u64>, home: FileStorage) -> FileSpan<'f> {
+        FileSpan { file, at: range.start, len: range.end.saturating_sub(range.start), storage: home }
     }
 
     /// Reads the next bytes, at most `bytes_max`; `None` at the end of the range.
@@ -78,10 +78,10 @@ impl<'f> FileSpan<'f> {
     /// See [`read`].
     pub(crate) async fn next(&mut self, core: &Core, bytes_max: usize) -> Result<Option<Vec<u8>>, Fault> {
         let len = self.len.min(bytes_max as u64) as usize;
-        let bytes = match self.home {
+        let bytes = match self.storage {
             _ if len == 0 => return Ok(None),
-            FileHome::Disk => read(core, self.file.as_fd(), self.at, len).await?,
-            FileHome::Memory => read_loaded(self.file.as_fd(), self.at, len)?,
+            FileStorage::Disk => read(core, self.file.as_fd(), self.at, len).await?,
+            FileStorage::Memory => read_in_memory(self.file.as_fd(), self.at, len)?,
         };
         self.at += bytes.len() as u64;
         self.len -= bytes.len() as u64;
@@ -90,7 +90,7 @@ impl<'f> FileSpan<'f> {
 }
 
 /// The unsent part of a file range.
-pub(crate) struct FileRest {
+pub(crate) struct UnsentFile {
     file: Arc<File>,
     at: u64,
     end: u64,
@@ -104,21 +104,21 @@ pub(crate) struct FileRest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStop {
     /// The page cache does not hold the data, or the kernel cannot tell: a blocking thread must read.
-    Cold,
+    NotCached,
     /// The file is shorter than the range.
     Shrank,
 }
 
-impl FileRest {
-    pub(crate) fn new(span: FileSpan<'_>) -> FileRest {
-        let flags = match span.home {
-            FileHome::Disk => ReadWriteFlags::NOWAIT,
-            FileHome::Memory => ReadWriteFlags::empty(),
+impl UnsentFile {
+    pub(crate) fn new(span: FileSpan<'_>) -> UnsentFile {
+        let flags = match span.storage {
+            FileStorage::Disk => ReadWriteFlags::NOWAIT,
+            FileStorage::Memory => ReadWriteFlags::empty(),
         };
-        FileRest { file: span.file.clone(), at: span.at, end: span.at + span.len, flags, stop: None }
+        UnsentFile { file: span.file.clone(), at: span.at, end: span.at + span.len, flags, stop: None }
     }
 
-    pub(crate) fn left(&self) -> u64 {
+    pub(crate) fn remaining_bytes(&self) -> u64 {
         self.end - self.at
     }
 
@@ -133,14 +133,14 @@ impl FileRest {
                 self.at += count as u64;
                 return count;
             }
-            Err(_) => self.stop = Some(ReadStop::Cold),
+            Err(_) => self.stop = Some(ReadStop::NotCached),
         }
         0
     }
 
     /// Returns what a blocking thread must read: file, offset and length.
-    pub(crate) fn next(&self, bytes_max: usize) -> (Arc<File>, u64, usize) {
-        (self.file.clone(), self.at, self.left().min(bytes_max as u64) as usize)
+    pub(crate) fn next_read(&self, bytes_max: usize) -> (Arc<File>, u64, usize) {
+        (self.file.clone(), self.at, self.remaining_bytes().min(bytes_max as u64) as usize)
     }
 
     /// Skips bytes that a blocking thread has read.

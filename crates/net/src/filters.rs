@@ -43,7 +43,7 @@ impl DefaultLines {
     /// Passes the default lines, for the second `unix_s`, to `f`, without those that the handler provides.
     pub(crate) fn with<R>(&self, unix_s: u64, own: DefaultFields, f: impl FnOnce(&[u8]) -> R) -> R {
         if self.unix_s.get() != unix_s || self.lines.borrow().is_empty() {
-            self.make(unix_s);
+            self.rebuild(unix_s);
         }
         let (lines, date_at) = (self.lines.borrow(), self.date_at.get());
         f(match (own.server, own.date) {
@@ -54,15 +54,15 @@ impl DefaultLines {
         })
     }
 
-    fn make(&self, unix_s: u64) {
+    fn rebuild(&self, unix_s: u64) {
         let mut fields = Fields::new();
         if !self.server.is_empty() {
             fields.push(Name::Server, self.server.as_bytes());
         }
-        self.date_at.set(fields.wire().len());
+        self.date_at.set(fields.as_bytes().len());
         let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(unix_s));
         fields.push(Name::Date, date.as_bytes());
-        *self.lines.borrow_mut() = fields.wire().to_vec();
+        *self.lines.borrow_mut() = fields.as_bytes().to_vec();
         self.unix_s.set(unix_s);
     }
 }
@@ -129,7 +129,7 @@ pub(crate) struct Filters {
     /// Compression settings.
     pub(crate) compression: Option<Rc<Compression>>,
     /// Whether the client gets `Server-Timing`.
-    pub(crate) timing: bool,
+    pub(crate) shows_timing: bool,
     /// Replacement in progress.
     pub(crate) replacing: Option<Box<Replacing>>,
     /// Compression in progress.
@@ -156,17 +156,17 @@ impl Filters {
     }
 
     /// Whether a filter may change the head.
-    pub(crate) fn see_heads(&self) -> bool {
+    pub(crate) fn may_change_head(&self) -> bool {
         self.edits.is_some()
             || self.compression.is_some()
             || self.tap.is_some()
-            || self.timing
+            || self.shows_timing
             || self.replacement.is_some()
     }
 
     /// Returns the fields to send; updates `length` and `own` for the filtered response. `encoders` counts
     /// the core's encoders; `None` if memory is too short for another one.
-    pub(crate) fn head<'f>(
+    pub(crate) fn filter_head<'f>(
         &mut self,
         request: &CompressionInput<'_>,
         status: Status,
@@ -220,12 +220,12 @@ impl Filters {
     }
 
     /// Whether a filter changes the body.
-    pub(crate) fn change_body(&self) -> bool {
+    pub(crate) fn changes_body(&self) -> bool {
         self.compressing.is_some() || self.replacing.is_some()
     }
 
     /// Compresses a piece of the body; `None` if it is not compressed.
-    pub(crate) fn body(&mut self, piece: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
+    pub(crate) fn compress_piece(&mut self, piece: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
         self.compressing.as_mut().map(|compressing| compressing.write(piece)).transpose()
     }
 

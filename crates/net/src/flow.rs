@@ -6,10 +6,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::encode::Lines;
+use http::encode::FieldWriter;
 use http::{BodySize, Length, Status};
 
-use crate::body_copy::{BodyCopied, BodyCopy};
+use crate::body_copy::{BodyCopy, BodyCopyCallback};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
@@ -26,7 +26,7 @@ use crate::state::ReplyState;
 use crate::wait::{self, Interest};
 
 /// Limit of buffered data for a slow client under memory pressure.
-const AHEAD_BYTES_SHORT: usize = 8 * 1024;
+const BUFFERED_BYTES_MAX_LOW_MEMORY: usize = 8 * 1024;
 /// Time that a slow client gets to make room before a temporary file is created, so that clients which read
 /// at full speed cause no disk writes.
 const GRACE_MS: u64 = 5;
@@ -53,36 +53,36 @@ impl Exchange<'_> {
         status: Status,
         length: Length,
         own: DefaultFields,
-        lines: impl FnOnce(&mut Lines<'_>),
+        lines: impl FnOnce(&mut FieldWriter<'_>),
     ) {
-        if self.state.filters.see_heads() || self.intercepts(status) {
+        if self.state.filters.may_change_head() || self.intercepts(status) {
             // Filters need [`Fields`]; this slower path is only taken by routes that have filters.
             let mut block = Vec::new();
-            lines(&mut Lines::new(&mut block));
+            lines(&mut FieldWriter::new(&mut block));
             let fields = fields_of(&block);
-            return self.begin_fields(status, &fields, length, own);
+            return self.begin_filtered(status, &fields, length, own);
         }
-        self.open(status, length, own, lines);
+        self.send_head(status, length, own, lines);
     }
 
     /// Sends an interim response (1xx except 101). HTTP/1.0 clients do not understand these and get none.
     ///
     /// # Panics
     /// Panics if the status is not an interim one, or if a response has already begun.
-    pub fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+    pub fn send_interim(&mut self, status: Status, lines: impl FnOnce(&mut FieldWriter<'_>)) {
         let interim = status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
         assert!(
             interim && self.state.reply == ReplyState::Unsent,
             "an interim response comes before the final one"
         );
-        self.lane.inform(status, lines);
+        self.lane.send_interim(status, lines);
     }
 
     /// Sets the reason phrase of the next response if it has this status (HTTP/1, RFC 9112 section 4).
     #[cold]
     pub fn set_reason(&mut self, status: Status, reason: &[u8]) {
         if let Lane::H1(conn) = &mut self.lane {
-            conn.reason = Some(Box::new((status, reason.to_vec())));
+            conn.status_and_reason = Some(Box::new((status, reason.to_vec())));
         }
     }
 
@@ -99,11 +99,11 @@ impl Exchange<'_> {
     ///
     /// # Panics
     /// Panics if [`Exchange::can_switch`] is false.
-    pub fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) {
+    pub fn upgrade(&mut self, lines: impl FnOnce(&mut FieldWriter<'_>)) {
         assert!(self.can_switch(), "an upgrade follows the request");
         let status = self.lane.upgrade(lines);
         let now_us = self.core().now_us();
-        self.state.switched(now_us, status);
+        self.state.record_switch(now_us, status);
     }
 
     /// Takes over the connection without sending a response; the new owner of the connection responds.
@@ -112,7 +112,7 @@ impl Exchange<'_> {
         let can = self.can_switch() && self.lane.take_over();
         if can {
             let now_us = self.core().now_us();
-            self.state.switched(now_us, Status::SWITCHING_PROTOCOLS);
+            self.state.record_switch(now_us, Status::SWITCHING_PROTOCOLS);
         }
         can
     }
@@ -121,13 +121,13 @@ impl Exchange<'_> {
     ///
     /// # Errors
     /// Fails if the client is gone.
-    pub fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.lane.try_raw(buffer)
+    pub fn try_read_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        self.lane.try_read_raw(buffer)
     }
 
     /// Releases memory before a wait that may be long. Only for upgraded connections.
-    pub fn shed(&mut self) {
-        self.lane.shed();
+    pub fn release_buffers(&mut self) {
+        self.lane.release_buffers();
     }
 
     /// Whether the server is stopping, so that responses without an end (tunnels, event streams) must end.
@@ -142,8 +142,8 @@ impl Exchange<'_> {
     }
 
     /// Marks the other end of the tunnel as failed, so that an HTTP/2 stream is reset.
-    pub(crate) fn break_off(&mut self) {
-        self.lane.break_off();
+    pub(crate) fn abort_tunnel(&mut self) {
+        self.lane.abort_tunnel();
     }
 
     /// Whether the client has closed both directions.
@@ -161,11 +161,11 @@ impl Exchange<'_> {
         match self.lane.try_body_piece(self.state.reply != ReplyState::Unsent)? {
             BodyChunk::Data(start, end) => {
                 let piece = self.lane.slice(start, end);
-                self.state.read_piece(piece);
+                self.state.count_read(piece);
                 Ok(BodyPiece::Data(piece))
             }
             BodyChunk::End => {
-                self.state.body_ended();
+                self.state.finish_body_copy();
                 Ok(BodyPiece::End)
             }
             BodyChunk::Pending => Ok(BodyPiece::Pending),
@@ -175,13 +175,13 @@ impl Exchange<'_> {
     /// Copies up to `bytes_max` bytes of the request body while the handler reads it; they count as memory of
     /// the request. `copied` is called at the end of the body, and dropped without a call if the handler does
     /// not read that far.
-    pub fn copy_body(&mut self, bytes_max: usize, copied: BodyCopied) {
+    pub fn copy_body(&mut self, bytes_max: usize, callback: BodyCopyCallback) {
         let announced = match self.request().body() {
             BodySize::Known(len) => Some(len),
             BodySize::None | BodySize::Unknown => None,
         };
-        self.state.body_copy = Some(Box::new(BodyCopy::new(bytes_max, announced, copied)));
-        self.weigh();
+        self.state.body_copy = Some(Box::new(BodyCopy::new(bytes_max, announced, callback)));
+        self.update_memory();
     }
 
     /// Whether the client still waits for `100 Continue` and has sent no body bytes. The first read sends it.
@@ -217,7 +217,7 @@ impl Exchange<'_> {
         }
         for piece in bytes.chunks(COMPRESSED_BYTES) {
             self.lane.count_moved(piece.len() * COMPRESSED_WEIGHT);
-            let compressed = self.state.filters.body(piece)?;
+            let compressed = self.state.filters.compress_piece(piece)?;
             self.offer_filtered(compressed.as_deref().unwrap_or(piece))?;
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Exchange<'_> {
 
     /// Writes body bytes that have passed all filters, without waiting.
     fn offer_filtered(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if let Some(after) = self.state.take(bytes.len() as u64)? {
+        if let Some(after) = self.state.count_body(bytes.len() as u64)? {
             self.lane.offer(bytes)?;
             self.state.reply = ReplyState::Body(after);
         }
@@ -257,9 +257,9 @@ impl Exchange<'_> {
 
     /// Returns the limit of buffered data for a slow client: `bytes_max`, or less under memory pressure.
     #[must_use]
-    pub fn ahead_bytes_max(&self, bytes_max: usize) -> usize {
+    pub fn buffered_bytes_max(&self, bytes_max: usize) -> usize {
         if self.core().memory().pressure() >= Pressure::High {
-            bytes_max.min(AHEAD_BYTES_SHORT)
+            bytes_max.min(BUFFERED_BYTES_MAX_LOW_MEMORY)
         } else {
             bytes_max
         }
@@ -283,8 +283,8 @@ impl Exchange<'_> {
     /// Whether the client has accepted data since the last call, even if [`Exchange::unsent`] is unchanged:
     /// the kernel reports room only when a third of its send buffer is free. Call it only at the end of a
     /// wait, because it costs a system call.
-    pub fn has_taken(&mut self) -> bool {
-        self.lane.has_taken()
+    pub fn has_progressed(&mut self) -> bool {
+        self.lane.has_progressed()
     }
 
     /// Whether the client has closed its sending side; most such clients have disconnected.
@@ -297,27 +297,27 @@ impl Exchange<'_> {
     /// side and the client did not ask to close the connection after the response. A client that did
     /// (`Connection: close`, HTTP/1.0) may still wait for the response.
     #[must_use]
-    pub fn leaving(&self) -> Interest {
-        let closes = matches!(&self.lane, Lane::H1(conn) if !conn.work.machine.head.keep_alive);
+    pub fn disconnect_interest(&self) -> Interest {
+        let closes = matches!(&self.lane, Lane::H1(conn) if !conn.buffers.machine.head.keep_alive);
         if closes { Interest::GONE } else { Interest::END }
     }
 
     /// Whether the client has left; see [`Exchange::leaving`].
     #[must_use]
-    pub fn has_left(&self) -> bool {
-        self.lane.source().ready() & self.leaving().0 != 0
+    pub fn has_disconnected(&self) -> bool {
+        self.lane.source().ready() & self.disconnect_interest().0 != 0
     }
 
     /// Whether the client has left. If not, registers the waker of `cx` for that event.
     #[must_use]
-    pub fn poll_left(&self, cx: &Context<'_>) -> bool {
-        self.poll_client(self.leaving(), cx)
+    pub fn poll_disconnected(&self, cx: &Context<'_>) -> bool {
+        self.poll_client(self.disconnect_interest(), cx)
     }
 
     /// Passes the path to handlers with all empty segments that the client has sent. Rules that match the
     /// decoded path ([`crate::Request::route_path`]) are not affected.
-    pub fn pass_as_sent(&mut self) {
-        self.state.passes_as_sent = true;
+    pub fn preserve_empty_segments(&mut self) {
+        self.state.preserves_empty_segments = true;
     }
 
     /// Returns the address that the client connected to: this server's, or the one that the PROXY protocol
@@ -349,7 +349,7 @@ impl Exchange<'_> {
     /// under memory pressure.
     #[must_use]
     pub fn write_ms(&self) -> u64 {
-        self.lane.patience_ms()
+        self.lane.stall_timeout_ms()
     }
 }
 
@@ -363,9 +363,9 @@ impl Exchange<'_> {
     pub async fn spill(&mut self, quota: &Arc<SpillQuota>) -> Result<Result<(), SpillError>, Fault> {
         if let Lane::Detached(lane) = &mut self.lane {
             // No slow client here: the sink tells when it has room.
-            return lane.room().await.map(Ok);
+            return lane.wait_for_room().await.map(Ok);
         }
-        if !self.lane.overflows() {
+        if !self.lane.has_overflow() {
             let before = self.backlog();
             if self.try_flush()? || self.backlog() < before || self.is_writable_soon().await {
                 self.try_flush()?;
@@ -376,14 +376,14 @@ impl Exchange<'_> {
     }
 
     /// Yields to other tasks of the core if much was sent from a temporary file since the last time.
-    pub async fn take_turns(&mut self) {
-        self.lane.moved(0).await;
+    pub async fn yield_after_spill(&mut self) {
+        self.lane.consume_budget(0).await;
     }
 
     /// Whether a temporary file holds a part of the unsent output.
     #[must_use]
     pub fn is_spilling(&self) -> bool {
-        self.lane.overflows()
+        self.lane.has_overflow()
     }
 
     /// Returns the number of unsent bytes, in memory and in a temporary file.
@@ -409,30 +409,30 @@ impl Exchange<'_> {
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub fn either<'s>(
+    pub fn wait_either<'s>(
         &'s self,
         client: Interest,
         (link, others): (&'s Link, Interest),
         deadline_ms: u64,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
-        let is_done = move || self.lane.holds(client) || link.holds(others);
+        let is_done = move || self.lane.is_met_by_buffers(client) || link.is_met_by_buffers(others);
         let both = [(self.lane.source(), self.lane.waitable(client)), (link.stream().source(), others)];
-        wait::any(self.core(), both, deadline_ms, is_done)
+        wait::any_ready(self.core(), both, deadline_ms, is_done)
     }
 
     /// Like [`Exchange::either`], for a stream of a shared connection.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub fn either_stream<'s>(
+    pub fn wait_either_stream<'s>(
         &'s self,
         client: Interest,
         (stream, others): (&'s H2Stream, Interest),
         deadline_ms: u64,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
-        let is_done = move || self.lane.holds(client);
+        let is_done = move || self.lane.is_met_by_buffers(client);
         let both = [(self.lane.source(), self.lane.waitable(client)), (stream.source(), others)];
-        wait::any(self.core(), both, deadline_ms, is_done)
+        wait::any_ready(self.core(), both, deadline_ms, is_done)
     }
 
     /// Whether the client's side meets the interest. If not, registers the waker of `cx` for it. For futures
@@ -440,6 +440,7 @@ impl Exchange<'_> {
     #[must_use]
     pub fn poll_client(&self, client: Interest, cx: &Context<'_>) -> bool {
         let waitable = self.lane.waitable(client);
-        self.lane.holds(client) || wait::is_met_or_waits(self.core(), self.lane.source(), waitable, cx)
+        self.lane.is_met_by_buffers(client)
+            || wait::check_or_register(self.core(), self.lane.source(), waitable, cx)
     }
 }

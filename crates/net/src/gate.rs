@@ -11,7 +11,7 @@ use crate::address::Peer;
 pub struct TooManyConnections;
 
 /// A value that a connection keeps until it is closed.
-pub type ConnectionPlace = Box<dyn Any + Send>;
+pub type GatePermit = Box<dyn Any + Send>;
 
 /// Decides whether a client may have one more connection. Called on every core; must not block.
 pub trait ConnectionGate: Send + Sync {
@@ -20,7 +20,7 @@ pub trait ConnectionGate: Send + Sync {
     ///
     /// # Errors
     /// [`TooManyConnections`]: the connection is closed at once.
-    fn enter(&self, client: Peer) -> Result<Option<ConnectionPlace>, TooManyConnections>;
+    fn acquire(&self, client: Peer) -> Result<Option<GatePermit>, TooManyConnections>;
 }
 
 /// The connection gate of a server.

@@ -19,7 +19,7 @@ fn is_content_type(value: &[u8]) -> bool {
 /// Parses `grpc-timeout`: at most eight digits and a unit. Returns milliseconds, rounded up.
 pub(crate) fn timeout_ms(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
-    let amount = http::scan::decimal(digits).filter(|_| digits.len() <= 8)?;
+    let amount = http::scan::parse_decimal(digits).filter(|_| digits.len() <= 8)?;
     Some(match unit {
         b'H' => amount * 3_600_000,
         b'M' => amount * 60_000,

@@ -6,7 +6,7 @@ use http2::{ErrorCode, Event, Machine, Priority};
 
 use crate::fault::Fault;
 use crate::mux::{
-    ContentFrames, CutReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+    AbortReason, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
 };
 use crate::options;
 
@@ -42,14 +42,14 @@ impl ContentFrames for Frames {
         self.machine.data(id, bytes, ends, &mut self.out);
     }
 
-    fn data_read(
+    fn data_in_place(
         &mut self,
         id: u32,
         len: usize,
         ends: bool,
         read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
     ) -> usize {
-        self.machine.data_read(id, len, ends, &mut self.out, read)
+        self.machine.data_in_place(id, len, ends, &mut self.out, read)
     }
 
     fn trailers(&mut self, id: u32, trailers: &Fields) {
@@ -62,7 +62,7 @@ pub(crate) struct H2Server {
     frames: Frames,
     /// Whether the client has sent GOAWAY.
     is_peer_leaving: bool,
-    goes_away: bool,
+    has_sent_goaway: bool,
 }
 
 impl H2Server {
@@ -75,7 +75,7 @@ impl H2Server {
             ..http2::Options::default()
         };
         let frames = Frames { machine: Machine::server(options), out: Vec::new() };
-        H2Server { frames, is_peer_leaving: false, goes_away: false }
+        H2Server { frames, is_peer_leaving: false, has_sent_goaway: false }
     }
 
     fn request(&mut self, ended: bool, refused: Option<http::Reject>, id: u32) -> Box<StreamRequest> {
@@ -85,9 +85,9 @@ impl H2Server {
         machine.swap_head(&mut head, &mut bytes);
         let priority = priority(machine.priority(id));
         if let Some(protocol) = protocol.filter(|_| refused.is_none()) {
-            ask_for(protocol, &mut head, &mut bytes);
+            convert_extended_connect(protocol, &mut head, &mut bytes);
         }
-        Box::new(StreamRequest { head, bytes, priority, refused, ended })
+        Box::new(StreamRequest { head, bytes, priority, rejection: refused, ended })
     }
 
     /// Translates an event of the state machine; `None` if the connection need not know.
@@ -102,9 +102,9 @@ impl H2Server {
             Event::Trailers { stream } => {
                 MuxEvent::End(stream, std::mem::take(&mut self.frames.machine.trailers))
             }
-            Event::Reset { stream, .. } => MuxEvent::Reset(stream, CutReason::Peer),
+            Event::Reset { stream, .. } => MuxEvent::Reset(stream, AbortReason::Peer),
             Event::Aborted { stream, code, reason } => {
-                MuxEvent::Reset(stream, CutReason::Error(code.text(), reason))
+                MuxEvent::Reset(stream, AbortReason::Error(code.text(), reason))
             }
             Event::Writable { stream: 0 } | Event::Settings => MuxEvent::Writable(None),
             Event::Writable { stream } => MuxEvent::Writable(Some(stream)),
@@ -117,15 +117,15 @@ impl H2Server {
         })
     }
 
-    fn released(&mut self) {
-        if self.goes_away && self.frames.machine.stream_count() == 0 {
+    fn finish_shutdown_if_idle(&mut self) {
+        if self.has_sent_goaway && self.frames.machine.stream_count() == 0 {
             self.frames.machine.finish_shutdown();
         }
     }
 }
 
 /// Converts an extended CONNECT to the GET request that asks for the same protocol in HTTP/1.1.
-fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
+fn convert_extended_connect(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
     let mut write = |text: &[u8]| {
         let at = bytes.len();
         bytes.extend_from_slice(text);
@@ -140,7 +140,7 @@ fn ask_for(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
 }
 
 fn priority(priority: Priority) -> StreamPriority {
-    StreamPriority { urgency: priority.urgency, incremental: priority.incremental }
+    StreamPriority { urgency: priority.urgency, is_incremental: priority.is_incremental }
 }
 
 impl ContentFrames for H2Server {
@@ -152,14 +152,14 @@ impl ContentFrames for H2Server {
         self.frames.data(id, bytes, ends);
     }
 
-    fn data_read(
+    fn data_in_place(
         &mut self,
         id: u32,
         len: usize,
         ends: bool,
         read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
     ) -> usize {
-        self.frames.data_read(id, len, ends, read)
+        self.frames.data_in_place(id, len, ends, read)
     }
 
     fn trailers(&mut self, id: u32, trailers: &Fields) {
@@ -178,7 +178,7 @@ impl MuxProtocol for H2Server {
             Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
             Err(error) => {
                 self.frames.machine.flush(&mut self.frames.out);
-                Err(Fault::Ended { code: error.code.text(), reason: error.reason })
+                Err(Fault::MuxError { code: error.code.text(), reason: error.reason })
             }
         }
     }
@@ -208,30 +208,30 @@ impl MuxProtocol for H2Server {
 
     fn close(&mut self, id: u32) {
         self.frames.machine.release(id);
-        self.released();
+        self.finish_shutdown_if_idle();
     }
 
     fn go_away(&mut self, is_now: bool) {
         self.frames.machine.shutdown();
-        self.goes_away |= is_now;
-        self.released();
+        self.has_sent_goaway |= is_now;
+        self.finish_shutdown_if_idle();
     }
 
     fn is_peer_leaving(&self) -> bool {
         self.is_peer_leaving
     }
 
-    fn owes(&self) -> bool {
+    fn awaits_peer(&self) -> bool {
         self.frames.machine.is_reading_head() || !self.frames.machine.settings_acked()
     }
 
-    fn give_up(&mut self) -> Fault {
+    fn close_overdue(&mut self) -> Fault {
         let (code, reason) = match self.frames.machine.is_reading_head() {
             true => (ErrorCode::NO_ERROR, "the request head took too long"),
             false => (ErrorCode::SETTINGS_TIMEOUT, "the settings were not acknowledged in time"),
         };
         self.frames.machine.close(code, reason);
-        Fault::Ended { code: code.text(), reason }
+        Fault::MuxError { code: code.text(), reason }
     }
 
     fn limit_growth(&mut self, bytes_max: usize) {
@@ -239,7 +239,7 @@ impl MuxProtocol for H2Server {
     }
 
     fn is_measuring(&self) -> bool {
-        self.frames.machine.is_measuring()
+        self.frames.machine.is_ping_unanswered()
     }
 
     fn shrink(&mut self) {

@@ -18,7 +18,7 @@ use crate::tls::TlsStream;
 /// call; another core may take one over, or close one. The lock is held for a few instructions, and other
 /// cores take it only if they have no idle connection of their own.
 pub struct IdleLinks<T> {
-    home: Arc<Remote>,
+    owner: Arc<Remote>,
     /// Ordered by last use, most recent last.
     links: Mutex<VecDeque<(IdleLink, T)>>,
     /// Number of connections, to check without the lock.
@@ -36,7 +36,7 @@ impl<T> IdleLinks<T> {
     /// Creates an empty list for connections of this core.
     #[must_use]
     pub fn new(core: &Core) -> IdleLinks<T> {
-        IdleLinks { home: core.remote(), links: Mutex::default(), count: AtomicUsize::new(0) }
+        IdleLinks { owner: core.remote(), links: Mutex::default(), count: AtomicUsize::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<(IdleLink, T)>> {
@@ -56,7 +56,7 @@ impl<T> IdleLinks<T> {
     }
 
     /// Adds a connection that belongs to the list's own core.
-    pub fn put(&self, link: Link, about: T) {
+    pub fn put(&self, link: Link, data: T) {
         let (stream, tls) = match link {
             Link::Plain(stream) => (stream, None),
             Link::Tls(tls) => {
@@ -64,10 +64,10 @@ impl<T> IdleLinks<T> {
                 (stream, Some(tls))
             }
         };
-        debug_assert!(stream.core().is_home(&self.home), "a connection lies with its own core");
+        debug_assert!(stream.core().owns_remote(&self.owner), "a connection lies with its own core");
         let Some((socket, token)) = stream.into_idle() else { return };
         let mut links = self.lock();
-        links.push_back((IdleLink { socket, tls, token }, about));
+        links.push_back((IdleLink { socket, tls, token }, data));
         self.count.store(links.len(), Ordering::Relaxed);
     }
 
@@ -78,7 +78,7 @@ impl<T> IdleLinks<T> {
             let (idle, about) = links.pop_back()?;
             self.count.store(links.len(), Ordering::Relaxed);
             drop(links);
-            if let Some(link) = self.wake(core, idle) {
+            if let Some(link) = self.resume(core, idle) {
                 return Some((link, about));
             }
         }
@@ -110,35 +110,35 @@ impl<T> IdleLinks<T> {
         gone.into_iter().for_each(|idle| self.close(idle));
         for (idle, about) in doubtful {
             // The bytes may be only a TLS session ticket.
-            if let Some(mut link) = self.wake(core, idle)
-                && link.is_fresh()
+            if let Some(mut link) = self.resume(core, idle)
+                && link.is_reusable()
             {
                 self.put(link, about);
             }
         }
     }
 
-    fn wake(&self, core: &Core, idle: IdleLink) -> Option<Link> {
+    fn resume(&self, core: &Core, idle: IdleLink) -> Option<Link> {
         let IdleLink { socket, tls, token } = idle;
-        let stream = match core.is_home(&self.home) {
+        let stream = match core.owns_remote(&self.owner) {
             true => Stream::resume(core, socket, token),
             false => {
                 // Fails only for a descriptor that is not registered.
-                let _ = epoll::delete(self.home.epoll(), &socket);
-                self.home.release(token);
+                let _ = epoll::delete(self.owner.epoll(), &socket);
+                self.owner.release(token);
                 Stream::new(core, socket).ok()
             }
         }?;
         Some(match tls {
             None => Link::Plain(stream),
-            Some(tls) => Link::Tls(Box::new(TlsStream::of_parts(stream, tls))),
+            Some(tls) => Link::Tls(Box::new(TlsStream::from_parts(stream, tls))),
         })
     }
 
     fn close(&self, idle: IdleLink) {
         let token = idle.token;
         drop(idle);
-        self.home.release(token);
+        self.owner.release(token);
     }
 }
 

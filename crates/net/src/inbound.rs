@@ -27,12 +27,12 @@ impl Conn {
     /// Reads bytes of a head into the input. Returns false if none are available; `None` at the end.
     pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
         let head_bytes_max = self.context().limits.get().head.head_bytes_max;
-        let read = self.link.try_read(self.work.input.head_room(head_bytes_max))?;
+        let read = self.link.try_read(self.buffers.input.room_for_head(head_bytes_max))?;
         Ok(match read {
             Some(0) => None,
             Some(len) => {
-                self.work.input.filled(len);
-                self.weigh();
+                self.buffers.input.filled(len);
+                self.update_memory();
                 Some(true)
             }
             None => Some(false),
@@ -45,13 +45,13 @@ impl Conn {
         loop {
             match self.try_body_piece(has_begun)? {
                 BodyChunk::Data(start, end) => {
-                    self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
+                    self.consume_budget((end - start).max(PIECE_WEIGHT_BYTES)).await;
                     return Ok(Some((start, end)));
                 }
                 BodyChunk::End => return Ok(None),
                 BodyChunk::Pending => {
                     self.flush().await?;
-                    self.settle();
+                    self.trim_buffers();
                     self.link.readable(self.after_ms(self.body_ms)).await?;
                 }
             }
@@ -62,7 +62,7 @@ impl Conn {
     pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
         if self.body_limit.is_some() {
             self.body_limit = Some(bytes_max);
-            self.work.machine.limit_body(bytes_max)?;
+            self.buffers.machine.limit_body(bytes_max)?;
         }
         Ok(())
     }
@@ -71,14 +71,14 @@ impl Conn {
     /// `100 Continue` that the client waits for.
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
         if let Some(bytes_max) = self.body_limit {
-            self.work.machine.limit_body(bytes_max)?;
+            self.buffers.machine.limit_body(bytes_max)?;
             self.body_limit = None;
         }
         loop {
-            let base = self.work.input.at;
+            let base = self.buffers.input.at;
             let limits = self.context().limits.get().head;
-            let ConnectionBuffers { machine, input, .. } = &mut *self.work;
-            let fed = machine.feed(input.rest(), &limits)?;
+            let ConnectionBuffers { machine, input, .. } = &mut *self.buffers;
+            let fed = machine.feed(input.unconsumed(), &limits)?;
             input.at += fed.consumed;
             let piece = match fed.step {
                 Step::Data(span) => Some(BodyChunk::Data(base + span.start(), base + span.end())),
@@ -86,12 +86,12 @@ impl Conn {
                 Step::Head | Step::NeedMore => None,
             };
             if let Some(piece) = piece {
-                self.continue_due = false;
+                self.must_send_continue = false;
                 return Ok(piece);
             }
             if !self.fill_body()? {
-                if std::mem::take(&mut self.continue_due) && !has_begun {
-                    self.work.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                if std::mem::take(&mut self.must_send_continue) && !has_begun {
+                    self.buffers.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
                 return Ok(BodyChunk::Pending);
             }
@@ -101,12 +101,12 @@ impl Conn {
     /// Reads body bytes into the input. Returns false if none are available.
     fn fill_body(&mut self) -> Result<bool, Fault> {
         let is_short = self.pressure() >= Pressure::High;
-        let read = self.link.try_read(self.work.body_room(is_short))?;
-        self.weigh();
+        let read = self.link.try_read(self.buffers.room_for_body(is_short))?;
+        self.update_memory();
         match read {
-            Some(0) => Err(Fault::Reject(Reject::bad("body cut short"))),
+            Some(0) => Err(Fault::Reject(Reject::bad_request("body cut short"))),
             Some(len) => {
-                self.work.input.filled(len);
+                self.buffers.input.filled(len);
                 Ok(true)
             }
             None => Ok(false),
@@ -115,15 +115,15 @@ impl Conn {
 
     /// Whether the client still waits for `100 Continue` and has not begun to send the body.
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
-        self.continue_due = self.continue_due && !self.fill_body()?;
-        Ok(self.continue_due)
+        self.must_send_continue = self.must_send_continue && !self.fill_body()?;
+        Ok(self.must_send_continue)
     }
 
     /// Reads and discards the rest of the body. Returns false if it is too long for that.
     pub(crate) async fn discard_body(&mut self) -> Result<bool, Fault> {
         let mut discarded = 0;
-        while !self.work.machine.body_ended() {
-            let remaining = self.work.machine.body().and_then(http::body::Body::remaining).unwrap_or(0);
+        while !self.buffers.machine.body_ended() {
+            let remaining = self.buffers.machine.body().and_then(http::body::Body::remaining).unwrap_or(0);
             if self.awaits_continue()? || discarded + remaining > DISCARD_BYTES_MAX {
                 return Ok(false);
             }

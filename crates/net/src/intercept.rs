@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use crate::state::{Interception, ReplyState};
 
 /// Fields of the original error that are kept.
-const KEPT: [&str; 3] = ["www-authenticate", "retry-after", "allow"];
+const KEPT_FIELDS: [&str; 3] = ["www-authenticate", "retry-after", "allow"];
 
 impl Exchange<'_> {
     /// Replaces errors of the handler by the site's error pages, for statuses that have one. Errors of this
@@ -20,25 +20,25 @@ impl Exchange<'_> {
     pub(crate) fn intercepts(&self, status: Status) -> bool {
         matches!(self.state.interception, Interception::On)
             && status.code() >= 400
-            && self.state.pages.as_ref().is_some_and(|pages| pages.has(status))
+            && self.state.error_pages.as_ref().is_some_and(|pages| pages.has_page(status))
     }
 
     /// Records a response that is not sent. Its body is dropped.
     pub(crate) fn intercept(&mut self, status: Status, fields: &Fields) {
         let mut kept = Fields::new();
         for (name, value) in fields.iter() {
-            if KEPT.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
+            if KEPT_FIELDS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())) {
                 let _ = kept.try_push(name, value);
             }
         }
-        self.state.interception = Interception::Done(Box::new((status, kept)));
+        self.state.interception = Interception::HeldBack(Box::new((status, kept)));
         self.state.reply = ReplyState::Suppressed;
     }
 
     /// Whether an error was held back, so that [`Exchange::send_page`] must be called next.
     #[must_use]
-    pub fn has_intercepted(&self) -> bool {
-        matches!(self.state.interception, Interception::Done(_))
+    pub fn has_intercepted_error(&self) -> bool {
+        matches!(self.state.interception, Interception::HeldBack(_))
     }
 
     /// Sends the error page in place of the response that was held back.
@@ -46,7 +46,7 @@ impl Exchange<'_> {
     /// # Errors
     /// See [`Exchange::write`].
     pub async fn send_page(&mut self) -> Result<(), Fault> {
-        if let Interception::Done(error) = std::mem::take(&mut self.state.interception) {
+        if let Interception::HeldBack(error) = std::mem::take(&mut self.state.interception) {
             self.state.reply = ReplyState::Unsent;
             let (status, fields) = *error;
             return self.refuse_with(status, "there is no further information", &fields).await;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::encode::Lines;
+use http::encode::FieldWriter;
 use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
 
@@ -20,13 +20,13 @@ use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
 use crate::mux::StreamLane;
 use crate::page::ErrorPages;
-use crate::permit::Context;
+use crate::permit::CoreContext;
 use crate::source::Source;
 use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
 
 /// Unreachable: raw reads require a lane that can switch protocols.
-const NO_SWITCH: Fault = Fault::Broken("a request without a client carries nothing but HTTP");
+const NO_SWITCH: Fault = Fault::Failed("a request without a client carries nothing but HTTP");
 
 /// The transport of one request and its response.
 pub(crate) enum Lane<'c> {
@@ -59,8 +59,9 @@ impl Lane<'_> {
 
     /// Whether the interest is met by data that the source does not report: bytes that TLS has decrypted, or
     /// that were loaded from disk.
-    pub(crate) fn holds(&self, interest: Interest) -> bool {
-        self.overflow().has_loaded() || matches!(self, Lane::H1(conn) if conn.link.holds(interest))
+    pub(crate) fn is_met_by_buffers(&self, interest: Interest) -> bool {
+        self.overflow().has_loaded()
+            || matches!(self, Lane::H1(conn) if conn.link.is_met_by_buffers(interest))
     }
 
     /// Returns the part of an interest for which the source can be waited. While output is being loaded from
@@ -79,11 +80,11 @@ impl Lane<'_> {
 
     /// Counts moved bytes and yields to other connections when the turn is used up, however fast this client
     /// is.
-    pub(crate) async fn moved(&mut self, bytes: usize) {
+    pub(crate) async fn consume_budget(&mut self, bytes: usize) {
         match self {
-            Lane::H1(conn) => conn.moved(bytes).await,
-            Lane::Stream(stream) => stream.moved(bytes).await,
-            Lane::Detached(lane) => lane.moved(bytes).await,
+            Lane::H1(conn) => conn.consume_budget(bytes).await,
+            Lane::Stream(stream) => stream.consume_budget(bytes).await,
+            Lane::Detached(lane) => lane.consume_budget(bytes).await,
         }
     }
 
@@ -103,8 +104,8 @@ impl Lane<'_> {
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         match self {
             Lane::H1(conn) => conn.local_address(),
-            Lane::Stream(stream) => stream.conn().ends.local,
-            Lane::Detached(lane) => lane.request.local,
+            Lane::Stream(stream) => stream.conn().endpoints.local_address,
+            Lane::Detached(lane) => lane.request.local_address,
         }
     }
 
@@ -120,8 +121,8 @@ impl Lane<'_> {
     pub(crate) fn local_port(&self) -> Option<u16> {
         match self {
             Lane::H1(conn) => conn.local_port(),
-            Lane::Stream(stream) => stream.conn().ends.local.map(|local| local.port()),
-            Lane::Detached(lane) => lane.request.local.map(|local| local.port()),
+            Lane::Stream(stream) => stream.conn().endpoints.local_address.map(|local| local.port()),
+            Lane::Detached(lane) => lane.request.local_address.map(|local| local.port()),
         }
     }
 
@@ -130,7 +131,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => {
                 conn.request_bytes = bytes;
-                conn.settle();
+                conn.trim_buffers();
             }
             Lane::Stream(stream) => stream.hold(bytes),
             Lane::Detached(lane) => lane.hold(bytes),
@@ -149,18 +150,18 @@ impl Lane<'_> {
     /// Returns the error pages for requests whose site is not known.
     pub(crate) fn error_pages(&self) -> &Rc<dyn ErrorPages> {
         match self {
-            Lane::H1(conn) => &conn.context().pages,
-            Lane::Stream(stream) => &stream.conn().context().pages,
-            Lane::Detached(lane) => &lane.request.context.pages,
+            Lane::H1(conn) => &conn.context().error_pages,
+            Lane::Stream(stream) => &stream.conn().context().error_pages,
+            Lane::Detached(lane) => &lane.request.context.error_pages,
         }
     }
 
     /// Whether the server is stopping.
     pub(crate) fn is_draining(&self) -> bool {
         match self {
-            Lane::H1(conn) => conn.context().draining.get(),
-            Lane::Stream(stream) => stream.conn().context().draining.get(),
-            Lane::Detached(lane) => lane.request.context.draining.get(),
+            Lane::H1(conn) => conn.context().is_draining.get(),
+            Lane::Stream(stream) => stream.conn().context().is_draining.get(),
+            Lane::Detached(lane) => lane.request.context.is_draining.get(),
         }
     }
 
@@ -190,16 +191,16 @@ impl Lane<'_> {
     }
 
     /// Returns the time for which the client may accept no bytes of the response, in milliseconds.
-    pub(crate) fn patience_ms(&self) -> u64 {
+    pub(crate) fn stall_timeout_ms(&self) -> u64 {
         match self {
-            Lane::H1(conn) => conn.patience_ms(),
-            Lane::Stream(stream) => stream.patience_ms(),
+            Lane::H1(conn) => conn.stall_timeout_ms(),
+            Lane::Stream(stream) => stream.stall_timeout_ms(),
             Lane::Detached(lane) => lane.request.write_ms,
         }
     }
 
     /// Returns the state shared by the core's connections.
-    pub(crate) fn context(&self) -> &Rc<Context> {
+    pub(crate) fn context(&self) -> &Rc<CoreContext> {
         match self {
             Lane::H1(conn) => conn.context(),
             Lane::Stream(stream) => stream.conn().context(),
@@ -208,14 +209,14 @@ impl Lane<'_> {
     }
 
     /// Declares the next response to be an error page of this server.
-    pub(crate) fn expect_own_error(&self) {
+    pub(crate) fn mark_own_error(&self) {
         if let Lane::Detached(lane) = self {
             lane.is_own_error.set(true);
         }
     }
 
     /// Closes an HTTP/1 connection after the response.
-    pub(crate) fn close_after(&mut self) {
+    pub(crate) fn close_after_response(&mut self) {
         match self {
             Lane::H1(conn) => conn.keep_alive = false,
             Lane::Stream(_) | Lane::Detached(_) => {}
@@ -264,7 +265,7 @@ impl Lane<'_> {
     /// Returns the bytes of a piece.
     pub(crate) fn slice(&self, start: usize, end: usize) -> &[u8] {
         match self {
-            Lane::H1(conn) => conn.work.input.slice(start, end),
+            Lane::H1(conn) => conn.buffers.input.slice(start, end),
             Lane::Stream(stream) => stream.slice(start, end),
             Lane::Detached(_) => &[],
         }
@@ -272,7 +273,7 @@ impl Lane<'_> {
 
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         match self {
-            Lane::H1(conn) => conn.work.machine.body().map(http::body::Body::trailers),
+            Lane::H1(conn) => conn.buffers.machine.body().map(http::body::Body::trailers),
             Lane::Stream(stream) => stream.trailers(),
             Lane::Detached(_) => None,
         }
@@ -296,7 +297,7 @@ impl Lane<'_> {
         status: Status,
         length: Length,
         own: DefaultFields,
-        lines: impl FnOnce(&mut Lines<'_>),
+        lines: impl FnOnce(&mut FieldWriter<'_>),
     ) -> BodySize {
         match self {
             Lane::H1(conn) => conn.begin(status, length, own, lines),
@@ -306,11 +307,11 @@ impl Lane<'_> {
     }
 
     /// Sends an interim response.
-    pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+    pub(crate) fn send_interim(&mut self, status: Status, lines: impl FnOnce(&mut FieldWriter<'_>)) {
         match self {
-            Lane::H1(conn) => conn.inform(status, lines),
-            Lane::Stream(stream) => stream.inform(status, lines),
-            Lane::Detached(lane) => lane.inform(status, lines),
+            Lane::H1(conn) => conn.send_interim(status, lines),
+            Lane::Stream(stream) => stream.send_interim(status, lines),
+            Lane::Detached(lane) => lane.send_interim(status, lines),
         }
     }
 
@@ -324,9 +325,9 @@ impl Lane<'_> {
     }
 
     /// Like [`Lane::send`], for bytes that can be sent without copying.
-    pub(crate) async fn send_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    pub(crate) async fn send_in_place(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self {
-            Lane::H1(conn) if conn.framing != Framing::Chunked => conn.push_from(bytes).await,
+            Lane::H1(conn) if conn.framing != Framing::Chunked => conn.push_in_place(bytes).await,
             _ => self.send(bytes).await,
         }
     }
@@ -367,7 +368,7 @@ impl Lane<'_> {
         match self {
             Lane::H1(conn) => conn.flush().await,
             Lane::Stream(stream) => stream.flush().await,
-            Lane::Detached(lane) => lane.room().await,
+            Lane::Detached(lane) => lane.wait_for_room().await,
         }
     }
 
@@ -381,10 +382,10 @@ impl Lane<'_> {
     }
 
     /// Whether the client has accepted data since the last call. Costs a system call.
-    pub(crate) fn has_taken(&mut self) -> bool {
+    pub(crate) fn has_progressed(&mut self) -> bool {
         match self {
-            Lane::H1(conn) => conn.progress.look(conn.link.stream()),
-            Lane::Stream(stream) => stream.has_taken(),
+            Lane::H1(conn) => conn.progress.check(conn.link.stream()),
+            Lane::Stream(stream) => stream.has_progressed(),
             Lane::Detached(_) => false,
         }
     }
@@ -392,7 +393,7 @@ impl Lane<'_> {
     /// Returns the number of unsent bytes in memory.
     pub(crate) fn backlog(&self) -> usize {
         match self {
-            Lane::H1(conn) => conn.backlog().max(usize::from(conn.link.is_behind())),
+            Lane::H1(conn) => conn.backlog().max(usize::from(conn.link.has_pending_output())),
             Lane::Stream(stream) => stream.backlog(),
             Lane::Detached(lane) => lane.sink.backlog(),
         }
@@ -408,7 +409,7 @@ impl Lane<'_> {
     }
 
     /// Whether a temporary file holds a part of the unsent output.
-    pub(crate) fn overflows(&self) -> bool {
+    pub(crate) fn has_overflow(&self) -> bool {
         self.overflow().is_some()
     }
 
@@ -423,18 +424,18 @@ impl Lane<'_> {
     /// Whether the lane can switch: the request body was read.
     pub(crate) fn can_switch(&self) -> bool {
         match self {
-            Lane::H1(conn) => conn.work.machine.body_ended(),
+            Lane::H1(conn) => conn.buffers.machine.body_ended(),
             Lane::Stream(stream) => stream.can_switch(),
             Lane::Detached(_) => false,
         }
     }
 
     /// Sends the response that switches protocols. Returns its status.
-    pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) -> Status {
+    pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut FieldWriter<'_>)) -> Status {
         match self {
             Lane::H1(conn) => {
-                conn.inform(Status::SWITCHING_PROTOCOLS, lines);
-                conn.switch();
+                conn.send_interim(Status::SWITCHING_PROTOCOLS, lines);
+                conn.switch_to_raw();
                 Status::SWITCHING_PROTOCOLS
             }
             Lane::Stream(stream) => stream.upgrade(lines),
@@ -445,7 +446,7 @@ impl Lane<'_> {
     /// Hands the connection to another owner, who responds. Returns false for streams and detached requests.
     pub(crate) fn take_over(&mut self) -> bool {
         match self {
-            Lane::H1(conn) => conn.switch(),
+            Lane::H1(conn) => conn.switch_to_raw(),
             Lane::Stream(_) | Lane::Detached(_) => return false,
         }
         true
@@ -461,19 +462,19 @@ impl Lane<'_> {
     }
 
     /// Reads bytes received after the switch: `None` if none are available, 0 at the end.
-    pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+    pub(crate) fn try_read_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         match self {
-            Lane::H1(conn) => conn.try_raw(buffer),
-            Lane::Stream(stream) => stream.try_raw(buffer),
+            Lane::H1(conn) => conn.try_read_raw(buffer),
+            Lane::Stream(stream) => stream.try_read_raw(buffer),
             Lane::Detached(_) => Err(NO_SWITCH),
         }
     }
 
     /// Releases memory before a wait that may be long.
-    pub(crate) fn shed(&mut self) {
+    pub(crate) fn release_buffers(&mut self) {
         match self {
-            Lane::H1(conn) => conn.shed(),
-            Lane::Stream(stream) => stream.shed(),
+            Lane::H1(conn) => conn.release_buffers(),
+            Lane::Stream(stream) => stream.release_buffers(),
             Lane::Detached(_) => {}
         }
     }
@@ -487,9 +488,9 @@ impl Lane<'_> {
     }
 
     /// Aborts a tunnel whose other end has failed: resets the stream, unless the client has ended it too.
-    pub(crate) fn break_off(&mut self) {
+    pub(crate) fn abort_tunnel(&mut self) {
         if let Lane::Stream(stream) = self {
-            stream.break_off();
+            stream.abort_tunnel();
         }
     }
 }

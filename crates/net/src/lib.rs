@@ -91,10 +91,12 @@ mod bind;
 mod listener;
 pub mod server;
 
-pub use address::{Bind, Client, Dial, Listen, ListenUrl, Peer, Sources, StreamListener};
+pub use address::{
+    BindAddress, Client, ConnectAddress, ListenOptions, ListenUrl, Peer, PeerSet, StreamListener,
+};
 pub use bandwidth::Bandwidth;
 pub use bind::{Listener, bound_address, remove_socket};
-pub use body_copy::BodyCopied;
+pub use body_copy::BodyCopyCallback;
 pub use compress::{Compression, coded_fields};
 pub use connections::{OpenConnection, OpenConnections};
 pub use core::Core;
@@ -109,14 +111,14 @@ pub use exchange::Exchange;
 pub use fault::Fault;
 pub use filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 pub use flow::BodyPiece;
-pub use gate::{ConnectionGate, ConnectionPlace, SharedGate, TooManyConnections};
+pub use gate::{ConnectionGate, GatePermit, SharedGate, TooManyConnections};
 pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};
 pub use idle::IdleLinks;
 pub use in_place::pin_in_place;
 pub use inbound::PIECE_WEIGHT_BYTES;
 pub use link::Link;
 pub use listener::{Listeners, NewListeners};
-pub use memory::{Memory, MemoryBudget, MemoryHeld, Pressure};
+pub use memory::{Memory, MemoryBudget, MemoryCharge, Pressure};
 pub use named_file::{FileReference, NamedFile};
 pub use notes::{CacheOutcome, FailedAttempt, FailedAttempts, MeasuredCosts, RequestNotes};
 pub use options::{Limits, Options, ServingLimits, Timeouts};
@@ -124,12 +126,12 @@ pub use overflow::SPILL_BLOCK_BYTES;
 pub use page::{ErrorPages, Page};
 pub use preface::ProxyProtocol;
 pub use progress::SendProgress;
-pub use pump::{Inbox, Outbox};
+pub use pump::{InputBuffer, OutputBuffer};
 pub use relay::{RelayEnd, RelaySide};
 pub use replace::{BodyReplacement, REPLACEMENTS_MAX, ReplacementRule, ReplacementTexts};
 pub use request::Request;
 pub use routed::{RequestContext, RouteLimits};
-pub use server::{Server, Stop};
+pub use server::{Server, StopHandle};
 pub use service::{RequestRecord, Service};
 pub use source::Source;
 pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
@@ -140,7 +142,7 @@ pub use tick::{TaskId, TurnHook};
 pub use tls::{
     BlockingTlsStream, CertificateFault, CertificateInfo, CertificateStore, ClientCertificates,
     ClientIdentity, HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient,
-    TlsClientOptions, TlsOptions, TlsSession, TlsSite, TlsStream, without_marks,
+    TlsClientOptions, TlsOptions, TlsSession, TlsSite, TlsStream, strip_byte_order_marks,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use wait::Interest;

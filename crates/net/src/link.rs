@@ -46,7 +46,7 @@ impl Link {
     }
 
     /// Returns the same connection with TLS on it.
-    pub(crate) fn secured(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Link {
+    pub(crate) fn with_tls(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Link {
         match self {
             Link::Plain(stream) => Link::Tls(Box::new(TlsStream::accepted(stream, tls, session))),
             secured => secured,
@@ -64,8 +64,8 @@ impl Link {
 
     /// Whether the peer has agreed to HTTP/2 (ALPN).
     #[must_use]
-    pub fn has_agreed_to_http2(&self) -> bool {
-        matches!(self, Link::Tls(tls) if tls.has_agreed_to_http2())
+    pub fn has_negotiated_http2(&self) -> bool {
+        matches!(self, Link::Tls(tls) if tls.has_negotiated_http2())
     }
 
     /// Returns the memory held by TLS, in bytes.
@@ -101,8 +101,8 @@ impl Link {
     }
 
     /// Whether the interest is met by decrypted bytes that the socket does not report.
-    pub(crate) fn holds(&self, interest: Interest) -> bool {
-        matches!(self, Link::Tls(tls) if interest.is_to_read() && tls.has_input())
+    pub(crate) fn is_met_by_buffers(&self, interest: Interest) -> bool {
+        matches!(self, Link::Tls(tls) if interest.includes_read() && tls.has_input())
     }
 
     /// Waits for input or the end, at most until `deadline_ms` of the core's clock.
@@ -160,10 +160,10 @@ impl Link {
 
     /// Whether written bytes have not been passed to the kernel; flush when the socket is writable.
     #[must_use]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_pending_output(&self) -> bool {
         match self {
             Link::Plain(_) => false,
-            Link::Tls(tls) => tls.is_behind(),
+            Link::Tls(tls) => tls.has_pending_output(),
         }
     }
 
@@ -180,9 +180,9 @@ impl Link {
 
     /// Whether the connection may stay in a pool: the peer has not closed it and has sent no unrequested
     /// bytes. Costs a system call only if the socket has reported an event.
-    pub fn is_fresh(&mut self) -> bool {
+    pub fn is_reusable(&mut self) -> bool {
         // The socket does not report unread bytes that TLS has already decrypted.
-        if matches!(self, Link::Plain(stream) if !stream.has_news()) {
+        if matches!(self, Link::Plain(stream) if !stream.has_pending_event()) {
             return true;
         }
         // An event does not imply input: the last read may have filled its buffer exactly, or the peer has
@@ -191,15 +191,15 @@ impl Link {
     }
 
     /// Sends close_notify over TLS, which distinguishes an orderly end from truncation.
-    pub(crate) fn announce_end(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         if let Link::Tls(tls) = self {
-            tls.announce_end();
+            tls.send_close_notify();
         }
     }
 
     /// Closes the sending side: the peer reads everything sent, then the end.
     pub fn shutdown_write(&mut self) {
-        self.announce_end();
+        self.send_close_notify();
         self.stream().shutdown_write();
     }
 }

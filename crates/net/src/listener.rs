@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags};
 
-use crate::address::{Bind, Listen, ListenUrl, Peer, Sources, StreamListener};
+use crate::address::{BindAddress, ListenOptions, ListenUrl, Peer, PeerSet, StreamListener};
 use crate::announced::AwaitingProxyHeader;
-use crate::bind::{Listener, Listening};
+use crate::bind::{Listener, ListeningSocket};
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
 use crate::h1::IdleClient;
@@ -36,10 +36,10 @@ const ACCEPT_BATCH: usize = 64;
 /// tasks, but at most a sixteenth of the permits.
 const MAKE_ROOM_MAX: usize = 32;
 /// Interval of checks for a closable idle connection while all permits are taken.
-const FULL_MS: u64 = 200;
+const FULL_CHECK_MS: u64 = 200;
 /// Timeout of [`Listeners::replace`] and [`Listeners::connections`], and poll interval of the former.
 const REPLACE_MAX: Duration = Duration::from_millis(500);
-const REPLACE_LOOK: Duration = Duration::from_millis(1);
+const REPLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Pause of accepting when the process has run out of descriptors or memory.
 const EXHAUSTED_MS: u64 = 50;
 /// A listening socket and its settings; without `proxy_protocol`, PROXY headers are not accepted.
@@ -47,8 +47,8 @@ const EXHAUSTED_MS: u64 = 50;
 pub(crate) struct AcceptSocket {
     /// Number of the listener that the socket belongs to.
     listener: u64,
-    listening: Arc<Listening>,
-    proxy_protocol: Option<Arc<Sources>>,
+    socket: Arc<ListeningSocket>,
+    proxy_protocol: Option<Arc<PeerSet>>,
     is_tls: bool,
     /// Whether cleartext connections may begin with the HTTP/2 preface.
     h2c: bool,
@@ -60,7 +60,7 @@ pub(crate) struct AcceptSocket {
 
 /// Whether and how a core stops accepting from a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
+enum ClosingMode {
     No,
     /// After accepting the connections in the kernel's queue.
     WhenEmpty,
@@ -72,7 +72,7 @@ enum Closing {
 #[derive(Debug)]
 enum AcceptCommand {
     Open(AcceptSocket),
-    Close(u64, Closing),
+    Close(u64, ClosingMode),
     /// New limits, and the number of cores among which they are divided.
     Limits(Box<ServingLimits>, usize),
     /// A request for the list of connections.
@@ -85,44 +85,44 @@ type CoreConnections = (usize, Vec<ConnectionEntry>, u64);
 /// Queue of commands for one core. Usable from any thread.
 #[derive(Debug)]
 pub(crate) struct AcceptCommands {
-    orders: Mutex<Vec<AcceptCommand>>,
-    are_there: AtomicBool,
+    commands: Mutex<Vec<AcceptCommand>>,
+    has_commands: AtomicBool,
     /// Set until the core has run a turn after [`AcceptCommands::has_turned`].
-    is_asked: AtomicBool,
+    is_turn_requested: AtomicBool,
     remote: Arc<Remote>,
 }
 
 impl AcceptCommands {
     pub(crate) fn new(remote: Arc<Remote>) -> AcceptCommands {
         AcceptCommands {
-            orders: Mutex::default(),
-            are_there: AtomicBool::new(false),
-            is_asked: AtomicBool::new(false),
+            commands: Mutex::default(),
+            has_commands: AtomicBool::new(false),
+            is_turn_requested: AtomicBool::new(false),
             remote,
         }
     }
 
     fn send(&self, order: AcceptCommand) {
-        lock(&self.orders).push(order);
-        self.are_there.store(true, Ordering::Release);
-        self.remote.ring();
+        lock(&self.commands).push(order);
+        self.has_commands.store(true, Ordering::Release);
+        self.remote.wake_core();
     }
 
     /// Whether the core has run a turn since the last call; requests another turn.
-    fn has_turned(&self) -> bool {
-        let has_turned = !self.is_asked.swap(true, Ordering::AcqRel);
-        self.remote.ring();
+    fn has_run_turn(&self) -> bool {
+        let has_turned = !self.is_turn_requested.swap(true, Ordering::AcqRel);
+        self.remote.wake_core();
         has_turned
     }
 
     fn take(&self) -> Vec<AcceptCommand> {
-        if self.is_asked.load(Ordering::Relaxed) {
-            self.is_asked.store(false, Ordering::Release);
+        if self.is_turn_requested.load(Ordering::Relaxed) {
+            self.is_turn_requested.store(false, Ordering::Release);
         }
         // A load before the swap, because each turn of the core calls this.
         let are_there =
-            self.are_there.load(Ordering::Relaxed) && self.are_there.swap(false, Ordering::AcqRel);
-        if are_there { std::mem::take(&mut lock(&self.orders)) } else { Vec::new() }
+            self.has_commands.load(Ordering::Relaxed) && self.has_commands.swap(false, Ordering::AcqRel);
+        if are_there { std::mem::take(&mut lock(&self.commands)) } else { Vec::new() }
     }
 }
 
@@ -140,7 +140,7 @@ struct ListenersState {
     open: Vec<(u64, Listener)>,
     cores: Vec<Arc<AcceptCommands>>,
     /// Number of the next listener.
-    next: u64,
+    next_number: u64,
     is_closed: bool,
 }
 
@@ -151,7 +151,7 @@ pub struct NewListeners(Vec<NewListener>);
 #[derive(Debug)]
 enum NewListener {
     /// A listener that is already open, with new settings.
-    Same(u64, Listen),
+    Kept(u64, ListenOptions),
     Bound(Listener),
 }
 
@@ -160,13 +160,21 @@ impl Listeners {
     pub(crate) fn of(listeners: Vec<Listener>) -> Listeners {
         let next = listeners.len() as u64;
         let open = (0..).zip(listeners).collect();
-        Listeners(Arc::new(Mutex::new(ListenersState { open, next, ..ListenersState::default() })))
+        Listeners(Arc::new(Mutex::new(ListenersState {
+            open,
+            next_number: next,
+            ..ListenersState::default()
+        })))
     }
 
     /// Returns the sockets that core `index` of `cores` accepts from.
-    pub(crate) fn doors(&self, index: usize, cores: usize) -> Vec<AcceptSocket> {
+    pub(crate) fn accept_sockets(&self, index: usize, cores: usize) -> Vec<AcceptSocket> {
         let state = lock(&self.0);
-        state.open.iter().flat_map(|(number, listener)| doors(*number, listener, index, cores)).collect()
+        state
+            .open
+            .iter()
+            .flat_map(|(number, listener)| accept_sockets(*number, listener, index, cores))
+            .collect()
     }
 
     /// Adds the next core that has started.
@@ -176,7 +184,7 @@ impl Listeners {
 
     /// Returns the bound addresses, with the ports that the kernel chose.
     #[must_use]
-    pub fn addresses(&self) -> Vec<Bind> {
+    pub fn addresses(&self) -> Vec<BindAddress> {
         lock(&self.0).open.iter().map(|(_, listener)| listener.address().clone()).collect()
     }
 
@@ -187,7 +195,7 @@ impl Listeners {
     }
 
     /// Calls `each` for every open listener.
-    pub fn each(&self, mut each: impl FnMut(&mut Listener)) {
+    pub fn visit(&self, mut each: impl FnMut(&mut Listener)) {
         lock(&self.0).open.iter_mut().for_each(|(_, listener)| each(listener));
     }
 
@@ -199,23 +207,24 @@ impl Listeners {
     /// Returns the first error of `bind`; fails if the server is stopping.
     pub fn prepare(
         &self,
-        listens: Vec<Listen>,
-        mut bind: impl FnMut(usize, Listen, &[Bind]) -> std::io::Result<Listener>,
+        listens: Vec<ListenOptions>,
+        mut bind: impl FnMut(usize, ListenOptions, &[BindAddress]) -> std::io::Result<Listener>,
     ) -> std::io::Result<NewListeners> {
         let state = lock(&self.0);
         if state.is_closed {
             return Err(std::io::Error::other("the server is stopping"));
         }
-        let addresses: Vec<Bind> = state.open.iter().map(|(_, open)| open.address().clone()).collect();
+        let addresses: Vec<BindAddress> = state.open.iter().map(|(_, open)| open.address().clone()).collect();
         let mut taken = Vec::new();
         let mut new = Vec::new();
         for (place, listen) in listens.into_iter().enumerate() {
-            let is_same =
-                |(number, open): &&(u64, Listener)| !taken.contains(number) && open.is_at(&listen.at);
+            let is_same = |(number, open): &&(u64, Listener)| {
+                !taken.contains(number) && open.matches_address(&listen.address)
+            };
             match state.open.iter().find(is_same) {
                 Some((number, _)) => {
                     taken.push(*number);
-                    new.push(NewListener::Same(*number, listen));
+                    new.push(NewListener::Kept(*number, listen));
                 }
                 None => new.push(NewListener::Bound(bind(place, listen, &addresses)?)),
             }
@@ -233,7 +242,7 @@ impl Listeners {
         let mut old = std::mem::take(&mut state.open);
         for new in new.0 {
             match new {
-                NewListener::Same(number, listen) => {
+                NewListener::Kept(number, listen) => {
                     let Some(at) = old.iter().position(|(other, _)| *other == number) else { continue };
                     let (_, mut listener) = old.swap_remove(at);
                     let is_same = listener.set_options(listen);
@@ -247,29 +256,29 @@ impl Listeners {
             }
         }
         for (number, _) in old {
-            state.close(number, Closing::WhenEmpty);
+            state.close(number, ClosingMode::WhenEmpty);
         }
         let cores = state.cores.clone();
         drop(state);
         let until = Instant::now() + REPLACE_MAX;
-        while cores.iter().any(|core| core.are_there.load(Ordering::Acquire)) && Instant::now() < until {
-            std::thread::sleep(REPLACE_LOOK);
+        while cores.iter().any(|core| core.has_commands.load(Ordering::Acquire)) && Instant::now() < until {
+            std::thread::sleep(REPLACE_POLL_INTERVAL);
         }
     }
 
     /// Whether every core has run a turn since the last call, so that none is stuck.
     #[must_use]
-    pub fn cores_turn(&self) -> bool {
+    pub fn are_cores_responsive(&self) -> bool {
         // Every core must be asked, even after one that has not run.
-        let turned: Vec<bool> = lock(&self.0).cores.iter().map(|core| core.has_turned()).collect();
+        let turned: Vec<bool> = lock(&self.0).cores.iter().map(|core| core.has_run_turn()).collect();
         !turned.contains(&false)
     }
 
     /// Sets the limits and timeouts of connections: for new ones, and for the next requests of open ones.
-    pub fn set_limits(&self, set: ServingLimits) {
+    pub fn set_limits(&self, limits: ServingLimits) {
         let state = lock(&self.0);
         let cores = state.cores.len();
-        state.cores.iter().for_each(|core| core.send(AcceptCommand::Limits(Box::new(set), cores)));
+        state.cores.iter().for_each(|core| core.send(AcceptCommand::Limits(Box::new(limits), cores)));
     }
 
     /// Returns the open connections, reported by each core in its next turn. Cores that do not answer in time
@@ -284,12 +293,12 @@ impl Listeners {
         let cores = state.cores.len();
         drop((state, asker));
         let until = Instant::now() + REPLACE_MAX;
-        let mut all = OpenConnections { silent_cores: cores, ..OpenConnections::default() };
-        while all.silent_cores > 0
+        let mut all = OpenConnections { unresponsive_cores: cores, ..OpenConnections::default() };
+        while all.unresponsive_cores > 0
             && let Ok((count, listed, now_ms)) =
                 answers.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
-            all.silent_cores -= 1;
+            all.unresponsive_cores -= 1;
             all.count += count;
             all.listed.extend(listed.into_iter().map(|entry| OpenConnection {
                 listener:
@@ -314,10 +323,10 @@ impl Listeners {
 impl ListenersState {
     /// Makes every core accept from the listener; returns its number.
     fn open(&mut self, listener: &Listener) -> u64 {
-        let number = self.next;
-        self.next += 1;
+        let number = self.next_number;
+        self.next_number += 1;
         for (index, core) in self.cores.iter().enumerate() {
-            for door in doors(number, listener, index, self.cores.len()) {
+            for door in accept_sockets(number, listener, index, self.cores.len()) {
                 core.send(AcceptCommand::Open(door));
             }
         }
@@ -326,20 +335,20 @@ impl ListenersState {
 
     /// Like [`ListenersState::open`], replacing the listener number of the same sockets.
     fn reopen(&mut self, old: u64, listener: &Listener) -> u64 {
-        self.close(old, Closing::AtOnce);
+        self.close(old, ClosingMode::AtOnce);
         self.open(listener)
     }
 
-    fn close(&self, number: u64, closing: Closing) {
+    fn close(&self, number: u64, closing: ClosingMode) {
         self.cores.iter().for_each(|core| core.send(AcceptCommand::Close(number, closing)));
     }
 }
 
-fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<AcceptSocket> {
+fn accept_sockets(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<AcceptSocket> {
     let proxy_protocol = &listener.proxy_protocol;
-    let door = |listening: &Arc<Listening>| AcceptSocket {
+    let door = |listening: &Arc<ListeningSocket>| AcceptSocket {
         listener: number,
-        listening: listening.clone(),
+        socket: listening.clone(),
         proxy_protocol: proxy_protocol.clone(),
         is_tls: listener.is_tls,
         h2c: listener.h2c,
@@ -352,15 +361,15 @@ fn doors(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<Ac
 /// The sockets that one core accepts from.
 pub(crate) struct AcceptingSockets<S: Service> {
     engine: Rc<Engine<S>>,
-    open: RefCell<Vec<OpenDoor>>,
+    open: RefCell<Vec<OpenSocket>>,
     /// One clone for each socket that is still accepted from, and this one.
     accepting: Rc<()>,
 }
 
-struct OpenDoor {
+struct OpenSocket {
     listener: u64,
     source: Rc<Source>,
-    closing: Rc<Cell<Closing>>,
+    closing: Rc<Cell<ClosingMode>>,
 }
 
 impl<S: Service> AcceptingSockets<S> {
@@ -371,8 +380,8 @@ impl<S: Service> AcceptingSockets<S> {
     /// Starts to accept from a socket.
     pub(crate) fn open(&self, door: AcceptSocket) {
         let core = &self.engine.context.core;
-        let (source, closing) = (core.add_source(), Rc::new(Cell::new(Closing::No)));
-        let open = OpenDoor { listener: door.listener, source: source.clone(), closing: closing.clone() };
+        let (source, closing) = (core.add_source(), Rc::new(Cell::new(ClosingMode::No)));
+        let open = OpenSocket { listener: door.listener, source: source.clone(), closing: closing.clone() };
         self.open.borrow_mut().push(open);
         let accepts = accept(self.engine.clone(), door, source, closing);
         let accepting = self.accepting.clone();
@@ -383,8 +392,8 @@ impl<S: Service> AcceptingSockets<S> {
     }
 
     /// Executes the commands received since the last call.
-    pub(crate) fn obey(&self, orders: &AcceptCommands) {
-        for order in orders.take() {
+    pub(crate) fn execute_commands(&self, commands: &AcceptCommands) {
+        for order in commands.take() {
             match order {
                 AcceptCommand::Open(door) => self.open(door),
                 AcceptCommand::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
@@ -423,24 +432,26 @@ async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
     door: AcceptSocket,
     source: Rc<Source>,
-    closing: Rc<Cell<Closing>>,
+    closing: Rc<Cell<ClosingMode>>,
 ) {
     let core = engine.context.core.clone();
-    let listening = &door.listening;
-    watch(&core, listening.fd(), &source).await;
+    let listening = &door.socket;
+    register_listener(&core, listening.fd(), &source).await;
     listening.add_acceptor(&core);
-    while closing.get() != Closing::AtOnce {
+    while closing.get() != ClosingMode::AtOnce {
         match accept_batch(&engine, &door) {
-            Pause::Empty if engine.context.draining.get() || closing.get() != Closing::No => break,
-            Pause::Empty => wait(&core, &source, true).await,
-            Pause::Batch => core.yield_now().await,
-            Pause::Full => {
+            AcceptPause::Empty if engine.context.is_draining.get() || closing.get() != ClosingMode::No => {
+                break;
+            }
+            AcceptPause::Empty => wait(&core, &source, true).await,
+            AcceptPause::Batch => core.yield_now().await,
+            AcceptPause::Full => {
                 // New connections wait in the kernel's queue; the release of a permit wakes this task.
                 core.unwatch(listening.fd());
                 engine.context.connection_limit.waiting.borrow_mut().push(source.clone());
-                listening.ring_others(&core);
+                listening.wake_others(&core);
                 // A deadline too: a connection may have become idle long enough to be closed.
-                source.set_deadline(core.now_ms() + FULL_MS);
+                source.set_deadline(core.now_ms() + FULL_CHECK_MS);
                 wait(&core, &source, false).await;
                 source.set_deadline(u64::MAX);
                 engine
@@ -449,12 +460,12 @@ async fn accept<S: Service>(
                     .waiting
                     .borrow_mut()
                     .retain(|waiting| !Rc::ptr_eq(waiting, &source));
-                watch(&core, listening.fd(), &source).await;
+                register_listener(&core, listening.fd(), &source).await;
             }
-            Pause::Exhausted => {
+            AcceptPause::Exhausted => {
                 core.unwatch(listening.fd());
                 core.sleep(EXHAUSTED_MS).await;
-                watch(&core, listening.fd(), &source).await;
+                register_listener(&core, listening.fd(), &source).await;
             }
         }
     }
@@ -464,7 +475,7 @@ async fn accept<S: Service>(
 }
 
 /// Registers the listener; retries while the kernel has no memory for that.
-async fn watch(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
+async fn register_listener(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
     while core.watch_listener(listener, source).is_err() {
         core.sleep(EXHAUSTED_MS).await;
     }
@@ -489,33 +500,33 @@ async fn wait(core: &Core, source: &Rc<Source>, rung: bool) {
     .await;
 }
 
-enum Pause {
+enum AcceptPause {
     Empty,
     Batch,
     Full,
     Exhausted,
 }
 
-fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> Pause {
+fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> AcceptPause {
     let context = &engine.context;
-    let (listener, is_tcp) = (door.listening.fd(), door.listening.is_tcp());
+    let (listener, is_tcp) = (door.socket.fd(), door.socket.is_tcp());
     let make_room = (context.connection_limit.max.get() / 16).clamp(1, MAKE_ROOM_MAX);
     let pressure = context.core.memory().pressure();
     // Under pressure, incomplete handshakes must not keep memory from new connections.
-    if pressure >= Pressure::Critical && has_newcomer(listener) {
+    if pressure >= Pressure::Critical && has_pending_connection(listener) {
         context.core.close_idle_with_memory(make_room);
     }
     if pressure == Pressure::Exhausted {
-        return Pause::Exhausted;
+        return AcceptPause::Exhausted;
     }
     for _ in 0..ACCEPT_BATCH {
         if context.connection_limit.taken.get() >= context.connection_limit.max.get() {
             // Close idle connections only if a client is waiting.
-            if !has_newcomer(listener) {
-                return Pause::Empty;
+            if !has_pending_connection(listener) {
+                return AcceptPause::Empty;
             }
             if context.core.close_idle(make_room) == 0 {
-                return Pause::Full;
+                return AcceptPause::Full;
             }
         }
         match accept_one(listener) {
@@ -525,10 +536,10 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> Paus
                 // If the proxy names its clients, these are counted instead, when their addresses are known.
                 let names_clients = door.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
                 let gate = context.gate.as_ref().filter(|_| !names_clients);
-                let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.enter(peer)) else { continue };
-                let Ok(stream) = Stream::new(&context.core, socket) else { return Pause::Exhausted };
+                let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else { continue };
+                let Ok(stream) = Stream::new(&context.core, socket) else { return AcceptPause::Exhausted };
                 let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
-                idle.keep(place);
+                idle.keep_gate_permit(place);
                 idle.list(door.listener, door.key);
                 match (&door.proxy_protocol, &door.streams) {
                     (Some(sources), streams) => {
@@ -539,20 +550,20 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> Paus
                     (None, None) => idle.park(),
                 }
             }
-            Err(Errno::AGAIN) => return Pause::Empty,
+            Err(Errno::AGAIN) => return AcceptPause::Empty,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 if context.core.close_idle(make_room) == 0 {
-                    return Pause::Exhausted;
+                    return AcceptPause::Exhausted;
                 }
             }
             // An error of that connection, or a signal: the next one may succeed.
             Err(_) => {}
         }
     }
-    Pause::Batch
+    AcceptPause::Batch
 }
 
-fn has_newcomer(listener: &OwnedFd) -> bool {
+fn has_pending_connection(listener: &OwnedFd) -> bool {
     let mut poll = [PollFd::new(listener, PollFlags::IN)];
     matches!(rustix::event::poll(&mut poll, Some(&Timespec::default())), Ok(1))
 }
@@ -574,8 +585,8 @@ mod tests {
 
     #[test]
     fn an_accepted_connection_on_loopback_is_not_paced() {
-        let listener = Listener::bind(Bind::Tcp(([127, 0, 0, 1], 0).into()).into(), 1).unwrap();
-        let Bind::Tcp(address) = *listener.address() else { unreachable!() };
+        let listener = Listener::bind(BindAddress::Tcp(([127, 0, 0, 1], 0).into()).into(), 1).unwrap();
+        let BindAddress::Tcp(address) = *listener.address() else { unreachable!() };
         let _client = TcpStream::connect(address).unwrap();
         let socket = listener.sockets_of(0, 1).next().unwrap();
         let (accepted, _) = accept_one(socket.fd()).unwrap();

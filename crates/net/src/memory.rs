@@ -13,11 +13,11 @@ use crate::heavy::HeavyConnections;
 /// Change that a core adds to the total at once; smaller ones are added within a tenth of a second.
 const STEP_BYTES: usize = 256 * 1024;
 /// Decrease of the total after which memory is returned to the system.
-const FALL_BYTES: usize = 4 * 1024 * 1024;
+const RELEASE_FALL_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum growth of the receive windows of one HTTP/2 connection: 400 Mbit/s at a round-trip time of 80 ms.
 const WINDOW_GROWTH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Divisor of the budget: the part that a pool of unused buffers may keep on one core.
-const KEPT_SHARE: u64 = 32;
+const POOL_SHARE: u64 = 32;
 
 /// Memory budget of the server for its peers, over all cores. Clones share the same budget.
 #[derive(Clone, Debug)]
@@ -141,8 +141,8 @@ impl Memory {
     /// Returns the bytes that a pool of this core may keep in unused buffers, at most `bytes_max`. The budget
     /// does not include them, so the limit is low if the budget is small, and 0 under memory pressure.
     #[must_use]
-    pub fn kept_bytes_max(&self, bytes_max: usize) -> usize {
-        let share = usize::try_from(self.budget.bytes_max() / KEPT_SHARE).unwrap_or(usize::MAX);
+    pub fn pool_bytes_max(&self, bytes_max: usize) -> usize {
+        let share = usize::try_from(self.budget.bytes_max() / POOL_SHARE).unwrap_or(usize::MAX);
         if self.pressure() >= Pressure::High { 0 } else { bytes_max.min(share) }
     }
 
@@ -150,14 +150,14 @@ impl Memory {
     /// and a part of the budget; 0 under memory pressure.
     #[must_use]
     pub(crate) fn window_growth_max(&self) -> usize {
-        self.kept_bytes_max(WINDOW_GROWTH_BYTES_MAX)
+        self.pool_bytes_max(WINDOW_GROWTH_BYTES_MAX)
     }
 
     /// Accounts for bytes that belong to no connection, until the returned value is dropped.
     #[must_use]
-    pub fn hold(self: &Rc<Self>, bytes: usize) -> MemoryHeld {
+    pub fn charge(self: &Rc<Self>, bytes: usize) -> MemoryCharge {
         self.change(0, bytes);
-        MemoryHeld { memory: self.clone(), bytes }
+        MemoryCharge { memory: self.clone(), bytes }
     }
 
     /// Accounts for a change from `before` to `after` bytes.
@@ -165,12 +165,12 @@ impl Memory {
         let held = (self.held_bytes.get() + after).saturating_sub(before);
         self.held_bytes.set(held);
         if held.abs_diff(self.added_bytes.get()) >= STEP_BYTES {
-            self.add_up();
+            self.publish_changes();
         }
     }
 
     /// Adds the difference to the total, and updates the pressure.
-    pub(crate) fn add_up(&self) {
+    pub(crate) fn publish_changes(&self) {
         let held = self.held_bytes.get();
         let before = self.added_bytes.replace(held);
         if held != before {
@@ -186,9 +186,9 @@ impl Memory {
     }
 
     /// Whether memory has fallen so far that it should be returned to the system. True once.
-    pub(crate) fn take_fall(&self) -> bool {
+    pub(crate) fn take_release_due(&self) -> bool {
         let (peak, held) = (self.peak_bytes.get(), self.held_bytes.get());
-        let has_fallen = peak - held.min(peak) >= FALL_BYTES && held < peak / 2;
+        let has_fallen = peak - held.min(peak) >= RELEASE_FALL_BYTES && held < peak / 2;
         if has_fallen {
             self.peak_bytes.set(held);
         }
@@ -199,25 +199,25 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         self.held_bytes.set(0);
-        self.add_up();
+        self.publish_changes();
     }
 }
 
 /// Bytes accounted for until this is dropped.
 #[derive(Debug)]
-pub struct MemoryHeld {
+pub struct MemoryCharge {
     memory: Rc<Memory>,
     bytes: usize,
 }
 
-impl MemoryHeld {
+impl MemoryCharge {
     /// Sets the number of bytes held.
     pub fn set(&mut self, bytes: usize) {
         self.memory.change(std::mem::replace(&mut self.bytes, bytes), bytes);
     }
 }
 
-impl Drop for MemoryHeld {
+impl Drop for MemoryCharge {
     fn drop(&mut self) {
         self.memory.change(self.bytes, 0);
     }
@@ -238,7 +238,7 @@ mod tests {
         one.change(1_000, 9 * MIB);
         assert_eq!((budget.held_bytes(), one.pressure()), (9 * MIB as u64, Pressure::High));
         assert_eq!(other.pressure(), Pressure::Low, "not looked yet");
-        other.add_up();
+        other.publish_changes();
         assert_eq!(other.pressure(), Pressure::High);
         other.change(0, 5 * MIB);
         assert_eq!(other.pressure(), Pressure::Critical);
@@ -247,7 +247,7 @@ mod tests {
         drop(other);
         one.change(9 * MIB, 0);
         assert_eq!((budget.held_bytes(), one.pressure()), (0, Pressure::Low));
-        assert!(one.take_fall() && !one.take_fall());
+        assert!(one.take_release_due() && !one.take_release_due());
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
         memory.change(0, 1 << 40);
         assert_eq!(memory.pressure(), Pressure::Low);
         let memory = Rc::new(Memory::new(MemoryBudget::new(1 << 20)));
-        let held = memory.hold(1 << 20);
+        let held = memory.charge(1 << 20);
         assert_eq!(memory.pressure(), Pressure::Exhausted);
         drop(held);
         assert_eq!((memory.pressure(), memory.budget().held_bytes()), (Pressure::Low, 0));
@@ -264,10 +264,10 @@ mod tests {
 
     #[test]
     fn pools_keep_little_of_a_small_budget_and_nothing_while_memory_is_short() {
-        assert_eq!(Memory::default().kept_bytes_max(8 * MIB), 8 * MIB);
+        assert_eq!(Memory::default().pool_bytes_max(8 * MIB), 8 * MIB);
         let memory = Rc::new(Memory::new(MemoryBudget::new(16 * MIB as u64)));
-        assert_eq!(memory.kept_bytes_max(8 * MIB), MIB / 2);
-        let _held = memory.hold(8 * MIB);
-        assert_eq!(memory.kept_bytes_max(8 * MIB), 0);
+        assert_eq!(memory.pool_bytes_max(8 * MIB), MIB / 2);
+        let _held = memory.charge(8 * MIB);
+        assert_eq!(memory.pool_bytes_max(8 * MIB), 0);
     }
 }

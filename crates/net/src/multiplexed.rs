@@ -22,11 +22,11 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::mux::{
-    CutReason, MuxConn, MuxEnds, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest,
+    AbortReason, MuxConn, MuxEndpoints, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest,
 };
 use crate::progress::SendProgress;
 use crate::request::Request;
-use crate::service::{Engine, Service, guarded};
+use crate::service::{Engine, Service, run_handler};
 use crate::source::READ;
 use crate::state::{ReplyState, RequestState};
 #[cfg(any(test, feature = "sim"))]
@@ -44,42 +44,42 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 /// limit, plus a constant. Reset streams no longer count against the client's limit, so this bounds a client
 /// that opens and resets streams rapidly.
 const RESET_SHARE: usize = 4;
-const RESET_MORE: usize = 8;
+const RESET_EXTRA: usize = 8;
 /// Time for which requests are still accepted after GOAWAY was sent, for those already on their way.
-const LEAVE_MS: u64 = 500;
+const GOAWAY_GRACE_MS: u64 = 500;
 /// Interval of checks whether the server is stopping or the client is too slow.
-const LOOK_MS: u64 = 1_000;
+const CHECK_INTERVAL_MS: u64 = 1_000;
 
 /// Protocol of a connection according to its first bytes.
-pub(crate) enum Opening {
+pub(crate) enum DetectedProtocol {
     Http1,
     /// More bytes are needed.
-    Undecided,
+    NeedMore,
     Multiplexed(Box<dyn MuxProtocol>),
 }
 
 /// Determines the protocol of a connection that has sent bytes.
-pub(crate) fn opening(conn: &Conn) -> Opening {
+pub(crate) fn detect_protocol(conn: &Conn) -> DetectedProtocol {
     #[cfg(any(test, feature = "sim"))]
-    if conn.served == 0 && toy::is_spoken() {
-        let input = conn.work.input.head();
+    if conn.served == 0 && toy::is_enabled() {
+        let input = conn.buffers.input.head();
         if input.starts_with(toy::PREFACE) {
-            return Opening::Multiplexed(Box::new(toy::ToyMachine::new()));
+            return DetectedProtocol::Multiplexed(Box::new(toy::ToyMachine::new()));
         }
         if toy::PREFACE.starts_with(input) {
-            return Opening::Undecided;
+            return DetectedProtocol::NeedMore;
         }
     }
     if conn.served > 0 || !conn.may_be_h2 {
-        return Opening::Http1;
+        return DetectedProtocol::Http1;
     }
-    let begin_h2 = || Opening::Multiplexed(Box::new(H2Server::new(&conn.context().limits.get())));
-    match h2::preface(conn.work.input.head()) {
+    let begin_h2 = || DetectedProtocol::Multiplexed(Box::new(H2Server::new(&conn.context().limits.get())));
+    match h2::preface(conn.buffers.input.head()) {
         PrefaceMatch::Whole => begin_h2(),
-        PrefaceMatch::Partial => Opening::Undecided,
+        PrefaceMatch::Partial => DetectedProtocol::NeedMore,
         // The client has negotiated HTTP/2 by ALPN: the state machine reports the error.
         PrefaceMatch::Other if conn.link.session().is_some() => begin_h2(),
-        PrefaceMatch::Other => Opening::Http1,
+        PrefaceMatch::Other => DetectedProtocol::Http1,
     }
 }
 
@@ -87,9 +87,9 @@ pub(crate) fn opening(conn: &Conn) -> Opening {
 struct Wire {
     link: Link,
     /// Pooled buffers, held while bytes are received; contain input that the machine has not consumed.
-    work: HeldBuffers<ServerMachine>,
+    buffers: HeldBuffers<ServerMachine>,
     /// Unconsumed input between reads, usually the beginning of a frame.
-    rest: Vec<u8>,
+    unconsumed: Vec<u8>,
     /// Whether the peer has closed its sending side.
     ended: bool,
     /// Bytes of the machine's output that were sent.
@@ -97,49 +97,51 @@ struct Wire {
     /// Whether the link accepted less than there was.
     is_blocked: bool,
     /// A request that must wait for another task to end; nothing is read until then.
-    held: Option<(u32, Box<StreamRequest>)>,
+    held_request: Option<(u32, Box<StreamRequest>)>,
     /// Progress of the client's reading, and the time of the last check.
     progress: SendProgress,
-    looked_ms: u64,
+    checked_ms: u64,
     moved_bytes: usize,
 }
 
 /// Serves a connection of the machine's protocol until its end.
 pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
-    let ends = MuxEnds {
+    let ends = MuxEndpoints {
         peer: conn.peer,
-        client: conn.direct(),
-        local: conn.local_address(),
+        client: conn.direct_client(),
+        local_address: conn.local_address(),
         tls: conn.link.session().cloned(),
     };
-    let Conn { link, permit, work, .. } = conn;
-    permit.describe(|entry| entry.is_http2 = true);
+    let Conn { link, permit, buffers: work, .. } = conn;
+    permit.update_entry(|entry| entry.is_http2 = true);
     let conn = Rc::new(MuxConn::new(permit, ends, machine));
     let mut wire = Wire {
         link,
-        work,
-        rest: Vec::new(),
+        buffers: work,
+        unconsumed: Vec::new(),
         ended: false,
         sent: 0,
         is_blocked: false,
-        held: None,
+        held_request: None,
         progress: SendProgress::default(),
-        looked_ms: conn.core.now_ms(),
+        checked_ms: conn.core.now_ms(),
         moved_bytes: 0,
     };
     // No response is sent to a client that closes or breaks the connection, or is too slow.
     let ended = run(&engine, &conn, &mut wire).await;
-    conn.notify_streams(Some(ended.as_ref().err().map_or(CutReason::Peer, CutReason::of)));
+    conn.notify_streams(Some(ended.as_ref().err().map_or(AbortReason::Peer, AbortReason::of)));
     // Only a client that is still reading gets the machine's last frames.
-    if matches!(ended, Ok(_) | Err(Fault::Ended { .. })) {
+    if matches!(ended, Ok(_) | Err(Fault::MuxError { .. })) {
         let _ = write(&conn, &mut wire);
-        wire.work.release();
-        (wire.rest, wire.held) = (Vec::new(), None);
-        conn.weigh_own(wire.link.weight_bytes());
-        conn.permit.describe(|entry| entry.requests = 0);
+        wire.buffers.release();
+        (wire.unconsumed, wire.held_request) = (Vec::new(), None);
+        conn.set_own_bytes(wire.link.weight_bytes());
+        conn.permit.update_entry(|entry| entry.requests = 0);
         match ended {
-            Ok(EndedState::Unused) => _ = ending::announce(&mut wire.link, conn.patience_ms()).await,
-            _ => ending::linger(&mut wire.link, conn.patience_ms(), usize::MAX).await,
+            Ok(EndedState::Unused) => {
+                _ = ending::finish_sending(&mut wire.link, conn.stall_timeout_ms()).await
+            }
+            _ => ending::linger(&mut wire.link, conn.stall_timeout_ms(), usize::MAX).await,
         }
     }
 }
@@ -172,44 +174,50 @@ async fn run<S: Service>(
         written?;
         let max = limits.requests_per_connection_max;
         let is_worn = max > 0 && served >= max;
-        if leaves_since_ms.is_none() && (is_worn || conn.context().draining.get()) {
+        if leaves_since_ms.is_none() && (is_worn || conn.context().is_draining.get()) {
             leaves_since_ms = Some(conn.core.now_ms());
             conn.machine.borrow_mut().go_away(false);
             continue;
         }
         if leaves_since_ms.is_some() {
-            conn.permit.describe(|entry| entry.requests = u32::try_from(conn.live()).unwrap_or(u32::MAX));
+            conn.permit.update_entry(|entry| {
+                entry.requests = u32::try_from(conn.live_streams()).unwrap_or(u32::MAX)
+            });
         }
-        let has_left = leaves_since_ms.is_some_and(|since_ms| conn.core.now_ms() >= since_ms + LEAVE_MS);
+        let has_left =
+            leaves_since_ms.is_some_and(|since_ms| conn.core.now_ms() >= since_ms + GOAWAY_GRACE_MS);
         if has_left && !std::mem::replace(&mut goes_away, true) {
             conn.machine.borrow_mut().go_away(true);
             continue;
         }
-        if conn.live() > 0 {
+        if conn.live_streams() > 0 {
             idle_since_ms = conn.core.now_ms();
         }
-        let waits = conn.machine.borrow_mut().out().len() > wire.sent || wire.link.is_behind();
+        let waits = conn.machine.borrow_mut().out().len() > wire.sent || wire.link.has_pending_output();
         let is_over = goes_away || wire.ended || conn.machine.borrow().is_peer_leaving();
         let idle_ms = if served == 0 { timeouts.head_ms } else { timeouts.idle_ms };
         let now_ms = conn.core.now_ms();
         let is_idle = now_ms >= idle_since_ms.saturating_add(idle_ms);
-        if conn.live() == 0 && !waits && (is_over || is_idle || conn.context().connection_limit.crowded()) {
+        if conn.live_streams() == 0
+            && !waits
+            && (is_over || is_idle || conn.context().connection_limit.has_waiting())
+        {
             let mut machine = conn.machine.borrow_mut();
             if !wire.ended && !machine.is_peer_leaving() {
                 machine.go_away(true);
             }
-            let is_unused = conn.context().draining.get()
-                && now_ms >= idle_since_ms + LEAVE_MS
+            let is_unused = conn.context().is_draining.get()
+                && now_ms >= idle_since_ms + GOAWAY_GRACE_MS
                 && ending::has_sent_little(wire.link.stream());
             return Ok(if is_unused { EndedState::Unused } else { EndedState::Used });
         }
         if wire.is_stalled(conn, waits) {
             return Err(Fault::Timeout);
         }
-        let owes_ms = conn.machine.borrow().owes().then(|| *owes_since_ms.get_or_insert(now_ms));
+        let owes_ms = conn.machine.borrow().awaits_peer().then(|| *owes_since_ms.get_or_insert(now_ms));
         owes_since_ms = owes_ms;
         if owes_ms.is_some_and(|since_ms| now_ms >= since_ms.saturating_add(timeouts.head_ms)) {
-            return Err(conn.machine.borrow_mut().give_up());
+            return Err(conn.machine.borrow_mut().close_overdue());
         }
         if std::mem::take(&mut wire.moved_bytes) >= TURN_BYTES_MAX {
             conn.core.yield_now().await;
@@ -221,17 +229,18 @@ async fn run<S: Service>(
 
 /// Waits for the client, for a stream that has output or has ended, or for a short time.
 async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool, leaves: bool) -> Result<(), Fault> {
-    let reads = wire.reads(conn);
-    wire.rest_from_input();
-    conn.weigh_own(wire.rest.capacity() + wire.link.weight_bytes());
+    let reads = wire.should_read(conn);
+    wire.release_buffers();
+    conn.set_own_bytes(wire.unconsumed.capacity() + wire.link.weight_bytes());
     let interest = wire.link.interest(reads, waits);
-    let both = [(wire.link.stream().source(), interest), (&*conn.news, wait::Interest::of(true, false))];
-    let look_ms = conn.core.now_ms() + if leaves { LEAVE_MS } else { LOOK_MS };
-    let waited = wait::any(&conn.core, both, look_ms, || wire.link.holds(interest)).await;
-    conn.news.clear(READ);
+    let both =
+        [(wire.link.stream().source(), interest), (&*conn.wake_source, wait::Interest::of(true, false))];
+    let look_ms = conn.core.now_ms() + if leaves { GOAWAY_GRACE_MS } else { CHECK_INTERVAL_MS };
+    let waited = wait::any_ready(&conn.core, both, look_ms, || wire.link.is_met_by_buffers(interest)).await;
+    conn.wake_source.clear(READ);
     match waited {
         Err(Fault::Timeout) => {
-            if conn.live() == 0 && !waits {
+            if conn.live_streams() == 0 && !waits {
                 conn.shrink();
             }
             Ok(())
@@ -242,13 +251,13 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool, leaves: bool) -> Res
 
 impl Wire {
     /// Whether to read from the client: not while it does not read what is sent to it.
-    fn reads(&self, conn: &MuxConn) -> bool {
-        if self.ended || self.held.is_some() {
+    fn should_read(&self, conn: &MuxConn) -> bool {
+        if self.ended || self.held_request.is_some() {
             return false;
         }
         let mut machine = conn.machine.borrow_mut();
         let is_full = machine.out().len() - self.sent >= OUT_BYTES_MAX;
-        let is_stuck = (self.is_blocked || self.link.is_behind()) && conn.has_turns();
+        let is_stuck = (self.is_blocked || self.link.has_pending_output()) && conn.has_queued_streams();
         !(is_full || is_stuck) || machine.is_measuring()
     }
 
@@ -256,37 +265,37 @@ impl Wire {
     fn is_stalled(&mut self, conn: &MuxConn, waits: bool) -> bool {
         let now_ms = conn.core.now_ms();
         let handed_bytes = conn.drained_bytes.get() + self.sent as u64;
-        if !waits && conn.taken_bytes.get() >= handed_bytes {
+        if !waits && conn.acknowledged_bytes.get() >= handed_bytes {
             self.progress.stop();
             return false;
         }
-        if now_ms >= self.looked_ms + LOOK_MS {
-            self.looked_ms = now_ms;
-            self.progress.look(self.link.stream());
+        if now_ms >= self.checked_ms + CHECK_INTERVAL_MS {
+            self.checked_ms = now_ms;
+            self.progress.check(self.link.stream());
             // The queue includes TLS overhead, so this is a lower bound.
             let taken_bytes = handed_bytes.saturating_sub(u64::from(self.progress.queued()));
-            conn.taken_bytes.set(taken_bytes.max(conn.taken_bytes.get()));
+            conn.acknowledged_bytes.set(taken_bytes.max(conn.acknowledged_bytes.get()));
         }
         let since_ms = self.progress.since_ms(self.link.stream());
-        now_ms >= since_ms + LOOK_MS && now_ms >= since_ms.saturating_add(conn.patience_ms())
+        now_ms >= since_ms + CHECK_INTERVAL_MS && now_ms >= since_ms.saturating_add(conn.stall_timeout_ms())
     }
 
     /// Takes buffers from the pool if none are held.
-    fn input_from_rest(&mut self) {
-        self.work.hold();
-        if !self.rest.is_empty() {
-            let room = self.work.input.room(0, INPUT_BYTES, self.rest.len());
-            room[..self.rest.len()].copy_from_slice(&self.rest);
-            self.work.input.filled(self.rest.len());
-            self.rest = Vec::new();
+    fn acquire_buffers(&mut self) {
+        self.buffers.hold();
+        if !self.unconsumed.is_empty() {
+            let room = self.buffers.input.room(0, INPUT_BYTES, self.unconsumed.len());
+            room[..self.unconsumed.len()].copy_from_slice(&self.unconsumed);
+            self.buffers.input.filled(self.unconsumed.len());
+            self.unconsumed = Vec::new();
         }
     }
 
     /// Returns the buffers to the pool before a wait.
-    fn rest_from_input(&mut self) {
-        if let Some(work) = self.work.held() {
-            self.rest.extend_from_slice(work.input.rest());
-            self.work.release();
+    fn release_buffers(&mut self) {
+        if let Some(work) = self.buffers.held() {
+            self.unconsumed.extend_from_slice(work.input.unconsumed());
+            self.buffers.release();
         }
     }
 }
@@ -300,14 +309,19 @@ fn feed<S: Service>(
     goes_away: bool,
 ) -> Result<(), Fault> {
     let limits = conn.context().limits.get();
-    if let Some((id, request)) = wire.held.take_if(|_| admit(conn) != RequestAdmission::Hold) {
-        begin(engine, conn, id, *request);
+    if let Some((id, request)) =
+        wire.held_request.take_if(|_| check_admission(conn) != RequestAdmission::Hold)
+    {
+        start_stream(engine, conn, id, *request);
     }
-    while wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
-        wire.input_from_rest();
+    while wire.moved_bytes < TURN_BYTES_MAX && wire.should_read(conn) {
+        wire.acquire_buffers();
         let mut at = 0;
-        while at < wire.work.input.rest().len() && wire.moved_bytes < TURN_BYTES_MAX && wire.reads(conn) {
-            let (bytes, now_ms) = (&wire.work.input.rest()[at..], conn.core.now_ms());
+        while at < wire.buffers.input.unconsumed().len()
+            && wire.moved_bytes < TURN_BYTES_MAX
+            && wire.should_read(conn)
+        {
+            let (bytes, now_ms) = (&wire.buffers.input.unconsumed()[at..], conn.core.now_ms());
             let fed = conn.machine.borrow_mut().feed(bytes, &limits.head, now_ms);
             let (consumed, event) = match fed {
                 Ok((0, None)) => break,
@@ -318,12 +332,14 @@ fn feed<S: Service>(
             wire.moved_bytes += consumed.max(EVENT_WEIGHT_BYTES);
             match event {
                 None => {}
-                Some(MuxEvent::Request(id, _)) if goes_away || admit(conn) == RequestAdmission::Refuse => {
+                Some(MuxEvent::Request(id, _))
+                    if goes_away || check_admission(conn) == RequestAdmission::Refuse =>
+                {
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
                 }
                 // An error page would need memory. The first stream of a connection gets one: see `answer`.
                 Some(MuxEvent::Request(id, _))
-                    if conn.live() > 0 && conn.core.memory().pressure() >= Pressure::Critical =>
+                    if conn.live_streams() > 0 && conn.core.memory().pressure() >= Pressure::Critical =>
                 {
                     conn.core.memory().count_refused();
                     conn.machine.borrow_mut().reset(id, ResetReason::Refused);
@@ -331,9 +347,9 @@ fn feed<S: Service>(
                 Some(MuxEvent::Request(id, request)) => {
                     wire.moved_bytes += REQUEST_WEIGHT_BYTES;
                     *served = served.saturating_add(1);
-                    match admit(conn) {
-                        RequestAdmission::Hold => wire.held = Some((id, request)),
-                        _ => begin(engine, conn, id, *request),
+                    match check_admission(conn) {
+                        RequestAdmission::Hold => wire.held_request = Some((id, request)),
+                        _ => start_stream(engine, conn, id, *request),
                     }
                 }
                 Some(MuxEvent::Data(id, bytes, ended)) => {
@@ -344,13 +360,13 @@ fn feed<S: Service>(
                 }
                 Some(MuxEvent::End(id, trailers)) => conn.end_input(id, trailers),
                 Some(MuxEvent::Priority(id, priority)) => conn.prioritize(id, priority),
-                Some(MuxEvent::Reset(id, why)) => conn.cut(id, why),
+                Some(MuxEvent::Reset(id, why)) => conn.abort_stream(id, why),
                 Some(MuxEvent::Writable(id)) => conn.unblock(id),
             }
         }
-        wire.work.input.consume(at);
-        wire.work.input.next_head();
-        if !wire.reads(conn) || !wire.read(conn)? {
+        wire.buffers.input.consume(at);
+        wire.buffers.input.next_head();
+        if !wire.should_read(conn) || !wire.read(conn)? {
             return Ok(());
         }
     }
@@ -369,13 +385,13 @@ enum RequestAdmission {
 
 /// Counts streams as the client does (RFC 9113 section 5.1.2): a stream is closed once both sides have ended
 /// it, or one has reset it, although its task may still run.
-fn admit(conn: &MuxConn) -> RequestAdmission {
-    let (live, max) = (conn.live(), conn.context().limits.get().streams_max);
+fn check_admission(conn: &MuxConn) -> RequestAdmission {
+    let (live, max) = (conn.live_streams(), conn.context().limits.get().streams_max);
     if live < max {
         return RequestAdmission::Begin;
     }
-    let (whole, reset) = conn.ending();
-    match live - whole - reset >= max || reset >= max / RESET_SHARE + RESET_MORE {
+    let (whole, reset) = conn.ended_counts();
+    match live - whole - reset >= max || reset >= max / RESET_SHARE + RESET_EXTRA {
         true => RequestAdmission::Refuse,
         false if whole > 0 => RequestAdmission::Hold,
         false => RequestAdmission::Begin,
@@ -383,18 +399,18 @@ fn admit(conn: &MuxConn) -> RequestAdmission {
 }
 
 /// Starts the task of a stream.
-fn begin<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, request: StreamRequest) {
-    let refused = request.refused;
+fn start_stream<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, request: StreamRequest) {
+    let refused = request.rejection;
     let lane = StreamLane::open(conn, id, request);
     let engine = engine.clone();
-    conn.core.spawn_in_place(move || answer(engine, lane, refused));
+    conn.core.spawn_in_place(move || stream_task(engine, lane, refused));
 }
 
 impl Wire {
     /// Reads more bytes; returns false if none are available or the peer has ended.
     fn read(&mut self, conn: &MuxConn) -> Result<bool, Fault> {
         // Leaves room for a frame or the rest of one, which the machine may need as a whole.
-        let room = self.work.input.room(0, INPUT_BYTES, INPUT_BYTES / 2);
+        let room = self.buffers.input.room(0, INPUT_BYTES, INPUT_BYTES / 2);
         match self.link.try_read(room)? {
             Some(0) => {
                 self.ended = true;
@@ -402,7 +418,7 @@ impl Wire {
                 Ok(false)
             }
             Some(len) => {
-                self.work.input.filled(len);
+                self.buffers.input.filled(len);
                 self.moved_bytes += len;
                 Ok(true)
             }
@@ -415,7 +431,7 @@ impl Wire {
 /// earlier ones were sent, so that files are not read early and urgent streams overtake others.
 fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
     loop {
-        if wire.link.is_behind() && !wire.link.try_flush()? {
+        if wire.link.has_pending_output() && !wire.link.try_flush()? {
             return Ok(());
         }
         if !wire.is_blocked {
@@ -426,7 +442,7 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
         let waiting = out.len() - wire.sent;
         if waiting == 0 {
             conn.count_drained(wire.sent);
-            conn.take_buffer(out);
+            conn.return_buffer(out);
             (wire.sent, wire.is_blocked) = (0, false);
             return Ok(());
         }
@@ -454,7 +470,7 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
 
 /// Serves one request in the task of its stream. Not an `async fn`, whose future would hold the lane twice.
 #[allow(clippy::manual_async_fn)]
-fn answer<S: Service>(
+fn stream_task<S: Service>(
     engine: Rc<Engine<S>>,
     mut lane: StreamLane,
     refused: Option<Reject>,
@@ -466,7 +482,7 @@ fn answer<S: Service>(
         let is_sent = is_whole && lane.flush().await.is_ok();
         drop(kept);
         if is_sent {
-            lane.drop_input().await;
+            lane.discard_input().await;
         }
     }
 }
@@ -477,12 +493,12 @@ async fn serve_stream<S: Service>(
     lane: &mut StreamLane,
     refused: Option<Reject>,
 ) -> (Option<Rc<dyn Any>>, bool) {
-    lane.attend();
+    lane.register_for_reset();
     let conn = lane.conn().clone();
     let (core, source) = (conn.core.clone(), lane.source_rc());
-    let mut state = RequestState::new(conn.ends.peer, conn.ends.client, core.now_us());
+    let mut state = RequestState::new(conn.endpoints.peer, conn.endpoints.client, core.now_us());
     state.listener_key = conn.permit.listener_key();
-    state.tls.clone_from(&conn.ends.tls);
+    state.tls.clone_from(&conn.endpoints.tls);
     let served = {
         let mut exchange = Exchange::new(&mut state, Lane::Stream(lane));
         match refused {
@@ -490,7 +506,7 @@ async fn serve_stream<S: Service>(
             None if core.memory().pressure() >= Pressure::Critical => {
                 Box::pin(exchange.refuse_for_memory()).await
             }
-            None => guarded(&source, &core, pin!(engine.service.serve(&mut exchange))).await,
+            None => run_handler(&source, &core, pin!(engine.service.serve(&mut exchange))).await,
         }
     };
     let mut exchange = Exchange::new(&mut state, Lane::Stream(lane));
@@ -508,5 +524,5 @@ async fn serve_stream<S: Service>(
     let fault = fault.map(|fault| lane.explain(fault));
     let request = Request::of(&state, lane.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &core));
-    (state.kept.take(), is_whole)
+    (state.kept_until_sent.take(), is_whole)
 }

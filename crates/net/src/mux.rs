@@ -10,8 +10,8 @@ pub(crate) mod turns;
 pub(crate) mod conn;
 pub(crate) mod stream;
 
-pub(crate) use conn::{MuxConn, MuxEnds};
+pub(crate) use conn::{MuxConn, MuxEndpoints};
 pub(crate) use protocol::{
-    ContentFrames, CutReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+    AbortReason, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
 };
 pub(crate) use stream::StreamLane;

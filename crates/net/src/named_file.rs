@@ -43,7 +43,7 @@ impl NamedFile {
     pub fn find<'f>(fields: impl Iterator<Item = (&'f [u8], &'f [u8])> + Clone) -> Option<NamedFile> {
         let name = fields.clone().find_map(|(name, value)| FileReference::of(name, value))?;
         let mut kept = Fields::new();
-        for (name, value) in fields.filter(|(name, _)| !is_of_content(name)) {
+        for (name, value) in fields.filter(|(name, _)| !is_content_field(name)) {
             // Invalid fields are ignored.
             let _ = kept.try_push(name, value);
         }
@@ -52,7 +52,7 @@ impl NamedFile {
 }
 
 /// Fields that describe or frame the content, which the file replaces.
-const OF_CONTENT: NameSet = NameSet::FRAMING
+const CONTENT_FIELDS: NameSet = NameSet::FRAMING
     .with(Name::ContentEncoding)
     .with(Name::ContentRange)
     .with(Name::AcceptRanges)
@@ -62,8 +62,8 @@ const OF_CONTENT: NameSet = NameSet::FRAMING
     .with(Name::Date);
 
 /// Whether a field is replaced by the file's, or is meant only for this server.
-fn is_of_content(name: &[u8]) -> bool {
-    http::is_internal(name) || OF_CONTENT.has(Name::of(name))
+fn is_content_field(name: &[u8]) -> bool {
+    http::is_internal(name) || CONTENT_FIELDS.has(Name::of(name))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub struct FailedAttempt {
     /// The URL of the upstream server.
     pub upstream: Rc<str>,
     /// Duration of the attempt, in microseconds.
-    pub us: u64,
+    pub duration_us: u64,
     /// Reason of the failure: one of a fixed list of texts.
     pub reason: &'static str,
 }

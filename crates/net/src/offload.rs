@@ -13,8 +13,8 @@ pub struct OffloadPool {
 }
 
 struct PoolState {
-    state: Mutex<PoolQueue>,
-    work: Condvar,
+    queue: Mutex<PoolQueue>,
+    job_added: Condvar,
     threads_max: usize,
 }
 
@@ -30,7 +30,7 @@ impl OffloadPool {
     #[must_use]
     pub fn new(threads_max: usize) -> OffloadPool {
         let shared =
-            PoolState { state: Mutex::default(), work: Condvar::new(), threads_max: threads_max.max(1) };
+            PoolState { queue: Mutex::default(), job_added: Condvar::new(), threads_max: threads_max.max(1) };
         OffloadPool { shared: Arc::new(shared) }
     }
 
@@ -40,53 +40,53 @@ impl OffloadPool {
         state.jobs.push_back(Box::new(job));
         // A notified thread counts as idle until it wakes, and takes only one job.
         if state.jobs.len() <= state.idle {
-            self.shared.work.notify_one();
+            self.shared.job_added.notify_one();
         } else if state.threads < self.shared.threads_max {
             state.threads += 1;
             let shared = self.shared.clone();
             let started =
-                std::thread::Builder::new().name("komainu-blocking".into()).spawn(move || shared.serve());
+                std::thread::Builder::new().name("komainu-blocking".into()).spawn(move || shared.run_jobs());
             if started.is_err() {
                 state.threads -= 1;
-                self.without_thread(state);
+                self.handle_spawn_failure(state);
             }
         }
     }
 
     /// Handles the failure to start a thread: running threads take the job later. If there are none, the job
     /// runs on the caller's core and blocks it, rather than never.
-    fn without_thread(&self, mut state: MutexGuard<'_, PoolQueue>) {
+    fn handle_spawn_failure(&self, mut state: MutexGuard<'_, PoolQueue>) {
         if state.threads == 0
             && let Some(job) = state.jobs.pop_front()
         {
             drop(state);
-            perform(job);
+            run_job(job);
         }
     }
 }
 
 impl PoolState {
     fn lock(&self) -> MutexGuard<'_, PoolQueue> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve(&self) {
+    fn run_jobs(&self) {
         let mut state = self.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 drop(state);
-                perform(job);
+                run_job(job);
                 state = self.lock();
             } else {
                 state.idle += 1;
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.job_added.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
             }
         }
     }
 }
 
-fn perform(job: Job) {
+fn run_job(job: Job) {
     // The waiting task notices the panic because no result arrives.
     let _ = catch_unwind(AssertUnwindSafe(job));
 }

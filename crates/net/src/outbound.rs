@@ -12,16 +12,16 @@ const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 impl Conn {
     /// Appends to the output buffer; writes when it is full.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        if self.work.out.backlog() + bytes.len() <= self.out_bytes_max() {
-            self.work.out.extend_from_slice(bytes);
-            self.weigh();
+        if self.buffers.out.backlog() + bytes.len() <= self.out_bytes_max() {
+            self.buffers.out.extend_from_slice(bytes);
+            self.update_memory();
             return Ok(());
         }
         self.write_out(bytes, false).await
     }
 
     /// Like [`Conn::push`], for bytes that can be written in place: large pieces are not copied.
-    pub(crate) async fn push_from(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+    pub(crate) async fn push_in_place(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match bytes.len() >= COPIED_BYTES_MAX {
             true => self.write_out(bytes, false).await,
             false => self.push(bytes).await,
@@ -30,7 +30,7 @@ impl Conn {
 
     /// Writes all buffered output.
     pub(crate) async fn flush(&mut self) -> Result<(), Fault> {
-        if !self.work.out.is_empty() || self.overflow.is_some() {
+        if !self.buffers.out.is_empty() || self.overflow.is_some() {
             self.write_out(b"", false).await?;
         }
         while !self.link.try_flush()? {
@@ -59,14 +59,14 @@ impl Conn {
         let mut bytes_at = 0;
         loop {
             let rest = &bytes[bytes_at..];
-            if self.work.out.is_empty() && rest.is_empty() {
+            if self.buffers.out.is_empty() && rest.is_empty() {
                 return Ok(());
             }
-            let (sent, of_bytes) = self.work.out.try_send(&mut self.link, rest, more)?;
+            let (sent, of_bytes) = self.buffers.out.try_send(&mut self.link, rest, more)?;
             bytes_at += of_bytes;
             match sent {
                 0 => self.wait_writable().await?,
-                sent => self.moved(sent).await,
+                sent => self.consume_budget(sent).await,
             }
         }
     }
@@ -76,12 +76,12 @@ impl Conn {
         if self.overflow.is_some() && !self.try_drain()? {
             return Ok(false);
         }
-        self.work.out.try_flush(&mut self.link)
+        self.buffers.out.try_flush(&mut self.link)
     }
 
     /// Returns the number of buffered bytes.
     pub(crate) fn backlog(&self) -> usize {
-        self.work.out.backlog()
+        self.buffers.out.backlog()
     }
 
     /// Appends to the output without waiting: as much as possible of a large piece is sent in place, and the
@@ -89,19 +89,19 @@ impl Conn {
     pub(crate) fn offer(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         match self.overflow.is_some() {
             // The temporary file is sent first.
-            true => self.work.out.keep(bytes),
-            false => self.work.out.offer(&mut self.link, bytes)?,
+            true => self.buffers.out.push_bytes(bytes),
+            false => self.buffers.out.offer(&mut self.link, bytes)?,
         }
-        self.weigh();
+        self.update_memory();
         Ok(())
     }
 
     /// Waits after a write that found no room until a retry is worthwhile. Fails if the client has accepted
     /// nothing for too long.
     pub(crate) async fn wait_writable(&mut self) -> Result<(), Fault> {
-        self.settle();
-        let patience_ms = self.patience_ms();
-        self.progress.room(self.link.stream(), patience_ms).await
+        self.trim_buffers();
+        let patience_ms = self.stall_timeout_ms();
+        self.progress.wait_for_room(self.link.stream(), patience_ms).await
     }
 
     /// Sends `len` bytes of a file after the buffered output, and adds the bytes sent to `total`.
@@ -117,11 +117,11 @@ impl Conn {
         while at < end {
             let part = (end - at).min(SENDFILE_BYTES_MAX) as usize;
             match self.link.try_sendfile(file, &mut at, part)? {
-                Some(0) => return Err(Fault::Broken("file shrank while it was sent")),
+                Some(0) => return Err(Fault::Failed("file shrank while it was sent")),
                 Some(sent) => {
                     // Counted in steps, because the client may disconnect in the middle.
                     *total += sent as u64;
-                    self.moved(sent).await;
+                    self.consume_budget(sent).await;
                 }
                 None => self.wait_writable().await?,
             }

@@ -13,7 +13,7 @@ use crate::spill::{Overflow, SpillError, SpillFile, SpillQuota};
 /// Size of the output buffer at which it is written to a file in use.
 pub const SPILL_BLOCK_BYTES: usize = 256 * 1024;
 /// Less than this stays in memory at the end of a response.
-const REST_BYTES: usize = 16 * 1024;
+const SPILL_BYTES_MIN: usize = 16 * 1024;
 /// Bytes sent from a file before the task yields to others of the core.
 const TURN_BYTES: u64 = 1024 * 1024;
 
@@ -30,18 +30,18 @@ impl Conn {
             Some(overflow) => overflow,
             none => {
                 let file = SpillFile::create(&core, quota, bytes).await?;
-                none.insert(Box::new(Overflow { file, writing: false }))
+                none.insert(Box::new(Overflow { file, is_writing: false }))
             }
         };
-        let (bytes, from) = self.work.out.take();
-        overflow.writing = true;
+        let (bytes, from) = self.buffers.out.take();
+        overflow.is_writing = true;
         let (bytes, written, result) = overflow.file.append(&core, bytes, from).await;
-        overflow.writing = false;
-        self.work.out.restore(bytes, written);
+        overflow.is_writing = false;
+        self.buffers.out.restore(bytes, written);
         if self.pressure() >= Pressure::High {
-            self.work.out.trim();
+            self.buffers.out.trim();
         }
-        self.weigh();
+        self.update_memory();
         if self.overflow.as_ref().is_some_and(|overflow| overflow.file.is_empty()) {
             *self.overflow = None;
         }
@@ -49,16 +49,16 @@ impl Conn {
     }
 
     /// Moves the rest of a complete response from memory to the file.
-    pub(crate) async fn spill_rest(&mut self) {
+    pub(crate) async fn spill_remaining(&mut self) {
         let Some(overflow) = &*self.overflow else { return };
         let quota = overflow.file.quota().clone();
-        if self.backlog() > REST_BYTES {
+        if self.backlog() > SPILL_BYTES_MIN {
             // On failure, data stays in memory.
             let _ = self.spill(&quota, 0).await;
         }
         // The client may take hours, so release unused memory.
-        self.work.out.trim();
-        self.weigh();
+        self.buffers.out.trim();
+        self.update_memory();
     }
 
     /// Sends as much of the file as the client accepts; returns true if nothing is left.
@@ -66,8 +66,8 @@ impl Conn {
         let mut turn_bytes = 0;
         loop {
             let Some(overflow) = &mut *self.overflow else { return Ok(true) };
-            if overflow.writing {
-                return Err(Fault::Gone);
+            if overflow.is_writing {
+                return Err(Fault::Disconnected);
             }
             if overflow.file.unread() == 0 {
                 *self.overflow = None;
@@ -80,7 +80,7 @@ impl Conn {
             let Some((file, mut at, len)) = overflow.file.window(&core) else { return Ok(false) };
             match self.link.try_sendfile(file, &mut at, len)? {
                 None => return Ok(false),
-                Some(0) => return Err(Fault::Broken("a temporary file shrank")),
+                Some(0) => return Err(Fault::Failed("a temporary file shrank")),
                 Some(sent) => {
                     turn_bytes += sent as u64;
                     overflow.file.sent(sent as u64);
@@ -98,9 +98,9 @@ impl Conn {
                 return Ok(());
             }
             match before - self.overflow.unread_bytes() {
-                0 if self.overflow.is_loading() => self.overflow.loaded().await,
+                0 if self.overflow.is_loading() => self.overflow.wait_loaded().await,
                 0 => self.wait_writable().await?,
-                _ => self.moved(0).await,
+                _ => self.consume_budget(0).await,
             }
         }
     }

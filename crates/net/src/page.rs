@@ -12,7 +12,7 @@ pub trait ErrorPages {
     fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page>;
 
     /// Whether there is a specific page for this status.
-    fn has(&self, _status: Status) -> bool {
+    fn has_page(&self, _status: Status) -> bool {
         false
     }
 }

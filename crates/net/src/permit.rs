@@ -9,7 +9,7 @@ use crate::connections::{ConnectionEntry, ConnectionList};
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
-use crate::gate::{ConnectionPlace, SharedGate};
+use crate::gate::{GatePermit, SharedGate};
 use crate::heavy::HEAVY_BYTES;
 use crate::options::{Limits, ServingLimits, Timeouts};
 use crate::page::ErrorPages;
@@ -23,23 +23,23 @@ use crate::work::BufferPool;
 const PARKED_BYTES: usize = 512;
 
 /// State shared by all connections of one core.
-pub(crate) struct Context {
+pub(crate) struct CoreContext {
     pub(crate) core: Core,
     /// Limits, timeouts and hints may change while the server runs ([`crate::Listeners::set_limits`]).
     pub(crate) limits: Cell<Limits>,
     pub(crate) timeouts: Cell<Timeouts>,
     /// Whether HTTP/1.1 clients get 103 (Early Hints).
     pub(crate) hints_over_http1: Cell<bool>,
-    pub(crate) works: Rc<BufferPool<ServerMachine>>,
+    pub(crate) buffers: Rc<BufferPool<ServerMachine>>,
     /// Output buffer that multiplexed connections share while none of them uses it.
-    pub(crate) frames: Cell<Vec<u8>>,
+    pub(crate) shared_frames: Cell<Vec<u8>>,
     /// TLS settings, if any listener uses TLS.
     pub(crate) tls: Option<TlsAcceptor>,
     /// Limit of connections for each client.
     pub(crate) gate: Option<SharedGate>,
     pub(crate) counters: Arc<Counters>,
     /// Whether the server is stopping, so that responses have `Connection: close`.
-    pub(crate) draining: Cell<bool>,
+    pub(crate) is_draining: Cell<bool>,
     pub(crate) connection_limit: ConnectionLimit,
     pub(crate) connections: ConnectionList,
     /// Number of encoders in use.
@@ -47,10 +47,10 @@ pub(crate) struct Context {
     /// The default lines of `Server` and `Date`.
     pub(crate) default_lines: DefaultLines,
     /// Error pages for requests whose site is not known.
-    pub(crate) pages: Rc<dyn ErrorPages>,
+    pub(crate) error_pages: Rc<dyn ErrorPages>,
 }
 
-impl Context {
+impl CoreContext {
     /// Sets the limits for new connections and for the next requests of open ones.
     pub(crate) fn set_limits(&self, set: &ServingLimits, cores: usize) {
         self.limits.set(set.limits);
@@ -81,29 +81,29 @@ impl ConnectionLimit {
     }
 
     /// Whether new connections wait for a permit; if so, no connection is kept open between requests.
-    pub(crate) fn crowded(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 }
 
 /// A permit under the connection limit, with the connection's memory accounting. Released on drop.
 pub(crate) struct ConnectionPermit {
-    context: Rc<Context>,
+    context: Rc<CoreContext>,
     held_bytes: Cell<usize>,
     source: Rc<Source>,
     /// Index in the list of connections that hold much memory, while the connection is one of them.
-    heavy_place: Cell<Option<u32>>,
+    heavy_index: Cell<Option<u32>>,
     /// Permit of the client's connection limit, if there is one.
-    client_place: Option<ConnectionPlace>,
+    gate_permit: Option<GatePermit>,
     /// Index in the list of connections.
-    listed: Option<u32>,
+    list_index: Option<u32>,
     /// Key of the listener that accepted the connection.
     listener_key: u64,
 }
 
 impl ConnectionPermit {
     /// Takes a permit for the connection with this source.
-    pub(crate) fn take(context: &Rc<Context>, source: Rc<Source>) -> ConnectionPermit {
+    pub(crate) fn take(context: &Rc<CoreContext>, source: Rc<Source>) -> ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
         context.counters.connections_open.set(connection_limit.taken.get() as u64);
@@ -111,9 +111,9 @@ impl ConnectionPermit {
             context: context.clone(),
             held_bytes: Cell::new(0),
             source,
-            heavy_place: Cell::new(None),
-            client_place: None,
-            listed: None,
+            heavy_index: Cell::new(None),
+            gate_permit: None,
+            list_index: None,
             listener_key: 0,
         };
         permit.hold(0);
@@ -121,15 +121,16 @@ impl ConnectionPermit {
     }
 
     /// Keeps the permit of the client's connection limit.
-    pub(crate) fn keep(&mut self, place: Option<ConnectionPlace>) {
-        self.client_place = place;
+    pub(crate) fn keep_gate_permit(&mut self, place: Option<GatePermit>) {
+        self.gate_permit = place;
     }
 
     /// Adds an accepted connection to the list of connections.
     pub(crate) fn list(&mut self, (listener, key): (u64, u64), client: Peer) {
         self.listener_key = key;
         let since_ms = self.context.core.now_ms();
-        self.listed = Some(self.context.connections.add(ConnectionEntry::new(listener, client, since_ms)));
+        self.list_index =
+            Some(self.context.connections.add(ConnectionEntry::new(listener, client, since_ms)));
     }
 
     pub(crate) fn listener_key(&self) -> u64 {
@@ -137,19 +138,19 @@ impl ConnectionPermit {
     }
 
     /// Changes the connection's entry in the list.
-    pub(crate) fn describe(&self, change: impl FnOnce(&mut ConnectionEntry)) {
-        if let Some(place) = self.listed {
+    pub(crate) fn update_entry(&self, change: impl FnOnce(&mut ConnectionEntry)) {
+        if let Some(place) = self.list_index {
             self.context.connections.change(place, change);
         }
     }
 
-    pub(crate) fn context(&self) -> &Rc<Context> {
+    pub(crate) fn context(&self) -> &Rc<CoreContext> {
         &self.context
     }
 
     #[cold]
-    fn weigh(&self, bytes: usize) {
-        self.context.core.memory().heavy.weigh(&self.heavy_place, &self.source, bytes);
+    fn update_memory(&self, bytes: usize) {
+        self.context.core.memory().heavy.update(&self.heavy_index, &self.source, bytes);
     }
 
     /// Sets the memory of the connection, in addition to the minimum of each connection.
@@ -159,7 +160,7 @@ impl ConnectionPermit {
         if before != after {
             self.context.core.memory().change(before, after);
             if before.max(after) >= HEAVY_BYTES {
-                self.weigh(after);
+                self.update_memory(after);
             }
         }
     }
@@ -167,10 +168,10 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if self.heavy_place.get().is_some() {
-            self.weigh(0);
+        if self.heavy_index.get().is_some() {
+            self.update_memory(0);
         }
-        self.listed.into_iter().for_each(|place| self.context.connections.remove(place));
+        self.list_index.into_iter().for_each(|place| self.context.connections.remove(place));
         self.context.core.memory().change(self.held_bytes.get(), 0);
         let connection_limit = &self.context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() - 1);

@@ -4,15 +4,15 @@ use std::cell::RefCell;
 
 /// Entries with stable indices. The index of a removed entry is reused.
 #[derive(Debug)]
-pub(crate) struct ConnectionSlab<T>(pub(crate) RefCell<PlaceTable<T>>);
+pub(crate) struct ConnectionSlab<T>(pub(crate) RefCell<SlabEntries<T>>);
 
 #[derive(Debug)]
-pub(crate) struct PlaceTable<T> {
+pub(crate) struct SlabEntries<T> {
     pub(crate) entries: Vec<Option<T>>,
     pub(crate) free: Vec<u32>,
 }
 
-impl<T> Default for PlaceTable<T> {
+impl<T> Default for SlabEntries<T> {
     fn default() -> Self {
         Self { entries: Vec::new(), free: Vec::new() }
     }
@@ -50,7 +50,7 @@ impl<T> ConnectionSlab<T> {
         places.entries[place as usize] = None;
         places.free.push(place);
         if places.free.len() == places.entries.len() {
-            *places = PlaceTable::default();
+            *places = SlabEntries::default();
         }
     }
 }

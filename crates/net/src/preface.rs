@@ -26,11 +26,11 @@ pub struct Endpoints {
 
 /// Result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preface {
+pub enum HeaderParse {
     /// More bytes are needed.
     NeedMore,
     /// A complete header and its length in bytes.
-    Whole(usize, ProxyHeader),
+    Complete(usize, ProxyHeader),
 }
 
 /// Content of a PROXY protocol header.
@@ -38,9 +38,9 @@ pub enum Preface {
 pub struct ProxyHeader {
     /// Addresses of the client's connection. `None` for a connection of the proxy itself (`LOCAL`) or without
     /// addresses; the addresses of the socket apply.
-    pub ends: Option<Endpoints>,
+    pub endpoints: Option<Endpoints>,
     /// Whether the client speaks TLS with the proxy (only reported by version 2).
-    pub secure: bool,
+    pub is_secure: bool,
 }
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -51,12 +51,12 @@ const EXTENSIONS_BYTES_MAX: usize = 4096;
 /// Maximum length of a header.
 pub(crate) const HEADER_BYTES_MAX: usize = 16 + EXTENSIONS_BYTES_MAX;
 /// Supported extensions: PP2_TYPE_CRC32C and PP2_TYPE_SSL.
-const CHECKSUM: u8 = 0x03;
-const TLS: u8 = 0x20;
+const TYPE_CRC32C: u8 = 0x03;
+const TYPE_TLS: u8 = 0x20;
 
 /// Writes the header. Without `ends`, it declares a connection of the proxy itself.
-pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, ends: Option<Endpoints>) {
-    let ends = ends.map(same_family);
+pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, endpoints: Option<Endpoints>) {
+    let ends = endpoints.map(same_family);
     match (version, ends) {
         (ProxyProtocol::V1, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
         (ProxyProtocol::V1, Some(Endpoints { source, destination })) => {
@@ -109,7 +109,7 @@ fn same_family(ends: Endpoints) -> Endpoints {
 ///
 /// # Errors
 /// 400 for anything but a header: a listener that expects one must close other connections.
-pub fn read(bytes: &[u8]) -> Result<Preface, Reject> {
+pub fn read(bytes: &[u8]) -> Result<HeaderParse, Reject> {
     if bytes.starts_with(b"PROXY ") {
         return read_line(bytes);
     }
@@ -118,24 +118,24 @@ pub fn read(bytes: &[u8]) -> Result<Preface, Reject> {
         return read_binary(bytes);
     }
     match b"PROXY ".starts_with(bytes) {
-        true => Ok(Preface::NeedMore),
-        false => Err(NONE),
+        true => Ok(HeaderParse::NeedMore),
+        false => Err(MISSING),
     }
 }
 
-const NONE: Reject = Reject::bad("no PROXY protocol header");
-const INVALID: Reject = Reject::bad("invalid PROXY protocol header");
+const MISSING: Reject = Reject::bad_request("no PROXY protocol header");
+const INVALID: Reject = Reject::bad_request("invalid PROXY protocol header");
 
-fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
+fn read_line(bytes: &[u8]) -> Result<HeaderParse, Reject> {
     let window = &bytes[..bytes.len().min(LINE_BYTES_MAX)];
     let Some(end) = window.windows(2).position(|two| two == b"\r\n") else {
-        return if window.len() == LINE_BYTES_MAX { Err(INVALID) } else { Ok(Preface::NeedMore) };
+        return if window.len() == LINE_BYTES_MAX { Err(INVALID) } else { Ok(HeaderParse::NeedMore) };
     };
     let line = std::str::from_utf8(&window[..end]).map_err(|_| INVALID)?;
     let mut words = line.split(' ').skip(1);
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        return Ok(Preface::Whole(end + 2, ProxyHeader::default()));
+        return Ok(HeaderParse::Complete(end + 2, ProxyHeader::default()));
     }
     let mut ip = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(INVALID);
     let (source, destination) = (ip()?, ip()?);
@@ -152,34 +152,34 @@ fn read_line(bytes: &[u8]) -> Result<Preface, Reject> {
     let source = SocketAddr::new(source, source_port);
     let destination = SocketAddr::new(destination, destination_port);
     let ends = Some(Endpoints { source, destination });
-    Ok(Preface::Whole(end + 2, ProxyHeader { ends, secure: false }))
+    Ok(HeaderParse::Complete(end + 2, ProxyHeader { endpoints: ends, is_secure: false }))
 }
 
 fn port(word: &str) -> Option<u16> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
 }
 
-fn read_binary(bytes: &[u8]) -> Result<Preface, Reject> {
-    let Some(head) = bytes.get(12..16) else { return Ok(Preface::NeedMore) };
+fn read_binary(bytes: &[u8]) -> Result<HeaderParse, Reject> {
+    let Some(head) = bytes.get(12..16) else { return Ok(HeaderParse::NeedMore) };
     let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
     if head[0] >> 4 != 2 || len > EXTENSIONS_BYTES_MAX {
         return Err(INVALID);
     }
-    let Some(rest) = bytes.get(16..16 + len) else { return Ok(Preface::NeedMore) };
+    let Some(rest) = bytes.get(16..16 + len) else { return Ok(HeaderParse::NeedMore) };
     let (ends, addresses_len) = match (head[0] & 15, head[1]) {
         // A `LOCAL` connection: the rest is skipped.
-        (0, _) => return Ok(Preface::Whole(16 + len, ProxyHeader::default())),
-        (1, 0x11) => (Some(v4_ends(rest.first_chunk().ok_or(INVALID)?)), 12),
-        (1, 0x21) => (Some(v6_ends(rest.first_chunk().ok_or(INVALID)?)), 36),
+        (0, _) => return Ok(HeaderParse::Complete(16 + len, ProxyHeader::default())),
+        (1, 0x11) => (Some(v4_endpoints(rest.first_chunk().ok_or(INVALID)?)), 12),
+        (1, 0x21) => (Some(v6_endpoints(rest.first_chunk().ok_or(INVALID)?)), 36),
         // Datagrams and Unix sockets: valid, but without addresses that this server uses.
         (1, 0x12) => (None, 12),
         (1, 0x22) => (None, 36),
         (1, 0x31 | 0x32) => (None, 216),
-        (1, _) => return Ok(Preface::Whole(16 + len, ProxyHeader::default())),
+        (1, _) => return Ok(HeaderParse::Complete(16 + len, ProxyHeader::default())),
         _ => return Err(INVALID),
     };
     let secure = read_extensions(&bytes[..16 + len], 16 + addresses_len)?;
-    Ok(Preface::Whole(16 + len, ProxyHeader { ends, secure }))
+    Ok(HeaderParse::Complete(16 + len, ProxyHeader { endpoints: ends, is_secure: secure }))
 }
 
 /// Reads the extensions (TLVs) of a header from `at` on. Verifies the checksum, skips unknown ones, and
@@ -191,15 +191,15 @@ fn read_extensions(header: &[u8], mut at: usize) -> Result<bool, Reject> {
         let len = usize::from(u16::from_be_bytes([start[1], start[2]]));
         let value = header.get(at + 3..at + 3 + len).ok_or(INVALID)?;
         match start[0] {
-            CHECKSUM => {
+            TYPE_CRC32C => {
                 let reported = u32::from_be_bytes(value.try_into().map_err(|_| INVALID)?);
                 let zeros = [0; 4];
                 let sum = [&header[..at + 3], &zeros, &header[at + 7..]].into_iter().fold(!0, crc32c);
                 if !sum != reported {
-                    return Err(Reject::bad("a PROXY protocol header with a wrong checksum"));
+                    return Err(Reject::bad_request("a PROXY protocol header with a wrong checksum"));
                 }
             }
-            TLS => secure = value.first().is_some_and(|client| client & 1 != 0),
+            TYPE_TLS => secure = value.first().is_some_and(|client| client & 1 != 0),
             _ => {}
         }
         at += 3 + len;
@@ -214,7 +214,7 @@ fn crc32c(sum: u32, bytes: &[u8]) -> u32 {
     })
 }
 
-fn v4_ends(bytes: &[u8; 12]) -> Endpoints {
+fn v4_endpoints(bytes: &[u8; 12]) -> Endpoints {
     let end = |at: usize, port_at: usize| {
         let ip = Ipv4Addr::new(bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]);
         SocketAddr::new(ip.into(), u16::from_be_bytes([bytes[port_at], bytes[port_at + 1]]))
@@ -222,7 +222,7 @@ fn v4_ends(bytes: &[u8; 12]) -> Endpoints {
     Endpoints { source: end(0, 8), destination: end(4, 10) }
 }
 
-fn v6_ends(bytes: &[u8; 36]) -> Endpoints {
+fn v6_endpoints(bytes: &[u8; 36]) -> Endpoints {
     let end = |at: usize, port_at: usize| {
         let mut octets = [0; 16];
         octets.copy_from_slice(&bytes[at..at + 16]);
@@ -250,10 +250,10 @@ mod tests {
                 write(&mut bytes, version, reported);
                 let len = bytes.len();
                 bytes.extend_from_slice(b"GET / HTTP/1.1\r\n");
-                let reported = ProxyHeader { ends: reported, secure: false };
-                assert_eq!(read(&bytes), Ok(Preface::Whole(len, reported)), "{version:?}");
+                let reported = ProxyHeader { endpoints: reported, is_secure: false };
+                assert_eq!(read(&bytes), Ok(HeaderParse::Complete(len, reported)), "{version:?}");
                 for cut in 0..len {
-                    assert_eq!(read(&bytes[..cut]), Ok(Preface::NeedMore), "{version:?} cut at {cut}");
+                    assert_eq!(read(&bytes[..cut]), Ok(HeaderParse::NeedMore), "{version:?} cut at {cut}");
                 }
             }
         }
@@ -285,17 +285,17 @@ mod tests {
 
     #[test]
     fn extensions_are_read_and_unknown_families_pass() {
-        let reported = |secure| ProxyHeader { ends: ends("1.2.3.4:1", "5.6.7.8:80"), secure };
+        let reported = |secure| ProxyHeader { endpoints: ends("1.2.3.4:1", "5.6.7.8:80"), is_secure: secure };
         // An unknown extension; TLS; TLS that the client does not speak.
-        assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(Preface::Whole(33, reported(false))));
-        assert_eq!(read(&with(b"\x20\0\x05\x01\0\0\0\0")), Ok(Preface::Whole(36, reported(true))));
-        assert_eq!(read(&with(b"\x20\0\x05\0\0\0\0\0")), Ok(Preface::Whole(36, reported(false))));
+        assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(HeaderParse::Complete(33, reported(false))));
+        assert_eq!(read(&with(b"\x20\0\x05\x01\0\0\0\0")), Ok(HeaderParse::Complete(36, reported(true))));
+        assert_eq!(read(&with(b"\x20\0\x05\0\0\0\0\0")), Ok(HeaderParse::Complete(36, reported(false))));
         let unix = [&SIGNATURE[..], b"\x21\x31\0\xd8", &[b'x'; 216]].concat();
-        assert_eq!(read(&unix), Ok(Preface::Whole(232, ProxyHeader::default())));
+        assert_eq!(read(&unix), Ok(HeaderParse::Complete(232, ProxyHeader::default())));
         let own = [&SIGNATURE[..], b"\x20\0\0\x01x"].concat();
-        assert_eq!(read(&own), Ok(Preface::Whole(17, ProxyHeader::default())));
+        assert_eq!(read(&own), Ok(HeaderParse::Complete(17, ProxyHeader::default())));
         let line = b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n";
-        assert_eq!(read(line), Ok(Preface::Whole(35, ProxyHeader::default())));
+        assert_eq!(read(line), Ok(HeaderParse::Complete(35, ProxyHeader::default())));
     }
 
     #[test]
@@ -305,7 +305,10 @@ mod tests {
         let mut header = with(b"\x03\0\x04\0\0\0\0\x04\0\x01x");
         let sum = !crc32c(!0, &header);
         header[31..35].copy_from_slice(&sum.to_be_bytes());
-        assert!(matches!(read(&header), Ok(Preface::Whole(39, ProxyHeader { ends: Some(_), .. }))));
+        assert!(matches!(
+            read(&header),
+            Ok(HeaderParse::Complete(39, ProxyHeader { endpoints: Some(_), .. }))
+        ));
         for at in [16, 31, 38] {
             let mut damaged = header.clone();
             damaged[at] ^= 1;

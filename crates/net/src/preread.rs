@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::address::StreamListener;
 use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
 use crate::core::{IdleTask, TaskFuture};
-use crate::h1::{IdleClient, serve_after};
-use crate::securing::{AwaitingHandshake, secure_after};
+use crate::h1::{IdleClient, serve_after_proxy_header};
+use crate::securing::{AwaitingHandshake, secure_after_proxy_header};
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
 
@@ -28,7 +28,7 @@ struct AwaitingHello<S> {
 /// Decides about an accepted connection, or parks it until its first bytes arrive.
 pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamListener>, is_tls: bool) {
     let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
-    if streams.reads_name {
+    if streams.reads_server_name {
         source.set_deadline(idle.deadline_ms());
         let (streams, hello) = (streams.clone(), HelloReader::default());
         core.park(&source, Box::new(AwaitingHello { idle, streams, is_tls, hello }));
@@ -41,26 +41,26 @@ pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamLi
 }
 
 /// Decides about a connection of which the bytes after the PROXY protocol header were already read.
-pub(crate) async fn begin_after<S: Service>(
+pub(crate) async fn begin_after_proxy_header<S: Service>(
     mut idle: Box<IdleClient<S>>,
     streams: Arc<StreamListener>,
     is_tls: bool,
 ) -> Option<Box<dyn IdleTask>> {
-    let begun = idle.take_begun();
-    if !streams.reads_name {
+    let begun = idle.take_partial_head();
+    if !streams.reads_server_name {
         let idle = choose(idle, &streams, StreamOpening::Unread, begun.into_vec())?;
-        return serve_sites(idle, is_tls).await;
+        return serve_http(idle, is_tls).await;
     }
     let mut hello = HelloReader::default();
     hello.add(&begun);
-    read(Box::new(AwaitingHello { idle, streams, is_tls, hello })).await
+    read_hello(Box::new(AwaitingHello { idle, streams, is_tls, hello })).await
 }
 
 impl<S: Service> IdleTask for AwaitingHello<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.link().stream().source().take_expired();
         self.idle.link().stream().source().set_deadline(u64::MAX);
-        Box::pin(read(self))
+        Box::pin(read_hello(self))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
@@ -73,9 +73,9 @@ impl<S: Service> IdleTask for AwaitingHello<S> {
 }
 
 /// Reads the client's first message. `None` if the connection was closed or handed over.
-async fn read<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn IdleTask>> {
+async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn IdleTask>> {
     let message = loop {
-        match this.hello.message() {
+        match this.hello.classify() {
             Ok(Some(message)) => break message,
             Ok(None) => {}
             Err(HelloTooLong) => {
@@ -109,7 +109,7 @@ async fn read<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<dyn Idl
         FirstMessage::Other => StreamOpening::Other,
     };
     let idle = choose(idle, &streams, opening, hello.into_bytes())?;
-    serve_sites(idle, is_tls).await
+    serve_http(idle, is_tls).await
 }
 
 /// Reads once; returns whether bytes were received, `None` if the client has left. Not inlined, so that the
@@ -128,10 +128,10 @@ fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Opt
     }
 }
 
-async fn serve_sites<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Option<Box<dyn IdleTask>> {
+async fn serve_http<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Option<Box<dyn IdleTask>> {
     match is_tls {
-        true => Box::pin(secure_after(idle)).await,
-        false => serve_after(idle).await,
+        true => Box::pin(secure_after_proxy_header(idle)).await,
+        false => serve_after_proxy_header(idle).await,
     }
 }
 
@@ -146,11 +146,11 @@ fn choose<S: Service>(
     let core = idle.link().core().clone();
     match idle.engine().service.choose_stream(&start, &core) {
         StreamChoice::Serve(serve) => {
-            core.start(serve(idle.into_stream(received)));
+            core.spawn_boxed(serve(idle.into_stream(received)));
             None
         }
-        StreamChoice::Sites => {
-            idle.put_begun(&received);
+        StreamChoice::Http => {
+            idle.set_partial_head(&received);
             Some(idle)
         }
         StreamChoice::Close => {

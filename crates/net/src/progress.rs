@@ -9,13 +9,13 @@ use crate::memory::Pressure;
 use crate::stream::Stream;
 
 /// Interval at which a wait for room checks the peer's progress and the memory pressure.
-const LOOK_MS: u64 = 2_000;
+const CHECK_INTERVAL_MS: u64 = 2_000;
 /// Maximum time without progress while memory is critically short.
-const WRITE_MS_SHORT: u64 = 5_000;
+const WRITE_MS_LOW_MEMORY: u64 = 5_000;
 
 /// Returns the time in milliseconds for which a client may accept nothing, if its route allows `write_ms`.
-pub(crate) fn patience_ms(write_ms: u64, pressure: Pressure) -> u64 {
-    if pressure >= Pressure::Critical { write_ms.min(WRITE_MS_SHORT) } else { write_ms }
+pub(crate) fn stall_timeout_ms(write_ms: u64, pressure: Pressure) -> u64 {
+    if pressure >= Pressure::Critical { write_ms.min(WRITE_MS_LOW_MEMORY) } else { write_ms }
 }
 
 /// Observed progress of a stream's peer.
@@ -42,7 +42,7 @@ impl SendProgress {
     /// Asks the kernel. Returns true if the peer has accepted data since the last call, but not everything.
     /// The time at which a peer accepted the last byte is unknown, so an empty queue does not restart the
     /// clock.
-    pub fn look(&mut self, stream: &Stream) -> bool {
+    pub fn check(&mut self, stream: &Stream) -> bool {
         let before = (self.sent, self.queued);
         (self.sent, self.queued) = (stream.sent(), stream.queued());
         let is_taking = self.queued > 0 && before != (self.sent, self.queued);
@@ -67,16 +67,16 @@ impl SendProgress {
     ///
     /// # Errors
     /// [`Fault::Timeout`] if the peer has accepted nothing for `patience_ms`.
-    pub async fn room(&mut self, stream: &Stream, patience_ms: u64) -> Result<(), Fault> {
+    pub async fn wait_for_room(&mut self, stream: &Stream, stall_timeout_ms: u64) -> Result<(), Fault> {
         let now_ms = stream.core().now_ms();
-        let until_ms = self.since_ms(stream).saturating_add(patience_ms);
+        let until_ms = self.since_ms(stream).saturating_add(stall_timeout_ms);
         if now_ms >= until_ms {
             return Err(Fault::Timeout);
         }
-        let look_ms = now_ms + LOOK_MS.min(patience_ms / 2).max(1);
+        let look_ms = now_ms + CHECK_INTERVAL_MS.min(stall_timeout_ms / 2).max(1);
         match stream.writable(until_ms.min(look_ms)).await {
             Err(Fault::Timeout) => {
-                self.look(stream);
+                self.check(stream);
                 Ok(())
             }
             done => done,

@@ -17,7 +17,7 @@ const SPARE_BYTES: usize = 1024;
 
 /// Received bytes. `start..at` is the head being served, `at..end` is not consumed.
 #[derive(Debug, Default)]
-pub struct Inbox {
+pub struct InputBuffer {
     bytes: Vec<u8>,
     /// Offset of the head being read or served.
     pub(crate) start: usize,
@@ -27,7 +27,7 @@ pub struct Inbox {
     pub(crate) end: usize,
 }
 
-impl Inbox {
+impl InputBuffer {
     /// Returns the bytes from the head's first to the last received; head spans refer to these.
     pub(crate) fn head(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -35,7 +35,7 @@ impl Inbox {
 
     /// Returns the unconsumed bytes.
     #[must_use]
-    pub fn rest(&self) -> &[u8] {
+    pub fn unconsumed(&self) -> &[u8] {
         &self.bytes[self.at..self.end]
     }
 
@@ -65,7 +65,7 @@ impl Inbox {
     }
 
     /// Returns room for reading a head, at least one byte unless the head has reached `bytes_max`.
-    pub(crate) fn head_room(&mut self, bytes_max: usize) -> &mut [u8] {
+    pub(crate) fn room_for_head(&mut self, bytes_max: usize) -> &mut [u8] {
         if self.end == self.bytes.len() {
             if self.start > 0 {
                 self.bytes.copy_within(self.start..self.end, 0);
@@ -82,13 +82,13 @@ impl Inbox {
 
     /// Returns at least `least` bytes of room behind the first `kept` bytes of the head, which are not moved.
     /// If the buffer must grow, it gets `size` bytes behind those.
-    pub fn room(&mut self, kept: usize, size: usize, least: usize) -> &mut [u8] {
+    pub fn room(&mut self, kept: usize, size: usize, bytes_min: usize) -> &mut [u8] {
         let from = self.start + kept;
-        if self.at == self.end || self.bytes.len() - self.end < least {
+        if self.at == self.end || self.bytes.len() - self.end < bytes_min {
             self.compact(from);
         }
-        if self.bytes.len() - self.end < least {
-            self.bytes.resize((from + size).max(self.end + least.max(size / 4)), 0);
+        if self.bytes.len() - self.end < bytes_min {
+            self.bytes.resize((from + size).max(self.end + bytes_min.max(size / 4)), 0);
         }
         &mut self.bytes[self.end..]
     }
@@ -141,13 +141,13 @@ impl Inbox {
 
 /// An output buffer. New bytes are appended as to a `Vec`; sending advances an offset without copying.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct OutputBuffer {
     bytes: Vec<u8>,
     /// Number of bytes that were sent.
     at: usize,
 }
 
-impl Deref for Outbox {
+impl Deref for OutputBuffer {
     type Target = Vec<u8>;
 
     fn deref(&self) -> &Vec<u8> {
@@ -155,13 +155,13 @@ impl Deref for Outbox {
     }
 }
 
-impl DerefMut for Outbox {
+impl DerefMut for OutputBuffer {
     fn deref_mut(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 }
 
-impl Outbox {
+impl OutputBuffer {
     /// Returns the number of unsent bytes.
     #[must_use]
     pub fn backlog(&self) -> usize {
@@ -176,7 +176,7 @@ impl Outbox {
 
     /// Returns the unsent bytes.
     #[must_use]
-    pub fn rest(&self) -> &[u8] {
+    pub fn unsent(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
 
@@ -211,12 +211,12 @@ impl Outbox {
         if self.backlog() + bytes.len() > COPIED_BYTES_MAX {
             (_, sent) = self.try_send(link, bytes, false)?;
         }
-        self.keep(&bytes[sent..]);
+        self.push_bytes(&bytes[sent..]);
         Ok(())
     }
 
     /// Appends bytes without sending.
-    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         // Compacts only after at least as much was sent as remains, so that no more bytes are moved than
         // sent.
         if self.at >= COPIED_BYTES_MAX.max(self.backlog()) {
@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn a_body_without_end_streams_through_a_bounded_buffer_and_leaves_the_head_alone() {
-        let mut input = Inbox::default();
-        let len = receive(input.head_room(16 * 1024), b"an earlier request, a head");
+        let mut input = InputBuffer::default();
+        let len = receive(input.room_for_head(16 * 1024), b"an earlier request, a head");
         input.filled(len);
         input.consume("an earlier request, ".len());
         input.next_head();
@@ -304,10 +304,10 @@ mod tests {
             room.fill(b'x');
             let len = room.len();
             input.filled(len);
-            assert_eq!(input.rest().len(), behind + len);
-            assert!(input.rest().iter().all(|&byte| byte == b'x'));
+            assert_eq!(input.unconsumed().len(), behind + len);
+            assert!(input.unconsumed().iter().all(|&byte| byte == b'x'));
             behind = round % 7;
-            input.consume(input.rest().len() - behind);
+            input.consume(input.unconsumed().len() - behind);
             assert_eq!(&input.head()[..6], b"a head");
         }
         assert!(input.bytes.len() <= 2 * STREAMING, "{}", input.bytes.len());
@@ -315,16 +315,16 @@ mod tests {
 
     #[test]
     fn what_follows_a_head_moves_to_the_front_when_the_end_is_reached() {
-        let mut input = Inbox::default();
+        let mut input = InputBuffer::default();
         let wire: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
         let (mut received, mut consumed) = (0, 0);
         while consumed < wire.len() {
-            let len = receive(input.head_room(HEAD_BYTES), &wire[received..]);
+            let len = receive(input.room_for_head(HEAD_BYTES), &wire[received..]);
             input.filled(len);
             received += len;
-            assert_eq!(input.rest(), &wire[consumed..received]);
+            assert_eq!(input.unconsumed(), &wire[consumed..received]);
             // Consume less than there is, so that something remains until the wire is empty.
-            let used = input.rest().len().saturating_sub(7).max(1);
+            let used = input.unconsumed().len().saturating_sub(7).max(1);
             input.consume(used);
             consumed += used;
             input.next_head();

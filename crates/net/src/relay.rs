@@ -3,14 +3,14 @@
 use crate::fault::Fault;
 use crate::link::Link;
 use crate::progress::SendProgress;
-use crate::pump::Outbox;
+use crate::pump::OutputBuffer;
 use crate::source::Source;
 use crate::wait::{self, Interest};
 
 /// Bytes moved at once, through a buffer on the stack.
 const MOVED_BYTES: usize = 16 * 1024;
 /// Rounds of both directions before the task yields to others of the core.
-const TURNS_MAX: u32 = 64;
+const ROUNDS_MAX: u32 = 64;
 
 /// A side of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +36,15 @@ pub enum RelayEnd {
 #[derive(Default)]
 struct Direction {
     /// Data that the receiver has not accepted. Nothing more is read meanwhile.
-    out: Outbox,
+    out: OutputBuffer,
     /// Whether the sender has closed its side.
     ended: bool,
     /// Whether the end was passed to the receiver, or the receiver accepts nothing more.
-    reported: bool,
+    end_forwarded: bool,
 }
 
 /// The end of a direction that has failed.
-enum Failed {
+enum FailedSide {
     Sender,
     Receiver,
 }
@@ -57,10 +57,10 @@ impl Direction {
         from: &mut Link,
         to: &mut Link,
         mut moved: impl FnMut(usize),
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, FailedSide> {
         let mut changed = false;
         if !self.out.is_empty() {
-            let (sent, _) = self.out.try_send(to, b"", false).map_err(|_| Failed::Receiver)?;
+            let (sent, _) = self.out.try_send(to, b"", false).map_err(|_| FailedSide::Receiver)?;
             moved(sent);
             changed = sent > 0;
         }
@@ -68,10 +68,10 @@ impl Direction {
             changed |= self.read(from, to, moved)?;
         }
         if self.out.is_empty() && self.out.weight_bytes() > 0 {
-            self.out = Outbox::default();
+            self.out = OutputBuffer::default();
         }
-        if self.ended && self.out.is_empty() && !self.reported {
-            self.reported = true;
+        if self.ended && self.out.is_empty() && !self.end_forwarded {
+            self.end_forwarded = true;
             to.shutdown_write();
             changed = true;
         }
@@ -81,15 +81,21 @@ impl Direction {
     /// Reads once and sends what the receiver accepts. Not inlined, so that the buffer is on the stack and
     /// not part of the connection's future.
     #[inline(never)]
-    fn read(&mut self, from: &mut Link, to: &mut Link, mut moved: impl FnMut(usize)) -> Result<bool, Failed> {
+    fn read(
+        &mut self,
+        from: &mut Link,
+        to: &mut Link,
+        mut moved: impl FnMut(usize),
+    ) -> Result<bool, FailedSide> {
         let mut buffer = [0; MOVED_BYTES];
-        match from.try_read(&mut buffer).map_err(|_| Failed::Sender)? {
+        match from.try_read(&mut buffer).map_err(|_| FailedSide::Sender)? {
             None => return Ok(false),
             Some(0) => self.ended = true,
             Some(len) => {
-                let (_, sent) = self.out.try_send(to, &buffer[..len], false).map_err(|_| Failed::Receiver)?;
+                let (_, sent) =
+                    self.out.try_send(to, &buffer[..len], false).map_err(|_| FailedSide::Receiver)?;
                 moved(sent);
-                self.out.keep(&buffer[sent..len]);
+                self.out.push_bytes(&buffer[sent..len]);
             }
         }
         Ok(true)
@@ -97,11 +103,11 @@ impl Direction {
 
     /// Ends the direction, because the receiver accepts nothing more.
     fn stop(&mut self) {
-        *self = Direction { out: Outbox::default(), ended: true, reported: true };
+        *self = Direction { out: OutputBuffer::default(), ended: true, end_forwarded: true };
     }
 
     fn is_open(&self) -> bool {
-        !self.reported
+        !self.end_forwarded
     }
 }
 
@@ -119,7 +125,7 @@ pub(crate) async fn relay(
 ) -> RelayEnd {
     let core = client.core().clone();
     let (mut up, mut down) = (Direction::default(), Direction::default());
-    up.out.keep(early);
+    up.out.push_bytes(early);
     let (mut first, mut turns) = (None, 0);
     let mut progress = [SendProgress::default(), SendProgress::default()];
     loop {
@@ -128,16 +134,16 @@ pub(crate) async fn relay(
         if up.is_open() {
             match up.advance(client, upstream, |len| moved(RelaySide::Upstream, len)) {
                 Ok(advanced) => changed |= advanced,
-                Err(Failed::Sender) => return broken(RelaySide::Client, client, upstream),
+                Err(FailedSide::Sender) => return reset_other_side(RelaySide::Client, client, upstream),
                 // Data that the upstream server sent before is still delivered.
-                Err(Failed::Receiver) => up.stop(),
+                Err(FailedSide::Receiver) => up.stop(),
             }
         }
         if down.is_open() {
             match down.advance(upstream, client, |len| moved(RelaySide::Client, len)) {
                 Ok(advanced) => changed |= advanced,
-                Err(Failed::Sender) => return broken(RelaySide::Upstream, client, upstream),
-                Err(Failed::Receiver) => return broken(RelaySide::Client, client, upstream),
+                Err(FailedSide::Sender) => return reset_other_side(RelaySide::Upstream, client, upstream),
+                Err(FailedSide::Receiver) => return reset_other_side(RelaySide::Client, client, upstream),
             }
         }
         match (up.ended && !was_up, down.ended && !was_down) {
@@ -150,7 +156,7 @@ pub(crate) async fn relay(
         }
         if changed {
             turns += 1;
-            if turns == TURNS_MAX {
+            if turns == ROUNDS_MAX {
                 turns = 0;
                 core.yield_now().await;
             }
@@ -159,7 +165,7 @@ pub(crate) async fn relay(
         turns = 0;
         // A side that has ended and is sent nothing at the moment may be gone.
         if up.ended && down.is_open() && client.stream().source().is_gone() {
-            return broken(RelaySide::Client, client, upstream);
+            return reset_other_side(RelaySide::Client, client, upstream);
         }
         if down.ended && up.is_open() && upstream.stream().source().is_gone() {
             up.stop();
@@ -168,10 +174,10 @@ pub(crate) async fn relay(
         hold(up.out.weight_bytes() + down.out.weight_bytes());
         let deadline_ms = core.now_ms().saturating_add(idle_ms);
         let sources = interests((client, upstream), (&up, &down));
-        if let Err(Fault::Timeout) = wait::any(&core, sources, deadline_ms, || false).await {
+        if let Err(Fault::Timeout) = wait::any_ready(&core, sources, deadline_ms, || false).await {
             // A slow receiver may still be accepting data sent earlier.
             let [of_client, of_upstream] = &mut progress;
-            if !(of_client.look(client.stream()) | of_upstream.look(upstream.stream())) {
+            if !(of_client.check(client.stream()) | of_upstream.check(upstream.stream())) {
                 return RelayEnd::Idle;
             }
         }
@@ -195,7 +201,7 @@ fn interests<'l>(
 }
 
 /// Resets the other side, so that it does not mistake the failure for an orderly end.
-fn broken(side: RelaySide, client: &Link, upstream: &Link) -> RelayEnd {
+fn reset_other_side(side: RelaySide, client: &Link, upstream: &Link) -> RelayEnd {
     let other = match side {
         RelaySide::Client => upstream,
         RelaySide::Upstream => client,

@@ -12,8 +12,8 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 pub(crate) struct Remote {
     woken: Mutex<Vec<u32>>,
     /// Whether the eventfd was written since the core last checked.
-    rung: AtomicBool,
-    bell: OwnedFd,
+    is_signaled: AtomicBool,
+    eventfd: OwnedFd,
     /// The core's epoll instance; another core that takes over a connection removes it from there.
     epoll: OwnedFd,
     /// Tokens of sources whose connections other cores took over or closed; freed in the next sweep.
@@ -26,8 +26,8 @@ impl Remote {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Ok(Remote {
             woken: Mutex::default(),
-            rung: AtomicBool::new(false),
-            bell,
+            is_signaled: AtomicBool::new(false),
+            eventfd: bell,
             epoll,
             released: Mutex::default(),
         })
@@ -36,19 +36,19 @@ impl Remote {
     /// Wakes a task. Callable from any thread.
     pub(crate) fn wake(&self, task: u32) {
         self.woken.lock().unwrap_or_else(PoisonError::into_inner).push(task);
-        self.ring();
+        self.wake_core();
     }
 
     /// Makes the core run a turn. Callable from any thread.
-    pub(crate) fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
+    pub(crate) fn wake_core(&self) {
+        if !self.is_signaled.swap(true, Ordering::AcqRel) {
             // Written at most once between two checks, so it can neither overflow nor block.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
         }
     }
 
-    pub(crate) fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub(crate) fn eventfd(&self) -> &OwnedFd {
+        &self.eventfd
     }
 
     pub(crate) fn epoll(&self) -> &OwnedFd {
@@ -68,7 +68,7 @@ impl Remote {
     /// Appends the woken tasks to `into`. The eventfd is edge-triggered and need not be read.
     pub(crate) fn take(&self, into: &mut Vec<u32>) {
         // A load before the swap, because each turn of the core calls this.
-        if self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::AcqRel) {
+        if self.is_signaled.load(Ordering::Relaxed) && self.is_signaled.swap(false, Ordering::AcqRel) {
             into.append(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }

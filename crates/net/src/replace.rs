@@ -34,7 +34,7 @@ pub struct ReplacementRule {
     /// Media types of the responses to change, in the syntax of [`media::is_any_of`].
     pub media: Vec<String>,
     /// Whether only the first occurrence in a response is replaced.
-    pub once: bool,
+    pub is_once: bool,
 }
 
 /// Replacement rules of a route, shared by its requests. If several match at one position, the first rule is
@@ -71,11 +71,11 @@ impl BodyReplacement {
             || matches!(status, Status::RESET_CONTENT | Status::PARTIAL_CONTENT)
             || request.method == Method::Connect
             || has_fixed_bytes(fields)
-            || is_fixed_by_its_sender(fields);
+            || forbids_transform(fields);
         if excluded || media_type.is_empty() {
             return 0;
         }
-        let fit = |(_, rule): &(usize, &ReplacementRule)| media::is_any_of(media_type, &rule.media);
+        let fit = |(_, rule): &(usize, &ReplacementRule)| media::matches_any(media_type, &rule.media);
         self.rules.iter().enumerate().filter(fit).fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
@@ -97,20 +97,20 @@ impl BodyReplacement {
     }
 }
 
-fn is_fixed_by_its_sender(fields: &Fields) -> bool {
+fn forbids_transform(fields: &Fields) -> bool {
     let controls = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"Cache-Control"));
     controls.flat_map(|(_, value)| scan::list(value)).any(|one| one.eq_ignore_ascii_case(b"no-transform"))
 }
 
 /// Removes or weakens the validators, which describe the original content.
-fn drop_validators(fields: &mut Fields) {
+fn update_validators(fields: &mut Fields) {
     fields.remove(b"Last-Modified");
     weaken_tag(fields);
 }
 
 /// The replacements for a request.
 pub(crate) struct RequestReplacement {
-    pub(crate) of: Rc<BodyReplacement>,
+    pub(crate) replacement: Rc<BodyReplacement>,
     pub(crate) texts: Box<dyn ReplacementTexts>,
 }
 
@@ -124,46 +124,52 @@ impl RequestReplacement {
         length: &mut Length,
     ) -> Option<Box<Replacing>> {
         if status == Status::NOT_MODIFIED {
-            self.describe_whole(request, fields);
+            self.set_full_response_fields(request, fields);
             return None;
         }
         let content_type = fields.first(b"Content-Type")?;
         let media_type = media::without_parameters(content_type);
-        let bits = self.of.rules_for(request.head, status, fields, &media_type);
+        let bits = self.replacement.rules_for(request.head, status, fields, &media_type);
         if bits == 0 || *length == Length::Known(0) {
             return None;
         }
         fields.remove(b"Accept-Ranges");
-        drop_validators(fields);
+        update_validators(fields);
         let left = match std::mem::replace(length, Length::Unknown) {
             Length::Known(bytes) => Some(bytes),
             Length::Unknown => None,
         };
         // A response to HEAD has the fields of the response to GET.
-        (request.head.method != Method::Head).then(|| Box::new(self.replacing(bits, &media_type, left)))
+        (request.head.method != Method::Head).then(|| Box::new(self.start(bits, &media_type, left)))
     }
 
     /// Gives a 304 the fields of the complete response (RFC 9110 section 15.4.5). A 304 seldom has a
     /// Content-Type, so one whose response would not change may get a weak tag.
-    fn describe_whole(&self, request: &CompressionInput<'_>, fields: &mut Fields) {
+    fn set_full_response_fields(&self, request: &CompressionInput<'_>, fields: &mut Fields) {
         let media_type = fields.first(b"Content-Type").map(media::without_parameters);
-        let is_excluded = media_type
-            .is_some_and(|media_type| self.of.rules_for(request.head, Status::OK, fields, &media_type) == 0);
+        let is_excluded = media_type.is_some_and(|media_type| {
+            self.replacement.rules_for(request.head, Status::OK, fields, &media_type) == 0
+        });
         if !is_excluded && !request.knows_strong_tag(fields) {
-            drop_validators(fields);
+            update_validators(fields);
         }
     }
 
-    fn replacing(&self, bits: u32, media_type: &str, left: Option<u64>) -> Replacing {
-        let of = self.of.rules.iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
+    fn start(&self, bits: u32, media_type: &str, left: Option<u64>) -> Replacing {
+        let of = self.replacement.rules.iter().enumerate().filter(|(at, _)| bits & 1 << at != 0);
         let rules = of.map(|(at, rule)| {
             let text = self.texts.text(at, media_type);
-            let max = if rule.once { TEXT_BYTES_MAX } else { rule.from.len() * GROWTH_MAX };
+            let max = if rule.is_once { TEXT_BYTES_MAX } else { rule.from.len() * GROWTH_MAX };
             // The text may include input of the client, so its length is limited.
             let text = (text.len() <= max).then_some(text);
-            ActiveRule { from: rule.from.clone(), text, once: rule.once }
+            ActiveRule { from: rule.from.clone(), text, is_once: rule.is_once }
         });
-        Replacing { automaton: self.of.automaton(bits), rules: rules.collect(), held: Vec::new(), left }
+        Replacing {
+            automaton: self.replacement.automaton(bits),
+            rules: rules.collect(),
+            held: Vec::new(),
+            remaining_bytes: left,
+        }
     }
 }
 
@@ -171,7 +177,7 @@ struct ActiveRule {
     from: Vec<u8>,
     /// `None` if the rule replaces nothing more.
     text: Option<Vec<u8>>,
-    once: bool,
+    is_once: bool,
 }
 
 /// The replacement in the current response.
@@ -181,23 +187,23 @@ pub(crate) struct Replacing {
     /// Trailing bytes that may begin a match.
     held: Vec<u8>,
     /// Announced bytes that the handler has not written.
-    left: Option<u64>,
+    remaining_bytes: Option<u64>,
 }
 
 impl Replacing {
     /// Replaces texts in a piece of the body; returns the bytes to send now.
     pub(crate) fn write(&mut self, piece: &[u8]) -> Result<Vec<u8>, Fault> {
-        if let Some(left) = &mut self.left {
+        if let Some(left) = &mut self.remaining_bytes {
             let written = left.checked_sub(piece.len() as u64);
-            *left = written.ok_or(Fault::Broken("more body written than announced"))?;
+            *left = written.ok_or(Fault::Failed("more body written than announced"))?;
         }
         Ok(self.replace(piece, false))
     }
 
     /// Ends the body. Returns its last bytes.
     pub(crate) fn finish(mut self) -> Result<Vec<u8>, Fault> {
-        if self.left.is_some_and(|left| left > 0) {
-            return Err(Fault::Broken("less body written than announced"));
+        if self.remaining_bytes.is_some_and(|left| left > 0) {
+            return Err(Fault::Failed("less body written than announced"));
         }
         Ok(self.replace(b"", true))
     }
@@ -218,7 +224,7 @@ impl Replacing {
                 Some(text) => out.extend_from_slice(text),
                 None => out.extend_from_slice(&window[found.range()]),
             }
-            if rule.once {
+            if rule.is_once {
                 rule.text = None;
             }
             at = found.end();

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use http::path::{self, EmptySegments};
-use http::template::OwnValues;
+use http::template::CustomVariables;
 use http::{BodySize, Head, Method, Name, Reject, RequestIds, Version};
 
 use crate::address::{Client, Peer};
@@ -72,8 +72,8 @@ impl<'x> Request<'x> {
 
     /// Returns the variables that the configuration defines.
     #[must_use]
-    pub fn own_values(&self) -> Option<&'x dyn OwnValues> {
-        self.state.own_values.as_deref()
+    pub fn custom_variables(&self) -> Option<&'x dyn CustomVariables> {
+        self.state.custom_variables.as_deref()
     }
 
     /// Returns the path as sent, not decoded; `*` for `OPTIONS *`.
@@ -117,7 +117,7 @@ impl<'x> Request<'x> {
     /// Returns the treatment of empty segments in the path that handlers get.
     #[must_use]
     pub fn empty_segments(&self) -> EmptySegments {
-        if self.state.passes_as_sent { EmptySegments::AsSent } else { self.state.empty_segments }
+        if self.state.preserves_empty_segments { EmptySegments::AsSent } else { self.state.empty_segments }
     }
 
     /// Returns the query, with bytes beyond ASCII percent-encoded.

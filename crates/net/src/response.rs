@@ -1,6 +1,6 @@
 //! The response of an HTTP/1 connection: head, body framing and end.
 
-use http::encode::{Lines, Outgoing};
+use http::encode::{FieldWriter, OutgoingFraming};
 use http::framing::Framing;
 use http::{BodySize, Fields, Length, Status, Version};
 
@@ -9,7 +9,8 @@ use crate::fault::Fault;
 use crate::filters::DefaultFields;
 
 /// A response without a body that keeps the connection open.
-const BARE: Outgoing = Outgoing { framing: Framing::None, length: None, keep_alive: true };
+const EMPTY_RESPONSE: OutgoingFraming =
+    OutgoingFraming { framing: Framing::None, length: None, keep_alive: true };
 
 impl Conn {
     /// Decides the framing and writes the head. Returns the size of the body that the client gets.
@@ -18,17 +19,17 @@ impl Conn {
         status: Status,
         length: Length,
         own: DefaultFields,
-        lines: impl FnOnce(&mut Lines<'_>),
+        lines: impl FnOnce(&mut FieldWriter<'_>),
     ) -> BodySize {
-        let (method, version) = (self.work.machine.head.method, self.version());
-        let outgoing = Outgoing::decide(method, version, status, length, self.may_keep_alive());
-        let (out, unix_s) = (&mut self.work.out, self.link.core().unix_s());
+        let (method, version) = (self.buffers.machine.head.method, self.version());
+        let outgoing = OutgoingFraming::decide(method, version, status, length, self.may_keep_alive());
+        let (out, unix_s) = (&mut self.buffers.out, self.link.core().unix_s());
         let default_lines = &self.permit.context().default_lines;
-        let reason = self.reason.take().filter(|reason| reason.0 == status);
+        let reason = self.status_and_reason.take().filter(|reason| reason.0 == status);
         default_lines.with(unix_s, own, |default| {
-            outgoing.open(out, version, (status, reason.as_ref().map(|reason| &reason.1[..])), default);
+            outgoing.begin_head(out, version, (status, reason.as_ref().map(|reason| &reason.1[..])), default);
         });
-        lines(&mut Lines::new(out));
+        lines(&mut FieldWriter::new(out));
         out.extend_from_slice(b"\r\n");
         self.keep_alive = outgoing.keep_alive;
         self.framing = outgoing.framing;
@@ -42,23 +43,23 @@ impl Conn {
 
     /// Writes an interim response, or the one that switches protocols. HTTP/1.0 clients get none; others get
     /// 103 (Early Hints) only if that is configured.
-    pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+    pub(crate) fn send_interim(&mut self, status: Status, lines: impl FnOnce(&mut FieldWriter<'_>)) {
         let is_hint = status == Status::EARLY_HINTS && !self.context().hints_over_http1.get();
         if self.version() == Version::Http10 || is_hint {
             return;
         }
-        let out = &mut self.work.out;
-        BARE.open(out, Version::Http11, (status, None), b"");
-        lines(&mut Lines::new(out));
+        let out = &mut self.buffers.out;
+        EMPTY_RESPONSE.begin_head(out, Version::Http11, (status, None), b"");
+        lines(&mut FieldWriter::new(out));
         out.extend_from_slice(b"\r\n");
     }
 
     /// Switches the connection from HTTP to raw bytes.
-    pub(crate) fn switch(&mut self) {
+    pub(crate) fn switch_to_raw(&mut self) {
         // The bandwidth limit applies to responses only.
         self.link.set_bucket(None);
         // A tunnel may be idle for hours.
-        self.work.input.shrink();
+        self.buffers.input.shrink();
         self.keep_alive = false;
         self.framing = Framing::UntilClose;
     }
@@ -68,9 +69,9 @@ impl Conn {
         if self.framing != Framing::Chunked {
             return self.push(bytes).await;
         }
-        http::encode::chunk_start(&mut self.work.out, bytes.len());
+        http::encode::write_chunk_start(&mut self.buffers.out, bytes.len());
         self.push(bytes).await?;
-        self.work.out.extend_from_slice(http::encode::CHUNK_END);
+        self.buffers.out.extend_from_slice(http::encode::CHUNK_END);
         Ok(())
     }
 
@@ -79,16 +80,16 @@ impl Conn {
         if self.framing != Framing::Chunked {
             return self.offer(bytes);
         }
-        http::encode::chunk_start(&mut self.work.out, bytes.len());
+        http::encode::write_chunk_start(&mut self.buffers.out, bytes.len());
         self.offer(bytes)?;
-        self.work.out.extend_from_slice(http::encode::CHUNK_END);
+        self.buffers.out.extend_from_slice(http::encode::CHUNK_END);
         Ok(())
     }
 
     /// Completes the body.
     pub(crate) fn finish(&mut self, trailers: &Fields) {
         if self.framing == Framing::Chunked {
-            http::encode::last_chunk(&mut self.work.out, trailers);
+            http::encode::write_last_chunk(&mut self.buffers.out, trailers);
         }
     }
 
@@ -97,13 +98,13 @@ impl Conn {
         let context = self.context();
         // A client that still waits for `100 Continue` will not get it, and may or may not send the body.
         self.keep_alive
-            && !self.continue_due
-            && !context.draining.get()
-            && !context.connection_limit.crowded()
+            && !self.must_send_continue
+            && !context.is_draining.get()
+            && !context.connection_limit.has_waiting()
     }
 
     /// Returns the version of the request; a head that was refused may have none.
     fn version(&self) -> Version {
-        self.work.machine.head.version
+        self.buffers.machine.head.version
     }
 }

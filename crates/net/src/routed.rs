@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::RequestIds;
 use http::path::EmptySegments;
-use http::template::OwnValues;
+use http::template::CustomVariables;
 
 use crate::compress::Compression;
 use crate::page::ErrorPages;
@@ -12,13 +12,13 @@ use crate::page::ErrorPages;
 /// Properties of a request that its site determines, whatever its route.
 pub struct RequestContext {
     /// Error pages, in place of [`crate::Service::error_pages`].
-    pub pages: Rc<dyn ErrorPages>,
+    pub error_pages: Rc<dyn ErrorPages>,
     /// Treatment of empty path segments.
     pub empty_segments: EmptySegments,
     /// Request IDs for upstream servers and applications.
     pub ids: RequestIds,
     /// Variables that the configuration defines.
-    pub own_values: Option<Rc<dyn OwnValues>>,
+    pub custom_variables: Option<Rc<dyn CustomVariables>>,
 }
 
 /// Limits of a route's requests, and the compression of its responses.

@@ -2,7 +2,7 @@
 
 use crate::address::Peer;
 use crate::core::{IdleTask, TaskFuture};
-use crate::h1::{IdleClient, refuse_and_close, serve_after};
+use crate::h1::{IdleClient, refuse_and_close, serve_after_proxy_header};
 use crate::service::Service;
 use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
 
@@ -34,7 +34,7 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.link().stream().source().take_expired();
         self.idle.link().stream().source().set_deadline(u64::MAX);
-        Box::pin(shake_hands(self))
+        Box::pin(continue_handshake(self))
     }
 
     fn idle_since_ms(&self) -> Option<u64> {
@@ -47,16 +47,20 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
 }
 
 /// Performs the handshake of a connection whose bytes after the PROXY header were already read.
-pub(crate) async fn secure_after<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
+pub(crate) async fn secure_after_proxy_header<S: Service>(
+    mut idle: Box<IdleClient<S>>,
+) -> Option<Box<dyn IdleTask>> {
     let acceptor = idle.engine().context.tls.clone()?;
-    match TlsHandshake::new(&acceptor, &idle.take_begun()) {
-        Ok(handshake) => shake_hands(Box::new(AwaitingHandshake { idle, handshake: Some(handshake) })).await,
+    match TlsHandshake::new(&acceptor, &idle.take_partial_head()) {
+        Ok(handshake) => {
+            continue_handshake(Box::new(AwaitingHandshake { idle, handshake: Some(handshake) })).await
+        }
         Err(failure) => refuse(idle, &failure).await,
     }
 }
 
 /// Continues the handshake as far as possible; then parks, serves or closes the connection.
-async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
+async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
     let core = this.idle.link().core().clone();
     loop {
         let AwaitingHandshake { idle, handshake } = &mut *this;
@@ -83,23 +87,23 @@ async fn shake_hands<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<
         let step = handshake.advance(idle.link().stream(), client, listener_key);
         idle.hold(handshake.weight_bytes());
         match step {
-            Ok(HandshakeStep::Reads) => {
+            Ok(HandshakeStep::WantsRead) => {
                 let source = idle.link().stream().source();
                 source.set_deadline(idle.deadline_ms());
                 source.wait_read(core.current());
                 return Some(this);
             }
             // At the deadline, the loop ends the handshake.
-            Ok(HandshakeStep::Writes) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
+            Ok(HandshakeStep::WantsWrite) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
             Ok(HandshakeStep::Done(tls, session)) => {
                 let counters = &this.idle.engine().context.counters;
-                match session.resumed {
+                match session.is_resumed {
                     true => counters.tls_resumed.add(1),
                     false => counters.tls_full.add(1),
                 }
-                return serve_after((*this.idle).secured(tls, session)).await;
+                return serve_after_proxy_header((*this.idle).with_tls(tls, session)).await;
             }
-            Ok(HandshakeStep::Challenged) => {
+            Ok(HandshakeStep::ChallengeDone) => {
                 idle.link_mut().shutdown_write();
                 return None;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::address::{Bind, Listen};
+use crate::address::{BindAddress, ListenOptions};
 use crate::bind::Listener;
 use crate::clock::Clock;
 use crate::connections::ConnectionList;
@@ -17,7 +17,7 @@ use crate::filters::DefaultLines;
 use crate::listener::{AcceptCommands, AcceptSocket, AcceptingSockets, Listeners};
 use crate::offload::OffloadPool;
 use crate::options::Options;
-use crate::permit::{ConnectionLimit, Context};
+use crate::permit::{ConnectionLimit, CoreContext};
 use crate::remote::Remote;
 use crate::service::{Engine, Service};
 use crate::work::{BufferPool, POOL_BYTES_MAX};
@@ -26,19 +26,19 @@ use crate::work::{BufferPool, POOL_BYTES_MAX};
 pub struct Server {
     listeners: Listeners,
     counters: Vec<Arc<Counters>>,
-    stop: Stop,
+    stop: StopHandle,
     threads: Vec<JoinHandle<io::Result<bool>>>,
 }
 
 /// Handle for stopping a server, usable from any thread.
 #[derive(Clone)]
-pub struct Stop {
+pub struct StopHandle {
     draining: Arc<AtomicBool>,
     remotes: Vec<Arc<Remote>>,
     listeners: Listeners,
 }
 
-impl Stop {
+impl StopHandle {
     /// Whether the server is stopping.
     #[must_use]
     pub fn is_draining(&self) -> bool {
@@ -51,7 +51,7 @@ impl Stop {
         self.listeners.close();
         self.draining.store(true, Ordering::Relaxed);
         for remote in &self.remotes {
-            remote.ring();
+            remote.wake_core();
         }
     }
 }
@@ -59,13 +59,13 @@ impl Stop {
 /// Time for which idle connections stay open after a stop, for requests already on their way.
 const IDLE_GRACE_MS: u64 = 1_000;
 /// Interval at which a draining core checks whether it is done.
-const DRAIN_LOOK_MS: u64 = 20;
+const DRAIN_CHECK_MS: u64 = 20;
 
 /// Interval of checks whether memory can be released.
-const HOUSE_MS: u64 = 1_000;
+const MEMORY_CHECK_MS: u64 = 1_000;
 /// Number of releases after a fall: memory kept for a short time, in pools here and elsewhere, becomes free a
 /// little later.
-const RELEASES: u32 = 4;
+const RELEASES_PER_FALL: u32 = 4;
 
 impl Server {
     /// Binds the addresses and starts the engines; `service` is called once on each.
@@ -74,7 +74,7 @@ impl Server {
     /// System errors, with the address that could not be bound; or the error of `service`.
     pub fn start<S: Service>(
         options: &Options,
-        listens: &[impl Clone + Into<Listen>],
+        listens: &[impl Clone + Into<ListenOptions>],
         service: impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static,
     ) -> io::Result<Server> {
         let listens = listens.iter().cloned().map(Into::into);
@@ -95,13 +95,13 @@ impl Server {
         let mut server = Server {
             listeners: listeners.clone(),
             counters: Vec::new(),
-            stop: Stop { draining: Arc::default(), remotes: Vec::new(), listeners: listeners.clone() },
+            stop: StopHandle { draining: Arc::default(), remotes: Vec::new(), listeners: listeners.clone() },
             threads: Vec::new(),
         };
         let (pool, service) = (OffloadPool::new(options.blocking_threads_max), Arc::new(service));
         let cores = options.threads.max(1);
         for index in 0..cores {
-            let doors = listeners.doors(index, cores);
+            let doors = listeners.accept_sockets(index, cores);
             if let Err(error) = server.start_engine(options, &pool, service.clone(), doors) {
                 // The engines already started have no requests and end.
                 server.stop.drain();
@@ -124,7 +124,7 @@ impl Server {
         let (theirs, draining) = (counters.clone(), self.stop.draining.clone());
         let name = format!("komainu-{}", self.threads.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let core = Core::within(Clock::new(), pool, options.memory.clone())?;
+            let core = Core::with_budget(Clock::new(), pool, options.memory.clone())?;
             let service = service(&core)?;
             let orders = Arc::new(AcceptCommands::new(core.remote()));
             // Fails only if the starting thread has stopped waiting.
@@ -136,7 +136,7 @@ impl Server {
                 self.stop.remotes.push(remote);
                 self.listeners.add_core(orders);
             }
-            Err(_) => return Err(why_not_started(thread)),
+            Err(_) => return Err(start_error(thread)),
         }
         self.threads.push(thread);
         self.counters.push(counters);
@@ -145,7 +145,7 @@ impl Server {
 
     /// Returns the bound addresses, with the ports that the kernel chose.
     #[must_use]
-    pub fn addresses(&self) -> Vec<Bind> {
+    pub fn addresses(&self) -> Vec<BindAddress> {
         self.listeners.addresses()
     }
 
@@ -163,7 +163,7 @@ impl Server {
 
     /// Returns a handle for stopping the server.
     #[must_use]
-    pub fn stop(&self) -> Stop {
+    pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
     }
 
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-fn why_not_started(thread: JoinHandle<io::Result<bool>>) -> io::Error {
+fn start_error(thread: JoinHandle<io::Result<bool>>) -> io::Error {
     match thread.join() {
         Ok(Err(error)) => error,
         _ => io::Error::other("an engine did not start"),
@@ -196,50 +196,50 @@ fn run_core<S: Service>(
     draining: &AtomicBool,
 ) -> io::Result<bool> {
     let max = ConnectionLimit::share(options.limits.connections_max, options.threads);
-    let context = Rc::new(Context {
+    let context = Rc::new(CoreContext {
         core: core.clone(),
         limits: Cell::new(options.limits),
         timeouts: Cell::new(options.timeouts),
         hints_over_http1: Cell::new(options.hints_over_http1),
-        works: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
-        frames: Cell::default(),
+        buffers: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
+        shared_frames: Cell::default(),
         tls: options.tls.clone(),
         gate: options.gate.clone(),
         counters: counters.clone(),
-        draining: Cell::new(false),
+        is_draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),
         connections: ConnectionList::default(),
         encoders: Rc::default(),
         default_lines: DefaultLines::new(options.server),
-        pages: service.error_pages(),
+        error_pages: service.error_pages(),
     });
     let engine = Rc::new(Engine { context: context.clone(), service });
     core.spawn(release_memory_periodically(context.clone(), options.release_memory));
     let open = AcceptingSockets::new(&engine);
     doors.into_iter().for_each(|door| open.open(door));
     let drained = Rc::new(Cell::new(None));
-    core.turn_until(|| {
+    core.run_until(|| {
         counters.panics.set(core.panics());
-        open.obey(orders);
-        if draining.load(Ordering::Relaxed) && !context.draining.replace(true) {
+        open.execute_commands(orders);
+        if draining.load(Ordering::Relaxed) && !context.is_draining.replace(true) {
             core.drain();
             open.mark_readable();
             core.spawn(drain(context.clone(), open.accepting(), drained.clone()));
         }
         drained.get().is_some()
     })?;
-    core.abandon();
+    core.drop_tasks();
     Ok(drained.get().unwrap_or(false))
 }
 
 /// Releases memory after a burst: unused buffers, and what the allocator retains.
-async fn release_memory_periodically(context: Rc<Context>, release: Option<fn()>) {
+async fn release_memory_periodically(context: Rc<CoreContext>, release: Option<fn()>) {
     let mut releases = 0;
     loop {
-        context.core.sleep(HOUSE_MS).await;
-        context.works.trim();
-        if context.core.memory().take_fall() {
-            releases = RELEASES;
+        context.core.sleep(MEMORY_CHECK_MS).await;
+        context.buffers.trim();
+        if context.core.memory().take_release_due() {
+            releases = RELEASES_PER_FALL;
         }
         if let (1.., Some(release)) = (releases, release) {
             releases -= 1;
@@ -249,7 +249,7 @@ async fn release_memory_periodically(context: Rc<Context>, release: Option<fn()>
 }
 
 /// Waits for the connections to end, including those in the kernel's queue, at most for the drain timeout.
-async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
+async fn drain(context: Rc<CoreContext>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
     let core = &context.core;
     let began_ms = core.now_ms();
     let drain_ms = context.timeouts.get().drain_ms;
@@ -263,7 +263,7 @@ async fn drain(context: Rc<Context>, accepting: Rc<()>, drained: Rc<Cell<Option<
         if spent_ms >= IDLE_GRACE_MS.min(drain_ms / 2) {
             core.close_parked();
         }
-        core.sleep(DRAIN_LOOK_MS).await;
+        core.sleep(DRAIN_CHECK_MS).await;
     }
     drained.set(Some(true));
 }

@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::lane::Lane;
 use crate::notes::RequestNotes;
 use crate::page::{ErrorPages, PlainText};
-use crate::permit::Context;
+use crate::permit::CoreContext;
 use crate::request::Request;
 use crate::source::{GONE, Source};
 use crate::state::RequestState;
@@ -96,7 +96,7 @@ impl RequestState {
             status: self.status,
             body_bytes: self.body_sent,
             duration_us: core.now_us().saturating_sub(self.started_us),
-            first_byte_us: self.begun_us.saturating_sub(self.started_us),
+            first_byte_us: self.response_started_us.saturating_sub(self.started_us),
             request_bytes: self.body_read,
             notes: &self.notes,
             label: self.label,
@@ -108,27 +108,27 @@ impl RequestState {
 
 /// The connections of a core and the service that handles their requests.
 pub(crate) struct Engine<S> {
-    pub(crate) context: Rc<Context>,
+    pub(crate) context: Rc<CoreContext>,
     pub(crate) service: S,
 }
 
 /// Runs a handler, drops it if its client has disconnected, and catches panics, so that a panic affects only
 /// one request.
-pub(crate) async fn guarded(
+pub(crate) async fn run_handler(
     source: &Source,
     core: &Core,
     mut serving: Pin<&mut impl Future<Output = Result<(), Fault>>>,
 ) -> Result<(), Fault> {
     poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| serving.as_mut().poll(context))) {
         // A handler that has closed its sending side reads up to the client's end, or notices a reset there.
-        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.sent_end.get() => {
-            Poll::Ready(Err(Fault::Gone))
+        Ok(Poll::Pending) if source.ready() & GONE != 0 && !source.has_sent_end.get() => {
+            Poll::Ready(Err(Fault::Disconnected))
         }
         Ok(polled) => polled,
         Err(_) => {
             // The panic hook has logged the panic.
             core.count_panic();
-            Poll::Ready(Err(Fault::Broken("the handler panicked")))
+            Poll::Ready(Err(Fault::Failed("the handler panicked")))
         }
     })
     .await
@@ -148,17 +148,18 @@ impl DetachedRequest {
         let core = self.core().clone();
         let mut state = RequestState::new(self.peer, self.client, core.now_us());
         state.tls.clone_from(&self.tls);
-        state.pages.clone_from(&self.pages);
-        (state.empty_segments, state.passes_as_sent) = (self.empty_segments, self.passes_as_sent);
+        state.error_pages.clone_from(&self.error_pages);
+        (state.empty_segments, state.preserves_empty_segments) =
+            (self.empty_segments, self.preserves_empty_segments);
         state.ids = self.ids;
         state.user.clone_from(&self.user);
-        state.own_values.clone_from(&self.own_values);
+        state.custom_variables.clone_from(&self.custom_variables);
         let mut lane = DetachedLane::new(self, sink.clone());
         let source = lane.source_rc();
         let served = {
             let mut exchange = Exchange::new(&mut state, Lane::Detached(&mut lane));
             let serving = pin!(handler(&mut exchange));
-            detached::attended(&source, &sink, guarded(&source, &core, serving)).await
+            detached::run_with_sink(&source, &sink, run_handler(&source, &core, serving)).await
         };
         let mut exchange = Exchange::new(&mut state, Lane::Detached(&mut lane));
         match served {

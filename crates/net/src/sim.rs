@@ -25,13 +25,13 @@ impl Dice {
     }
 
     /// Returns a number below `bound`, which must not be zero.
-    pub(crate) fn roll(&self, bound: u64) -> u64 {
+    pub(crate) fn below(&self, bound: u64) -> u64 {
         self.0.borrow_mut().u64(..bound)
     }
 
     /// Returns true with a probability of 1 in `times`.
     pub(crate) fn once_in(&self, times: u64) -> bool {
-        self.roll(times) == 0
+        self.below(times) == 0
     }
 }
 
@@ -71,16 +71,16 @@ pub(crate) struct SimulatedWire {
     /// Room in the client's socket, in bytes.
     room: Cell<usize>,
     /// Set if the last write found no room, so that new room must be reported.
-    no_room: Cell<bool>,
-    news: Cell<bool>,
+    was_full: Cell<bool>,
+    has_changes: Cell<bool>,
     client_closed: Cell<bool>,
     /// Whether the client has closed both directions, so that a write causes a reset.
     client_gone: Cell<bool>,
     /// Whether the client closed before the server ended the connection.
-    left_early: Cell<bool>,
+    client_left_early: Cell<bool>,
     reset: Cell<bool>,
     resets_on_close: Cell<bool>,
-    server_shut: Cell<bool>,
+    server_shut_down: Cell<bool>,
     server_end: Cell<Option<End>>,
     /// Sizes of the sends.
     pub(crate) sends: RefCell<Vec<usize>>,
@@ -96,15 +96,15 @@ impl SimulatedWire {
             to_server: RefCell::default(),
             to_client: RefCell::default(),
             room: Cell::new(usize::MAX),
-            no_room: Cell::new(false),
+            was_full: Cell::new(false),
             // A new registration reports the current state.
-            news: Cell::new(true),
+            has_changes: Cell::new(true),
             client_closed: Cell::new(false),
             client_gone: Cell::new(false),
-            left_early: Cell::new(false),
+            client_left_early: Cell::new(false),
             reset: Cell::new(false),
             resets_on_close: Cell::new(false),
-            server_shut: Cell::new(false),
+            server_shut_down: Cell::new(false),
             server_end: Cell::new(None),
             sends: RefCell::default(),
             whole_sends: Cell::new(false),
@@ -117,7 +117,7 @@ impl SimulatedWire {
 
     /// Reports a change to the core as epoll does, with every flag that is set. False without changes.
     pub(crate) fn deliver(&self, core: &Core) -> bool {
-        if self.server_closed() || !self.news.take() {
+        if self.server_closed() || !self.has_changes.take() {
             return false;
         }
         let (reset, closed) = (self.reset.get(), self.client_closed.get());
@@ -131,7 +131,7 @@ impl SimulatedWire {
         if closed {
             ready |= HALF_CLOSED;
         }
-        if reset || closed && self.server_shut.get() {
+        if reset || closed && self.server_shut_down.get() {
             ready |= GONE;
         }
         core.deliver(self.token.get(), ready);
@@ -148,32 +148,32 @@ impl SimulatedWire {
             return;
         }
         self.to_server.borrow_mut().extend(bytes);
-        self.news.set(true);
+        self.has_changes.set(true);
     }
 
     /// Closes the client's sending side; it still reads.
     pub(crate) fn client_half_closes(&self) {
         self.client_closed.set(true);
-        self.news.set(true);
+        self.has_changes.set(true);
     }
 
     pub(crate) fn client_closes(&self) {
-        self.left_early.set(self.end() != Some(End::Fin));
+        self.client_left_early.set(self.end() != Some(End::Fin));
         self.client_gone.set(true);
         self.client_half_closes();
     }
 
     pub(crate) fn client_resets(&self) {
-        self.left_early.set(self.end() != Some(End::Fin));
+        self.client_left_early.set(self.end() != Some(End::Fin));
         self.reset.set(true);
-        self.news.set(true);
+        self.has_changes.set(true);
     }
 
     /// Sets the room in the client's socket.
     pub(crate) fn set_room(&self, bytes: usize) {
         self.room.set(bytes);
-        if bytes > 0 && self.no_room.take() {
-            self.news.set(true);
+        if bytes > 0 && self.was_full.take() {
+            self.has_changes.set(true);
         }
     }
 
@@ -190,10 +190,10 @@ impl SimulatedWire {
     /// Returns the end of the connection as the client sees it after all earlier data. A client that left
     /// without waiting for the end sees a reset, which completes no response.
     pub(crate) fn end(&self) -> Option<End> {
-        if self.left_early.get() {
+        if self.client_left_early.get() {
             return Some(End::Reset);
         }
-        self.server_end.get().or_else(|| self.server_shut.get().then_some(End::Fin))
+        self.server_end.get().or_else(|| self.server_shut_down.get().then_some(End::Fin))
     }
 
     /// Whether the server has closed its socket.
@@ -219,16 +219,16 @@ impl SimulatedWire {
     }
 
     pub(crate) fn send(&self, parts: &[&[u8]]) -> Result<usize, Errno> {
-        if self.reset.get() || self.server_shut.get() {
+        if self.reset.get() || self.server_shut_down.get() {
             return Err(Errno::PIPE);
         }
         let bytes = parts.concat();
         let most = bytes.len().min(self.room.get());
         if most == 0 {
-            self.no_room.set(true);
+            self.was_full.set(true);
             return Err(Errno::AGAIN);
         }
-        let len = if self.whole_sends.get() { most } else { 1 + self.dice.roll(most as u64) as usize };
+        let len = if self.whole_sends.get() { most } else { 1 + self.dice.below(most as u64) as usize };
         if self.room.get() != usize::MAX {
             self.room.set(self.room.get() - len);
         }
@@ -253,7 +253,7 @@ impl SimulatedWire {
     }
 
     pub(crate) fn shutdown_write(&self) {
-        self.server_shut.set(true);
+        self.server_shut_down.set(true);
     }
 
     pub(crate) fn reset_on_close(&self, reset: bool) {

@@ -32,10 +32,10 @@ pub struct Source {
     pub(crate) expired: Cell<bool>,
     /// Whether this side has closed its sending direction. The peer's end then sets [`GONE`], although unread
     /// data may remain.
-    pub(crate) sent_end: Cell<bool>,
+    pub(crate) has_sent_end: Cell<bool>,
     /// Whether the source stays registered when its stream is dropped, because the connection becomes idle
     /// and is found by the token.
-    pub(crate) stays: Cell<bool>,
+    pub(crate) stays_registered: Cell<bool>,
 }
 
 impl Source {
@@ -48,8 +48,8 @@ impl Source {
             writer: Cell::new(NO_TASK),
             deadline_ms: Cell::new(u64::MAX),
             expired: Cell::new(false),
-            sent_end: Cell::new(false),
-            stays: Cell::new(false),
+            has_sent_end: Cell::new(false),
+            stays_registered: Cell::new(false),
         }
     }
 

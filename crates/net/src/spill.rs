@@ -27,7 +27,7 @@ const WINDOW_BYTES: u64 = 256 * 1024;
 /// Size of the buffer used for loading.
 const LOAD_BYTES: u64 = 16 * 1024;
 /// Time for which no file is created or extended after a failure of the file system.
-const FAILED_MS: u64 = 1_000;
+const RETRY_AFTER_FAILURE_MS: u64 = 1_000;
 /// Minimum interval between log messages about refused bytes.
 const REPORT_MS: u64 = 60_000;
 /// Attempts to find a free name in a file system without O_TMPFILE.
@@ -146,7 +146,7 @@ impl SpillStore {
         1 + u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn failed(&self, error: io::Error) -> SpillError {
+    fn record_failure(&self, error: io::Error) -> SpillError {
         self.failed_ms.store(self.now_ms(), Ordering::Relaxed);
         SpillError::Io(self.folder.clone(), error)
     }
@@ -154,7 +154,7 @@ impl SpillStore {
     fn check(&self) -> Result<(), SpillError> {
         match self.failed_ms.load(Ordering::Relaxed) {
             0 => Ok(()),
-            failed_ms if self.now_ms() >= failed_ms + FAILED_MS => Ok(()),
+            failed_ms if self.now_ms() >= failed_ms + RETRY_AFTER_FAILURE_MS => Ok(()),
             _ => Err(SpillError::Failing),
         }
     }
@@ -179,7 +179,7 @@ impl SpillQuota {
 
     /// Whether to log that bytes were refused; true at most once a minute.
     #[must_use]
-    pub fn is_to_report(&self) -> bool {
+    pub fn should_report(&self) -> bool {
         let now_ms = self.store.now_ms();
         let due = |last_ms: u64| (last_ms == 0 || now_ms >= last_ms + REPORT_MS).then_some(now_ms);
         self.reported_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
@@ -222,19 +222,19 @@ fn add(sum: &AtomicU64, bytes: u64, max: u64) -> Result<(), u64> {
 
 /// A file and its charge, shared with the threads that work on it.
 #[derive(Debug)]
-struct Charged {
+struct ChargedFile {
     quota: Arc<SpillQuota>,
     file: Option<OwnedFd>,
     bytes: AtomicU64,
 }
 
-impl Charged {
+impl ChargedFile {
     fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_ref().expect("closed only when it is dropped").as_fd()
     }
 }
 
-impl Drop for Charged {
+impl Drop for ChargedFile {
     fn drop(&mut self) {
         // Close the file before its space is released to others.
         drop(self.file.take());
@@ -244,7 +244,7 @@ impl Drop for Charged {
 
 /// A temporary file of one request: written at the end, read from the beginning.
 pub struct SpillFile {
-    charged: Option<Arc<Charged>>,
+    charged: Option<Arc<ChargedFile>>,
     pool: OffloadPool,
     /// Offset of the first byte that was not read back.
     at: u64,
@@ -271,8 +271,9 @@ impl SpillFile {
         // A partially spilled response would be of no use.
         quota.check(bytes.max(1))?;
         let store = quota.store.clone();
-        let file = core.offload(move || store.create()).await.map_err(|error| quota.store.failed(error))?;
-        let charged = Charged { quota: quota.clone(), file: Some(file), bytes: AtomicU64::new(0) };
+        let file =
+            core.offload(move || store.create()).await.map_err(|error| quota.store.record_failure(error))?;
+        let charged = ChargedFile { quota: quota.clone(), file: Some(file), bytes: AtomicU64::new(0) };
         Ok(SpillFile {
             charged: Some(Arc::new(charged)),
             pool: core.pool().clone(),
@@ -283,7 +284,7 @@ impl SpillFile {
         })
     }
 
-    fn charged(&self) -> &Arc<Charged> {
+    fn charged(&self) -> &Arc<ChargedFile> {
         self.charged.as_ref().expect("taken only when it is dropped")
     }
 
@@ -342,7 +343,7 @@ impl SpillFile {
         let unwritten = len - written as u64;
         charged.bytes.fetch_sub(unwritten, Ordering::Relaxed);
         charged.quota.release(unwritten);
-        (bytes, from + written, result.map_err(|error| charged.quota.store.failed(error)))
+        (bytes, from + written, result.map_err(|error| charged.quota.store.record_failure(error)))
     }
 
     /// Reads the next bytes, at most `bytes_max`; returns none at the end.
@@ -403,7 +404,7 @@ impl SpillFile {
     fn load(&mut self, core: &Core, end: u64) {
         let done = Arc::new(AtomicBool::new(false));
         let (charged, at, theirs) = (self.charged().clone(), self.at, done.clone());
-        let wake = core.waker_from_elsewhere();
+        let wake = core.remote_waker();
         self.pool.run(move || {
             // On failure, the following `sendfile` fails too.
             let _ = load(charged.fd(), at, end);
@@ -427,7 +428,7 @@ pub(crate) struct Overflow {
     pub(crate) file: SpillFile,
     /// Set while bytes are being written to the file. If that is cancelled, these bytes are lost, and the
     /// connection must be closed.
-    pub(crate) writing: bool,
+    pub(crate) is_writing: bool,
 }
 
 /// Output of a connection or stream in a temporary file, if there is any.
@@ -451,7 +452,7 @@ impl SpilledOutput {
     }
 
     /// Waits until the bytes have been loaded; the loading thread wakes the task.
-    pub(crate) async fn loaded(&self) {
+    pub(crate) async fn wait_loaded(&self) {
         poll_fn(|_| if self.has_loaded() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 }

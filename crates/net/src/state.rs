@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::rc::Rc;
 
-use http::template::OwnValues;
+use http::template::CustomVariables;
 use http::{BodySize, EmptySegments, Fields, RequestIds, Status};
 
 use crate::address::{Client, Peer};
@@ -39,7 +39,7 @@ pub(crate) enum Interception {
     /// Replaced by the site's error page, if there is one.
     On,
     /// Held back: its status and the fields to keep.
-    Done(Box<(Status, Fields)>),
+    HeldBack(Box<(Status, Fields)>),
 }
 
 /// An authenticated user.
@@ -64,15 +64,15 @@ pub(crate) struct RequestState {
     /// Treatment of empty path segments.
     pub(crate) empty_segments: EmptySegments,
     /// Whether handlers get the path with all empty segments.
-    pub(crate) passes_as_sent: bool,
+    pub(crate) preserves_empty_segments: bool,
     pub(crate) ids: RequestIds,
     pub(crate) user: Option<Rc<VerifiedUser>>,
     /// Variables that the configuration defines.
-    pub(crate) own_values: Option<Rc<dyn OwnValues>>,
+    pub(crate) custom_variables: Option<Rc<dyn CustomVariables>>,
     /// Time at which the head was complete.
     pub(crate) started_us: u64,
     /// Time at which the response began; 0 before that.
-    pub(crate) begun_us: u64,
+    pub(crate) response_started_us: u64,
     /// Label for statistics, defined by the service.
     pub(crate) label: usize,
     pub(crate) reply: ReplyState,
@@ -89,17 +89,17 @@ pub(crate) struct RequestState {
     /// Filters of the response. Kept when a handler fails, because its error page passes them too.
     pub(crate) filters: Filters,
     /// Error pages of the site, once it is known.
-    pub(crate) pages: Option<Rc<dyn ErrorPages>>,
+    pub(crate) error_pages: Option<Rc<dyn ErrorPages>>,
     /// Memory held by the handler, in bytes.
     pub(crate) handler_bytes: usize,
     /// Value dropped when the client has the response.
-    pub(crate) kept: Option<Rc<dyn Any>>,
+    pub(crate) kept_until_sent: Option<Rc<dyn Any>>,
     /// Value dropped when the handler is done.
-    pub(crate) handler_place: Option<Rc<dyn Any>>,
+    pub(crate) handler_permit: Option<Rc<dyn Any>>,
     /// The head as modified by this server, used in place of the original one.
     pub(crate) amended: Option<Box<AmendedHead>>,
     /// Whether the handler may name a file instead of sending a response, and the named file.
-    pub(crate) sends_files: bool,
+    pub(crate) may_name_file: bool,
     pub(crate) named_file: Option<Box<NamedFile>>,
     /// Whether the request was authorized by its sender's identity.
     pub(crate) is_authorized: bool,
@@ -117,12 +117,12 @@ impl RequestState {
             listener_key: 0,
             tls: None,
             empty_segments: EmptySegments::Merge,
-            passes_as_sent: false,
+            preserves_empty_segments: false,
             ids: RequestIds::default(),
             user: None,
-            own_values: None,
+            custom_variables: None,
             started_us,
-            begun_us: 0,
+            response_started_us: 0,
             label: 0,
             reply: ReplyState::Unsent,
             status: Status::OK,
@@ -132,12 +132,12 @@ impl RequestState {
             notes: RequestNotes::default(),
             interception: Interception::Off,
             filters: Filters::default(),
-            pages: None,
+            error_pages: None,
             handler_bytes: 0,
-            kept: None,
-            handler_place: None,
+            kept_until_sent: None,
+            handler_permit: None,
             amended: None,
-            sends_files: false,
+            may_name_file: false,
             named_file: None,
             is_authorized: false,
             upgrade_tap: None,
@@ -146,50 +146,50 @@ impl RequestState {
     }
 
     /// Records a protocol switch.
-    pub(crate) fn switched(&mut self, now_us: u64, status: Status) {
-        self.begun(now_us, status, BodySize::Unknown);
+    pub(crate) fn record_switch(&mut self, now_us: u64, status: Status) {
+        self.record_head(now_us, status, BodySize::Unknown);
         self.upgraded = self.upgrade_tap.take().map(UpgradeTap::upgraded);
     }
 
     /// Counts content read by the handler.
-    pub(crate) fn read_piece(&mut self, piece: &[u8]) {
+    pub(crate) fn count_read(&mut self, piece: &[u8]) {
         self.body_read += piece.len() as u64;
         if let Some(copy) = &mut self.body_copy
             && copy.add(piece)
         {
-            self.body_ended();
+            self.finish_body_copy();
         }
     }
 
     /// Completes the copy of the body.
-    pub(crate) fn body_ended(&mut self) {
+    pub(crate) fn finish_body_copy(&mut self) {
         if let Some(copy) = self.body_copy.take() {
             copy.finish();
         }
     }
 
     /// Records that a response head was sent, and the size of the body that follows.
-    pub(crate) fn begun(&mut self, now_us: u64, status: Status, body: BodySize) {
-        self.begun_us = now_us;
+    pub(crate) fn record_head(&mut self, now_us: u64, status: Status, body: BodySize) {
+        self.response_started_us = now_us;
         self.status = status;
         self.reply = ReplyState::Body(body);
     }
 
     /// Counts body bytes that are about to be sent. Returns the remaining size; `None` if nothing is sent
     /// because the client gets no body.
-    pub(crate) fn take(&mut self, len: u64) -> Result<Option<BodySize>, Fault> {
+    pub(crate) fn count_body(&mut self, len: u64) -> Result<Option<BodySize>, Fault> {
         let size = match self.reply {
             ReplyState::Body(size) => size,
             ReplyState::Suppressed => return Ok(None),
             ReplyState::Unsent | ReplyState::Done => {
-                return Err(Fault::Broken("body written outside a response"));
+                return Err(Fault::Failed("body written outside a response"));
             }
         };
         if len == 0 || size == BodySize::None {
             return Ok(None);
         }
         self.body_sent += len;
-        after(size, len).map(Some)
+        remaining_after(size, len).map(Some)
     }
 
     /// Completes the response body.
@@ -197,11 +197,11 @@ impl RequestState {
         match std::mem::replace(&mut self.reply, ReplyState::Done) {
             ReplyState::Body(BodySize::Known(left)) => {
                 self.reply = ReplyState::Body(BodySize::Known(left));
-                Err(Fault::Broken("less body written than announced"))
+                Err(Fault::Failed("less body written than announced"))
             }
             ReplyState::Unsent => {
                 self.reply = ReplyState::Unsent;
-                Err(Fault::Broken("no response"))
+                Err(Fault::Failed("no response"))
             }
             ReplyState::Suppressed => {
                 self.reply = ReplyState::Suppressed;
@@ -221,13 +221,13 @@ impl RequestState {
 }
 
 /// Returns the size of a body that remains after `len` bytes.
-pub(crate) fn after(size: BodySize, len: u64) -> Result<BodySize, Fault> {
+pub(crate) fn remaining_after(size: BodySize, len: u64) -> Result<BodySize, Fault> {
     match size {
         BodySize::Unknown => Ok(BodySize::Unknown),
         BodySize::None | BodySize::Known(_) => {
             let left = if let BodySize::Known(left) = size { left } else { 0 };
             match left.checked_sub(len) {
-                None => Err(Fault::Broken("more body written than announced")),
+                None => Err(Fault::Failed("more body written than announced")),
                 Some(0) => Ok(BodySize::None),
                 Some(left) => Ok(BodySize::Known(left)),
             }

@@ -14,7 +14,7 @@ use rustix::net::{
     SocketType,
 };
 
-use crate::address::Dial;
+use crate::address::ConnectAddress;
 use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
 use crate::fault::Fault;
@@ -31,11 +31,11 @@ pub struct Stream {
     source: Registered,
     transport: Transport,
     /// Whether closing resets the connection.
-    resets: Cell<bool>,
+    resets_on_close: Cell<bool>,
     /// Bytes passed to the kernel, modulo 2³²; only differences are used.
     sent: Cell<u32>,
     /// The local address, after it was queried. Boxed, because most idle connections are never asked for it.
-    local: OnceCell<Option<Box<SocketAddr>>>,
+    local_address: OnceCell<Option<Box<SocketAddr>>>,
     /// Bandwidth limit of the current response.
     bucket: Option<Box<ResponseBucket>>,
 }
@@ -68,7 +68,7 @@ impl Deref for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if !self.source.stays.get() {
+        if !self.source.stays_registered.get() {
             self.core.deregister(&self.source);
         }
     }
@@ -86,7 +86,7 @@ impl Stream {
 
     fn of(source: Registered, transport: Transport) -> Stream {
         let (resets, sent, local) = (Cell::new(false), Cell::new(0), OnceCell::new());
-        Stream { source, transport, resets, sent, local, bucket: None }
+        Stream { source, transport, resets_on_close: resets, sent, local_address: local, bucket: None }
     }
 
     /// Makes the connection idle: returns the socket and the token under which its source stays registered.
@@ -96,7 +96,7 @@ impl Stream {
         match transport {
             Transport::Socket(socket) => {
                 source.forget_waiters();
-                source.stays.set(true);
+                source.stays_registered.set(true);
                 Some((socket, source.token))
             }
             #[cfg(test)]
@@ -107,7 +107,7 @@ impl Stream {
     /// Resumes an idle socket whose source is still registered with this core.
     pub(crate) fn resume(core: &Core, socket: OwnedFd, token: u64) -> Option<Stream> {
         let source = Registered::new(core, core.source(token)?);
-        source.stays.set(false);
+        source.stays_registered.set(false);
         let transport = Transport::Socket(socket);
         Some(Stream::of(source, transport))
     }
@@ -149,14 +149,14 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault::Timeout`], or [`Fault::Io`] with the system error (refused, unreachable, no such socket).
-    pub async fn connect(core: &Core, to: &Dial, deadline_ms: u64) -> Result<Stream, Fault> {
+    pub async fn connect(core: &Core, to: &ConnectAddress, deadline_ms: u64) -> Result<Stream, Fault> {
         let (socket, connected) = match to {
-            Dial::Tcp(address) => {
+            ConnectAddress::Tcp(address) => {
                 let socket = tcp_socket(address.ip())?;
                 let connected = rustix::net::connect(&socket, address);
                 (socket, connected)
             }
-            Dial::Unix(path) => {
+            ConnectAddress::Unix(path) => {
                 let socket = stream_socket(AddressFamily::UNIX)?;
                 let address = match path.as_os_str().as_encoded_bytes() {
                     [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
@@ -206,28 +206,28 @@ impl Stream {
 
     /// Whether unread input, the end or an error was reported; a pooled connection is then unusable. Costs no
     /// system call.
-    pub fn has_news(&self) -> bool {
+    pub fn has_pending_event(&self) -> bool {
         self.source.ready() & (READ | GONE) != 0
     }
 
     /// Asks the kernel whether there is neither input nor an end. [`Stream::has_news`] is only updated in the
     /// core's next turn.
     #[must_use]
-    pub fn is_quiet(&self) -> bool {
+    pub fn has_no_input(&self) -> bool {
         match &self.transport {
             Transport::Socket(socket) => {
                 let peeked = rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
                 matches!(peeked, Err(Errno::AGAIN))
             }
             #[cfg(test)]
-            Transport::Sim(_) => !self.has_news(),
+            Transport::Sim(_) => !self.has_pending_event(),
         }
     }
 
     /// Returns the local address; `None` for a Unix socket. Queried only once.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.local.get_or_init(|| self.bound_address().map(Box::new)).as_deref().copied()
+        self.local_address.get_or_init(|| self.bound_address().map(Box::new)).as_deref().copied()
     }
 
     fn bound_address(&self) -> Option<SocketAddr> {
@@ -313,14 +313,14 @@ impl Stream {
             return Ok(0);
         }
         match &self.bucket {
-            None => self.written(self.send(parts, more)),
+            None => self.finish_write(self.send(parts, more)),
             Some(bucket) => self.write_limited(bucket, parts, more),
         }
     }
 
     /// Like [`Stream::try_write`], within the bandwidth limit.
     fn write_limited(&self, bucket: &ResponseBucket, parts: &[&[u8]], more: bool) -> Result<usize, Fault> {
-        let Some(mut room) = self.room(bucket) else { return Ok(0) };
+        let Some(mut room) = self.permitted_bytes(bucket) else { return Ok(0) };
         let mut cut = Vec::with_capacity(parts.len());
         for part in parts {
             cut.push(&part[..part.len().min(room)]);
@@ -328,15 +328,15 @@ impl Stream {
         }
         cut.retain(|part| !part.is_empty());
         // Bytes held back by the bucket do not follow at once.
-        let sent = self.written(self.send(&cut, more && room > 0))?;
+        let sent = self.finish_write(self.send(&cut, more && room > 0))?;
         bucket.spend(sent);
         Ok(sent)
     }
 
     /// Returns the number of bytes that the bandwidth limit permits. If `None`, the stream becomes writable
     /// when the bucket has refilled.
-    fn room(&self, bucket: &ResponseBucket) -> Option<usize> {
-        match bucket.room(self.core().now_ms()) {
+    fn permitted_bytes(&self, bucket: &ResponseBucket) -> Option<usize> {
+        match bucket.available_bytes(self.core().now_ms()) {
             // Permit a write, which reports that the connection is gone.
             0 if self.source.is_gone() => Some(1),
             0 => {
@@ -375,7 +375,7 @@ impl Stream {
         }
         let len = match &self.bucket {
             None => len,
-            Some(bucket) => match self.room(bucket) {
+            Some(bucket) => match self.permitted_bytes(bucket) {
                 None => return Ok(None),
                 Some(room) => len.min(room),
             },
@@ -403,7 +403,7 @@ impl Stream {
         }
     }
 
-    fn written(&self, sent: Result<usize, Errno>) -> Result<usize, Fault> {
+    fn finish_write(&self, sent: Result<usize, Errno>) -> Result<usize, Fault> {
         match sent {
             Err(Errno::AGAIN) => {
                 self.source.clear(WRITE);
@@ -479,7 +479,7 @@ impl Stream {
 
     /// Sets whether closing resets the connection, so that a message cannot seem complete.
     pub(crate) fn reset_on_close(&self, reset: bool) {
-        if self.resets.replace(reset) == reset {
+        if self.resets_on_close.replace(reset) == reset {
             return;
         }
         match &self.transport {
@@ -495,7 +495,7 @@ impl Stream {
 
     /// Closes the sending side: the peer reads everything sent, then the end.
     pub fn shutdown_write(&self) {
-        self.source.sent_end.set(true);
+        self.source.has_sent_end.set(true);
         match &self.transport {
             // Fails if the peer is already gone.
             Transport::Socket(socket) => _ = rustix::net::shutdown(socket, Shutdown::Write),

@@ -44,7 +44,7 @@ pub enum StreamChoice {
     /// Handle the connection in this task.
     Serve(Box<dyn FnOnce(StreamClient) -> StreamFuture>),
     /// Serve HTTP with the listener's sites.
-    Sites,
+    Http,
     /// Close the connection.
     Close,
 }
@@ -54,9 +54,9 @@ pub struct StreamClient {
     link: Link,
     permit: ConnectionPermit,
     peer: Peer,
-    reported: Option<Box<ProxyHeader>>,
+    proxy_header: Option<Box<ProxyHeader>>,
     /// Bytes that the client has already sent.
-    early: Vec<u8>,
+    early_bytes: Vec<u8>,
 }
 
 impl StreamClient {
@@ -69,7 +69,7 @@ impl StreamClient {
     ) -> StreamClient {
         permit.hold(early.len());
         link.stream().source().set_deadline(u64::MAX);
-        StreamClient { link, permit, peer, reported, early }
+        StreamClient { link, permit, peer, proxy_header: reported, early_bytes: early }
     }
 
     /// Returns the core that owns the connection.
@@ -87,7 +87,7 @@ impl StreamClient {
     /// Returns the addresses of the client's connection, if it has any.
     #[must_use]
     pub fn endpoints(&self) -> Option<Endpoints> {
-        if let Some(ends) = self.reported.as_ref().and_then(|reported| reported.ends) {
+        if let Some(ends) = self.proxy_header.as_ref().and_then(|reported| reported.endpoints) {
             return Some(ends);
         }
         let destination: SocketAddr = self.link.stream().local_address()?;
@@ -101,7 +101,7 @@ impl StreamClient {
     #[must_use]
     pub fn poll_gone(&self, cx: &std::task::Context<'_>) -> bool {
         let source = self.link.stream().source();
-        crate::wait::is_met_or_waits(self.core(), source, Interest::default().or_gone(true), cx)
+        crate::wait::check_or_register(self.core(), source, Interest::default().or_gone(true), cx)
     }
 
     /// Transfers data in both directions until both sides have closed, one of them is gone, or nothing was
@@ -110,11 +110,11 @@ impl StreamClient {
         &mut self,
         upstream: &mut Link,
         idle_ms: u64,
-        moved: impl Fn(RelaySide, usize),
+        on_moved: impl Fn(RelaySide, usize),
     ) -> RelayEnd {
-        let early = std::mem::take(&mut self.early);
+        let early = std::mem::take(&mut self.early_bytes);
         let permit = &self.permit;
-        relay(&mut self.link, upstream, &early, idle_ms, |bytes| permit.hold(bytes), moved).await
+        relay(&mut self.link, upstream, &early, idle_ms, |bytes| permit.hold(bytes), on_moved).await
     }
 
     /// Resets the connection, so that the client does not mistake its end for the end of the data.

@@ -33,7 +33,7 @@ pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
 /// A session requires fork(2), which the standard library otherwise avoids, and the scheduler distributes CPU
 /// time between sessions.
 #[allow(unsafe_code)]
-pub fn set_apart(command: &mut Command, needs_session: bool) {
+pub fn set_process_group(command: &mut Command, needs_session: bool) {
     if !needs_session && !has_terminal() {
         command.process_group(0);
         return;
@@ -53,7 +53,7 @@ fn has_terminal() -> bool {
 /// # Errors
 /// Fails if `/proc/self/fd` cannot be read.
 #[allow(unsafe_code)]
-pub fn keep_descriptors_from_programs() -> io::Result<()> {
+pub fn set_cloexec_on_inherited() -> io::Result<()> {
     for entry in fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|number| number.parse().ok());
         let Some(number) = number.filter(|number| *number >= FIRST_DESCRIPTOR) else { continue };

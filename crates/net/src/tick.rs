@@ -12,9 +12,9 @@ pub trait TurnHook {
     fn drain(&self);
     /// Called before the event loop waits: sends what the turn has collected, and enables wake-ups. Returns
     /// false if events are already pending; the event loop then polls its sockets without sleeping.
-    fn rest(&self) -> bool;
+    fn prepare_wait(&self) -> bool;
     /// Called after the event loop has waited: disables wake-ups.
-    fn wake(&self);
+    fn finish_wait(&self);
 }
 
 /// Identifies a task of a core, to wake it.
@@ -26,10 +26,10 @@ pub struct TaskId(pub(crate) u32);
 pub(crate) struct TurnHooks(RefCell<Vec<Weak<dyn TurnHook>>>);
 
 impl TurnHooks {
-    pub(crate) fn add(&self, tick: &Rc<dyn TurnHook>) {
+    pub(crate) fn add(&self, hook: &Rc<dyn TurnHook>) {
         let mut ticks = self.0.borrow_mut();
         ticks.retain(|tick| tick.strong_count() > 0);
-        ticks.push(Rc::downgrade(tick));
+        ticks.push(Rc::downgrade(hook));
     }
 
     pub(crate) fn drain(&self) {
@@ -37,14 +37,14 @@ impl TurnHooks {
     }
 
     /// Whether all hooks rest. Wake-ups of the others may be enabled too; the wait is short in that case.
-    pub(crate) fn rest(&self) -> bool {
+    pub(crate) fn prepare_wait(&self) -> bool {
         let mut rests = true;
-        self.each(|tick| rests &= tick.rest());
+        self.each(|tick| rests &= tick.prepare_wait());
         rests
     }
 
-    pub(crate) fn wake(&self) {
-        self.each(|tick| tick.wake());
+    pub(crate) fn finish_wait(&self) {
+        self.each(|tick| tick.finish_wait());
     }
 
     fn each(&self, mut call: impl FnMut(&dyn TurnHook)) {

@@ -17,7 +17,7 @@ pub use blocking::BlockingTlsStream;
 pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
 pub use handshake::{ClientIdentity, HandshakeFailure, TlsAgreement, TlsSession};
 pub(crate) use handshake::{HandshakeStep, TlsHandshake};
-pub use pem::without_marks;
+pub use pem::strip_byte_order_marks;
 pub use store::CertificateStore;
 pub use tickets::TicketKeys;
 
@@ -66,7 +66,7 @@ pub struct TlsClientOptions<'o> {
     /// Whether to offer HTTP/2 (ALPN) instead of HTTP/1.1.
     pub http2: bool,
     /// Whether to disable session resumption.
-    pub no_resumption: bool,
+    pub disables_resumption: bool,
     /// The only version to offer, `1.2` or `1.3`.
     pub version: Option<&'o str>,
     /// Key exchange groups to offer, in order of preference; empty for the defaults. Names are IANA's
@@ -112,7 +112,7 @@ impl TlsClient {
         };
         let protocol: &[u8] = if options.http2 { ALPN_HTTP2 } else { b"http/1.1" };
         config.alpn_protocols = vec![protocol.to_vec()];
-        if options.no_resumption {
+        if options.disables_resumption {
             config.resumption = Resumption::disabled();
         }
         Ok(TlsClient { config: Arc::new(config), name })
@@ -185,7 +185,7 @@ pub struct TlsStream {
     /// Whether the kernel accepted less than there was.
     is_blocked: bool,
     /// Whether a write has failed, so that encrypted bytes can never be sent and must not be waited for.
-    takes_no_more: bool,
+    write_failed: bool,
     /// Memory held for the peer's certificates, in bytes.
     chain_bytes: usize,
 }
@@ -203,8 +203,8 @@ impl TlsStream {
     /// [`Fault::Timeout`]; [`Fault::Gone`]; [`Fault::Broken`] for an invalid certificate or response.
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
-            .map_err(|_| Fault::Broken("no TLS session could be made"))?;
-        let mut this = TlsStream::of_parts(stream, Box::new(tls.into()));
+            .map_err(|_| Fault::Failed("no TLS session could be made"))?;
+        let mut this = TlsStream::from_parts(stream, Box::new(tls.into()));
         while this.tls.is_handshaking() {
             this.flush()?;
             if !this.tls.is_handshaking() {
@@ -225,7 +225,7 @@ impl TlsStream {
         (self.stream, self.tls)
     }
 
-    pub(crate) fn of_parts(stream: Stream, mut tls: Box<Connection>) -> TlsStream {
+    pub(crate) fn from_parts(stream: Stream, mut tls: Box<Connection>) -> TlsStream {
         // Room for a full-size write in addition to a head that is held back.
         tls.set_buffer_limit(Some(HELD_BYTES_MAX + WRITE_BYTES_MAX));
         let chain_bytes = chain_bytes(&tls);
@@ -237,7 +237,7 @@ impl TlsStream {
             written_ms: 0,
             held_bytes: 0,
             is_blocked: false,
-            takes_no_more: false,
+            write_failed: false,
             chain_bytes,
         }
     }
@@ -247,7 +247,7 @@ impl TlsStream {
         let tls = Box::new(Connection::Server(*tls));
         // The client's certificate is also in the session, in two forms.
         let own_bytes = session.client.as_ref().map_or(0, |client| 2 * client.der.len());
-        let stream = TlsStream::of_parts(stream, tls);
+        let stream = TlsStream::from_parts(stream, tls);
         let chain_bytes = stream.chain_bytes + own_bytes;
         TlsStream { session: Some(session), chain_bytes, ..stream }
     }
@@ -265,7 +265,7 @@ impl TlsStream {
     }
 
     /// Whether the peer has agreed to HTTP/2 (ALPN).
-    pub(crate) fn has_agreed_to_http2(&self) -> bool {
+    pub(crate) fn has_negotiated_http2(&self) -> bool {
         self.tls.alpn_protocol() == Some(ALPN_HTTP2)
     }
 
@@ -291,7 +291,7 @@ impl TlsStream {
     /// Returns the events to wait for in order to read or write.
     #[must_use]
     pub fn interest(&self, read: bool, write: bool) -> Interest {
-        Interest::of(read, write || self.tls.wants_write() && !self.takes_no_more)
+        Interest::of(read, write || self.tls.wants_write() && !self.write_failed)
     }
 
     /// Reads available bytes: `None` if there are none, 0 at an end announced by close_notify.
@@ -303,7 +303,7 @@ impl TlsStream {
             match self.tls.reader().read(buffer) {
                 Ok(len) => return Ok(Some(len)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => return Err(Fault::Gone),
+                Err(_) => return Err(Fault::Disconnected),
             }
             // While output is pending, a wait for input also ends when the socket is writable. If flushing
             // fails, the peer may have sent data before it closed, so read that before the end.
@@ -365,7 +365,7 @@ impl TlsStream {
 
     /// Whether there is ciphertext that the kernel has not accepted.
     #[must_use]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_pending_output(&self) -> bool {
         self.tls.wants_write()
     }
 
@@ -382,7 +382,7 @@ impl TlsStream {
                     return Ok(false);
                 }
                 Err(error) => {
-                    self.takes_no_more = true;
+                    self.write_failed = true;
                     return Err(fault_of(error));
                 }
             }
@@ -399,7 +399,7 @@ impl TlsStream {
     }
 
     /// Sends close_notify.
-    pub(crate) fn announce_end(&mut self) {
+    pub(crate) fn send_close_notify(&mut self) {
         self.tls.send_close_notify();
         // Fails if the peer is already gone.
         let _ = self.flush();
@@ -408,7 +408,7 @@ impl TlsStream {
     /// Receives and decrypts data; returns true if there was some, or the end.
     fn receive(&mut self) -> Result<bool, Fault> {
         match self.tls.read_tls(&mut TlsSocket(&self.stream)) {
-            Ok(0) if self.tls.is_handshaking() => return Err(Fault::Gone),
+            Ok(0) if self.tls.is_handshaking() => return Err(Fault::Disconnected),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
             Err(error) => return Err(fault_of(error)),
@@ -422,7 +422,7 @@ impl TlsStream {
             Err(error) => {
                 // Sends the alert; the peer may have disconnected.
                 let _ = self.flush();
-                Err(Fault::Broken(reason(&error)))
+                Err(Fault::Failed(describe_error(&error)))
             }
         }
     }
@@ -472,13 +472,13 @@ fn error_of(fault: Fault) -> io::Error {
 
 fn fault_of(error: io::Error) -> Fault {
     match error.kind() {
-        ErrorKind::ConnectionReset => Fault::Gone,
+        ErrorKind::ConnectionReset => Fault::Disconnected,
         _ => Fault::Io(error),
     }
 }
 
 /// Describes an error for the log.
-fn reason(error: &rustls::Error) -> &'static str {
+fn describe_error(error: &rustls::Error) -> &'static str {
     use rustls::Error;
     match error {
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {

@@ -14,7 +14,7 @@ use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
 use crate::fault::Fault;
 use crate::memory::MemoryBudget;
 use crate::mux::{
-    ContentFrames, CutReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+    AbortReason, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
 };
 
 mod connection;
@@ -34,11 +34,11 @@ pub const CONNECTION_WINDOW_BYTES: usize = 1024 * 1024;
 const READ_BYTES_MAX: usize = 16 * 1024;
 
 /// Whether servers of this process accept the protocol.
-static IS_SPOKEN: AtomicBool = AtomicBool::new(false);
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Makes all servers of this process accept the protocol, on every address.
-pub fn speak() {
-    IS_SPOKEN.store(true, Ordering::Relaxed);
+pub fn enable() {
+    IS_ENABLED.store(true, Ordering::Relaxed);
 }
 
 /// Waits until a server holds no memory for its peers.
@@ -53,8 +53,8 @@ pub fn assert_released(memory: &MemoryBudget) {
     }
 }
 
-pub(crate) fn is_spoken() -> bool {
-    cfg!(test) || IS_SPOKEN.load(Ordering::Relaxed)
+pub(crate) fn is_enabled() -> bool {
+    cfg!(test) || IS_ENABLED.load(Ordering::Relaxed)
 }
 
 /// Flag of a frame that ends its sender's side of the stream.
@@ -117,7 +117,7 @@ impl<'b> Frame<'b> {
         let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>() else { return Ok(None) };
         let [kind, flags, a, b, c, d, high, low] = *head;
         let len = usize::from(u16::from_be_bytes([high, low]));
-        let kind = FrameKind::of(kind).ok_or(Reject::bad("unknown frame"))?;
+        let kind = FrameKind::of(kind).ok_or(Reject::bad_request("unknown frame"))?;
         let Some(payload) = rest.get(..len) else { return Ok(None) };
         let frame = Frame { kind, flags, id: u32::from_be_bytes([a, b, c, d]), payload };
         Ok(Some((frame, FRAME_HEAD_BYTES + len)))
@@ -145,13 +145,13 @@ struct ToyStream {
     /// Bytes received for which the window was not updated.
     unread_bytes: usize,
     /// Remaining body bytes, if the head announced a length.
-    left: Option<u64>,
+    remaining_bytes: Option<u64>,
     received_end: bool,
 }
 
 /// The server side of the protocol.
 pub(crate) struct ToyMachine {
-    begun: bool,
+    has_begun: bool,
     head: RequestHead,
     streams: HashMap<u32, ToyStream>,
     last_id: u32,
@@ -159,24 +159,24 @@ pub(crate) struct ToyMachine {
     send_bytes: usize,
     receive_bytes: usize,
     /// Bytes read for which no window update was sent.
-    owed_bytes: usize,
+    ungranted_bytes: usize,
     out: Vec<u8>,
-    goes_away: bool,
+    has_sent_goaway: bool,
 }
 
 impl ToyMachine {
     pub(crate) fn new() -> ToyMachine {
         ToyMachine {
-            begun: false,
+            has_begun: false,
             head: RequestHead::default(),
             streams: HashMap::new(),
             last_id: 0,
             first_window: STREAM_WINDOW_BYTES,
             send_bytes: CONNECTION_WINDOW_BYTES,
             receive_bytes: CONNECTION_WINDOW_BYTES,
-            owed_bytes: 0,
+            ungranted_bytes: 0,
             out: Vec::new(),
-            goes_away: false,
+            has_sent_goaway: false,
         }
     }
 
@@ -186,7 +186,7 @@ impl ToyMachine {
 
     fn open(&mut self, frame: Frame<'_>, limits: &Limits) -> Result<MuxEvent<'static>, Reject> {
         if frame.id <= self.last_id {
-            return Err(Reject::bad("numbers of streams rise"));
+            return Err(Reject::bad_request("numbers of streams rise"));
         }
         self.last_id = frame.id;
         self.head.reset();
@@ -194,7 +194,7 @@ impl ToyMachine {
         let parsed = self.head.parse(&bytes, limits);
         let refused = match parsed {
             Ok(true) => None,
-            Ok(false) => Some(Reject::bad("incomplete head")),
+            Ok(false) => Some(Reject::bad_request("incomplete head")),
             Err(reject) => Some(reject),
         };
         let ends = frame.flags & ENDS != 0;
@@ -210,35 +210,36 @@ impl ToyMachine {
             send_bytes: self.first_window,
             receive_bytes: STREAM_WINDOW_BYTES,
             unread_bytes: 0,
-            left,
+            remaining_bytes: left,
             received_end: ends,
         };
         self.streams.insert(frame.id, stream);
-        let request = StreamRequest { head, bytes, priority: priority(frame.flags), refused, ended: ends };
+        let request =
+            StreamRequest { head, bytes, priority: priority(frame.flags), rejection: refused, ended: ends };
         Ok(MuxEvent::Request(frame.id, Box::new(request)))
     }
 
     fn data<'b>(&mut self, frame: Frame<'b>) -> Result<Option<MuxEvent<'b>>, Reject> {
         let len = frame.payload.len();
         self.receive_bytes =
-            self.receive_bytes.checked_sub(len).ok_or(Reject::bad("more sent than was granted"))?;
+            self.receive_bytes.checked_sub(len).ok_or(Reject::bad_request("more sent than was granted"))?;
         let Some(stream) = self.streams.get_mut(&frame.id) else {
-            self.owe(len);
+            self.count_read(len);
             return Ok(None);
         };
         stream.receive_bytes =
-            stream.receive_bytes.checked_sub(len).ok_or(Reject::bad("more sent than was granted"))?;
+            stream.receive_bytes.checked_sub(len).ok_or(Reject::bad_request("more sent than was granted"))?;
         stream.unread_bytes += len;
         if stream.received_end {
-            return Err(Reject::bad("data after the end"));
+            return Err(Reject::bad_request("data after the end"));
         }
-        if let Some(left) = &mut stream.left {
-            *left = left.checked_sub(len as u64).ok_or(Reject::bad("more content than announced"))?;
+        if let Some(left) = &mut stream.remaining_bytes {
+            *left = left.checked_sub(len as u64).ok_or(Reject::bad_request("more content than announced"))?;
         }
         let ends = frame.flags & ENDS != 0;
         stream.received_end = ends;
-        if ends && stream.left.is_some_and(|left| left > 0) {
-            return Err(Reject::bad("an end in the wrong place"));
+        if ends && stream.remaining_bytes.is_some_and(|left| left > 0) {
+            return Err(Reject::bad_request("an end in the wrong place"));
         }
         Ok(Some(MuxEvent::Data(frame.id, frame.payload, ends)))
     }
@@ -255,18 +256,18 @@ impl ToyMachine {
     }
 
     /// Counts bytes that were read, and updates the connection's window when there are many.
-    fn owe(&mut self, bytes: usize) {
-        self.owed_bytes += bytes;
-        if self.owed_bytes >= CONNECTION_WINDOW_BYTES / 4 {
-            let owed = std::mem::take(&mut self.owed_bytes);
+    fn count_read(&mut self, bytes: usize) {
+        self.ungranted_bytes += bytes;
+        if self.ungranted_bytes >= CONNECTION_WINDOW_BYTES / 4 {
+            let owed = std::mem::take(&mut self.ungranted_bytes);
             self.receive_bytes += owed;
             self.frame(FrameKind::Window, 0, 0, &(owed as u32).to_be_bytes());
         }
     }
 
-    fn forget(&mut self, id: u32) -> bool {
+    fn remove_stream(&mut self, id: u32) -> bool {
         let Some(stream) = self.streams.remove(&id) else { return false };
-        self.owe(stream.unread_bytes);
+        self.count_read(stream.unread_bytes);
         if self.streams.is_empty() {
             self.streams.shrink_to(16);
         }
@@ -281,14 +282,14 @@ impl ToyMachine {
             FrameKind::Data | FrameKind::Trailers if ends => {
                 let Some(stream) = self.streams.get_mut(&frame.id) else { return Ok(None) };
                 if std::mem::replace(&mut stream.received_end, true)
-                    || stream.left.is_some_and(|left| left > 0)
+                    || stream.remaining_bytes.is_some_and(|left| left > 0)
                 {
-                    return Err(Reject::bad("an end in the wrong place"));
+                    return Err(Reject::bad_request("an end in the wrong place"));
                 }
                 Ok(Some(MuxEvent::End(frame.id, fields(frame.payload))))
             }
             FrameKind::Reset => {
-                Ok(self.forget(frame.id).then_some(MuxEvent::Reset(frame.id, CutReason::Peer)))
+                Ok(self.remove_stream(frame.id).then_some(MuxEvent::Reset(frame.id, AbortReason::Peer)))
             }
             FrameKind::Window => self.window(frame),
             FrameKind::Priority => Ok(Some(MuxEvent::Priority(frame.id, priority(frame.flags)))),
@@ -301,13 +302,13 @@ impl ToyMachine {
                 self.frame(FrameKind::Ping, 0, 0, frame.payload);
                 Ok(None)
             }
-            _ => Err(Reject::bad("a frame in the wrong place")),
+            _ => Err(Reject::bad_request("a frame in the wrong place")),
         }
     }
 }
 
 fn priority(flags: u8) -> StreamPriority {
-    StreamPriority { urgency: flags >> 4 & 7, incremental: flags & 8 == 0 }
+    StreamPriority { urgency: flags >> 4 & 7, is_incremental: flags & 8 == 0 }
 }
 
 /// Parses field lines.
@@ -334,7 +335,7 @@ impl ContentFrames for ToyMachine {
         self.frame(FrameKind::Data, u8::from(ends), id, bytes);
     }
 
-    fn data_read(
+    fn data_in_place(
         &mut self,
         id: u32,
         len: usize,
@@ -351,7 +352,7 @@ impl ContentFrames for ToyMachine {
 
     fn trailers(&mut self, id: u32, trailers: &Fields) {
         if self.streams.contains_key(&id) {
-            self.frame(FrameKind::Trailers, ENDS, id, trailers.wire());
+            self.frame(FrameKind::Trailers, ENDS, id, trailers.as_bytes());
         }
     }
 }
@@ -363,9 +364,9 @@ impl MuxProtocol for ToyMachine {
         limits: &Limits,
         _now_ms: u64,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
-        if !self.begun {
-            self.begun = bytes.starts_with(PREFACE);
-            return Ok((if self.begun { PREFACE.len() } else { 0 }, None));
+        if !self.has_begun {
+            self.has_begun = bytes.starts_with(PREFACE);
+            return Ok((if self.has_begun { PREFACE.len() } else { 0 }, None));
         }
         let Some((frame, len)) = Frame::read(bytes)? else { return Ok((0, None)) };
         let event = self.take(frame, limits)?;
@@ -386,24 +387,24 @@ impl MuxProtocol for ToyMachine {
         if is_open {
             stream.receive_bytes += bytes;
         }
-        self.owe(bytes);
+        self.count_read(bytes);
         if is_open {
             self.frame(FrameKind::Window, 0, id, &(bytes as u32).to_be_bytes());
         }
     }
 
     fn reset(&mut self, id: u32, reason: ResetReason) {
-        if self.forget(id) {
+        if self.remove_stream(id) {
             self.frame(FrameKind::Reset, 0, id, &[reason as u8 + 1]);
         }
     }
 
     fn close(&mut self, id: u32) {
-        self.forget(id);
+        self.remove_stream(id);
     }
 
     fn go_away(&mut self, _is_now: bool) {
-        if !std::mem::replace(&mut self.goes_away, true) {
+        if !std::mem::replace(&mut self.has_sent_goaway, true) {
             self.frame(FrameKind::GoAway, 0, 0, b"");
         }
     }

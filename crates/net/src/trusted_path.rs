@@ -37,7 +37,7 @@ enum FolderControl {
 
 impl FolderControl {
     /// Returns the control of a subdirectory.
-    fn below(self, folder: &Stat) -> FolderControl {
+    fn of_subfolder(self, folder: &Stat) -> FolderControl {
         if self == FolderControl::Others || folder.st_uid != 0 {
             return FolderControl::Others;
         }
@@ -52,36 +52,36 @@ impl FolderControl {
 
 /// A directory and the name of an entry, resolved from a path; nobody else can change what they refer to.
 #[derive(Debug)]
-pub struct TrustedPlace {
+pub struct TrustedEntry {
     folder: OwnedFd,
     control: FolderControl,
     /// `.` if the path is that of the directory itself.
     name: OsString,
     /// Whether the name is a link in `/proc` that only the kernel can follow.
-    is_of_kernel: bool,
+    is_kernel_link: bool,
 }
 
-impl TrustedPlace {
+impl TrustedEntry {
     /// Resolves a path, without following a symbolic link at its end. If the process does not run as root,
     /// the kernel resolves it.
     ///
     /// # Errors
     /// System errors; a symbolic link in a directory that users other than root can change.
-    pub fn of(path: &Path) -> io::Result<TrustedPlace> {
+    pub fn resolve(path: &Path) -> io::Result<TrustedEntry> {
         if is_root() {
-            return TrustedPlace::walk(path, false, None);
+            return TrustedEntry::walk(path, false, None);
         }
         let name = path.file_name().ok_or(Errno::INVAL)?.to_owned();
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
-        Ok(TrustedPlace { folder, control: FolderControl::Root, name, is_of_kernel: false })
+        Ok(TrustedEntry { folder, control: FolderControl::Root, name, is_kernel_link: false })
     }
 
     /// Resolves a path by the rules of this module. Follows a link at its end only if `follows`. Creates
     /// missing directories if `makes` is set, the last one with that mode.
-    fn walk(path: &Path, follows: bool, makes: Option<Mode>) -> io::Result<TrustedPlace> {
-        let mut rest = parts(&std::path::absolute(path)?);
+    fn walk(path: &Path, follows: bool, makes: Option<Mode>) -> io::Result<TrustedEntry> {
+        let mut rest = components(&std::path::absolute(path)?);
         let mut way = vec![root()?];
         let mut links = 0;
         while let Some(name) = rest.pop_front() {
@@ -99,7 +99,7 @@ impl TrustedPlace {
                     Err(error) => return Err(error.into()),
                 };
             let Some(found) = found else {
-                let Some(mode) = makes else { return TrustedPlace::last(way, name, false) };
+                let Some(mode) = makes else { return TrustedEntry::from_last_folder(way, name, false) };
                 links += 1;
                 match mkdirat(folder, &name, if is_last { mode } else { PARENT_MODE }) {
                     Err(error) if error != Errno::EXIST || links > LINKS_MAX => return Err(error.into()),
@@ -109,8 +109,8 @@ impl TrustedPlace {
             };
             let stat = fstat(&found)?;
             match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Symlink if is_last && (!follows || is_of_processes(folder)) => {
-                    return TrustedPlace::last(way, name, follows);
+                FileType::Symlink if is_last && (!follows || is_in_procfs(folder)) => {
+                    return TrustedEntry::from_last_folder(way, name, follows);
                 }
                 FileType::Symlink => {
                     if control == FolderControl::Others
@@ -122,33 +122,33 @@ impl TrustedPlace {
                     if links > LINKS_MAX {
                         return Err(Errno::LOOP.into());
                     }
-                    let target = text_of_link(&found)?;
+                    let target = link_target(&found)?;
                     if target.is_absolute() {
                         way = vec![root()?];
                     }
-                    parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+                    components(&target).into_iter().rev().for_each(|part| rest.push_front(part));
                 }
-                _ if is_last => return TrustedPlace::last(way, name, false),
-                FileType::Directory => way.push((found, control.below(&stat))),
+                _ if is_last => return TrustedEntry::from_last_folder(way, name, false),
+                FileType::Directory => way.push((found, control.of_subfolder(&stat))),
                 _ => return Err(Errno::NOTDIR.into()),
             }
         }
         // The path ends with a known directory: `/`, or `..` at its end.
-        TrustedPlace::last(way, ".".into(), false)
+        TrustedEntry::from_last_folder(way, ".".into(), false)
     }
 
-    fn last(
+    fn from_last_folder(
         mut way: Vec<(OwnedFd, FolderControl)>,
         name: OsString,
         is_of_kernel: bool,
-    ) -> io::Result<TrustedPlace> {
+    ) -> io::Result<TrustedEntry> {
         let (folder, control) = way.pop().ok_or(Errno::NOENT)?;
-        Ok(TrustedPlace { folder, control, name, is_of_kernel })
+        Ok(TrustedEntry { folder, control, name, is_kernel_link: is_of_kernel })
     }
 
     /// Whether the configured path always leads here, because every directory on it belongs to root.
     #[must_use]
-    pub fn is_certain(&self) -> bool {
+    pub fn is_root_controlled(&self) -> bool {
         self.control != FolderControl::Others
     }
 
@@ -175,11 +175,11 @@ impl TrustedPlace {
     }
 
     fn open(&self, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-        let flags = if self.is_of_kernel { flags } else { flags | OFlags::NOFOLLOW };
+        let flags = if self.is_kernel_link { flags } else { flags | OFlags::NOFOLLOW };
         let opened = openat(&self.folder, &self.name, flags | OFlags::CLOEXEC, mode)?;
         let stat = fstat(&opened)?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        if !self.is_of_kernel && self.control != FolderControl::Root && is_file && stat.st_nlink > 1 {
+        if !self.is_kernel_link && self.control != FolderControl::Root && is_file && stat.st_nlink > 1 {
             return Err(refused("a file with several names", &self.name));
         }
         Ok(opened)
@@ -195,7 +195,7 @@ pub fn open(path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     if !is_root() {
         return Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, mode)?);
     }
-    TrustedPlace::walk(path, true, None)?.open(flags, mode)
+    TrustedEntry::walk(path, true, None)?.open(flags, mode)
 }
 
 /// Opens a directory. If it is missing, creates it with this mode, and its parents with the usual one.
@@ -205,7 +205,7 @@ pub fn open(path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
 pub fn make_folder(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     if is_root() {
-        return TrustedPlace::walk(path, true, Some(mode))?.open(flags, Mode::empty());
+        return TrustedEntry::walk(path, true, Some(mode))?.open(flags, Mode::empty());
     }
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(mode.as_raw_mode()).create(path)?;
@@ -237,7 +237,7 @@ pub fn replaceable_by_others(path: &Path) -> io::Result<Option<String>> {
         };
         return Ok(Some(format!("{} {by}", place.display())));
     }
-    let is_certain = !is_root() || TrustedPlace::walk(path, true, None)?.is_certain();
+    let is_certain = !is_root() || TrustedEntry::walk(path, true, None)?.is_root_controlled();
     Ok((!is_certain).then(|| format!("a link on the way to {} is in a folder of others", path.display())))
 }
 
@@ -247,7 +247,7 @@ fn is_root() -> bool {
 
 fn root() -> io::Result<(OwnedFd, FolderControl)> {
     let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let control = FolderControl::Root.below(&fstat(&root)?);
+    let control = FolderControl::Root.of_subfolder(&fstat(&root)?);
     Ok((root, control))
 }
 
@@ -255,14 +255,14 @@ fn root() -> io::Result<(OwnedFd, FolderControl)> {
 ///
 /// # Errors
 /// System errors.
-pub fn text_of_link(link: &OwnedFd) -> io::Result<PathBuf> {
+pub fn link_target(link: &OwnedFd) -> io::Result<PathBuf> {
     let target = readlinkat(link, c"", Vec::new())?;
     Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
 }
 
 /// Returns the names in a path, including `..`.
 #[must_use]
-pub fn parts(path: &Path) -> VecDeque<OsString> {
+pub fn components(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),
@@ -272,7 +272,7 @@ pub fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Whether a directory is in `/proc`, whose links do not lead to paths.
-fn is_of_processes(folder: &OwnedFd) -> bool {
+fn is_in_procfs(folder: &OwnedFd) -> bool {
     fstatfs(folder).is_ok_and(|found| found.f_type == PROC_SUPER_MAGIC)
 }
 
@@ -327,9 +327,9 @@ mod tests {
         }
         assert!(make_folder(&own.join("file"), mode).is_err());
         assert!(!own.join("new").exists());
-        assert!(TrustedPlace::of(&theirs.join("link/file")).is_err());
-        let place = |name: &str| TrustedPlace::of(&base.join(name)).unwrap();
-        assert!(place("own/file").is_certain() && !place("own/link/file").is_certain());
+        assert!(TrustedEntry::resolve(&theirs.join("link/file")).is_err());
+        let place = |name: &str| TrustedEntry::resolve(&base.join(name)).unwrap();
+        assert!(place("own/file").is_root_controlled() && !place("own/link/file").is_root_controlled());
         assert_eq!(fs::read(place("own/file").path()).unwrap(), b"");
         // Removes the link itself, not its target.
         place("theirs/link").remove().unwrap();

@@ -8,15 +8,15 @@ use crate::fault::Fault;
 use crate::h2_client::{H2Stream, StreamStep};
 use crate::link::Link;
 use crate::progress::SendProgress;
-use crate::pump::Outbox;
+use crate::pump::OutputBuffer;
 use crate::wait::Interest;
 
 /// Bytes moved at once, through a buffer on the stack.
 const MOVED_BYTES: usize = 16 * 1024;
 /// Rounds of both directions before the task yields to others of the core.
-const TURNS_MAX: u32 = 64;
+const ROUNDS_MAX: u32 = 64;
 /// Buffered bytes at which reading from the sender stops.
-const AHEAD_BYTES_MAX: usize = 64 * 1024;
+const BUFFERED_BYTES_MAX: usize = 64 * 1024;
 
 /// State of one direction.
 #[derive(Default)]
@@ -24,7 +24,7 @@ struct Direction {
     /// Whether the sender has closed its side.
     ended: bool,
     /// Whether the end was passed to the receiver.
-    reported: bool,
+    end_forwarded: bool,
 }
 
 /// The other end of a tunnel.
@@ -37,20 +37,20 @@ pub enum TunnelEnd<'e> {
 
 impl TunnelEnd<'_> {
     /// Sends bytes. Data that is not accepted is buffered in `out`, or in the stream's connection.
-    fn send(&mut self, out: &mut Outbox, bytes: &[u8]) -> Result<(), Fault> {
+    fn send(&mut self, out: &mut OutputBuffer, bytes: &[u8]) -> Result<(), Fault> {
         match self {
             TunnelEnd::Link(link) => {
                 let (_, sent) = out.try_send(link, bytes, false)?;
-                out.keep(&bytes[sent..]);
+                out.push_bytes(&bytes[sent..]);
             }
-            TunnelEnd::Stream(stream) if stream.is_cut() => return Err(Fault::Gone),
+            TunnelEnd::Stream(stream) if stream.is_send_closed() => return Err(Fault::Disconnected),
             TunnelEnd::Stream(stream) => stream.offer(bytes),
         }
         Ok(())
     }
 
     /// Returns the number of buffered bytes.
-    fn backlog(&self, out: &Outbox) -> usize {
+    fn backlog(&self, out: &OutputBuffer) -> usize {
         match self {
             TunnelEnd::Link(_) => out.backlog(),
             TunnelEnd::Stream(stream) => stream.backlog(),
@@ -58,11 +58,11 @@ impl TunnelEnd<'_> {
     }
 
     /// Sends as much as possible; returns true if nothing is left.
-    fn try_flush(&mut self, out: &mut Outbox) -> Result<bool, Fault> {
+    fn try_flush(&mut self, out: &mut OutputBuffer) -> Result<bool, Fault> {
         match self {
             TunnelEnd::Link(link) => out.try_flush(link),
-            TunnelEnd::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
-            TunnelEnd::Stream(stream) => Ok(!stream.is_behind()),
+            TunnelEnd::Stream(stream) if stream.is_send_closed() => Err(Fault::Disconnected),
+            TunnelEnd::Stream(stream) => Ok(!stream.has_pending_output()),
         }
     }
 
@@ -75,20 +75,20 @@ impl TunnelEnd<'_> {
     }
 
     /// Passes received bytes to the client; returns their number, 0 at the end, `None` if none are available.
-    fn pass_on(&mut self, x: &mut Exchange<'_>) -> Result<Option<usize>, Fault> {
+    fn forward_to_client(&mut self, exchange: &mut Exchange<'_>) -> Result<Option<usize>, Fault> {
         match self {
             TunnelEnd::Link(link) => {
                 let mut buffer = [0; MOVED_BYTES];
                 let read = link.try_read(&mut buffer)?;
-                x.offer(&buffer[..read.unwrap_or(0)])?;
+                exchange.offer(&buffer[..read.unwrap_or(0)])?;
                 Ok(read)
             }
-            TunnelEnd::Stream(stream) => match stream.step().map_err(|_| Fault::Gone)? {
+            TunnelEnd::Stream(stream) => match stream.step().map_err(|_| Fault::Disconnected)? {
                 StreamStep::Pending => Ok(None),
                 StreamStep::End => Ok(Some(0)),
-                StreamStep::Head => Err(Fault::Broken("another head in a tunnel")),
+                StreamStep::Head => Err(Fault::Failed("another head in a tunnel")),
                 StreamStep::Data => {
-                    x.offer(stream.data())?;
+                    exchange.offer(stream.data())?;
                     Ok(Some(stream.data().len()))
                 }
             },
@@ -96,10 +96,10 @@ impl TunnelEnd<'_> {
     }
 
     /// Whether the other end has accepted data since the last call.
-    fn has_taken(&mut self, progress: &mut SendProgress) -> bool {
+    fn has_progressed(&mut self, progress: &mut SendProgress) -> bool {
         match self {
-            TunnelEnd::Link(link) => progress.look(link.stream()),
-            TunnelEnd::Stream(stream) => stream.has_taken(),
+            TunnelEnd::Link(link) => progress.check(link.stream()),
+            TunnelEnd::Stream(stream) => stream.has_progressed(),
         }
     }
 
@@ -107,7 +107,7 @@ impl TunnelEnd<'_> {
     fn is_gone(&self) -> bool {
         match self {
             TunnelEnd::Link(link) => link.stream().source().is_gone(),
-            TunnelEnd::Stream(stream) => stream.is_cut(),
+            TunnelEnd::Stream(stream) => stream.is_send_closed(),
         }
     }
 
@@ -115,20 +115,22 @@ impl TunnelEnd<'_> {
     fn interest(&self, reads: bool, is_behind: bool) -> Interest {
         match self {
             TunnelEnd::Link(link) => link.interest(reads, is_behind),
-            TunnelEnd::Stream(stream) => Interest::of(reads, stream.is_behind()),
+            TunnelEnd::Stream(stream) => Interest::of(reads, stream.has_pending_output()),
         }
     }
 
     async fn wait(
         &self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         client: Interest,
         theirs: Interest,
         deadline_ms: u64,
     ) -> Result<(), Fault> {
         match self {
-            TunnelEnd::Link(link) => x.either(client, (&**link, theirs), deadline_ms).await,
-            TunnelEnd::Stream(stream) => x.either_stream(client, (&**stream, theirs), deadline_ms).await,
+            TunnelEnd::Link(link) => exchange.wait_either(client, (&**link, theirs), deadline_ms).await,
+            TunnelEnd::Stream(stream) => {
+                exchange.wait_either_stream(client, (&**stream, theirs), deadline_ms).await
+            }
         }
     }
 }
@@ -140,57 +142,57 @@ impl TunnelEnd<'_> {
 /// # Errors
 /// Fails if either side is gone.
 pub async fn tunnel(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     mut other: TunnelEnd<'_>,
-    early: &[u8],
+    early_bytes: &[u8],
     idle_ms: u64,
 ) -> Result<(), Fault> {
-    x.offer(early)?;
+    exchange.offer(early_bytes)?;
     let (mut up, mut down) = (Direction::default(), Direction::default());
     // Data that `other` has not accepted. An idle tunnel holds no buffer.
-    let mut out = Outbox::default();
+    let mut out = OutputBuffer::default();
     let (mut turns, mut progress) = (0, SendProgress::default());
     loop {
-        if up.ended && !down.reported && x.is_gone() {
-            return Err(Fault::Gone);
+        if up.ended && !down.end_forwarded && exchange.is_gone() {
+            return Err(Fault::Disconnected);
         }
-        let moved_up = !up.reported
-            && match move_up(x, &mut other, &mut up, &mut out) {
+        let moved_up = !up.end_forwarded
+            && match transfer_from_client(exchange, &mut other, &mut up, &mut out) {
                 // `other` has ended and reads nothing more; data that it sent before is still delivered.
-                result if down.ended && (result.is_err() || !up.reported && other.is_gone()) => {
-                    x.break_off();
-                    (up, out) = (Direction { ended: true, reported: true }, Outbox::default());
+                result if down.ended && (result.is_err() || !up.end_forwarded && other.is_gone()) => {
+                    exchange.abort_tunnel();
+                    (up, out) = (Direction { ended: true, end_forwarded: true }, OutputBuffer::default());
                     false
                 }
                 moved => moved?,
             };
-        let moved = moved_up | move_down(x, &mut other, &mut down)?;
-        if up.reported && down.reported {
+        let moved = moved_up | transfer_to_client(exchange, &mut other, &mut down)?;
+        if up.end_forwarded && down.end_forwarded {
             return Ok(());
         }
-        if moved && turns < TURNS_MAX {
+        if moved && turns < ROUNDS_MAX {
             turns += 1;
             continue;
         }
-        if std::mem::take(&mut turns) == TURNS_MAX {
-            x.core().yield_now().await;
+        if std::mem::take(&mut turns) == ROUNDS_MAX {
+            exchange.core().yield_now().await;
             continue;
         }
-        let client = Interest::of(!up.ended && other.backlog(&out) == 0, x.backlog() > 0);
-        let reads = !down.ended && x.backlog() < AHEAD_BYTES_MAX;
-        let theirs = match up.reported {
+        let client = Interest::of(!up.ended && other.backlog(&out) == 0, exchange.backlog() > 0);
+        let reads = !down.ended && exchange.backlog() < BUFFERED_BYTES_MAX;
+        let theirs = match up.end_forwarded {
             // Ciphertext left in TLS can no longer be sent.
             true => Interest::of(reads, false),
             false => other.interest(reads, !out.is_empty()),
         };
         // A side that has ended and is sent nothing at the moment may be gone.
-        let client = client.or_gone(up.ended && !down.reported);
-        let theirs = theirs.or_gone(down.ended && !up.reported);
-        let deadline_ms = x.core().now_ms().saturating_add(idle_ms);
-        x.shed();
-        match other.wait(x, client, theirs, deadline_ms).await {
+        let client = client.or_gone(up.ended && !down.end_forwarded);
+        let theirs = theirs.or_gone(down.ended && !up.end_forwarded);
+        let deadline_ms = exchange.core().now_ms().saturating_add(idle_ms);
+        exchange.release_buffers();
+        match other.wait(exchange, client, theirs, deadline_ms).await {
             // A slow receiver may still be accepting data. Otherwise, silence is the normal end of tunnels.
-            Err(Fault::Timeout) if x.has_taken() | other.has_taken(&mut progress) => {}
+            Err(Fault::Timeout) if exchange.has_progressed() | other.has_progressed(&mut progress) => {}
             Err(Fault::Timeout) => return Ok(()),
             other => other?,
         }
@@ -198,16 +200,16 @@ pub async fn tunnel(
 }
 
 /// Transfers data from the client; returns true if something was transferred.
-fn move_up(
-    x: &mut Exchange<'_>,
+fn transfer_from_client(
+    exchange: &mut Exchange<'_>,
     other: &mut TunnelEnd<'_>,
     up: &mut Direction,
-    out: &mut Outbox,
+    out: &mut OutputBuffer,
 ) -> Result<bool, Fault> {
     let mut moved = false;
     if other.backlog(out) == 0 && !up.ended {
         let mut buffer = [0; MOVED_BYTES];
-        match x.try_raw(&mut buffer)? {
+        match exchange.try_read_raw(&mut buffer)? {
             None => {}
             Some(0) => up.ended = true,
             Some(len) => {
@@ -220,32 +222,36 @@ fn move_up(
     let flushed = other.try_flush(out)?;
     moved |= other.backlog(out) < backlog;
     if out.is_empty() {
-        *out = Outbox::default();
+        *out = OutputBuffer::default();
     }
     if flushed && up.ended {
-        up.reported = true;
+        up.end_forwarded = true;
         other.end();
     }
     Ok(moved)
 }
 
 /// Transfers data to the client; the exchange buffers what the client does not accept.
-fn move_down(x: &mut Exchange<'_>, other: &mut TunnelEnd<'_>, down: &mut Direction) -> Result<bool, Fault> {
+fn transfer_to_client(
+    exchange: &mut Exchange<'_>,
+    other: &mut TunnelEnd<'_>,
+    down: &mut Direction,
+) -> Result<bool, Fault> {
     let mut moved = false;
-    if !down.ended && x.backlog() < AHEAD_BYTES_MAX {
-        match other.pass_on(x)? {
+    if !down.ended && exchange.backlog() < BUFFERED_BYTES_MAX {
+        match other.forward_to_client(exchange)? {
             None => {}
             Some(0) => down.ended = true,
             Some(_) => moved = true,
         }
     }
-    let backlog = x.backlog();
-    let flushed = x.try_flush()?;
+    let backlog = exchange.backlog();
+    let flushed = exchange.try_flush()?;
     // There is room again. TLS may hold decrypted bytes, which the socket does not report, so read again.
-    moved |= x.backlog() < backlog;
-    if flushed && down.ended && !down.reported {
-        down.reported = true;
-        x.shutdown_write();
+    moved |= exchange.backlog() < backlog;
+    if flushed && down.ended && !down.end_forwarded {
+        down.end_forwarded = true;
+        exchange.shutdown_write();
     }
     Ok(moved)
 }

@@ -26,7 +26,7 @@ impl Interest {
 
     /// Whether the set contains readability.
     #[must_use]
-    pub(crate) const fn is_to_read(self) -> bool {
+    pub(crate) const fn includes_read(self) -> bool {
         self.0 & READ != 0
     }
 
@@ -73,7 +73,7 @@ pub(crate) fn ready<'s>(
     interest: Interest,
     deadline_ms: u64,
 ) -> impl Future<Output = Result<(), Fault>> + 's {
-    any(core, [(source, interest)], deadline_ms, || false)
+    any_ready(core, [(source, interest)], deadline_ms, || false)
 }
 
 /// Waits until one of the sources meets its interest, with one deadline for all, or until `is_done` returns
@@ -81,7 +81,7 @@ pub(crate) fn ready<'s>(
 ///
 /// # Errors
 /// [`Fault::Timeout`] at the deadline.
-pub(crate) fn any<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
+pub(crate) fn any_ready<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
     core: &'s Core,
     sources: [(&'s Source, Interest); SOURCES],
     deadline_ms: u64,
@@ -131,7 +131,7 @@ impl<const SOURCES: usize, D: Fn() -> bool + Unpin> Future for AnyReady<'_, SOUR
 }
 
 /// Whether `source` meets the interest; if not, registers the waker of `cx`, without a deadline.
-pub(crate) fn is_met_or_waits(core: &Core, source: &Source, interest: Interest, cx: &Context<'_>) -> bool {
+pub(crate) fn check_or_register(core: &Core, source: &Source, interest: Interest, cx: &Context<'_>) -> bool {
     let met = interest.is_met(source);
     if !met {
         interest.wait(core, source, cx);

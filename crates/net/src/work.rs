@@ -8,20 +8,20 @@ use http::ResponseHead;
 use http::machine::{ClientMachine, ServerMachine};
 
 use crate::memory::Memory;
-use crate::pump::{Inbox, Outbox};
+use crate::pump::{InputBuffer, OutputBuffer};
 
 /// Size to which an input buffer grows while a request body streams through it.
 const STREAMING_BYTES: usize = 64 * 1024;
 /// [`STREAMING_BYTES`] under memory pressure.
-const STREAMING_BYTES_SHORT: usize = 8 * 1024;
+const STREAMING_BYTES_LOW_MEMORY: usize = 8 * 1024;
 /// Memory of a pool entry without its buffers: the parser.
 const ENTRY_BYTES: usize = 1024;
 /// Number of entries that the pool keeps although they were not used for some time.
-const KEPT_MIN: usize = 16;
+const POOL_ENTRIES_MIN: usize = 16;
 /// Size above which an unused entry that is kept releases its buffers.
-const KEPT_BYTES_UNUSED: usize = 32 * 1024;
+const UNUSED_ENTRY_BYTES_MAX: usize = 32 * 1024;
 /// Size above which an entry is freed instead of returned to the pool.
-const KEPT_BYTES_MAX: usize = 224 * 1024;
+const POOLED_ENTRY_BYTES_MAX: usize = 224 * 1024;
 /// Maximum size of the pool for a core's client connections.
 pub(crate) const POOL_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -31,7 +31,7 @@ pub trait Parser: Default {
     fn forget(&mut self);
     /// Returns the number of bytes at the beginning of the message that the parser still refers to after they
     /// were consumed.
-    fn kept_bytes(&self) -> usize;
+    fn referenced_bytes(&self) -> usize;
 }
 
 impl Parser for ServerMachine {
@@ -39,7 +39,7 @@ impl Parser for ServerMachine {
         self.restart();
     }
 
-    fn kept_bytes(&self) -> usize {
+    fn referenced_bytes(&self) -> usize {
         self.head.len
     }
 }
@@ -49,7 +49,7 @@ impl Parser for ClientMachine {
         self.next();
     }
 
-    fn kept_bytes(&self) -> usize {
+    fn referenced_bytes(&self) -> usize {
         0
     }
 }
@@ -60,9 +60,9 @@ pub struct Buffers<P> {
     /// Parser of the received bytes.
     pub machine: P,
     /// Bytes received.
-    pub input: Inbox,
+    pub input: InputBuffer,
     /// Bytes to send.
-    pub out: Outbox,
+    pub out: OutputBuffer,
 }
 
 /// Parser and buffers of a client connection.
@@ -78,13 +78,13 @@ impl<P> Buffers<P> {
 
 impl<P: Parser> Buffers<P> {
     /// Returns at least `least` bytes of room to read into. If the buffer must grow, it gets `size` bytes.
-    pub fn room(&mut self, size: usize, least: usize) -> &mut [u8] {
-        self.input.room(self.machine.kept_bytes(), size, least)
+    pub fn room(&mut self, size: usize, bytes_min: usize) -> &mut [u8] {
+        self.input.room(self.machine.referenced_bytes(), size, bytes_min)
     }
 
     /// Releases the unused capacity of the buffers.
     pub fn trim(&mut self) {
-        self.input.trim(self.machine.kept_bytes());
+        self.input.trim(self.machine.referenced_bytes());
         self.out.trim();
     }
 }
@@ -105,7 +105,7 @@ impl<P: Parser> HeldBuffers<P> {
     /// Returns the buffers to the pool. They must not be used until [`HeldBuffers::hold`].
     pub fn release(&mut self) {
         if let Some(buffers) = self.held.take() {
-            self.pool.give_back(buffers);
+            self.pool.put_back(buffers);
         }
     }
 
@@ -121,7 +121,7 @@ impl<P: Parser> HeldBuffers<P> {
 
     /// Whether there is unsent output.
     #[must_use]
-    pub fn waits(&self) -> bool {
+    pub fn has_pending_output(&self) -> bool {
         self.held.as_ref().is_some_and(|buffers| buffers.out.backlog() > 0)
     }
 }
@@ -150,14 +150,14 @@ impl Buffers<ClientMachine> {
     /// Returns the response head just parsed and the bytes that its spans refer to.
     #[must_use]
     pub fn head(&self) -> (&ResponseHead, &[u8]) {
-        (&self.machine.head, self.input.rest())
+        (&self.machine.head, self.input.unconsumed())
     }
 }
 
 impl ConnectionBuffers {
     /// Returns room for body bytes behind the head, which is not moved.
-    pub(crate) fn body_room(&mut self, is_short: bool) -> &mut [u8] {
-        let size = if is_short { STREAMING_BYTES_SHORT } else { STREAMING_BYTES };
+    pub(crate) fn room_for_body(&mut self, is_short: bool) -> &mut [u8] {
+        let size = if is_short { STREAMING_BYTES_LOW_MEMORY } else { STREAMING_BYTES };
         self.room(size, size / 4)
     }
 }
@@ -173,7 +173,7 @@ pub struct BufferPool<P> {
     /// Total size of the free entries.
     bytes: Cell<usize>,
     /// Minimum number of free entries since the last [`BufferPool::trim`], none of which were needed.
-    unused: Cell<usize>,
+    unused_min: Cell<usize>,
 }
 
 impl<P> Default for BufferPool<P> {
@@ -191,19 +191,19 @@ impl<P> BufferPool<P> {
             bytes_max,
             free: RefCell::default(),
             bytes: Cell::new(0),
-            unused: Cell::new(0),
+            unused_min: Cell::new(0),
         }
     }
 
     /// Returns the number of free entries.
     #[cfg(test)]
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn free_entries(&self) -> usize {
         self.free.borrow().len()
     }
 
     /// Returns the total size of the free entries.
     #[cfg(test)]
-    pub(crate) fn kept_bytes(&self) -> usize {
+    pub(crate) fn free_bytes(&self) -> usize {
         self.bytes.get()
     }
 }
@@ -212,11 +212,11 @@ impl<P: Parser> BufferPool<P> {
     /// Frees the entries that were not needed since the last call, except a few small ones.
     pub fn trim(&self) {
         let mut free = self.free.borrow_mut();
-        let unused = self.unused.get().min(free.len());
+        let unused = self.unused_min.get().min(free.len());
         // The most recently used entries are last.
-        free.drain(..unused.saturating_sub(KEPT_MIN));
-        for buffers in free.iter_mut().take(unused.min(KEPT_MIN)) {
-            if buffers.weight_bytes() > KEPT_BYTES_UNUSED {
+        free.drain(..unused.saturating_sub(POOL_ENTRIES_MIN));
+        for buffers in free.iter_mut().take(unused.min(POOL_ENTRIES_MIN)) {
+            if buffers.weight_bytes() > UNUSED_ENTRY_BYTES_MAX {
                 buffers.trim();
             }
         }
@@ -224,22 +224,22 @@ impl<P: Parser> BufferPool<P> {
             free.shrink_to_fit();
             self.bytes.set(free.iter().map(|buffers| buffers.weight_bytes()).sum());
         }
-        self.unused.set(free.len());
+        self.unused_min.set(free.len());
     }
 
     /// Takes empty buffers.
     pub fn take(&self) -> Box<Buffers<P>> {
         let Some(buffers) = self.free.borrow_mut().pop() else { return Box::default() };
         self.bytes.set(self.bytes.get() - buffers.weight_bytes());
-        self.unused.set(self.unused.get().min(self.free.borrow().len()));
+        self.unused_min.set(self.unused_min.get().min(self.free.borrow().len()));
         buffers
     }
 
     /// Returns buffers to the pool; frees them if it is full.
-    pub fn give_back(&self, mut buffers: Box<Buffers<P>>) {
+    pub fn put_back(&self, mut buffers: Box<Buffers<P>>) {
         let weight = buffers.weight_bytes();
         let bytes = self.bytes.get() + weight;
-        if weight <= KEPT_BYTES_MAX && bytes <= self.memory.kept_bytes_max(self.bytes_max) {
+        if weight <= POOLED_ENTRY_BYTES_MAX && bytes <= self.memory.pool_bytes_max(self.bytes_max) {
             buffers.machine.forget();
             buffers.input.clear();
             buffers.out.clear();
@@ -257,53 +257,53 @@ mod tests {
     fn what_the_pool_keeps_weighs_what_it_holds_of_memory() {
         let works = BufferPool::<ServerMachine>::default();
         let mut work = works.take();
-        work.body_room(false);
+        work.room_for_body(false);
         work.input.restore(b"GET / HT");
-        works.give_back(work);
-        assert!(works.kept_bytes() >= STREAMING_BYTES, "{}", works.kept_bytes());
+        works.put_back(work);
+        assert!(works.free_bytes() >= STREAMING_BYTES, "{}", works.free_bytes());
         works.take();
-        assert_eq!(works.kept_bytes(), 0);
+        assert_eq!(works.free_bytes(), 0);
     }
 
     #[test]
     fn what_nobody_has_needed_for_a_while_goes_back() {
         let works = BufferPool::<ServerMachine>::default();
         let taken: Vec<_> = (0..100).map(|_| works.take()).collect();
-        taken.into_iter().for_each(|work| works.give_back(work));
+        taken.into_iter().for_each(|work| works.put_back(work));
         works.trim();
-        assert_eq!(works.kept(), 100, "all of them were in use since the last time");
+        assert_eq!(works.free_entries(), 100, "all of them were in use since the last time");
         let some: Vec<_> = (0..50).map(|_| works.take()).collect();
-        some.into_iter().for_each(|work| works.give_back(work));
+        some.into_iter().for_each(|work| works.put_back(work));
         works.trim();
-        assert_eq!(works.kept(), 50 + KEPT_MIN);
+        assert_eq!(works.free_entries(), 50 + POOL_ENTRIES_MIN);
         works.trim();
-        assert_eq!(works.kept(), KEPT_MIN);
-        (0..KEPT_MIN).for_each(|_| _ = works.take());
-        assert_eq!(works.kept_bytes(), 0);
+        assert_eq!(works.free_entries(), POOL_ENTRIES_MIN);
+        (0..POOL_ENTRIES_MIN).for_each(|_| _ = works.take());
+        assert_eq!(works.free_bytes(), 0);
     }
 
     #[test]
     fn buffers_of_bodies_go_back_when_no_body_has_needed_them_for_a_while() {
         let works = BufferPool::<ServerMachine>::default();
         let mut work = works.take();
-        work.body_room(false);
-        works.give_back(work);
+        work.room_for_body(false);
+        works.put_back(work);
         works.trim();
-        assert!(works.kept_bytes() >= STREAMING_BYTES, "it was in use since the last time");
+        assert!(works.free_bytes() >= STREAMING_BYTES, "it was in use since the last time");
         works.trim();
-        assert!((1..=KEPT_BYTES_UNUSED).contains(&works.kept_bytes()), "{}", works.kept_bytes());
+        assert!((1..=UNUSED_ENTRY_BYTES_MAX).contains(&works.free_bytes()), "{}", works.free_bytes());
     }
 
     #[test]
     fn trimmed_buffers_hold_their_bytes_and_little_more() {
         let mut work = ConnectionBuffers::default();
-        work.body_room(false);
+        work.room_for_body(false);
         work.input.restore(b"GET / HT");
         work.out.restore(vec![b'x'; 100_000], 99_000);
         work.trim();
-        assert_eq!((work.input.rest(), work.out.rest()), (&b"GET / HT"[..], &[b'x'; 1_000][..]));
+        assert_eq!((work.input.unconsumed(), work.out.unsent()), (&b"GET / HT"[..], &[b'x'; 1_000][..]));
         assert!(work.weight_bytes() < ENTRY_BYTES + 2_048, "{}", work.weight_bytes());
-        let room = work.body_room(true).len();
-        assert!((2_000..=STREAMING_BYTES_SHORT).contains(&room), "{room}");
+        let room = work.room_for_body(true).len();
+        assert!((2_000..=STREAMING_BYTES_LOW_MEMORY).contains(&room), "{room}");
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use http::{Fields, Status};
-use net::{Bind, Exchange, Fault, Options, RequestRecord, Server, Service};
+use net::{BindAddress, Exchange, Fault, Options, RequestRecord, Server, Service};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const DESCRIPTORS_MAX: u64 = 48;
@@ -36,12 +36,12 @@ fn child() {
     }
     let hard = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), maximum: hard }).unwrap();
-    let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
+    let bind = BindAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let server =
         Server::start(&Options { threads: 2, ..Options::default() }, &[bind], |_| Ok(Hello)).unwrap();
-    let Bind::Tcp(address) = &server.addresses()[0] else { panic!("an address") };
+    let BindAddress::Tcp(address) = &server.addresses()[0] else { panic!("an address") };
     println!("\nport {}", address.port());
-    let stop = server.stop();
+    let stop = server.stop_handle();
     // Blocks until the parent closes the pipe.
     let _ = std::io::stdin().read(&mut [0]);
     stop.drain();

@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 /// Wrong tokens from one address within [`WINDOW`] after which it is answered 429.
 pub(crate) const FAILURES_MAX: u32 = 10;
 /// Period that starts at an address's first wrong token; the count is reset when it ends.
-pub(crate) const WINDOW: Duration = Duration::from_secs(60);
+pub(crate) const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// Maximum number of addresses whose wrong tokens are counted.
 const ADDRESSES_MAX: usize = 1_024;
 
@@ -42,7 +42,7 @@ pub struct ControlAccess {
     /// The listener's certificate and its requirements on client certificates; `None` without TLS.
     tls: Option<TlsSite>,
     /// Whether metrics and status are available without a token.
-    pub(crate) is_open: bool,
+    pub(crate) allows_anonymous_metrics: bool,
     warnings: Vec<String>,
 }
 
@@ -58,12 +58,13 @@ impl ControlAccess {
         for token in &control.tokens {
             let path = &token.token_file;
             let file = files.open(path)?;
-            let text = text_of(path, &file)?;
-            let known = config::control_token(&text).map_err(|fault| failed(path, &fault.to_string()))?;
+            let text = read_token_text(path, &file)?;
+            let known =
+                config::parse_control_token(&text).map_err(|fault| file_error(path, &fault.to_string()))?;
             let digest = digest(&SHA256, known.as_bytes()).as_ref().to_vec();
             if let Some(same) = tokens.iter().find(|other| other.digest == digest) {
                 let text = format!("it holds the same token as that of `{}`: give each its own", same.name);
-                return Err(failed(path, &text));
+                return Err(file_error(path, &text));
             }
             let mode = file.metadata()?.mode();
             if mode & 0o004 != 0 {
@@ -82,9 +83,10 @@ impl ControlAccess {
             site
         });
         let clients = control.clients.clone();
-        let access = ControlAccess { tokens, clients, tls, is_open: control.is_open, warnings };
+        let access =
+            ControlAccess { tokens, clients, tls, allows_anonymous_metrics: control.is_open, warnings };
         // Validates the authorities and revocation lists.
-        access.secure(&TlsAcceptor::new(CertificateStore::new()))?;
+        access.configure_tls(&TlsAcceptor::new(CertificateStore::new()))?;
         Ok(access)
     }
 
@@ -92,7 +94,7 @@ impl ControlAccess {
     ///
     /// # Errors
     /// Invalid authorities or revocation lists.
-    pub(crate) fn secure(&self, acceptor: &TlsAcceptor) -> io::Result<()> {
+    pub(crate) fn configure_tls(&self, acceptor: &TlsAcceptor) -> io::Result<()> {
         let sites = vec![self.tls.clone()];
         // Serve the same certificate for every server name.
         let replaced = acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites);
@@ -105,7 +107,7 @@ impl ControlAccess {
     }
 
     /// Id of the client certificate policy, also carried by the connections it admitted; 0 without one.
-    pub(crate) fn policy(&self) -> u64 {
+    pub(crate) fn client_policy_id(&self) -> u64 {
         self.tls.as_ref().and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
     }
 
@@ -115,7 +117,7 @@ impl ControlAccess {
     }
 
     /// Returns the name and role granted to a verified client certificate.
-    pub(crate) fn client(&self, certificate: &CertificateInfo) -> Option<(&str, TokenRole)> {
+    pub(crate) fn find_client(&self, certificate: &CertificateInfo) -> Option<(&str, TokenRole)> {
         let fits = |client: &&ControlClient| {
             // The configuration sets exactly one of the three.
             client.subject.as_ref().is_none_or(|subject| *subject == certificate.subject)
@@ -137,7 +139,7 @@ impl ControlAccess {
 
     /// Returns the name and role of `token`. All tokens are compared, so that timing does not reveal which
     /// one matched.
-    pub(crate) fn holder(&self, token: &[u8]) -> Option<(&str, TokenRole)> {
+    pub(crate) fn find_token(&self, token: &[u8]) -> Option<(&str, TokenRole)> {
         let given = digest(&SHA256, token);
         let mut holder = None;
         for known in &self.tokens {
@@ -149,21 +151,21 @@ impl ControlAccess {
     }
 }
 
-fn failed(path: &Path, text: &str) -> io::Error {
+fn file_error(path: &Path, text: &str) -> io::Error {
     io::Error::other(format!("`token_file` {}: {text}", path.display()))
 }
 
-fn text_of(path: &Path, file: &File) -> io::Result<String> {
+fn read_token_text(path: &Path, file: &File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(failed(path, "it is larger than 64 KiB: this is no token"));
+        return Err(file_error(path, "it is larger than 64 KiB: this is no token"));
     }
-    String::from_utf8(bytes).map_err(|_| failed(path, "it is not text"))
+    String::from_utf8(bytes).map_err(|_| file_error(path, "it is not text"))
 }
 
 /// Returns the token of `Authorization: Bearer TOKEN`; empty for any other value.
-pub(crate) fn bearer(value: &[u8]) -> &[u8] {
+pub(crate) fn bearer_token(value: &[u8]) -> &[u8] {
     match value.split_at_checked(7) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => http::scan::trim(token),
         _ => b"",
@@ -176,17 +178,17 @@ pub(crate) fn bearer(value: &[u8]) -> &[u8] {
 pub struct TokenFailures(Mutex<HashMap<IpAddr, AddressFailures>>);
 
 struct AddressFailures {
-    since: Instant,
+    window_start: Instant,
     count: u32,
     /// Whether a refusal of this address has been recorded in the audit log.
-    is_recorded: bool,
+    is_refusal_recorded: bool,
 }
 
 /// Refusal of an address that has sent too many wrong tokens.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Blocked {
+pub(crate) struct AddressBlock {
     /// Time until the address may try again.
-    pub(crate) wait: Duration,
+    pub(crate) retry_after: Duration,
     /// Whether this is the address's first refusal in the current window.
     pub(crate) is_first: bool,
 }
@@ -194,40 +196,44 @@ pub(crate) struct Blocked {
 impl TokenFailures {
     /// Returns the refusal of requests with a token from this address. Correct tokens are refused as well, so
     /// that guessing cannot continue.
-    pub(crate) fn blocked(&self, address: IpAddr, now: Instant) -> Option<Blocked> {
+    pub(crate) fn check_address(&self, address: IpAddr, now: Instant) -> Option<AddressBlock> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = all.get_mut(&counted_as(address))?;
-        let wait = (found.since + WINDOW).saturating_duration_since(now);
+        let found = all.get_mut(&address_key(address))?;
+        let wait = (found.window_start + FAILURE_WINDOW).saturating_duration_since(now);
         if wait.is_zero() || found.count < FAILURES_MAX {
             return None;
         }
-        Some(Blocked { wait, is_first: !std::mem::replace(&mut found.is_recorded, true) })
+        Some(AddressBlock {
+            retry_after: wait,
+            is_first: !std::mem::replace(&mut found.is_refusal_recorded, true),
+        })
     }
 
     /// Counts a wrong token. If the table is full, the address whose window began first is dropped.
-    pub(crate) fn count(&self, address: IpAddr, now: Instant) {
+    pub(crate) fn count_failure(&self, address: IpAddr, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = counted_as(address);
+        let key = address_key(address);
         if let Some(found) = all.get_mut(&key)
-            && now < found.since + WINDOW
+            && now < found.window_start + FAILURE_WINDOW
         {
             found.count = found.count.saturating_add(1);
             return;
         }
         if all.len() >= ADDRESSES_MAX && !all.contains_key(&key) {
-            all.retain(|_, failures| now < failures.since + WINDOW);
+            all.retain(|_, failures| now < failures.window_start + FAILURE_WINDOW);
         }
         if all.len() >= ADDRESSES_MAX
             && !all.contains_key(&key)
-            && let Some(oldest) = all.iter().min_by_key(|(_, failures)| failures.since).map(|(key, _)| *key)
+            && let Some(oldest) =
+                all.iter().min_by_key(|(_, failures)| failures.window_start).map(|(key, _)| *key)
         {
             all.remove(&oldest);
         }
-        all.insert(key, AddressFailures { since: now, count: 1, is_recorded: false });
+        all.insert(key, AddressFailures { window_start: now, count: 1, is_refusal_recorded: false });
     }
 }
 
-fn counted_as(address: IpAddr) -> IpAddr {
+fn address_key(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -243,7 +249,7 @@ mod tests {
         for (value, token) in
             [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("Bearer", ""), ("", "")]
         {
-            assert_eq!(bearer(value.as_bytes()), token.as_bytes(), "{value:?}");
+            assert_eq!(bearer_token(value.as_bytes()), token.as_bytes(), "{value:?}");
         }
     }
 
@@ -255,8 +261,13 @@ mod tests {
             ControlClient { subject: Some("CN=a".into()), ..client("by subject", TokenRole::Admin) },
             ControlClient { fingerprint: Some("ab".into()), ..client("by digest", TokenRole::Operate) },
         ];
-        let access =
-            ControlAccess { tokens: vec![], clients, tls: None, is_open: true, warnings: Vec::new() };
+        let access = ControlAccess {
+            tokens: vec![],
+            clients,
+            tls: None,
+            allows_anonymous_metrics: true,
+            warnings: Vec::new(),
+        };
         let certificate = |subject: &str, san: &[&str], sha256: &str| CertificateInfo {
             subject: subject.into(),
             alternatives: san.iter().map(|name| (*name).to_owned()).collect(),
@@ -269,7 +280,7 @@ mod tests {
             (certificate("CN=b", &[], "ab"), Some("by digest")),
             (certificate("CN=b,O=a", &["email:DNS:a.test", "DNS:x, DNS:a.test"], "cd"), None),
         ] {
-            assert_eq!(access.client(&certificate).map(|(name, _)| name), want);
+            assert_eq!(access.find_client(&certificate).map(|(name, _)| name), want);
         }
     }
 
@@ -278,34 +289,41 @@ mod tests {
         let (failures, start) = (TokenFailures::default(), Instant::now());
         let address: IpAddr = "10.0.0.1".parse().unwrap();
         for _ in 0..FAILURES_MAX {
-            assert_eq!(failures.blocked(address, start), None);
-            failures.count(address, start);
+            assert_eq!(failures.check_address(address, start), None);
+            failures.count_failure(address, start);
         }
         let mapped: IpAddr = "::ffff:10.0.0.1".parse().unwrap();
-        assert_eq!(failures.blocked(mapped, start), Some(Blocked { wait: WINDOW, is_first: true }));
-        assert_eq!(failures.blocked(address, start), Some(Blocked { wait: WINDOW, is_first: false }));
-        assert_eq!(failures.blocked("10.0.0.2".parse().unwrap(), start), None);
-        let later = start + WINDOW;
-        assert_eq!(failures.blocked(address, later), None);
-        failures.count(address, later);
-        assert_eq!(failures.blocked(address, later), None);
+        assert_eq!(
+            failures.check_address(mapped, start),
+            Some(AddressBlock { retry_after: FAILURE_WINDOW, is_first: true })
+        );
+        assert_eq!(
+            failures.check_address(address, start),
+            Some(AddressBlock { retry_after: FAILURE_WINDOW, is_first: false })
+        );
+        assert_eq!(failures.check_address("10.0.0.2".parse().unwrap(), start), None);
+        let later = start + FAILURE_WINDOW;
+        assert_eq!(failures.check_address(address, later), None);
+        failures.count_failure(address, later);
+        assert_eq!(failures.check_address(address, later), None);
     }
 
     #[test]
     fn a_customer_with_many_addresses_is_one() {
         let (failures, now) = (TokenFailures::default(), Instant::now());
         for at in 0..FAILURES_MAX {
-            failures.count(format!("2001:db8:1:2::{at:x}").parse().unwrap(), now);
+            failures.count_failure(format!("2001:db8:1:2::{at:x}").parse().unwrap(), now);
         }
-        assert!(failures.blocked("2001:db8:1:2:ffff::1".parse().unwrap(), now).is_some());
-        assert_eq!(failures.blocked("2001:db8:1:3::1".parse().unwrap(), now), None);
+        assert!(failures.check_address("2001:db8:1:2:ffff::1".parse().unwrap(), now).is_some());
+        assert_eq!(failures.check_address("2001:db8:1:3::1".parse().unwrap(), now), None);
     }
 
     #[test]
     fn the_table_is_bounded() {
         let (failures, now) = (TokenFailures::default(), Instant::now());
         for at in 0..10 * ADDRESSES_MAX as u32 {
-            failures.count(IpAddr::from(at.to_be_bytes()), now + Duration::from_micros(u64::from(at)));
+            failures
+                .count_failure(IpAddr::from(at.to_be_bytes()), now + Duration::from_micros(u64::from(at)));
         }
         assert_eq!(failures.0.lock().unwrap().len(), ADDRESSES_MAX);
     }

@@ -31,14 +31,14 @@ impl ConfigText {
 #[derive(Debug)]
 pub struct ConfigEdit {
     /// The text that the change is based on.
-    pub before: Arc<str>,
+    pub base_text: Arc<str>,
     /// The files of the configuration with their new texts.
     pub files: Vec<(PathBuf, String)>,
     /// Whether the change must be written to the files (`true`) or must not (`false`); `None` writes it if
     /// possible.
     pub persist: Option<bool>,
     /// Whether root requested the change.
-    pub by_root: bool,
+    pub is_by_root: bool,
 }
 
 /// Reason that a change was rejected.

@@ -15,8 +15,8 @@ use apps::Usage;
 use http::{BodySize, Fields, Method, Name, Reject, Status};
 use logging::notice::ErrorLog;
 use net::{
-    Bind, Counters, Exchange, Fault, Listener, Listeners, Peer, Request, RequestRecord, Server, Service,
-    TlsAcceptor,
+    BindAddress, Counters, Exchange, Fault, Listener, Listeners, Peer, Request, RequestRecord, Server,
+    Service, TlsAcceptor,
 };
 use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
@@ -25,9 +25,9 @@ use telemetry::format::MetricsFormat;
 use telemetry::metrics::Metrics;
 use telemetry::{protobuf_format, text_format};
 
-use crate::access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer};
-use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
-use crate::overview::{Followers, PagePart};
+use crate::access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer_token};
+use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, CallerRole};
+use crate::overview::{DashboardFile, EventClients};
 use crate::socket;
 
 /// Maximum number of connections.
@@ -36,14 +36,14 @@ const CONNECTIONS_MAX: usize = 256;
 const HEAD_MS: u64 = 2_000;
 const IDLE_MS: u64 = 120_000;
 /// Maximum number of API requests in progress.
-const UNDER_WAY_MAX: usize = 32;
+const API_REQUESTS_MAX: usize = 32;
 
 /// Status of a request for another server or another kind of connection (RFC 9110 section 15.5.20).
 const MISDIRECTED: Status = Status::of(421).expect("three digits");
 
 /// Sources of the listener's responses.
 #[derive(Clone)]
-pub struct Operated {
+pub struct ControlSources {
     /// The operations below `/v1/`.
     pub api: Arc<Api>,
     /// Source of `GET /metrics`.
@@ -61,35 +61,35 @@ pub struct Operated {
 pub(crate) fn start(
     listeners: Vec<Listener>,
     tls: TlsAcceptor,
-    operated: &Operated,
+    sources: &ControlSources,
     is_leaving: &Arc<AtomicBool>,
     notices: &ErrorLog,
-) -> io::Result<(net::Stop, Listeners)> {
-    let memory = operated.api.info.memory.clone();
+) -> io::Result<(net::StopHandle, Listeners)> {
+    let memory = sources.api.info.memory.clone();
     let mut options = net::Options { threads: 1, memory, tls: Some(tls), ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
     (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
-    let is_network = listeners.iter().any(|listener| !matches!(listener.address(), Bind::Unix(_)));
-    let (operated, is_leaving) = (operated.clone(), is_leaving.clone());
+    let is_network = listeners.iter().any(|listener| !matches!(listener.address(), BindAddress::Unix(_)));
+    let (operated, is_leaving) = (sources.clone(), is_leaving.clone());
     let server = Server::serve(&options, listeners, move |_| {
         Ok(OperatorService {
-            operated: operated.clone(),
-            is_network,
-            is_leaving: is_leaving.clone(),
-            under_way: UnderWay::default(),
-            followers: Followers::default(),
+            sources: operated.clone(),
+            is_over_tcp: is_network,
+            is_closing: is_leaving.clone(),
+            running_requests: RunningRequests::default(),
+            event_clients: EventClients::default(),
         })
     })?;
     let urls: Vec<String> = server.listeners().urls().iter().map(ToString::to_string).collect();
     notices.info(&format!("the control listener is {}", urls.join(", ")));
-    let running = (server.stop(), server.listeners());
+    let running = (server.stop_handle(), server.listeners());
     // The server is not joined: its thread ends when it drains, or with the process.
     std::mem::forget(server);
     Ok(running)
 }
 
 /// Result of access control for a request.
-enum ControlEntry {
+enum AccessDecision {
     Admitted(Caller),
     Refused {
         caller: Caller,
@@ -100,17 +100,17 @@ enum ControlEntry {
 }
 
 struct OperatorService {
-    operated: Operated,
-    is_network: bool,
-    is_leaving: Arc<AtomicBool>,
-    followers: Followers,
-    under_way: UnderWay,
+    sources: ControlSources,
+    is_over_tcp: bool,
+    is_closing: Arc<AtomicBool>,
+    event_clients: EventClients,
+    running_requests: RunningRequests,
 }
 
 impl OperatorService {
-    async fn metrics(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn send_metrics(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let format = MetricsFormat::accepted(exchange.request().field(Name::Accept).unwrap_or_default());
-        let operated = self.operated.clone();
+        let operated = self.sources.clone();
         let document = move || match format {
             MetricsFormat::Protobuf => protobuf_format::exposition(&operated.families()),
             MetricsFormat::OpenMetrics => text_format::exposition(operated.families(), true).into_bytes(),
@@ -124,7 +124,7 @@ impl OperatorService {
     }
 
     /// Admits clients of a Unix socket with the role `admin`, except processes of applications.
-    fn entry_by_socket(&self, exchange: &Exchange<'_>) -> ControlEntry {
+    fn check_unix_client(&self, exchange: &Exchange<'_>) -> AccessDecision {
         let socket = exchange.unix_socket();
         let peer = socket.and_then(|socket| socket_peercred(socket).ok());
         let uid = peer.map(|peer| peer.uid.as_raw());
@@ -134,64 +134,65 @@ impl OperatorService {
                 format!("uid {} (process {}) by the Unix socket", peer.uid.as_raw(), peer.pid.as_raw_pid())
             },
         );
-        let (role, address) = (ControlRole::Admin, String::new());
+        let (role, address) = (CallerRole::Admin, String::new());
         let caller = Caller { name, role, uid, address, may_send_token: false };
         let refusal = match socket {
-            Some(socket) => self.operated.api.info.refusal(socket).map(|refusal| refusal.text),
+            Some(socket) => self.sources.api.info.peer_refusal(socket).map(|refusal| refusal.text),
             None => Some("by a Unix socket the API speaks HTTP/1.1".to_owned()),
         };
         match refusal {
-            None => ControlEntry::Admitted(caller),
+            None => AccessDecision::Admitted(caller),
             Some(text) => {
-                let caller = Caller { role: ControlRole::Open, ..caller };
-                ControlEntry::Refused { caller, response: ApiResponse::error(403, text), is_recorded: true }
+                let caller = Caller { role: CallerRole::Open, ..caller };
+                AccessDecision::Refused { caller, response: ApiResponse::error(403, text), is_recorded: true }
             }
         }
     }
 
     /// Determines the caller of a request and its role.
-    fn entry(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> ControlEntry {
+    fn check_access(&self, exchange: &Exchange<'_>, access: &ControlAccess) -> AccessDecision {
         let request = exchange.request();
         let Peer::Tcp(address) = request.peer() else {
-            return self.entry_by_socket(exchange);
+            return self.check_unix_client(exchange);
         };
         let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
         let mut caller = Caller {
             name: shown.clone(),
-            role: ControlRole::Open,
+            role: CallerRole::Open,
             uid: None,
             address: shown,
             may_send_token: has_tokens,
         };
-        let refused = |caller, response, is_recorded| ControlEntry::Refused { caller, response, is_recorded };
+        let refused =
+            |caller, response, is_recorded| AccessDecision::Refused { caller, response, is_recorded };
         let certificate = request.tls().and_then(|tls| tls.client.as_ref());
-        let known = certificate.and_then(|client| access.client(&client.info));
+        let known = certificate.and_then(|client| access.find_client(&client.info));
         let Some(given) = request.field(Name::Authorization).filter(|_| has_tokens) else {
             if let Some((name, role)) = known {
                 (caller.name, caller.role) = (name.to_owned(), role.into());
-                return ControlEntry::Admitted(caller);
+                return AccessDecision::Admitted(caller);
             }
-            return match access.is_open {
-                true => ControlEntry::Admitted(caller),
-                false => refused(caller, without_credentials(access), true),
+            return match access.allows_anonymous_metrics {
+                true => AccessDecision::Admitted(caller),
+                false => refused(caller, missing_credentials(access), true),
             };
         };
         caller.may_send_token = false;
         let now = Instant::now();
-        if let Some(blocked) = self.operated.failures.blocked(ip, now) {
-            let seconds = blocked.wait.as_secs() + 1;
+        if let Some(blocked) = self.sources.failures.check_address(ip, now) {
+            let seconds = blocked.retry_after.as_secs() + 1;
             let text = format!("{FAILURES_MAX} wrong tokens from this address: wait {seconds} s");
             let retry_after_s = Some(seconds);
             let response = ApiResponse { retry_after_s, ..ApiResponse::error(429, text) };
             return refused(caller, response, blocked.is_first);
         }
-        match access.holder(bearer(given)) {
+        match access.find_token(bearer_token(given)) {
             Some((name, role)) => {
                 (caller.name, caller.role) = (name.to_owned(), role.into());
-                ControlEntry::Admitted(caller)
+                AccessDecision::Admitted(caller)
             }
             None => {
-                self.operated.failures.count(ip, now);
+                self.sources.failures.count_failure(ip, now);
                 refused(
                     caller,
                     ApiResponse::error(401, "this token is none of those of `[[control.token]]`"),
@@ -205,22 +206,23 @@ impl OperatorService {
     async fn refuse(
         &self,
         exchange: &mut Exchange<'_>,
-        asked: &ApiRequest,
+        request: &ApiRequest,
         response: ApiResponse,
     ) -> Result<(), Fault> {
         if response.is_refusal() {
-            self.operated.api.audit.record(asked, &response);
+            self.sources.api.audit.record(request, &response);
         }
-        reply(exchange, response).await
+        send_response(exchange, response).await
     }
 
     /// Answers requests below `/v1/`.
-    async fn api(&self, exchange: &mut Exchange<'_>, caller: Caller) -> Result<(), Fault> {
+    async fn answer_api(&self, exchange: &mut Exchange<'_>, caller: Caller) -> Result<(), Fault> {
         let request = exchange.request();
-        let mut asked = asked(&request, caller);
+        let mut asked = to_api_request(&request, caller);
         let is_read = matches!(request.method(), Method::Get | Method::Head);
-        let may = api::needed_role(&asked.method, &asked.path).is_some_and(|role| asked.caller.role >= role);
-        if let (false, Some(response)) = (is_read, foreign(&request)) {
+        let may =
+            api::required_role(&asked.method, &asked.path).is_some_and(|role| asked.caller.role >= role);
+        if let (false, Some(response)) = (is_read, refuse_cross_origin(&request)) {
             return self.refuse(exchange, &asked, response).await;
         }
         if may && request.body() != BodySize::None {
@@ -231,23 +233,23 @@ impl OperatorService {
                 exchange.hold(held);
             }
         }
-        let (under_way, theirs) = (self.under_way.clone(), self.operated.api.clone());
-        let response = match under_way.begin() {
+        let (under_way, theirs) = (self.running_requests.clone(), self.sources.api.clone());
+        let response = match under_way.try_begin() {
             Some(place) => {
                 let work = move || {
                     let _place = place;
-                    api::answer(&theirs, &asked)
+                    api::answer_request(&theirs, &asked)
                 };
-                on_thread(work).await
+                run_on_thread(work).await
             }
             None => ApiResponse::error(503, "too many requests are being answered: try again"),
         };
-        reply(exchange, response).await
+        send_response(exchange, response).await
     }
 }
 
 /// Returns the refusal of a request without a token or a known client certificate.
-fn without_credentials(access: &ControlAccess) -> ApiResponse {
+fn missing_credentials(access: &ControlAccess) -> ApiResponse {
     let token = "send a token as `Authorization: Bearer TOKEN`";
     let certificate = "connect with a certificate that `[[control.client]]` names";
     match (access.has_tokens(), access.has_clients()) {
@@ -260,7 +262,7 @@ fn without_credentials(access: &ControlAccess) -> ApiResponse {
 }
 
 /// Converts a request, without its body.
-fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
+fn to_api_request(request: &Request<'_>, caller: Caller) -> ApiRequest {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     ApiRequest {
         caller,
@@ -272,7 +274,7 @@ fn asked(request: &Request<'_>, caller: Caller) -> ApiRequest {
     }
 }
 
-async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(), Fault> {
+async fn send_response(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::ContentType, b"application/json");
     fields.push(Name::CacheControl, b"no-store");
@@ -294,7 +296,7 @@ async fn reply(exchange: &mut Exchange<'_>, response: ApiResponse) -> Result<(),
 
 /// Refuses a state-changing request that a page of another origin may have sent from a browser (CSRF).
 /// Without a CORS preflight such a page cannot send JSON.
-fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
+fn refuse_cross_origin(request: &Request<'_>) -> Option<ApiResponse> {
     let kind = request.field(Name::ContentType).unwrap_or_default();
     let kind = kind.split(|&byte| byte == b';').next().unwrap_or_default().trim_ascii();
     let is_json = [&b"application/json"[..], b"application/merge-patch+json"]
@@ -314,16 +316,17 @@ fn foreign(request: &Request<'_>) -> Option<ApiResponse> {
 
 impl Service for OperatorService {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        let access = self.operated.api.access();
+        let access = self.sources.api.access();
         let request = exchange.request();
         let has_expired = request.tls().is_some_and(|tls| tls.has_expired(exchange.core().unix_s()));
         let policy = request.tls().map(|tls| tls.policy);
-        if self.is_network && (has_expired || policy != access.has_tls().then(|| access.policy())) {
+        if self.is_over_tcp && (has_expired || policy != access.has_tls().then(|| access.client_policy_id()))
+        {
             // The connection was made before a reload changed the TLS requirements; close it.
             let why = "the demands on connections have changed: connect again";
             return Err(Fault::Reject(Reject::new(MISDIRECTED, why)));
         }
-        let entry = self.entry(exchange, &access);
+        let entry = self.check_access(exchange, &access);
         let request = exchange.request();
         // Recipients may disagree about which of several values counts.
         for (name, why) in [
@@ -336,9 +339,9 @@ impl Service for OperatorService {
         }
         // Protects against DNS rebinding: a page of another origin has no token, but may use a name that
         // resolves here.
-        let has_none = matches!(&entry, ControlEntry::Admitted(caller) if caller.role == ControlRole::Open);
+        let has_none = matches!(&entry, AccessDecision::Admitted(caller) if caller.role == CallerRole::Open);
         // Over TLS the browser rejects the connection, because the certificate does not match that name.
-        let is_clear = self.is_network && request.tls().is_none();
+        let is_clear = self.is_over_tcp && request.tls().is_none();
         if is_clear && has_none && !is_plain_host(request.authority()) {
             let why = "ask by the address of this server, not by a name, or with a token";
             return exchange.refuse(MISDIRECTED, why).await;
@@ -347,32 +350,35 @@ impl Service for OperatorService {
         if is_read && request.body() != BodySize::None {
             return exchange.refuse(Status::BAD_REQUEST, "such requests have no body").await;
         }
-        if let (true, Some(part)) = (is_read, PagePart::at(request.path())) {
+        if let (true, Some(part)) = (is_read, DashboardFile::find_file(request.path())) {
             return part.send(exchange).await;
         }
         let caller = match entry {
-            ControlEntry::Admitted(caller) => caller,
-            ControlEntry::Refused { caller, response, is_recorded } => {
-                let asked = asked(&request, caller);
+            AccessDecision::Admitted(caller) => caller,
+            AccessDecision::Refused { caller, response, is_recorded } => {
+                let asked = to_api_request(&request, caller);
                 return match is_recorded {
                     true => self.refuse(exchange, &asked, response).await,
-                    false => reply(exchange, response).await,
+                    false => send_response(exchange, response).await,
                 };
             }
         };
         if is_read && request.path() == b"/v1/events" {
-            let info = &self.operated.api.info;
-            let is_over = || info.stop.is_draining() || self.is_leaving.load(Ordering::Relaxed);
-            let has_token = caller.role > ControlRole::Open;
+            let info = &self.sources.api.info;
+            let is_over = || info.stop_handle.is_draining() || self.is_closing.load(Ordering::Relaxed);
+            let has_token = caller.role > CallerRole::Open;
             let address = match request.peer() {
                 Peer::Tcp(address) => address.ip().to_string(),
                 _ => String::new(),
             };
             let client = if has_token { &caller.name } else { &address };
-            return self.followers.follow(exchange, &info.counted.events, (client, has_token), is_over).await;
+            return self
+                .event_clients
+                .stream_events(exchange, &info.counters.events, (client, has_token), is_over)
+                .await;
         }
         if request.path().starts_with(b"/v1/") {
-            return self.api(exchange, caller).await;
+            return self.answer_api(exchange, caller).await;
         }
         if !is_read {
             let mut fields = Fields::new();
@@ -380,7 +386,7 @@ impl Service for OperatorService {
             return exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "only GET and HEAD", &fields).await;
         }
         match request.path() {
-            b"/metrics" => self.metrics(exchange).await,
+            b"/metrics" => self.send_metrics(exchange).await,
             _ => {
                 exchange
                     .refuse(
@@ -397,25 +403,25 @@ impl Service for OperatorService {
 
 /// Number of API requests in progress, each on its own thread.
 #[derive(Clone, Default)]
-struct UnderWay(Arc<AtomicUsize>);
+struct RunningRequests(Arc<AtomicUsize>);
 
-impl UnderWay {
-    fn begin(&self) -> Option<UnderWayPlace> {
-        let place = UnderWayPlace(self.0.clone());
-        (self.0.fetch_add(1, Ordering::Relaxed) < UNDER_WAY_MAX).then_some(place)
+impl RunningRequests {
+    fn try_begin(&self) -> Option<RunningRequest> {
+        let place = RunningRequest(self.0.clone());
+        (self.0.fetch_add(1, Ordering::Relaxed) < API_REQUESTS_MAX).then_some(place)
     }
 }
 
-struct UnderWayPlace(Arc<AtomicUsize>);
+struct RunningRequest(Arc<AtomicUsize>);
 
-impl Drop for UnderWayPlace {
+impl Drop for RunningRequest {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Runs blocking work, such as a reload, on its own thread.
-async fn on_thread(work: impl FnOnce() -> ApiResponse + Send + 'static) -> ApiResponse {
+async fn run_on_thread(work: impl FnOnce() -> ApiResponse + Send + 'static) -> ApiResponse {
     let shared: Arc<Mutex<(Option<ApiResponse>, Option<Waker>)>> = Arc::default();
     let theirs = shared.clone();
     let started = std::thread::Builder::new().name("control-api".into()).spawn(move || {
@@ -449,10 +455,10 @@ fn is_plain_host(authority: &[u8]) -> bool {
     inner.eq_ignore_ascii_case("localhost") || inner.parse::<std::net::IpAddr>().is_ok()
 }
 
-impl Operated {
+impl ControlSources {
     /// Collects all metrics.
     pub fn families(&self) -> Vec<Family> {
-        families::families(&self.metrics, &self.gauges())
+        families::collect_families(&self.metrics, &self.gauges())
     }
 
     fn gauges(&self) -> Gauges {
@@ -480,7 +486,7 @@ impl Operated {
         let expiry = |one: &Value| Some((one["name"].as_str()?.to_owned(), one["not_after"].as_i64()?));
         Gauges {
             cores: self.counters.clone(),
-            uptime_s: info.since.elapsed().as_secs_f64(),
+            uptime_s: info.started_at.elapsed().as_secs_f64(),
             cpu_s: usage.map_or(0.0, |usage| usage.cpu_ms as f64 / 1e3),
             resident_bytes: usage.map_or(0, |usage| usage.rss_bytes),
             held_bytes: info.memory.held_bytes(),
@@ -488,9 +494,9 @@ impl Operated {
             refused: info.memory.refused(),
             workers: workers.collect(),
             app_queues,
-            limits: (info.limits)(),
-            queues: (info.queues)(),
-            rules: (info.rules)(),
+            limits: (info.limit_metrics)(),
+            queues: (info.queue_metrics)(),
+            rules: (info.rule_counts)(),
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
             certificates: certificates.iter().filter_map(expiry).collect(),

@@ -13,11 +13,11 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use telemetry::metrics::{Metrics, STATUS_MIN};
 
-use crate::overview::{bounds_ms, percentile};
+use crate::overview::{duration_bounds_ms, percentile};
 use crate::socket::ServerInfo;
 
 /// Interval between two points.
-const STEP: Duration = Duration::from_secs(5);
+const STEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum number of points: one hour.
 const POINTS_MAX: usize = 720;
 /// Steps between two readings of memory, which are expensive: the kernel walks the page tables of each
@@ -28,7 +28,7 @@ const MEMORY_STEPS: usize = 12;
 #[derive(Debug, Default)]
 pub(crate) struct History {
     points: Arc<Mutex<HistoryPoints>>,
-    has_begun: AtomicBool,
+    has_started: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -50,12 +50,12 @@ struct HistoryPoint {
     cpu: f64,
     /// Memory of the server and its applications; 0 if it cannot be read.
     memory_bytes: u64,
-    held_bytes: u64,
+    connection_bytes: u64,
 }
 
 /// Counts since the start; points are their differences.
 #[derive(Clone, Debug)]
-struct HistoryCounts {
+struct HistoryTotals {
     at: Instant,
     cpu: Duration,
     requests: u64,
@@ -68,32 +68,32 @@ impl History {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn begin(&self, info: &Arc<ServerInfo>) -> io::Result<()> {
-        if self.has_begun.swap(true, Ordering::Relaxed) {
+    pub(crate) fn start_thread(&self, info: &Arc<ServerInfo>) -> io::Result<()> {
+        if self.has_started.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
         let (points, info) = (self.points.clone(), info.clone());
         // The thread ends with the process.
         std::thread::Builder::new().name("history".into()).spawn(move || {
-            let mut before = HistoryCounts::now(&info.counted.metrics);
-            let mut memory_bytes = memory(&info);
+            let mut before = HistoryTotals::read_totals(&info.counters.metrics);
+            let mut memory_bytes = total_memory_bytes(&info);
             for step in 1.. {
-                std::thread::sleep(STEP);
-                let now = HistoryCounts::now(&info.counted.metrics);
+                std::thread::sleep(STEP_INTERVAL);
+                let now = HistoryTotals::read_totals(&info.counters.metrics);
                 if step % MEMORY_STEPS == 0 {
-                    memory_bytes = memory(&info);
+                    memory_bytes = total_memory_bytes(&info);
                 }
                 let groups = (info.upstreams)();
                 let point = HistoryPoint {
                     waiting: (info.hosting.waiting()
                         + groups.iter().map(|group| group.waiting()).sum::<usize>())
                         as u64,
-                    connections: info.counted.cores.iter().map(|core| core.connections_open.value()).sum(),
+                    connections: info.counters.cores.iter().map(|core| core.connections_open.value()).sum(),
                     memory_bytes,
-                    held_bytes: info.memory.held_bytes(),
-                    ..now.since(&before)
+                    connection_bytes: info.memory.held_bytes(),
+                    ..now.rates_since(&before)
                 };
-                lock(&points).add(point, unix_ms());
+                lock(&points).add_point(point, unix_ms());
                 before = now;
             }
         })?;
@@ -101,27 +101,27 @@ impl History {
     }
 
     /// Returns the points as one array per metric.
-    pub(crate) fn document(&self) -> Value {
+    pub(crate) fn to_document(&self) -> Value {
         let points = lock(&self.points);
         let column = |of: fn(&HistoryPoint) -> Value| points.points.iter().map(of).collect::<Vec<_>>();
         json!({
-            "step_s": STEP.as_secs(),
+            "step_s": STEP_INTERVAL.as_secs(),
             "last_unix_ms": points.last_unix_ms,
-            "requests": column(|point| rounded(point.requests_per_s)),
-            "errors": column(|point| rounded(point.errors_per_s)),
-            "p50_ms": column(|point| point.p50_ms.map_or(Value::Null, rounded)),
-            "p99_ms": column(|point| point.p99_ms.map_or(Value::Null, rounded)),
+            "requests": column(|point| round_value(point.requests_per_s)),
+            "errors": column(|point| round_value(point.errors_per_s)),
+            "p50_ms": column(|point| point.p50_ms.map_or(Value::Null, round_value)),
+            "p99_ms": column(|point| point.p99_ms.map_or(Value::Null, round_value)),
             "waiting": column(|point| point.waiting.into()),
             "connections": column(|point| point.connections.into()),
-            "cpu": column(|point| rounded(point.cpu)),
+            "cpu": column(|point| round_value(point.cpu)),
             "memory_bytes": column(|point| if point.memory_bytes == 0 { Value::Null } else { point.memory_bytes.into() }),
-            "held_bytes": column(|point| point.held_bytes.into()),
+            "held_bytes": column(|point| point.connection_bytes.into()),
         })
     }
 }
 
 impl HistoryPoints {
-    fn add(&mut self, point: HistoryPoint, unix_ms: u64) {
+    fn add_point(&mut self, point: HistoryPoint, unix_ms: u64) {
         if self.points.len() == POINTS_MAX {
             self.points.pop_front();
         }
@@ -130,17 +130,17 @@ impl HistoryPoints {
     }
 }
 
-impl HistoryCounts {
-    fn now(metrics: &Metrics) -> HistoryCounts {
+impl HistoryTotals {
+    fn read_totals(metrics: &Metrics) -> HistoryTotals {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
-        let mut counts = HistoryCounts {
+        let mut counts = HistoryTotals {
             at: Instant::now(),
             cpu: Duration::new(cpu.tv_sec.unsigned_abs(), cpu.tv_nsec.unsigned_abs() as u32),
             requests: 0,
             errors: 0,
             durations: [0; DURATION_CLASSES],
         };
-        metrics.each(|_, cores| {
+        metrics.for_each(|_, cores| {
             for core in cores {
                 for (status, count) in (STATUS_MIN..).zip(&core.statuses) {
                     counts.requests += count.value();
@@ -154,11 +154,11 @@ impl HistoryCounts {
     }
 
     /// Returns the rates since `before`. Decreases, from routes that a reload has removed, count as 0.
-    fn since(&self, before: &HistoryCounts) -> HistoryPoint {
+    fn rates_since(&self, before: &HistoryTotals) -> HistoryPoint {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         let classes: [u64; DURATION_CLASSES] =
             std::array::from_fn(|at| self.durations[at].saturating_sub(before.durations[at]));
-        let bounds = bounds_ms();
+        let bounds = duration_bounds_ms();
         HistoryPoint {
             requests_per_s: self.requests.saturating_sub(before.requests) as f64 / seconds,
             errors_per_s: self.errors.saturating_sub(before.errors) as f64 / seconds,
@@ -171,13 +171,13 @@ impl HistoryCounts {
 }
 
 /// Memory of the server and its applications, with shared pages divided among them (PSS).
-fn memory(info: &ServerInfo) -> u64 {
+fn total_memory_bytes(info: &ServerInfo) -> u64 {
     let apps = info.hosting.snapshots();
     let workers = apps.iter().flat_map(|(_, app)| &app.processes).filter_map(|process| process.usage);
     workers.chain(Usage::of(std::process::id())).map(|usage| usage.pss_bytes).sum()
 }
 
-fn rounded(value: f64) -> Value {
+fn round_value(value: f64) -> Value {
     json!((value * 1e3).round() / 1e3)
 }
 
@@ -199,9 +199,9 @@ mod tests {
         let history = History::default();
         for at in 0..POINTS_MAX as u64 + 5 {
             let point = HistoryPoint { waiting: at, ..HistoryPoint::default() };
-            lock(&history.points).add(point, at * 5_000);
+            lock(&history.points).add_point(point, at * 5_000);
         }
-        let document = history.document();
+        let document = history.to_document();
         let waiting = document["waiting"].as_array().unwrap();
         assert_eq!((waiting.len(), &waiting[0]), (POINTS_MAX, &json!(5)));
         assert_eq!(document["last_unix_ms"], (POINTS_MAX as u64 + 4) * 5_000);
@@ -214,15 +214,15 @@ mod tests {
     #[test]
     fn points_are_differences() {
         let at = Instant::now();
-        let before = HistoryCounts {
+        let before = HistoryTotals {
             at,
             cpu: Duration::ZERO,
             requests: 10,
             errors: 9,
             durations: [0; DURATION_CLASSES],
         };
-        let mut now = HistoryCounts {
-            at: at + STEP,
+        let mut now = HistoryTotals {
+            at: at + STEP_INTERVAL,
             cpu: Duration::from_millis(2_500),
             requests: 60,
             // A route with errors was removed.
@@ -230,7 +230,7 @@ mod tests {
             ..before.clone()
         };
         now.durations[2] = 50;
-        let point = now.since(&before);
+        let point = now.rates_since(&before);
         assert_eq!((point.requests_per_s, point.errors_per_s, point.cpu), (10.0, 0.0, 0.5));
         assert_eq!(point.p50_ms, Some(0.75));
     }

@@ -15,22 +15,22 @@ use process::link::SupervisorLink;
 use rights::privilege::Identity;
 
 use crate::access::ControlAccess;
-use crate::endpoint::{self, Operated};
+use crate::endpoint::{self, ControlSources};
 
 /// Time for which a replacing server retries to bind an address that its predecessor still uses.
-const PREDECESSOR_MAX: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(200);
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Returns the sockets to bind for an address.
-fn listens(address: &Listen, is_tls: bool) -> Vec<net::Listen> {
-    let listen = |bind: net::Bind| net::Listen { tls: is_tls, ..bind.into() };
-    options::binds(address).into_iter().map(listen).collect()
+fn sockets_to_bind(address: &Listen, is_tls: bool) -> Vec<net::ListenOptions> {
+    let listen = |bind: net::BindAddress| net::ListenOptions { is_tls, ..bind.into() };
+    options::bind_addresses(address).into_iter().map(listen).collect()
 }
 
 /// The control listener, open or not. Clones share their state.
 #[derive(Clone)]
 pub struct ControlListener {
-    operated: Operated,
+    sources: ControlSources,
     link: Option<SupervisorLink>,
     notices: ErrorLog,
     /// TLS settings of new connections.
@@ -41,40 +41,40 @@ pub struct ControlListener {
 #[derive(Default)]
 struct ListenerState {
     /// Address of the active configuration, and whether its connections use TLS.
-    wanted: Option<(Listen, bool)>,
+    configured_address: Option<(Listen, bool)>,
     open: Option<OpenListener>,
     is_closed: bool,
 }
 
 struct OpenListener {
-    stop: net::Stop,
+    stop_handle: net::StopHandle,
     listeners: Listeners,
-    is_leaving: Arc<AtomicBool>,
+    is_closing: Arc<AtomicBool>,
 }
 
 impl OpenListener {
     /// Stops accepting connections; requests in progress are completed.
     fn close(self) {
-        self.is_leaving.store(true, Ordering::Relaxed);
-        self.stop.drain();
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.stop_handle.drain();
     }
 }
 
 /// Difference between the open listener and a new configuration.
-pub enum ControlChange {
+pub enum ListenerChange {
     /// Only permissions change.
-    Same(Control),
+    SameAddress(Control),
     /// TLS is switched on or off for the same address.
-    Security(Listen, bool, NewListeners),
+    TlsToggle(Listen, bool, NewListeners),
     /// The address changes; its sockets are already bound, if there is one.
     Address(Option<(Listen, bool)>, Vec<Listener>),
 }
 
 impl ControlListener {
     /// Creates a closed listener.
-    pub fn new(operated: Operated, link: Option<SupervisorLink>, notices: ErrorLog) -> ControlListener {
+    pub fn new(sources: ControlSources, link: Option<SupervisorLink>, notices: ErrorLog) -> ControlListener {
         let tls = TlsAcceptor::new(CertificateStore::new());
-        ControlListener { operated, link, notices, tls, state: Arc::default() }
+        ControlListener { sources, link, notices, tls, state: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, ListenerState> {
@@ -87,31 +87,31 @@ impl ControlListener {
     /// # Errors
     /// The address cannot be bound.
     pub fn open(&self, control: &Control, access: &ControlAccess, replaces: bool) -> io::Result<()> {
-        access.secure(&self.tls)?;
+        access.configure_tls(&self.tls)?;
         let Some(address) = &control.listen else { return Ok(()) };
-        self.state().wanted = Some((address.clone(), control.tls.is_some()));
+        self.state().configured_address = Some((address.clone(), control.tls.is_some()));
         match self.bind(address, control) {
             Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
                 let (later, address, control) = (self.clone(), address.clone(), control.clone());
                 let thread = std::thread::Builder::new().name("operate".into());
-                thread.spawn(move || later.open_later(&address, &control, error)).map(drop)
+                thread.spawn(move || later.retry_open(&address, &control, error)).map(drop)
             }
-            bound => self.start(bound?),
+            bound => self.start_server(bound?),
         }
     }
 
     /// Retries until the predecessor has released the address.
-    fn open_later(&self, address: &Listen, control: &Control, error: io::Error) {
-        let until = Instant::now() + PREDECESSOR_MAX;
+    fn retry_open(&self, address: &Listen, control: &Control, error: io::Error) {
+        let until = Instant::now() + PREDECESSOR_TIMEOUT;
         let is_wanted = || {
             let state = self.state();
             let wanted = (address.clone(), control.tls.is_some());
-            !state.is_closed && state.open.is_none() && state.wanted == Some(wanted)
+            !state.is_closed && state.open.is_none() && state.configured_address == Some(wanted)
         };
         let mut started = Err(error);
         while started.is_err() && Instant::now() < until && is_wanted() {
-            std::thread::sleep(PAUSE);
-            started = self.bind(address, control).and_then(|listeners| self.start(listeners));
+            std::thread::sleep(RETRY_PAUSE);
+            started = self.bind(address, control).and_then(|listeners| self.start_server(listeners));
         }
         if let (Err(error), true) = (started, is_wanted()) {
             self.notices.error(&error.to_string());
@@ -131,26 +131,26 @@ impl ControlListener {
             }
             io::Error::new(error.kind(), text)
         };
-        let bound = listens(address, control.tls.is_some());
+        let bound = sockets_to_bind(address, control.tls.is_some());
         let bound = bound.into_iter().map(|listen| Listener::bind(listen, 1)).collect::<io::Result<_>>();
         let listeners = bound.map_err(explained)?;
-        self.set_file(address, control)?;
+        self.set_socket_permissions(address, control)?;
         Ok(listeners)
     }
 
-    fn set_file(&self, address: &Listen, control: &Control) -> io::Result<()> {
+    fn set_socket_permissions(&self, address: &Listen, control: &Control) -> io::Result<()> {
         match address {
             Listen::Unix(path) => control_file::apply(Path::new(path), control, self.link.as_ref()),
             _ => Ok(()),
         }
     }
 
-    fn start(&self, listeners: Vec<Listener>) -> io::Result<()> {
+    fn start_server(&self, listeners: Vec<Listener>) -> io::Result<()> {
         let is_leaving = Arc::new(AtomicBool::new(false));
         let tls = self.tls.clone();
-        let (stop, listeners) = endpoint::start(listeners, tls, &self.operated, &is_leaving, &self.notices)?;
-        self.operated.api.history.begin(&self.operated.api.info)?;
-        let opened = OpenListener { stop, listeners, is_leaving };
+        let (stop, listeners) = endpoint::start(listeners, tls, &self.sources, &is_leaving, &self.notices)?;
+        self.sources.api.history.start_thread(&self.sources.api.info)?;
+        let opened = OpenListener { stop_handle: stop, listeners, is_closing: is_leaving };
         let mut state = self.state();
         if state.is_closed {
             opened.close();
@@ -165,48 +165,50 @@ impl ControlListener {
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub fn prepare(&self, control: &Control) -> io::Result<ControlChange> {
+    pub fn prepare_change(&self, control: &Control) -> io::Result<ListenerChange> {
         let state = self.state();
         let wanted = control.listen.clone().map(|address| (address, control.tls.is_some()));
-        if state.wanted == wanted {
-            return Ok(ControlChange::Same(control.clone()));
+        if state.configured_address == wanted {
+            return Ok(ListenerChange::SameAddress(control.clone()));
         }
         if let (Some((before, _)), Some((address, is_tls)), Some(open)) =
-            (&state.wanted, &wanted, &state.open)
+            (&state.configured_address, &wanted, &state.open)
             && before == address
         {
             // All sockets are open already, so none has to be bound.
-            let not_open = |_, _, _: &[net::Bind]| Err(io::Error::other("the control listener has changed"));
-            let same = open.listeners.prepare(listens(address, *is_tls), not_open)?;
-            return Ok(ControlChange::Security(address.clone(), *is_tls, same));
+            let not_open =
+                |_, _, _: &[net::BindAddress]| Err(io::Error::other("the control listener has changed"));
+            let same = open.listeners.prepare(sockets_to_bind(address, *is_tls), not_open)?;
+            return Ok(ListenerChange::TlsToggle(address.clone(), *is_tls, same));
         }
         drop(state);
         let bound = control.listen.as_ref().map(|address| self.bind(address, control)).transpose()?;
-        Ok(ControlChange::Address(wanted, bound.unwrap_or_default()))
+        Ok(ListenerChange::Address(wanted, bound.unwrap_or_default()))
     }
 
     /// Opens the new address and then closes the old one, whose requests in progress are completed.
     ///
     /// # Errors
     /// The thread cannot be started, or the permissions cannot be changed.
-    pub fn change(&self, change: ControlChange, access: &ControlAccess) -> io::Result<()> {
-        access.secure(&self.tls)?;
+    pub fn apply_change(&self, change: ListenerChange, access: &ControlAccess) -> io::Result<()> {
+        access.configure_tls(&self.tls)?;
         match change {
-            ControlChange::Same(control) => {
-                control.listen.as_ref().map_or(Ok(()), |address| self.set_file(address, &control))
-            }
-            ControlChange::Security(address, is_tls, listeners) => {
+            ListenerChange::SameAddress(control) => control
+                .listen
+                .as_ref()
+                .map_or(Ok(()), |address| self.set_socket_permissions(address, &control)),
+            ListenerChange::TlsToggle(address, is_tls, listeners) => {
                 let mut state = self.state();
-                state.wanted = Some((address, is_tls));
+                state.configured_address = Some((address, is_tls));
                 if let Some(open) = &state.open {
                     open.listeners.replace(listeners);
                 }
                 Ok(())
             }
-            ControlChange::Address(wanted, listeners) => {
-                self.state().wanted = wanted;
+            ListenerChange::Address(wanted, listeners) => {
+                self.state().configured_address = wanted;
                 if !listeners.is_empty() {
-                    return self.start(listeners);
+                    return self.start_server(listeners);
                 }
                 let before = self.state().open.take();
                 before.into_iter().for_each(OpenListener::close);

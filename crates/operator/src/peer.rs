@@ -22,21 +22,21 @@ pub(crate) struct PeerRefusal {
     pub(crate) text: String,
     /// Whether the process was identified. If not, it has ended or is in another PID namespace, and may be
     /// harmless.
-    pub(crate) is_known: bool,
+    pub(crate) is_identified: bool,
 }
 
 /// Returns why the peer of a Unix socket may not use it; `None` if it may. `supervisor` is the process id of
 /// the server's supervisor; `may_be_sandboxed` returns whether processes of a user may be sandboxed.
-pub(crate) fn refusal(
+pub(crate) fn peer_refusal(
     socket: impl AsFd,
     supervisor: Option<u32>,
     may_be_sandboxed: impl Fn(u32) -> bool,
 ) -> Option<PeerRefusal> {
     let unknown = || {
         let text = "the process that has connected has ended, or is in another process namespace".to_owned();
-        Some(PeerRefusal { text, is_known: false })
+        Some(PeerRefusal { text, is_identified: false })
     };
-    let known = |text| Some(PeerRefusal { text, is_known: true });
+    let known = |text| Some(PeerRefusal { text, is_identified: true });
     let Ok(peer) = socket_peercred(&socket) else { return unknown() };
     // A pidfd refers to the peer even if its process id was reused. Not available before Linux 6.5.
     let handle: Option<OwnedFd> = getsockopt(&socket.as_fd(), sockopt::PeerPidfd).ok();

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// Maximum time that a command waits in the queue.
-pub const BEGIN_MAX: Duration = Duration::from_secs(10);
+pub const BEGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sending end of a command's outcome.
 pub struct PendingReply<T> {
@@ -24,30 +24,30 @@ pub struct PendingOutcome<T> {
 
 /// Reason that a command has no outcome.
 #[derive(Debug, PartialEq, Eq)]
-pub enum NoOutcome {
+pub enum OutcomeError {
     /// The command was not begun in time and is withdrawn.
-    Busy,
+    NotBegun,
     /// The thread has ended.
-    Ended,
+    ThreadEnded,
 }
 
-impl NoOutcome {
+impl OutcomeError {
     /// Returns the message for the caller.
     pub fn text(&self) -> String {
         match self {
-            NoOutcome::Busy => {
+            OutcomeError::NotBegun => {
                 format!(
                     "the server is busy with other commands since {} s, and has not begun this one: try again",
-                    BEGIN_MAX.as_secs()
+                    BEGIN_TIMEOUT.as_secs()
                 )
             }
-            NoOutcome::Ended => "the server ended".to_owned(),
+            OutcomeError::ThreadEnded => "the server ended".to_owned(),
         }
     }
 }
 
 /// Creates both ends of a command.
-pub fn pending<T>() -> (PendingReply<T>, PendingOutcome<T>) {
+pub fn pending_command<T>() -> (PendingReply<T>, PendingOutcome<T>) {
     let (sender, outcome) = sync_channel(1);
     let is_claimed = Arc::new(AtomicBool::new(false));
     (PendingReply { outcome: sender, is_claimed: is_claimed.clone() }, PendingOutcome { outcome, is_claimed })
@@ -55,7 +55,7 @@ pub fn pending<T>() -> (PendingReply<T>, PendingOutcome<T>) {
 
 impl<T> PendingReply<T> {
     /// Claims the command for execution. Returns false if the caller has withdrawn it.
-    pub fn begin(&self) -> bool {
+    pub fn try_begin(&self) -> bool {
         !self.is_claimed.swap(true, Ordering::AcqRel)
     }
 
@@ -71,14 +71,14 @@ impl<T> PendingOutcome<T> {
     ///
     /// # Errors
     /// The command was withdrawn, or the thread ended.
-    pub fn wait(self, begin_max: Duration) -> Result<T, NoOutcome> {
+    pub fn wait(self, begin_max: Duration) -> Result<T, OutcomeError> {
         match self.outcome.recv_timeout(begin_max) {
             Ok(outcome) => Ok(outcome),
             Err(RecvTimeoutError::Timeout) if !self.is_claimed.swap(true, Ordering::AcqRel) => {
-                Err(NoOutcome::Busy)
+                Err(OutcomeError::NotBegun)
             }
-            Err(RecvTimeoutError::Timeout) => self.outcome.recv().map_err(|_| NoOutcome::Ended),
-            Err(RecvTimeoutError::Disconnected) => Err(NoOutcome::Ended),
+            Err(RecvTimeoutError::Timeout) => self.outcome.recv().map_err(|_| OutcomeError::ThreadEnded),
+            Err(RecvTimeoutError::Disconnected) => Err(OutcomeError::ThreadEnded),
         }
     }
 }
@@ -89,18 +89,18 @@ mod tests {
 
     #[test]
     fn a_command_is_either_begun_or_taken_back() {
-        let (reply, outcome) = pending::<u8>();
-        assert_eq!(outcome.wait(Duration::ZERO), Err(NoOutcome::Busy));
-        assert!(!reply.begin());
+        let (reply, outcome) = pending_command::<u8>();
+        assert_eq!(outcome.wait(Duration::ZERO), Err(OutcomeError::NotBegun));
+        assert!(!reply.try_begin());
         // A command that has begun is awaited without limit.
-        let (reply, outcome) = pending();
-        assert!(reply.begin());
+        let (reply, outcome) = pending_command();
+        assert!(reply.try_begin());
         let thread = std::thread::spawn(move || outcome.wait(Duration::ZERO));
         std::thread::sleep(Duration::from_millis(20));
         reply.send(7);
         assert_eq!(thread.join().unwrap(), Ok(7));
-        let (reply, outcome) = pending::<u8>();
+        let (reply, outcome) = pending_command::<u8>();
         drop(reply);
-        assert_eq!(outcome.wait(BEGIN_MAX), Err(NoOutcome::Ended));
+        assert_eq!(outcome.wait(BEGIN_TIMEOUT), Err(OutcomeError::ThreadEnded));
     }
 }

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant, SystemTime};
 use apps::Usage;
 use certificates::CertificateStatus;
 use certificates::managed::RunningCertificates;
-use certificates::tls::FromFile;
+use certificates::tls::FileCertificate;
 use engine::generations::Generations;
-use hosting::workers::{Hosting, Loading};
+use hosting::workers::{AppLoading, Hosting};
 use logging::events::{EventRing, LogEvent};
 use logging::notice::ErrorLog;
 use net::Counters;
@@ -41,7 +41,7 @@ use crate::overview;
 use crate::peer::{self, PeerRefusal};
 
 /// Time for a client to send its line, and again to read the document.
-pub const CLIENT_MAX: Duration = Duration::from_secs(2);
+pub const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of clients.
 const CLIENTS_MAX: usize = 64;
 /// Pause after a failed accept.
@@ -50,14 +50,14 @@ const LINE_BYTES_MAX: usize = 4096;
 /// Maximum length of an API request line, which may contain a whole configuration.
 const API_LINE_BYTES_MAX: usize = 4 << 20;
 /// Interval of the empty lines sent while a command is executed.
-const LIFE_SIGN: Duration = Duration::from_secs(1);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Lines of the error log in the status.
-const EVENTS_SHOWN: usize = 50;
+const EVENTS_SHOWN_MAX: usize = 50;
 
 /// Returns the directory for sockets of this user's servers: the unit's `RuntimeDirectory` under systemd;
 /// `/run/komainu` for root; otherwise `komainu` in `XDG_RUNTIME_DIR` or `/run/user/UID`, or `komainu-UID` in
 /// the directory for temporary files.
-pub fn folder() -> PathBuf {
+pub fn socket_folder() -> PathBuf {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     // systemd passes several directories as one list; use the first.
     if let Some(folders) = variable("RUNTIME_DIRECTORY")
@@ -85,15 +85,15 @@ fn temporary_folder(uid: u32) -> PathBuf {
 }
 
 /// Returns the directories that [`folder`] may return for another user.
-pub fn folder_of_user(uid: u32) -> Vec<PathBuf> {
+pub fn user_socket_folders(uid: u32) -> Vec<PathBuf> {
     let of_session = Path::new("/run/user").join(uid.to_string()).join("komainu");
     vec![of_session, temporary_folder(uid), Path::new("/tmp").join(format!("komainu-{uid}"))]
 }
 
 /// Returns the socket directory, created if missing. A directory that others can write to is rejected: they
 /// could impersonate a server.
-fn own_folder() -> io::Result<PathBuf> {
-    let folder = folder();
+fn create_socket_folder() -> io::Result<PathBuf> {
+    let folder = socket_folder();
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("cannot make {}: {error}", folder.display()));
     let made = net::trusted_path::make_folder(&folder, Mode::RWXU);
@@ -110,7 +110,7 @@ fn own_folder() -> io::Result<PathBuf> {
         "can be written to by others, who could pose as a server there: `chmod go-w` it".to_owned()
     } else {
         made.map_err(named)?;
-        return match net::trusted_path::TrustedPlace::of(&folder)?.is_certain() {
+        return match net::trusted_path::TrustedEntry::resolve(&folder)?.is_root_controlled() {
             true => Ok(folder),
             false => Err(io::Error::other(format!(
                 "{} is in a folder that others than root can change: name another one in RUNTIME_DIRECTORY",
@@ -125,19 +125,19 @@ fn own_folder() -> io::Result<PathBuf> {
 }
 
 /// Result of a reload, before applications are loaded.
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// Message for the operator.
-    pub reported: Result<String, String>,
+    pub message: Result<String, String>,
     /// Problems of the active certificates for which clients will reject them.
     pub warnings: Vec<String>,
     /// Whether the new configuration is active and applications are being loaded.
-    pub is_in_force: bool,
+    pub is_active: bool,
     /// Whether the server was busy and read nothing, so that the reload can be retried.
-    pub is_later: bool,
+    pub is_not_begun: bool,
 }
 
 /// Counters and events of a server.
-pub struct Counted {
+pub struct CounterSources {
     /// Counts of all cores.
     pub metrics: Metrics,
     /// Counters of the serving cores.
@@ -151,13 +151,13 @@ pub struct ServerInfo {
     /// The applications that run.
     pub hosting: Arc<Hosting>,
     /// Stops the server.
-    pub stop: net::Stop,
+    pub stop_handle: net::StopHandle,
     /// The open listening sockets.
     pub listeners: net::Listeners,
     /// Time of the start.
-    pub since: Instant,
+    pub started_at: Instant,
     /// Counters and events.
-    pub counted: Counted,
+    pub counters: CounterSources,
     /// The memory budget of connections.
     pub memory: net::MemoryBudget,
     /// Description of the sandbox of the serving threads.
@@ -167,58 +167,60 @@ pub struct ServerInfo {
     /// Certificates obtained by the server itself; unset if it obtains none.
     pub certificates: Arc<OnceLock<RunningCertificates>>,
     /// Executes a cache command (the line after `cache `) and returns the document for the client.
-    pub cache: Box<dyn Fn(&str) -> Value + Send + Sync>,
+    pub run_cache_command: Box<dyn Fn(&str) -> Value + Send + Sync>,
     /// Returns the metrics of rate limits.
-    pub limits: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
+    pub limit_metrics: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
     /// Returns the metrics of the routes' queues.
-    pub queues: Box<dyn Fn() -> Vec<QueueMetrics> + Send + Sync>,
+    pub queue_metrics: Box<dyn Fn() -> Vec<QueueMetrics> + Send + Sync>,
     /// Returns the counts of rules that only some routes have.
-    pub rules: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
+    pub rule_counts: Box<dyn Fn() -> Vec<RuleCount> + Send + Sync>,
     /// Returns the groups of upstream servers.
     pub upstreams: Box<dyn Fn() -> Vec<Arc<GroupShared>> + Send + Sync>,
     /// Returns the groups of upstream servers with their names.
     pub groups: Box<dyn Fn() -> Vec<(String, Arc<GroupShared>)> + Send + Sync>,
     /// Reopens the logs; returns the failures.
-    pub reopen: Box<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub reopen_logs: Box<dyn Fn() -> Vec<String> + Send + Sync>,
     /// Returns the certificates loaded from files.
-    pub file_certificates: Box<dyn Fn() -> Vec<FromFile> + Send + Sync>,
+    pub file_certificates: Box<dyn Fn() -> Vec<FileCertificate> + Send + Sync>,
     /// The generations of the configuration.
     pub generations: Arc<Generations>,
     /// Returns the text of the active configuration; `None` if it does not come from a file.
-    pub text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
+    pub active_text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
     /// Changes the configuration and waits for the result.
-    pub edit: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
+    pub edit_config: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
     /// Reloads the configuration and waits for the result.
-    pub reload: Box<dyn Fn() -> Reloaded + Send + Sync>,
+    pub reload_config: Box<dyn Fn() -> ReloadOutcome + Send + Sync>,
     /// Starts a new process of the program and waits until it has taken over or failed.
-    pub upgrade: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    pub upgrade_server: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
 }
 
 impl ServerInfo {
     /// Returns why the peer of a Unix socket may not control the server; `None` if it may.
-    pub(crate) fn refusal(&self, socket: impl AsFd) -> Option<PeerRefusal> {
+    pub(crate) fn peer_refusal(&self, socket: impl AsFd) -> Option<PeerRefusal> {
         let supervisor = self.supervisor.as_ref().map(|(pid, _)| *pid);
-        peer::refusal(socket, supervisor, |uid| self.hosting.is_sandboxed(uid))
+        peer::peer_refusal(socket, supervisor, |uid| self.hosting.is_sandboxed(uid))
     }
 }
 
 /// A server's control socket. Dropping it removes its file.
-pub struct Socket {
+pub struct ControlSocket {
     /// The listening control socket.
     pub listener: UnixListener,
     path: PathBuf,
 }
 
-impl Socket {
+impl ControlSocket {
     /// Binds the socket of this process, and removes stale sockets of this user's killed servers.
     ///
     /// # Errors
     /// The directory cannot be used, or the socket cannot be created.
-    pub fn bind() -> io::Result<Socket> {
-        let folder = own_folder()?;
+    pub fn bind() -> io::Result<ControlSocket> {
+        let folder = create_socket_folder()?;
         // Sockets of running servers are not probed: the predecessor would take this process for an
         // application.
-        for (_, path) in sockets(&folder).into_iter().filter(|(pid, _)| ProcessStatus::of(*pid).is_none()) {
+        for (_, path) in
+            list_sockets(&folder).into_iter().filter(|(pid, _)| ProcessStatus::of(*pid).is_none())
+        {
             remove_if_stale(&path);
         }
         let path = folder.join(format!("{}.sock", std::process::id()));
@@ -226,11 +228,11 @@ impl Socket {
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-        Ok(Socket { listener, path })
+        Ok(ControlSocket { listener, path })
     }
 }
 
-impl Drop for Socket {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         // The file may have been removed already.
         let _ = fs::remove_file(&self.path);
@@ -249,7 +251,7 @@ pub fn serve(
     listener: UnixListener,
     user: u32,
     (info, api): (Arc<ServerInfo>, ApiLine),
-    clients: ControlClients,
+    clients: ControlClientCount,
     notices: ErrorLog,
 ) -> io::Result<()> {
     let served = (info, api);
@@ -261,7 +263,7 @@ pub fn serve(
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            if let Err(error) = admit(client, user, &served, &clients, &notices) {
+            if let Err(error) = accept_client(client, user, &served, &clients, &notices) {
                 notices.debug(&format!("control socket: {error}"));
             }
         }
@@ -270,36 +272,36 @@ pub fn serve(
 }
 
 /// Checks a client and starts its thread.
-fn admit(
+fn accept_client(
     client: UnixStream,
     user: u32,
     (info, api): &(Arc<ServerInfo>, ApiLine),
-    clients: &ControlClients,
+    clients: &ControlClientCount,
     notices: &ErrorLog,
 ) -> io::Result<()> {
-    client.set_write_timeout(Some(CLIENT_MAX))?;
+    client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let uid = socket_peercred(&client)?.uid.as_raw();
     if uid != 0 && uid != user {
-        return send(client, &json!({ "error": format!("user {uid} may not control this server") }));
+        return send_document(client, &json!({ "error": format!("user {uid} may not control this server") }));
     }
-    if let Some(PeerRefusal { text, is_known }) = info.refusal(&client) {
+    if let Some(PeerRefusal { text, is_identified: is_known }) = info.peer_refusal(&client) {
         let line = format!("control socket: {text}");
         if is_known {
             notices.warn(&line)
         } else {
             notices.debug(&line)
         };
-        return send(client, &json!({ "error": text }));
+        return send_document(client, &json!({ "error": text }));
     }
-    let counted = clients.count();
+    let counted = clients.add();
     if clients.0.load(Ordering::Relaxed) > CLIENTS_MAX {
         let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
-        return send(client, &json!({ "error": error }));
+        return send_document(client, &json!({ "error": error }));
     }
     let (info, api, notices) = (info.clone(), api.clone(), notices.clone());
     std::thread::Builder::new().name("control-client".into()).spawn(move || {
         let _counted = counted;
-        if let Err(error) = answer(client, uid, info, &api) {
+        if let Err(error) = answer_client(client, uid, info, &api) {
             notices.debug(&format!("control socket: {error}"));
         }
     })?;
@@ -308,17 +310,17 @@ fn admit(
 
 /// Count of the clients being served. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct ControlClients(Arc<AtomicUsize>);
+pub struct ControlClientCount(Arc<AtomicUsize>);
 
-impl ControlClients {
-    fn count(&self) -> CountedClient {
+impl ControlClientCount {
+    fn add(&self) -> ControlClientGuard {
         self.0.fetch_add(1, Ordering::Relaxed);
-        CountedClient(self.0.clone())
+        ControlClientGuard(self.0.clone())
     }
 
     /// Waits until all clients have received their documents, at most [`CLIENT_MAX`].
     pub fn wait(&self) {
-        let until = Instant::now() + CLIENT_MAX;
+        let until = Instant::now() + CLIENT_TIMEOUT;
         while self.0.load(Ordering::Relaxed) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -326,70 +328,72 @@ impl ControlClients {
 }
 
 /// A client being served, counted until dropped.
-struct CountedClient(Arc<AtomicUsize>);
+struct ControlClientGuard(Arc<AtomicUsize>);
 
-impl Drop for CountedClient {
+impl Drop for ControlClientGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn answer(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine) -> io::Result<()> {
+fn answer_client(mut client: UnixStream, uid: u32, info: Arc<ServerInfo>, api: &ApiLine) -> io::Result<()> {
     let line = match read_line(&mut client) {
         Ok(line) => line,
-        Err(error) => return send(client, &json!({ "error": error.to_string() })),
+        Err(error) => return send_document(client, &json!({ "error": error.to_string() })),
     };
     let (done, document) = channel();
     let api = api.clone();
     std::thread::Builder::new().name("control-command".into()).spawn(move || {
         let document = match line.strip_prefix("api ") {
             Some(request) => api(request, uid),
-            None => obey(&line, &info),
+            None => execute_command(&line, &info),
         };
         // Fails only if the client has disconnected.
         let _ = done.send(document);
     })?;
     loop {
-        match document.recv_timeout(LIFE_SIGN) {
-            Ok(document) => return send(client, &document),
+        match document.recv_timeout(KEEP_ALIVE_INTERVAL) {
+            Ok(document) => return send_document(client, &document),
             // White space before the JSON document shows the client that the server is alive.
             Err(RecvTimeoutError::Timeout) => client.write_all(b"\n")?,
             Err(RecvTimeoutError::Disconnected) => {
-                return send(client, &json!({ "error": "the command failed: see the error log" }));
+                return send_document(client, &json!({ "error": "the command failed: see the error log" }));
             }
         }
     }
 }
 
 /// Executes a command line and returns the document for the client.
-pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
+pub(crate) fn execute_command(line: &str, info: &ServerInfo) -> Value {
     match line.trim_end().split_once(' ').unwrap_or((line.trim_end(), "")) {
         ("ping", "") => json!({
             "pid": std::process::id(),
-            "state": state(info),
-            "listen": urls(info),
-            "file": (info.text)().map(|text| text.path.display().to_string()),
+            "state": serving_state(info),
+            "listen": listener_urls(info),
+            "file": (info.active_text)().map(|text| text.path.display().to_string()),
         }),
-        ("status", "") => status(info),
-        ("upgrade", "") => match (info.upgrade)() {
+        ("status", "") => status_document(info),
+        ("upgrade", "") => match (info.upgrade_server)() {
             Ok(done) => json!({ "done": done }),
             Err(error) => json!({ "error": error }),
         },
         ("reload", "") => {
-            let outcome = (info.reload)();
-            let loading = if outcome.is_in_force { info.hosting.loading() } else { Vec::new() };
-            let mut document = with_warnings(reloaded(outcome.reported, &loading), &outcome.warnings);
-            if outcome.is_later {
+            let outcome = (info.reload_config)();
+            let loading = if outcome.is_active { info.hosting.loading() } else { Vec::new() };
+            let mut document = with_warnings(reload_document(outcome.message, &loading), &outcome.warnings);
+            if outcome.is_not_begun {
                 document["later"] = true.into();
             }
             document
         }
         ("reload", app) => match info.hosting.reload(app) {
-            Some(loading) => reloaded(Ok(format!("application {app}: the new code is in force")), &[loading]),
+            Some(loading) => {
+                reload_document(Ok(format!("application {app}: the new code is in force")), &[loading])
+            }
             None => json!({ "error": format!("there is no application {app}") }),
         },
-        ("cache", command) => (info.cache)(command),
-        ("config", "") => json!({ "text": (info.text)().map(|text| text.joined.to_string()) }),
+        ("cache", command) => (info.run_cache_command)(command),
+        ("config", "") => json!({ "text": (info.active_text)().map(|text| text.joined.to_string()) }),
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
@@ -403,16 +407,16 @@ pub(crate) fn obey(line: &str, info: &ServerInfo) -> Value {
 }
 
 /// Returns whether the server accepts requests or is draining.
-fn state(info: &ServerInfo) -> &'static str {
-    if info.stop.is_draining() { DRAINING } else { "serving" }
+fn serving_state(info: &ServerInfo) -> &'static str {
+    if info.stop_handle.is_draining() { DRAINING } else { "serving" }
 }
 
 /// State of a server that finishes its requests before it ends.
 pub const DRAINING: &str = "draining";
 
 /// Returns the result of a reload once the applications have loaded or failed.
-fn reloaded(reported: Result<String, String>, loading: &[Loading]) -> Value {
-    let failures: Vec<String> = loading.iter().filter_map(Loading::failure).collect();
+fn reload_document(reported: Result<String, String>, loading: &[AppLoading]) -> Value {
+    let failures: Vec<String> = loading.iter().filter_map(AppLoading::wait_for_failure).collect();
     match reported {
         Err(error) => {
             let errors: Vec<String> = [error].into_iter().chain(failures).collect();
@@ -440,11 +444,11 @@ fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
 
 /// Reads up to a newline or the end of the stream.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
-    let until = Instant::now() + CLIENT_MAX;
+    let until = Instant::now() + CLIENT_TIMEOUT;
     let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        let late = || io::Error::other(format!("no line within {} s", CLIENT_MAX.as_secs()));
+        let late = || io::Error::other(format!("no line within {} s", CLIENT_TIMEOUT.as_secs()));
         if left.is_zero() {
             return Err(late());
         }
@@ -471,8 +475,8 @@ fn read_line(client: &mut UnixStream) -> io::Result<String> {
 
 /// Sends the document. The timeout bounds the whole transfer, so that a client cannot prolong it by reading
 /// slowly.
-fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
-    let until = Instant::now() + CLIENT_MAX;
+fn send_document(mut client: UnixStream, document: &Value) -> io::Result<()> {
+    let until = Instant::now() + CLIENT_TIMEOUT;
     let text = format!("{document}\n");
     let mut rest = text.as_bytes();
     while !rest.is_empty() {
@@ -491,7 +495,7 @@ fn send(mut client: UnixStream, document: &Value) -> io::Result<()> {
 }
 
 /// Returns the status of the server, for `komainu status --json`.
-pub(crate) fn status(info: &ServerInfo) -> Value {
+pub(crate) fn status_document(info: &ServerInfo) -> Value {
     let pid = std::process::id();
     let apps = info.hosting.snapshots();
     let apps: Vec<Value> = apps.iter().map(|(name, app)| overview::application(name, app)).collect();
@@ -500,10 +504,10 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
         "pid": pid,
         "supervisor": info.supervisor.as_ref().map(supervisor),
         "version": env!("CARGO_PKG_VERSION"),
-        "age_ms": ms(info.since.elapsed()),
-        "state": state(info),
+        "age_ms": milliseconds(info.started_at.elapsed()),
+        "state": serving_state(info),
         "sandbox": info.sandbox,
-        "listen": urls(info),
+        "listen": listener_urls(info),
         "usage": Usage::of(pid).map(overview::usage),
         "memory": {
             "held_bytes": info.memory.held_bytes(),
@@ -512,25 +516,25 @@ pub(crate) fn status(info: &ServerInfo) -> Value {
         },
         "certificates": all_certificates(info),
         "apps": apps,
-        "connections": overview::connections(&info.counted.cores),
-        "class_bounds_ms": overview::bounds_ms(),
-        "routes": overview::routes(&info.counted.metrics),
+        "connections": overview::connections(&info.counters.cores),
+        "class_bounds_ms": overview::duration_bounds_ms(),
+        "routes": overview::routes(&info.counters.metrics),
         "upstreams": overview::upstreams(&(info.groups)()),
-        "cache": Some((info.cache)("stats")).filter(|stats| stats["error"].is_null()),
-        "events": info.counted.events.after(0, EVENTS_SHOWN).iter().map(LogEvent::json).collect::<Vec<_>>(),
+        "cache": Some((info.run_cache_command)("stats")).filter(|stats| stats["error"].is_null()),
+        "events": info.counters.events.after(0, EVENTS_SHOWN_MAX).iter().map(LogEvent::json).collect::<Vec<_>>(),
     })
 }
 
 /// Returns the URLs of the listening sockets.
-fn urls(info: &ServerInfo) -> Vec<String> {
+fn listener_urls(info: &ServerInfo) -> Vec<String> {
     info.listeners.urls().iter().map(ToString::to_string).collect()
 }
 
 /// Returns the certificates that the server obtains itself, and those loaded from files.
 pub(crate) fn all_certificates(info: &ServerInfo) -> Vec<Value> {
     let statuses = info.certificates.get().map(RunningCertificates::statuses).unwrap_or_default();
-    let mut all: Vec<Value> = statuses.iter().map(certificate).collect();
-    all.extend((info.file_certificates)().iter().map(file_certificate));
+    let mut all: Vec<Value> = statuses.iter().map(certificate_document).collect();
+    all.extend((info.file_certificates)().iter().map(file_certificate_document));
     all
 }
 
@@ -541,7 +545,7 @@ fn expires_in_s(not_after_unix_s: i64) -> i64 {
 }
 
 /// Formats a certificate from a file like [`certificate`], with `file`.
-fn file_certificate((path, certificate): &FromFile) -> Value {
+fn file_certificate_document((path, certificate): &FileCertificate) -> Value {
     let info = certificate.info();
     json!({
         "name": info.names.first().unwrap_or(&info.subject),
@@ -556,7 +560,7 @@ fn file_certificate((path, certificate): &FromFile) -> Value {
 }
 
 /// Formats a certificate for `komainu cert`; times are seconds since 1970.
-pub fn certificate(status: &CertificateStatus) -> Value {
+pub fn certificate_document(status: &CertificateStatus) -> Value {
     let unix_s =
         |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let facts = status.info.as_ref();
@@ -577,12 +581,12 @@ pub fn certificate(status: &CertificateStatus) -> Value {
     })
 }
 
-fn ms(time: Duration) -> u64 {
+fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the sockets in a directory, each with its server's process id.
-pub fn sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
+pub fn list_sockets(folder: &Path) -> Vec<(u32, PathBuf)> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let socket = |entry: fs::DirEntry| {
         let pid = entry.file_name().to_str()?.strip_suffix(".sock")?.parse().ok()?;

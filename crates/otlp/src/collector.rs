@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use web_client::WebClient;
 
 /// Timeout for the collector's response.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after the first failure; doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Upper limit for a collector's `Retry-After`.
-const ASKED_PAUSE_MAX: Duration = Duration::from_secs(300);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 /// Maximum number of characters of a collector's message that are logged.
 const REMARK_MAX: usize = 200;
 
@@ -62,14 +62,14 @@ impl OtlpSignal {
 
 /// Reason why a document was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotTaken {
+pub struct OtlpSendError {
     /// The cause.
     pub text: String,
     /// Pause after which it may be sent again; `None` if the collector has rejected it permanently.
-    pub again: Option<Duration>,
+    pub retry_after: Option<Duration>,
 }
 
-impl fmt::Display for NotTaken {
+impl fmt::Display for OtlpSendError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.text)
     }
@@ -101,7 +101,7 @@ impl OtlpClient {
     /// # Errors
     /// Fails if TLS or the runtime cannot be set up.
     pub fn new(options: OtlpOptions, signal: OtlpSignal) -> io::Result<OtlpClient> {
-        let client = WebClient::new(b"", ANSWER_MAX).map_err(io::Error::other)?;
+        let client = WebClient::new(b"", RESPONSE_TIMEOUT).map_err(io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let url = format!("{}/v1/{}", options.url, signal.name());
         Ok(OtlpClient { client, runtime, options, signal, url, failures: 0 })
@@ -117,23 +117,26 @@ impl OtlpClient {
     ///
     /// # Errors
     /// Reason why it was not accepted.
-    pub fn send(&mut self, document: Vec<u8>) -> Result<RefusedItems, NotTaken> {
+    pub fn send(&mut self, document: Vec<u8>) -> Result<RefusedItems, OtlpSendError> {
         let headers = &self.options.headers;
         let sent = self.client.post_with(&self.url, "application/json", headers, document);
         let outcome = match self.runtime.block_on(sent) {
             Ok((200..=299, body)) => Ok(refused(&body)),
             // Status codes that OTLP defines as retryable.
             Ok((status @ (429 | 502 | 503 | 504), _)) => {
-                let asked = self.client.take_retry_after().map(|pause| pause.min(ASKED_PAUSE_MAX));
+                let asked = self.client.take_retry_after().map(|pause| pause.min(RETRY_AFTER_MAX));
                 let again = Some(asked.unwrap_or_default().max(self.pause()));
-                Err(NotTaken { text: format!("a response with status {status}"), again })
+                Err(OtlpSendError { text: format!("a response with status {status}"), retry_after: again })
             }
             Ok((status, body)) => {
                 let remark = remark(&String::from_utf8_lossy(&body));
                 let remark = if remark.is_empty() { remark } else { format!(": {remark}") };
-                Err(NotTaken { text: format!("a response with status {status}{remark}"), again: None })
+                Err(OtlpSendError {
+                    text: format!("a response with status {status}{remark}"),
+                    retry_after: None,
+                })
             }
-            Err(text) => Err(NotTaken { text, again: Some(self.pause()) }),
+            Err(text) => Err(OtlpSendError { text, retry_after: Some(self.pause()) }),
         };
         self.failures = if outcome.is_ok() { 0 } else { self.failures.saturating_add(1) };
         outcome
@@ -207,7 +210,7 @@ pub type OtlpLog = Box<dyn Fn(&str) + Send>;
 /// Logs once that a collector is unavailable, and once that it is available again and how much was lost.
 pub struct OtlpReport {
     /// Name of the counted items, such as `requests whose spans`.
-    what: &'static str,
+    items: &'static str,
     log: OtlpLog,
     is_failing: bool,
     dropped: Arc<AtomicU64>,
@@ -216,29 +219,29 @@ pub struct OtlpReport {
 impl OtlpReport {
     /// Creates a report to `log`; `dropped` counts the losses since the last report.
     #[must_use]
-    pub fn new(what: &'static str, dropped: Arc<AtomicU64>, log: OtlpLog) -> OtlpReport {
-        OtlpReport { what, log, is_failing: false, dropped }
+    pub fn new(items: &'static str, dropped: Arc<AtomicU64>, log: OtlpLog) -> OtlpReport {
+        OtlpReport { items, log, is_failing: false, dropped }
     }
 
     /// Records that a document was not accepted; `then` describes the consequence for the data.
-    pub fn failed(&mut self, place: &str, error: &NotTaken, then: &str) {
+    pub fn record_failure(&mut self, url: &str, error: &OtlpSendError, then: &str) {
         if !std::mem::replace(&mut self.is_failing, true) {
-            (self.log)(&format!("{place}: {error}; {then}"));
+            (self.log)(&format!("{url}: {error}; {then}"));
         }
     }
 
     /// Records that a document was accepted.
-    pub fn succeeded(&mut self, place: &str, refused: &RefusedItems) {
+    pub fn record_success(&mut self, url: &str, refused: &RefusedItems) {
         let was_failing = std::mem::take(&mut self.is_failing);
-        let (dropped, what) = (self.dropped.swap(0, Ordering::Relaxed), self.what);
+        let (dropped, what) = (self.dropped.swap(0, Ordering::Relaxed), self.items);
         match (was_failing, dropped) {
-            (true, 0) => (self.log)(&format!("{place}: data are taken again; nothing was dropped")),
-            (true, count) => (self.log)(&format!("{place}: data are taken again; dropped: {count} {what}")),
+            (true, 0) => (self.log)(&format!("{url}: data are taken again; nothing was dropped")),
+            (true, count) => (self.log)(&format!("{url}: data are taken again; dropped: {count} {what}")),
             (false, 0) => {}
-            (false, count) => (self.log)(&format!("{place}: dropped: {count} {what}")),
+            (false, count) => (self.log)(&format!("{url}: dropped: {count} {what}")),
         }
         if refused.count > 0 {
-            (self.log)(&format!("{place}: the collector has refused {}: {}", refused.count, refused.remark));
+            (self.log)(&format!("{url}: the collector has refused {}: {}", refused.count, refused.remark));
         }
     }
 }
@@ -284,12 +287,15 @@ mod tests {
             "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
         ]);
         let mut send = || collector.send(b"{end}".to_vec());
-        let again = |sent: Result<RefusedItems, NotTaken>| sent.unwrap_err().again;
+        let again = |sent: Result<RefusedItems, OtlpSendError>| sent.unwrap_err().retry_after;
         assert_eq!(again(send()), Some(PAUSE_MIN));
         assert_eq!(again(send()), Some(Duration::from_secs(7)));
-        assert_eq!(again(send()), Some(ASKED_PAUSE_MAX));
+        assert_eq!(again(send()), Some(RETRY_AFTER_MAX));
         let for_good = send().unwrap_err();
-        assert_eq!((for_good.text.as_str(), for_good.again), ("a response with status 400: no t", None));
+        assert_eq!(
+            (for_good.text.as_str(), for_good.retry_after),
+            ("a response with status 400: no t", None)
+        );
         assert_eq!(send(), Ok(RefusedItems { count: 3, remark: "old".into() }));
         // A success resets the pause.
         assert_eq!(again(send()), Some(PAUSE_MIN));
@@ -303,7 +309,7 @@ mod tests {
         let options = OtlpOptions { url: format!("http://{nobody}"), ..OtlpOptions::default() };
         let mut collector = OtlpClient::new(options, OtlpSignal::Traces).unwrap();
         let pauses: Vec<Duration> =
-            (0..9).map(|_| collector.send(Vec::new()).unwrap_err().again.unwrap()).collect();
+            (0..9).map(|_| collector.send(Vec::new()).unwrap_err().retry_after.unwrap()).collect();
         assert_eq!(pauses[..3], [500, 1_000, 2_000].map(Duration::from_millis));
         assert_eq!(pauses[8], PAUSE_MAX);
     }
@@ -328,11 +334,11 @@ mod tests {
         let (theirs, dropped) = (lines.clone(), Arc::new(AtomicU64::new(0)));
         let log: OtlpLog = Box::new(move |line| theirs.lock().unwrap().push(line.to_owned()));
         let mut report = OtlpReport::new("lines", dropped.clone(), log);
-        let error = NotTaken { text: "away".into(), again: None };
-        report.succeeded("x", &RefusedItems::default());
-        (0..3).for_each(|_| report.failed("x", &error, "they wait"));
+        let error = OtlpSendError { text: "away".into(), retry_after: None };
+        report.record_success("x", &RefusedItems::default());
+        (0..3).for_each(|_| report.record_failure("x", &error, "they wait"));
         dropped.store(7, Ordering::Relaxed);
-        (0..3).for_each(|_| report.succeeded("x", &RefusedItems::default()));
+        (0..3).for_each(|_| report.record_success("x", &RefusedItems::default()));
         let said = ["x: away; they wait", "x: data are taken again; dropped: 7 lines"];
         assert_eq!(*lines.lock().unwrap(), said);
     }

@@ -10,7 +10,7 @@ mod collector;
 mod spans;
 
 pub use collector::{
-    NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, RefusedItems, attribute,
+    OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSendError, OtlpSignal, RefusedItems, attribute,
     attribute_number,
 };
 pub use spans::{EndedSpan, SpanExporter, SpanKind, SpanValue};

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::collector::{
-    NotTaken, OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSignal, attribute, attribute_number,
+    OtlpClient, OtlpLog, OtlpOptions, OtlpReport, OtlpSendError, OtlpSignal, attribute, attribute_number,
 };
 
 /// Maximum number of requests whose spans wait for the collector; the spans of further ones are dropped and
@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 4_096;
 const BATCH_MAX: usize = 256;
 const BATCH_TIME: Duration = Duration::from_secs(1);
 /// Interval at which a wait for the collector checks whether the spans are still to be sent.
-const LOOK: Duration = Duration::from_millis(100);
+const STOP_CHECK: Duration = Duration::from_millis(100);
 
 /// Kind of a span, numbered as in OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum SpanValue {
     /// Unsigned integer.
     Number(u64),
     /// Signed difference.
-    Change(i64),
+    SignedNumber(i64),
 }
 
 /// A completed span.
@@ -86,7 +86,7 @@ impl SpanExporter {
         let mut collector = OtlpClient::new(options.clone(), OtlpSignal::Traces)?;
         let report = OtlpReport::new("requests", dropped.clone(), log);
         let options = Arc::new(options);
-        let mut sent = SentSpans { report, dropped: dropped.clone(), exporters: Arc::downgrade(&options) };
+        let mut sent = SpanSender { report, dropped: dropped.clone(), exporters: Arc::downgrade(&options) };
         std::thread::Builder::new().name("spans".into()).spawn(move || {
             while let Some(batch) = next_batch(&spans) {
                 sent.send(&mut collector, &batch);
@@ -110,7 +110,7 @@ impl SpanExporter {
 }
 
 /// Progress of the export.
-struct SentSpans {
+struct SpanSender {
     report: OtlpReport,
     /// Requests whose spans were dropped since the last report.
     dropped: Arc<AtomicU64>,
@@ -118,27 +118,27 @@ struct SentSpans {
     exporters: Weak<OtlpOptions>,
 }
 
-impl SentSpans {
+impl SpanSender {
     /// Sends the spans of these requests, with retries while the collector is unavailable. Other spans wait
     /// meanwhile.
     fn send(&mut self, collector: &mut OtlpClient, batch: &[Vec<EndedSpan>]) {
         let place = format!("traces: {}", collector.url());
         loop {
             match collector.send(document(collector, batch)) {
-                Ok(refused) => return self.report.succeeded(&place, &refused),
-                Err(error @ NotTaken { again: None, .. }) => {
+                Ok(refused) => return self.report.record_success(&place, &refused),
+                Err(error @ OtlpSendError { retry_after: None, .. }) => {
                     self.dropped.fetch_add(batch.len() as u64, Ordering::Relaxed);
-                    return self.report.failed(&place, &error, "spans that it refuses are dropped");
+                    return self.report.record_failure(&place, &error, "spans that it refuses are dropped");
                 }
-                Err(error @ NotTaken { again: Some(pause), .. }) => {
+                Err(error @ OtlpSendError { retry_after: Some(pause), .. }) => {
                     let then = format!("the spans of {WAITING_MAX} requests wait for it, others are dropped");
-                    self.report.failed(&place, &error, &then);
+                    self.report.record_failure(&place, &error, &then);
                     let until = Instant::now() + pause;
                     while Instant::now() < until {
                         if self.exporters.strong_count() == 0 {
                             return;
                         }
-                        std::thread::sleep(LOOK);
+                        std::thread::sleep(STOP_CHECK);
                     }
                 }
             }
@@ -174,7 +174,7 @@ fn span(span: &EndedSpan) -> Value {
         .map(|(name, value)| match value {
             SpanValue::Text(text) => attribute(name, text),
             SpanValue::Number(number) => attribute_number(name, *number),
-            SpanValue::Change(change) => attribute_number(name, *change),
+            SpanValue::SignedNumber(change) => attribute_number(name, *change),
         })
         .collect();
     let mut document = json!({

@@ -14,7 +14,7 @@ use logging::sink;
 use net::trusted_path;
 use rustix::fs::{Mode, OFlags};
 
-use crate::link::{SupervisorLink, text_of};
+use crate::link::{SupervisorLink, path_text};
 
 /// Maximum size of such a file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -137,7 +137,7 @@ impl ConfigFiles {
     /// The file cannot be opened; the message contains its path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let Some(link) = &self.0 else { return open(path) };
-        let packet = link.ask(&LinkRequest::Read(text_of(path)?), &[])?;
+        let packet = link.ask(&LinkRequest::Read(path_text(path)?), &[])?;
         let file = packet.descriptors.into_iter().next().map(File::from);
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
@@ -150,15 +150,15 @@ impl ConfigFiles {
     pub fn headers(
         &self,
         table: &str,
-        own: &[(String, String)],
+        configured: &[(String, String)],
         file: Option<&PathBuf>,
     ) -> io::Result<Vec<(String, String)>> {
-        let mut headers = own.to_vec();
+        let mut headers = configured.to_vec();
         if let Some(path) = file {
             let failed =
                 |why: &str| io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()));
             let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
-            headers.extend(config::header_lines(&text).map_err(|why| failed(&why))?);
+            headers.extend(config::parse_header_lines(&text).map_err(|why| failed(&why))?);
         }
         Ok(headers)
     }
@@ -183,9 +183,11 @@ impl ConfigFiles {
     pub fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
-        read.map_err(|error| named(path, &error))?;
+        read.map_err(|error| with_path(path, &error))?;
         match bytes.len() as u64 > bytes_max {
-            true => Err(named(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20)))),
+            true => {
+                Err(with_path(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20))))
+            }
             false => Ok(bytes),
         }
     }
@@ -198,7 +200,7 @@ impl ConfigFiles {
         let names = match &self.0 {
             None => list(folder)?,
             Some(link) => {
-                let packet = link.ask(&LinkRequest::List(text_of(folder)?), &[])?;
+                let packet = link.ask(&LinkRequest::List(path_text(folder)?), &[])?;
                 packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
             }
         };
@@ -212,10 +214,10 @@ impl ConfigFiles {
 /// The file cannot be opened, or is no regular file; the message contains its path.
 pub fn open(path: &Path) -> io::Result<File> {
     let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
-    let file = File::from(opened.map_err(|error| named(path, &error))?);
-    match file.metadata().map_err(|error| named(path, &error))?.is_file() {
+    let file = File::from(opened.map_err(|error| with_path(path, &error))?);
+    match file.metadata().map_err(|error| with_path(path, &error))?.is_file() {
         true => Ok(file),
-        false => Err(named(path, &io::Error::other("this is no file"))),
+        false => Err(with_path(path, &io::Error::other("this is no file"))),
     }
 }
 
@@ -224,9 +226,9 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The directory cannot be read, or has more than 4,096 names; the message contains its path.
 pub fn list(folder: &Path) -> io::Result<Vec<String>> {
-    let failed = |error: &dyn std::error::Error| named(folder, &io::Error::other(error.to_string()));
+    let failed = |error: &dyn std::error::Error| with_path(folder, &io::Error::other(error.to_string()));
     let opened = trusted_path::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-    let opened = opened.map_err(|error| named(folder, &error))?;
+    let opened = opened.map_err(|error| with_path(folder, &error))?;
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::new(opened).map_err(|error| failed(&error))? {
         let entry = entry.map_err(|error| failed(&error))?;
@@ -240,12 +242,12 @@ pub fn list(folder: &Path) -> io::Result<Vec<String>> {
     }
     names.sort();
     match names.len() > NAMES_MAX {
-        true => Err(named(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names")))),
+        true => Err(with_path(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names")))),
         false => Ok(names),
     }
 }
 
-fn named(path: &Path, error: &io::Error) -> io::Error {
+fn with_path(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
 }
 

@@ -12,7 +12,7 @@ use net::trusted_path;
 use rights::privilege::group_id;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags};
 
-use crate::link::{SupervisorLink, text_of};
+use crate::link::{SupervisorLink, path_text};
 
 /// Applies the configured mode and group to the socket at `path`, through the supervisor if there is one: the
 /// server's user may not give a file to an arbitrary group.
@@ -24,7 +24,7 @@ pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> i
         return Ok(());
     }
     match link {
-        Some(link) => link.ask(&LinkRequest::ControlFile(text_of(path)?), &[]).map(drop),
+        Some(link) => link.ask(&LinkRequest::ControlFile(path_text(path)?), &[]).map(drop),
         None => set(path, control, rustix::process::geteuid().as_raw()),
     }
 }

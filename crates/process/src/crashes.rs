@@ -18,48 +18,49 @@ use rustix::process::Signal;
 
 /// Number of locations whose first panic is logged with a backtrace. Symbolizing one costs CPU time and
 /// memory, so a client that can trigger panics must not cause it repeatedly.
-const PLACES_MAX: usize = 16;
+const LOCATIONS_MAX: usize = 16;
 /// Maximum bytes of a backtrace in the log.
 const BACKTRACE_BYTES_MAX: usize = 16 * 1024;
 
 /// Kernel setting for core dumps.
 const CORE_PATTERN: &str = "/proc/sys/kernel/core_pattern";
 /// Signals that dump core by default (signal(7)), without those that are sent on purpose.
-const FAULTS: [Signal; 7] =
+const CRASH_SIGNALS: [Signal; 7] =
     [Signal::ILL, Signal::TRAP, Signal::ABORT, Signal::BUS, Signal::FPE, Signal::SEGV, Signal::SYS];
 
 /// Installs a panic hook that logs each panic with its location, and the first at a location with a
 /// backtrace.
-pub fn hook_panics(notices: &ErrorLog) {
-    let (notices, places) = (notices.clone(), PanicPlaces::default());
+pub fn install_panic_hook(notices: &ErrorLog) {
+    let (notices, places) = (notices.clone(), PanicLocations::default());
     std::panic::set_hook(Box::new(move |info| places.report(&notices, info)));
 }
 
 /// Locations of panics so far: file, line and column.
 #[derive(Default)]
-struct PanicPlaces(Mutex<BTreeSet<(String, u32, u32)>>);
+struct PanicLocations(Mutex<BTreeSet<(String, u32, u32)>>);
 
-impl PanicPlaces {
+impl PanicLocations {
     fn report(&self, notices: &ErrorLog, info: &PanicHookInfo<'_>) {
         let thread = std::thread::current();
         let text = format!("the thread {} {info}", thread.name().unwrap_or("without a name"));
         let place = info.location().map(|place| (place.file().to_owned(), place.line(), place.column()));
         let kind = place.as_ref().map_or_else(String::new, |(file, line, _)| format!(" at {file}:{line}"));
         if place.is_some_and(|place| self.is_new(place)) {
-            return notices.report(Level::Error, &format!("{text}\n{}", traced(&Backtrace::force_capture())));
+            return notices
+                .report(Level::Error, &format!("{text}\n{}", format_backtrace(&Backtrace::force_capture())));
         }
-        notices.once_a_second(Level::Error, format!("a panic{kind}"), || text);
+        notices.throttled(Level::Error, format!("a panic{kind}"), || text);
     }
 
     /// Whether this is the first panic at a location and the limit for backtraces is not reached.
     fn is_new(&self, place: (String, u32, u32)) -> bool {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        places.len() < PLACES_MAX && places.insert(place)
+        places.len() < LOCATIONS_MAX && places.insert(place)
     }
 }
 
 /// Formats a backtrace, truncated to [`BACKTRACE_BYTES_MAX`].
-fn traced(backtrace: &Backtrace) -> String {
+fn format_backtrace(backtrace: &Backtrace) -> String {
     if backtrace.status() != BacktraceStatus::Captured {
         return "there is no backtrace on this system".to_owned();
     }
@@ -70,7 +71,7 @@ fn traced(backtrace: &Backtrace) -> String {
 
 /// Describes the core dump of a process killed by a signal such as SIGSEGV, as a suffix for its status; empty
 /// if the process ended otherwise.
-pub fn core_of(status: ExitStatus) -> String {
+pub fn describe_core_dump(status: ExitStatus) -> String {
     core_text(status, std::fs::read_to_string(CORE_PATTERN).unwrap_or_default().trim())
 }
 
@@ -86,7 +87,10 @@ fn core_text(status: ExitStatus, pattern: &str) -> String {
         }
         (true, None) => format!(", its core is a file named by kernel.core_pattern ({pattern})"),
         (false, _)
-            if status.signal().and_then(Signal::from_named_raw).is_some_and(|one| FAULTS.contains(&one)) =>
+            if status
+                .signal()
+                .and_then(Signal::from_named_raw)
+                .is_some_and(|one| CRASH_SIGNALS.contains(&one)) =>
         {
             ", and left no core (docs/operations.md, \"When the server crashes\")".to_owned()
         }
@@ -105,7 +109,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("komainu-panics-{}", std::process::id()));
         let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
         let notices = ErrorLog::new(sink.clone(), Level::Error);
-        let (ours, places) = ("panics on purpose", PanicPlaces::default());
+        let (ours, places) = ("panics on purpose", PanicLocations::default());
         let before = std::panic::take_hook();
         // Panics of other tests go to the previous hook.
         std::panic::set_hook(Box::new(move |info| match std::thread::current().name() == Some(ours) {
@@ -140,9 +144,9 @@ mod tests {
 
     #[test]
     fn only_so_many_places_are_traced() {
-        let places = PanicPlaces::default();
+        let places = PanicLocations::default();
         let traced = (0..100).filter(|line| places.is_new(("a".into(), *line, 1))).count();
-        assert_eq!((traced, places.is_new(("a".into(), 0, 1))), (PLACES_MAX, false));
+        assert_eq!((traced, places.is_new(("a".into(), 0, 1))), (LOCATIONS_MAX, false));
     }
 
     #[test]

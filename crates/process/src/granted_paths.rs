@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use net::trusted_path::{LINKS_MAX, parts, text_of_link};
+use net::trusted_path::{LINKS_MAX, components, link_target};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
@@ -58,14 +58,14 @@ impl GrantedPaths {
         let ids = |paths: &[ResolvedPath]| paths.iter().filter_map(ResolvedPath::id).collect::<Vec<_>>();
         let writable = ids(&write);
         let readable = [ids(&system), ids(&read), writable.clone()].concat();
-        let covered = |path: &ResolvedPath, by: &[FileId]| path.way.iter().any(|(_, id)| by.contains(id));
+        let covered = |path: &ResolvedPath, by: &[FileId]| path.folders.iter().any(|(_, id)| by.contains(id));
         let foreign = led_write.iter().find(|path| !covered(path, &writable));
         match foreign.or(led_read.iter().find(|path| !covered(path, &readable))) {
-            Some(path) => Err(refused(&path.path)),
+            Some(path) => Err(refusal(&path.path)),
             None => {
                 let mut granted = GrantedPaths { writable, ..GrantedPaths::default() };
-                granted.read = read.into_iter().filter_map(|path| granted.keep(path)).collect();
-                granted.write = write.into_iter().filter_map(|path| granted.keep(path)).collect();
+                granted.read = read.into_iter().filter_map(|path| granted.grant(path)).collect();
+                granted.write = write.into_iter().filter_map(|path| granted.grant(path)).collect();
                 Ok(granted)
             }
         }
@@ -73,11 +73,12 @@ impl GrantedPaths {
 
     /// Whether the application may create files in a directory.
     pub(crate) fn may_write(&self, folder: &Path) -> bool {
-        ResolvedPath::of(folder).is_ok_and(|found| found.way.iter().any(|(_, id)| self.writable.contains(id)))
+        ResolvedPath::of(folder)
+            .is_ok_and(|found| found.folders.iter().any(|(_, id)| self.writable.contains(id)))
     }
 
-    fn keep(&mut self, mut path: ResolvedPath) -> Option<PathBuf> {
-        let (opened, _) = path.way.pop()?;
+    fn grant(&mut self, mut path: ResolvedPath) -> Option<PathBuf> {
+        let (opened, _) = path.folders.pop()?;
         let name = format!("/proc/self/fd/{}", opened.as_raw_fd());
         self.opened.push(opened);
         Some(name.into())
@@ -87,11 +88,11 @@ impl GrantedPaths {
 /// The installation directory of an interpreter, with its libraries; `None` if that is the root directory.
 fn interpreter_folder(program: &Path) -> Option<ResolvedPath> {
     let mut path = ResolvedPath::of(program).ok()?;
-    path.way.truncate(path.way.len().saturating_sub(2));
-    (path.way.len() > 1).then_some(path)
+    path.folders.truncate(path.folders.len().saturating_sub(2));
+    (path.folders.len() > 1).then_some(path)
 }
 
-fn refused(path: &Path) -> String {
+fn refusal(path: &Path) -> String {
     format!(
         "sandbox: {} leads through a symbolic link that an application can replace, because `write` of its sandbox grants a folder above the \
          link: name what the link leads to instead, or leave the path out",
@@ -104,7 +105,7 @@ fn refused(path: &Path) -> String {
 struct ResolvedPath {
     path: PathBuf,
     /// Directories from the root to the target, and the target.
-    way: Vec<(OwnedFd, FileId)>,
+    folders: Vec<(OwnedFd, FileId)>,
     /// Directories from the root to each symbolic link that was followed, by link.
     links: Vec<Vec<FileId>>,
 }
@@ -113,36 +114,37 @@ impl ResolvedPath {
     fn of(path: &Path) -> io::Result<ResolvedPath> {
         let root = rustix::fs::openat(CWD, c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
         let root_id = id_of(&root)?.0;
-        let mut rest = parts(&std::path::absolute(path)?);
-        let mut resolved = ResolvedPath { path: path.into(), way: vec![(root, root_id)], links: Vec::new() };
+        let mut rest = components(&std::path::absolute(path)?);
+        let mut resolved =
+            ResolvedPath { path: path.into(), folders: vec![(root, root_id)], links: Vec::new() };
         while let Some(name) = rest.pop_front() {
             if name == ".." {
-                resolved.way.truncate(resolved.way.len().saturating_sub(1).max(1));
+                resolved.folders.truncate(resolved.folders.len().saturating_sub(1).max(1));
                 continue;
             }
-            let Some((folder, _)) = resolved.way.last() else { break };
+            let Some((folder, _)) = resolved.folders.last() else { break };
             let found =
                 openat(folder, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             let (id, kind) = id_of(&found)?;
             if kind != FileType::Symlink {
-                resolved.way.push((found, id));
+                resolved.folders.push((found, id));
                 continue;
             }
-            resolved.links.push(resolved.way.iter().map(|(_, id)| *id).collect());
+            resolved.links.push(resolved.folders.iter().map(|(_, id)| *id).collect());
             if resolved.links.len() > LINKS_MAX {
                 return Err(Errno::LOOP.into());
             }
-            let target = text_of_link(&found)?;
+            let target = link_target(&found)?;
             if target.is_absolute() {
-                resolved.way.truncate(1);
+                resolved.folders.truncate(1);
             }
-            parts(&target).into_iter().rev().for_each(|part| rest.push_front(part));
+            components(&target).into_iter().rev().for_each(|part| rest.push_front(part));
         }
         Ok(resolved)
     }
 
     fn id(&self) -> Option<FileId> {
-        self.way.last().map(|(_, id)| *id)
+        self.folders.last().map(|(_, id)| *id)
     }
 }
 

@@ -11,7 +11,7 @@ use rights::privilege::{self, Identity};
 use crate::link::{IDENTITY, Packet, SupervisorLink};
 
 /// State passed by the supervisor.
-pub struct Inherited {
+pub struct SupervisorHandover {
     /// The link to the supervisor.
     pub link: SupervisorLink,
     /// The user to become.
@@ -25,41 +25,41 @@ pub struct Inherited {
     /// The process id of the supervisor.
     pub supervisor: u32,
     /// Whether another server process has served before this one.
-    pub again: bool,
+    pub is_restart: bool,
     /// Whether this process replaces a server that continues if it fails to start.
-    pub replaces: bool,
+    pub replaces_server: bool,
     /// Interval at which the supervisor expects a sign of life.
     pub watchdog: Option<Duration>,
 }
 
-impl Inherited {
+impl SupervisorHandover {
     /// Receives the state passed by the supervisor and drops root's privileges; `None` in a process that no
     /// supervisor has started. Call this while the process has a single thread.
     ///
     /// # Errors
     /// The state is invalid, or the privileges cannot be dropped; the process must exit then.
-    pub fn take() -> io::Result<Option<Inherited>> {
+    pub fn receive() -> io::Result<Option<SupervisorHandover>> {
         let Some(link) = SupervisorLink::inherited()? else { return Ok(None) };
         let supervisor = rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid() as u32);
         let identity = std::env::var(IDENTITY).ok().as_deref().and_then(Identity::parse);
         let packets = link.start()?;
         let invalid = || io::Error::other("the supervisor hands over what this version does not know");
-        let mut given = Inherited {
+        let mut given = SupervisorHandover {
             link,
             identity: identity.ok_or_else(invalid)?,
             text: None,
             control: None,
             sockets: Vec::new(),
             supervisor,
-            again: false,
-            replaces: false,
+            is_restart: false,
+            replaces_server: false,
             watchdog: None,
         };
         for packet in packets {
             match packet.words() {
-                ("config", "") => given.text = Some(text_of(packet)?),
-                ("again", "") => given.again = true,
-                ("replaces", "") => given.replaces = true,
+                ("config", "") => given.text = Some(read_text(packet)?),
+                ("again", "") => given.is_restart = true,
+                ("replaces", "") => given.replaces_server = true,
                 ("watchdog", us) => given.watchdog = us.parse().ok().map(Duration::from_micros),
                 ("control", "") => {
                     given.control = packet.descriptors.into_iter().next().map(UnixListener::from)
@@ -83,7 +83,7 @@ impl Inherited {
 ///
 /// # Errors
 /// The packet has no descriptor, or its file cannot be read as UTF-8.
-pub fn text_of(packet: Packet) -> io::Result<String> {
+pub fn read_text(packet: Packet) -> io::Result<String> {
     let file = packet.descriptors.into_iter().next().map(File::from);
     let mut text = String::new();
     let limit = config::TEXT_BYTES_MAX as u64 + 1;

@@ -33,9 +33,9 @@ pub const ENVIRONMENT: &str = "KOMAINU_SUPERVISOR";
 pub const IDENTITY: &str = "KOMAINU_IDENTITY";
 
 /// Send timeout: how long the other process may leave packets unread.
-const SEND_MAX: Duration = Duration::from_secs(10);
+const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout for a response of the supervisor.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A received packet.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (supervisor, server) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for end in [&supervisor, &server] {
-        set_socket_timeout(end, Timeout::Send, Some(SEND_MAX))?;
+        set_socket_timeout(end, Timeout::Send, Some(SEND_TIMEOUT))?;
     }
     Ok((supervisor, server))
 }
@@ -71,8 +71,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 ///
 /// # Errors
 /// The supervisor cannot open it.
-pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
-    let packet = link.ask(&LinkRequest::OpenLog(text_of(path)?), &[])?;
+pub(crate) fn open_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<File>> {
+    let packet = link.ask(&LinkRequest::OpenLog(path_text(path)?), &[])?;
     Ok(packet.descriptors.into_iter().next().map(File::from))
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn opened_log(link: &SupervisorLink, path: &Path) -> io::Result<Optio
 ///
 /// # Errors
 /// The path is not UTF-8: the configuration, which is UTF-8, cannot name it.
-pub(crate) fn text_of(path: &Path) -> io::Result<&str> {
+pub(crate) fn path_text(path: &Path) -> io::Result<&str> {
     path.to_str().ok_or_else(|| io::Error::other(format!("the path {} is no text", path.display())))
 }
 
@@ -195,13 +195,13 @@ pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// The supervisor cannot bind them.
-pub fn bound_sockets(link: &SupervisorLink, place: usize) -> io::Result<Vec<OwnedFd>> {
+pub fn request_sockets(link: &SupervisorLink, index: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = Vec::new();
     loop {
-        let packet = link.ask(&LinkRequest::Sockets { listener: place, from: sockets.len() }, &[])?;
-        let count: usize = packet.words().1.parse().map_err(|_| gone())?;
+        let packet = link.ask(&LinkRequest::Sockets { listener: index, from: sockets.len() }, &[])?;
+        let count: usize = packet.words().1.parse().map_err(|_| link_closed())?;
         if packet.descriptors.is_empty() {
-            return Err(gone());
+            return Err(link_closed());
         }
         sockets.extend(packet.descriptors);
         if sockets.len() >= count {
@@ -220,7 +220,7 @@ struct SupervisorSocket {
     answers: Mutex<Receiver<Packet>>,
     incoming: Mutex<Option<Sender<Packet>>>,
     /// Orders received before [`SupervisorLink::listen`].
-    early: Mutex<Vec<SupervisorOrder>>,
+    early_orders: Mutex<Vec<SupervisorOrder>>,
 }
 
 impl SupervisorLink {
@@ -235,7 +235,7 @@ impl SupervisorLink {
             socket,
             answers: Mutex::new(answers),
             incoming: Mutex::new(Some(sender)),
-            early: Mutex::default(),
+            early_orders: Mutex::default(),
         };
         Ok(Some(SupervisorLink(Arc::new(shared))))
     }
@@ -249,9 +249,9 @@ impl SupervisorLink {
         send(&self.0.socket, &LinkRequest::Start.to_string(), &[])?;
         let mut packets = Vec::new();
         loop {
-            let packet = receive(&self.0.socket)?.ok_or_else(gone)?;
+            let packet = receive(&self.0.socket)?.ok_or_else(link_closed)?;
             if let Some(order) = SupervisorOrder::of(&packet.text) {
-                self.0.early.lock().unwrap_or_else(PoisonError::into_inner).push(order);
+                self.0.early_orders.lock().unwrap_or_else(PoisonError::into_inner).push(order);
                 continue;
             }
             match packet.words() {
@@ -267,20 +267,20 @@ impl SupervisorLink {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn listen(&self, obey: impl Fn(SupervisorOrder) + Send + 'static) -> io::Result<()> {
+    pub fn listen(&self, handler: impl Fn(SupervisorOrder) + Send + 'static) -> io::Result<()> {
         let link = self.clone();
         let sender = self.0.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let early = std::mem::take(&mut *self.0.early.lock().unwrap_or_else(PoisonError::into_inner));
-        early.into_iter().for_each(&obey);
+        let early = std::mem::take(&mut *self.0.early_orders.lock().unwrap_or_else(PoisonError::into_inner));
+        early.into_iter().for_each(&handler);
         std::thread::Builder::new().name("supervisor-link".into()).spawn(move || {
             while let Ok(Some(packet)) = receive(&link.0.socket) {
                 match SupervisorOrder::of(&packet.text) {
-                    Some(order) => obey(order),
+                    Some(order) => handler(order),
                     // The request of a late response has timed out.
                     None => _ = sender.as_ref().map(|sender| sender.send(packet)),
                 }
             }
-            obey(SupervisorOrder::Stop);
+            handler(SupervisorOrder::Stop);
         })?;
         Ok(())
     }
@@ -297,7 +297,7 @@ impl SupervisorLink {
         let last = pieces.next_back().unwrap_or_default();
         pieces.try_for_each(|piece| send(&self.0.socket, &LinkRequest::More.to_string(), piece))?;
         send(&self.0.socket, &request.to_string(), last)?;
-        let packet = answers.recv_timeout(ANSWER_MAX).map_err(|_| gone())?;
+        let packet = answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| link_closed())?;
         match packet.words() {
             ("error", text) => Err(io::Error::other(text.to_owned())),
             _ => Ok(packet),
@@ -305,7 +305,7 @@ impl SupervisorLink {
     }
 
     /// Sends a request that has no response.
-    pub fn report(&self, request: &LinkRequest<'_>) {
+    pub fn send_without_reply(&self, request: &LinkRequest<'_>) {
         // A supervisor that has ended needs no report; the listening thread stops the server.
         let _ = send(&self.0.socket, &request.to_string(), &[]);
     }
@@ -346,7 +346,7 @@ impl Launcher for AppLauncher {
         let _ = send(&self.link.0.socket, &request.to_string(), &[process]);
     }
 
-    fn end(&self, pid: Pid) -> Option<Result<i32, i32>> {
+    fn exit_status(&self, pid: Pid) -> Option<Result<i32, i32>> {
         let packet =
             self.link.ask(&LinkRequest::Ended { pid: pid.as_raw_pid().cast_unsigned() }, &[]).ok()?;
         match packet.words() {
@@ -360,7 +360,7 @@ impl Launcher for AppLauncher {
         usage_of(&self.link.ask(&LinkRequest::Usage { app: &self.app }, &[process]).ok()?)
     }
 
-    fn file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
+    fn open_file(&self, process: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
         let packet = self.link.ask(&LinkRequest::File { app: &self.app, number }, &[process])?;
         packet.descriptors.into_iter().next().ok_or_else(|| io::Error::other("the supervisor sends none"))
     }
@@ -384,6 +384,6 @@ fn usage_of(packet: &Packet) -> Option<Usage> {
     }
 }
 
-fn gone() -> io::Error {
+fn link_closed() -> io::Error {
     io::Error::other("the supervisor does not answer")
 }

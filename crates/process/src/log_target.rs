@@ -14,7 +14,7 @@ use crate::link::{self, SupervisorLink};
 ///
 /// # Errors
 /// The file of header fields cannot be read.
-pub(crate) fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
+pub(crate) fn log_target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
     Ok(match (link.cloned(), sink) {
         (link, config::Sink::Otlp(otlp)) => {
             let headers =
@@ -25,7 +25,10 @@ pub(crate) fn target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::
         }
         (Some(link), config::Sink::File(path)) => {
             let named = path.clone();
-            LogTarget::Given { path: path.clone(), open: Arc::new(move || link::opened_log(&link, &named)) }
+            LogTarget::OpenedElsewhere {
+                path: path.clone(),
+                open: Arc::new(move || link::open_log(&link, &named)),
+            }
         }
         _ => LogTarget::from(sink),
     })

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 use logging::notice::ErrorLog;
-use logging::sink::{CLOSE_MAX, LogSink, LogSinks, SinkThread};
+use logging::sink::{CLOSE_TIMEOUT, LogSink, LogSinks, SinkThread};
 
 use crate::link::SupervisorLink;
-use crate::log_target::target;
+use crate::log_target::log_target;
 
 /// Access logs of a configuration, and its error log if that has changed.
 pub type OpenedLogs = (LogSinks, Option<LogSink>);
@@ -23,32 +23,32 @@ pub struct Logs {
     pub notices: ErrorLog,
     link: Option<SupervisorLink>,
     /// Threads of destinations that are no longer in use.
-    left: Arc<Mutex<Vec<SinkThread>>>,
+    retired: Arc<Mutex<Vec<SinkThread>>>,
     reopening: Arc<Mutex<ReopenState>>,
 }
 
 /// State of the thread that reopens files.
 #[derive(Default)]
 struct ReopenState {
-    is_wanted: bool,
+    is_requested: bool,
     is_running: bool,
     /// Receivers of the result: the errors of files that could not be opened.
-    askers: Vec<Sender<Vec<String>>>,
+    waiters: Vec<Sender<Vec<String>>>,
 }
 
 impl Logs {
     /// Opens the logs, through the supervisor if there is one. `again`: a server has served before this
     /// process.
-    pub fn open(config: &Config, link: Option<&SupervisorLink>, again: bool) -> io::Result<Logs> {
+    pub fn open(config: &Config, link: Option<&SupervisorLink>, is_restart: bool) -> io::Result<Logs> {
         // A server that has served before continues even if its logs cannot be opened.
-        let open = if again { LogSink::open_or_stderr } else { LogSink::open };
-        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(target(link, sink)?))?;
-        let errors = open(target(link, &config.log.errors)?)?;
+        let open = if is_restart { LogSink::open_or_stderr } else { LogSink::open };
+        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(log_target(link, sink)?))?;
+        let errors = open(log_target(link, &config.log.errors)?)?;
         Ok(Logs {
             access: Arc::new(Mutex::new(access)),
             notices: ErrorLog::new(errors, config.log.level),
             link: link.cloned(),
-            left: Arc::default(),
+            retired: Arc::default(),
             reopening: Arc::default(),
         })
     }
@@ -60,35 +60,35 @@ impl Logs {
 
     /// Opens the destinations of `new` that `old` does not have: access logs, and the error log.
     pub fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
-        let open = |sink: &config::Sink| LogSink::open(target(self.link.as_ref(), sink)?);
+        let open = |sink: &config::Sink| LogSink::open(log_target(self.link.as_ref(), sink)?);
         let access = LogSinks::new(new, &self.access(), open)?;
         let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
         Ok((access, errors))
     }
 
     /// Switches to other destinations; cores adopt them with the new configuration.
-    pub fn change(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
+    pub fn replace(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
         let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *access, sinks);
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         left.retain(|thread| !thread.has_ended());
-        left.extend(before.left_by(&access));
-        left.extend(self.notices.change(errors, level).map(|sink| sink.thread()));
+        left.extend(before.removed_in(&access));
+        left.extend(self.notices.replace(errors, level).map(|sink| sink.thread()));
     }
 
     /// Reopens log files on a separate thread, so that it delays neither a stop nor a reload. Requests made
     /// meanwhile are combined into one further run. `asker` receives the errors.
-    pub fn reopen_soon(&self, asker: Option<Sender<Vec<String>>>) {
+    pub fn reopen_soon(&self, waiter: Option<Sender<Vec<String>>>) {
         let mut state = self.reopen_state();
-        state.is_wanted = true;
-        state.askers.extend(asker);
+        state.is_requested = true;
+        state.waiters.extend(waiter);
         if std::mem::replace(&mut state.is_running, true) {
             return;
         }
         drop(state);
         let logs = self.clone();
         let started = std::thread::Builder::new().name("log-reopen".into()).spawn(move || {
-            while let Some(askers) = logs.takes_reopen() {
+            while let Some(askers) = logs.take_reopen_request() {
                 let faults = logs.reopen();
                 // A receiver may have given up waiting.
                 askers.iter().for_each(|asker| _ = asker.send(faults.clone()));
@@ -105,18 +105,18 @@ impl Logs {
     }
 
     /// Takes the receivers of a requested run; `None` ends the thread.
-    fn takes_reopen(&self) -> Option<Vec<Sender<Vec<String>>>> {
+    fn take_reopen_request(&self) -> Option<Vec<Sender<Vec<String>>>> {
         let mut state = self.reopen_state();
-        let is_wanted = std::mem::take(&mut state.is_wanted);
+        let is_wanted = std::mem::take(&mut state.is_requested);
         state.is_running = is_wanted;
-        is_wanted.then(|| std::mem::take(&mut state.askers))
+        is_wanted.then(|| std::mem::take(&mut state.waiters))
     }
 
     /// Reopens log files; lines written before go to the old files. Returns the errors.
     fn reopen(&self) -> Vec<String> {
         let of_errors = self.notices.sink().reopen();
         let faults: Vec<String> =
-            of_errors.into_iter().chain(self.access().each().filter_map(LogSink::reopen)).collect();
+            of_errors.into_iter().chain(self.access().iter().filter_map(LogSink::reopen)).collect();
         faults.iter().for_each(|fault| self.notices.error(fault));
         faults
     }
@@ -124,12 +124,16 @@ impl Logs {
     /// Flushes and closes all logs.
     pub fn close(&self) {
         // Ends all periods of suppression, so that their counts are logged.
-        self.notices.log_counts(Instant::now() + Duration::from_secs(1));
+        self.notices.log_suppressed(Instant::now() + Duration::from_secs(1));
         let access = self.access();
-        access.each().for_each(LogSink::begin_to_close);
-        let until = Instant::now() + CLOSE_MAX;
-        access.each().for_each(|sink| sink.thread().wait(until));
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|thread| thread.wait(until));
+        access.iter().for_each(LogSink::begin_close);
+        let until = Instant::now() + CLOSE_TIMEOUT;
+        access.iter().for_each(|sink| sink.thread().wait(until));
+        self.retired
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .for_each(|thread| thread.wait(until));
         self.notices.sink().close();
     }
 }

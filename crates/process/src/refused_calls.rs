@@ -67,7 +67,7 @@ pub(crate) const ADMINISTRATION: &[libc::c_long] = &[
 
 /// System calls that a serving thread does not need either: starting programs, changing users, sending
 /// signals.
-pub(crate) const OF_OTHERS: &[libc::c_long] = &[
+pub(crate) const PROCESS_CONTROL: &[libc::c_long] = &[
     libc::SYS_capset,
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -161,7 +161,7 @@ pub(crate) const SHARED_BY_USER: &[libc::c_long] = &[
 
 /// System calls that change limits or scheduling, with the index of the argument that names the process or
 /// thread; 0 is the caller.
-const OF_PROCESSES: [(libc::c_long, u8); 7] = [
+const PROCESS_LIMITS: [(libc::c_long, u8); 7] = [
     (libc::SYS_ioprio_set, 1),
     (libc::SYS_prlimit64, 0),
     (libc::SYS_sched_setaffinity, 0),
@@ -203,7 +203,7 @@ pub(crate) struct RefusedCalls<'a> {
     /// Creating namespaces, and changing limits or scheduling of other processes and threads: a limit of CPU
     /// time would end the server. This includes other threads of the caller, whose ids a filter cannot
     /// distinguish.
-    pub(crate) of_others: bool,
+    pub(crate) other_processes: bool,
     /// Changing file attributes by ioctl(2).
     pub(crate) attributes: bool,
     /// Signals to other processes, for kernels that do not confine them to the sandbox. tgkill(2), by which
@@ -223,7 +223,7 @@ fn refuse(
 ) -> io::Result<()> {
     let rule = SeccompCondition::new(place, SeccompCmpArgLen::Dword, op, value)
         .and_then(|condition| SeccompRule::new(vec![condition]));
-    rules.entry(call).or_default().push(rule.map_err(failed)?);
+    rules.entry(call).or_default().push(rule.map_err(backend_error)?);
     Ok(())
 }
 
@@ -234,8 +234,8 @@ pub(crate) fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
     if refused.network {
         refuse(&mut rules, libc::SYS_socket, 0, Ne, u64::try_from(libc::AF_UNIX).unwrap_or_default())?;
     }
-    if refused.of_others {
-        for (call, place) in OF_PROCESSES {
+    if refused.other_processes {
+        for (call, place) in PROCESS_LIMITS {
             refuse(&mut rules, call, place, Ne, 0)?;
         }
         refuse(&mut rules, libc::SYS_setpriority, 0, Ne, 0)?;
@@ -262,32 +262,32 @@ pub(crate) fn filter(refused: RefusedCalls<'_>) -> io::Result<BpfProgram> {
     }
     // A call without rules is refused for all arguments.
     rules.extend(refused.calls.iter().copied().flatten().map(|call| (*call, Vec::new())));
-    let mut program = compiled(rules, libc::EPERM)?;
+    let mut program = compile(rules, libc::EPERM)?;
     if cfg!(target_arch = "x86_64") {
-        program.splice(0..0, OTHER_NUMBERS);
+        program.splice(0..0, X32_PROLOGUE);
     }
     Ok(program)
 }
 
 /// A filter that hides clone3(2), because seccomp cannot inspect its flags, which are in memory. The C
 /// library falls back to clone(2).
-pub(crate) fn without_clone3() -> io::Result<BpfProgram> {
-    compiled(CallRules::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)
+pub(crate) fn clone3_filter() -> io::Result<BpfProgram> {
+    compile(CallRules::from([(libc::SYS_clone3, Vec::new())]), libc::ENOSYS)
 }
 
-fn compiled(rules: CallRules, errno: libc::c_int) -> io::Result<BpfProgram> {
+fn compile(rules: CallRules, errno: libc::c_int) -> io::Result<BpfProgram> {
     let refusal = SeccompAction::Errno(errno.cast_unsigned());
-    let arch = std::env::consts::ARCH.try_into().map_err(failed)?;
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, arch).map_err(failed)?;
-    filter.try_into().map_err(failed)
+    let arch = std::env::consts::ARCH.try_into().map_err(backend_error)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refusal, arch).map_err(backend_error)?;
+    filter.try_into().map_err(backend_error)
 }
 
-fn failed(error: seccompiler::BackendError) -> io::Error {
+fn backend_error(error: seccompiler::BackendError) -> io::Error {
     io::Error::other(format!("seccomp: {error}"))
 }
 
 /// Prologue of a filter that refuses the x32 ABI: the same calls with numbers from 0x40000000.
-const OTHER_NUMBERS: [sock_filter; 3] = [
+const X32_PROLOGUE: [sock_filter; 3] = [
     // Loads the number of the call.
     sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
     // Skips the next instruction if the number is less.
@@ -309,7 +309,7 @@ mod tests {
     fn limits_of_other_processes_are_not_for_a_sandbox() {
         use rustix::io::Errno;
         use rustix::process::{Resource, getppid, getrlimit, prlimit, setrlimit};
-        let calls = filter(RefusedCalls { of_others: true, ..RefusedCalls::default() }).unwrap();
+        let calls = filter(RefusedCalls { other_processes: true, ..RefusedCalls::default() }).unwrap();
         let outcome = std::thread::spawn(move || {
             seccompiler::apply_filter(&calls).unwrap();
             let own = getrlimit(Resource::Core);

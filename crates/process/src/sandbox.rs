@@ -23,17 +23,17 @@ use seccompiler::BpfProgram;
 use crate::confine_arguments::Confine;
 use crate::granted_paths::{GrantedPaths, SandboxPaths};
 use crate::refused_calls::{
-    ADMINISTRATION, ATTRIBUTES, OF_OTHERS, RefusedCalls, SHARED_BY_USER, filter, without_clone3,
+    ADMINISTRATION, ATTRIBUTES, PROCESS_CONTROL, RefusedCalls, SHARED_BY_USER, clone3_filter, filter,
 };
 use crate::temporary_folder::{TemporaryFolder, folder_name};
 
 /// The latest Landlock ABI whose rights are used; an older kernel enforces the ones that it supports.
-const LANDLOCK: ABI = ABI::V5;
+const LANDLOCK_ABI: ABI = ABI::V5;
 
 /// Devices that a confined application may use; others may be terminals or disks.
 const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 /// Paths that every program reads: itself, its libraries and settings, and data of the kernel.
-const SYSTEM: [&str; 11] = [
+const SYSTEM_PATHS: [&str; 11] = [
     "/bin",
     "/etc",
     "/lib",
@@ -53,7 +53,7 @@ pub struct Sandbox(Option<Arc<ThreadRules>>);
 
 struct ThreadRules {
     /// Directories that the server writes to while it serves.
-    written: Vec<PathBuf>,
+    written_folders: Vec<PathBuf>,
     calls: BpfProgram,
 }
 
@@ -69,8 +69,9 @@ impl Sandbox {
         let of_service = ["STATE_DIRECTORY", "CACHE_DIRECTORY"].into_iter().filter_map(std::env::var_os);
         let of_service = of_service.flat_map(|paths| std::env::split_paths(&paths).collect::<Vec<_>>());
         let written = of_service.chain([temporary]).collect();
-        let calls = filter(RefusedCalls { calls: &[ADMINISTRATION, OF_OTHERS], ..RefusedCalls::default() })?;
-        Ok(Sandbox(Some(Arc::new(ThreadRules { written, calls }))))
+        let calls =
+            filter(RefusedCalls { calls: &[ADMINISTRATION, PROCESS_CONTROL], ..RefusedCalls::default() })?;
+        Ok(Sandbox(Some(Arc::new(ThreadRules { written_folders: written, calls }))))
     }
 
     /// Restricts this thread and everything it starts: no writing outside of its directories, no execution of
@@ -101,8 +102,8 @@ impl Sandbox {
 
 impl ThreadRules {
     fn restrict(&self) -> io::Result<RulesetStatus> {
-        let write = AccessFs::from_write(LANDLOCK);
-        let status = restrict(write | AccessFs::Execute, BitFlags::EMPTY, &[(&self.written, write)]);
+        let write = AccessFs::from_write(LANDLOCK_ABI);
+        let status = restrict(write | AccessFs::Execute, BitFlags::EMPTY, &[(&self.written_folders, write)]);
         let status = status.map_err(|error| io::Error::other(format!("Landlock: {error}")))?;
         match seccompiler::apply_filter(&self.calls) {
             Ok(()) => Ok(status),
@@ -141,7 +142,7 @@ fn has_scopes() -> bool {
 ///
 /// # Errors
 /// A path of the sandbox leads through a symbolic link that an application can replace.
-pub fn confined(
+pub fn confine_command(
     sandbox: &config::AppSandbox,
     reads: Vec<PathBuf>,
     interpreter: Option<PathBuf>,
@@ -155,7 +156,7 @@ pub fn confined(
     };
     let writes: Vec<PathBuf> = sandbox.write.iter().cloned().map(absolute).collect();
     let interpreter = interpreter.map(absolute);
-    let system = SYSTEM.map(PathBuf::from);
+    let system = SYSTEM_PATHS.map(PathBuf::from);
     let others: Vec<PathBuf> = sandbox.written_by_others.iter().cloned().map(absolute).collect();
     let paths = SandboxPaths {
         system: &system,
@@ -186,9 +187,9 @@ pub fn confined(
 /// # Errors
 /// The kernel lacks Landlock or seccomp, or the program cannot be executed.
 pub fn confine(arguments: &Confine) -> Result<(), String> {
-    let (read, write) = (AccessFs::from_read(LANDLOCK), AccessFs::from_write(LANDLOCK));
+    let (read, write) = (AccessFs::from_read(LANDLOCK_ABI), AccessFs::from_write(LANDLOCK_ABI));
     let devices = DEVICES.map(PathBuf::from);
-    let system = SYSTEM.map(PathBuf::from);
+    let system = SYSTEM_PATHS.map(PathBuf::from);
     let mut handled = write;
     if !arguments.read.is_empty() {
         handled |= read;
@@ -222,11 +223,11 @@ pub fn confine(arguments: &Confine) -> Result<(), String> {
     let calls = filter(RefusedCalls {
         calls: &[ADMINISTRATION, SHARED_BY_USER, attributes],
         network: arguments.no_network,
-        of_others: true,
+        other_processes: true,
         attributes: !arguments.attributes,
         signals_to: (!has_scopes()).then_some(&ancestors),
     });
-    for calls in [without_clone3(), calls] {
+    for calls in [clone3_filter(), calls] {
         let calls = calls.map_err(|error| format!("sandbox: {error}"))?;
         seccompiler::apply_filter(&calls).map_err(|error| format!("sandbox: seccomp: {error}"))?;
     }
@@ -345,7 +346,7 @@ mod tests {
             written_by_others: vec!["/other".into()],
         };
         let (reads, program) = (vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
-        let command = confined(&sandbox, reads, Some("/opt/bin/perl".into()), program).unwrap();
+        let command = confine_command(&sandbox, reads, Some("/opt/bin/perl".into()), program).unwrap();
         let text: Vec<&str> = command.iter().map(|part| part.to_str().unwrap()).collect();
         assert_eq!(
             text.join(" "),

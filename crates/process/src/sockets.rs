@@ -5,28 +5,28 @@ use std::os::fd::OwnedFd;
 use std::path::{PathBuf, absolute};
 
 use logging::notice::ErrorLog;
-use net::{Bind, Listen, Listener};
+use net::{BindAddress, ListenOptions, Listener};
 
 /// Inherited sockets, by address.
 #[derive(Debug, Default)]
-pub struct GivenSockets(Vec<GivenListener>);
+pub struct InheritedSockets(Vec<InheritedListener>);
 
 #[derive(Debug)]
-struct GivenListener {
-    address: Bind,
+struct InheritedListener {
+    address: BindAddress,
     sockets: Vec<OwnedFd>,
     owns_file: bool,
-    of_systemd: bool,
+    is_from_systemd: bool,
 }
 
-impl GivenSockets {
+impl InheritedSockets {
     /// Adds a socket bound by systemd, which keeps the ownership of its file.
     ///
     /// # Errors
     /// The system's error, or the socket is not bound.
-    pub(crate) fn add_of_systemd(&mut self, socket: OwnedFd) -> io::Result<()> {
+    pub(crate) fn add_from_systemd(&mut self, socket: OwnedFd) -> io::Result<()> {
         self.add(vec![socket], false, None)?;
-        self.0.iter_mut().for_each(|given| given.of_systemd = true);
+        self.0.iter_mut().for_each(|given| given.is_from_systemd = true);
         Ok(())
     }
 
@@ -42,39 +42,39 @@ impl GivenSockets {
         path: Option<PathBuf>,
     ) -> io::Result<()> {
         let Some(first) = sockets.first() else { return Ok(()) };
-        let address = path.map_or_else(|| net::bound_address(first), |path| Ok(Bind::Unix(path)))?;
+        let address = path.map_or_else(|| net::bound_address(first), |path| Ok(BindAddress::Unix(path)))?;
         match self.0.iter_mut().find(|known| known.address == address) {
             Some(known) => known.sockets.extend(sockets),
-            None => self.0.push(GivenListener { address, sockets, owns_file, of_systemd: false }),
+            None => self.0.push(InheritedListener { address, sockets, owns_file, is_from_systemd: false }),
         }
         Ok(())
     }
 
     /// Addresses of the sockets.
-    pub fn addresses(&self) -> Vec<Bind> {
+    pub fn addresses(&self) -> Vec<BindAddress> {
         self.0.iter().map(|given| given.address.clone()).collect()
     }
 
     /// Removes and returns the sockets for these addresses; `None` for an address without any. An address
     /// with port 0 takes any remaining port.
-    pub fn take(&mut self, wanted: &[Listen]) -> Vec<Option<TakenSockets>> {
-        let mut taken: Vec<Option<TakenSockets>> = wanted.iter().map(|_| None).collect();
+    pub fn take(&mut self, addresses: &[ListenOptions]) -> Vec<Option<AddressSockets>> {
+        let mut taken: Vec<Option<AddressSockets>> = addresses.iter().map(|_| None).collect();
         for chosen in [false, true] {
-            for (listen, taken) in wanted.iter().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
-                let found = self.0.iter().position(|given| fits(&listen.at, &given.address, chosen));
-                *taken = found
-                    .map(|at| self.0.remove(at))
-                    .map(|GivenListener { sockets, owns_file, .. }| TakenSockets { sockets, owns_file });
+            for (listen, taken) in addresses.iter().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
+                let found = self.0.iter().position(|given| matches(&listen.address, &given.address, chosen));
+                *taken = found.map(|at| self.0.remove(at)).map(
+                    |InheritedListener { sockets, owns_file, .. }| AddressSockets { sockets, owns_file },
+                );
             }
         }
         taken
     }
 }
 
-impl GivenSockets {
+impl InheritedSockets {
     /// Warns about sockets of systemd that were not taken.
     pub fn warn_of_unused(&self, notices: &ErrorLog) {
-        for GivenListener { address, .. } in self.0.iter().filter(|given| given.of_systemd) {
+        for InheritedListener { address, .. } in self.0.iter().filter(|given| given.is_from_systemd) {
             let text =
                 format!("systemd passes a socket for {address}, which no `listen` names: it is not used");
             notices.warn(&text);
@@ -84,7 +84,7 @@ impl GivenSockets {
     /// Closes the remaining sockets, and removes their files.
     pub fn discard(self) {
         for given in self.0 {
-            if let (Bind::Unix(path), true) = (&given.address, given.owns_file) {
+            if let (BindAddress::Unix(path), true) = (&given.address, given.owns_file) {
                 net::remove_socket(path);
             }
         }
@@ -93,34 +93,34 @@ impl GivenSockets {
 
 /// Sockets of one address.
 #[derive(Debug)]
-pub struct TakenSockets {
+pub struct AddressSockets {
     sockets: Vec<OwnedFd>,
     /// Whether the process that passed the sockets owns the Unix socket's file until this one serves.
     owns_file: bool,
 }
 
-impl TakenSockets {
+impl AddressSockets {
     /// Creates a listener of these sockets.
     ///
     /// # Errors
     /// The errors of [`Listener::adopt`].
-    pub fn adopt(self, listen: Listen) -> io::Result<Listener> {
+    pub fn adopt(self, listen: ListenOptions) -> io::Result<Listener> {
         Listener::adopt(listen, self.sockets, self.owns_file)
     }
 }
 
 /// Whether a bound address is the requested one, or, if `chosen`, has a port chosen by the kernel for it.
-fn fits(asked: &Bind, bound: &Bind, chosen: bool) -> bool {
+fn matches(asked: &BindAddress, bound: &BindAddress, chosen: bool) -> bool {
     match (asked, bound) {
-        (Bind::Tcp(asked), Bind::Tcp(bound)) => {
+        (BindAddress::Tcp(asked), BindAddress::Tcp(bound)) => {
             asked.ip() == bound.ip() && (asked.port() == bound.port() || (chosen && asked.port() == 0))
         }
-        (Bind::Any(asked), Bind::Any(bound)) => asked == bound || (chosen && *asked == 0),
+        (BindAddress::Any(asked), BindAddress::Any(bound)) => asked == bound || (chosen && *asked == 0),
         // The machine has no IPv6.
-        (Bind::Any(asked), Bind::Tcp(bound)) => {
+        (BindAddress::Any(asked), BindAddress::Tcp(bound)) => {
             bound.ip().is_unspecified() && bound.is_ipv4() && *asked == bound.port()
         }
-        (Bind::Unix(asked), Bind::Unix(bound)) => match (absolute(asked), absolute(bound)) {
+        (BindAddress::Unix(asked), BindAddress::Unix(bound)) => match (absolute(asked), absolute(bound)) {
             (Ok(asked), Ok(bound)) => asked == bound,
             _ => asked == bound,
         },
@@ -135,21 +135,22 @@ mod tests {
 
     use super::*;
 
-    fn tcp(text: &str) -> Bind {
-        Bind::Tcp(text.parse().unwrap())
+    fn tcp(text: &str) -> BindAddress {
+        BindAddress::Tcp(text.parse().unwrap())
     }
 
     #[test]
     fn an_address_gets_its_own_sockets_and_a_port_to_be_chosen_what_is_left() {
         let sockets: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let at: Vec<Bind> = sockets.iter().map(|socket| Bind::Tcp(socket.local_addr().unwrap())).collect();
-        let mut given = GivenSockets::default();
+        let at: Vec<BindAddress> =
+            sockets.iter().map(|socket| BindAddress::Tcp(socket.local_addr().unwrap())).collect();
+        let mut given = InheritedSockets::default();
         for socket in sockets {
             given.add(vec![socket.into()], true, None).unwrap();
         }
-        let wanted = [tcp("127.0.0.1:0"), at[1].clone(), tcp("127.0.0.2:0")].map(Listen::from);
+        let wanted = [tcp("127.0.0.1:0"), at[1].clone(), tcp("127.0.0.2:0")].map(ListenOptions::from);
         let taken = given.take(&wanted);
-        let adopted: Vec<Option<Bind>> = taken
+        let adopted: Vec<Option<BindAddress>> = taken
             .into_iter()
             .zip(wanted)
             .map(|(taken, listen)| Some(taken?.adopt(listen).unwrap().address().clone()))
@@ -161,8 +162,8 @@ mod tests {
     #[test]
     fn several_sockets_of_an_address_belong_together() {
         let one = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = Bind::Tcp(one.local_addr().unwrap());
-        let mut given = GivenSockets::default();
+        let at = BindAddress::Tcp(one.local_addr().unwrap());
+        let mut given = InheritedSockets::default();
         given.add(vec![one.try_clone().unwrap().into()], false, None).unwrap();
         given.add(vec![one.into()], false, None).unwrap();
         assert!(given.addresses().iter().eq([&at]));
@@ -173,10 +174,10 @@ mod tests {
     fn a_unix_socket_is_known_by_its_path() {
         let path = std::env::temp_dir().join(format!("komainu-given-{}", std::process::id()));
         let socket = UnixListener::bind(&path).unwrap();
-        let mut given = GivenSockets::default();
+        let mut given = InheritedSockets::default();
         given.add(vec![socket.into()], true, None).unwrap();
         std::fs::remove_file(&path).unwrap();
-        assert!(given.take(&[Bind::Unix(path.with_extension("other")).into()])[0].is_none());
-        assert!(given.take(&[Bind::Unix(path).into()])[0].as_ref().unwrap().owns_file);
+        assert!(given.take(&[BindAddress::Unix(path.with_extension("other")).into()])[0].is_none());
+        assert!(given.take(&[BindAddress::Unix(path).into()])[0].as_ref().unwrap().owns_file);
     }
 }

@@ -10,7 +10,7 @@ use signal_hook::low_level::signal_name;
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
 /// Returns the log message for a received signal, with the process that sent it if the kernel reports one.
-pub fn described(origin: &Origin) -> String {
+pub fn describe(origin: &Origin) -> String {
     let name = signal_name(origin.signal).unwrap_or("a signal");
     match &origin.process {
         Some(sender) => format!("{name} received from process {} of user {}", sender.pid, sender.uid),

@@ -11,20 +11,20 @@ use std::time::Duration;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::sockets::GivenSockets;
+use crate::sockets::InheritedSockets;
 
 /// Environment variables for this process only.
-pub const OF_PROCESS: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
+pub const PROCESS_VARIABLES: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 /// Environment variables for the service's main process only.
-pub const OF_SERVICE: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
+pub const SERVICE_VARIABLES: [&str; 2] = ["NOTIFY_SOCKET", "WATCHDOG_USEC"];
 
 /// First inherited descriptor (`SD_LISTEN_FDS_START`).
-const FIRST: i32 = 3;
+const FIRST_DESCRIPTOR: i32 = 3;
 /// Maximum number of inherited descriptors, far above real use.
 const SOCKETS_MAX: i32 = 1024;
 
 /// The value of variable `name`, unless variable `pid` contains the id of another process.
-fn own(name: &str, pid: &str) -> Option<String> {
+fn own_variable(name: &str, pid: &str) -> Option<String> {
     let value = std::env::var(name).ok()?;
     let own = getpid().as_raw_pid().to_string();
     match std::env::var(pid) {
@@ -37,9 +37,9 @@ fn own(name: &str, pid: &str) -> Option<String> {
 ///
 /// # Errors
 /// A descriptor is missing, or is no bound socket.
-pub fn sockets() -> io::Result<GivenSockets> {
-    let mut given = GivenSockets::default();
-    let count = match (std::env::var_os("LISTEN_PID"), own("LISTEN_FDS", "LISTEN_PID")) {
+pub fn take_sockets() -> io::Result<InheritedSockets> {
+    let mut given = InheritedSockets::default();
+    let count = match (std::env::var_os("LISTEN_PID"), own_variable("LISTEN_FDS", "LISTEN_PID")) {
         (Some(_), Some(count)) => count,
         _ => return Ok(given),
     };
@@ -50,13 +50,15 @@ pub fn sockets() -> io::Result<GivenSockets> {
         return Err(invalid("too many descriptors"));
     }
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
-    for descriptor in FIRST..FIRST + number {
+    for descriptor in FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + number {
         // Duplicates the descriptor with close-on-exec and closes the original, without unsafe code.
         let copy = pidfd_getfd(&this, descriptor, PidfdGetfdFlags::empty());
         let copy: OwnedFd = copy.map_err(|error| invalid(&format!("descriptor {descriptor}: {error}")))?;
         nix::unistd::close(descriptor)
             .map_err(|error| invalid(&format!("descriptor {descriptor}: {error}")))?;
-        given.add_of_systemd(copy).map_err(|error| invalid(&format!("descriptor {descriptor}: {error}")))?;
+        given
+            .add_from_systemd(copy)
+            .map_err(|error| invalid(&format!("descriptor {descriptor}: {error}")))?;
     }
     Ok(given)
 }
@@ -108,7 +110,7 @@ impl Notifier {
     }
 
     /// Resets the watchdog.
-    pub fn alive(&self) {
+    pub fn reset_watchdog(&self) {
         self.send("WATCHDOG=1");
     }
 }
@@ -119,8 +121,8 @@ fn line(text: &str) -> String {
 }
 
 /// Interval for [`Notifier::alive`]: half of the watchdog timeout. `None` without a watchdog.
-pub fn watchdog() -> Option<Duration> {
-    let us: u64 = own("WATCHDOG_USEC", "WATCHDOG_PID")?.parse().ok().filter(|us| *us > 0)?;
+pub fn watchdog_interval() -> Option<Duration> {
+    let us: u64 = own_variable("WATCHDOG_USEC", "WATCHDOG_PID")?.parse().ok().filter(|us| *us > 0)?;
     Some(Duration::from_micros(us / 2))
 }
 

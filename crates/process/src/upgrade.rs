@@ -15,27 +15,27 @@ use std::time::{Duration, Instant};
 use std::{env, io};
 
 use link::DESCRIPTORS_MAX;
-use net::{Bind, Listener, trusted_path};
+use net::{BindAddress, Listener, trusted_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::link::{self, Packet};
-use crate::sockets::GivenSockets;
+use crate::sockets::InheritedSockets;
 use crate::systemd;
 
 /// The environment variable that marks a process as a successor; its value is the process id of its
 /// predecessor.
 pub const ENVIRONMENT: &str = "KOMAINU_PREDECESSOR";
 /// Time limit for a successor's start, without loading applications.
-const START_MAX: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the exit of a process that has closed its end of the link.
-const END_MAX: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a reported reason, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
 
 /// Time limit for a successor to serve.
-pub fn start_max(config: &config::Config) -> Duration {
-    START_MAX + config.apps.iter().map(|(_, app)| app.timeouts.start).max().unwrap_or_default()
+pub fn start_timeout(config: &config::Config) -> Duration {
+    START_TIMEOUT + config.apps.iter().map(|(_, app)| app.timeouts.start).max().unwrap_or_default()
 }
 
 /// The program to start for an upgrade: the file that this process was started from. Call this at the start,
@@ -64,12 +64,12 @@ pub fn program() -> io::Result<PathBuf> {
 }
 
 /// Message about a successful upgrade.
-pub fn taken_over(pid: u32) -> String {
+pub fn success_message(pid: u32) -> String {
     format!("upgrade: process {pid} has taken over; process {} finishes what runs", std::process::id())
 }
 
 /// Message about a failed upgrade.
-pub fn failed(reason: &str) -> String {
+pub fn failure_message(reason: &str) -> String {
     format!("the upgrade failed, and the old server continues: {reason}")
 }
 
@@ -90,7 +90,7 @@ impl HandedSockets {
         let sockets = listener.descriptors().into_iter().map(|fd| fd.try_clone_to_owned());
         let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
         let path = match listener.address() {
-            Bind::Unix(path) => Some(path.clone())
+            BindAddress::Unix(path) => Some(path.clone())
                 .filter(|path| sockets.first().is_some_and(|first| !is_bound_to(first, path))),
             _ => None,
         };
@@ -100,7 +100,7 @@ impl HandedSockets {
 
 /// Whether a socket is bound to this path.
 fn is_bound_to(socket: &OwnedFd, path: &Path) -> bool {
-    net::bound_address(socket).is_ok_and(|bound| bound == Bind::Unix(path.to_owned()))
+    net::bound_address(socket).is_ok_and(|bound| bound == BindAddress::Unix(path.to_owned()))
 }
 
 /// A started successor.
@@ -138,9 +138,9 @@ impl Successor {
         let mut arguments = env::args_os();
         let mut command = Command::new(&program);
         command.arg0(arguments.next().unwrap_or_else(|| "komainu".into())).args(arguments);
-        systemd::OF_PROCESS.iter().for_each(|name| _ = command.env_remove(name));
+        systemd::PROCESS_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
         command.env(ENVIRONMENT, std::process::id().to_string()).stdin(Stdio::from(theirs));
-        let process = apps::spawn_apart(&mut command);
+        let process = apps::spawn_unrelated(&mut command);
         let process = process.map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", program.display()))
         })?;
@@ -173,7 +173,7 @@ impl Successor {
                 Ok(Some(packet)) if packet.text == "ready" => return Ok(()),
                 Ok(Some(packet)) => match packet.words() {
                     ("start", "") => {
-                        if let Err(error) = self.hand_over() {
+                        if let Err(error) = self.send_sockets() {
                             break format!("it does not take the sockets: {error}");
                         }
                     }
@@ -184,7 +184,7 @@ impl Successor {
                 },
                 Ok(None) => match reason {
                     Some(reason) => break reason,
-                    None => break format!("it ended: {}", self.end()),
+                    None => break format!("it ended: {}", self.describe_exit()),
                 },
                 Err(error) => break error.to_string(),
             }
@@ -205,11 +205,11 @@ impl Successor {
         }
     }
 
-    fn hand_over(&self) -> io::Result<()> {
+    fn send_sockets(&self) -> io::Result<()> {
         for HandedSockets { sockets, owns_file, path } in &self.handed {
             let owned = if *owns_file { "owned" } else { "lent" };
             // Servers of earlier versions accept the line without a path.
-            let path = path.as_deref().map(link::text_of).transpose()?;
+            let path = path.as_deref().map(link::path_text).transpose()?;
             let line =
                 path.map_or_else(|| format!("listener {owned}"), |path| format!("listener {owned} {path}"));
             link::send(&self.link, &line, &[])?;
@@ -222,8 +222,8 @@ impl Successor {
     }
 
     /// Exit status, or a note that it still runs.
-    fn end(&mut self) -> String {
-        match is_readable(&self.pidfd, Instant::now() + END_MAX) {
+    fn describe_exit(&mut self) -> String {
+        match is_readable(&self.pidfd, Instant::now() + EXIT_TIMEOUT) {
             Ok(true) => {
                 self.process.wait().map_or_else(|_| "see the error log".into(), |status| status.to_string())
             }
@@ -256,9 +256,9 @@ impl Predecessor {
     ///
     /// # Errors
     /// The predecessor has ended, or speaks another version of the protocol.
-    pub fn take() -> io::Result<Option<(Predecessor, GivenSockets)>> {
+    pub fn receive() -> io::Result<Option<(Predecessor, InheritedSockets)>> {
         let Some(link) = link::inherited(ENVIRONMENT)? else { return Ok(None) };
-        let mut given = GivenSockets::default();
+        let mut given = InheritedSockets::default();
         link::send(&link, "start", &[])?;
         let ended = || io::Error::other("the server that is to be replaced has ended");
         let mut listeners: Vec<(bool, Option<PathBuf>, Vec<OwnedFd>)> = Vec::new();

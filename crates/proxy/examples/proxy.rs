@@ -4,7 +4,7 @@
 //! port, and an UPSTREAM is `http://HOST:PORT`, `https://HOST:PORT` (any certificate) or `unix:PATH`.
 #![allow(clippy::print_stdout)]
 
-use net::{Bind, Exchange, Fault, RequestRecord, Server, Service};
+use net::{BindAddress, Exchange, Fault, RequestRecord, Server, Service};
 use proxy::options::{self, UpstreamAddress};
 use proxy::{Group, GroupOptions, GroupShared, Proxy, RouteOptions};
 use std::sync::Arc;
@@ -25,25 +25,25 @@ fn upstream(text: &str) -> options::UpstreamServer {
         UpstreamAddress::Tcp { host: host.into(), port: port.parse().expect("a port") }
     };
     match text.split_once(':') {
-        Some(("unix", path)) => options::UpstreamServer::at(UpstreamAddress::Unix(path.into())),
+        Some(("unix", path)) => options::UpstreamServer::new(UpstreamAddress::Unix(path.into())),
         Some(("https", rest)) => options::UpstreamServer {
             tls: Some(options::Tls { insecure: true, ..options::Tls::default() }),
-            ..options::UpstreamServer::at(tcp(rest.trim_start_matches('/')))
+            ..options::UpstreamServer::new(tcp(rest.trim_start_matches('/')))
         },
-        _ => options::UpstreamServer::at(tcp(text.trim_start_matches("http://"))),
+        _ => options::UpstreamServer::new(tcp(text.trim_start_matches("http://"))),
     }
 }
 
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let listen = arguments.next().expect("LISTEN").parse().expect("an address");
-    let options = GroupOptions::to(arguments.map(|text| upstream(&text)).collect());
+    let options = GroupOptions::new(arguments.map(|text| upstream(&text)).collect());
     let shared = GroupShared::new(options).map_err(std::io::Error::other)?;
     let limits = net::Limits { body_bytes_max: u64::MAX, ..net::Limits::default() };
     let run = net::Options { threads: 1, limits, ..net::Options::default() };
     let route = Arc::new(RouteOptions::default());
     let hop = move |core: &net::Core| Ok(Hop(Group::new(core, &shared).proxy(&route, None)));
-    let server = Server::start(&run, &[Bind::Tcp(listen)], hop)?;
+    let server = Server::start(&run, &[BindAddress::Tcp(listen)], hop)?;
     println!("{}", server.addresses()[0]);
     server.join().map(|_| ())
 }

@@ -16,12 +16,12 @@ pub struct Candidate {
 /// Smooth weighted round robin, as in nginx: a server with a higher weight comes more often, but not in a
 /// row.
 #[derive(Clone, Debug, Default)]
-pub struct Turns {
+pub struct SmoothRoundRobin {
     /// Current weight of each server (nginx's `current_weight`); the server with the highest one is next.
     credit: Vec<i64>,
 }
 
-impl Turns {
+impl SmoothRoundRobin {
     /// Returns the next server.
     pub fn next(&mut self, candidates: &[Candidate]) -> Option<usize> {
         self.credit.resize(candidates.len(), 0);
@@ -46,7 +46,7 @@ impl Turns {
 
 /// Returns the server with the fewest requests for its weight; ties go to the first one from `start` on.
 #[must_use]
-pub fn least(candidates: &[Candidate], start: usize) -> Option<usize> {
+pub fn least_loaded(candidates: &[Candidate], start: usize) -> Option<usize> {
     let count = candidates.len();
     let around = (0..count).map(|step| (start + step) % count);
     around
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn turns_follow_weights_without_bursts() {
-        let mut turns = Turns::default();
+        let mut turns = SmoothRoundRobin::default();
         let servers = weights(&[5, 1, 1]);
         let order: Vec<usize> = (0..7).filter_map(|_| turns.next(&servers)).collect();
         assert_eq!(order, [0, 0, 1, 0, 2, 0, 0]);
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_server_that_was_away_takes_its_turn_and_no_more() {
-        let mut turns = Turns::default();
+        let mut turns = SmoothRoundRobin::default();
         for _ in 0..100 {
             assert_eq!(turns.next(&weights(&[1, 0])), Some(0));
         }
@@ -131,12 +131,12 @@ mod tests {
         servers[1].load = 1;
         servers[2].load = 2;
         // (1+1)/1, (1+1)/1, (2+1)/2
-        assert_eq!(least(&servers, 0), Some(2));
+        assert_eq!(least_loaded(&servers, 0), Some(2));
         servers[2].load = 3;
-        assert_eq!(least(&servers, 0), Some(0));
-        assert_eq!(least(&servers, 1), Some(1));
-        assert_eq!(least(&weights(&[0]), 0), None);
-        assert_eq!(least(&[], 0), None);
+        assert_eq!(least_loaded(&servers, 0), Some(0));
+        assert_eq!(least_loaded(&servers, 1), Some(1));
+        assert_eq!(least_loaded(&weights(&[0]), 0), None);
+        assert_eq!(least_loaded(&[], 0), None);
     }
 
     #[test]

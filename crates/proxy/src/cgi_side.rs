@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: usize = 2 * 1024;
 /// Maximum bytes read and dropped after the end of the content, so that the connection can be kept.
 const EXCESS_BYTES_MAX: usize = 64 * 1024;
 /// Number of bytes outside the response's content after which other tasks run.
-const NOISE_BYTES: usize = 256 * 1024;
+const NON_CONTENT_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// Callback that receives the lines of an upstream's error messages.
 pub(crate) type ErrorSink = Rc<dyn Fn(&str)>;
@@ -37,7 +37,7 @@ pub(crate) struct CgiSide {
     /// Response head, converted to HTTP/1.
     head_bytes: Vec<u8>,
     /// Bytes of the response at the beginning of the input.
-    content: usize,
+    content_bytes: usize,
     /// Time at which content was last received, by the core's clock; 0 before the first. Error messages do
     /// not count.
     pub(crate) content_ms: u64,
@@ -52,8 +52,8 @@ pub(crate) struct CgiSide {
     input_ended: bool,
     /// Bytes outside the content received since the last step (`noise`), and after the end of the content
     /// (`excess`).
-    noise: usize,
-    excess: usize,
+    non_content_bytes: usize,
+    excess_bytes: usize,
     errors: ErrorLines,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum CgiStep {
     Data,
     End,
     /// Many bytes outside the content were read; the caller lets other tasks run.
-    Noise,
+    NonContent,
 }
 
 impl CgiSide {
@@ -92,15 +92,15 @@ impl CgiSide {
             records: FastCgiReader::default(),
             head: ResponseHeadReader::default(),
             head_bytes: Vec::new(),
-            content: 0,
+            content_bytes: 0,
             content_ms: 0,
             consumed: 0,
             data: Span::EMPTY,
             ended: false,
             finished: false,
             input_ended: false,
-            noise: 0,
-            excess: 0,
+            non_content_bytes: 0,
+            excess_bytes: 0,
             errors: ErrorLines { sink: errors, line: Vec::new(), read: 0, logged: 0 },
         })
     }
@@ -138,7 +138,7 @@ impl CgiSide {
             fastcgi::end_body(&mut self.connection.buffers.out);
         }
         self.finished = true;
-        if !self.connection.is_behind() {
+        if !self.connection.has_pending_output() {
             self.end_input();
         }
     }
@@ -168,7 +168,7 @@ impl CgiSide {
 
     /// Content returned by the last step.
     pub(crate) fn data(&self) -> &[u8] {
-        self.data.of(self.connection.buffers.input.rest())
+        self.data.of(self.connection.buffers.input.unconsumed())
     }
 
     /// Returns the memory held by this side's own buffers, in bytes.
@@ -178,12 +178,12 @@ impl CgiSide {
 
     /// Whether the connection can carry another request; valid after the response.
     pub(crate) fn is_done(&self) -> bool {
-        self.protocol == CgiProtocol::FastCgi && self.ended && self.records.is_at_rest()
+        self.protocol == CgiProtocol::FastCgi && self.ended && self.records.is_record_complete()
     }
 
     /// Whether the response has all the content that it announces although the server has not ended it: the
     /// application may continue to run.
-    pub(crate) fn is_unended(&self) -> bool {
+    pub(crate) fn awaits_end(&self) -> bool {
         !self.ended && self.connection.buffers.machine.body().is_some_and(Body::is_end)
     }
 
@@ -195,11 +195,11 @@ impl CgiSide {
         self.consume(self.consumed);
         self.consumed = 0;
         loop {
-            if self.noise >= NOISE_BYTES {
-                self.noise = 0;
-                return Ok(CgiStep::Noise);
+            if self.non_content_bytes >= NON_CONTENT_BYTES_PER_TURN {
+                self.non_content_bytes = 0;
+                return Ok(CgiStep::NonContent);
             }
-            if self.content > 0 {
+            if self.content_bytes > 0 {
                 if let Some(step) = self.take_content(method, limits)? {
                     return Ok(step);
                 }
@@ -211,18 +211,20 @@ impl CgiSide {
             let is_empty = self.connection.buffers.input.is_empty();
             if !is_empty {
                 self.next_content()?;
-                if self.content > 0 || self.ended || !self.connection.buffers.input.is_empty() {
+                if self.content_bytes > 0 || self.ended || !self.connection.buffers.input.is_empty() {
                     continue;
                 }
             }
             match self.connection.read_some()? {
-                InputOutcome::Some => {}
+                InputOutcome::Received => {}
                 InputOutcome::Nothing => return Ok(CgiStep::Pending),
                 InputOutcome::End if self.protocol == CgiProtocol::FastCgi => {
-                    return Err(self.connection.cut("the upstream closed in the middle of a response"));
+                    return Err(self
+                        .connection
+                        .connection_lost("the upstream closed in the middle of a response"));
                 }
-                InputOutcome::End if !self.connection.has_begun() && self.head.is_empty() => {
-                    return Err(self.connection.cut("the upstream closed without a response"));
+                InputOutcome::End if !self.connection.has_response_begun() && self.head.is_empty() => {
+                    return Err(self.connection.connection_lost("the upstream closed without a response"));
                 }
                 InputOutcome::End => self.ended = true,
             }
@@ -231,17 +233,17 @@ impl CgiSide {
 
     fn consume(&mut self, len: usize) {
         self.connection.buffers.input.consume(len);
-        self.content -= len.min(self.content);
+        self.content_bytes -= len.min(self.content_bytes);
     }
 
     /// Finds the next content in the input.
     fn next_content(&mut self) -> Result<(), AttemptFailure> {
         if self.protocol != CgiProtocol::FastCgi {
-            self.content = self.connection.buffers.input.rest().len();
+            self.content_bytes = self.connection.buffers.input.unconsumed().len();
             self.content_ms = self.connection.received_ms;
             return Ok(());
         }
-        let (consumed, step) = match self.records.feed(self.connection.buffers.input.rest()) {
+        let (consumed, step) = match self.records.feed(self.connection.buffers.input.unconsumed()) {
             Ok(fed) => fed,
             Err(reason) => return Err(self.invalid(reason)),
         };
@@ -249,19 +251,19 @@ impl CgiSide {
         match step {
             RecordStep::NeedMore => {}
             RecordStep::Output(len) => {
-                self.content = len;
+                self.content_bytes = len;
                 self.content_ms = self.connection.received_ms;
             }
             RecordStep::Errors(len) => {
-                let is_bearable = self.errors.take(&self.connection.buffers.input.rest()[..len]);
+                let is_bearable = self.errors.take(&self.connection.buffers.input.unconsumed()[..len]);
                 self.connection.buffers.input.consume(len);
-                self.noise += len;
+                self.non_content_bytes += len;
                 if !is_bearable {
                     return Err(self.invalid("the upstream sends error messages without end"));
                 }
             }
             RecordStep::End => {
-                let skipped = self.records.skip_padding(self.connection.buffers.input.rest());
+                let skipped = self.records.skip_padding(self.connection.buffers.input.unconsumed());
                 self.connection.buffers.input.consume(skipped);
                 self.ended = true;
             }
@@ -273,13 +275,13 @@ impl CgiSide {
     /// Parses the content at hand; `None` if more bytes are needed.
     fn take_content(&mut self, method: Method, limits: &Limits) -> Result<Option<CgiStep>, AttemptFailure> {
         let buffers = &mut *self.connection.buffers;
-        let content = &buffers.input.rest()[..self.content];
+        let content = &buffers.input.unconsumed()[..self.content_bytes];
         let Some(body) = buffers.machine.body() else {
             let fed = self.head.feed(content, limits.head_bytes_max);
             let (taken, is_whole) = fed.map_err(AttemptFailure::Invalid)?;
             self.consume(taken);
             if is_whole {
-                self.begin(method, limits)?;
+                self.parse_head(method, limits)?;
                 return Ok(Some(CgiStep::Head));
             }
             return Ok(None);
@@ -287,11 +289,11 @@ impl CgiSide {
         if Body::is_end(body) {
             let len = content.len();
             self.consume(len);
-            self.noise += len;
-            self.excess += len;
+            self.non_content_bytes += len;
+            self.excess_bytes += len;
             // Content after the end of the response is dropped up to this limit; then the connection is not
             // reused.
-            self.ended |= self.excess > EXCESS_BYTES_MAX;
+            self.ended |= self.excess_bytes > EXCESS_BYTES_MAX;
             return Ok(None);
         }
         let fed = match buffers.machine.feed(content, method, limits) {
@@ -311,7 +313,7 @@ impl CgiSide {
     }
 
     /// Parses the complete head as HTTP/1.
-    fn begin(&mut self, method: Method, limits: &Limits) -> Result<(), AttemptFailure> {
+    fn parse_head(&mut self, method: Method, limits: &Limits) -> Result<(), AttemptFailure> {
         let is_fastcgi = self.protocol == CgiProtocol::FastCgi;
         self.head_bytes =
             self.head.into_http(is_fastcgi, limits.lenient_heads).map_err(AttemptFailure::Invalid)?;
@@ -327,7 +329,7 @@ impl CgiSide {
 
     /// Ends the response.
     fn end(&mut self) -> Result<CgiStep, AttemptFailure> {
-        if !self.connection.has_begun() {
+        if !self.connection.has_response_begun() {
             return Err(AttemptFailure::Invalid("the upstream's response has no head"));
         }
         match self.connection.buffers.machine.eof() {
@@ -337,7 +339,7 @@ impl CgiSide {
     }
 
     fn invalid(&self, reason: &'static str) -> AttemptFailure {
-        match self.connection.has_begun() {
+        match self.connection.has_response_begun() {
             true => AttemptFailure::Body(reason),
             false => AttemptFailure::Invalid(reason),
         }

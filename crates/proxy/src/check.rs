@@ -30,22 +30,23 @@ pub(crate) async fn probe(
         preface::write(&mut preface, version, None);
     }
     let http2 = options.servers[server].is_http2();
-    let how = DialOptions { turn: 0, preface: &preface, http2 };
+    let how = DialOptions { first_address: 0, preface: &preface, http2 };
     let dialled = dial(core, options, server, upstream, &how, deadline_ms).await;
     let (link, address) = match dialled {
         Ok(connected) => connected,
-        Err(AttemptFailure::Starved) => return None,
+        Err(AttemptFailure::ResourcesExhausted) => return None,
         Err(failure) => return Some(Err(failure)),
     };
     let Probe::Get { path, host, first, last } = &check.probe else { return Some(Ok(true)) };
     let host = host.as_deref().unwrap_or(&upstream.authority);
     // Health checks accept the same heads as routes do.
-    let limits = options.head();
+    let limits = options.head_limits();
     let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
     let side = match options.servers[server].protocol {
-        UpstreamProtocol::Http2 => stream(link, path, host, upstream.tls.is_some(), limits)?,
+        UpstreamProtocol::Http2 => build_http2_request(link, path, host, upstream.tls.is_some(), limits)?,
         UpstreamProtocol::Cgi(protocol) => {
-            let side = cgi(UpstreamConnection::new(link, address, buffers), protocol, path, host);
+            let side =
+                build_cgi_request(UpstreamConnection::new(link, address, buffers), protocol, path, host);
             match side {
                 Ok(side) => side,
                 Err(reason) => return Some(Err(AttemptFailure::Invalid(reason))),
@@ -69,7 +70,7 @@ pub(crate) async fn probe(
 
 /// Builds a request to a server of the CGI family. The path is passed as the script's, because PHP-FPM
 /// compares that with its `ping.path`.
-fn cgi(
+fn build_cgi_request(
     connection: UpstreamConnection,
     protocol: CgiProtocol,
     path: &str,
@@ -100,7 +101,13 @@ fn cgi(
 }
 
 /// Sends a request on a new HTTP/2 connection that carries only this stream.
-fn stream(link: Link, path: &str, host: &str, is_tls: bool, head: Limits) -> Option<UpstreamSide> {
+fn build_http2_request(
+    link: Link,
+    path: &str,
+    host: &str,
+    is_tls: bool,
+    head: Limits,
+) -> Option<UpstreamSide> {
     let connection = H2Link::start(link, &H2Options { head, ..H2Options::default() }, || ());
     let request = H2Request {
         method: Method::Get,
@@ -109,7 +116,7 @@ fn stream(link: Link, path: &str, host: &str, is_tls: bool, head: Limits) -> Opt
         authority: host.as_bytes(),
         path: path.as_bytes(),
         lines: b"User-Agent: komainu-check\r\n",
-        ended: true,
+        has_no_body: true,
         protocol: None,
     };
     connection.request(&request).map(|stream| UpstreamSide::Stream(Box::new(stream)))

@@ -10,8 +10,8 @@ use http::{Method, Status};
 use net::preface::Endpoints;
 use net::{Core, Exchange};
 
-use crate::balance::{self, Candidate, Turns};
-use crate::gate::NoPlace;
+use crate::balance::{self, Candidate, SmoothRoundRobin};
+use crate::gate::QueueError;
 use crate::hash::{hash, mix};
 use crate::health::ServerState;
 use crate::options::{Balance, HashKey};
@@ -27,11 +27,11 @@ pub(crate) trait Requester {
     fn method(&self) -> Method;
 
     /// Whether the response has begun, so that it is too late for another attempt.
-    fn has_begun(&self) -> bool;
+    fn has_response_begun(&self) -> bool;
 
     /// Whether the client has left, so that the response is no longer needed. If not, the task of `cx` is
     /// woken when that changes.
-    fn poll_left(&self, cx: &Context<'_>) -> bool;
+    fn poll_disconnected(&self, cx: &Context<'_>) -> bool;
 
     /// Both ends of the client's connection; `None` if it has no addresses.
     fn endpoints(&self) -> Option<Endpoints>;
@@ -46,12 +46,12 @@ impl Requester for Exchange<'_> {
         self.request().method()
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_response_begun(&self) -> bool {
         Exchange::has_begun(self)
     }
 
-    fn poll_left(&self, cx: &Context<'_>) -> bool {
-        Exchange::poll_left(self, cx)
+    fn poll_disconnected(&self, cx: &Context<'_>) -> bool {
+        Exchange::poll_disconnected(self, cx)
     }
 
     fn endpoints(&self) -> Option<Endpoints> {
@@ -65,10 +65,10 @@ impl Requester for Exchange<'_> {
 /// Load balancer state of one core.
 #[derive(Debug)]
 pub(crate) struct Balancer {
-    turns: RefCell<Turns>,
+    round_robin: RefCell<SmoothRoundRobin>,
     /// Kept between requests to reuse its memory.
     candidates: RefCell<Vec<Candidate>>,
-    dice: Cell<u64>,
+    random_state: Cell<u64>,
 }
 
 /// The server chosen for a request, which counts towards the server's limit until this is dropped.
@@ -77,7 +77,7 @@ pub(crate) struct Selection<'s> {
     core: &'s Core,
     pub(crate) server: usize,
     /// Whether this request probes a server after its ejection.
-    probes: Cell<bool>,
+    is_probe: Cell<bool>,
     /// The `name=value` of the sticky cookie for this server, if the client needs one.
     pub(crate) cookie: Option<String>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Selection<'s> {
 pub(crate) enum SelectError {
     NoServer(NoServer),
     /// The client closed its connection.
-    Left,
+    ClientDisconnected,
 }
 
 /// Why there is no server for a request.
@@ -101,19 +101,27 @@ pub(crate) struct NoServer {
 impl Balancer {
     /// Creates a balancer. `seed` must differ from core to core.
     pub(crate) fn new(seed: u64) -> Balancer {
-        Balancer { turns: RefCell::default(), candidates: RefCell::default(), dice: Cell::new(seed) }
+        Balancer {
+            round_robin: RefCell::default(),
+            candidates: RefCell::default(),
+            random_state: Cell::new(seed),
+        }
     }
 
-    fn roll(&self) -> u64 {
-        self.dice.set(self.dice.get().wrapping_add(1));
-        mix(self.dice.get())
+    fn next_random(&self) -> u64 {
+        self.random_state.set(self.random_state.get().wrapping_add(1));
+        mix(self.random_state.get())
     }
 
     /// Returns the only server of a group without a choice, if it is in service.
     #[inline]
-    pub(crate) fn alone<'s>(&self, shared: &'s GroupShared, core: &'s Core) -> Option<Selection<'s>> {
-        let serves = shared.alone && shared.standing(0, core.now_ms()) != ServerState::Down;
-        serves.then(|| Selection { shared, core, server: 0, probes: Cell::new(false), cookie: None })
+    pub(crate) fn select_only_server<'s>(
+        &self,
+        shared: &'s GroupShared,
+        core: &'s Core,
+    ) -> Option<Selection<'s>> {
+        let serves = shared.has_single_server && shared.state(0, core.now_ms()) != ServerState::Down;
+        serves.then(|| Selection { shared, core, server: 0, is_probe: Cell::new(false), cookie: None })
     }
 
     /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to
@@ -122,30 +130,30 @@ impl Balancer {
         &self,
         shared: &'s GroupShared,
         core: &'s Core,
-        x: &impl Requester,
+        requester: &impl Requester,
         queue_ms: u64,
         tried: &[usize],
     ) -> Result<Selection<'s>, SelectError> {
         let now_ms = core.now_ms();
         let ticket =
-            |server, probes, cookie| Selection { shared, core, server, probes: Cell::new(probes), cookie };
-        if shared.alone {
-            return self.alone(shared, core).ok_or(SelectError::NoServer(NONE));
+            |server, probes, cookie| Selection { shared, core, server, is_probe: Cell::new(probes), cookie };
+        if shared.has_single_server {
+            return self.select_only_server(shared, core).ok_or(SelectError::NoServer(NO_SERVER_IN_SERVICE));
         }
         if let Some(server) = self.probe(shared, now_ms, tried) {
-            if !shared.counted || shared.gate.enter(server) {
+            if !shared.counts_load || shared.limiter.acquire(server) {
                 return Ok(ticket(server, true, None));
             }
-            shared.servers[server].health.forget_probe();
+            shared.servers[server].health.release_probe();
         }
         loop {
-            match self.pick(shared, now_ms, x, tried) {
+            match self.pick(shared, now_ms, requester, tried) {
                 Picked::Server(server, cookie) => {
-                    if !shared.counted || shared.gate.enter(server) {
+                    if !shared.counts_load || shared.limiter.acquire(server) {
                         return Ok(ticket(server, false, cookie));
                     }
                 }
-                Picked::None => return Err(SelectError::NoServer(NONE)),
+                Picked::Unavailable => return Err(SelectError::NoServer(NO_SERVER_IN_SERVICE)),
                 Picked::Busy => break,
             }
         }
@@ -153,45 +161,50 @@ impl Balancer {
         let mut too_long = pin!(core.sleep(queue_ms));
         // A request whose client has left must leave the queue; otherwise abandoned requests could keep the
         // queue full.
-        let over = poll_fn(|context| match x.poll_left(context) {
-            true => Poll::Ready(NoPlace::Left),
-            false => too_long.as_mut().poll(context).map(|()| NoPlace::TooLong),
+        let over = poll_fn(|context| match requester.poll_disconnected(context) {
+            true => Poll::Ready(QueueError::ClientDisconnected),
+            false => too_long.as_mut().poll(context).map(|()| QueueError::TimedOut),
         });
-        shared.gate.wait(usable, over).await.map(|server| ticket(server, false, None)).map_err(|no_place| {
-            match no_place {
-                NoPlace::Full => SelectError::NoServer(FULL),
-                NoPlace::TooLong => SelectError::NoServer(TOO_LONG),
-                NoPlace::Left => SelectError::Left,
-            }
-        })
+        shared.limiter.wait(usable, over).await.map(|server| ticket(server, false, None)).map_err(
+            |no_place| match no_place {
+                QueueError::Full => SelectError::NoServer(QUEUE_FULL),
+                QueueError::TimedOut => SelectError::NoServer(QUEUE_TIMEOUT),
+                QueueError::ClientDisconnected => SelectError::ClientDisconnected,
+            },
+        )
     }
 
     /// Claims a server whose ejection has ended and that no request probes yet.
     fn probe(&self, shared: &GroupShared, now_ms: u64, tried: &[usize]) -> Option<usize> {
-        (0..shared.count()).find(|&server| {
+        (0..shared.server_count()).find(|&server| {
             !tried.contains(&server)
-                && shared.standing(server, now_ms) == ServerState::Probe
-                && shared.is_its_turn(server, now_ms)
+                && shared.state(server, now_ms) == ServerState::Probe
+                && shared.is_eligible(server, now_ms)
                 && shared.servers[server].health.claim_probe()
         })
     }
 
     /// Returns a draining server that still serves this client because of its sticky cookie.
-    fn known(&self, shared: &GroupShared, x: &impl Requester, tried: &[usize]) -> Option<usize> {
+    fn draining_sticky_server(
+        &self,
+        shared: &GroupShared,
+        x: &impl Requester,
+        tried: &[usize],
+    ) -> Option<usize> {
         let Balance::Sticky { cookie } = &shared.options.balance else { return None };
-        let drained = |server: &usize| shared.servers[*server].health.serves_known();
-        let mut drained = (0..shared.count()).filter(drained).peekable();
+        let drained = |server: &usize| shared.servers[*server].health.serves_sticky_clients();
+        let mut drained = (0..shared.server_count()).filter(drained).peekable();
         drained.peek()?;
         let id = x.context("").values().cookie(cookie).and_then(from_hex);
         drained.find(|&server| {
             Some(shared.servers[server].id) == id
                 && !tried.contains(&server)
-                && (!shared.counted || shared.gate.has_room(server))
+                && (!shared.counts_load || shared.limiter.has_room(server))
         })
     }
 
     fn pick(&self, shared: &GroupShared, now_ms: u64, x: &impl Requester, tried: &[usize]) -> Picked {
-        if let Some(server) = self.known(shared, x, tried) {
+        if let Some(server) = self.draining_sticky_server(shared, x, tried) {
             return Picked::Server(server, None);
         }
         let mut candidates = self.candidates.borrow_mut();
@@ -210,19 +223,19 @@ impl Balancer {
         ] {
             candidates.clear();
             for (server, options) in shared.options.servers.iter().enumerate() {
-                let stands = match shared.standing(server, now_ms) {
+                let stands = match shared.state(server, now_ms) {
                     ServerState::Up => true,
                     ServerState::Probe | ServerState::Ejected(_) => fallback,
                     ServerState::Down => false,
                 };
                 let could = stands && options.backup == backup && (again || !tried.contains(&server));
-                let room = !shared.counted || shared.gate.has_room(server);
+                let room = !shared.counts_load || shared.limiter.has_room(server);
                 let (upstream, weight) = (&shared.servers[server], shared.weight(server));
                 busy |= could && weight > 0 && !room;
-                let share = upstream.health.share(weight, now_ms, shared.options.slow_start_ms);
+                let share = upstream.health.weight_hundredths(weight, now_ms, shared.options.slow_start_ms);
                 candidates.push(Candidate {
                     weight: if could && room { share } else { 0 },
-                    load: if shared.counted { shared.gate.load(server) } else { 0 },
+                    load: if shared.counts_load { shared.limiter.load(server) } else { 0 },
                     id: upstream.id,
                 });
             }
@@ -234,7 +247,7 @@ impl Balancer {
                 return Picked::Busy;
             }
         }
-        Picked::None
+        Picked::Unavailable
     }
 
     /// Applies the balancing method.
@@ -245,9 +258,11 @@ impl Balancer {
         x: &impl Requester,
     ) -> Option<(usize, Option<String>)> {
         let server = match &shared.options.balance {
-            Balance::RoundRobin => self.turns.borrow_mut().next(candidates)?,
-            Balance::LeastRequests => balance::least(candidates, self.roll() as usize % candidates.len())?,
-            Balance::TwoChoices => balance::two_choices(candidates, self.roll())?,
+            Balance::RoundRobin => self.round_robin.borrow_mut().next(candidates)?,
+            Balance::LeastRequests => {
+                balance::least_loaded(candidates, self.next_random() as usize % candidates.len())?
+            }
+            Balance::TwoChoices => balance::two_choices(candidates, self.next_random())?,
             Balance::Hash(key) => balance::by_key(candidates, hash_of(key, &x.context("")))?,
             Balance::Sticky { cookie } => {
                 let id = x.context("").values().cookie(cookie).and_then(from_hex);
@@ -255,7 +270,7 @@ impl Balancer {
                 if let Some(server) = candidates.iter().position(named) {
                     return Some((server, None));
                 }
-                let server = self.turns.borrow_mut().next(candidates)?;
+                let server = self.round_robin.borrow_mut().next(candidates)?;
                 return Some((server, Some(format!("{cookie}={:016x}", candidates[server].id))));
             }
         };
@@ -268,14 +283,14 @@ enum Picked {
     Server(usize, Option<String>),
     /// All eligible servers are at their limits.
     Busy,
-    None,
+    Unavailable,
 }
 
-const NONE: NoServer =
+const NO_SERVER_IN_SERVICE: NoServer =
     NoServer { status: Status::SERVICE_UNAVAILABLE, reason: "no upstream is in service", retry_after_s: 5 };
-const FULL: NoServer =
+const QUEUE_FULL: NoServer =
     NoServer { status: Status::SERVICE_UNAVAILABLE, reason: "too many requests wait", retry_after_s: 1 };
-const TOO_LONG: NoServer = NoServer {
+const QUEUE_TIMEOUT: NoServer = NoServer {
     status: Status::SERVICE_UNAVAILABLE,
     reason: "no upstream became free in time",
     retry_after_s: 1,
@@ -302,44 +317,45 @@ fn from_hex(text: &[u8]) -> Option<u64> {
     if text.len() != 16 {
         return None;
     }
-    text.iter().try_fold(0u64, |sum, &byte| Some(sum << 4 | u64::from(http::scan::hex(byte)?)))
+    text.iter().try_fold(0u64, |sum, &byte| Some(sum << 4 | u64::from(http::scan::hex_value(byte)?)))
 }
 
 impl Selection<'_> {
     /// Whether this request probes a server after its ejection.
     pub(crate) fn is_probe(&self) -> bool {
-        self.probes.get()
+        self.is_probe.get()
     }
 
     /// Records a successful response. True if that ends an ejection.
-    pub(crate) fn succeeded(&self) -> bool {
-        self.probes.set(false);
+    pub(crate) fn record_success(&self) -> bool {
+        self.is_probe.set(false);
         // The only server of a group is never ejected, so its successes are not recorded.
         let now_ms = self.core.now_ms();
-        let back = self.shared.count() > 1 && self.shared.servers[self.server].health.succeeded(now_ms);
+        let back =
+            self.shared.server_count() > 1 && self.shared.servers[self.server].health.record_success(now_ms);
         if back {
-            self.shared.came(now_ms);
+            self.shared.assign_waiting(now_ms);
         }
         back
     }
 
     /// Records a failure. True if that ejects the server.
-    pub(crate) fn failed(&self) -> bool {
-        self.probes.set(false);
-        let ejection = self.shared.options.ejection.as_ref().filter(|_| self.shared.count() > 1);
+    pub(crate) fn record_failure(&self) -> bool {
+        self.is_probe.set(false);
+        let ejection = self.shared.options.ejection.as_ref().filter(|_| self.shared.server_count() > 1);
         let health = &self.shared.servers[self.server].health;
-        ejection.is_some_and(|ejection| health.failed(self.core.now_ms(), ejection))
+        ejection.is_some_and(|ejection| health.record_failure(self.core.now_ms(), ejection))
     }
 }
 
 impl Drop for Selection<'_> {
     fn drop(&mut self) {
-        if self.probes.get() {
-            self.shared.servers[self.server].health.forget_probe();
+        if self.is_probe.get() {
+            self.shared.servers[self.server].health.release_probe();
         }
-        if self.shared.counted {
+        if self.shared.counts_load {
             let now_ms = self.core.now_ms();
-            self.shared.gate.leave(self.server, |server| self.shared.is_usable(server, now_ms));
+            self.shared.limiter.release(self.server, |server| self.shared.is_usable(server, now_ms));
         }
     }
 }

@@ -32,17 +32,17 @@ pub struct UpstreamCounters {
 }
 
 impl UpstreamCounters {
-    pub(crate) fn failed(&self, failure: &AttemptFailure) {
+    pub(crate) fn count_failure(&self, failure: &AttemptFailure) {
         let reason = match failure {
             AttemptFailure::Connect(_) => 0,
-            AttemptFailure::ConnectSlow | AttemptFailure::Slow => 1,
-            AttemptFailure::Cut | AttemptFailure::Body(_) => 2,
+            AttemptFailure::ConnectTimeout | AttemptFailure::HeadTimeout => 1,
+            AttemptFailure::ConnectionLost | AttemptFailure::Body(_) => 2,
             AttemptFailure::Invalid(_) | AttemptFailure::Repairable(..) => 3,
-            AttemptFailure::Refused(_) => 4,
+            AttemptFailure::RetryableStatus(_) => 4,
             AttemptFailure::Unprocessed => 5,
-            AttemptFailure::Starved => 6,
+            AttemptFailure::ResourcesExhausted => 6,
             // A closed kept connection, or a failure that is not the server's, is not counted.
-            AttemptFailure::Stale | AttemptFailure::Ours(_) => return,
+            AttemptFailure::Stale | AttemptFailure::NotUpstream(_) => return,
         };
         self.failures[reason].add(1);
     }
@@ -50,18 +50,18 @@ impl UpstreamCounters {
 
 /// The counters of one upstream server on all cores.
 #[derive(Debug, Default)]
-pub(crate) struct UpstreamCounts(Mutex<AllCores>);
+pub(crate) struct UpstreamCounterSets(Mutex<CounterSets>);
 
 #[derive(Debug, Default)]
-struct AllCores {
+struct CounterSets {
     all: Vec<Arc<UpstreamCounters>>,
     /// Counters that no core uses at present. They are reused, so that no count is lost and there are never
     /// more sets than cores at a time.
     free: Vec<Arc<UpstreamCounters>>,
 }
 
-impl UpstreamCounts {
-    fn all_cores(&self) -> MutexGuard<'_, AllCores> {
+impl UpstreamCounterSets {
+    fn all_cores(&self) -> MutexGuard<'_, CounterSets> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_core_that_ends_leaves_its_counters_to_the_next_one() {
-        let counts = UpstreamCounts::default();
+        let counts = UpstreamCounterSets::default();
         let (first, second) = (counts.take(), counts.take());
         first.requests.add(2);
         second.requests.add(3);
@@ -108,10 +108,13 @@ mod tests {
     #[test]
     fn failures_are_counted_by_reason() {
         let counters = UpstreamCounters::default();
-        for failure in
-            [AttemptFailure::Slow, AttemptFailure::ConnectSlow, AttemptFailure::Cut, AttemptFailure::Stale]
-        {
-            counters.failed(&failure);
+        for failure in [
+            AttemptFailure::HeadTimeout,
+            AttemptFailure::ConnectTimeout,
+            AttemptFailure::ConnectionLost,
+            AttemptFailure::Stale,
+        ] {
+            counters.count_failure(&failure);
         }
         let counted: Vec<u64> = counters.failures.iter().map(Counter::value).collect();
         assert_eq!(counted, [0, 2, 1, 0, 0, 0, 0]);

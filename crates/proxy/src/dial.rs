@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-use net::{Core, Dial, Fault, Link, Stream, TlsStream};
+use net::{ConnectAddress, Core, Fault, Link, Stream, TlsStream};
 
 use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, UpstreamAddress};
@@ -21,7 +21,7 @@ pub const SOCKET_FORBIDDEN: &str = "the upstream's socket may not be opened";
 /// Parameters of a new connection.
 pub(crate) struct DialOptions<'d> {
     /// Index of the address to try first, if there are several.
-    pub(crate) turn: usize,
+    pub(crate) first_address: usize,
     /// Bytes sent before anything else, such as a PROXY protocol header.
     pub(crate) preface: &'d [u8],
     /// Whether HTTP/2 is required.
@@ -35,19 +35,19 @@ pub(crate) async fn dial(
     options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
-    how: &DialOptions<'_>,
+    dial_options: &DialOptions<'_>,
     deadline_ms: u64,
 ) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
-    let &DialOptions { turn, preface, http2 } = how;
-    let (mut stream, address) = match (&options.servers[server].at, &upstream.names) {
+    let &DialOptions { first_address: turn, preface, http2 } = dial_options;
+    let (mut stream, address) = match (&options.servers[server].address, &upstream.addresses) {
         (UpstreamAddress::Tcp { .. }, Some(names)) => {
-            let addresses = before(core, deadline_ms, names.addresses(core, options.resolve_ms));
-            let addresses = addresses.await.ok_or(AttemptFailure::ConnectSlow)?;
+            let addresses = with_deadline(core, deadline_ms, names.addresses(core, options.resolve_ms));
+            let addresses = addresses.await.ok_or(AttemptFailure::ConnectTimeout)?;
             let (stream, address) = connect_any(core, &addresses, turn, deadline_ms).await?;
             (stream, Some(address))
         }
         (UpstreamAddress::Unix(path), _) => {
-            let to = Dial::Unix(path.clone());
+            let to = ConnectAddress::Unix(path.clone());
             (Stream::connect(core, &to, deadline_ms).await.map_err(failure)?, None)
         }
         (UpstreamAddress::Tcp { .. }, None) => {
@@ -62,7 +62,7 @@ pub(crate) async fn dial(
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
             let link = Link::Tls(Box::new(tls));
-            if http2 && !link.has_agreed_to_http2() {
+            if http2 && !link.has_negotiated_http2() {
                 return Err(NO_HTTP2);
             }
             (link, address)
@@ -71,7 +71,11 @@ pub(crate) async fn dial(
 }
 
 /// Returns the output of `future`, or `None` at the deadline.
-pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn with_deadline<T>(
+    core: &Core,
+    deadline_ms: u64,
+    future: impl Future<Output = T>,
+) -> Option<T> {
     let (mut future, mut late) = (pin!(future), pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms()))));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
@@ -82,11 +86,14 @@ pub(crate) async fn before<T>(core: &Core, deadline_ms: u64, future: impl Future
 
 /// A future that runs while a connection is opened and awaits its first response; `None` once it has
 /// finished.
-pub(crate) type Beside<'p> = RefCell<Option<Pin<Box<dyn Future<Output = ()> + 'p>>>>;
+pub(crate) type ConcurrentTask<'p> = RefCell<Option<Pin<Box<dyn Future<Output = ()> + 'p>>>>;
 
 /// Runs `future`, and `other` concurrently until it finishes. `future` is passed by reference, because by
 /// value it would be stored twice in the future of every request.
-pub(crate) async fn beside<T>(other: &Beside<'_>, mut future: Pin<&mut impl Future<Output = T>>) -> T {
+pub(crate) async fn run_concurrently<T>(
+    other: &ConcurrentTask<'_>,
+    mut future: Pin<&mut impl Future<Output = T>>,
+) -> T {
     poll_fn(|context| {
         let mut running = other.borrow_mut();
         if running.as_mut().is_some_and(|running| running.as_mut().poll(context).is_ready()) {
@@ -110,7 +117,9 @@ async fn connect_any(
         let address = addresses[turn.wrapping_add(step) % addresses.len()];
         let left_ms = deadline_ms.saturating_sub(core.now_ms());
         let share_ms = left_ms / (addresses.len() - step) as u64;
-        match Stream::connect(core, &Dial::Tcp(address), core.now_ms().saturating_add(share_ms)).await {
+        match Stream::connect(core, &ConnectAddress::Tcp(address), core.now_ms().saturating_add(share_ms))
+            .await
+        {
             Ok(stream) => return Ok((stream, address)),
             Err(fault) => failed = failure(fault),
         }
@@ -132,15 +141,17 @@ async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result
 fn failure(fault: Fault) -> AttemptFailure {
     use std::io::ErrorKind;
     match fault {
-        Fault::Timeout => AttemptFailure::ConnectSlow,
-        Fault::Broken(reason) => AttemptFailure::Connect(reason),
+        Fault::Timeout => AttemptFailure::ConnectTimeout,
+        Fault::Failed(reason) => AttemptFailure::Connect(reason),
         Fault::Io(error) => AttemptFailure::Connect(match error.kind() {
             ErrorKind::ConnectionRefused => "the upstream refused the connection",
             ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "the upstream cannot be reached",
             ErrorKind::NotFound => "the upstream's socket does not exist",
             ErrorKind::PermissionDenied => SOCKET_FORBIDDEN,
-            ErrorKind::TimedOut => return AttemptFailure::ConnectSlow,
-            _ if error.raw_os_error().is_some_and(is_exhaustion) => return AttemptFailure::Starved,
+            ErrorKind::TimedOut => return AttemptFailure::ConnectTimeout,
+            _ if error.raw_os_error().is_some_and(is_exhaustion) => {
+                return AttemptFailure::ResourcesExhausted;
+            }
             _ => "no connection to the upstream came about",
         }),
         _ => AttemptFailure::Connect("the upstream closed the connection at once"),
@@ -161,8 +172,8 @@ mod tests {
     fn what_we_lack_is_not_the_servers_fault() {
         for (code, theirs) in [(23, false), (24, false), (99, false), (111, true), (113, true), (2, true)] {
             let failure = failure(Fault::Io(std::io::Error::from_raw_os_error(code)));
-            assert_eq!(failure.is_the_servers(), theirs, "{code}: {failure:?}");
-            assert!(failure.is_failure());
+            assert_eq!(failure.is_server_fault(), theirs, "{code}: {failure:?}");
+            assert!(failure.should_log());
         }
     }
 }

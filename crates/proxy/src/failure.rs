@@ -9,9 +9,9 @@ pub(crate) enum AttemptFailure {
     /// The connection could not be opened.
     Connect(&'static str),
     /// The machine has no file descriptor or local port left for a connection.
-    Starved,
+    ResourcesExhausted,
     /// The connection was not open within `connect_ms`.
-    ConnectSlow,
+    ConnectTimeout,
     /// The upstream closed a kept connection before the first byte of a response, most likely while it was
     /// idle.
     Stale,
@@ -19,24 +19,24 @@ pub(crate) enum AttemptFailure {
     /// may be sent again, whatever its method.
     Unprocessed,
     /// The connection broke before the response head was complete.
-    Cut,
+    ConnectionLost,
     /// The response head was not complete within `head_ms`.
-    Slow,
+    HeadTimeout,
     /// The bytes received are not a valid HTTP response.
     Invalid(&'static str),
     /// The response head has an error that `lenient_heads` repairs: the reason, and the place in the head.
     Repairable(&'static str, Box<str>),
     /// The response has a status that `retry.statuses` lists.
-    Refused(Status),
+    RetryableStatus(Status),
     /// The upstream failed in the middle of a response body, so the response cannot be completed.
     Body(&'static str),
     /// The client or this server failed, not the upstream.
-    Ours(Fault),
+    NotUpstream(Fault),
 }
 
 /// Reason for a failure in a trailer, after the head: a fixed text, because only that is reported at this
 /// point.
-const SPACED_TRAILER: &str = "space before colon in a trailer field, which lenient_heads = true repairs";
+const SPACE_IN_TRAILER: &str = "space before colon in a trailer field, which lenient_heads = true repairs";
 /// Maximum bytes shown of a field's name.
 const NAME_BYTES_SHOWN: usize = 64;
 
@@ -64,7 +64,7 @@ impl AttemptFailure {
     #[cold]
     pub(crate) fn of_body(reason: &'static str) -> AttemptFailure {
         let is_repairable = reason == Reject::SPACED_COLON.reason;
-        AttemptFailure::Body(if is_repairable { SPACED_TRAILER } else { reason })
+        AttemptFailure::Body(if is_repairable { SPACE_IN_TRAILER } else { reason })
     }
 
     /// Returns the place in the head that `lenient_heads` would repair, for [`AttemptFailure::Repairable`].
@@ -77,24 +77,25 @@ impl AttemptFailure {
 
     /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does
     /// a lack of descriptors or ports on this machine.
-    pub(crate) fn is_the_servers(&self) -> bool {
+    pub(crate) fn is_server_fault(&self) -> bool {
         !matches!(
             self,
             AttemptFailure::Stale
-                | AttemptFailure::Starved
+                | AttemptFailure::ResourcesExhausted
                 | AttemptFailure::Unprocessed
-                | AttemptFailure::Ours(_)
+                | AttemptFailure::NotUpstream(_)
         )
     }
 
     /// Whether to log this failure. A kept connection that the upstream closed is normal and is not logged.
-    pub(crate) fn is_failure(&self) -> bool {
-        self.is_the_servers() || matches!(self, AttemptFailure::Starved | AttemptFailure::Unprocessed)
+    pub(crate) fn should_log(&self) -> bool {
+        self.is_server_fault()
+            || matches!(self, AttemptFailure::ResourcesExhausted | AttemptFailure::Unprocessed)
     }
 }
 
 impl From<Fault> for AttemptFailure {
     fn from(fault: Fault) -> AttemptFailure {
-        AttemptFailure::Ours(fault)
+        AttemptFailure::NotUpstream(fault)
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 pub struct ConnectionLimiter {
     /// Maximum concurrent requests of each server; 0 for no limit.
     limits: Vec<u32>,
-    taken: Vec<TakenCount>,
+    active: Vec<ActiveCount>,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
     waiting: AtomicUsize,
     waiting_max: usize,
@@ -22,31 +22,31 @@ pub struct ConnectionLimiter {
 /// Number of requests under way on one server. Aligned to cache lines, because every core writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct TakenCount(AtomicU32);
+struct ActiveCount(AtomicU32);
 
 #[derive(Debug)]
 struct Waiter {
-    state: Mutex<WaitState>,
+    state: Mutex<WaiterState>,
 }
 
 #[derive(Debug)]
-enum WaitState {
+enum WaiterState {
     Waiting(Waker),
     /// The request was assigned to this server.
     Granted(usize),
     /// The request has left the queue.
-    Gone,
+    Left,
 }
 
 /// Why a request was not assigned to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoPlace {
+pub enum QueueError {
     /// The queue is full.
     Full,
     /// The request waited for the maximum time.
-    TooLong,
+    TimedOut,
     /// The client closed its connection while its request waited.
-    Left,
+    ClientDisconnected,
 }
 
 impl ConnectionLimiter {
@@ -54,10 +54,10 @@ impl ConnectionLimiter {
     /// all of them.
     #[must_use]
     pub fn new(limits: Vec<u32>, waiting_max: usize) -> ConnectionLimiter {
-        let taken = limits.iter().map(|_| TakenCount::default()).collect();
+        let taken = limits.iter().map(|_| ActiveCount::default()).collect();
         ConnectionLimiter {
             limits,
-            taken,
+            active: taken,
             queue: Mutex::default(),
             waiting: AtomicUsize::new(0),
             waiting_max,
@@ -73,7 +73,7 @@ impl ConnectionLimiter {
     /// Returns the number of requests under way on a server.
     #[must_use]
     pub fn load(&self, server: usize) -> u32 {
-        self.taken[server].0.load(Ordering::Relaxed)
+        self.active[server].0.load(Ordering::Relaxed)
     }
 
     /// Whether the server is below its limit and no earlier request waits in the queue.
@@ -85,28 +85,28 @@ impl ConnectionLimiter {
 
     /// Counts a request on the server; false if the server is at its limit.
     #[must_use]
-    pub fn enter(&self, server: usize) -> bool {
+    pub fn acquire(&self, server: usize) -> bool {
         let limit = self.limits[server];
         if limit == 0 {
-            self.taken[server].0.fetch_add(1, Ordering::Relaxed);
+            self.active[server].0.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let room = |taken| (taken < limit).then_some(taken + 1);
-        self.taken[server].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
+        self.active[server].0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, room).is_ok()
     }
 
     /// Ends a request on the server and assigns the server to the request that has waited longest. `usable`
     /// selects the servers that may get waiting requests.
-    pub fn leave(&self, server: usize, usable: impl Fn(usize) -> bool) {
-        self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
+    pub fn release(&self, server: usize, usable: impl Fn(usize) -> bool) {
+        self.active[server].0.fetch_sub(1, Ordering::SeqCst);
         // Pairs with the check that a waiter makes after joining the queue.
-        self.came(usable);
+        self.assign_waiting(usable);
     }
 
     /// Assigns waiting requests to a server that has returned to service.
-    pub fn came(&self, usable: impl Fn(usize) -> bool) {
+    pub fn assign_waiting(&self, usable: impl Fn(usize) -> bool) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.hand_out(&mut self.lock(), usable);
+            self.assign_servers(&mut self.lock(), usable);
         }
     }
 
@@ -115,14 +115,14 @@ impl ConnectionLimiter {
     }
 
     /// Assigns servers to waiting requests until either runs out.
-    fn hand_out(&self, queue: &mut VecDeque<Arc<Waiter>>, usable: impl Fn(usize) -> bool) {
+    fn assign_servers(&self, queue: &mut VecDeque<Arc<Waiter>>, usable: impl Fn(usize) -> bool) {
         while !queue.is_empty() {
-            let Some(server) = (0..self.limits.len()).find(|&server| usable(server) && self.enter(server))
+            let Some(server) = (0..self.limits.len()).find(|&server| usable(server) && self.acquire(server))
             else {
                 return;
             };
             if !self.grant_first(queue, server) {
-                self.taken[server].0.fetch_sub(1, Ordering::SeqCst);
+                self.active[server].0.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
@@ -146,14 +146,14 @@ impl ConnectionLimiter {
     pub async fn wait(
         &self,
         usable: impl Fn(usize) -> bool,
-        over: impl Future<Output = NoPlace>,
-    ) -> Result<usize, NoPlace> {
-        let mut ticket = Waiting { gate: self, waiter: None, usable: &usable };
-        let mut over = pin!(over);
+        stop: impl Future<Output = QueueError>,
+    ) -> Result<usize, QueueError> {
+        let mut ticket = QueueEntry { limiter: self, waiter: None, usable: &usable };
+        let mut over = pin!(stop);
         poll_fn(|context| {
             match &ticket.waiter {
-                None => ticket.waiter = Some(self.join(context.waker(), &usable)?),
-                Some(waiter) => waiter.renew(context.waker()),
+                None => ticket.waiter = Some(self.enqueue(context.waker(), &usable)?),
+                Some(waiter) => waiter.set_waker(context.waker()),
             }
             if let Some(server) = ticket.waiter.as_ref().and_then(|waiter| waiter.granted()) {
                 ticket.waiter = None;
@@ -164,45 +164,45 @@ impl ConnectionLimiter {
         .await
     }
 
-    fn join(&self, waker: &Waker, usable: impl Fn(usize) -> bool) -> Result<Arc<Waiter>, NoPlace> {
+    fn enqueue(&self, waker: &Waker, usable: impl Fn(usize) -> bool) -> Result<Arc<Waiter>, QueueError> {
         let mut queue = self.lock();
         if queue.len() >= self.waiting_max {
-            return Err(NoPlace::Full);
+            return Err(QueueError::Full);
         }
-        let waiter = Arc::new(Waiter { state: Mutex::new(WaitState::Waiting(waker.clone())) });
+        let waiter = Arc::new(Waiter { state: Mutex::new(WaiterState::Waiting(waker.clone())) });
         queue.push_back(waiter.clone());
         self.waiting.fetch_add(1, Ordering::SeqCst);
         // A request may have ended before this one joined the queue, and then it has woken no waiter.
-        self.hand_out(&mut queue, usable);
+        self.assign_servers(&mut queue, usable);
         Ok(waiter)
     }
 }
 
 impl Waiter {
-    fn lock(&self) -> MutexGuard<'_, WaitState> {
+    fn lock(&self) -> MutexGuard<'_, WaiterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn renew(&self, waker: &Waker) {
-        if let WaitState::Waiting(mine) = &mut *self.lock() {
+    fn set_waker(&self, waker: &Waker) {
+        if let WaiterState::Waiting(mine) = &mut *self.lock() {
             mine.clone_from(waker);
         }
     }
 
     fn granted(&self) -> Option<usize> {
         match *self.lock() {
-            WaitState::Granted(server) => Some(server),
-            WaitState::Waiting(_) | WaitState::Gone => None,
+            WaiterState::Granted(server) => Some(server),
+            WaiterState::Waiting(_) | WaiterState::Left => None,
         }
     }
 
     /// Assigns the server to this waiter and wakes it; false if it has left the queue.
     fn grant(&self, server: usize) -> bool {
         let mut state = self.lock();
-        if !matches!(*state, WaitState::Waiting(_)) {
+        if !matches!(*state, WaiterState::Waiting(_)) {
             return false;
         }
-        if let WaitState::Waiting(waker) = std::mem::replace(&mut *state, WaitState::Granted(server)) {
+        if let WaiterState::Waiting(waker) = std::mem::replace(&mut *state, WaiterState::Granted(server)) {
             waker.wake();
         }
         true
@@ -210,24 +210,24 @@ impl Waiter {
 }
 
 /// A place in the queue. Dropping it leaves the queue and releases a server that was assigned but not used.
-struct Waiting<'g, U: Fn(usize) -> bool> {
-    gate: &'g ConnectionLimiter,
+struct QueueEntry<'g, U: Fn(usize) -> bool> {
+    limiter: &'g ConnectionLimiter,
     waiter: Option<Arc<Waiter>>,
     usable: &'g U,
 }
 
-impl<U: Fn(usize) -> bool> Drop for Waiting<'_, U> {
+impl<U: Fn(usize) -> bool> Drop for QueueEntry<'_, U> {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
-        let mut queue = self.gate.lock();
+        let mut queue = self.limiter.lock();
         if let Some(at) = queue.iter().position(|other| Arc::ptr_eq(other, &waiter)) {
             queue.remove(at);
-            self.gate.waiting.fetch_sub(1, Ordering::SeqCst);
+            self.limiter.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         drop(queue);
-        let state = std::mem::replace(&mut *waiter.lock(), WaitState::Gone);
-        if let WaitState::Granted(server) = state {
-            self.gate.leave(server, self.usable);
+        let state = std::mem::replace(&mut *waiter.lock(), WaiterState::Left);
+        if let WaiterState::Granted(server) = state {
+            self.limiter.release(server, self.usable);
         }
     }
 }
@@ -246,15 +246,15 @@ mod tests {
     #[test]
     fn places_go_to_those_who_wait_in_order() {
         let gate = ConnectionLimiter::new(vec![1, 2], 10);
-        assert!(gate.enter(0) && !gate.enter(0) && gate.enter(1) && gate.enter(1));
+        assert!(gate.acquire(0) && !gate.acquire(0) && gate.acquire(1) && gate.acquire(1));
         let mut first = Box::pin(gate.wait(|_| true, std::future::pending()));
         let mut second = Box::pin(gate.wait(|_| true, std::future::pending()));
         assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
-        gate.leave(1, |_| true);
+        gate.release(1, |_| true);
         assert!(!gate.has_room(1), "a newcomer does not push in");
         assert_eq!(poll(&mut first), Poll::Ready(Ok(1)));
         assert!(poll(&mut second).is_pending());
-        gate.leave(0, |_| true);
+        gate.release(0, |_| true);
         assert_eq!(poll(&mut second), Poll::Ready(Ok(0)));
         assert_eq!((gate.load(0), gate.load(1)), (1, 2));
     }
@@ -262,11 +262,11 @@ mod tests {
     #[test]
     fn a_server_that_is_back_takes_those_who_wait() {
         let gate = ConnectionLimiter::new(vec![1, 2], 10);
-        assert!(gate.enter(0));
+        assert!(gate.acquire(0));
         // The other server is below its limit but out of service.
         let mut waits = Box::pin(gate.wait(|server| server == 0, std::future::pending()));
         assert!(poll(&mut waits).is_pending());
-        gate.came(|_| true);
+        gate.assign_waiting(|_| true);
         assert_eq!(poll(&mut waits), Poll::Ready(Ok(1)));
         assert_eq!((gate.load(0), gate.load(1)), (1, 1));
     }
@@ -274,15 +274,15 @@ mod tests {
     #[test]
     fn who_gives_up_leaves_no_place_behind() {
         let gate = ConnectionLimiter::new(vec![1], 10);
-        assert!(gate.enter(0));
+        assert!(gate.acquire(0));
         let mut gone = Box::pin(gate.wait(|_| true, std::future::pending()));
         let mut next = Box::pin(gate.wait(|_| true, std::future::pending()));
         assert!(poll(&mut gone).is_pending() && poll(&mut next).is_pending());
         // Granted a server, but dropped before polling again.
-        gate.leave(0, |_| true);
+        gate.release(0, |_| true);
         drop(gone);
         assert_eq!(poll(&mut next), Poll::Ready(Ok(0)));
-        gate.leave(0, |_| true);
+        gate.release(0, |_| true);
         assert_eq!(gate.load(0), 0);
         assert!(gate.has_room(0));
     }
@@ -290,29 +290,30 @@ mod tests {
     #[test]
     fn the_queue_is_bounded_and_timed() {
         let gate = ConnectionLimiter::new(vec![1], 1);
-        assert!(gate.enter(0));
+        assert!(gate.acquire(0));
         let over = Cell::new(false);
-        let too_long = || poll_fn(|_| if over.get() { Poll::Ready(NoPlace::TooLong) } else { Poll::Pending });
+        let too_long =
+            || poll_fn(|_| if over.get() { Poll::Ready(QueueError::TimedOut) } else { Poll::Pending });
         let mut waits = Box::pin(gate.wait(|_| true, too_long()));
         assert!(poll(&mut waits).is_pending());
         let mut refused = Box::pin(gate.wait(|_| true, too_long()));
-        assert_eq!(poll(&mut refused), Poll::Ready(Err(NoPlace::Full)));
+        assert_eq!(poll(&mut refused), Poll::Ready(Err(QueueError::Full)));
         over.set(true);
-        assert_eq!(poll(&mut waits), Poll::Ready(Err(NoPlace::TooLong)));
+        assert_eq!(poll(&mut waits), Poll::Ready(Err(QueueError::TimedOut)));
         drop(waits);
-        gate.leave(0, |_| true);
-        assert!(gate.has_room(0) && gate.enter(0));
+        gate.release(0, |_| true);
+        assert!(gate.has_room(0) && gate.acquire(0));
     }
 
     #[test]
     fn only_usable_servers_are_handed_over() {
         let gate = ConnectionLimiter::new(vec![1, 1], 10);
-        assert!(gate.enter(0) && gate.enter(1));
+        assert!(gate.acquire(0) && gate.acquire(1));
         let mut waits = Box::pin(gate.wait(|server| server == 1, std::future::pending()));
         assert!(poll(&mut waits).is_pending());
-        gate.leave(0, |server| server == 1);
+        gate.release(0, |server| server == 1);
         assert!(poll(&mut waits).is_pending());
-        gate.leave(1, |server| server == 1);
+        gate.release(1, |server| server == 1);
         assert_eq!(poll(&mut waits), Poll::Ready(Ok(1)));
     }
 }

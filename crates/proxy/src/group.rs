@@ -16,7 +16,7 @@ use crate::cgi_side::ErrorSink;
 use crate::check;
 use crate::choose::{Balancer, Requester, Selection};
 use crate::counts::UpstreamCounters;
-use crate::dial::{Beside, DialOptions, beside, dial};
+use crate::dial::{ConcurrentTask, DialOptions, dial, run_concurrently};
 use crate::failure::AttemptFailure;
 use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
@@ -24,14 +24,14 @@ use crate::options::{RouteOptions, UpstreamAddress};
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::shared::GroupShared;
-use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, pool};
+use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, buffer_pool};
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 /// Interval at which kept connections are checked, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 /// Maximum connections opened to learn whether a server supports extended CONNECT, if each closes before
 /// sending SETTINGS.
-const CONNECTS_DIALS_MAX: u32 = 2;
+const CONNECT_SUPPORT_DIALS_MAX: u32 = 2;
 
 /// Part of a group on one core: kept connections, load balancer and retry budget. Cheap to clone; the
 /// connections live as long as the last clone.
@@ -61,11 +61,11 @@ pub enum HealthChange {
     /// Ejected for a time after too many failures.
     Ejected,
     /// Back in service after an ejection: a request succeeded.
-    Back,
+    Recovered,
     /// Out of service: health checks fail.
-    Ill,
+    Unhealthy,
     /// Back in service: health checks succeed.
-    Well,
+    Healthy,
 }
 
 /// Maximum lingering connections of a group on each core.
@@ -90,7 +90,7 @@ pub enum UpstreamEvent<'x> {
         /// URL of the server.
         server: &'x str,
         /// The change.
-        turn: HealthChange,
+        change: HealthChange,
     },
     /// A server of the CGI family sent a line of error output.
     ErrorLine {
@@ -100,9 +100,9 @@ pub enum UpstreamEvent<'x> {
         line: &'x str,
     },
     /// Responses cannot be moved to temporary files; reported at most once a minute.
-    Spill {
+    SpillFailed {
         /// Reason.
-        why: &'x SpillError,
+        error: &'x SpillError,
     },
 }
 
@@ -123,12 +123,12 @@ pub(crate) struct GroupState {
     /// Counters of each server on this core.
     pub(crate) counters: Vec<Arc<UpstreamCounters>>,
     /// Display name of each server.
-    pub(crate) shown: Vec<Rc<str>>,
+    pub(crate) display_names: Vec<Rc<str>>,
     buffers: Rc<UpstreamBuffers>,
     pub(crate) balancer: Balancer,
     pub(crate) budget: Cell<RetryBudget>,
     /// Number of connections opened, which selects the address to try first.
-    dialled: Cell<usize>,
+    dial_count: Cell<usize>,
     /// Connections whose responses are delivered but not ended by their servers.
     lingering: Cell<usize>,
 }
@@ -149,7 +149,8 @@ impl Group {
     fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
         let options = &shared.options;
         let report = report.map(Rc::new);
-        let shown: Vec<Rc<str>> = (0..shared.count()).map(|server| shared.shown(server).into()).collect();
+        let shown: Vec<Rc<str>> =
+            (0..shared.server_count()).map(|server| shared.display_name(server).into()).collect();
         let sink = |report: &Rc<EventSink>, shown: &Rc<str>| -> ErrorSink {
             let (report, shown) = (report.clone(), shown.clone());
             Rc::new(move |line| report(&UpstreamEvent::ErrorLine { server: &shown, line }))
@@ -160,19 +161,19 @@ impl Group {
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
             h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, options)).collect(),
-            counters: shared.servers.iter().map(|server| server.counts.take()).collect(),
-            shown,
-            buffers: pool(core.memory()),
+            counters: shared.servers.iter().map(|server| server.counter_sets.take()).collect(),
+            display_names: shown,
+            buffers: buffer_pool(core.memory()),
             balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
-            dialled: Cell::new(0),
+            dial_count: Cell::new(0),
             lingering: Cell::new(0),
             shared: shared.clone(),
         });
         core.spawn(sweep(Rc::downgrade(&inner), core.clone()));
-        if options.check.is_some() && !shared.checked.swap(true, Ordering::Relaxed) {
-            for server in 0..shared.count() {
-                core.spawn(watch(Rc::downgrade(&inner), core.clone(), server));
+        if options.check.is_some() && !shared.has_health_checker.swap(true, Ordering::Relaxed) {
+            for server in 0..shared.server_count() {
+                core.spawn(run_health_checks(Rc::downgrade(&inner), core.clone(), server));
             }
         }
         Group(inner)
@@ -186,7 +187,7 @@ impl Group {
 
     /// Returns the number of connections to a server that this core keeps.
     #[must_use]
-    pub fn kept(&self, server: usize) -> usize {
+    pub fn kept_count(&self, server: usize) -> usize {
         self.0.pools[server].len() + self.0.h2_pools[server].len()
     }
 }
@@ -194,7 +195,7 @@ impl Group {
 impl GroupState {
     /// Returns the path of a server's Unix socket, if it has one.
     pub(crate) fn socket(&self, server: usize) -> Option<&Path> {
-        match &self.shared.options.servers[server].at {
+        match &self.shared.options.servers[server].address {
             UpstreamAddress::Unix(path) => Some(path),
             UpstreamAddress::Tcp { .. } => None,
         }
@@ -213,45 +214,51 @@ impl GroupState {
     }
 
     fn report_change(&self, server: usize, turn: HealthChange) {
-        self.report(&UpstreamEvent::HealthChange { server: self.shared.shown(server), turn });
+        self.report(&UpstreamEvent::HealthChange { server: self.shared.display_name(server), change: turn });
     }
 
     /// Records a response head with `status`, received `us` microseconds after its request was ready to be
     /// sent.
-    pub(crate) fn answered(&self, selection: &Selection<'_>, status: Status, us: u64, reused: bool) {
+    pub(crate) fn record_response_head(
+        &self,
+        selection: &Selection<'_>,
+        status: Status,
+        us: u64,
+        reused: bool,
+    ) {
         let (counters, ms) = (&self.counters[selection.server], us / 1_000);
         counters.head.observe(us);
         counters.statuses[Some(usize::from(status.code() / 100)).filter(|class| *class < 6).unwrap_or(0)]
             .add(1);
         if !self.shared.options.servers[selection.server].is_http2() {
-            self.pools[selection.server].learn(ms, reused);
+            self.pools[selection.server].record_response_time(ms, reused);
         }
         if selection.is_probe() {
-            self.succeeded(selection);
+            self.record_success(selection);
         }
     }
 
     /// Records a successful request.
-    pub(crate) fn succeeded(&self, selection: &Selection<'_>) {
-        if selection.succeeded() {
-            self.report_change(selection.server, HealthChange::Back);
+    pub(crate) fn record_success(&self, selection: &Selection<'_>) {
+        if selection.record_success() {
+            self.report_change(selection.server, HealthChange::Recovered);
         }
     }
 
     /// Records a failed request, and counts it against the server if the server is the cause.
-    pub(crate) fn failed(&self, selection: &Selection<'_>, failure: &AttemptFailure) {
-        self.counters[selection.server].failed(failure);
-        if failure.is_the_servers() && selection.failed() {
+    pub(crate) fn record_failure(&self, selection: &Selection<'_>, failure: &AttemptFailure) {
+        self.counters[selection.server].count_failure(failure);
+        if failure.is_server_fault() && selection.record_failure() {
             self.counters[selection.server].ejections.add(1);
             self.report_change(selection.server, HealthChange::Ejected);
         }
     }
 
     /// Counts a request under way on a server until the result is dropped.
-    pub(crate) fn use_one(&self, server: usize) -> UpstreamInUse<'_> {
+    pub(crate) fn track_request(&self, server: usize) -> UpstreamInUse<'_> {
         let counters = &*self.counters[server];
         counters.requests.add(1);
-        UpstreamInUse { _in_use: self.pools[server].use_one(), counters }
+        UpstreamInUse { _in_use: self.pools[server].track_request(), counters }
     }
 
     /// Takes a kept connection to a server, if there is one.
@@ -261,8 +268,9 @@ impl GroupState {
             return None;
         }
         let certain = !requester.method().is_idempotent();
-        let (link, rested) = self.pools[server].take(certain, |rested| self.fits(server, rested))?;
-        Some(rested.take_up(link, HeldBuffers::take(&self.buffers)))
+        let (link, rested) =
+            self.pools[server].take(certain, |rested| self.has_current_address(server, rested))?;
+        Some(rested.activate(link, HeldBuffers::take(&self.buffers)))
     }
 
     /// Returns a connection to a server: a kept one or, if there is none or `is_new` is set, a new one,
@@ -273,7 +281,7 @@ impl GroupState {
         server: usize,
         is_new: bool,
         deadline_ms: u64,
-    ) -> Result<(UpstreamConnection, Beside<'_>), AttemptFailure> {
+    ) -> Result<(UpstreamConnection, ConcurrentTask<'_>), AttemptFailure> {
         let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
         let pool = &self.pools[server];
         if !is_new && let Some(connection) = self.take_kept(requester, server) {
@@ -283,7 +291,7 @@ impl GroupState {
         if let Some(version) = options.proxy_protocol {
             preface::write(&mut preface, version, requester.endpoints());
         }
-        let how = DialOptions { turn: self.turn(), preface: &preface, http2: false };
+        let how = DialOptions { first_address: self.next_address_index(), preface: &preface, http2: false };
         // Boxed because it is rarely needed and would enlarge the future of every request.
         let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
         let since_us = self.core.now_us();
@@ -291,12 +299,12 @@ impl GroupState {
         self.counters[server].connect.observe(self.core.now_us() - since_us);
         // Only after connecting: a connection that waits for room in the listen queue does not wait for a
         // worker.
-        let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
+        let room: ConcurrentTask<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
         Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
     }
 
     /// Opens a stream on a shared connection, or on a new one, opened before `deadline_ms`, if none has room.
-    pub(crate) async fn stream(
+    pub(crate) async fn open_stream(
         &self,
         server: usize,
         request: &H2Request<'_>,
@@ -308,39 +316,43 @@ impl GroupState {
             if let Some(stream) = pool.request(request) {
                 return Ok(stream);
             }
-            if needs_connect && pool.connects() == Some(false) {
+            if needs_connect && pool.supports_connect() == Some(false) {
                 return Err(AttemptFailure::Invalid("the upstream takes no extended CONNECT any more"));
             }
-            match pool.dialling() {
+            match pool.acquire_dial_permit() {
                 Some(_dialling) => self.dial_shared(server, deadline_ms).await?,
-                None if pool.changed(needs_connect, deadline_ms).await => {}
-                None => return Err(AttemptFailure::ConnectSlow),
+                None if pool.wait_for_room(needs_connect, deadline_ms).await => {}
+                None => return Err(AttemptFailure::ConnectTimeout),
             }
         }
     }
 
     /// Whether the server supports extended CONNECT, according to its SETTINGS. Opens a connection if there
     /// is none.
-    pub(crate) async fn connects(&self, server: usize, deadline_ms: u64) -> Result<bool, AttemptFailure> {
+    pub(crate) async fn supports_connect(
+        &self,
+        server: usize,
+        deadline_ms: u64,
+    ) -> Result<bool, AttemptFailure> {
         let pool = &self.h2_pools[server];
-        for _ in 0..CONNECTS_DIALS_MAX {
-            if let Some(connects) = pool.connects() {
+        for _ in 0..CONNECT_SUPPORT_DIALS_MAX {
+            if let Some(connects) = pool.supports_connect() {
                 return Ok(connects);
             }
-            if let Some(_dialling) = pool.dialling() {
+            if let Some(_dialling) = pool.acquire_dial_permit() {
                 self.dial_shared(server, deadline_ms).await?;
             }
-            if !pool.settled(deadline_ms).await {
-                return Err(AttemptFailure::ConnectSlow);
+            if !pool.wait_for_settings(deadline_ms).await {
+                return Err(AttemptFailure::ConnectTimeout);
             }
         }
-        pool.connects().ok_or(AttemptFailure::Cut)
+        pool.supports_connect().ok_or(AttemptFailure::ConnectionLost)
     }
 
     /// Opens a connection whose streams are shared by many requests.
     async fn dial_shared(&self, server: usize, deadline_ms: u64) -> Result<(), AttemptFailure> {
         let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
-        let how = DialOptions { turn: self.turn(), preface: b"", http2: true };
+        let how = DialOptions { first_address: self.next_address_index(), preface: b"", http2: true };
         let since_us = self.core.now_us();
         let (link, address) = dial(&self.core, options, server, upstream, &how, deadline_ms).await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
@@ -349,9 +361,9 @@ impl GroupState {
     }
 
     /// Returns the index of the address to try first, if there are several.
-    pub(crate) fn turn(&self) -> usize {
-        let turn = self.dialled.get();
-        self.dialled.set(turn.wrapping_add(1));
+    pub(crate) fn next_address_index(&self) -> usize {
+        let turn = self.dial_count.get();
+        self.dial_count.set(turn.wrapping_add(1));
         turn
     }
 
@@ -361,10 +373,10 @@ impl GroupState {
         let (options, now_ms) = (&self.shared.options, self.core.now_ms());
         let serves = sent_whole && options.proxy_protocol.is_none();
         let kept = match side {
-            UpstreamSide::H1(side) if serves => side.connection.rest(&options.keep_alive, now_ms),
+            UpstreamSide::H1(side) if serves => side.connection.into_idle(&options.keep_alive, now_ms),
             UpstreamSide::Cgi(side) if serves => {
                 let is_done = side.is_done();
-                side.connection.rest_where(is_done, &options.keep_alive, now_ms)
+                side.connection.into_idle_if(is_done, &options.keep_alive, now_ms)
             }
             // HTTP/2 connections stay in their pool.
             UpstreamSide::H1(_) | UpstreamSide::Cgi(_) | UpstreamSide::Stream(_) => None,
@@ -393,14 +405,14 @@ impl GroupState {
         self.lingering.set(self.lingering.get() + 1);
         self.core.spawn(async move {
             loop {
-                match side.step(method, &route.head) {
+                match side.step(method, &route.head_limits) {
                     Ok(UpstreamStep::Pending) => {
-                        side.release();
+                        side.release_buffers();
                         if side.wait_alone(false, until_ms).await.is_err() {
                             break;
                         }
                     }
-                    Ok(UpstreamStep::Noise) => this.core.yield_now().await,
+                    Ok(UpstreamStep::NonContent) => this.core.yield_now().await,
                     Ok(UpstreamStep::End) => {
                         this.put_back(side, server, true);
                         break;
@@ -413,12 +425,12 @@ impl GroupState {
     }
 
     /// Whether a kept connection leads to a current address of its server.
-    fn fits(&self, server: usize, rested: &IdleConnection) -> bool {
-        self.is_its_address(server, rested.address)
+    fn has_current_address(&self, server: usize, rested: &IdleConnection) -> bool {
+        self.is_address_of_server(server, rested.address)
     }
 
-    fn is_its_address(&self, server: usize, address: Option<SocketAddr>) -> bool {
-        match (&self.shared.servers[server].names, address) {
+    fn is_address_of_server(&self, server: usize, address: Option<SocketAddr>) -> bool {
+        match (&self.shared.servers[server].addresses, address) {
             (Some(names), Some(address)) => names.has(address),
             _ => true,
         }
@@ -428,7 +440,7 @@ impl GroupState {
 impl Drop for GroupState {
     fn drop(&mut self) {
         for (server, counters) in self.shared.servers.iter().zip(self.counters.drain(..)) {
-            server.counts.release(counters);
+            server.counter_sets.release(counters);
         }
     }
 }
@@ -451,25 +463,25 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
         core.sleep(SWEEP_MS).await;
         let Some(inner) = inner.upgrade() else { return };
         let now_ms = core.now_ms();
-        for names in inner.shared.servers.iter().filter_map(|server| server.names.as_ref()) {
+        for names in inner.shared.servers.iter().filter_map(|server| server.addresses.as_ref()) {
             // A name that was never resolved is not needed yet.
-            if !names.known().is_empty() {
-                names.renew(&core, inner.shared.options.resolve_ms);
+            if !names.known_addresses().is_empty() {
+                names.refresh_if_due(&core, inner.shared.options.resolve_ms);
             }
         }
         inner.buffers.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
-            let down = inner.shared.standing(server, now_ms) == ServerState::Down;
+            let down = inner.shared.state(server, now_ms) == ServerState::Down;
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
-                !down && inner.fits(server, rested)
+                !down && inner.has_current_address(server, rested)
             });
-            inner.h2_pools[server].sweep(|address| !down && inner.is_its_address(server, address));
+            inner.h2_pools[server].sweep(|address| !down && inner.is_address_of_server(server, address));
         }
     }
 }
 
 /// Runs the health checks of one server, as long as the group exists.
-async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
+async fn run_health_checks(inner: Weak<GroupState>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };
         let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
@@ -478,22 +490,26 @@ async fn watch(inner: Weak<GroupState>, core: Core, server: usize) {
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
         let checked = {
-            let room: Beside<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
+            let room: ConcurrentTask<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
             let probe = pin!(check::probe(&core, &shared.options, server, upstream, check, buffers));
-            beside(&room, probe).await
+            run_concurrently(&room, probe).await
         };
         drop(pool);
         let now_ms = core.now_ms();
         if let Some(checked) = checked
             && let well = matches!(checked, Ok(true))
-            && upstream.health.checked(well, now_ms, check)
+            && upstream.health.record_check(well, now_ms, check)
             && let Some(this) = inner.upgrade()
         {
             if let Err(AttemptFailure::Repairable(reason, place)) = &checked {
-                this.report(&UpstreamEvent::RefusedCheck { server: shared.shown(server), reason, place });
+                this.report(&UpstreamEvent::RefusedCheck {
+                    server: shared.display_name(server),
+                    reason,
+                    place,
+                });
             }
-            this.report_change(server, if well { HealthChange::Well } else { HealthChange::Ill });
-            shared.came(now_ms);
+            this.report_change(server, if well { HealthChange::Healthy } else { HealthChange::Unhealthy });
+            shared.assign_waiting(now_ms);
         }
         core.sleep(check.interval_ms).await;
     }
@@ -507,11 +523,11 @@ mod tests {
     #[test]
     fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
         let core = Core::for_client(1).expect("an engine");
-        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
-        let shared = GroupShared::new(crate::GroupOptions::to(vec![server])).expect("valid options");
-        let names = shared.servers[0].names.clone().expect("a name");
+        let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
+        let shared = GroupShared::new(crate::GroupOptions::new(vec![server])).expect("valid options");
+        let names = shared.servers[0].addresses.clone().expect("a name");
         let old = "192.0.2.1:80".parse().expect("an address");
-        names.found(vec![old]);
+        names.set_addresses(vec![old]);
         let theirs = core.clone();
         let group = Group::new(&core, &shared);
         let moved = core.run_until_end(async move {

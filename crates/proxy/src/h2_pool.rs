@@ -23,7 +23,7 @@ pub(crate) struct H2Pool {
 }
 
 /// The right to open a connection. Dropping it wakes the requests that wait, which then try again.
-pub(crate) struct Dialling<'p>(&'p H2Pool);
+pub(crate) struct DialPermit<'p>(&'p H2Pool);
 
 impl H2Pool {
     /// Creates an empty pool.
@@ -31,7 +31,7 @@ impl H2Pool {
         let keep_alive = &group.keep_alive;
         let options = H2Options {
             // Connections are shared by routes, so the group's limits apply.
-            head: group.head(),
+            head: group.head_limits(),
             requests_max: keep_alive.requests_max,
             idle_ms_max: if keep_alive.idle_max == 0 { 0 } else { keep_alive.idle_ms_max },
             ..H2Options::default()
@@ -51,28 +51,29 @@ impl H2Pool {
     }
 
     /// Acquires the right to open a connection; `None` if one is being opened.
-    pub(crate) fn dialling(&self) -> Option<Dialling<'_>> {
+    pub(crate) fn acquire_dial_permit(&self) -> Option<DialPermit<'_>> {
         let is_opening = self.links.borrow().iter().any(|(link, _)| link.is_opening());
         if is_opening || self.is_dialling.replace(true) {
             return None;
         }
-        Some(Dialling(self))
+        Some(DialPermit(self))
     }
 
     /// Whether the server supports extended CONNECT; `None` if no open connection has received SETTINGS.
-    pub(crate) fn connects(&self) -> Option<bool> {
+    pub(crate) fn supports_connect(&self) -> Option<bool> {
         let links = self.links.borrow();
-        links.iter().filter(|(link, _)| !link.is_over()).find_map(|(link, _)| link.connects())
+        links.iter().filter(|(link, _)| !link.is_closing()).find_map(|(link, _)| link.supports_connect())
     }
 
     /// Waits until no connection is being opened or awaits SETTINGS. False at the deadline.
-    pub(crate) async fn settled(&self, deadline_ms: u64) -> bool {
+    pub(crate) async fn wait_for_settings(&self, deadline_ms: u64) -> bool {
         self.wait(deadline_ms, || self.may_dial()).await
     }
 
     /// Waits until a connection has room for a request, or one may be opened. False at the deadline.
-    pub(crate) async fn changed(&self, needs_connect: bool, deadline_ms: u64) -> bool {
-        let fits = |link: &H2Link| link.has_room() && (!needs_connect || link.connects() == Some(true));
+    pub(crate) async fn wait_for_room(&self, needs_connect: bool, deadline_ms: u64) -> bool {
+        let fits =
+            |link: &H2Link| link.can_begin() && (!needs_connect || link.supports_connect() == Some(true));
         let has_room = || self.links.borrow().iter().any(|(link, _)| fits(link));
         self.wait(deadline_ms, || has_room() || self.may_dial()).await
     }
@@ -103,16 +104,16 @@ impl H2Pool {
     /// Removes connections that accept no further requests or that `fits` rejects; requests under way
     /// complete.
     pub(crate) fn sweep(&self, fits: impl Fn(Option<SocketAddr>) -> bool) {
-        self.links.borrow_mut().retain(|(link, address)| !link.is_over() && fits(*address));
+        self.links.borrow_mut().retain(|(link, address)| !link.is_closing() && fits(*address));
     }
 
     /// Returns the number of connections that accept requests.
     pub(crate) fn len(&self) -> usize {
-        self.links.borrow().iter().filter(|(link, _)| !link.is_over()).count()
+        self.links.borrow().iter().filter(|(link, _)| !link.is_closing()).count()
     }
 }
 
-impl Drop for Dialling<'_> {
+impl Drop for DialPermit<'_> {
     fn drop(&mut self) {
         self.0.is_dialling.set(false);
         wake(&self.0.waiting);

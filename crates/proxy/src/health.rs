@@ -18,11 +18,11 @@ pub struct Health {
     /// Time at which the ejection ends; 0 if the server is not ejected.
     ejected_until_ms: AtomicU64,
     /// Whether a request that probes the server after its ejection is under way.
-    probed: AtomicBool,
+    is_probing: AtomicBool,
     /// Whether health checks have taken the server out of service.
-    ill: AtomicBool,
+    is_unhealthy: AtomicBool,
     /// Consecutive check results that contradict `ill`.
-    turning: AtomicU32,
+    contrary_checks: AtomicU32,
     /// The operator's [`UpstreamOrder`], as an index into [`UpstreamOrder::ALL`].
     order: AtomicU8,
     /// Time at which the server returned to service; 0 if it was never out of service.
@@ -72,9 +72,9 @@ impl UpstreamOrder {
 impl Health {
     /// Returns the state at `now_ms`.
     #[must_use]
-    pub fn standing(&self, now_ms: u64) -> ServerState {
+    pub fn state(&self, now_ms: u64) -> ServerState {
         match self.order() {
-            UpstreamOrder::Ready => self.condition(now_ms),
+            UpstreamOrder::Ready => self.observed_state(now_ms),
             UpstreamOrder::Drain | UpstreamOrder::Down => ServerState::Down,
         }
     }
@@ -82,14 +82,14 @@ impl Health {
     /// Returns the state at `now_ms` according to responses and health checks, regardless of the operator's
     /// order.
     #[must_use]
-    pub fn condition(&self, now_ms: u64) -> ServerState {
-        if self.ill.load(Relaxed) {
+    pub fn observed_state(&self, now_ms: u64) -> ServerState {
+        if self.is_unhealthy.load(Relaxed) {
             return ServerState::Down;
         }
         match self.ejected_until_ms.load(Relaxed) {
             0 => ServerState::Up,
             until_ms if now_ms < until_ms => ServerState::Ejected(until_ms),
-            until_ms if self.probed.load(Relaxed) => ServerState::Ejected(until_ms),
+            until_ms if self.is_probing.load(Relaxed) => ServerState::Ejected(until_ms),
             _ => ServerState::Probe,
         }
     }
@@ -97,33 +97,33 @@ impl Health {
     /// Copies the health of the same server from before a reload: with `ejection` the failures and the
     /// ejection, with `checks` the results of health checks, and always the operator's order. A probe under
     /// way reports only to `other`.
-    pub fn resume(&self, other: &Health, ejection: bool, checks: bool) {
+    pub fn copy_from(&self, previous: &Health, ejection: bool, checks: bool) {
         if ejection {
-            self.failures.store(other.failures.load(Relaxed), Relaxed);
-            self.ejections.store(other.ejections.load(Relaxed), Relaxed);
-            self.ejected_until_ms.store(other.ejected_until_ms.load(Relaxed), Relaxed);
+            self.failures.store(previous.failures.load(Relaxed), Relaxed);
+            self.ejections.store(previous.ejections.load(Relaxed), Relaxed);
+            self.ejected_until_ms.store(previous.ejected_until_ms.load(Relaxed), Relaxed);
         }
         if checks {
-            self.ill.store(other.ill.load(Relaxed), Relaxed);
-            self.turning.store(other.turning.load(Relaxed), Relaxed);
+            self.is_unhealthy.store(previous.is_unhealthy.load(Relaxed), Relaxed);
+            self.contrary_checks.store(previous.contrary_checks.load(Relaxed), Relaxed);
         }
-        self.order.store(other.order.load(Relaxed), Relaxed);
-        self.back_since_ms.store(other.back_since_ms.load(Relaxed), Relaxed);
+        self.order.store(previous.order.load(Relaxed), Relaxed);
+        self.back_since_ms.store(previous.back_since_ms.load(Relaxed), Relaxed);
     }
 
     /// Claims the probe; true for exactly one caller.
     #[must_use]
     pub fn claim_probe(&self) -> bool {
-        self.probed.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
+        self.is_probing.compare_exchange(false, true, Relaxed, Relaxed).is_ok()
     }
 
     /// Releases a probe that ended without a result, so that another request may probe.
-    pub fn forget_probe(&self) {
-        self.probed.store(false, Relaxed);
+    pub fn release_probe(&self) {
+        self.is_probing.store(false, Relaxed);
     }
 
     /// Records a successful response. True if that ends an ejection.
-    pub fn succeeded(&self, now_ms: u64) -> bool {
+    pub fn record_success(&self, now_ms: u64) -> bool {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }
@@ -131,13 +131,13 @@ impl Health {
             return false;
         }
         self.ejections.store(0, Relaxed);
-        self.probed.store(false, Relaxed);
+        self.is_probing.store(false, Relaxed);
         self.back_since_ms.store(now_ms.max(1), Relaxed);
         self.ejected_until_ms.swap(0, Relaxed) != 0
     }
 
     /// Records a failure. True if that ejects the server.
-    pub fn failed(&self, now_ms: u64, ejection: &Ejection) -> bool {
+    pub fn record_failure(&self, now_ms: u64, ejection: &Ejection) -> bool {
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         let until_ms = self.ejected_until_ms.load(Relaxed);
         let probe_failed = until_ms != 0 && now_ms >= until_ms;
@@ -147,25 +147,25 @@ impl Health {
         let times = self.ejections.fetch_add(1, Relaxed).min(30);
         let for_ms = ejection.first_ms.saturating_mul(1 << times).min(ejection.ms_max);
         self.ejected_until_ms.store(now_ms.saturating_add(for_ms).max(1), Relaxed);
-        self.probed.store(false, Relaxed);
+        self.is_probing.store(false, Relaxed);
         true
     }
 
     /// Records the result of a health check. True if the server goes out of service or returns to it.
-    pub fn checked(&self, well: bool, now_ms: u64, check: &HealthCheck) -> bool {
-        let ill = self.ill.load(Relaxed);
-        if well != ill {
-            self.turning.store(0, Relaxed);
+    pub fn record_check(&self, is_healthy: bool, now_ms: u64, check: &HealthCheck) -> bool {
+        let ill = self.is_unhealthy.load(Relaxed);
+        if is_healthy != ill {
+            self.contrary_checks.store(0, Relaxed);
             return false;
         }
-        let turning = self.turning.load(Relaxed) + 1;
-        self.turning.store(turning, Relaxed);
-        if turning < if well { check.rise } else { check.fall } {
+        let turning = self.contrary_checks.load(Relaxed) + 1;
+        self.contrary_checks.store(turning, Relaxed);
+        if turning < if is_healthy { check.rise } else { check.fall } {
             return false;
         }
-        self.turning.store(0, Relaxed);
-        self.ill.store(!well, Relaxed);
-        if well {
+        self.contrary_checks.store(0, Relaxed);
+        self.is_unhealthy.store(!is_healthy, Relaxed);
+        if is_healthy {
             self.back_since_ms.store(now_ms.max(1), Relaxed);
         }
         true
@@ -187,16 +187,16 @@ impl Health {
 
     /// Whether clients with a sticky cookie for this server may still use it: it is draining and healthy.
     #[must_use]
-    pub fn serves_known(&self) -> bool {
+    pub fn serves_sticky_clients(&self) -> bool {
         self.order() == UpstreamOrder::Drain
-            && !self.ill.load(Relaxed)
+            && !self.is_unhealthy.load(Relaxed)
             && self.ejected_until_ms.load(Relaxed) == 0
     }
 
     /// Returns the weight in hundredths, so that a weight of 1 can grow too. During the slow start it grows
     /// from a tenth of `weight` to all of it over `slow_start_ms`; at least 1 unless `weight` is 0.
     #[must_use]
-    pub fn share(&self, weight: u32, now_ms: u64, slow_start_ms: u64) -> u32 {
+    pub fn weight_hundredths(&self, weight: u32, now_ms: u64, slow_start_ms: u64) -> u32 {
         let full = weight.saturating_mul(100);
         let since_ms = self.back_since_ms.load(Relaxed);
         let back_ms = now_ms.saturating_sub(since_ms);
@@ -217,62 +217,62 @@ mod tests {
     #[test]
     fn failures_in_a_row_eject_and_back_off() {
         let health = Health::default();
-        assert!(!health.failed(10, &EJECTION));
-        assert!(!health.succeeded(11));
-        assert!(!health.failed(12, &EJECTION));
-        assert!(!health.failed(12, &EJECTION));
-        assert_eq!(health.standing(12), ServerState::Up);
-        assert!(health.failed(12, &EJECTION));
-        assert_eq!(health.standing(12), ServerState::Ejected(1_012));
+        assert!(!health.record_failure(10, &EJECTION));
+        assert!(!health.record_success(11));
+        assert!(!health.record_failure(12, &EJECTION));
+        assert!(!health.record_failure(12, &EJECTION));
+        assert_eq!(health.state(12), ServerState::Up);
+        assert!(health.record_failure(12, &EJECTION));
+        assert_eq!(health.state(12), ServerState::Ejected(1_012));
         // Requests that were under way fail too; they do not lengthen the ejection.
-        assert!(!health.failed(13, &EJECTION));
-        assert_eq!(health.standing(1_011), ServerState::Ejected(1_012));
-        assert_eq!(health.standing(1_012), ServerState::Probe);
+        assert!(!health.record_failure(13, &EJECTION));
+        assert_eq!(health.state(1_011), ServerState::Ejected(1_012));
+        assert_eq!(health.state(1_012), ServerState::Probe);
         for (at_ms, until_ms) in [(1_012, 3_012), (3_012, 6_012), (6_012, 9_012)] {
             assert!(health.claim_probe() && !health.claim_probe());
-            assert_eq!(health.standing(at_ms), ServerState::Ejected(at_ms));
-            assert!(health.failed(at_ms, &EJECTION));
-            assert_eq!(health.standing(at_ms), ServerState::Ejected(until_ms));
+            assert_eq!(health.state(at_ms), ServerState::Ejected(at_ms));
+            assert!(health.record_failure(at_ms, &EJECTION));
+            assert_eq!(health.state(at_ms), ServerState::Ejected(until_ms));
         }
         assert!(health.claim_probe());
-        health.forget_probe();
-        assert_eq!(health.standing(9_012), ServerState::Probe);
-        assert!(health.succeeded(9_013));
-        assert_eq!(health.standing(9_013), ServerState::Up);
+        health.release_probe();
+        assert_eq!(health.state(9_012), ServerState::Probe);
+        assert!(health.record_success(9_013));
+        assert_eq!(health.state(9_013), ServerState::Up);
         // After a success the ejection time starts at `first_ms` again.
         for _ in 0..3 {
-            health.failed(20_000, &EJECTION);
+            health.record_failure(20_000, &EJECTION);
         }
-        assert_eq!(health.standing(20_000), ServerState::Ejected(21_000));
+        assert_eq!(health.state(20_000), ServerState::Ejected(21_000));
     }
 
     #[test]
     fn checks_need_several_answers_in_a_row() {
         let check = HealthCheck { rise: 2, fall: 3, ..HealthCheck::default() };
         let health = Health::default();
-        let report = |well| health.checked(well, 5, &check);
+        let report = |well| health.record_check(well, 5, &check);
         assert_eq!([report(false), report(false), report(true)], [false; 3]);
         assert_eq!([report(false), report(false), report(false)], [false, false, true]);
-        assert_eq!(health.standing(5), ServerState::Down);
+        assert_eq!(health.state(5), ServerState::Down);
         assert_eq!([report(true), report(false), report(true), report(true)], [false, false, false, true]);
-        assert_eq!(health.standing(5), ServerState::Up);
+        assert_eq!(health.state(5), ServerState::Up);
     }
 
     #[test]
     fn a_server_that_comes_back_gets_its_share_slowly() {
         let health = Health::default();
-        assert_eq!(health.share(3, 0, 1_000), 300);
+        assert_eq!(health.weight_hundredths(3, 0, 1_000), 300);
         health.set_order(UpstreamOrder::Drain, 100);
-        assert!(health.standing(100) == ServerState::Down && health.serves_known());
-        assert_eq!(health.condition(100), ServerState::Up);
+        assert!(health.state(100) == ServerState::Down && health.serves_sticky_clients());
+        assert_eq!(health.observed_state(100), ServerState::Up);
         health.set_order(UpstreamOrder::Down, 100);
-        assert!(health.standing(100) == ServerState::Down && !health.serves_known());
+        assert!(health.state(100) == ServerState::Down && !health.serves_sticky_clients());
         health.set_order(UpstreamOrder::Ready, 5_000);
-        assert_eq!(health.standing(5_000), ServerState::Up);
-        assert_eq!(health.share(2, 5_000, 1_000), 20);
-        assert_eq!(health.share(2, 5_500, 1_000), 110);
-        assert_eq!(health.share(2, 6_000, 1_000), 200);
-        assert_eq!(health.share(0, 5_500, 1_000), 0);
-        assert_eq!(health.share(2, 5_000, 0), 200);
+        assert_eq!(health.state(5_000), ServerState::Up);
+        assert_eq!(health.weight_hundredths(2, 5_000, 1_000), 20);
+        assert_eq!(health.weight_hundredths(2, 5_500, 1_000), 110);
+        assert_eq!(health.weight_hundredths(2, 6_000, 1_000), 200);
+        assert_eq!(health.weight_hundredths(0, 5_500, 1_000), 0);
+        assert_eq!(health.weight_hundredths(2, 5_000, 0), 200);
     }
 }

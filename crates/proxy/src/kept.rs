@@ -7,11 +7,11 @@ use net::SpillFile;
 pub(crate) struct ReplayBuffer {
     pub(crate) bytes: Vec<u8>,
     /// The whole body, if it was read before a server was chosen and is too long for memory.
-    pub(crate) stored: Option<Box<SpillFile>>,
+    pub(crate) file: Option<Box<SpillFile>>,
     /// Maximum bytes kept.
     pub(crate) bytes_max: usize,
     /// Whether the body exceeded `bytes_max`, so that nothing is kept.
-    pub(crate) lost: bool,
+    pub(crate) has_overflowed: bool,
     /// Whether the client has sent the whole body.
     pub(crate) ended: bool,
 }
@@ -24,17 +24,17 @@ impl ReplayBuffer {
 
     /// Whether another attempt can send the body from its beginning.
     pub(crate) fn is_whole(&self) -> bool {
-        !self.lost
+        !self.has_overflowed
     }
 
     /// Returns the length of the body if the client has sent all of it and all of it is kept.
     pub(crate) fn length(&self) -> Option<u64> {
-        let stored = self.stored.as_ref().map_or(0, |file| file.len());
-        (self.ended && !self.lost).then_some(stored + self.bytes.len() as u64)
+        let stored = self.file.as_ref().map_or(0, |file| file.len());
+        (self.ended && !self.has_overflowed).then_some(stored + self.bytes.len() as u64)
     }
 
     /// Appends bytes that were read before a server was chosen; the caller limits them.
-    pub(crate) fn take_in(&mut self, bytes: &[u8]) {
+    pub(crate) fn append_unlimited(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -44,12 +44,12 @@ impl ReplayBuffer {
     }
 
     /// Appends a piece of the body. If the body exceeds `bytes_max`, discards all of it.
-    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
         if self.bytes.len() + bytes.len() > self.bytes_max {
-            self.lost = true;
+            self.has_overflowed = true;
             self.bytes = Vec::new();
         }
-        if !self.lost {
+        if !self.has_overflowed {
             self.bytes.extend_from_slice(bytes);
         }
     }

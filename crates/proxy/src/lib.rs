@@ -46,5 +46,5 @@ pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};
 pub use request::{SOFTWARE, Script};
 pub use shared::GroupShared;
-pub use stream::{NoUpstreamStream, UpstreamStream};
-pub use succession::GroupSuccession;
+pub use stream::{OpenStreamError, UpstreamStream};
+pub use succession::GroupReload;

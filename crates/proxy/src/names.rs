@@ -13,17 +13,17 @@ pub(crate) struct ServerAddresses {
     port: u16,
     known: Mutex<Arc<[SocketAddr]>>,
     /// Time of the next resolution; `u64::MAX` for an IP address.
-    until_ms: AtomicU64,
+    resolve_at_ms: AtomicU64,
     resolving: AtomicBool,
     /// Number of lookups started.
     #[cfg(test)]
-    asked: AtomicU64,
+    lookup_count: AtomicU64,
 }
 
 /// Interval at which a request that waits for the first addresses of a name checks for them.
-const LOOK_MS: u64 = 5;
+const POLL_MS: u64 = 5;
 /// Pause after a failed resolution.
-const FAILED_MS: u64 = 1_000;
+const RETRY_PAUSE_MS: u64 = 1_000;
 
 impl ServerAddresses {
     pub(crate) fn new(host: &str, port: u16) -> ServerAddresses {
@@ -32,41 +32,41 @@ impl ServerAddresses {
         ServerAddresses {
             host: host.to_owned(),
             port,
-            until_ms: AtomicU64::new(if known.is_empty() { 0 } else { u64::MAX }),
+            resolve_at_ms: AtomicU64::new(if known.is_empty() { 0 } else { u64::MAX }),
             known: Mutex::new(known.into()),
             resolving: AtomicBool::new(false),
             #[cfg(test)]
-            asked: AtomicU64::new(0),
+            lookup_count: AtomicU64::new(0),
         }
     }
 
     /// Returns the addresses known at present; empty if the name was never resolved.
-    pub(crate) fn known(&self) -> Arc<[SocketAddr]> {
+    pub(crate) fn known_addresses(&self) -> Arc<[SocketAddr]> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether a connection to `address` leads to this server.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
-        self.until_ms.load(Ordering::Relaxed) == u64::MAX || self.known().contains(&address)
+        self.resolve_at_ms.load(Ordering::Relaxed) == u64::MAX || self.known_addresses().contains(&address)
     }
 
     /// Returns the addresses. Known addresses stay in use while the name is resolved again in the background;
     /// only a name without any known addresses makes the caller wait.
     pub(crate) async fn addresses(self: &Arc<Self>, core: &Core, again_ms: u64) -> Arc<[SocketAddr]> {
-        self.renew(core, again_ms);
-        let mut known = self.known();
+        self.refresh_if_due(core, again_ms);
+        let mut known = self.known_addresses();
         while known.is_empty() && self.is_due(core) {
             // All callers share one lookup, because a lookup blocks one of a few threads.
-            core.sleep(LOOK_MS).await;
-            self.renew(core, again_ms);
-            known = self.known();
+            core.sleep(POLL_MS).await;
+            self.refresh_if_due(core, again_ms);
+            known = self.known_addresses();
         }
         known
     }
 
     /// Starts another resolution in the background if it is due. Also called by a timer, because requests on
     /// kept connections do not ask for the addresses.
-    pub(crate) fn renew(self: &Arc<Self>, core: &Core, again_ms: u64) {
+    pub(crate) fn refresh_if_due(self: &Arc<Self>, core: &Core, again_ms: u64) {
         if self.is_due(core) && !self.resolving.swap(true, Ordering::Relaxed) {
             let this = self.clone();
             let theirs = core.clone();
@@ -75,14 +75,14 @@ impl ServerAddresses {
     }
 
     fn is_due(&self, core: &Core) -> bool {
-        core.now_ms() >= self.until_ms.load(Ordering::Relaxed)
+        core.now_ms() >= self.resolve_at_ms.load(Ordering::Relaxed)
     }
 
     /// Calls the system's resolver on another thread, because it blocks.
     async fn resolve(self: Arc<Self>, core: Core, again_ms: u64) {
         let (host, port) = (self.host.clone(), self.port);
         #[cfg(test)]
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.lookup_count.fetch_add(1, Ordering::Relaxed);
         let found = core.offload(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)).await;
         let again_ms = match found {
             Ok(mut addresses) if !addresses.is_empty() => {
@@ -91,9 +91,9 @@ impl ServerAddresses {
                 again_ms
             }
             // The old addresses stay in use after a failed lookup.
-            _ => FAILED_MS.min(again_ms),
+            _ => RETRY_PAUSE_MS.min(again_ms),
         };
-        self.until_ms.store(core.now_ms().saturating_add(again_ms).min(u64::MAX - 1), Ordering::Relaxed);
+        self.resolve_at_ms.store(core.now_ms().saturating_add(again_ms).min(u64::MAX - 1), Ordering::Relaxed);
         self.resolving.store(false, Ordering::Relaxed);
     }
 }
@@ -101,7 +101,7 @@ impl ServerAddresses {
 #[cfg(test)]
 impl ServerAddresses {
     /// Sets the addresses, as if a lookup had returned them.
-    pub(crate) fn found(&self, addresses: Vec<SocketAddr>) {
+    pub(crate) fn set_addresses(&self, addresses: Vec<SocketAddr>) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
     }
 }
@@ -138,7 +138,7 @@ mod tests {
                 while answered.get() < 100 {
                     core.sleep(5).await;
                 }
-                names.asked.load(Ordering::Relaxed)
+                names.lookup_count.load(Ordering::Relaxed)
             })
             .expect("the engine turns");
         assert_eq!(count, 1);

@@ -53,7 +53,7 @@ pub struct RouteOptions {
     pub upgrades: Vec<String>,
     /// Whether the request of a client that has left (`net::Exchange::has_left`) is cancelled. A request
     /// whose connection is reset is always cancelled. Default yes.
-    pub cancels_left: bool,
+    pub cancels_on_disconnect: bool,
     /// Maximum bytes of a response read ahead of a slow client, in addition to the socket buffers. A response
     /// that fits frees its upstream connection immediately. A request whose `Content-Length` fits is read
     /// completely before it uses a connection. Default 64 KiB.
@@ -61,14 +61,14 @@ pub struct RouteOptions {
     /// Options for FastCGI, uwsgi and SCGI servers.
     pub cgi: CgiOptions,
     /// Limits of response heads; a head that exceeds them causes a 502. Default 32 KiB, 200 fields.
-    pub head: http::Limits,
+    pub head_limits: http::Limits,
 }
 
 /// An upstream server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UpstreamServer {
     /// Address of the server.
-    pub at: UpstreamAddress,
+    pub address: UpstreamAddress,
     /// TLS options; `None`: no TLS.
     pub tls: Option<Tls>,
     /// Protocol of the server. Default HTTP/1.1.
@@ -289,7 +289,7 @@ pub struct RequestOptions {
     pub underscores: bool,
     /// Names of fields on which routing depends. Fields with a different spelling that applications may
     /// confuse with one of them are not forwarded.
-    pub conditioned: Vec<String>,
+    pub routing_fields: Vec<String>,
     /// Fields to remove, set and add.
     pub edits: Edits,
 }
@@ -362,9 +362,9 @@ pub struct PathMap {
 impl UpstreamServer {
     /// Creates a server with weight 1, without TLS or a limit.
     #[must_use]
-    pub fn at(at: UpstreamAddress) -> UpstreamServer {
+    pub fn new(at: UpstreamAddress) -> UpstreamServer {
         UpstreamServer {
-            at,
+            address: at,
             tls: None,
             protocol: UpstreamProtocol::Http1,
             weight: 1,
@@ -384,7 +384,7 @@ impl UpstreamServer {
     #[must_use]
     pub fn authority(&self) -> String {
         let own_port = if self.tls.is_some() { 443 } else { 80 };
-        match &self.at {
+        match &self.address {
             UpstreamAddress::Unix(_) => "localhost".into(),
             UpstreamAddress::Tcp { host, port } => {
                 let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
@@ -406,12 +406,12 @@ impl std::fmt::Display for UpstreamServer {
                 CgiProtocol::Scgi => "scgi",
                 CgiProtocol::Program => "cgi",
             };
-            return match &self.at {
+            return match &self.address {
                 UpstreamAddress::Unix(path) => write!(f, "{scheme}+unix:{}", path.display()),
                 UpstreamAddress::Tcp { .. } => write!(f, "{scheme}://{}", self.authority()),
             };
         }
-        match (&self.at, &self.tls) {
+        match (&self.address, &self.tls) {
             (UpstreamAddress::Tcp { host, port }, _) if self.protocol == UpstreamProtocol::Tcp => {
                 match host.contains(':') {
                     true => write!(f, "tcp://[{host}]:{port}"),
@@ -429,7 +429,7 @@ impl std::fmt::Display for UpstreamServer {
 impl GroupOptions {
     /// Creates the default options for these servers.
     #[must_use]
-    pub fn to(servers: Vec<UpstreamServer>) -> GroupOptions {
+    pub fn new(servers: Vec<UpstreamServer>) -> GroupOptions {
         GroupOptions {
             servers,
             balance: Balance::default(),
@@ -445,9 +445,9 @@ impl GroupOptions {
     }
 
     /// Returns the head limits for uses that belong to no single route: a route's defaults.
-    pub(crate) fn head(&self) -> http::Limits {
+    pub(crate) fn head_limits(&self) -> http::Limits {
         let (bare_lf, lenient_heads) = (self.lenient_heads, self.lenient_heads);
-        http::Limits { bare_lf, lenient_heads, ..RouteOptions::default().head }
+        http::Limits { bare_lf, lenient_heads, ..RouteOptions::default().head_limits }
     }
 
     /// Whether connections are kept for the next request.
@@ -466,10 +466,14 @@ impl Default for RouteOptions {
             response: ResponseOptions::default(),
             path: None,
             upgrades: vec!["websocket".into()],
-            cancels_left: true,
+            cancels_on_disconnect: true,
             read_ahead_bytes: 64 * 1024,
             cgi: CgiOptions::default(),
-            head: http::Limits { head_bytes_max: 32 * 1024, fields_max: 200, ..http::Limits::default() },
+            head_limits: http::Limits {
+                head_bytes_max: 32 * 1024,
+                fields_max: 200,
+                ..http::Limits::default()
+            },
         }
     }
 }
@@ -527,7 +531,7 @@ impl Default for RequestOptions {
             forwarded: Forwarded { x_forwarded: true, standard: false },
             via: "komainu".into(),
             underscores: false,
-            conditioned: Vec::new(),
+            routing_fields: Vec::new(),
             edits: Edits::default(),
         }
     }

@@ -18,13 +18,13 @@ impl PathMap {
 
     /// Returns the upstream's view of the percent-encoded `path`, in two parts; `None` if the path does not
     /// have the prefix.
-    fn forward<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
+    fn to_upstream<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
         let rest = strip_prefix(path, self.from.as_bytes())?;
         matches!(rest.first(), None | Some(b'/')).then_some((self.to.as_bytes(), rest))
     }
 
     /// Splits a decoded path: returns the prefix, its replacement (percent-encoded) and the rest.
-    pub(crate) fn mount<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8], &'p [u8])> {
+    pub(crate) fn split_prefix<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8], &'p [u8])> {
         let rest = path.strip_prefix(self.from.as_bytes())?;
         let is_whole = matches!(rest.first(), None | Some(b'/'));
         is_whole.then_some((self.from.as_bytes(), self.to.as_bytes(), rest))
@@ -33,7 +33,7 @@ impl PathMap {
     /// Returns the client's view of an upstream's `path`, in two parts; `None` if the path does not have the
     /// mapped prefix.
     #[must_use]
-    pub fn back<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
+    pub fn to_client<'p>(&'p self, path: &'p [u8]) -> Option<(&'p [u8], &'p [u8])> {
         let rest = path.strip_prefix(self.to.as_bytes())?;
         matches!(rest.first(), None | Some(b'/' | b'?' | b'#')).then_some((&self.from_encoded[..], rest))
     }
@@ -47,33 +47,33 @@ impl PathMap {
 pub fn write_target(
     out: &mut Vec<u8>,
     map: Option<&PathMap>,
-    ask: &TemplateContext<'_>,
+    context: &TemplateContext<'_>,
 ) -> Result<(), Reject> {
-    let target = &ask.head.target;
+    let target = &context.head.target;
     if target.form == TargetForm::Asterisk {
         out.push(b'*');
         return Ok(());
     }
-    let path = ask.path()?;
-    match map.and_then(|map| map.forward(&path)) {
+    let path = context.path()?;
+    match map.and_then(|map| map.to_upstream(&path)) {
         Some((prefix, rest)) => {
             out.extend_from_slice(prefix);
-            out.extend_from_slice(if prefix.is_empty() { rooted(rest) } else { rest });
+            out.extend_from_slice(if prefix.is_empty() { collapse_leading_slashes(rest) } else { rest });
         }
         None => out.extend_from_slice(&path),
     }
     if let Some(query) = target.query {
         out.push(b'?');
-        out.extend_from_slice(&encode_beyond_ascii(query.of(ask.bytes)));
+        out.extend_from_slice(&encode_beyond_ascii(query.of(context.bytes)));
     }
     Ok(())
 }
 
 /// Reduces leading slashes to one, because `//host/…` can be parsed as an authority.
-fn rooted(path: &[u8]) -> &[u8] {
+fn collapse_leading_slashes(path: &[u8]) -> &[u8] {
     match path {
         [] => b"/",
-        [b'/', rest @ ..] if rest.starts_with(b"/") => rooted(rest),
+        [b'/', rest @ ..] if rest.starts_with(b"/") => collapse_leading_slashes(rest),
         path => path,
     }
 }
@@ -103,7 +103,7 @@ mod tests {
             ids: http::RequestIds::default(),
             user: None,
             upstream: "",
-            own: None,
+            custom_variables: None,
         };
         let map = map.map(|(from, to)| PathMap::new(from, to));
         let mut out = Vec::new();
@@ -176,6 +176,6 @@ mod tests {
     #[test]
     fn a_prefix_goes_back_encoded() {
         let map = PathMap::new("/caf\u{e9}", "/v1");
-        assert_eq!(map.back(b"/v1/x"), Some((&b"/caf%C3%A9"[..], &b"/x"[..])));
+        assert_eq!(map.to_client(b"/v1/x"), Some((&b"/caf%C3%A9"[..], &b"/x"[..])));
     }
 }

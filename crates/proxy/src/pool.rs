@@ -14,42 +14,42 @@ use crate::upstream_connection::IdleConnection;
 /// Time for which a new connection waits for its first response before an idle connection is closed for it,
 /// in addition to a multiple ([`PATIENCE_FACTOR`]) of the server's usual response time. Sufficient for a
 /// server that is merely busy.
-const PATIENCE_MS: u64 = 10;
+const STARVED_AFTER_MS: u64 = 10;
 /// Multiple of the usual response time: for a server that answers in 20 ms the wait is 90 ms.
-const PATIENCE_FACTOR: u64 = 4;
+const STARVED_AFTER_FACTOR: u64 = 4;
 /// Maximum of this wait.
-const PATIENCE_MS_MAX: u64 = 5_000;
+const STARVED_AFTER_MS_MAX: u64 = 5_000;
 /// Maximum of this wait while there are idle connections: one of them may occupy the worker that the new
 /// connection needs, however long the server usually takes.
-const PATIENCE_MS_IDLE: u64 = 100;
+const STARVED_AFTER_MS_IDLE: u64 = 100;
 /// Maximum rounds of closing idle connections for one new connection; the wait doubles each round.
 const ROUNDS_MAX: u32 = 8;
 /// Connections closed for one waiting connection, in addition to one for each that waits before it; halved
 /// each round. If the server still does not answer, it is slow rather than short of workers.
 const CLOSED_MAX: u64 = 8;
 /// Time for which the pool remembers that a server has fewer workers than there are connections.
-const CROWDED_MS: u64 = 10_000;
+const WORKER_SHORTAGE_MS: u64 = 10_000;
 /// Consecutive new connections that must wait for a worker before the pool concludes that the server is short
 /// of workers. A single one may have waited for another reason.
-const SHOWN_BY: u32 = 4;
+const WORKER_SHORTAGE_THRESHOLD: u32 = 4;
 /// Time after an unaided response on a new connection during which the server does not count as short of
 /// workers. A server that accepts one connection per iteration of its event loop has many waiting at first.
-const ADMITTING_MS: u64 = 250;
+const ACCEPTING_MS: u64 = 250;
 /// Units of a millisecond in the representation of [`CorePool::typical`].
-const MS: u32 = 64;
+const TYPICAL_UNITS_PER_MS: u32 = 64;
 
 /// The idle connections to one server, over all cores and all groups that use it.
 #[derive(Default)]
-pub(crate) struct IdleEntry {
+pub(crate) struct SharedPool {
     lists: Mutex<Vec<Arc<CoreList>>>,
     /// Number of lists.
     count: AtomicUsize,
     /// New connections without a response so far. While there are any, connections are closed instead of
     /// kept.
-    starved: Mutex<Starved>,
+    starved: Mutex<StarvedQueue>,
     starved_count: AtomicUsize,
     /// Consecutive new connections that were answered only after others had been closed.
-    helped: AtomicU32,
+    helped_in_a_row: AtomicU32,
     /// New connections that have received their first response head.
     admitted: AtomicU64,
     /// Time of the last first response on a new connection for which no other had been closed shortly before.
@@ -57,7 +57,7 @@ pub(crate) struct IdleEntry {
     /// Time at which a connection was last closed for a waiting one.
     closed_ms: AtomicU64,
     /// Time until which the server counts as short of workers.
-    crowded_until_ms: AtomicU64,
+    worker_shortage_until_ms: AtomicU64,
     /// Usual time to the response head in milliseconds, plus 1; 0 if unknown.
     typical_ms: AtomicU32,
 }
@@ -85,7 +85,7 @@ struct ServerProgress {
 
 /// The waiting connections, in the order in which the server will accept them.
 #[derive(Default)]
-struct Starved {
+struct StarvedQueue {
     queue: VecDeque<QueuedConnection>,
     last: u64,
     /// Connections closed for waiting ones.
@@ -95,24 +95,24 @@ struct Starved {
 struct QueuedConnection {
     id: u64,
     /// Value of [`Starved::closed`] from which on lack of a worker is no longer the reason for the wait.
-    until_closed: u64,
+    closed_threshold: u64,
 }
 
 /// Part of the pool on one core.
 pub(crate) struct CorePool {
     core: Core,
-    mine: Arc<CoreList>,
-    idle: Arc<IdleEntry>,
+    own_list: Arc<CoreList>,
+    shared: Arc<SharedPool>,
     /// Usual time to the response head, in units of 1/[`MS`] ms; `None` before the first response.
     typical: Cell<Option<u32>>,
 }
 
-impl IdleEntry {
+impl SharedPool {
     fn lists(&self) -> MutexGuard<'_, Vec<Arc<CoreList>>> {
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn starved(&self) -> MutexGuard<'_, Starved> {
+    fn starved(&self) -> MutexGuard<'_, StarvedQueue> {
         self.starved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -135,10 +135,10 @@ impl IdleEntry {
         any
     }
 
-    fn count_closed(&self, starved: &mut Starved, now_ms: u64) {
+    fn count_closed(&self, starved: &mut StarvedQueue, now_ms: u64) {
         starved.closed += 1;
         self.closed_ms.store(now_ms, Ordering::Relaxed);
-        while starved.queue.front().is_some_and(|first| first.until_closed <= starved.closed) {
+        while starved.queue.front().is_some_and(|first| first.closed_threshold <= starved.closed) {
             starved.queue.pop_front();
         }
         self.starved_count.store(starved.queue.len(), Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl IdleEntry {
     /// Counts a new connection that has received its first response.
     fn admit(&self, now_ms: u64) {
         self.admitted.fetch_add(1, Ordering::Relaxed);
-        if now_ms >= self.closed_ms.load(Ordering::Relaxed) + ADMITTING_MS {
+        if now_ms >= self.closed_ms.load(Ordering::Relaxed) + ACCEPTING_MS {
             self.admitted_ms.store(now_ms, Ordering::Relaxed);
         }
     }
@@ -170,22 +170,22 @@ impl IdleEntry {
     /// without help, and there are idle connections or more responses have arrived on kept ones than there
     /// were requests under way. A server that is merely busy or stalled would have answered the new
     /// connection among those.
-    fn passes_over(&self, before: ServerProgress, now: ServerProgress, now_ms: u64) -> bool {
+    fn is_starving(&self, before: ServerProgress, now: ServerProgress, now_ms: u64) -> bool {
         now.admitted <= before.admitted
-            && now_ms >= self.admitted_ms.load(Ordering::Relaxed) + ADMITTING_MS
+            && now_ms >= self.admitted_ms.load(Ordering::Relaxed) + ACCEPTING_MS
             && (self.total() > 0
                 || now.answered.saturating_sub(before.answered) > before.in_use.max(now.in_use))
     }
 
     /// Returns the time for which a new connection may wait for its first response; `None` while the usual
     /// time is unknown.
-    fn patience_ms(&self) -> Option<u64> {
+    fn starved_after_ms(&self) -> Option<u64> {
         let typical_ms = self.typical_ms.load(Ordering::Relaxed).checked_sub(1)?;
-        Some((PATIENCE_MS + PATIENCE_FACTOR * u64::from(typical_ms)).min(PATIENCE_MS_MAX))
+        Some((STARVED_AFTER_MS + STARVED_AFTER_FACTOR * u64::from(typical_ms)).min(STARVED_AFTER_MS_MAX))
     }
 }
 
-impl std::fmt::Debug for IdleEntry {
+impl std::fmt::Debug for SharedPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("IdleEntry").field("connections", &self.total()).finish_non_exhaustive()
     }
@@ -193,7 +193,7 @@ impl std::fmt::Debug for IdleEntry {
 
 impl CorePool {
     /// Creates a core's part of the pool.
-    pub(crate) fn new(core: &Core, idle: &Arc<IdleEntry>) -> CorePool {
+    pub(crate) fn new(core: &Core, idle: &Arc<SharedPool>) -> CorePool {
         let mine = Arc::new(CoreList {
             links: IdleLinks::new(core),
             answered: AtomicU64::new(0),
@@ -203,7 +203,7 @@ impl CorePool {
         lists.push(mine.clone());
         idle.count.store(lists.len(), Ordering::Relaxed);
         drop(lists);
-        CorePool { core: core.clone(), mine, idle: idle.clone(), typical: Cell::new(None) }
+        CorePool { core: core.clone(), own_list: mine, shared: idle.clone(), typical: Cell::new(None) }
     }
 
     /// Takes a connection without events since it was put here. `certain` also asks the kernel, which costs a
@@ -217,71 +217,72 @@ impl CorePool {
         let usable = |list: &IdleLinks<IdleConnection>, certain: bool| {
             loop {
                 let (mut link, rested) = list.take(&self.core)?;
-                let quiet = !certain || link.stream().is_quiet();
-                if quiet && now_ms < rested.until_ms && link.is_fresh() && fits(&rested) {
+                let quiet = !certain || link.stream().has_no_input();
+                if quiet && now_ms < rested.until_ms && link.is_reusable() && fits(&rested) {
                     return Some((link, rested));
                 }
             }
         };
         // Only the kernel knows whether another core's connection has unread bytes.
-        usable(&self.mine.links, certain)
-            .or_else(|| self.others().iter().find_map(|list| usable(&list.links, true)))
+        usable(&self.own_list.links, certain)
+            .or_else(|| self.other_lists().iter().find_map(|list| usable(&list.links, true)))
     }
 
     /// Returns the non-empty lists of other cores and groups, starting with the next one.
-    fn others(&self) -> Vec<Arc<CoreList>> {
-        let lists = self.idle.lists();
-        let mine = lists.iter().position(|list| Arc::ptr_eq(list, &self.mine)).unwrap_or(0);
+    fn other_lists(&self) -> Vec<Arc<CoreList>> {
+        let lists = self.shared.lists();
+        let mine = lists.iter().position(|list| Arc::ptr_eq(list, &self.own_list)).unwrap_or(0);
         let (before, after) = lists.split_at(mine);
         after.iter().skip(1).chain(before).filter(|list| !list.links.is_empty()).cloned().collect()
     }
 
     /// Keeps a connection. Closes the oldest one if there are more than `idle_max` in all.
     pub(crate) fn put(&self, link: Link, rested: IdleConnection, idle_max: usize) {
-        if self.idle.closes_for_others(self.core.now_ms()) {
+        if self.shared.closes_for_others(self.core.now_ms()) {
             return;
         }
-        self.mine.links.put(link, rested);
-        if self.is_above(idle_max) {
-            self.mine.links.close_oldest();
+        self.own_list.links.put(link, rested);
+        if self.exceeds_share(idle_max) {
+            self.own_list.links.close_oldest();
         }
     }
 
     /// Whether there are more than `idle_max` in all and this core has more than its share. The other lists
     /// are counted only if this core exceeds its share.
-    fn is_above(&self, idle_max: usize) -> bool {
-        self.mine.links.len().saturating_mul(self.idle.count.load(Ordering::Relaxed).max(1)) > idle_max
-            && self.idle.total() > idle_max
+    fn exceeds_share(&self, idle_max: usize) -> bool {
+        self.own_list.links.len().saturating_mul(self.shared.count.load(Ordering::Relaxed).max(1)) > idle_max
+            && self.shared.total() > idle_max
     }
 
     /// Closes connections that have expired or that `fits` rejects.
     pub(crate) fn sweep(&self, idle_max: usize, fits: impl Fn(&IdleConnection) -> bool) {
         let now_ms = self.core.now_ms();
-        self.mine.links.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
-        while self.is_above(idle_max) && self.mine.links.close_oldest() {}
+        self.own_list.links.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
+        while self.exceeds_share(idle_max) && self.own_list.links.close_oldest() {}
     }
 
     /// Returns the number of idle connections of this core.
     pub(crate) fn len(&self) -> usize {
-        self.mine.links.len()
+        self.own_list.links.len()
     }
 
     /// Counts a request under way until the result is dropped.
-    pub(crate) fn use_one(&self) -> InUse<'_> {
-        change(&self.mine.in_use, 1);
-        InUse(&self.mine)
+    pub(crate) fn track_request(&self) -> InUse<'_> {
+        change(&self.own_list.in_use, 1);
+        InUse(&self.own_list)
     }
 
     /// Records the time to a response head. On a new connection the wait may include time for a worker, so
     /// such a time is used only while no other is known.
-    pub(crate) fn learn(&self, ms: u64, reused: bool) {
+    pub(crate) fn record_response_time(&self, ms: u64, reused: bool) {
         match reused {
-            true => change(&self.mine.answered, 1),
-            false => self.idle.admit(self.core.now_ms()),
+            true => change(&self.own_list.answered, 1),
+            false => self.shared.admit(self.core.now_ms()),
         }
-        let sample = u32::try_from(ms.min(PATIENCE_MS_MAX)).unwrap_or(u32::MAX / MS) * MS;
+        let sample = u32::try_from(ms.min(STARVED_AFTER_MS_MAX)).unwrap_or(u32::MAX / TYPICAL_UNITS_PER_MS)
+            * TYPICAL_UNITS_PER_MS;
         let typical = match self.typical.get() {
-            _ if !reused && self.idle.typical_ms.load(Ordering::Relaxed) != 0 => return,
+            _ if !reused && self.shared.typical_ms.load(Ordering::Relaxed) != 0 => return,
             // Rises fast and falls slowly, so that the estimate is nearer to slow responses than to the mean.
             Some(typical) if sample > typical => typical + (sample - typical) / 4,
             Some(typical) => typical - (typical - sample) / 64,
@@ -289,9 +290,9 @@ impl CorePool {
         };
         self.typical.set(Some(typical));
         // Shared by all cores, so written only on change.
-        let typical_ms = typical / MS + 1;
-        if self.idle.typical_ms.load(Ordering::Relaxed) != typical_ms {
-            self.idle.typical_ms.store(typical_ms, Ordering::Relaxed);
+        let typical_ms = typical / TYPICAL_UNITS_PER_MS + 1;
+        if self.shared.typical_ms.load(Ordering::Relaxed) != typical_ms {
+            self.shared.typical_ms.store(typical_ms, Ordering::Relaxed);
         }
     }
 
@@ -300,43 +301,43 @@ impl CorePool {
     /// request to be closed instead of kept, until the server answers on the new one. Must be polled until
     /// the new connection receives its first byte.
     pub(crate) async fn make_room(&self, patience_ms_max: u64) {
-        let mut asks = Asks { pool: self, id: None, closed: 0, starved: false };
+        let mut asks = ClosingRequest { pool: self, id: None, closed: 0, starved: false };
         let mut began_ms = self.core.now_ms();
         let since_ms = began_ms;
-        let crowded = began_ms < self.idle.crowded_until_ms.load(Ordering::Relaxed);
+        let crowded = began_ms < self.shared.worker_shortage_until_ms.load(Ordering::Relaxed);
         if crowded {
-            asks.ask(CLOSED_MAX);
+            asks.request_closing(CLOSED_MAX);
         }
         let mut round = 0;
-        let mut before = self.idle.progress();
+        let mut before = self.shared.progress();
         while round < ROUNDS_MAX {
             let waited_ms = self.core.now_ms() - began_ms;
-            let idle_ms_max = if self.idle.total() > 0 { PATIENCE_MS_IDLE } else { u64::MAX };
+            let idle_ms_max = if self.shared.total() > 0 { STARVED_AFTER_MS_IDLE } else { u64::MAX };
             let most_ms = patience_ms_max.min(idle_ms_max);
-            let patience_ms = self.idle.patience_ms().map(|ms| ms.min(most_ms).max(1) << round);
+            let patience_ms = self.shared.starved_after_ms().map(|ms| ms.min(most_ms).max(1) << round);
             match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
                 Some(0) => {
-                    let now = self.idle.progress();
-                    if !crowded && !self.idle.passes_over(before, now, self.core.now_ms()) {
+                    let now = self.shared.progress();
+                    if !crowded && !self.shared.is_starving(before, now, self.core.now_ms()) {
                         began_ms = self.core.now_ms();
                         before.admitted = now.admitted.max(before.admitted);
                         continue;
                     }
                     // While the server counts as short of workers nothing is kept, so a wait proves nothing.
                     asks.starved = !crowded;
-                    asks.ask((CLOSED_MAX >> round).max(1));
+                    asks.request_closing((CLOSED_MAX >> round).max(1));
                     if self.close_oldest() {
-                        self.idle.count_closed(&mut self.idle.starved(), self.core.now_ms());
+                        self.shared.count_closed(&mut self.shared.starved(), self.core.now_ms());
                     }
                     round += 1;
                 }
                 // Connections may become idle meanwhile. They are checked ever less often, because requests
                 // may take minutes.
                 Some(left_ms) => {
-                    let look_ms = PATIENCE_MS_IDLE.max((self.core.now_ms() - since_ms) / 8);
+                    let look_ms = STARVED_AFTER_MS_IDLE.max((self.core.now_ms() - since_ms) / 8);
                     self.core.sleep(left_ms.min(look_ms)).await;
                 }
-                None => self.core.sleep(waited_ms.clamp(PATIENCE_MS, PATIENCE_MS_MAX)).await,
+                None => self.core.sleep(waited_ms.clamp(STARVED_AFTER_MS, STARVED_AFTER_MS_MAX)).await,
             }
         }
         // The last request for closing connections remains in effect until this future is dropped.
@@ -345,15 +346,15 @@ impl CorePool {
 
     /// Closes an idle connection of any core.
     fn close_oldest(&self) -> bool {
-        self.mine.links.close_oldest() || self.others().iter().any(|list| list.links.close_oldest())
+        self.own_list.links.close_oldest() || self.other_lists().iter().any(|list| list.links.close_oldest())
     }
 }
 
 impl Drop for CorePool {
     fn drop(&mut self) {
-        let mut lists = self.idle.lists();
-        lists.retain(|list| !Arc::ptr_eq(list, &self.mine));
-        self.idle.count.store(lists.len(), Ordering::Relaxed);
+        let mut lists = self.shared.lists();
+        lists.retain(|list| !Arc::ptr_eq(list, &self.own_list));
+        self.shared.count.store(lists.len(), Ordering::Relaxed);
     }
 }
 
@@ -372,7 +373,7 @@ fn change(count: &AtomicU64, by: i64) {
 }
 
 /// A waiting connection's request to close other connections instead of keeping them. Withdrawn on drop.
-struct Asks<'p> {
+struct ClosingRequest<'p> {
     pool: &'p CorePool,
     id: Option<u64>,
     /// Value of [`Starved::closed`] when the request was made.
@@ -381,44 +382,45 @@ struct Asks<'p> {
     starved: bool,
 }
 
-impl Asks<'_> {
+impl ClosingRequest<'_> {
     /// Requests one closed connection for each connection that waits before this one, plus `more`.
-    fn ask(&mut self, more: u64) {
-        let idle = &self.pool.idle;
+    fn request_closing(&mut self, more: u64) {
+        let idle = &self.pool.shared;
         let mut starved = idle.starved();
-        if self.id.is_some_and(|id| starved.place(id).is_ok()) {
+        if self.id.is_some_and(|id| starved.position(id).is_ok()) {
             return;
         }
         starved.last += 1;
         (self.id, self.closed) = (Some(starved.last), starved.closed);
         let until_closed = starved.closed + starved.queue.len() as u64 + more;
         let id = starved.last;
-        starved.queue.push_back(QueuedConnection { id, until_closed });
+        starved.queue.push_back(QueuedConnection { id, closed_threshold: until_closed });
         idle.starved_count.store(starved.queue.len(), Ordering::Relaxed);
     }
 }
 
-impl Drop for Asks<'_> {
+impl Drop for ClosingRequest<'_> {
     fn drop(&mut self) {
-        let idle = &self.pool.idle;
-        if !self.starved && idle.helped.load(Ordering::Relaxed) > 0 {
-            idle.helped.store(0, Ordering::Relaxed);
+        let idle = &self.pool.shared;
+        if !self.starved && idle.helped_in_a_row.load(Ordering::Relaxed) > 0 {
+            idle.helped_in_a_row.store(0, Ordering::Relaxed);
         }
         let Some(id) = self.id else { return };
         let mut starved = idle.starved();
-        let Ok(place) = starved.place(id) else { return };
+        let Ok(place) = starved.position(id) else { return };
         starved.queue.remove(place);
         idle.starved_count.store(starved.queue.len(), Ordering::Relaxed);
         let helped = self.starved && starved.closed > self.closed;
-        if helped && idle.helped.fetch_add(1, Ordering::Relaxed) + 1 >= SHOWN_BY {
-            idle.crowded_until_ms.store(self.pool.core.now_ms() + CROWDED_MS, Ordering::Relaxed);
+        if helped && idle.helped_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= WORKER_SHORTAGE_THRESHOLD {
+            idle.worker_shortage_until_ms
+                .store(self.pool.core.now_ms() + WORKER_SHORTAGE_MS, Ordering::Relaxed);
         }
     }
 }
 
-impl Starved {
+impl StarvedQueue {
     /// Returns the position of a connection in the queue. Ids ascend.
-    fn place(&self, id: u64) -> Result<usize, usize> {
+    fn position(&self, id: u64) -> Result<usize, usize> {
         self.queue.binary_search_by_key(&id, |wait| wait.id)
     }
 }

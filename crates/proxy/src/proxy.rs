@@ -9,7 +9,7 @@ use http::{BodySize, Fields, Head, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
 
 use crate::choose::{NoServer, Requester, SelectError, Selection};
-use crate::dial::{Beside, before, beside};
+use crate::dial::{ConcurrentTask, run_concurrently, with_deadline};
 use crate::failure::AttemptFailure;
 use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
 use crate::kept::ReplayBuffer;
@@ -29,19 +29,20 @@ mod store;
 pub use fetch::{FetchError, FetchLimits, FetchRequest, FetchResponse};
 
 /// Reason for refusing a request that carries this proxy's own mark.
-const LOOP: &str = "the request loops: this proxy has passed it on before, and its upstream has sent it back";
+const LOOP_REASON: &str =
+    "the request loops: this proxy has passed it on before, and its upstream has sent it back";
 /// Random seed of this process's marks.
-static PROCESS: OnceLock<u64> = OnceLock::new();
+static PROCESS_SEED: OnceLock<u64> = OnceLock::new();
 
 /// A proxy on one core: a group and the rules of one route to it. Cheap to clone.
 #[derive(Clone)]
 pub struct Proxy {
     group: Rc<GroupState>,
-    rules: Rc<Rules>,
+    rules: Rc<RouteRules>,
 }
 
 /// Rules of a route.
-struct Rules {
+struct RouteRules {
     options: Arc<RouteOptions>,
     request: RequestRules,
     response: ResponseRules,
@@ -49,10 +50,10 @@ struct Rules {
 }
 
 /// A server to which the request head is being sent.
-struct Reached<'p> {
+struct OpenedUpstream<'p> {
     side: UpstreamSide,
     /// Future to poll until the server answers.
-    room: Beside<'p>,
+    concurrent_task: ConcurrentTask<'p>,
     sent: SentHead,
 }
 
@@ -73,11 +74,11 @@ struct Attempts<'s> {
     count: u32,
     /// Whether an attempt was repeated on a new connection, which does not count.
     has_tried_fresh: bool,
-    kept: ReplayBuffer,
+    replay: ReplayBuffer,
     /// Script that a server of the CGI family is to run.
     script: Option<&'s Script>,
     /// Selection of a failed attempt, if the next attempt goes to the same server.
-    same: Option<Selection<'s>>,
+    retained_selection: Option<Selection<'s>>,
 }
 
 impl Group {
@@ -86,12 +87,12 @@ impl Group {
     /// `None`: no such files.
     #[must_use]
     pub fn proxy(&self, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> Proxy {
-        let process = *PROCESS.get_or_init(|| RandomState::new().hash_one(0));
+        let process = *PROCESS_SEED.get_or_init(|| RandomState::new().hash_one(0));
         let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
         let group = &self.0.shared.options;
         let (request, response) =
             (RequestRules::marked(group, options, mark), ResponseRules::new(group, options));
-        let rules = Rules { options: options.clone(), request, response, spill };
+        let rules = RouteRules { options: options.clone(), request, response, spill };
         Proxy { group: self.0.clone(), rules: Rc::new(rules) }
     }
 }
@@ -101,77 +102,86 @@ impl Proxy {
     ///
     /// # Errors
     /// The client has left, or a response under way cannot be completed: the caller must return the error.
-    pub fn serve<'s>(&'s self, x: &'s mut Exchange<'_>) -> impl Future<Output = Result<(), Fault>> + 's {
-        self.serve_script(x, None)
+    pub fn serve<'s>(
+        &'s self,
+        exchange: &'s mut Exchange<'_>,
+    ) -> impl Future<Output = Result<(), Fault>> + 's {
+        self.serve_script(exchange, None)
     }
 
     /// Like [`Proxy::serve`]; servers of the CGI family run `script`.
     ///
     /// # Errors
     /// As [`Proxy::serve`].
-    pub async fn serve_script(&self, x: &mut Exchange<'_>, script: Option<&Script>) -> Result<(), Fault> {
-        let request = x.request();
+    pub async fn serve_script(
+        &self,
+        exchange: &mut Exchange<'_>,
+        script: Option<&Script>,
+    ) -> Result<(), Fault> {
+        let request = exchange.request();
         if matches!(request.method(), Method::Connect | Method::Trace) {
-            return x.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
+            return exchange.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
         }
-        if request.method() == Method::Options && self.ends_forwards(request.head()) {
-            return x.reply(Status::NO_CONTENT, &Fields::new(), b"").await;
+        if request.method() == Method::Options && self.has_no_forwards_left(request.head()) {
+            return exchange.reply(Status::NO_CONTENT, &Fields::new(), b"").await;
         }
-        if !request.head().0.protocol.is_empty() && !self.rules.request.asks_for_upgrade(&x.context("")) {
+        if !request.head().0.protocol.is_empty()
+            && !self.rules.request.asks_for_upgrade(&exchange.context(""))
+        {
             // An extended CONNECT for a protocol that is not allowed must not become a GET (RFC 8441 section
             // 4).
             let reason = "this protocol is not passed on";
-            return Box::pin(x.refuse(Status::NOT_IMPLEMENTED, reason)).await;
+            return Box::pin(exchange.refuse(Status::NOT_IMPLEMENTED, reason)).await;
         }
-        if request.head().0.fields.has(Name::Via) && self.rules.request.loops(&x.context("")) {
-            let server = (self.group.shared.count() == 1).then_some(0);
-            self.report(x, server, (LOOP, None), Some(Status::LOOP_DETECTED));
-            return x.refuse(Status::LOOP_DETECTED, LOOP).await;
+        if request.head().0.fields.has(Name::Via) && self.rules.request.is_loop(&exchange.context("")) {
+            let server = (self.group.shared.server_count() == 1).then_some(0);
+            self.report(exchange, server, (LOOP_REASON, None), Some(Status::LOOP_DETECTED));
+            return exchange.refuse(Status::LOOP_DETECTED, LOOP_REASON).await;
         }
         let (has_body, grpc_timeout_ms) = (request.body() != BodySize::None, request.grpc_timeout_ms());
-        let kept_bytes_max = if has_body { self.kept_bytes_max(x) } else { 0 };
-        let mut attempts = self.begin(ReplayBuffer::new(kept_bytes_max), script);
+        let kept_bytes_max = if has_body { self.kept_bytes_max(exchange) } else { 0 };
+        let mut attempts = self.new_attempts(ReplayBuffer::new(kept_bytes_max), script);
         if let Some(ms) = grpc_timeout_ms {
             attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
         }
         if has_body {
             match self.group.shared.stores_bodies {
-                true => self.store_body(x, &mut attempts).await?,
-                false => self.read_ahead(x, &mut attempts).await?,
+                true => self.store_body(exchange, &mut attempts).await?,
+                false => self.read_ahead(exchange, &mut attempts).await?,
             }
         }
         loop {
             let since_us = self.group.core.now_us();
-            let alone = self.group.balancer.alone(&self.group.shared, &self.group.core);
+            let alone = self.group.balancer.select_only_server(&self.group.shared, &self.group.core);
             let (selection, is_new);
-            match alone.filter(|_| attempts.same.is_none()) {
+            match alone.filter(|_| attempts.retained_selection.is_none()) {
                 Some(only) => (selection, is_new) = (only, false),
-                None => match self.select(x, &mut attempts).await {
+                None => match self.select(exchange, &mut attempts).await {
                     Ok(selected) => (selection, is_new) = selected,
-                    Err(SelectError::Left) => return Err(Fault::Gone),
+                    Err(SelectError::ClientDisconnected) => return Err(Fault::Disconnected),
                     Err(SelectError::NoServer(no_server)) => {
-                        note_queue(x, self.group.core.now_us() - since_us);
-                        return refuse(x, no_server).await;
+                        add_queue_time(exchange, self.group.core.now_us() - since_us);
+                        return respond_no_server(exchange, no_server).await;
                     }
                 },
             }
             let queue_us = self.group.core.now_us() - since_us;
-            note_queue(x, queue_us);
-            let failure = match self.attempt(x, &selection, &mut attempts, is_new).await {
+            add_queue_time(exchange, queue_us);
+            let failure = match self.attempt(exchange, &selection, &mut attempts, is_new).await {
                 Ok(()) => return Ok(()),
-                Err(AttemptFailure::Ours(fault)) => return Err(fault),
+                Err(AttemptFailure::NotUpstream(fault)) => return Err(fault),
                 Err(failure) => failure,
             };
-            note_failure(x, &failure, self.group.core.now_us() - since_us - queue_us);
-            if !self.tries_again(x, selection, &failure, &mut attempts) {
-                return give_up(x, &failure).await;
+            record_failed_attempt(exchange, &failure, self.group.core.now_us() - since_us - queue_us);
+            if !self.record_and_decide(exchange, selection, &failure, &mut attempts) {
+                return respond_failure(exchange, &failure).await;
             }
         }
     }
 
     /// Whether the request must not be forwarded (`Max-Forwards: 0`, RFC 9110 section 7.6.2). Passing it to a
     /// program of the CGI family is not forwarding, because that is part of this server.
-    fn ends_forwards(&self, (head, bytes): (&Head, &[u8])) -> bool {
+    fn has_no_forwards_left(&self, (head, bytes): (&Head, &[u8])) -> bool {
         let servers = &self.group.shared.options.servers;
         let forwards = servers.iter().any(|server| !matches!(server.protocol, UpstreamProtocol::Cgi(_)));
         forwards && max_forwards(head, bytes).any(|forwards| forwards == 0)
@@ -179,12 +189,12 @@ impl Proxy {
 
     /// Whether a request is cancelled when its client leaves: see [`Exchange::has_left`].
     #[must_use]
-    pub fn cancels_left(&self) -> bool {
-        self.rules.options.cancels_left
+    pub fn cancels_on_disconnect(&self) -> bool {
+        self.rules.options.cancels_on_disconnect
     }
 
     /// Creates the state of a request before its first attempt.
-    fn begin<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
+    fn new_attempts<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
         let options = &self.rules.options;
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let deadline_ms = match options.timeouts.total_ms {
@@ -196,9 +206,9 @@ impl Proxy {
             tried: Vec::new(),
             count: 0,
             has_tried_fresh: false,
-            kept,
+            replay: kept,
             script,
-            same: None,
+            retained_selection: None,
         }
     }
 
@@ -209,10 +219,10 @@ impl Proxy {
         if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
             return Ok(());
         }
-        let kept = &mut attempts.kept;
+        let kept = &mut attempts.replay;
         loop {
             match x.try_read()? {
-                BodyPiece::Data(bytes) => kept.take_in(bytes),
+                BodyPiece::Data(bytes) => kept.append_unlimited(bytes),
                 BodyPiece::End => {
                     kept.end();
                     return Ok(());
@@ -223,12 +233,12 @@ impl Proxy {
         // Boxed because it is rarely needed: most short bodies arrive with their heads.
         let rest = Box::pin(async {
             while let Some(bytes) = x.read().await? {
-                kept.take_in(bytes);
+                kept.append_unlimited(bytes);
             }
             kept.end();
             Ok(())
         });
-        before(&self.group.core, attempts.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
+        with_deadline(&self.group.core, attempts.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
     /// Returns the server of the next attempt, and whether to open a new connection to it.
@@ -237,7 +247,7 @@ impl Proxy {
         requester: &impl Requester,
         attempts: &mut Attempts<'s>,
     ) -> Result<(Selection<'s>, bool), SelectError> {
-        if let Some(selection) = attempts.same.take() {
+        if let Some(selection) = attempts.retained_selection.take() {
             return Ok((selection, true));
         }
         let group = &self.group;
@@ -273,7 +283,7 @@ impl Proxy {
             && self.group.budget.get().spend().is_some()
     }
 
-    fn connect_by_ms(&self, attempts: &Attempts<'_>) -> u64 {
+    fn connect_deadline_ms(&self, attempts: &Attempts<'_>) -> u64 {
         let connect_ms = self.rules.options.timeouts.connect_ms;
         self.group.core.now_ms().saturating_add(connect_ms).min(attempts.deadline_ms)
     }
@@ -290,34 +300,34 @@ impl Proxy {
         attempts.count += u32::from(!is_new);
         let notes = x.notes();
         notes.attempts += 1;
-        notes.upstream = Some(group.shown[server].clone());
-        let _in_use = group.use_one(server);
+        notes.upstream = Some(group.display_names[server].clone());
+        let _in_use = group.track_request(server);
         let waits = x.awaits_continue()?;
         let since_us = group.core.now_us();
-        let cgi = CgiRequest { script: attempts.script, length: attempts.kept.length() };
+        let cgi = CgiRequest { script: attempts.script, length: attempts.replay.length() };
         let mut reached = match if is_new { None } else { self.send_on_kept(x, waits, server, cgi)? } {
             Some(reached) => reached,
             None => {
-                let connect_by_ms = self.connect_by_ms(attempts);
+                let connect_by_ms = self.connect_deadline_ms(attempts);
                 // Boxed because it is rarely needed and would enlarge the future of every request.
-                pin_in_place(|| self.reach(x, waits, server, is_new, connect_by_ms, cgi)).await?
+                pin_in_place(|| self.open_upstream(x, waits, server, is_new, connect_by_ms, cgi)).await?
             }
         };
-        let Reached { side, room, sent } = &mut reached;
+        let OpenedUpstream { side, concurrent_task: room, sent } = &mut reached;
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !reused {
             let notes = x.notes();
             notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);
         }
-        let cookie = set_cookie(x, selection);
+        let cookie = sticky_cookie(x, selection);
         let answered = |status| {
             room.take();
             let us = group.core.now_us() - asked_us;
-            group.answered(selection, status, us, reused);
+            group.record_response_head(selection, status, us, reused);
             us
         };
         let options = RelayOptions {
-            options: &rules.options,
+            route: &rules.options,
             request: &rules.request,
             response: &rules.response,
             upstream: &group.shared.servers[server].authority,
@@ -325,16 +335,16 @@ impl Proxy {
             cookie: cookie.as_deref().map(str::as_bytes),
             lingers: group.may_linger(),
             spill: rules.spill.as_ref(),
-            refused: &|why: &SpillError| group.report(&UpstreamEvent::Spill { why }),
+            on_spill_error: &|why: &SpillError| group.report(&UpstreamEvent::SpillFailed { error: why }),
             may_retry: self.may_retry(x, attempts),
-            answered: &answered,
+            on_response_head: &answered,
         };
-        let mut relay = Relay::new(x, side, &options, &mut attempts.kept, *sent);
-        let outcome = beside(room, pin!(relay.run())).await?;
+        let mut relay = Relay::new(x, side, &options, &mut attempts.replay, *sent);
+        let outcome = run_concurrently(room, pin!(relay.run())).await?;
         room.take();
-        group.succeeded(selection);
+        group.record_success(selection);
         match outcome {
-            RelayOutcome::Complete(_) if reached.side.is_unended() => {
+            RelayOutcome::Complete(_) if reached.side.awaits_end() => {
                 group.linger(reached.side, server, x.request().method(), &rules.options);
             }
             RelayOutcome::Complete(sent_whole) => group.put_back(reached.side, server, sent_whole),
@@ -347,32 +357,32 @@ impl Proxy {
     }
 
     /// Records a failure and decides about a retry; true if another attempt follows.
-    fn tries_again<'s>(
+    fn record_and_decide<'s>(
         &self,
         requester: &impl Requester,
         selection: Selection<'s>,
         failure: &AttemptFailure,
         attempts: &mut Attempts<'s>,
     ) -> bool {
-        self.group.failed(&selection, failure);
-        let next = self.next(requester, failure, attempts);
+        self.group.record_failure(&selection, failure);
+        let next = self.decide_retry(requester, failure, attempts);
         // A response that breaks off is logged by the connection. A closed kept connection is not logged
         // unless the client gets the error.
         let gives_up = next == RetryDecision::GiveUp;
-        if (failure.is_failure() || gives_up) && !requester.has_begun() {
-            let (status, reason) = retry::answer(failure);
+        if (failure.should_log() || gives_up) && !requester.has_response_begun() {
+            let (status, reason) = retry::error_response(failure);
             let status = gives_up.then_some(status);
             self.report(requester, Some(selection.server), (reason, failure.repairable()), status);
         }
-        if next == RetryDecision::Elsewhere || !gives_up && failure.is_failure() {
+        if next == RetryDecision::OtherServer || !gives_up && failure.should_log() {
             self.group.counters[selection.server].retries.add(1);
         }
         match next {
-            RetryDecision::Fresh => {
+            RetryDecision::OtherConnection => {
                 attempts.has_tried_fresh = true;
-                attempts.same = Some(selection);
+                attempts.retained_selection = Some(selection);
             }
-            RetryDecision::Elsewhere => attempts.tried.push(selection.server),
+            RetryDecision::OtherServer => attempts.tried.push(selection.server),
             RetryDecision::GiveUp => return false,
         }
         true
@@ -387,7 +397,7 @@ impl Proxy {
     ) {
         let TemplateContext { head, bytes, .. } = requester.context("");
         self.group.report(&UpstreamEvent::UpstreamError(UpstreamError {
-            server: server.map(|server| self.group.shared.shown(server)),
+            server: server.map(|server| self.group.shared.display_name(server)),
             socket: server.and_then(|server| self.group.socket(server)),
             target: head.target.whole.of(bytes),
             reason,
@@ -396,7 +406,7 @@ impl Proxy {
         }));
     }
 
-    fn next(
+    fn decide_retry(
         &self,
         requester: &impl Requester,
         failure: &AttemptFailure,
@@ -404,25 +414,25 @@ impl Proxy {
     ) -> RetryDecision {
         let progress = AttemptProgress {
             method: requester.method(),
-            begun: requester.has_begun(),
-            replayable: attempts.kept.is_whole(),
+            has_response_begun: requester.has_response_begun(),
+            is_replayable: attempts.replay.is_whole(),
             attempts: attempts.count,
             has_tried_fresh: attempts.has_tried_fresh,
         };
-        let next = retry::next(failure, &progress, &self.rules.options.retry);
+        let next = retry::decide(failure, &progress, &self.rules.options.retry);
         // Another attempt at the only server will most likely fail in the same way.
         let may_help = matches!(
             failure,
-            AttemptFailure::Refused(_) | AttemptFailure::Stale | AttemptFailure::Unprocessed
+            AttemptFailure::RetryableStatus(_) | AttemptFailure::Stale | AttemptFailure::Unprocessed
         );
-        let alone = self.group.shared.count() == 1 && !may_help;
+        let alone = self.group.shared.server_count() == 1 && !may_help;
         let late = self.group.core.now_ms() >= attempts.deadline_ms;
         match next {
-            RetryDecision::Fresh if !late => RetryDecision::Fresh,
-            RetryDecision::Elsewhere if !late && !alone => match self.group.budget.get().spend() {
+            RetryDecision::OtherConnection if !late => RetryDecision::OtherConnection,
+            RetryDecision::OtherServer if !late && !alone => match self.group.budget.get().spend() {
                 Some(rest) => {
                     self.group.budget.set(rest);
-                    RetryDecision::Elsewhere
+                    RetryDecision::OtherServer
                 }
                 None => RetryDecision::GiveUp,
             },
@@ -432,9 +442,9 @@ impl Proxy {
 }
 
 /// Returns the value of `Set-Cookie` that binds the client to the server, if one is needed.
-fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
+fn sticky_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
     let pair = selection.cookie.as_ref()?;
-    let secure = if x.request().client().secure { "; Secure" } else { "" };
+    let secure = if x.request().client().is_secure { "; Secure" } else { "" };
     Some(format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}"))
 }
 
@@ -442,44 +452,44 @@ fn set_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
 async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_ms: u64) -> Result<(), Fault> {
     let mut side = match side {
         UpstreamSide::H1(side) => side,
-        UpstreamSide::Cgi(_) => return Err(Fault::Broken("this protocol switches to no other")),
+        UpstreamSide::Cgi(_) => return Err(Fault::Failed("this protocol switches to no other")),
         UpstreamSide::Stream(mut stream) => {
             return net::tunnel(x, TunnelEnd::Stream(&mut stream), b"", idle_ms).await;
         }
     };
     side.consume();
     let UpstreamConnection { mut link, buffers, .. } = side.connection;
-    let early = buffers.input.rest().to_vec();
+    let early = buffers.input.unconsumed().to_vec();
     drop(buffers);
     net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_ms).await
 }
 
-async fn refuse(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
+async fn respond_no_server(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
     x.refuse_with(no_server.status, no_server.reason, &fields).await
 }
 
 /// Adds to the time for which the request has waited for a server.
-fn note_queue(x: &mut Exchange<'_>, us: u64) {
+fn add_queue_time(x: &mut Exchange<'_>, us: u64) {
     let notes = x.notes();
     notes.queue_us = Some(notes.queue_us.unwrap_or(0) + us);
 }
 
 /// Records a failed attempt of this duration for traces.
 #[cold]
-fn note_failure(x: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
+fn record_failed_attempt(x: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
     let notes = x.notes();
     notes.upstream_us = Some(us);
-    let Some(upstream) = notes.upstream.clone().filter(|_| failure.is_failure()) else { return };
-    let (_, reason) = retry::answer(failure);
-    notes.failed_attempts.get_or_insert_default().0.push(FailedAttempt { upstream, us, reason });
+    let Some(upstream) = notes.upstream.clone().filter(|_| failure.should_log()) else { return };
+    let (_, reason) = retry::error_response(failure);
+    notes.failed_attempts.get_or_insert_default().0.push(FailedAttempt { upstream, duration_us: us, reason });
 }
 
-async fn give_up(x: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), Fault> {
-    let (status, reason) = retry::answer(failure);
+async fn respond_failure(x: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), Fault> {
+    let (status, reason) = retry::error_response(failure);
     if x.has_begun() {
-        return Err(Fault::Broken(reason));
+        return Err(Fault::Failed(reason));
     }
     x.refuse(status, reason).await
 }

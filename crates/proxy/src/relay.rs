@@ -24,7 +24,7 @@ const GATHERED_BYTES: usize = 16 * 1024;
 /// Size of the blocks that are read from a stored body.
 const STORED_BLOCK_BYTES: usize = 128 * 1024;
 /// Bytes that one request moves before it yields to other tasks on the core.
-const TURN_BYTES: usize = 1024 * 1024;
+const BYTES_PER_TURN: usize = 1024 * 1024;
 
 /// Progress of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +45,9 @@ enum RequestProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseProgress {
     /// The upstream has sent nothing more so far.
-    Dry,
+    NoInput,
     /// The client must read buffered bytes first.
-    Full,
+    ClientFull,
     /// The response is complete.
     Done,
     /// The upstream has switched protocols.
@@ -65,7 +65,7 @@ pub(crate) enum RelayOutcome {
 
 /// Settings and callbacks of a relay.
 pub(crate) struct RelayOptions<'p> {
-    pub(crate) options: &'p RouteOptions,
+    pub(crate) route: &'p RouteOptions,
     pub(crate) request: &'p RequestRules,
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
@@ -82,31 +82,31 @@ pub(crate) struct RelayOptions<'p> {
     /// Limit of temporary files for responses; `None`: no such files.
     pub(crate) spill: Option<&'p Arc<SpillQuota>>,
     /// Called, at most once a minute, when a response cannot be written to a temporary file.
-    pub(crate) refused: &'p dyn Fn(&SpillError),
+    pub(crate) on_spill_error: &'p dyn Fn(&SpillError),
     /// Called once, on the upstream's response head; returns the time it took, in microseconds.
-    pub(crate) answered: &'p dyn Fn(Status) -> u64,
+    pub(crate) on_response_head: &'p dyn Fn(Status) -> u64,
 }
 
 /// The relay of one attempt.
 pub(crate) struct Relay<'r, 'c> {
-    x: &'r mut Exchange<'c>,
+    exchange: &'r mut Exchange<'c>,
     side: &'r mut UpstreamSide,
-    plan: &'r RelayOptions<'r>,
+    options: &'r RelayOptions<'r>,
     /// Request body read so far, kept for a retry.
-    kept: &'r mut ReplayBuffer,
+    replay: &'r mut ReplayBuffer,
     method: Method,
     sent: SentHead,
-    up: RequestProgress,
+    request_progress: RequestProgress,
     interims: u32,
     /// Time at which bytes were last sent to the upstream, read from the client and sent to the client.
-    up_ms: u64,
+    upstream_write_ms: u64,
     client_read_ms: u64,
     client_write_ms: u64,
     /// Time at which the client was found to have closed its sending side.
     half_closed_ms: Option<u64>,
     unsent: u64,
     /// Bytes moved since other tasks last ran.
-    moved: usize,
+    moved_bytes: usize,
     /// Whether the response names a file of this server, so that its own content is dropped.
     names_file: bool,
 }
@@ -114,14 +114,14 @@ pub(crate) struct Relay<'r, 'c> {
 impl<'r, 'c> Relay<'r, 'c> {
     /// Creates a relay for a request whose head has been written.
     pub(crate) fn new(
-        x: &'r mut Exchange<'c>,
+        exchange: &'r mut Exchange<'c>,
         side: &'r mut UpstreamSide,
         plan: &'r RelayOptions<'r>,
         kept: &'r mut ReplayBuffer,
         sent: SentHead,
     ) -> Relay<'r, 'c> {
-        let now_ms = x.core().now_ms();
-        let request = x.request();
+        let now_ms = exchange.core().now_ms();
+        let request = exchange.request();
         let (method, body) = (request.method(), request.body());
         let up = match body {
             BodySize::None => RequestProgress::Done,
@@ -129,59 +129,59 @@ impl<'r, 'c> Relay<'r, 'c> {
             _ => RequestProgress::Body,
         };
         Relay {
-            x,
+            exchange,
             side,
-            plan,
-            kept,
+            options: plan,
+            replay: kept,
             method,
             sent,
-            up,
+            request_progress: up,
             interims: 0,
-            up_ms: now_ms,
+            upstream_write_ms: now_ms,
             client_read_ms: now_ms,
             client_write_ms: now_ms,
             half_closed_ms: None,
             unsent: 0,
-            moved: 0,
+            moved_bytes: 0,
             names_file: false,
         }
     }
 
     /// Relays bytes until the response is complete.
     pub(crate) async fn run(&mut self) -> Result<RelayOutcome, AttemptFailure> {
-        self.send_kept();
+        self.send_replay();
         loop {
             // The client may send its body without waiting for `100 Continue`.
-            match self.up {
-                RequestProgress::Continue if !self.x.awaits_continue()? => self.begin_body(),
+            match self.request_progress {
+                RequestProgress::Continue if !self.exchange.awaits_continue()? => self.begin_body(),
                 // Boxed because it is rare.
                 RequestProgress::Stored => Box::pin(self.send_stored()).await?,
                 _ => {}
             }
-            self.push_up()?;
-            let waited = self.up == RequestProgress::Continue;
-            let down = self.pull_down()?;
+            self.send_body()?;
+            let waited = self.request_progress == RequestProgress::Continue;
+            let down = self.receive_response()?;
             match down {
                 ResponseProgress::Done => return self.finish(),
                 ResponseProgress::Upgraded => return Ok(RelayOutcome::Upgraded),
-                ResponseProgress::Dry | ResponseProgress::Full
-                    if waited && self.up == RequestProgress::Body =>
+                ResponseProgress::NoInput | ResponseProgress::ClientFull
+                    if waited && self.request_progress == RequestProgress::Body =>
                 {
                     continue;
                 }
-                ResponseProgress::Dry | ResponseProgress::Full => {}
+                ResponseProgress::NoInput | ResponseProgress::ClientFull => {}
             }
-            if self.moved >= TURN_BYTES {
-                self.moved = 0;
-                self.settle();
-                self.x.core().yield_now().await;
+            if self.moved_bytes >= BYTES_PER_TURN {
+                self.moved_bytes = 0;
+                self.release_memory();
+                self.exchange.core().yield_now().await;
                 self.check_deadline(down)?;
                 continue;
             }
-            if down == ResponseProgress::Full && self.spill().await? {
+            if down == ResponseProgress::ClientFull && self.spill().await? {
                 continue;
             }
-            if self.up == RequestProgress::Stored && self.side.backlog() < GATHERED_BYTES {
+            if self.request_progress == RequestProgress::Stored && self.side.backlog() < GATHERED_BYTES {
                 continue;
             }
             self.wait(down).await?;
@@ -191,23 +191,23 @@ impl<'r, 'c> Relay<'r, 'c> {
     // ---- the request ----
 
     /// Sends the part of the body that was read ahead or by an earlier attempt.
-    fn send_kept(&mut self) {
-        if self.up != RequestProgress::Body {
+    fn send_replay(&mut self) {
+        if self.request_progress != RequestProgress::Body {
             return;
         }
-        let bytes = std::mem::take(&mut self.kept.bytes);
+        let bytes = std::mem::take(&mut self.replay.bytes);
         self.side.add(&bytes);
         // A body that was read ahead may exceed the limit for retries.
-        match bytes.len() > self.kept.bytes_max {
-            true => self.kept.lost = true,
-            false => self.kept.bytes = bytes,
+        match bytes.len() > self.replay.bytes_max {
+            true => self.replay.has_overflowed = true,
+            false => self.replay.bytes = bytes,
         }
-        match &mut self.kept.stored {
+        match &mut self.replay.file {
             Some(file) => {
                 file.rewind();
-                self.up = RequestProgress::Stored;
+                self.request_progress = RequestProgress::Stored;
             }
-            None if self.kept.ended => self.end_body(),
+            None if self.replay.ended => self.end_body(),
             None => {}
         }
     }
@@ -215,16 +215,16 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Sends as much of a stored body as the upstream accepts.
     async fn send_stored(&mut self) -> Result<(), AttemptFailure> {
         let mut block = Vec::new();
-        while self.side.backlog() < GATHERED_BYTES && self.moved < TURN_BYTES {
-            let Some(file) = self.kept.stored.as_mut().filter(|file| file.unread() > 0) else {
+        while self.side.backlog() < GATHERED_BYTES && self.moved_bytes < BYTES_PER_TURN {
+            let Some(file) = self.replay.file.as_mut().filter(|file| file.unread() > 0) else {
                 self.end_body();
                 return Ok(());
             };
-            block = file.read(self.x.core(), block, STORED_BLOCK_BYTES).await.map_err(Fault::Io)?;
-            self.moved += block.len().max(PIECE_WEIGHT_BYTES);
-            self.up_ms = self.x.core().now_ms();
+            block = file.read(self.exchange.core(), block, STORED_BLOCK_BYTES).await.map_err(Fault::Io)?;
+            self.moved_bytes += block.len().max(PIECE_WEIGHT_BYTES);
+            self.upstream_write_ms = self.exchange.core().now_ms();
             if self.side.offer(&block).is_err() {
-                self.abandon();
+                self.abandon_body();
                 return Ok(());
             }
         }
@@ -233,16 +233,16 @@ impl<'r, 'c> Relay<'r, 'c> {
 
     /// Asks the client for the body, because the upstream accepts it.
     fn begin_body(&mut self) {
-        if self.up == RequestProgress::Continue {
-            self.up = RequestProgress::Body;
-            self.client_read_ms = self.x.core().now_ms();
+        if self.request_progress == RequestProgress::Continue {
+            self.request_progress = RequestProgress::Body;
+            self.client_read_ms = self.exchange.core().now_ms();
         }
     }
 
     fn end_body(&mut self) {
-        self.kept.ended = true;
-        self.up = RequestProgress::Done;
-        let (x, plan) = (&*self.x, self.plan);
+        self.replay.ended = true;
+        self.request_progress = RequestProgress::Done;
+        let (x, plan) = (&*self.exchange, self.options);
         self.side.finish(|| {
             let ask = TemplateContext::of(&x.request(), plan.upstream);
             x.trailers().map(|trailers| plan.request.trailers(&trailers, &ask)).unwrap_or_default()
@@ -250,36 +250,38 @@ impl<'r, 'c> Relay<'r, 'c> {
     }
 
     /// Sends as much of the body as possible.
-    fn push_up(&mut self) -> Result<(), AttemptFailure> {
+    fn send_body(&mut self) -> Result<(), AttemptFailure> {
         loop {
-            let gathered = self.gather()?;
-            let (backlog, behind) =
-                (self.side.backlog(), self.up != RequestProgress::Abandoned && self.side.is_behind());
+            let gathered = self.read_body()?;
+            let (backlog, behind) = (
+                self.side.backlog(),
+                self.request_progress != RequestProgress::Abandoned && self.side.has_pending_output(),
+            );
             if behind {
                 // The upstream may have responded before it closed, so its response is read next.
                 if self.side.try_flush().is_err() {
-                    self.abandon();
+                    self.abandon_body();
                     return Ok(());
                 }
             }
-            if backlog != self.side.backlog() || (behind && !self.side.is_behind()) || gathered {
-                self.up_ms = self.x.core().now_ms();
+            if backlog != self.side.backlog() || (behind && !self.side.has_pending_output()) || gathered {
+                self.upstream_write_ms = self.exchange.core().now_ms();
             }
-            if !gathered || self.side.backlog() > 0 || self.moved >= TURN_BYTES {
+            if !gathered || self.side.backlog() > 0 || self.moved_bytes >= BYTES_PER_TURN {
                 return Ok(());
             }
         }
     }
 
     /// Reads the part of the body that the client has sent; true if there was any.
-    fn gather(&mut self) -> Result<bool, AttemptFailure> {
+    fn read_body(&mut self) -> Result<bool, AttemptFailure> {
         let mut gathered = false;
         // Bounded, so that other tasks run even if both peers are fast.
-        while self.up == RequestProgress::Body
+        while self.request_progress == RequestProgress::Body
             && self.side.backlog() < GATHERED_BYTES
-            && self.moved < TURN_BYTES
+            && self.moved_bytes < BYTES_PER_TURN
         {
-            match self.x.try_read()? {
+            match self.exchange.try_read()? {
                 BodyPiece::Pending => break,
                 BodyPiece::End => {
                     self.end_body();
@@ -287,40 +289,40 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
                 BodyPiece::Data(bytes) => {
                     gathered = true;
-                    self.moved += bytes.len().max(PIECE_WEIGHT_BYTES);
-                    self.kept.keep(bytes);
+                    self.moved_bytes += bytes.len().max(PIECE_WEIGHT_BYTES);
+                    self.replay.append(bytes);
                     if self.side.offer(bytes).is_err() {
-                        self.abandon();
+                        self.abandon_body();
                         return Ok(false);
                     }
                 }
             }
         }
         if gathered {
-            self.client_read_ms = self.x.core().now_ms();
+            self.client_read_ms = self.exchange.core().now_ms();
         }
         Ok(gathered)
     }
 
-    fn abandon(&mut self) {
-        self.up = RequestProgress::Abandoned;
+    fn abandon_body(&mut self) {
+        self.request_progress = RequestProgress::Abandoned;
         self.side.abandon();
     }
 
     // ---- the response ----
 
     /// Reads from the upstream and sends to the client.
-    fn pull_down(&mut self) -> Result<ResponseProgress, AttemptFailure> {
+    fn receive_response(&mut self) -> Result<ResponseProgress, AttemptFailure> {
         // Reads no more while the client has not taken what it was sent, whatever woke the task.
-        if self.is_full()? {
-            return Ok(ResponseProgress::Full);
+        if self.is_client_full()? {
+            return Ok(ResponseProgress::ClientFull);
         }
-        if !self.side.has_news() {
-            return Ok(ResponseProgress::Dry);
+        if !self.side.may_have_input() {
+            return Ok(ResponseProgress::NoInput);
         }
         loop {
-            match self.side.step(self.method, &self.plan.options.head)? {
-                UpstreamStep::Pending => return Ok(self.paused()),
+            match self.side.step(self.method, &self.options.route.head_limits)? {
+                UpstreamStep::Pending => return Ok(self.paused_progress()),
                 UpstreamStep::Head => {
                     if self.on_head()? {
                         return Ok(ResponseProgress::Upgraded);
@@ -328,22 +330,22 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
                 UpstreamStep::Data => {
                     let data = self.side.data();
-                    self.moved += data.len().max(PIECE_WEIGHT_BYTES);
-                    self.x.offer(data)?;
-                    if self.is_full()? {
-                        return Ok(ResponseProgress::Full);
+                    self.moved_bytes += data.len().max(PIECE_WEIGHT_BYTES);
+                    self.exchange.offer(data)?;
+                    if self.is_client_full()? {
+                        return Ok(ResponseProgress::ClientFull);
                     }
-                    if self.moved >= TURN_BYTES {
-                        return Ok(self.paused());
+                    if self.moved_bytes >= BYTES_PER_TURN {
+                        return Ok(self.paused_progress());
                     }
-                    if self.side.ends() {
+                    if self.side.consume_if_last() {
                         return Ok(ResponseProgress::Done);
                     }
                 }
                 UpstreamStep::End => return Ok(ResponseProgress::Done),
-                UpstreamStep::Noise => {
-                    self.moved = TURN_BYTES;
-                    return Ok(ResponseProgress::Dry);
+                UpstreamStep::NonContent => {
+                    self.moved_bytes = BYTES_PER_TURN;
+                    return Ok(ResponseProgress::NoInput);
                 }
             }
         }
@@ -352,58 +354,60 @@ impl<'r, 'c> Relay<'r, 'c> {
     /// Returns the progress when the server has sent nothing more so far. A response that names a file is
     /// done, because its own content is dropped and the connection closed; so is one whose announced content
     /// is complete.
-    fn paused(&self) -> ResponseProgress {
-        let has_all = self.plan.lingers && self.up == RequestProgress::Done && self.side.is_unended();
-        if self.names_file || has_all { ResponseProgress::Done } else { ResponseProgress::Dry }
+    fn paused_progress(&self) -> ResponseProgress {
+        let has_all =
+            self.options.lingers && self.request_progress == RequestProgress::Done && self.side.awaits_end();
+        if self.names_file || has_all { ResponseProgress::Done } else { ResponseProgress::NoInput }
     }
 
     /// Whether the client is so far behind that reading for it must pause.
-    fn is_full(&mut self) -> Result<bool, AttemptFailure> {
-        if self.x.backlog() == 0 {
+    fn is_client_full(&mut self) -> Result<bool, AttemptFailure> {
+        if self.exchange.backlog() == 0 {
             return Ok(false);
         }
-        let ahead = self.x.ahead_bytes_max(self.plan.options.read_ahead_bytes);
+        let ahead = self.exchange.buffered_bytes_max(self.options.route.read_ahead_bytes);
         // Gathers large blocks for the file unless memory is short.
-        let is_block = self.x.is_spilling() && !self.is_short();
+        let is_block = self.exchange.is_spilling() && !self.is_memory_short();
         let max = if is_block { ahead.max(SPILL_BLOCK_BYTES) } else { ahead };
-        if self.x.backlog() < max {
+        if self.exchange.backlog() < max {
             return Ok(false);
         }
-        self.x.try_flush()?;
-        Ok(self.x.backlog() >= max)
+        self.exchange.try_flush()?;
+        Ok(self.exchange.backlog() >= max)
     }
 
     /// Moves bytes that the client has not read to a file, so that the upstream need not wait; true if there
     /// is room again.
     async fn spill(&mut self) -> Result<bool, AttemptFailure> {
-        let Some(quota) = self.plan.spill else { return Ok(false) };
-        self.settle();
+        let Some(quota) = self.options.spill else { return Ok(false) };
+        self.release_memory();
         // Boxed, because this is rare.
-        match Box::pin(self.x.spill(quota)).await? {
+        match Box::pin(self.exchange.spill(quota)).await? {
             Ok(()) => {
-                self.x.try_flush()?;
-                self.x.take_turns().await;
+                self.exchange.try_flush()?;
+                self.exchange.yield_after_spill().await;
                 Ok(true)
             }
             Err(why) => {
-                if quota.is_to_report() {
-                    (self.plan.refused)(&why);
+                if quota.should_report() {
+                    (self.options.on_spill_error)(&why);
                 }
                 Ok(false)
             }
         }
     }
 
-    fn is_short(&self) -> bool {
-        self.x.core().memory().pressure() >= Pressure::High
+    fn is_memory_short(&self) -> bool {
+        self.exchange.core().memory().pressure() >= Pressure::High
     }
 
     /// Handles a complete response head. True if it switches protocols.
     fn on_head(&mut self) -> Result<bool, AttemptFailure> {
         let (head, bytes) = self.side.head();
         let status = head.status;
-        let named = response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
-        if self.side.switches(self.sent.upgrade) {
+        let named = response::named_by_connection(head, bytes)
+            .map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
+        if self.side.switches_protocol(self.sent.upgrade) {
             return self.on_upgrade().map(|()| true);
         }
         if status.is_informational() {
@@ -415,57 +419,65 @@ impl<'r, 'c> Relay<'r, 'c> {
                 // The client is sent `100 Continue` when its body is read.
                 self.begin_body();
             } else {
-                let prepared = response::Prepared::default();
-                let rules = self.plan.response;
-                self.x.inform(status, |lines| _ = rules.write(lines, head, bytes, &named, &prepared));
+                let prepared = response::PreparedLines::default();
+                let rules = self.options.response;
+                self.exchange
+                    .send_interim(status, |lines| _ = rules.write(lines, head, bytes, &named, &prepared));
             }
             self.side.next_head();
             return Ok(false);
         }
-        if self.side.is_idle_timeout() && self.kept.is_whole() {
-            let harmless = self.method.is_idempotent() || self.plan.options.retry.non_idempotent;
+        if self.side.is_idle_timeout() && self.replay.is_whole() {
+            let harmless = self.method.is_idempotent() || self.options.route.retry.non_idempotent;
             if harmless {
                 return Err(AttemptFailure::Stale);
             }
         }
-        if self.plan.may_retry && self.kept.is_whole() && self.plan.options.retry.statuses.contains(&status) {
-            return Err(AttemptFailure::Refused(status));
+        if self.options.may_retry
+            && self.replay.is_whole()
+            && self.options.route.retry.statuses.contains(&status)
+        {
+            return Err(AttemptFailure::RetryableStatus(status));
         }
         let length = head.body_length(self.method);
-        self.x.notes().upstream_us = Some((self.plan.answered)(status));
-        let named_file = match self.x.may_name_file() {
+        self.exchange.notes().upstream_us = Some((self.options.on_response_head)(status));
+        let named_file = match self.exchange.may_name_file() {
             true => {
                 NamedFile::find(head.fields.iter().map(|field| (field.name.of(bytes), field.value.of(bytes))))
             }
             false => None,
         };
-        let rules = self.plan.response;
+        let rules = self.options.response;
         let prepared = match rules.depends_on_request(head) {
-            true => rules.prepare(head, bytes, &TemplateContext::of(&self.x.request(), self.plan.upstream)),
-            false => response::Prepared::default(),
+            true => rules.prepare(
+                head,
+                bytes,
+                &TemplateContext::of(&self.exchange.request(), self.options.upstream),
+            ),
+            false => response::PreparedLines::default(),
         };
         let reason = head.reason.of(bytes);
         if !reason.is_empty() && reason != status.reason().as_bytes() && named_file.is_none() {
-            self.x.set_reason(status, reason);
+            self.exchange.set_reason(status, reason);
         }
-        let (cookie, mut ignores_file) = (self.plan.cookie, false);
+        let (cookie, mut ignores_file) = (self.options.cookie, false);
         match named_file {
             Some(file) => {
-                self.x.name_file(file);
+                self.exchange.name_file(file);
                 self.names_file = true;
             }
-            None => self.x.begin_lines(status, length, rules.own(head), |lines| {
+            None => self.exchange.begin_lines(status, length, rules.provided_defaults(head), |lines| {
                 ignores_file = rules.write(lines, head, bytes, &named, &prepared);
                 if let Some(cookie) = cookie {
                     lines.line(b"Set-Cookie", cookie);
                 }
             }),
         }
-        self.x.notes().ignores_file = ignores_file;
-        self.side.note_final_head();
-        if self.up == RequestProgress::Continue {
+        self.exchange.notes().ignores_file = ignores_file;
+        self.side.record_final_head();
+        if self.request_progress == RequestProgress::Continue {
             // A final response without `100 Continue`: the upstream does not want the body.
-            self.up = RequestProgress::Abandoned;
+            self.request_progress = RequestProgress::Abandoned;
         }
         Ok(false)
     }
@@ -476,11 +488,11 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let (head, bytes) = self.side.head();
         let status = head.status;
-        let request = self.x.request();
-        let ask = TemplateContext::of(&request, self.plan.upstream);
+        let request = self.exchange.request();
+        let ask = TemplateContext::of(&request, self.options.upstream);
         let asked = ask.head.upgrade(ask.bytes).unwrap_or_default();
-        let mut named =
-            response::named(head, bytes).map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
+        let mut named = response::named_by_connection(head, bytes)
+            .map_err(|reject| AttemptFailure::Invalid(reject.reason))?;
         // Over HTTP/2, CONNECT named the first protocol offered, and this proxy computes the answer to the
         // client's key.
         let is_stream = matches!(self.side, UpstreamSide::Stream(_));
@@ -496,8 +508,8 @@ impl<'r, 'c> Relay<'r, 'c> {
                 "the upstream switches to a protocol that was not asked for",
             ));
         }
-        if let Some(key) = &self.sent.key
-            && response::value(head, bytes, SEC_WEBSOCKET_ACCEPT) != Some(&websocket::accept(key)[..])
+        if let Some(key) = &self.sent.websocket_key
+            && response::first_value(head, bytes, SEC_WEBSOCKET_ACCEPT) != Some(&websocket::accept(key)[..])
         {
             return Err(AttemptFailure::Invalid(
                 "the upstream's Sec-WebSocket-Accept is not that of the key",
@@ -506,9 +518,9 @@ impl<'r, 'c> Relay<'r, 'c> {
         if is_stream {
             named.push(SEC_WEBSOCKET_ACCEPT);
         }
-        let rules = self.plan.response;
-        let prepared = response::Prepared::default();
-        self.x.upgrade(|lines| {
+        let rules = self.options.response;
+        let prepared = response::PreparedLines::default();
+        self.exchange.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", &protocol);
             if let Some(accept) = &accept {
@@ -516,14 +528,14 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
             rules.write(lines, head, bytes, &named, &prepared);
         });
-        self.x.notes().upstream_us = Some((self.plan.answered)(status));
+        self.exchange.notes().upstream_us = Some((self.options.on_response_head)(status));
         Ok(())
     }
 
     fn finish(&mut self) -> Result<RelayOutcome, AttemptFailure> {
         if let Some(trailers) = self.side.trailers().filter(|trailers| !trailers.is_empty()) {
-            self.x.end(&self.plan.response.trailers(&trailers))?;
+            self.exchange.end(&self.options.response.trailers(&trailers))?;
         }
-        Ok(RelayOutcome::Complete(self.up == RequestProgress::Done))
+        Ok(RelayOutcome::Complete(self.request_progress == RequestProgress::Done))
     }
 }

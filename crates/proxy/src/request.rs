@@ -1,9 +1,9 @@
 //! Writes the upstream request head from the parsed one; the client's bytes are never copied as a whole.
 
-use http::encode::Lines;
+use http::encode::FieldWriter;
 use http::{
     BodySize, Dialect, Field, FieldList, Fields, Head, Method, Name, NameSet, Reject, RequestId, forwarded,
-    ids, is_twin, scan,
+    ids, is_confusable, scan,
 };
 use net::websocket;
 
@@ -51,7 +51,7 @@ pub struct RequestRules {
     path: Option<PathMap>,
     upgrades: Vec<String>,
     /// Whether to send `Connection: close`, because connections are not kept.
-    close: bool,
+    sends_close: bool,
     /// Whether edits remove or replace fields.
     removes: bool,
     /// Comment in `Via` by which this proxy recognizes requests that it has forwarded.
@@ -69,7 +69,7 @@ pub struct SentHead {
     pub expects: bool,
     /// Key generated for the WebSocket of an HTTP/2 client, which has none; the server's answer to it is
     /// verified.
-    pub key: Option<[u8; websocket::KEY_BYTES]>,
+    pub websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
 /// A request head for an HTTP/2 stream.
@@ -100,7 +100,7 @@ impl RequestRules {
             options: route.request.clone(),
             path: route.path.clone(),
             upgrades: route.upgrades.iter().filter(is_safe).cloned().collect(),
-            close: !group.keeps_connections(),
+            sends_close: !group.keeps_connections(),
             removes: removes(&route.request.edits),
             mark,
         }
@@ -115,19 +115,19 @@ impl RequestRules {
 
     /// Whether this proxy has forwarded the request before, so that it loops. Always false without `Via`.
     #[must_use]
-    pub fn loops(&self, ask: &TemplateContext<'_>) -> bool {
+    pub fn is_loop(&self, context: &TemplateContext<'_>) -> bool {
         let mark = self.mark.trim_ascii_start().as_bytes();
         !mark.is_empty()
-            && ask.head.fields.named(Name::Via).any(|field| {
-                let value = field.value.of(ask.bytes);
+            && context.head.fields.named(Name::Via).any(|field| {
+                let value = field.value.of(context.bytes);
                 value.windows(mark.len()).any(|part| part == mark)
             })
     }
 
     /// Whether the client asks for a protocol that it may switch to.
     #[must_use]
-    pub fn asks_for_upgrade(&self, ask: &TemplateContext<'_>) -> bool {
-        self.upgrade(ask).is_some()
+    pub fn asks_for_upgrade(&self, context: &TemplateContext<'_>) -> bool {
+        self.upgrade(context).is_some()
     }
 
     /// Returns the head for an HTTP/2 stream; see [`RequestRules::write`]. A protocol switch becomes an
@@ -137,30 +137,30 @@ impl RequestRules {
     /// The errors of [`RequestRules::write`], and 400 for an HTTP/1 WebSocket without a valid key.
     pub fn stream_head(
         &self,
-        ask: &TemplateContext<'_>,
+        context: &TemplateContext<'_>,
         awaits_continue: bool,
         connects: bool,
     ) -> Result<(StreamRequestHead, SentHead), Reject> {
         let mut head = StreamRequestHead::default();
-        if let Some(protocol) = self.upgrade(ask).filter(|_| connects) {
+        if let Some(protocol) = self.upgrade(context).filter(|_| connects) {
             let is_websocket = protocol.eq_ignore_ascii_case(b"websocket");
-            if is_websocket && ask.head.protocol.is_empty() && client_key(ask).is_none() {
-                return Err(Reject::bad("Sec-WebSocket-Key is not 16 bytes in base64"));
+            if is_websocket && context.head.protocol.is_empty() && client_key(context).is_none() {
+                return Err(Reject::bad_request("Sec-WebSocket-Key is not 16 bytes in base64"));
             }
             head.protocol.extend_from_slice(scan::list(protocol).next().unwrap_or_default());
         }
         let upgrade = !head.protocol.is_empty();
-        path::write_target(&mut head.path, self.path.as_ref(), ask)?;
+        path::write_target(&mut head.path, self.path.as_ref(), context)?;
         // An HTTP/1.0 request may lack a host, but a stream needs an authority.
-        let host = self.host(ask);
-        head.authority = if host.is_empty() { ask.upstream.as_bytes() } else { host }.to_vec();
-        let mut lines = Lines::new(&mut head.lines);
-        self.write_fields(&mut lines, ask, awaits_continue, false)?;
-        if accepts_trailers(ask) {
+        let host = self.host(context);
+        head.authority = if host.is_empty() { context.upstream.as_bytes() } else { host }.to_vec();
+        let mut lines = FieldWriter::new(&mut head.lines);
+        self.write_fields(&mut lines, context, awaits_continue, false)?;
+        if accepts_trailers(context) {
             lines.line(b"TE", b"trailers");
         }
-        let expects = ask.head.expects_continue && awaits_continue;
-        Ok((head, SentHead { upgrade, expects, key: None }))
+        let expects = context.head.expects_continue && awaits_continue;
+        Ok((head, SentHead { upgrade, expects, websocket_key: None }))
     }
 
     /// Writes the whole head. `awaits_continue`: the client waits for `100 Continue` before it sends the
@@ -171,35 +171,35 @@ impl RequestRules {
     pub fn write(
         &self,
         out: &mut Vec<u8>,
-        ask: &TemplateContext<'_>,
+        context: &TemplateContext<'_>,
         awaits_continue: bool,
     ) -> Result<SentHead, Reject> {
-        let (head, bytes) = (ask.head, ask.bytes);
+        let (head, bytes) = (context.head, context.bytes);
         // The written head has about the size of the parsed one.
         let read = head.fields.last().map_or(head.target.whole.end(), |field| field.value.end());
         out.reserve(read + 256);
         out.extend_from_slice(head.method_name.of(bytes));
         out.push(b' ');
-        path::write_target(out, self.path.as_ref(), ask)?;
+        path::write_target(out, self.path.as_ref(), context)?;
         out.extend_from_slice(b" HTTP/1.1\r\n");
-        let mut lines = Lines::new(out);
-        lines.line(b"Host", self.host(ask));
-        self.write_fields(&mut lines, ask, awaits_continue, true)?;
-        let upgrade = self.write_connection(&mut lines, ask);
-        let is_keyless = upgrade && !head.protocol.is_empty() && is_websocket(ask);
+        let mut lines = FieldWriter::new(out);
+        lines.line(b"Host", self.host(context));
+        self.write_fields(&mut lines, context, awaits_continue, true)?;
+        let upgrade = self.write_connection(&mut lines, context);
+        let is_keyless = upgrade && !head.protocol.is_empty() && is_websocket(context);
         let key = is_keyless.then(websocket::new_key);
         if let Some(key) = &key {
             lines.line(b"Sec-WebSocket-Key", key);
         }
         out.extend_from_slice(b"\r\n");
-        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue, key })
+        Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue, websocket_key: key })
     }
 
     /// Writes the field lines, except those of the connection. `chunked`: the fields are for HTTP/1, where a
     /// body of unknown length needs a transfer coding.
     fn write_fields(
         &self,
-        lines: &mut Lines<'_>,
+        lines: &mut FieldWriter<'_>,
         ask: &TemplateContext<'_>,
         awaits_continue: bool,
         chunked: bool,
@@ -217,7 +217,7 @@ impl RequestRules {
         });
         lines.fields(bytes, passing);
         for forwards in max_forwards(head, bytes) {
-            let is_removed = self.removes && is_owned(&self.options.edits, MAX_FORWARDS);
+            let is_removed = self.removes && is_edited_or_confusable(&self.options.edits, MAX_FORWARDS);
             if !is_removed && !is_named(&named, MAX_FORWARDS) {
                 lines.begin(MAX_FORWARDS);
                 lines.number(forwards.saturating_sub(1));
@@ -238,10 +238,10 @@ impl RequestRules {
         self.write_forwarded(lines, ask);
         // Fields that the route's edits set or remove are left to them.
         let is_own = |name: Name| self.removes && is_edited(&self.options.edits, name.text().as_bytes());
-        if let RequestId::Made(id) = ask.ids.request
+        if let RequestId::Generated(id) = ask.ids.request
             && !is_own(Name::XRequestId)
         {
-            lines.whole(&ids::request_id_line(id));
+            lines.push_encoded(&ids::request_id_line(id));
         }
         if let Some(trace) = &ask.ids.trace
             && !is_own(Name::Traceparent)
@@ -251,7 +251,7 @@ impl RequestRules {
         if !self.via.is_empty() {
             lines.begin(b"Via");
             lines.part(head.version.number().as_bytes());
-            lines.whole(self.via.as_bytes());
+            lines.push_encoded(self.via.as_bytes());
         }
         write_edits(lines, &self.options.edits, ask);
         Ok(())
@@ -260,17 +260,17 @@ impl RequestRules {
     /// Returns the trailer fields to forward. Some servers merge trailers into the head, so a field that is
     /// not allowed in the head is not allowed here either.
     #[must_use]
-    pub fn trailers(&self, trailers: &Fields, ask: &TemplateContext<'_>) -> Fields {
+    pub fn trailers(&self, trailers: &Fields, context: &TemplateContext<'_>) -> Fields {
         let mut passed = Fields::new();
         // The list was valid when the head was written.
-        let named = named_by_connection(&ask.head.fields, ask.bytes).unwrap_or_default();
+        let named = named_by_connection(&context.head.fields, context.bytes).unwrap_or_default();
         for (name, value) in trailers.iter() {
-            if self.is_welcome(name, false)
+            if self.may_forward_name(name, false)
                 && !matches!(
                     Name::of(name),
                     Name::XRequestId | Name::Via | Name::Traceparent | Name::Tracestate
                 )
-                && !is_owned(&self.options.edits, name)
+                && !is_edited_or_confusable(&self.options.edits, name)
                 && !is_named(&named, name)
             {
                 passed.try_push(name, value).expect("a field that was read is valid");
@@ -293,17 +293,17 @@ impl RequestRules {
     /// Whether a field of this name may be forwarded. Only a trusted proxy (`vouched`) may name the client.
     /// `X-Accel-*` fields never pass. A name with `_` does not pass by default, because applications confuse
     /// `_` with `-`, and never if the name with `-` is known.
-    fn is_welcome(&self, name: &[u8], vouched: bool) -> bool {
+    fn may_forward_name(&self, name: &[u8], vouched: bool) -> bool {
         (forwarded::dialect_of(Name::of(name), name).is_none() || vouched)
             && !http::is_internal(name)
             && (!name.contains(&b'_') || (self.options.underscores && !is_known_with_hyphens(name)))
-            && !self.options.conditioned.iter().any(|known| is_disguised(name, known.as_bytes()))
+            && !self.options.routing_fields.iter().any(|known| is_disguised(name, known.as_bytes()))
     }
 
     /// Whether a field is forwarded unchanged.
     fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]], is_for_stream: bool) -> bool {
         let name = field.name.of(ask.bytes);
-        let vouched = |dialect: Dialect| ask.client.vouched == Some(dialect);
+        let vouched = |dialect: Dialect| ask.client.trusted_dialect == Some(dialect);
         let passes = match field.id {
             // Over HTTP/2 there is no key (RFC 8441 section 5); over HTTP/1 this proxy generates one if the
             // client has none.
@@ -315,7 +315,7 @@ impl RequestRules {
             Name::Trailer => ask.head.body == BodySize::Unknown,
             id if id.is_framing() => false,
             Name::Expect => ask.head.expects_continue,
-            Name::XRequestId | Name::Traceparent | Name::Tracestate => ask.ids.passes(field.id),
+            Name::XRequestId | Name::Traceparent | Name::Tracestate => ask.ids.is_forwarded(field.id),
             Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
                 !self.options.forwarded.x_forwarded && vouched(Dialect::XForwarded)
             }
@@ -325,30 +325,32 @@ impl RequestRules {
             // Written separately, with a decremented value.
             Name::Other if forwards_of(ask.head, ask.bytes, field).is_some() => false,
             Name::Other if ask.head.is_own(field) => true,
-            Name::Other => self.is_welcome(name, vouched(Dialect::XForwarded)),
+            Name::Other => self.may_forward_name(name, vouched(Dialect::XForwarded)),
             _ => true,
         };
-        passes && !(self.removes && is_owned(&self.options.edits, name)) && !is_named(named, name)
+        passes
+            && !(self.removes && is_edited_or_confusable(&self.options.edits, name))
+            && !is_named(named, name)
     }
 
-    fn write_forwarded(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) {
+    fn write_forwarded(&self, lines: &mut FieldWriter<'_>, ask: &TemplateContext<'_>) {
         let reported = |id: Name, dialect: Dialect| {
-            let vouched = ask.client.vouched == Some(dialect);
+            let vouched = ask.client.trusted_dialect == Some(dialect);
             let fields = if vouched { Some(ask.head.fields.named(id)) } else { None };
             fields.into_iter().flatten().map(|field| field.value.of(ask.bytes)).filter(|it| !it.is_empty())
         };
         let sender = ask.sender().map(|address| address.ip());
         // The client's address, if a trusted proxy sent it in the other kind of field.
         let named = |dialect: Dialect| {
-            let elsewhere = ask.client.vouched.is_some_and(|vouched| vouched != dialect);
+            let elsewhere = ask.client.trusted_dialect.is_some_and(|vouched| vouched != dialect);
             let client = if elsewhere { ask.client_address() } else { None };
             client.map(|address| address.ip()).filter(|&ip| Some(ip) != sender)
         };
         if self.options.forwarded.x_forwarded {
-            match (ask.client.vouched, sender) {
+            match (ask.client.trusted_dialect, sender) {
                 (None, Some(ip)) => {
                     lines.begin(b"X-Forwarded-For");
-                    lines.filled(|out| write_ip(out, ip));
+                    lines.part_with(|out| write_ip(out, ip));
                     lines.end();
                 }
                 (None, None) => {}
@@ -357,7 +359,7 @@ impl RequestRules {
                     write_forwarded_for(lines, before, [named(Dialect::XForwarded), sender]);
                 }
             }
-            lines.whole(if ask.client.secure { PROTO_HTTPS } else { PROTO_HTTP });
+            lines.push_encoded(if ask.client.is_secure { PROTO_HTTPS } else { PROTO_HTTP });
             let host = reported(Name::XForwardedHost, Dialect::XForwarded).next().unwrap_or(ask.authority());
             if !host.is_empty() {
                 lines.line(b"X-Forwarded-Host", host);
@@ -379,14 +381,14 @@ impl RequestRules {
     }
 
     /// Writes `Connection`, `Upgrade` and `TE`. True if the request asks for a protocol switch.
-    fn write_connection(&self, lines: &mut Lines<'_>, ask: &TemplateContext<'_>) -> bool {
+    fn write_connection(&self, lines: &mut FieldWriter<'_>, ask: &TemplateContext<'_>) -> bool {
         if let Some(protocols) = self.upgrade(ask) {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", protocols);
             return true;
         }
         let trailers = accepts_trailers(ask);
-        match (trailers, self.close) {
+        match (trailers, self.sends_close) {
             (true, false) => lines.line(b"Connection", b"TE"),
             (true, true) => lines.line(b"Connection", b"TE, close"),
             (false, true) => lines.line(b"Connection", b"close"),
@@ -443,8 +445,8 @@ fn is_websocket(ask: &TemplateContext<'_>) -> bool {
 }
 
 /// Returns the WebSocket key of the client, if it is valid.
-pub(crate) fn client_key<'x>(ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
-    let key = ask.head.field(ask.bytes, Name::SecWebsocketKey)?;
+pub(crate) fn client_key<'x>(context: &TemplateContext<'x>) -> Option<&'x [u8]> {
+    let key = context.head.field(context.bytes, Name::SecWebsocketKey)?;
     websocket::is_key(key).then_some(key)
 }
 
@@ -484,7 +486,7 @@ fn named_by<'x>(fields: &FieldList, bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Re
                 continue;
             }
             if named.len() == NAMED_MAX {
-                return Err(Reject::bad("Connection names too many fields"));
+                return Err(Reject::bad_request("Connection names too many fields"));
             }
             named.push(token);
         }
@@ -498,7 +500,7 @@ pub(crate) fn is_named(named: &[&[u8]], name: &[u8]) -> bool {
 
 /// Whether applications may confuse the name with `known` although it is spelled differently.
 fn is_disguised(name: &[u8], known: &[u8]) -> bool {
-    is_twin(name, known) && !name.eq_ignore_ascii_case(known)
+    is_confusable(name, known) && !name.eq_ignore_ascii_case(known)
 }
 
 /// Whether edits remove or replace the field.
@@ -508,8 +510,8 @@ pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
 
 /// Whether edits remove or replace the field, or one that applications may confuse with it: `X_Role` and
 /// `X-Role`.
-fn is_owned(edits: &Edits, name: &[u8]) -> bool {
-    has_edited(edits, |other| is_twin(other, name))
+fn is_edited_or_confusable(edits: &Edits, name: &[u8]) -> bool {
+    has_edited(edits, |other| is_confusable(other, name))
 }
 
 fn has_edited(edits: &Edits, is: impl Fn(&[u8]) -> bool) -> bool {
@@ -522,14 +524,14 @@ pub(crate) fn removes(edits: &Edits) -> bool {
 }
 
 /// Writes the lines that edits set and add.
-pub(crate) fn write_edits(lines: &mut Lines<'_>, edits: &Edits, ask: &TemplateContext<'_>) {
+pub(crate) fn write_edits(lines: &mut FieldWriter<'_>, edits: &Edits, context: &TemplateContext<'_>) {
     if edits.set.is_empty() && edits.add.is_empty() {
         return;
     }
-    let values = ask.values();
+    let values = context.values();
     for (name, value) in edits.set.iter().chain(&edits.add) {
         lines.begin(name.as_bytes());
-        lines.filled(|out| value.write(out, &values));
+        lines.part_with(|out| value.write(out, &values));
         lines.end();
     }
 }
@@ -539,7 +541,7 @@ mod client_fields;
 mod variables;
 
 use client_fields::{write_forwarded_element, write_forwarded_for, write_ip};
-pub(crate) use variables::VariablesContext;
+pub(crate) use variables::CgiContext;
 pub use variables::{SOFTWARE, Script};
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! Writes the response head for the client from the parsed head of the upstream.
 
-use http::encode::Lines;
+use http::encode::FieldWriter;
 use http::{Fields, Name, NameSet, Reject, ResponseHead};
 use net::{DefaultFields, FileReference};
 
 use crate::options::{self, GroupOptions, RouteOptions};
-use crate::request::{is_edited, is_named, named_by_connection, removes, write_edits};
-use crate::reverse::Reverse;
+use crate::request::{self, is_edited, is_named, removes, write_edits};
+use crate::reverse::ReverseMapping;
 use crate::template::TemplateContext;
 
 /// Maximum interim (1xx) responses of an upstream before the final one.
@@ -16,19 +16,19 @@ pub(crate) const INTERIM_MAX: u32 = 32;
 #[derive(Debug)]
 pub struct ResponseRules {
     options: options::ResponseOptions,
-    reverse: Reverse,
-    edited: bool,
+    reverse: ReverseMapping,
+    has_edits: bool,
     /// Whether edits remove or replace fields.
     removes: bool,
 }
 
 /// Field lines that depend on the request, computed before the head is written.
 #[derive(Debug, Default)]
-pub struct Prepared {
+pub struct PreparedLines {
     /// Fields that replace the upstream's `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
     rewritten: Option<Fields>,
     /// Lines that edits set and add.
-    more: Vec<u8>,
+    edit_lines: Vec<u8>,
 }
 
 impl ResponseRules {
@@ -37,8 +37,8 @@ impl ResponseRules {
     pub fn new(group: &GroupOptions, route: &RouteOptions) -> ResponseRules {
         let edits = &route.response.edits;
         ResponseRules {
-            reverse: Reverse::new(group, route),
-            edited: !(edits.remove.is_empty() && edits.set.is_empty() && edits.add.is_empty()),
+            reverse: ReverseMapping::new(group, route),
+            has_edits: !(edits.remove.is_empty() && edits.set.is_empty() && edits.add.is_empty()),
             removes: removes(edits),
             options: route.response.clone(),
         }
@@ -47,24 +47,24 @@ impl ResponseRules {
     /// Whether lines of this head depend on the request; if not, nothing needs to be prepared.
     #[must_use]
     pub fn depends_on_request(&self, head: &ResponseHead) -> bool {
-        self.edited || (self.reverse.is_needed() && head.fields.names().intersects(REWRITTEN))
+        self.has_edits || (self.reverse.is_needed() && head.fields.names().intersects(REWRITTEN))
     }
 
     /// Computes the lines that depend on the request.
     #[must_use]
-    pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], ask: &TemplateContext<'_>) -> Prepared {
-        let mut prepared = Prepared::default();
+    pub fn prepare(&self, head: &ResponseHead, bytes: &[u8], context: &TemplateContext<'_>) -> PreparedLines {
+        let mut prepared = PreparedLines::default();
         if self.reverse.is_needed() && head.fields.names().intersects(REWRITTEN) {
             let mut fields = Fields::new();
             for field in head.fields.iter().filter(|field| REWRITTEN.has(field.id)) {
-                let value = self.reverse.value(field.id, field.value.of(bytes), ask);
+                let value = self.reverse.rewrite(field.id, field.value.of(bytes), context);
                 let pushed = fields.try_push(field.name.of(bytes), &value);
                 pushed.expect("made of valid names and values");
             }
             prepared.rewritten = Some(fields);
         }
-        if self.edited {
-            write_edits(&mut Lines::new(&mut prepared.more), &self.options.edits, ask);
+        if self.has_edits {
+            write_edits(&mut FieldWriter::new(&mut prepared.edit_lines), &self.options.edits, context);
         }
         prepared
     }
@@ -73,11 +73,11 @@ impl ResponseRules {
     /// True if an internal field names a file.
     pub fn write(
         &self,
-        lines: &mut Lines<'_>,
+        lines: &mut FieldWriter<'_>,
         head: &ResponseHead,
         bytes: &[u8],
         named: &[&[u8]],
-        prepared: &Prepared,
+        prepared: &PreparedLines,
     ) -> bool {
         let mut names_file = false;
         let mut is_dropped = |name: &[u8]| {
@@ -105,7 +105,7 @@ impl ResponseRules {
                 }
             }
         }
-        lines.whole(&prepared.more);
+        lines.push_encoded(&prepared.edit_lines);
         names_file
     }
 
@@ -122,7 +122,7 @@ impl ResponseRules {
 
     /// Returns which of the default fields the upstream or the edits provide.
     #[must_use]
-    pub fn own(&self, head: &ResponseHead) -> DefaultFields {
+    pub fn provided_defaults(&self, head: &ResponseHead) -> DefaultFields {
         let server = self.removes && is_edited(&self.options.edits, b"server");
         DefaultFields { server: server || head.fields.has(Name::Server), date: head.fields.has(Name::Date) }
     }
@@ -132,12 +132,12 @@ impl ResponseRules {
 ///
 /// # Errors
 /// `Connection` lists too many fields.
-pub fn named<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, Reject> {
-    named_by_connection(&head.fields, bytes)
+pub fn named_by_connection<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, Reject> {
+    request::named_by_connection(&head.fields, bytes)
 }
 
 /// Returns the first value of a field without a [`Name`] of its own.
-pub(crate) fn value<'b>(head: &ResponseHead, bytes: &'b [u8], name: &[u8]) -> Option<&'b [u8]> {
+pub(crate) fn first_value<'b>(head: &ResponseHead, bytes: &'b [u8], name: &[u8]) -> Option<&'b [u8]> {
     let mut fields = head.fields.iter();
     fields.find(|field| field.name.of(bytes).eq_ignore_ascii_case(name)).map(|field| field.value.of(bytes))
 }

@@ -8,7 +8,7 @@ use crate::options::Retry;
 /// Initial and maximum number of available retries.
 const BUDGET_FULL: u32 = 10;
 /// Hundredths per retry, the unit of the budget.
-const ONE: u32 = 100;
+const HUNDREDTHS_PER_RETRY: u32 = 100;
 
 /// Retry budget of a group on one core.
 #[derive(Clone, Copy, Debug)]
@@ -18,19 +18,19 @@ pub(crate) struct RetryBudget {
 
 impl RetryBudget {
     pub(crate) fn full() -> RetryBudget {
-        RetryBudget { hundredths: BUDGET_FULL * ONE }
+        RetryBudget { hundredths: BUDGET_FULL * HUNDREDTHS_PER_RETRY }
     }
 
     /// Adds the share of a retry that a new request earns.
     #[must_use]
     pub(crate) fn earn(self, options: &Retry) -> RetryBudget {
         let earned = self.hundredths.saturating_add(options.budget_percent);
-        RetryBudget { hundredths: earned.min(BUDGET_FULL * ONE) }
+        RetryBudget { hundredths: earned.min(BUDGET_FULL * HUNDREDTHS_PER_RETRY) }
     }
 
     /// Spends one retry; `None` if the budget does not allow one.
     pub(crate) fn spend(self) -> Option<RetryBudget> {
-        self.hundredths.checked_sub(ONE).map(|hundredths| RetryBudget { hundredths })
+        self.hundredths.checked_sub(HUNDREDTHS_PER_RETRY).map(|hundredths| RetryBudget { hundredths })
     }
 }
 
@@ -39,9 +39,9 @@ impl RetryBudget {
 pub(crate) struct AttemptProgress {
     pub(crate) method: Method,
     /// Whether the response to the client has begun, so that no retry is possible.
-    pub(crate) begun: bool,
+    pub(crate) has_response_begun: bool,
     /// Whether the request's body can be sent again from its beginning.
-    pub(crate) replayable: bool,
+    pub(crate) is_replayable: bool,
     /// Attempts made so far, except one that does not count.
     pub(crate) attempts: u32,
     /// Whether an attempt that does not count was made.
@@ -53,9 +53,9 @@ pub(crate) struct AttemptProgress {
 pub(crate) enum RetryDecision {
     /// Retry on another connection, because the failure says nothing about the server. Not counted as an
     /// attempt or against the budget, so allowed once per request.
-    Fresh,
+    OtherConnection,
     /// Retry, on another server if there is one and the budget allows.
-    Elsewhere,
+    OtherServer,
     /// Send an error response to the client.
     GiveUp,
 }
@@ -64,22 +64,24 @@ pub(crate) enum RetryDecision {
 /// kept connection that closed without a response has most likely not been read from, but this is not
 /// certain: as after any failure once the request is sent, only idempotent methods are retried (RFC 9110
 /// section 9.2.2).
-pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options: &Retry) -> RetryDecision {
+pub(crate) fn decide(failure: &AttemptFailure, progress: &AttemptProgress, options: &Retry) -> RetryDecision {
     let harmless = progress.method.is_idempotent() || options.non_idempotent;
-    let again = !progress.begun && progress.replayable;
+    let again = !progress.has_response_begun && progress.is_replayable;
     match failure {
         AttemptFailure::Stale if !harmless => RetryDecision::GiveUp,
         AttemptFailure::Stale | AttemptFailure::Unprocessed if again && !progress.has_tried_fresh => {
-            RetryDecision::Fresh
+            RetryDecision::OtherConnection
         }
         _ if !again || progress.attempts >= options.attempts_max => RetryDecision::GiveUp,
         AttemptFailure::Connect(_)
-        | AttemptFailure::ConnectSlow
-        | AttemptFailure::Starved
+        | AttemptFailure::ConnectTimeout
+        | AttemptFailure::ResourcesExhausted
         | AttemptFailure::Stale
-        | AttemptFailure::Unprocessed => RetryDecision::Elsewhere,
-        AttemptFailure::Cut | AttemptFailure::Slow | AttemptFailure::Refused(_) if harmless => {
-            RetryDecision::Elsewhere
+        | AttemptFailure::Unprocessed => RetryDecision::OtherServer,
+        AttemptFailure::ConnectionLost | AttemptFailure::HeadTimeout | AttemptFailure::RetryableStatus(_)
+            if harmless =>
+        {
+            RetryDecision::OtherServer
         }
         // A retry would most likely get an invalid response again.
         _ => RetryDecision::GiveUp,
@@ -87,23 +89,25 @@ pub(crate) fn next(failure: &AttemptFailure, progress: &AttemptProgress, options
 }
 
 /// Returns the status and the reason of the response to the client.
-pub(crate) fn answer(failure: &AttemptFailure) -> (Status, &'static str) {
+pub(crate) fn error_response(failure: &AttemptFailure) -> (Status, &'static str) {
     match failure {
         AttemptFailure::Connect(reason) => (Status::BAD_GATEWAY, reason),
-        AttemptFailure::Starved => {
+        AttemptFailure::ResourcesExhausted => {
             (Status::SERVICE_UNAVAILABLE, "no descriptor or port is left to connect with")
         }
-        AttemptFailure::ConnectSlow => (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time"),
+        AttemptFailure::ConnectTimeout => {
+            (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time")
+        }
         AttemptFailure::Unprocessed => (Status::BAD_GATEWAY, "the upstream refuses the request's stream"),
-        AttemptFailure::Stale | AttemptFailure::Cut => {
+        AttemptFailure::Stale | AttemptFailure::ConnectionLost => {
             (Status::BAD_GATEWAY, "the upstream closed the connection before it answered")
         }
-        AttemptFailure::Slow => (Status::GATEWAY_TIMEOUT, "the upstream took too long to answer"),
+        AttemptFailure::HeadTimeout => (Status::GATEWAY_TIMEOUT, "the upstream took too long to answer"),
         AttemptFailure::Invalid(reason)
         | AttemptFailure::Repairable(reason, _)
         | AttemptFailure::Body(reason) => (Status::BAD_GATEWAY, reason),
-        AttemptFailure::Refused(status) => (*status, "the upstream could not answer"),
-        AttemptFailure::Ours(_) => (Status::INTERNAL_SERVER_ERROR, "the server could not answer"),
+        AttemptFailure::RetryableStatus(status) => (*status, "the upstream could not answer"),
+        AttemptFailure::NotUpstream(_) => (Status::INTERNAL_SERVER_ERROR, "the server could not answer"),
     }
 }
 
@@ -114,48 +118,58 @@ mod tests {
     #[test]
     fn only_what_is_harmless_is_sent_again() {
         use Method::{Get, Post, Put};
-        use RetryDecision::{Elsewhere, Fresh, GiveUp};
+        use RetryDecision::{GiveUp, OtherConnection, OtherServer};
         let options = Retry::default();
         for (failure, method, replayable, begun, attempts, want) in [
-            (AttemptFailure::Connect(""), Post, true, false, 1, Elsewhere),
-            (AttemptFailure::ConnectSlow, Post, true, false, 1, Elsewhere),
+            (AttemptFailure::Connect(""), Post, true, false, 1, OtherServer),
+            (AttemptFailure::ConnectTimeout, Post, true, false, 1, OtherServer),
             (AttemptFailure::Connect(""), Post, true, false, 3, GiveUp),
             (AttemptFailure::Connect(""), Post, false, false, 1, GiveUp),
-            (AttemptFailure::Stale, Get, true, false, 3, Fresh),
-            (AttemptFailure::Stale, Put, true, false, 1, Fresh),
+            (AttemptFailure::Stale, Get, true, false, 3, OtherConnection),
+            (AttemptFailure::Stale, Put, true, false, 1, OtherConnection),
             (AttemptFailure::Stale, Put, false, false, 1, GiveUp),
             (AttemptFailure::Stale, Post, true, false, 1, GiveUp),
-            (AttemptFailure::Cut, Get, true, false, 1, Elsewhere),
-            (AttemptFailure::Cut, Post, true, false, 1, GiveUp),
-            (AttemptFailure::Slow, Get, true, false, 1, Elsewhere),
-            (AttemptFailure::Slow, Get, true, false, 3, GiveUp),
-            (AttemptFailure::Refused(Status::SERVICE_UNAVAILABLE), Get, true, false, 1, Elsewhere),
+            (AttemptFailure::ConnectionLost, Get, true, false, 1, OtherServer),
+            (AttemptFailure::ConnectionLost, Post, true, false, 1, GiveUp),
+            (AttemptFailure::HeadTimeout, Get, true, false, 1, OtherServer),
+            (AttemptFailure::HeadTimeout, Get, true, false, 3, GiveUp),
+            (AttemptFailure::RetryableStatus(Status::SERVICE_UNAVAILABLE), Get, true, false, 1, OtherServer),
             (AttemptFailure::Invalid(""), Get, true, false, 1, GiveUp),
-            (AttemptFailure::Cut, Get, true, true, 1, GiveUp),
+            (AttemptFailure::ConnectionLost, Get, true, true, 1, GiveUp),
         ] {
-            let progress = AttemptProgress { method, begun, replayable, attempts, has_tried_fresh: false };
-            assert_eq!(next(&failure, &progress, &options), want, "{failure:?} {progress:?}");
+            let progress = AttemptProgress {
+                method,
+                has_response_begun: begun,
+                is_replayable: replayable,
+                attempts,
+                has_tried_fresh: false,
+            };
+            assert_eq!(decide(&failure, &progress, &options), want, "{failure:?} {progress:?}");
         }
         let options = Retry { non_idempotent: true, ..options };
         let mut progress = AttemptProgress {
             method: Post,
-            begun: false,
-            replayable: true,
+            has_response_begun: false,
+            is_replayable: true,
             attempts: 1,
             has_tried_fresh: false,
         };
         let careful = Retry::default();
-        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Fresh);
-        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), Fresh, "nothing was done");
+        assert_eq!(decide(&AttemptFailure::Stale, &progress, &options), OtherConnection);
+        assert_eq!(
+            decide(&AttemptFailure::Unprocessed, &progress, &careful),
+            OtherConnection,
+            "nothing was done"
+        );
         progress.has_tried_fresh = true;
-        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), Elsewhere, "it counts from now on");
-        assert_eq!(next(&AttemptFailure::Stale, &progress, &careful), GiveUp);
-        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), Elsewhere);
+        assert_eq!(decide(&AttemptFailure::Stale, &progress, &options), OtherServer, "it counts from now on");
+        assert_eq!(decide(&AttemptFailure::Stale, &progress, &careful), GiveUp);
+        assert_eq!(decide(&AttemptFailure::Unprocessed, &progress, &careful), OtherServer);
         progress.attempts = careful.attempts_max;
-        assert_eq!(next(&AttemptFailure::Stale, &progress, &options), GiveUp);
-        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
-        progress = AttemptProgress { attempts: 1, replayable: false, ..progress };
-        assert_eq!(next(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
+        assert_eq!(decide(&AttemptFailure::Stale, &progress, &options), GiveUp);
+        assert_eq!(decide(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
+        progress = AttemptProgress { attempts: 1, is_replayable: false, ..progress };
+        assert_eq!(decide(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
     }
 
     #[test]

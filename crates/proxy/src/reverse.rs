@@ -9,45 +9,45 @@ use crate::template::TemplateContext;
 
 /// Rules for `Location`, `Content-Location`, `Refresh` and `Set-Cookie`.
 #[derive(Debug)]
-pub struct Reverse {
+pub struct ReverseMapping {
     path: Option<PathMap>,
     /// `host[:port]` of each server, and the hosts without ports.
     authorities: Vec<String>,
     hosts: Vec<String>,
     cookie_domains: Vec<(String, String)>,
-    needed: bool,
+    is_needed: bool,
 }
 
-impl Reverse {
+impl ReverseMapping {
     /// Creates the rules of a route to a group.
     #[must_use]
-    pub fn new(group: &GroupOptions, route: &RouteOptions) -> Reverse {
+    pub fn new(group: &GroupOptions, route: &RouteOptions) -> ReverseMapping {
         let authorities: Vec<String> = group.servers.iter().map(|server| server.authority()).collect();
         let host = |authority: &String| match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => host.to_owned(),
             _ => authority.clone(),
         };
-        Reverse {
+        ReverseMapping {
             path: route.path.clone(),
             hosts: authorities.iter().map(host).collect(),
             authorities,
             cookie_domains: route.response.cookie_domains.clone(),
-            needed: route.response.rewrite,
+            is_needed: route.response.rewrite,
         }
     }
 
     /// Whether rewriting is enabled.
     #[must_use]
     pub fn is_needed(&self) -> bool {
-        self.needed
+        self.is_needed
     }
 
     /// Returns the value of one of the fields in the client's view.
     #[must_use]
-    pub fn value<'v>(&self, id: Name, value: &'v [u8], ask: &TemplateContext<'_>) -> Cow<'v, [u8]> {
+    pub fn rewrite<'v>(&self, id: Name, value: &'v [u8], context: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         match id {
-            Name::Location | Name::ContentLocation => self.url(value, ask),
-            Name::Refresh => self.refresh(value, ask),
+            Name::Location | Name::ContentLocation => self.url(value, context),
+            Name::Refresh => self.refresh(value, context),
             Name::SetCookie => self.cookie(value),
             _ => Cow::Borrowed(value),
         }
@@ -61,7 +61,7 @@ impl Reverse {
         let (start, rest) = url.split_at(scheme);
         let is_relative = start == b"//";
         let default_port: &[u8] = match start {
-            b"//" if ask.client.secure => b":443",
+            b"//" if ask.client.is_secure => b":443",
             b"//" => b":80",
             _ if start.len() == b"https://".len() => b":443",
             _ => b":80",
@@ -86,7 +86,7 @@ impl Reverse {
     }
 
     fn path<'v>(&self, path: &'v [u8]) -> Cow<'v, [u8]> {
-        match self.path.as_ref().and_then(|map| map.back(path)) {
+        match self.path.as_ref().and_then(|map| map.to_client(path)) {
             // If the client's prefix is empty, the rest of the path may be empty or only a query.
             Some((b"", rest)) if !rest.starts_with(b"/") => Cow::Owned([b"/", rest].concat()),
             Some((prefix, rest)) => Cow::Owned([prefix, rest].concat()),
@@ -117,7 +117,7 @@ impl Reverse {
         let mut changed = false;
         for attribute in attributes {
             let trimmed = scan::trim(attribute);
-            let kept = match named(trimmed, b"path=") {
+            let kept = match attribute_value(trimmed, b"path=") {
                 Some(path) => match self.path(scan::trim(path)) {
                     Cow::Borrowed(_) => None,
                     // `/api/` would not match a request for `/api`.
@@ -126,7 +126,9 @@ impl Reverse {
                         Some([b"Path=", path].concat())
                     }
                 },
-                None => named(trimmed, b"domain=").and_then(|domain| self.domain(scan::trim(domain))),
+                None => {
+                    attribute_value(trimmed, b"domain=").and_then(|domain| self.domain(scan::trim(domain)))
+                }
             };
             match kept {
                 None => out.extend([b";", attribute].concat()),
@@ -153,13 +155,15 @@ impl Reverse {
     }
 }
 
-fn named<'a>(attribute: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+fn attribute_value<'a>(attribute: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     attribute.get(..name.len())?.eq_ignore_ascii_case(name).then(|| &attribute[name.len()..])
 }
 
 /// Returns the length of `http://`, `https://` or `//` at the beginning of the URL.
 fn scheme_len(url: &[u8]) -> Option<usize> {
-    [&b"http://"[..], b"https://", b"//"].iter().find_map(|scheme| named(url, scheme).map(|_| scheme.len()))
+    [&b"http://"[..], b"https://", b"//"]
+        .iter()
+        .find_map(|scheme| attribute_value(url, scheme).map(|_| scheme.len()))
 }
 
 #[cfg(test)]
@@ -183,17 +187,17 @@ mod tests {
             ids: http::RequestIds::default(),
             user: None,
             upstream: "",
-            own: None,
+            custom_variables: None,
         };
-        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
+        let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
         let cookie_domains = vec![("old.test".into(), "shop.test".into())];
         let route = RouteOptions {
             path: map.map(|(from, to)| PathMap::new(from, to)),
             response: ResponseOptions { cookie_domains, ..ResponseOptions::default() },
             ..RouteOptions::default()
         };
-        let value = Reverse::new(&GroupOptions::to(vec![server]), &route)
-            .value(id, value.as_bytes(), &ask)
+        let value = ReverseMapping::new(&GroupOptions::new(vec![server]), &route)
+            .rewrite(id, value.as_bytes(), &ask)
             .into_owned();
         String::from_utf8(value).unwrap()
     }

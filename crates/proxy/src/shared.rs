@@ -5,28 +5,28 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use net::{TlsClient, TlsClientOptions};
 
-use crate::counts::{UpstreamCounters, UpstreamCounts};
+use crate::counts::{UpstreamCounterSets, UpstreamCounters};
 use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
 use crate::health::{Health, ServerState, UpstreamOrder};
 use crate::names::ServerAddresses;
 use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamProtocol, UpstreamServer};
-use crate::pool::IdleEntry;
+use crate::pool::SharedPool;
 
 /// State of a group of upstream servers, shared by all cores. Each core creates its [`crate::Group`] from it.
 #[derive(Debug)]
 pub struct GroupShared {
     pub(crate) options: Arc<GroupOptions>,
     pub(crate) servers: Vec<Upstream>,
-    pub(crate) gate: ConnectionLimiter,
+    pub(crate) limiter: ConnectionLimiter,
     /// Whether loads are counted over all cores, because the balancing method or a limit needs them.
-    pub(crate) counted: bool,
+    pub(crate) counts_load: bool,
     /// Whether there is a single server without a limit or cookie, so that there is nothing to choose.
-    pub(crate) alone: bool,
+    pub(crate) has_single_server: bool,
     /// Whether request bodies are read completely first, because a server needs that.
     pub(crate) stores_bodies: bool,
     /// Whether a core runs the health checks.
-    pub(crate) checked: AtomicBool,
+    pub(crate) has_health_checker: AtomicBool,
 }
 
 /// State of one server.
@@ -38,18 +38,18 @@ pub(crate) struct Upstream {
     pub(crate) id: u64,
     pub(crate) health: Health,
     /// `None` for a Unix socket.
-    pub(crate) names: Option<Arc<ServerAddresses>>,
+    pub(crate) addresses: Option<Arc<ServerAddresses>>,
     pub(crate) tls: Option<TlsClient>,
     /// TLS for HTTP/2; `None` without TLS or if the server does not use HTTP/2.
     pub(crate) tls_http2: Option<TlsClient>,
     /// Idle connections to the server, shared with other groups that use it.
-    pub(crate) idle: Arc<IdleEntry>,
+    pub(crate) idle: Arc<SharedPool>,
     /// Counters of the server, shared with other groups that use it.
-    pub(crate) counts: Arc<UpstreamCounts>,
+    pub(crate) counter_sets: Arc<UpstreamCounterSets>,
     /// Current weight: the configured one, unless an operator has changed it.
     weight: AtomicU32,
     /// Display name, by default the URL.
-    pub(crate) shown: String,
+    pub(crate) display_name: String,
 }
 
 impl GroupShared {
@@ -73,11 +73,11 @@ impl GroupShared {
         let is_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
         Ok(GroupShared {
             stores_bodies: options.servers.iter().any(is_cgi),
-            alone: servers.len() == 1 && !counted && !is_sticky,
-            counted,
-            gate: ConnectionLimiter::new(limits, options.queue_max),
+            has_single_server: servers.len() == 1 && !counted && !is_sticky,
+            counts_load: counted,
+            limiter: ConnectionLimiter::new(limits, options.queue_max),
             servers,
-            checked: AtomicBool::new(false),
+            has_health_checker: AtomicBool::new(false),
             options: options.into(),
         })
     }
@@ -90,38 +90,38 @@ impl GroupShared {
 
     /// Returns the number of servers.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub fn server_count(&self) -> usize {
         self.servers.len()
     }
 
     /// Returns the display name of a server (by default its URL). `server` is an index into the options.
     #[must_use]
-    pub fn shown(&self, server: usize) -> &str {
-        &self.servers[server].shown
+    pub fn display_name(&self, server: usize) -> &str {
+        &self.servers[server].display_name
     }
 
     /// Returns the number of requests that wait for a server below its limit.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.gate.waiting()
+        self.limiter.waiting()
     }
 
     /// Returns the counters of a server, one set per core. Groups that use the same URL share them.
     #[must_use]
     pub fn counters(&self, server: usize) -> Vec<Arc<UpstreamCounters>> {
-        self.servers[server].counts.all()
+        self.servers[server].counter_sets.all()
     }
 
     /// Returns the state of a server at a time of the cores' clock.
     #[must_use]
-    pub fn standing(&self, server: usize, now_ms: u64) -> ServerState {
-        self.servers[server].health.standing(now_ms)
+    pub fn state(&self, server: usize, now_ms: u64) -> ServerState {
+        self.servers[server].health.state(now_ms)
     }
 
     /// Returns the state of a server regardless of the operator's order.
     #[must_use]
-    pub fn condition(&self, server: usize, now_ms: u64) -> ServerState {
-        self.servers[server].health.condition(now_ms)
+    pub fn observed_state(&self, server: usize, now_ms: u64) -> ServerState {
+        self.servers[server].health.observed_state(now_ms)
     }
 
     /// Returns the operator's order for a server.
@@ -135,7 +135,7 @@ impl GroupShared {
     pub fn set_order(&self, server: usize, order: UpstreamOrder, now_ms: u64) {
         self.servers[server].health.set_order(order, now_ms);
         if order == UpstreamOrder::Ready {
-            self.came(now_ms);
+            self.assign_waiting(now_ms);
         }
     }
 
@@ -148,52 +148,52 @@ impl GroupShared {
     /// Changes the weight of a server, until a new configuration has a different one.
     pub fn set_weight(&self, server: usize, weight: u32, now_ms: u64) {
         self.servers[server].weight.store(weight, Ordering::Relaxed);
-        self.came(now_ms);
+        self.assign_waiting(now_ms);
     }
 
     /// Returns the number of requests under way on a server.
     #[must_use]
-    pub fn active(&self, server: usize) -> u64 {
+    pub fn active_requests(&self, server: usize) -> u64 {
         let each = self.counters(server);
         let ended: u64 = each.iter().map(|core| core.ended.value()).sum();
         each.iter().map(|core| core.requests.value()).sum::<u64>().saturating_sub(ended)
     }
 
     /// Assigns waiting requests after a server has returned to service.
-    pub(crate) fn came(&self, now_ms: u64) {
-        self.gate.came(|server| self.is_usable(server, now_ms));
+    pub(crate) fn assign_waiting(&self, now_ms: u64) {
+        self.limiter.assign_waiting(|server| self.is_usable(server, now_ms));
     }
 
     /// Whether a server may be assigned to a waiting request.
     pub(crate) fn is_usable(&self, server: usize, now_ms: u64) -> bool {
-        self.serves(server, now_ms) && self.is_its_turn(server, now_ms)
+        self.is_serving(server, now_ms) && self.is_eligible(server, now_ms)
     }
 
-    fn serves(&self, server: usize, now_ms: u64) -> bool {
-        self.weight(server) > 0 && self.standing(server, now_ms) == ServerState::Up
+    fn is_serving(&self, server: usize, now_ms: u64) -> bool {
+        self.weight(server) > 0 && self.state(server, now_ms) == ServerState::Up
     }
 
     /// Whether a server is not a backup, or all servers that are not backups are out of service; busy servers
     /// do not count as such.
-    pub(crate) fn is_its_turn(&self, server: usize, now_ms: u64) -> bool {
+    pub(crate) fn is_eligible(&self, server: usize, now_ms: u64) -> bool {
         let servers = &self.options.servers;
         !servers[server].backup
-            || !(0..servers.len()).any(|other| !servers[other].backup && self.serves(other, now_ms))
+            || !(0..servers.len()).any(|other| !servers[other].backup && self.is_serving(other, now_ms))
     }
 }
 
 impl Upstream {
     /// Keeps the weight that an operator has set for server `at` of the previous group, unless the configured
     /// weight has changed.
-    pub(crate) fn resume_weight(&self, group: &GroupShared, at: usize) {
-        if group.options.servers[at].weight == self.weight.load(Ordering::Relaxed) {
-            self.weight.store(group.weight(at), Ordering::Relaxed);
+    pub(crate) fn resume_weight(&self, group: &GroupShared, index: usize) {
+        if group.options.servers[index].weight == self.weight.load(Ordering::Relaxed) {
+            self.weight.store(group.weight(index), Ordering::Relaxed);
         }
     }
 
     fn new(server: &UpstreamServer) -> Result<Upstream, String> {
         let shown = server.to_string();
-        let (names, host) = match &server.at {
+        let (names, host) = match &server.address {
             UpstreamAddress::Unix(_) => (None, "localhost"),
             UpstreamAddress::Tcp { host, port } => {
                 (Some(Arc::new(ServerAddresses::new(host, *port))), host.as_str())
@@ -218,13 +218,13 @@ impl Upstream {
             authority: server.authority(),
             id,
             health: Health::default(),
-            names,
+            addresses: names,
             tls,
             tls_http2,
             idle: Arc::default(),
-            counts: Arc::default(),
+            counter_sets: Arc::default(),
             weight: AtomicU32::new(server.weight),
-            shown,
+            display_name: shown,
         })
     }
 }

@@ -31,11 +31,11 @@ pub struct UpstreamStream<'g> {
 
 /// Reason for which a client gets no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoUpstreamStream {
+pub enum OpenStreamError {
     /// No server can be used or connected to: the reason, and the index of the last server tried.
     Failed(&'static str, Option<usize>),
     /// The client has disconnected.
-    Left,
+    ClientDisconnected,
 }
 
 /// The client of a stream, for choosing a server.
@@ -53,7 +53,7 @@ impl Requester for StreamRequester<'_> {
             peer: self.client.peer(),
             client: Client::direct(self.client.peer(), false),
             tls: None,
-            own: None,
+            custom_variables: None,
             empty_segments: EmptySegments::Merge,
             ids: RequestIds::default(),
             user: None,
@@ -65,12 +65,12 @@ impl Requester for StreamRequester<'_> {
         Method::Connect
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_response_begun(&self) -> bool {
         false
     }
 
     /// Checks for a reset only: a client that has closed its sending side may wait for the response.
-    fn poll_left(&self, cx: &Context<'_>) -> bool {
+    fn poll_disconnected(&self, cx: &Context<'_>) -> bool {
         self.client.poll_gone(cx)
     }
 
@@ -82,8 +82,8 @@ impl Requester for StreamRequester<'_> {
 impl Group {
     /// Returns the display name of a server (by default its URL). `server` is an index into the options.
     #[must_use]
-    pub fn shown(&self, server: usize) -> &Rc<str> {
-        &self.0.shown[server]
+    pub fn display_name(&self, server: usize) -> &Rc<str> {
+        &self.0.display_names[server]
     }
 
     /// Connects a client to a server of the group, and sends the PROXY protocol header if the group uses it.
@@ -97,31 +97,32 @@ impl Group {
         client: &StreamClient,
         name: &str,
         connect_ms: u64,
-    ) -> Result<UpstreamStream<'_>, NoUpstreamStream> {
+    ) -> Result<UpstreamStream<'_>, OpenStreamError> {
         let group = &*self.0;
         let requester = StreamRequester { client, head: Head::default() };
-        let attempts = group.shared.count().min(ATTEMPTS_MAX);
+        let attempts = group.shared.server_count().min(ATTEMPTS_MAX);
         let (mut tried, mut failed) =
-            (Vec::new(), NoUpstreamStream::Failed("no upstream is in service", None));
+            (Vec::new(), OpenStreamError::Failed("no upstream is in service", None));
         while tried.len() < attempts {
             let chosen =
                 group.balancer.choose(&group.shared, &group.core, &requester, connect_ms, &tried).await;
             let selection = match chosen {
                 Ok(selection) => selection,
-                Err(SelectError::Left) => return Err(NoUpstreamStream::Left),
+                Err(SelectError::ClientDisconnected) => return Err(OpenStreamError::ClientDisconnected),
                 Err(SelectError::NoServer(no_server)) if tried.is_empty() => {
                     self.report_failure(None, name, no_server.reason, Some(no_server.status));
-                    return Err(NoUpstreamStream::Failed(no_server.reason, None));
+                    return Err(OpenStreamError::Failed(no_server.reason, None));
                 }
                 Err(SelectError::NoServer(_)) => break,
             };
             let server = selection.server;
-            let in_use = group.use_one(server);
+            let in_use = group.track_request(server);
             let mut header = Vec::new();
             if let Some(version) = group.shared.options.proxy_protocol {
                 preface::write(&mut header, version, requester.endpoints());
             }
-            let how = DialOptions { turn: group.turn(), preface: &header, http2: false };
+            let how =
+                DialOptions { first_address: group.next_address_index(), preface: &header, http2: false };
             let (since_us, deadline_ms) =
                 (group.core.now_us(), group.core.now_ms().saturating_add(connect_ms));
             let upstream = &group.shared.servers[server];
@@ -130,7 +131,7 @@ impl Group {
                 Ok((link, _)) => {
                     let connect_us = group.core.now_us().saturating_sub(since_us);
                     group.counters[server].connect.observe(connect_us);
-                    group.succeeded(&selection);
+                    group.record_success(&selection);
                     return Ok(UpstreamStream {
                         link,
                         server,
@@ -140,12 +141,12 @@ impl Group {
                     });
                 }
                 Err(failure) => {
-                    group.failed(&selection, &failure);
+                    group.record_failure(&selection, &failure);
                     tried.push(server);
-                    let (status, reason) = retry::answer(&failure);
+                    let (status, reason) = retry::error_response(&failure);
                     let status = (tried.len() == attempts).then_some(status);
                     self.report_failure(Some(server), name, reason, status);
-                    failed = NoUpstreamStream::Failed(reason, Some(server));
+                    failed = OpenStreamError::Failed(reason, Some(server));
                 }
             }
         }
@@ -160,7 +161,7 @@ impl Group {
         status: Option<Status>,
     ) {
         let socket = server.and_then(|server| self.0.socket(server));
-        let server = server.map(|server| self.0.shared.shown(server));
+        let server = server.map(|server| self.0.shared.display_name(server));
         self.0.report(&UpstreamEvent::UpstreamError(UpstreamError {
             server,
             socket,

@@ -12,34 +12,34 @@ use crate::shared::GroupShared;
 /// health. Idle connections and counters are shared by all groups that use the same server. Groups and
 /// servers are looked up by hash, because there may be tens of thousands.
 #[derive(Debug, Default)]
-pub struct GroupSuccession {
+pub struct GroupReload {
     /// The previous groups; `None` for those already reused.
-    before: Vec<Option<Arc<GroupShared>>>,
+    previous: Vec<Option<Arc<GroupShared>>>,
     by_options: HashMap<Arc<GroupOptions>, Vec<usize>>,
     /// Servers of the previous groups by URL: indices of the group and the server, in reverse order.
-    servers_before: HashMap<String, Vec<(usize, usize)>>,
+    previous_servers: HashMap<String, Vec<(usize, usize)>>,
     /// Servers of the groups built so far, by URL; one entry for each way of connecting to them.
     servers: HashMap<String, Vec<(Arc<GroupShared>, usize)>>,
 }
 
 /// Whether connections to `one` can be used for `other`.
-fn share_connections(one: &UpstreamServer, other: &UpstreamServer) -> bool {
-    one.at == other.at && one.tls == other.tls && one.protocol == other.protocol
+fn can_share_connections(one: &UpstreamServer, other: &UpstreamServer) -> bool {
+    one.address == other.address && one.tls == other.tls && one.protocol == other.protocol
 }
 
-impl GroupSuccession {
+impl GroupReload {
     /// Creates a succession to these groups.
     #[must_use]
-    pub fn of(before: &[Arc<GroupShared>]) -> GroupSuccession {
-        let mut all = GroupSuccession::default();
+    pub fn new(previous: &[Arc<GroupShared>]) -> GroupReload {
+        let mut all = GroupReload::default();
         // Filled in reverse, because entries are popped from the end and the first of several comes first.
-        for (at, group) in before.iter().enumerate().rev() {
+        for (at, group) in previous.iter().enumerate().rev() {
             all.by_options.entry(group.options.clone()).or_default().push(at);
             for (server, upstream) in group.servers.iter().enumerate().rev() {
-                all.servers_before.entry(upstream.shown.clone()).or_default().push((at, server));
+                all.previous_servers.entry(upstream.display_name.clone()).or_default().push((at, server));
             }
         }
-        all.before = before.iter().cloned().map(Some).collect();
+        all.previous = previous.iter().cloned().map(Some).collect();
         all
     }
 
@@ -47,46 +47,50 @@ impl GroupSuccession {
     ///
     /// # Errors
     /// See [`GroupShared::new`].
-    pub fn next(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+    pub fn build(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
         let same = self.by_options.get_mut(&options).and_then(Vec::pop);
-        let group = match same.and_then(|at| self.before[at].take()) {
+        let group = match same.and_then(|at| self.previous[at].take()) {
             Some(group) => group,
-            None => self.changed(options)?,
+            None => self.build_changed(options)?,
         };
         for (at, (server, upstream)) in group.options.servers.iter().zip(&group.servers).enumerate() {
-            let known = self.servers.entry(upstream.shown.clone()).or_default();
-            if !known.iter().any(|(other, at)| share_connections(&other.options.servers[*at], server)) {
+            let known = self.servers.entry(upstream.display_name.clone()).or_default();
+            if !known.iter().any(|(other, at)| can_share_connections(&other.options.servers[*at], server)) {
                 known.push((group.clone(), at));
             }
         }
         Ok(group)
     }
 
-    fn changed(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+    fn build_changed(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
         let mut group = GroupShared::build(options)?;
         for (server, upstream) in group.options.servers.iter().zip(&mut group.servers) {
-            let before = &self.before;
-            let places = self.servers_before.get_mut(&upstream.shown);
+            let before = &self.previous;
+            let places = self.previous_servers.get_mut(&upstream.display_name);
             let places = places.map_or(&[][..], |places| {
                 while places.pop_if(|(group, _)| before[*group].is_none()).is_some() {}
                 places
             });
             let earlier =
                 || places.iter().rev().filter_map(|(group, at)| Some((before[*group].as_ref()?, *at)));
-            let beside = self.servers.get(&upstream.shown).into_iter().flatten();
+            let beside = self.servers.get(&upstream.display_name).into_iter().flatten();
             let known = || beside.clone().map(|(group, at)| (group, *at)).chain(earlier());
             if let Some((other, at)) =
-                known().find(|(other, at)| share_connections(&other.options.servers[*at], server))
+                known().find(|(other, at)| can_share_connections(&other.options.servers[*at], server))
             {
                 upstream.idle = other.servers[at].idle.clone();
             }
             if let Some((other, at)) = known().next() {
-                upstream.counts = other.servers[at].counts.clone();
+                upstream.counter_sets = other.servers[at].counter_sets.clone();
             }
             if let Some((other, at)) = earlier().next() {
                 upstream.resume_weight(other, at);
                 let checked = group.options.check.is_some() && other.options.check == group.options.check;
-                upstream.health.resume(&other.servers[at].health, group.options.ejection.is_some(), checked);
+                upstream.health.copy_from(
+                    &other.servers[at].health,
+                    group.options.ejection.is_some(),
+                    checked,
+                );
             }
         }
         Ok(Arc::new(group))

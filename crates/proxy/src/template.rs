@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::SocketAddr;
 
 use http::path::{EmptySegments, encoded_path};
-use http::template::{OwnValues, TlsValues, Values};
+use http::template::{CustomVariables, TlsValues, VariableValues};
 use http::{Head, Reject, RequestIds};
 use net::{Client, Peer, Request, TlsSession, VerifiedUser};
 
@@ -30,7 +30,7 @@ pub struct TemplateContext<'x> {
     /// `host[:port]` of the chosen upstream.
     pub upstream: &'x str,
     /// Variables that the configuration defines.
-    pub own: Option<&'x dyn OwnValues>,
+    pub custom_variables: Option<&'x dyn CustomVariables>,
 }
 
 impl<'x> TemplateContext<'x> {
@@ -49,7 +49,7 @@ impl<'x> TemplateContext<'x> {
             ids: request.ids(),
             user: request.user(),
             upstream,
-            own: request.own_values(),
+            custom_variables: request.custom_variables(),
         }
     }
 
@@ -76,7 +76,7 @@ impl<'x> TemplateContext<'x> {
     /// Returns `https` or `http`.
     #[must_use]
     pub fn scheme(&self) -> &'static str {
-        if self.client.secure { "https" } else { "http" }
+        if self.client.is_secure { "https" } else { "http" }
     }
 
     /// Returns the `host[:port]` of the request.
@@ -87,19 +87,19 @@ impl<'x> TemplateContext<'x> {
 
     /// Returns the values of variables in header templates.
     #[must_use]
-    pub fn values(&self) -> Values<'x> {
-        Values {
+    pub fn values(&self) -> VariableValues<'x> {
+        VariableValues {
             head: self.head,
             bytes: self.bytes,
             empty_segments: self.empty_segments,
             client: self.client_address(),
-            is_secure: self.client.secure,
+            is_secure: self.client.is_secure,
             tls: self.tls.map(|session| session as &dyn TlsValues),
             ids: self.ids,
             user: self.user.map_or(b"", |user| &user.name),
             prefix: b"",
             upstream: self.upstream,
-            own: self.own,
+            custom: self.custom_variables,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::machine::{ClientMachine, Fed, Step};
+use http::machine::{ClientMachine, FeedResult, Step};
 use http::{Limits, Method, Name, ResponseHead, Status, scan};
 use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure, SendProgress};
 
@@ -29,7 +29,7 @@ pub(crate) struct IdleConnection {
     /// Address of the server; `None` for a Unix socket.
     pub(crate) address: Option<SocketAddr>,
     /// Number of requests carried so far.
-    served: u32,
+    request_count: u32,
     /// Time at which the connection expires.
     pub(crate) until_ms: u64,
 }
@@ -38,7 +38,7 @@ pub(crate) struct IdleConnection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputOutcome {
     /// Bytes were added to the input.
-    Some,
+    Received,
     /// Nothing has been received.
     Nothing,
     /// The upstream has closed its sending side.
@@ -50,11 +50,11 @@ pub(crate) struct UpstreamConnection {
     pub(crate) link: Link,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) buffers: HeldBuffers<ClientMachine>,
-    served: u32,
+    request_count: u32,
     /// Whether the connection came from the pool.
     pub(crate) reused: bool,
     /// Whether nothing has been received since the request began.
-    silent: bool,
+    has_received_nothing: bool,
     /// Time at which bytes were last received, by the core's clock; 0 before the first.
     pub(crate) received_ms: u64,
     /// Maximum idle time after this response, from its head.
@@ -66,9 +66,13 @@ pub(crate) struct UpstreamConnection {
 impl IdleConnection {
     /// Prepares the connection for a request.
     #[inline]
-    pub(crate) fn take_up(self, link: Link, buffers: HeldBuffers<ClientMachine>) -> UpstreamConnection {
-        let IdleConnection { address, served, .. } = self;
-        UpstreamConnection { served, reused: true, ..UpstreamConnection::new(link, address, buffers) }
+    pub(crate) fn activate(self, link: Link, buffers: HeldBuffers<ClientMachine>) -> UpstreamConnection {
+        let IdleConnection { address, request_count: served, .. } = self;
+        UpstreamConnection {
+            request_count: served,
+            reused: true,
+            ..UpstreamConnection::new(link, address, buffers)
+        }
     }
 }
 
@@ -84,9 +88,9 @@ impl UpstreamConnection {
             link,
             address,
             buffers,
-            served: 0,
+            request_count: 0,
             reused: false,
-            silent: true,
+            has_received_nothing: true,
             received_ms: 0,
             idle_ms: 0,
             progress: SendProgress::default(),
@@ -94,8 +98,8 @@ impl UpstreamConnection {
     }
 
     /// Whether bytes wait to be sent, including those that TLS has accepted but the kernel has not.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.backlog() > 0 || self.link.is_behind()
+    pub(crate) fn has_pending_output(&self) -> bool {
+        self.backlog() > 0 || self.link.has_pending_output()
     }
 
     /// Returns the number of bytes that wait to be sent.
@@ -104,8 +108,8 @@ impl UpstreamConnection {
     }
 
     /// Whether bytes in the buffers wait to be sent; false without buffers.
-    pub(crate) fn waits(&self) -> bool {
-        self.buffers.waits()
+    pub(crate) fn has_buffered_output(&self) -> bool {
+        self.buffers.has_pending_output()
     }
 
     /// Sends as much as the upstream accepts; true if nothing is left.
@@ -114,8 +118,8 @@ impl UpstreamConnection {
     }
 
     /// Whether the upstream has accepted anything since the last call. Costs a system call.
-    pub(crate) fn has_taken(&mut self) -> bool {
-        self.progress.look(self.link.stream())
+    pub(crate) fn has_progressed(&mut self) -> bool {
+        self.progress.check(self.link.stream())
     }
 
     /// Adds bytes of a body without waiting. A large piece is sent without copying, as far as the upstream
@@ -129,29 +133,29 @@ impl UpstreamConnection {
     ///
     /// # Errors
     /// The response is invalid, or the connection was closed before its end.
-    pub(crate) fn receive(&mut self, method: Method, limits: &Limits) -> Result<Fed, AttemptFailure> {
+    pub(crate) fn receive(&mut self, method: Method, limits: &Limits) -> Result<FeedResult, AttemptFailure> {
         loop {
             let Buffers { machine, input, .. } = &mut *self.buffers;
             let fed = match input.is_empty() && machine.body().is_none() {
-                true => Ok(Fed { consumed: 0, step: Step::NeedMore }),
-                false => machine.feed(input.rest(), method, limits),
+                true => Ok(FeedResult { consumed: 0, step: Step::NeedMore }),
+                false => machine.feed(input.unconsumed(), method, limits),
             };
-            let fed = fed.map_err(|reject| match self.has_begun() {
+            let fed = fed.map_err(|reject| match self.has_response_begun() {
                 true => AttemptFailure::of_body(reject.reason),
-                false => self.refused_head(reject.reason, self.buffers.input.rest()),
+                false => self.refused_head(reject.reason, self.buffers.input.unconsumed()),
             })?;
             if fed.step != Step::NeedMore {
                 return Ok(fed);
             }
             self.buffers.input.consume(fed.consumed);
-            match self.fill() {
+            match self.read_available() {
                 Ok(Some(0)) => return self.at_end(),
                 Ok(Some(_)) => {}
-                Ok(None) => return Ok(Fed { consumed: 0, step: Step::NeedMore }),
-                Err(Fault::Broken(reason)) if !self.has_begun() => {
+                Ok(None) => return Ok(FeedResult { consumed: 0, step: Step::NeedMore }),
+                Err(Fault::Failed(reason)) if !self.has_response_begun() => {
                     return Err(AttemptFailure::Invalid(reason));
                 }
-                Err(_) => return Err(self.cut("the upstream broke the connection")),
+                Err(_) => return Err(self.connection_lost("the upstream broke the connection")),
             }
         }
     }
@@ -166,22 +170,22 @@ impl UpstreamConnection {
     /// # Errors
     /// The connection was closed abnormally.
     pub(crate) fn read_some(&mut self) -> Result<InputOutcome, AttemptFailure> {
-        match self.fill() {
+        match self.read_available() {
             Ok(Some(0)) => Ok(InputOutcome::End),
-            Ok(Some(_)) => Ok(InputOutcome::Some),
+            Ok(Some(_)) => Ok(InputOutcome::Received),
             Ok(None) => Ok(InputOutcome::Nothing),
-            Err(Fault::Broken(reason)) if !self.has_begun() => Err(AttemptFailure::Invalid(reason)),
-            Err(_) => Err(self.cut("the upstream broke the connection")),
+            Err(Fault::Failed(reason)) if !self.has_response_begun() => Err(AttemptFailure::Invalid(reason)),
+            Err(_) => Err(self.connection_lost("the upstream broke the connection")),
         }
     }
 
     /// Whether there may be bytes to receive; false is certain.
-    pub(crate) fn has_news(&self) -> bool {
-        !self.buffers.input.is_empty() || self.link.has_input() || self.has_begun()
+    pub(crate) fn may_have_input(&self) -> bool {
+        !self.buffers.input.is_empty() || self.link.has_input() || self.has_response_begun()
     }
 
     /// Whether the head of the final response has been received.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn has_response_begun(&self) -> bool {
         self.buffers.machine.body().is_some()
     }
 
@@ -193,24 +197,24 @@ impl UpstreamConnection {
     }
 
     /// Handles the end of the upstream's stream.
-    fn at_end(&mut self) -> Result<Fed, AttemptFailure> {
+    fn at_end(&mut self) -> Result<FeedResult, AttemptFailure> {
         match self.buffers.machine.eof() {
-            Ok(()) => Ok(Fed { consumed: 0, step: Step::End }),
-            Err(_) => Err(self.cut("the upstream closed in the middle of a response")),
+            Ok(()) => Ok(FeedResult { consumed: 0, step: Step::End }),
+            Err(_) => Err(self.connection_lost("the upstream closed in the middle of a response")),
         }
     }
 
     /// Returns the failure for a connection that ended before the response was complete.
-    pub(crate) fn cut(&self, reason: &'static str) -> AttemptFailure {
-        match (self.has_begun(), self.silent && self.reused) {
+    pub(crate) fn connection_lost(&self, reason: &'static str) -> AttemptFailure {
+        match (self.has_response_begun(), self.has_received_nothing && self.reused) {
             (true, _) => AttemptFailure::Body(reason),
             (false, true) => AttemptFailure::Stale,
-            (false, false) => AttemptFailure::Cut,
+            (false, false) => AttemptFailure::ConnectionLost,
         }
     }
 
     /// Returns the memory held by the buffers, in bytes. Trims them first if memory is short.
-    pub(crate) fn weigh(&mut self, is_short: bool) -> usize {
+    pub(crate) fn update_memory(&mut self, is_short: bool) -> usize {
         let Some(buffers) = self.buffers.held() else { return 0 };
         if is_short {
             buffers.trim();
@@ -219,7 +223,7 @@ impl UpstreamConnection {
     }
 
     /// Reads available bytes and returns their number: 0 at the end, `None` if there are none.
-    fn fill(&mut self) -> Result<Option<usize>, Fault> {
+    fn read_available(&mut self) -> Result<Option<usize>, Fault> {
         let is_short = self.link.core().memory().pressure() >= Pressure::High;
         let buffers = &mut *self.buffers;
         let body = buffers.machine.body();
@@ -236,46 +240,46 @@ impl UpstreamConnection {
         let read = self.link.try_read(buffers.room(size, least))?;
         if let Some(len @ 1..) = read {
             buffers.input.filled(len);
-            self.silent = false;
+            self.has_received_nothing = false;
             self.received_ms = self.link.core().now_ms();
         }
         Ok(read)
     }
 
     /// Makes the connection idle if it can be reused: the response has ended and nothing follows it.
-    pub(crate) fn rest(self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
+    pub(crate) fn into_idle(self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
         let is_done = self.buffers.machine.is_reusable();
-        self.rest_where(is_done, options, now_ms)
+        self.into_idle_if(is_done, options, now_ms)
     }
 
     /// Like [`UpstreamConnection::rest`], with `is_done`: the response has ended and the connection is
     /// reusable.
-    pub(crate) fn rest_where(
+    pub(crate) fn into_idle_if(
         mut self,
         is_done: bool,
         options: &KeepAlive,
         now_ms: u64,
     ) -> Option<(Link, IdleConnection)> {
-        let clean = is_done && self.buffers.input.is_empty() && !self.is_behind();
-        let served = self.served.saturating_add(1);
+        let clean = is_done && self.buffers.input.is_empty() && !self.has_pending_output();
+        let served = self.request_count.saturating_add(1);
         let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
-        if !clean || worn || !self.link.is_fresh() {
+        if !clean || worn || !self.link.is_reusable() {
             return None;
         }
         let until_ms = now_ms.saturating_add(self.idle_ms.min(options.idle_ms_max));
-        Some((self.link, IdleConnection { address: self.address, served, until_ms }))
+        Some((self.link, IdleConnection { address: self.address, request_count: served, until_ms }))
     }
 
     /// Returns the buffers while they are empty, so that others can use them while the request waits, and
     /// they stay in the processor's caches.
-    pub(crate) fn release(&mut self) {
-        if self.silent && self.backlog() == 0 {
+    pub(crate) fn release_buffers(&mut self) {
+        if self.has_received_nothing && self.backlog() == 0 {
             self.buffers.release();
         }
     }
 
     /// Takes buffers again after [`UpstreamConnection::release`].
-    pub(crate) fn hold(&mut self) {
+    pub(crate) fn acquire_buffers(&mut self) {
         self.buffers.hold();
     }
 }
@@ -287,13 +291,13 @@ pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64
     let value = head.field(bytes, Name::KeepAlive)?;
     let seconds = scan::list(value).find_map(|part| {
         let digits = part.strip_prefix(b"timeout=").or_else(|| part.strip_prefix(b"Timeout="))?;
-        scan::decimal(digits)
+        scan::parse_decimal(digits)
     })?;
     let announced_ms = seconds.saturating_mul(1000);
     Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
 }
 
 /// Creates the buffer pool for the upstream connections of a core.
-pub(crate) fn pool(memory: &Rc<Memory>) -> Rc<UpstreamBuffers> {
+pub(crate) fn buffer_pool(memory: &Rc<Memory>) -> Rc<UpstreamBuffers> {
     Rc::new(BufferPool::new(memory, POOL_BYTES_MAX))
 }

@@ -1,14 +1,14 @@
 //! A request that this server sends on its own behalf: it has only an upstream side, and no client.
 
 use http::{Limits, Method, ResponseHead, Status};
-use net::{Core, Fault, MemoryHeld, PIECE_WEIGHT_BYTES, Pressure};
+use net::{Core, Fault, MemoryCharge, PIECE_WEIGHT_BYTES, Pressure};
 
 use crate::failure::AttemptFailure;
 use crate::response::INTERIM_MAX;
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 /// Bytes that one response moves before it yields to other tasks on the core.
-const TURN_BYTES: usize = 1024 * 1024;
+const BYTES_PER_TURN: usize = 1024 * 1024;
 
 /// Limits of a request. The caller limits the content of the response.
 pub(crate) struct RequestBounds {
@@ -32,14 +32,14 @@ pub(crate) struct UpstreamRequest {
     was_sent: bool,
     /// Bytes received since the task last yielded.
     moved_bytes: usize,
-    held: MemoryHeld,
+    held: MemoryCharge,
 }
 
 impl UpstreamRequest {
     /// Creates a request whose head and body were given to `side`.
     pub(crate) fn new(mut side: UpstreamSide, method: Method, bounds: RequestBounds) -> UpstreamRequest {
-        let weight = side.weigh(false);
-        let held = side.core().memory().hold(weight);
+        let weight = side.update_memory(false);
+        let held = side.core().memory().charge(weight);
         UpstreamRequest { side, method, bounds, is_sending: true, was_sent: false, moved_bytes: 0, held }
     }
 
@@ -56,7 +56,7 @@ impl UpstreamRequest {
                 return Err(AttemptFailure::Invalid("the upstream switches protocols without being asked"));
             }
             if !status.is_informational() {
-                self.side.note_final_head();
+                self.side.record_final_head();
                 return Ok(());
             }
             self.side.next_head();
@@ -98,7 +98,7 @@ impl UpstreamRequest {
     /// Waits for the next step of the response, while sending the rest of the request.
     async fn step(&mut self) -> Result<UpstreamStep, AttemptFailure> {
         // Yields even if the upstream is always ready.
-        if self.moved_bytes >= TURN_BYTES {
+        if self.moved_bytes >= BYTES_PER_TURN {
             self.moved_bytes = 0;
             self.core().yield_now().await;
         }
@@ -110,13 +110,13 @@ impl UpstreamRequest {
             let step = self.side.step(self.method, &self.bounds.limits)?;
             match step {
                 UpstreamStep::Pending => {}
-                UpstreamStep::Noise => {
+                UpstreamStep::NonContent => {
                     self.core().yield_now().await;
                     continue;
                 }
                 UpstreamStep::Head | UpstreamStep::Data | UpstreamStep::End => return Ok(step),
             }
-            let has_begun = self.side.has_begun();
+            let has_begun = self.side.has_response_begun();
             if has_begun {
                 since_ms = since_ms.max(self.side.received_ms());
             }
@@ -127,7 +127,7 @@ impl UpstreamRequest {
             match self.wait(since_ms.saturating_add(patience_ms)).await {
                 Ok(()) => {}
                 // The upstream still accepts bytes that were sent before, so the timeout starts again.
-                Err(_) if self.is_sending && self.is_in_time() && self.side.has_taken() => {
+                Err(_) if self.is_sending && self.is_in_time() && self.side.has_progressed() => {
                     since_ms = self.core().now_ms();
                 }
                 Err(_) if has_begun => {
@@ -135,7 +135,7 @@ impl UpstreamRequest {
                         "the upstream took too long in the middle of a response",
                     ));
                 }
-                Err(_) => return Err(AttemptFailure::Slow),
+                Err(_) => return Err(AttemptFailure::HeadTimeout),
             }
         }
     }
@@ -165,8 +165,8 @@ impl UpstreamRequest {
     /// request.
     async fn wait(&mut self, until_ms: u64) -> Result<(), Fault> {
         let is_short = self.core().memory().pressure() >= Pressure::High;
-        self.side.release();
-        self.held.set(self.side.weigh(is_short));
+        self.side.release_buffers();
+        self.held.set(self.side.update_memory(is_short));
         let until_ms = until_ms.min(self.bounds.deadline_ms);
         self.side.wait_alone(!self.is_sending, until_ms).await
     }

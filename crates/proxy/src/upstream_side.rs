@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use http::body::Body;
-use http::encode::{CHUNK_END, chunk_start, last_chunk};
+use http::encode::{CHUNK_END, write_chunk_start, write_last_chunk};
 use http::machine::Step;
 use http::{Fields, Limits, Method, ResponseHead, Span, Status};
 use net::{Core, Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
@@ -44,7 +44,7 @@ pub(crate) enum UpstreamStep {
     Data,
     End,
     /// Many bytes outside the response's content were read; the caller lets other tasks run.
-    Noise,
+    NonContent,
 }
 
 impl UpstreamSide {
@@ -74,11 +74,11 @@ impl UpstreamSide {
     }
 
     /// Whether the head of the final response has been received.
-    pub(crate) fn has_begun(&self) -> bool {
+    pub(crate) fn has_response_begun(&self) -> bool {
         match self {
-            UpstreamSide::H1(side) => side.connection.has_begun(),
+            UpstreamSide::H1(side) => side.connection.has_response_begun(),
             UpstreamSide::Stream(stream) => stream.has_begun(),
-            UpstreamSide::Cgi(side) => side.connection.has_begun(),
+            UpstreamSide::Cgi(side) => side.connection.has_response_begun(),
         }
     }
 
@@ -98,7 +98,7 @@ impl UpstreamSide {
             UpstreamSide::H1(side) => {
                 let out = &mut side.connection.buffers.out;
                 if side.chunked {
-                    chunk_start(out, bytes.len());
+                    write_chunk_start(out, bytes.len());
                 }
                 out.extend_from_slice(bytes);
                 if side.chunked {
@@ -116,14 +116,14 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => {
                 if side.chunked {
-                    chunk_start(&mut side.connection.buffers.out, bytes.len());
+                    write_chunk_start(&mut side.connection.buffers.out, bytes.len());
                 }
                 side.connection.offer(bytes)?;
                 if side.chunked {
                     side.connection.buffers.out.extend_from_slice(CHUNK_END);
                 }
             }
-            UpstreamSide::Stream(stream) if stream.is_cut() => return Err(Fault::Gone),
+            UpstreamSide::Stream(stream) if stream.is_send_closed() => return Err(Fault::Disconnected),
             UpstreamSide::Stream(stream) => stream.offer(bytes),
             UpstreamSide::Cgi(side) => side.offer(bytes)?,
         }
@@ -134,7 +134,7 @@ impl UpstreamSide {
     pub(crate) fn finish(&mut self, trailers: impl FnOnce() -> Fields) {
         match self {
             UpstreamSide::H1(side) if side.chunked => {
-                last_chunk(&mut side.connection.buffers.out, &trailers());
+                write_last_chunk(&mut side.connection.buffers.out, &trailers());
             }
             UpstreamSide::H1(_) => {}
             UpstreamSide::Stream(stream) => stream.finish(trailers()),
@@ -146,7 +146,7 @@ impl UpstreamSide {
     pub(crate) fn abandon(&mut self) {
         match self {
             UpstreamSide::H1(side) => side.connection.buffers.out.clear(),
-            UpstreamSide::Stream(stream) => stream.abandon(),
+            UpstreamSide::Stream(stream) => stream.discard_output(),
             UpstreamSide::Cgi(side) => side.connection.buffers.out.clear(),
         }
     }
@@ -161,11 +161,11 @@ impl UpstreamSide {
     }
 
     /// Whether bytes wait to be sent, including those that TLS has accepted but the kernel has not.
-    pub(crate) fn is_behind(&self) -> bool {
+    pub(crate) fn has_pending_output(&self) -> bool {
         match self {
-            UpstreamSide::H1(side) => side.connection.is_behind(),
-            UpstreamSide::Stream(stream) => stream.is_behind(),
-            UpstreamSide::Cgi(side) => side.connection.is_behind(),
+            UpstreamSide::H1(side) => side.connection.has_pending_output(),
+            UpstreamSide::Stream(stream) => stream.has_pending_output(),
+            UpstreamSide::Cgi(side) => side.connection.has_pending_output(),
         }
     }
 
@@ -174,8 +174,8 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => side.connection.try_flush(),
             // Sent by the HTTP/2 connection's task.
-            UpstreamSide::Stream(stream) if stream.is_cut() => Err(Fault::Gone),
-            UpstreamSide::Stream(stream) => Ok(!stream.is_behind()),
+            UpstreamSide::Stream(stream) if stream.is_send_closed() => Err(Fault::Disconnected),
+            UpstreamSide::Stream(stream) => Ok(!stream.has_pending_output()),
             UpstreamSide::Cgi(side) => side.try_flush(),
         }
     }
@@ -201,40 +201,40 @@ impl UpstreamSide {
                 CgiStep::Head => UpstreamStep::Head,
                 CgiStep::Data => UpstreamStep::Data,
                 CgiStep::End => UpstreamStep::End,
-                CgiStep::Noise => UpstreamStep::Noise,
+                CgiStep::NonContent => UpstreamStep::NonContent,
             }),
         }
     }
 
     /// Whether the upstream has accepted any bytes since the last call, even if no writability was reported.
     /// Costs a system call.
-    pub(crate) fn has_taken(&mut self) -> bool {
+    pub(crate) fn has_progressed(&mut self) -> bool {
         match self {
-            UpstreamSide::H1(side) => side.connection.has_taken(),
-            UpstreamSide::Stream(stream) => stream.has_taken(),
-            UpstreamSide::Cgi(side) => side.connection.has_taken(),
+            UpstreamSide::H1(side) => side.connection.has_progressed(),
+            UpstreamSide::Stream(stream) => stream.has_progressed(),
+            UpstreamSide::Cgi(side) => side.connection.has_progressed(),
         }
     }
 
     /// Whether [`UpstreamSide::step`] may return something; false is certain.
-    pub(crate) fn has_news(&self) -> bool {
+    pub(crate) fn may_have_input(&self) -> bool {
         match self {
-            UpstreamSide::H1(side) => side.connection.has_news(),
+            UpstreamSide::H1(side) => side.connection.may_have_input(),
             UpstreamSide::Stream(_) | UpstreamSide::Cgi(_) => true,
         }
     }
 
     /// Whether the content of the last step was the last; if so, consumes it.
-    pub(crate) fn ends(&mut self) -> bool {
+    pub(crate) fn consume_if_last(&mut self) -> bool {
         match self {
-            UpstreamSide::H1(side) => side.ends(),
+            UpstreamSide::H1(side) => side.consume_if_last(),
             UpstreamSide::Stream(_) | UpstreamSide::Cgi(_) => false,
         }
     }
 
     /// Whether the response has all announced content although the server has not ended it.
-    pub(crate) fn is_unended(&self) -> bool {
-        matches!(self, UpstreamSide::Cgi(side) if side.is_unended())
+    pub(crate) fn awaits_end(&self) -> bool {
+        matches!(self, UpstreamSide::Cgi(side) if side.awaits_end())
     }
 
     /// Returns the head of the last step, with the bytes that its spans refer to.
@@ -247,7 +247,7 @@ impl UpstreamSide {
     }
 
     /// Whether the head switches protocols. `asked`: the request asked for it.
-    pub(crate) fn switches(&self, asked: bool) -> bool {
+    pub(crate) fn switches_protocol(&self, asked: bool) -> bool {
         let status = self.head().0.status;
         match self {
             UpstreamSide::H1(_) => status == Status::SWITCHING_PROTOCOLS,
@@ -258,7 +258,7 @@ impl UpstreamSide {
     }
 
     /// Records that the current head is that of the final response.
-    pub(crate) fn note_final_head(&mut self) {
+    pub(crate) fn record_final_head(&mut self) {
         match self {
             UpstreamSide::H1(side) => {
                 let (head, bytes) = side.connection.buffers.head();
@@ -279,7 +279,7 @@ impl UpstreamSide {
     /// Returns the content of the last step.
     pub(crate) fn data(&self) -> &[u8] {
         match self {
-            UpstreamSide::H1(side) => side.data.of(side.connection.buffers.input.rest()),
+            UpstreamSide::H1(side) => side.data.of(side.connection.buffers.input.unconsumed()),
             UpstreamSide::Stream(stream) => stream.data(),
             UpstreamSide::Cgi(side) => side.data(),
         }
@@ -300,20 +300,20 @@ impl UpstreamSide {
 
     /// Returns the memory held by the buffers, in bytes; trims them first if memory is short. A stream's
     /// buffers are counted with its connection.
-    pub(crate) fn weigh(&mut self, is_short: bool) -> usize {
+    pub(crate) fn update_memory(&mut self, is_short: bool) -> usize {
         match self {
-            UpstreamSide::H1(side) => side.connection.weigh(is_short),
+            UpstreamSide::H1(side) => side.connection.update_memory(is_short),
             UpstreamSide::Stream(_) => 0,
-            UpstreamSide::Cgi(side) => side.held_bytes() + side.connection.weigh(is_short),
+            UpstreamSide::Cgi(side) => side.held_bytes() + side.connection.update_memory(is_short),
         }
     }
 
     /// Returns empty buffers to the pool for the time of a wait.
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn release_buffers(&mut self) {
         match self {
-            UpstreamSide::H1(side) => side.connection.release(),
+            UpstreamSide::H1(side) => side.connection.release_buffers(),
             UpstreamSide::Stream(_) => {}
-            UpstreamSide::Cgi(side) => side.connection.release(),
+            UpstreamSide::Cgi(side) => side.connection.release_buffers(),
         }
     }
 
@@ -322,9 +322,13 @@ impl UpstreamSide {
         match self {
             // Bytes left in TLS are not sent any more.
             UpstreamSide::H1(_) | UpstreamSide::Cgi(_) if is_abandoned => Interest::of(reads, false),
-            UpstreamSide::H1(side) => side.connection.link.interest(reads, side.connection.waits()),
-            UpstreamSide::Stream(stream) => Interest::of(reads, !is_abandoned && stream.is_behind()),
-            UpstreamSide::Cgi(side) => side.connection.link.interest(reads, side.connection.waits()),
+            UpstreamSide::H1(side) => {
+                side.connection.link.interest(reads, side.connection.has_buffered_output())
+            }
+            UpstreamSide::Stream(stream) => Interest::of(reads, !is_abandoned && stream.has_pending_output()),
+            UpstreamSide::Cgi(side) => {
+                side.connection.link.interest(reads, side.connection.has_buffered_output())
+            }
         }
     }
 
@@ -337,14 +341,14 @@ impl UpstreamSide {
             UpstreamSide::Stream(stream) => return stream.ready_for(interest, deadline_ms).await,
         };
         let waited = connection.link.stream().ready_for(interest, deadline_ms).await;
-        connection.hold();
+        connection.acquire_buffers();
         waited
     }
 
     /// Waits until the client or this side is ready for the given events.
     pub(crate) async fn wait(
         &mut self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         client: Interest,
         reads: bool,
         is_abandoned: bool,
@@ -355,11 +359,11 @@ impl UpstreamSide {
             UpstreamSide::H1(side) => &mut side.connection,
             UpstreamSide::Cgi(side) => &mut side.connection,
             UpstreamSide::Stream(stream) => {
-                return x.either_stream(client, (stream, interest), deadline_ms).await;
+                return exchange.wait_either_stream(client, (stream, interest), deadline_ms).await;
             }
         };
-        let waited = x.either(client, (&connection.link, interest), deadline_ms).await;
-        connection.hold();
+        let waited = exchange.wait_either(client, (&connection.link, interest), deadline_ms).await;
+        connection.acquire_buffers();
         waited
     }
 }
@@ -376,7 +380,7 @@ impl Http1Side {
         self.connection.buffers.input.consume(std::mem::take(&mut self.consumed));
     }
 
-    fn ends(&mut self) -> bool {
+    fn consume_if_last(&mut self) -> bool {
         let ends = self.connection.buffers.machine.body().is_some_and(Body::is_end);
         if ends {
             self.consume();
@@ -418,6 +422,6 @@ fn stream_failure(stream: &H2Stream, failure: StreamFailure) -> AttemptFailure {
         (StreamFailure::Invalid(reason), false) => AttemptFailure::of_head(reason, None),
         (StreamFailure::NotProcessed, false) => AttemptFailure::Unprocessed,
         (StreamFailure::Closed, false) if stale => AttemptFailure::Stale,
-        (StreamFailure::Closed | StreamFailure::Reset, false) => AttemptFailure::Cut,
+        (StreamFailure::Closed | StreamFailure::Reset, false) => AttemptFailure::ConnectionLost,
     }
 }

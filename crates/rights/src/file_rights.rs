@@ -33,7 +33,7 @@ impl FileRight {
 
 /// Whether `user` lacks the permission on an existing file. Returns `false` for a missing file and where an
 /// access control list may grant more than the mode.
-pub fn lacks(path: &Path, user: &Identity, right: FileRight) -> bool {
+pub fn lacks_right(path: &Path, user: &Identity, right: FileRight) -> bool {
     let Ok(found) = fs::metadata(path) else { return false };
     let place = if found.uid() == user.uid {
         6
@@ -46,19 +46,19 @@ pub fn lacks(path: &Path, user: &Identity, right: FileRight) -> bool {
 }
 
 /// Returns the topmost parent directory of `path` that the user cannot enter.
-pub fn closed_folder(path: &Path, user: &Identity) -> Option<PathBuf> {
+pub fn inaccessible_folder(path: &Path, user: &Identity) -> Option<PathBuf> {
     let mut folders: Vec<&Path> = path.ancestors().skip(1).collect();
     folders.reverse();
-    folders.into_iter().find(|folder| lacks(folder, user, FileRight::Enter)).map(Path::to_owned)
+    folders.into_iter().find(|folder| lacks_right(folder, user, FileRight::Enter)).map(Path::to_owned)
 }
 
 /// Mode and owner for messages: `mode 0750, of root:www-data`.
-pub fn shown(path: &Path) -> String {
+pub fn describe(path: &Path) -> String {
     let Ok(found) = fs::metadata(path) else { return "mode unknown".to_owned() };
-    shown_of(&found)
+    describe_metadata(&found)
 }
 
-fn shown_of(found: &Metadata) -> String {
+fn describe_metadata(found: &Metadata) -> String {
     let name = |list: &str, id: u32| {
         let list = fs::read_to_string(list).unwrap_or_default();
         name_in(&list, id).unwrap_or_else(|| id.to_string())
@@ -69,28 +69,28 @@ fn shown_of(found: &Metadata) -> String {
 
 /// Explains why a user cannot connect to an existing Unix socket, and the remedy. `None` if the mode allows
 /// it.
-pub fn refusal_of_socket(path: &Path, user: &Identity) -> Option<String> {
+pub fn socket_refusal(path: &Path, user: &Identity) -> Option<String> {
     let name = &user.name;
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    if let Some(folder) = closed_folder(&path, user) {
+    if let Some(folder) = inaccessible_folder(&path, user) {
         return Some(format!(
             "user {name} may not enter {} ({}): `chmod o+x` that folder, or put the socket into another one",
             folder.display(),
-            shown(&folder)
+            describe(&folder)
         ));
     }
-    lacks(&path, user, FileRight::Write).then(|| {
+    lacks_right(&path, user, FileRight::Write).then(|| {
         format!(
             "user {name} may not write to {} ({}): let the program that listens there make it with mode 0660 and a group that {name} \
              is in (PHP-FPM: `listen.group`, gunicorn: `--umask 007 --group`), or name another `user`",
             path.display(),
-            shown(&path)
+            describe(&path)
         )
     })
 }
 
 /// Whether a directory belongs to proc(5), where not even root can create files.
-pub fn is_kernels(folder: &Path) -> bool {
+pub fn is_in_procfs(folder: &Path) -> bool {
     rustix::fs::statfs(folder).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
@@ -124,18 +124,18 @@ mod tests {
             |uid: u32, group: u32| Identity { name: "web".into(), uid, gid: group, groups: vec![group] };
         let other = user(found.uid() + 7, found.gid() + 7);
         set(&socket, 0o755);
-        let said = refusal_of_socket(&socket, &other).unwrap();
-        let (path, owner) = (socket.display(), shown_of(&fs::metadata(&socket).unwrap()));
+        let said = socket_refusal(&socket, &other).unwrap();
+        let (path, owner) = (socket.display(), describe_metadata(&fs::metadata(&socket).unwrap()));
         assert!(said.starts_with(&format!("user web may not write to {path} ({owner}): ")), "{said}");
         assert!(owner.starts_with("mode 0755, of "), "{owner}");
         assert!(said.contains("mode 0660 and a group that web is in"), "{said}");
-        assert_eq!(refusal_of_socket(&socket, &user(0, 0)), None, "root may");
+        assert_eq!(socket_refusal(&socket, &user(0, 0)), None, "root may");
         set(&socket, 0o770);
-        assert_eq!(refusal_of_socket(&socket, &user(found.uid() + 7, found.gid())), None, "the group may");
+        assert_eq!(socket_refusal(&socket, &user(found.uid() + 7, found.gid())), None, "the group may");
         set(&socket, 0o777);
-        assert_eq!(refusal_of_socket(&socket, &other), None);
+        assert_eq!(socket_refusal(&socket, &other), None);
         set(&folder.join("run"), 0o700);
-        let said = refusal_of_socket(&socket, &other).unwrap();
+        let said = socket_refusal(&socket, &other).unwrap();
         let closed = folder.join("run").display().to_string();
         assert!(said.starts_with(&format!("user web may not enter {closed} (mode 0700, of ")), "{said}");
         fs::remove_dir_all(&folder).unwrap();

@@ -22,7 +22,7 @@ const NOBODY: u32 = 65_534;
 ///
 /// # Errors
 /// There is no such user, or the lookup failed.
-pub fn user_of(user: &str) -> Result<Option<User>, String> {
+pub fn find_user(user: &str) -> Result<Option<User>, String> {
     let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
     match (User::from_name(user).map_err(failed)?, user.parse()) {
         (Some(known), _) => Ok(Some(known)),
@@ -43,7 +43,7 @@ pub fn group_id(group: &str) -> Result<u32, String> {
 }
 
 /// The environment variables `HOME`, `USER` and `LOGNAME` of a user; `None` if the user has no entry.
-pub fn account(uid: u32) -> Option<[(&'static str, std::ffi::OsString); 3]> {
+pub fn account_environment(uid: u32) -> Option<[(&'static str, std::ffi::OsString); 3]> {
     let account = User::from_uid(uid.into()).ok()??;
     let name = || std::ffi::OsString::from(&account.name);
     Some([("HOME", account.dir.into()), ("USER", name()), ("LOGNAME", name())])
@@ -69,7 +69,7 @@ impl Identity {
     /// # Errors
     /// The user or the group does not exist.
     pub fn named(user: &str, group: Option<&str>) -> Result<Identity, String> {
-        let known = user_of(user)?;
+        let known = find_user(user)?;
         let gid = match (group, &known) {
             (Some(group), _) => group_id(group)?,
             (None, Some(known)) => known.gid.as_raw(),
@@ -117,7 +117,7 @@ impl Identity {
     ///
     /// # Errors
     /// The directory cannot be created or opened.
-    pub fn make_folder(&self, path: &Path) -> io::Result<()> {
+    pub fn create_folder(&self, path: &Path) -> io::Result<()> {
         // fchown changes the directory that was opened, even if the path is replaced meanwhile.
         let folder = net::trusted_path::make_folder(path, Mode::RWXU)?;
         let is_roots = rustix::fs::fstat(&folder)?.st_uid == 0;
@@ -154,7 +154,7 @@ pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
 
 /// The outcome of [`rights`]: change the user, or keep it.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Rights {
+pub enum RightsDecision {
     /// Another process serves, as this user.
     Drop(Identity),
     /// This process serves, as the user that started it; with a warning for the log where one is due.
@@ -165,7 +165,7 @@ pub enum Rights {
 ///
 /// # Errors
 /// The configured user does not exist, or this process may not change its user.
-pub fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
+pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision, String> {
     let root = rustix::process::geteuid().is_root();
     let (user, group) = (config.user.as_deref(), config.group.as_deref());
     if !root {
@@ -175,26 +175,28 @@ pub fn rights(config: &Config, stays: bool) -> Result<Rights, String> {
         let warning = user
             .filter(|user| other(user))
             .map(|user| format!("`user = \"{user}\"` has no effect: only root can change its user"));
-        return Ok(Rights::Keep(warning));
+        return Ok(RightsDecision::Keep(warning));
     }
     let may_change = capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETUID | CapabilitySet::SETGID));
     let identity = match user {
         Some(user) => Identity::named(user, group)?,
-        None if stays => {
+        None if keeps_root => {
             let warning = "serving as root: name a user with --user, or `user` in a configuration file";
-            return Ok(Rights::Keep(Some(warning.into())));
+            return Ok(RightsDecision::Keep(Some(warning.into())));
         }
         None if !may_change => {
             let warning =
                 "serving as root: this process may not change its user (no CAP_SETUID and CAP_SETGID)";
-            return Ok(Rights::Keep(Some(warning.into())));
+            return Ok(RightsDecision::Keep(Some(warning.into())));
         }
         None => Identity::default_for_root(),
     };
     match identity.uid {
-        0 => Ok(Rights::Keep(Some("serving as root, and so do applications without a `user`".into()))),
-        _ if may_change => Ok(Rights::Drop(identity)),
+        0 => {
+            Ok(RightsDecision::Keep(Some("serving as root, and so do applications without a `user`".into())))
+        }
+        _ if may_change => Ok(RightsDecision::Drop(identity)),
         _ => Err(format!(
             "cannot serve as {}: this process may not change its user (no CAP_SETUID and CAP_SETGID)",
             identity.name

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use ring::{Attachment, Channel, ClaimedRequest, Next, Options, ServerSide, Worker, WorkerSlot};
+use ring::{Attachment, Channel, ClaimedRequest, NextRequest, Options, ServerSide, Worker, WorkerSlot};
 use rustix::event::{PollFd, PollFlags, poll};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1 Host: localhost";
@@ -52,9 +52,9 @@ fn work(environment: &str, mode: &str) {
     loop {
         let limit = if mode == "asleep" { None } else { Some(Duration::ZERO) };
         match worker.next(limit) {
-            Next::ClaimedRequest(request) => answer(request),
-            Next::TimedOut => std::thread::yield_now(),
-            Next::Retired => return,
+            NextRequest::ClaimedRequest(request) => answer(request),
+            NextRequest::TimedOut => std::thread::yield_now(),
+            NextRequest::Retired => return,
         }
     }
 }
@@ -145,7 +145,7 @@ fn drain(server: &mut ServerSide) -> u64 {
     server.poll(|server, ticket| {
         bytes.clear();
         while let Ok(Some(received)) = server.receive(ticket, &mut bytes, 65536) {
-            answers += u64::from(received.last);
+            answers += u64::from(received.is_last);
         }
         assert_eq!(bytes.len(), HEAD.len() + BODY.len());
     });

@@ -17,7 +17,7 @@ use crate::error::{StopReason, WorkerSlot};
 use crate::part::FilePart;
 use crate::request::{ClaimedRequest, DAMAGED};
 use crate::wire::{self, FieldId, WireFields};
-use crate::worker::{Next, Worker};
+use crate::worker::{NextRequest, Worker};
 
 mod tries;
 
@@ -51,7 +51,7 @@ pub const KOMAINU_GONE: u32 = 4;
 pub const KOMAINU_CLIENT_CLOSED: u32 = 8;
 
 /// The environment variable with the number of the worker's slot, for `komainu_attach(…, -1, …)`.
-const SEAT: &str = "KOMAINU_SEAT";
+const WORKER_SLOT_VARIABLE: &str = "KOMAINU_SEAT";
 
 /// One field of a head.
 #[repr(C)]
@@ -82,7 +82,7 @@ pub struct KomainuRequest {
 
 /// # Safety
 /// `bytes` has `len` bytes, or `len` is 0.
-unsafe fn borrowed<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
+unsafe fn slice_from<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
     }
@@ -90,7 +90,7 @@ unsafe fn borrowed<'a>(bytes: *const c_char, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(bytes.cast(), len) }
 }
 
-fn code(stop: StopReason) -> c_int {
+fn stop_code(stop: StopReason) -> c_int {
     match stop {
         StopReason::Cancelled(_) => KOMAINU_CANCELLED,
         StopReason::Order => KOMAINU_ORDER,
@@ -99,15 +99,15 @@ fn code(stop: StopReason) -> c_int {
     }
 }
 
-fn done(result: Result<(), StopReason>) -> c_int {
-    result.map_or_else(code, |()| KOMAINU_OK)
+fn result_code(result: Result<(), StopReason>) -> c_int {
+    result.map_or_else(stop_code, |()| KOMAINU_OK)
 }
 
-fn count(result: Result<Option<usize>, StopReason>) -> i64 {
+fn count_or_code(result: Result<Option<usize>, StopReason>) -> i64 {
     match result {
         Ok(Some(count)) => count as i64,
         Ok(None) => KOMAINU_AGAIN.into(),
-        Err(stop) => code(stop).into(),
+        Err(stop) => stop_code(stop).into(),
     }
 }
 
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn komainu_attach(
 ) -> *mut KomainuWorker {
     let text = match attach(abi, worker_slot) {
         Ok(worker) => {
-            copy::watch();
+            copy::watch_forks();
             return Box::into_raw(Box::new(KomainuWorker(worker)));
         }
         Err(text) => text,
@@ -162,10 +162,10 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
         channel_name().ok_or_else(|| format!("{ENVIRONMENT} is not set: no server started this"))?;
     let worker_slot = match usize::try_from(worker_slot) {
         Ok(worker_slot) => worker_slot,
-        Err(_) => std::env::var(SEAT)
+        Err(_) => std::env::var(WORKER_SLOT_VARIABLE)
             .ok()
             .and_then(|worker_slot| worker_slot.parse().ok())
-            .ok_or_else(|| format!("{SEAT} does not name a worker slot"))?,
+            .ok_or_else(|| format!("{WORKER_SLOT_VARIABLE} does not name a worker slot"))?,
     };
     Attachment::new(channel)
         .and_then(|attachment| attachment.worker(WorkerSlot(worker_slot)))
@@ -178,7 +178,7 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_detach(worker: *mut KomainuWorker) {
-    if copy::is_one() {
+    if copy::is_forked_copy() {
         return;
     }
     // SAFETY: from `komainu_attach`, and not used again.
@@ -195,14 +195,14 @@ pub unsafe extern "C" fn komainu_next(
     wait_ms: i64,
     request: *mut *mut KomainuRequest,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle.
     let worker = unsafe { &(*worker).0 };
     loop {
         match worker.next(u64::try_from(wait_ms).ok().map(Duration::from_millis)) {
-            Next::TimedOut => return KOMAINU_AGAIN,
-            Next::Retired => return KOMAINU_RETIRED,
-            Next::ClaimedRequest(claimed) => match fields(&claimed) {
+            NextRequest::TimedOut => return KOMAINU_AGAIN,
+            NextRequest::Retired => return KOMAINU_RETIRED,
+            NextRequest::ClaimedRequest(claimed) => match fields(&claimed) {
                 Some(fields) => {
                     let claimed = Box::into_raw(Box::new(KomainuRequest { request: claimed, fields }));
                     // SAFETY: the caller provides a place for a pointer.
@@ -265,12 +265,12 @@ pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut c_char, size: usize) -> i64 {
-    if copy::is_one() {
+    if copy::is_forked_copy() {
         return KOMAINU_CANCELLED.into();
     }
     // SAFETY: a live handle, and a buffer of `size` bytes.
-    let (request, buffer) = unsafe { (&mut (*request).request, room(buffer, size)) };
-    count(request.read(buffer).map(Some))
+    let (request, buffer) = unsafe { (&mut (*request).request, buffer_from(buffer, size)) };
+    count_or_code(request.read(buffer).map(Some))
 }
 
 /// Reads a piece of the body if one is available, otherwise returns `KOMAINU_AGAIN`.
@@ -283,17 +283,17 @@ pub unsafe extern "C" fn komainu_try_read(
     buffer: *mut c_char,
     size: usize,
 ) -> i64 {
-    if copy::is_one() {
+    if copy::is_forked_copy() {
         return KOMAINU_CANCELLED.into();
     }
     // SAFETY: a live handle, and a buffer of `size` bytes.
-    let (request, buffer) = unsafe { (&mut (*request).request, room(buffer, size)) };
-    count(request.try_read(buffer))
+    let (request, buffer) = unsafe { (&mut (*request).request, buffer_from(buffer, size)) };
+    count_or_code(request.try_read(buffer))
 }
 
 /// # Safety
 /// `buffer` has `size` bytes, or `size` is 0.
-unsafe fn room<'a>(buffer: *mut c_char, size: usize) -> &'a mut [u8] {
+unsafe fn buffer_from<'a>(buffer: *mut c_char, size: usize) -> &'a mut [u8] {
     if size == 0 {
         return &mut [];
     }
@@ -312,12 +312,12 @@ unsafe fn encode(
         // SAFETY: within the caller's fields.
         let field = unsafe { *fields.add(index) };
         // SAFETY: a value is as long as its field says.
-        let value = unsafe { borrowed(field.value, field.value_len as usize) };
+        let value = unsafe { slice_from(field.value, field.value_len as usize) };
         match u8::try_from(field.id).ok().and_then(FieldId::of_id) {
             Some(known) => wire::put(&mut head, known, value),
             None => {
                 // SAFETY: a name is as long as its field says; only a field without an id must have one.
-                let name = unsafe { borrowed(field.name, field.name_len as usize) };
+                let name = unsafe { slice_from(field.name, field.name_len as usize) };
                 wire::put_header(&mut head, name, value)
             }
         }
@@ -346,10 +346,10 @@ pub unsafe extern "C" fn komainu_head(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, and `count` fields.
     let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
-    done(head.and_then(|head| request.respond(&head)))
+    result_code(head.and_then(|head| request.respond(&head)))
 }
 
 /// Sends an interim head (1xx).
@@ -363,10 +363,10 @@ pub unsafe extern "C" fn komainu_interim(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, and `count` fields.
     let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
-    done(head.and_then(|head| request.interim(&head)))
+    result_code(head.and_then(|head| request.interim(&head)))
 }
 
 /// Writes the trailer fields.
@@ -379,10 +379,10 @@ pub unsafe extern "C" fn komainu_trailers(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, and `count` fields.
     let (request, fields) = unsafe { (&mut (*request).request, encode(Vec::new(), fields, count)) };
-    done(fields.and_then(|fields| request.trailers(&fields)))
+    result_code(fields.and_then(|fields| request.trailers(&fields)))
 }
 
 /// Writes a piece of the body, waiting if the client cannot keep up, and sends it unless `flags` contains
@@ -397,10 +397,10 @@ pub unsafe extern "C" fn komainu_write(
     len: usize,
     flags: u32,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, and `len` bytes.
-    let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
-    done(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
+    let (request, body) = unsafe { (&mut (*request).request, slice_from(body, len)) };
+    result_code(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
 }
 
 /// Writes and sends as much of a piece as fits now. Returns the number of bytes, or an error code.
@@ -413,10 +413,10 @@ pub unsafe extern "C" fn komainu_try_write(
     body: *const c_char,
     len: usize,
 ) -> i64 {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, and `len` bytes.
-    let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
-    count(request.try_write(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
+    let (request, body) = unsafe { (&mut (*request).request, slice_from(body, len)) };
+    count_or_code(request.try_write(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
 }
 
 /// Sends buffered data.
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn komainu_try_write(
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_flush(request: *mut KomainuRequest) {
-    if copy::is_one() {
+    if copy::is_forked_copy() {
         return;
     }
     // SAFETY: a live handle.
@@ -443,9 +443,9 @@ pub unsafe extern "C" fn komainu_file(
     offset: u64,
     len: u64,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle.
-    done(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
+    result_code(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
 }
 
 /// Passes the client's connection to a socket; returns once the server has the descriptor.
@@ -454,9 +454,9 @@ pub unsafe extern "C" fn komainu_file(
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle.
-    done(unsafe { (*request).request.hijack(fd) })
+    result_code(unsafe { (*request).request.hijack(fd) })
 }
 
 /// Ends the response and the request. The handle is invalid afterwards in any case.
@@ -465,9 +465,9 @@ pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int)
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, not used again.
-    done(unsafe { Box::from_raw(request) }.request.finish())
+    result_code(unsafe { Box::from_raw(request) }.request.finish())
 }
 
 /// Aborts the request with a reason chosen by the worker. The handle is invalid afterwards.
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32) {
-    if copy::is_one() {
+    if copy::is_forked_copy() {
         return;
     }
     // SAFETY: a live handle, not used again.
@@ -500,12 +500,12 @@ pub unsafe extern "C" fn komainu_cancelled(request: *const KomainuRequest) -> u3
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_news(request: *const KomainuRequest) -> u32 {
     // SAFETY: a live handle.
-    let news = unsafe { (*request).request.news() };
+    let news = unsafe { (*request).request.readiness() };
     let bit = |set: bool, bit: u32| if set { bit } else { 0 };
-    bit(news.readable, KOMAINU_READABLE)
-        | bit(news.writable, KOMAINU_WRITABLE)
-        | bit(news.cancelled, KOMAINU_GONE)
-        | bit(news.client_closed, KOMAINU_CLIENT_CLOSED)
+    bit(news.is_readable, KOMAINU_READABLE)
+        | bit(news.is_writable, KOMAINU_WRITABLE)
+        | bit(news.is_cancelled, KOMAINU_GONE)
+        | bit(news.has_client_closed, KOMAINU_CLIENT_CLOSED)
 }
 
 /// Writes a line to the server's log: through the request, or through standard error if `request` is null.
@@ -520,10 +520,10 @@ pub unsafe extern "C" fn komainu_log(
     len: usize,
 ) -> c_int {
     // SAFETY: `len` bytes.
-    let text = unsafe { borrowed(text, len) };
+    let text = unsafe { slice_from(text, len) };
     // SAFETY: null or a live handle.
     match unsafe { request.as_mut() } {
-        Some(held) => done(held.request.log(level, text)),
+        Some(held) => result_code(held.request.log(level, text)),
         None => {
             use std::io::Write;
             let written = std::io::stderr().lock().write_all(&[text, b"\n"].concat());
@@ -570,7 +570,7 @@ pub unsafe extern "C" fn komainu_disarm(worker: *const KomainuWorker) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_quiet(worker: *const KomainuWorker) {
     // SAFETY: a live handle.
-    unsafe { &(*worker).0 }.quiet();
+    unsafe { &(*worker).0 }.clear_eventfd();
 }
 
 /// Returns the name of a return value, for messages.

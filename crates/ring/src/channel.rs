@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::doorbell::Signal;
+use crate::doorbell::Doorbell;
 use crate::error::WorkerSlot;
 use crate::layout::{Geometry, Options};
 use crate::region::Region;
@@ -24,7 +24,7 @@ pub const ENVIRONMENT: &str = "KOMAINU_RING";
 /// process are gone.
 pub struct Channel {
     shared: Arc<SharedMemory>,
-    taken: Vec<AtomicBool>,
+    taken_threads: Vec<AtomicBool>,
     #[cfg(not(loom))]
     memory: std::os::fd::OwnedFd,
 }
@@ -45,16 +45,16 @@ impl Channel {
         for (word, value) in region.words().iter().zip(geometry.header()) {
             word.store(value, Relaxed);
         }
-        let signals = |count: usize| (0..count).map(|_| Signal::new()).collect::<Result<Vec<_>, _>>();
+        let signals = |count: usize| (0..count).map(|_| Doorbell::new()).collect::<Result<Vec<_>, _>>();
         let shared = SharedMemory {
             region,
             geometry,
-            thread_signals: signals(geometry.threads)?,
-            slot_signals: signals(if options.slot_fds { geometry.worker_slots } else { 0 })?,
+            thread_doorbells: signals(geometry.threads)?,
+            slot_doorbells: signals(if options.slot_fds { geometry.worker_slots } else { 0 })?,
         };
         Ok(Channel {
             shared: Arc::new(shared),
-            taken: (0..geometry.threads).map(|_| AtomicBool::new(false)).collect(),
+            taken_threads: (0..geometry.threads).map(|_| AtomicBool::new(false)).collect(),
             #[cfg(not(loom))]
             memory,
         })
@@ -65,7 +65,7 @@ impl Channel {
     /// # Panics
     /// If there is no such thread, or its side was taken before.
     pub fn server(&self, thread: usize) -> ServerSide {
-        assert!(!self.taken[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
+        assert!(!self.taken_threads[thread].swap(true, Ordering::AcqRel), "a thread's side is taken once");
         ServerSide::new(Arc::clone(&self.shared), thread)
     }
 
@@ -100,7 +100,7 @@ impl Channel {
     /// Asks the holder of `worker_slot` to exit once it has finished its requests: its next attempt to claim
     /// a request returns [`Next::Retired`](crate::Next::Retired).
     pub fn retire(&self, worker_slot: WorkerSlot) {
-        self.shared.retired(worker_slot.0).store(1, Relaxed);
+        self.shared.retired_flag(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);
         self.shared.ring_slot(worker_slot.0);
     }
@@ -110,8 +110,8 @@ impl Channel {
     #[cfg(not(loom))]
     #[must_use]
     pub fn progress(&self, WorkerSlot(worker_slot): WorkerSlot) -> (bool, u32) {
-        let looks = self.shared.looks(worker_slot).load(Relaxed);
-        (self.shared.sleep(worker_slot).load(Relaxed) != crate::shared::AWAKE, looks)
+        let looks = self.shared.claim_attempts(worker_slot).load(Relaxed);
+        (self.shared.sleep_word(worker_slot).load(Relaxed) != crate::shared::AWAKE, looks)
     }
 
     /// Lets all workers that wait for requests check their signals, because one may have arrived just before
@@ -135,7 +135,7 @@ mod descriptors {
     use rustix::io::{FdFlags, fcntl_setfd};
 
     use super::Channel;
-    use crate::doorbell::Signal;
+    use crate::doorbell::Doorbell;
     use crate::error::WorkerSlot;
     use crate::layout::{Geometry, HEADER_WORDS};
     use crate::region::Region;
@@ -162,8 +162,8 @@ mod descriptors {
         /// The descriptors that a worker process must inherit, under the same numbers. They are close-on-exec
         /// here: clear the flag in the child, between fork and exec.
         pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-            let signals = self.shared.thread_signals.iter().chain(&self.shared.slot_signals);
-            std::iter::once(self.memory.as_fd()).chain(signals.map(Signal::fd))
+            let signals = self.shared.thread_doorbells.iter().chain(&self.shared.slot_doorbells);
+            std::iter::once(self.memory.as_fd()).chain(signals.map(Doorbell::fd))
         }
 
         /// The value of [`ENVIRONMENT`](crate::ENVIRONMENT) for worker processes: the descriptor numbers.
@@ -174,7 +174,7 @@ mod descriptors {
         /// Number of server threads.
         #[must_use]
         pub fn threads(&self) -> usize {
-            self.shared.thread_signals.len()
+            self.shared.thread_doorbells.len()
         }
     }
 
@@ -256,7 +256,12 @@ mod descriptors {
                 return Err(NotAttached::Environment);
             }
             let (thread_signals, slot_signals) = (adopt(&threads)?, adopt(&worker_slots)?);
-            let shared = Arc::new(SharedMemory { region, geometry, thread_signals, slot_signals });
+            let shared = Arc::new(SharedMemory {
+                region,
+                geometry,
+                thread_doorbells: thread_signals,
+                slot_doorbells: slot_signals,
+            });
             // The descriptors belong to the process, not to this value: a second attachment may use them
             // again.
             std::mem::forget(Arc::clone(&shared));
@@ -289,13 +294,13 @@ mod descriptors {
         geometry.map(|geometry| (region, geometry)).ok_or(NotAttached::Version)
     }
 
-    fn adopt(numbers: &[RawFd]) -> Result<Vec<Signal>, NotAttached> {
+    fn adopt(numbers: &[RawFd]) -> Result<Vec<Doorbell>, NotAttached> {
         for &number in numbers {
             // SAFETY: only borrowed for this call, which fails if the number is not open.
             fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC)?;
         }
         // SAFETY: open, because the calls above succeeded, and never closed, because `Attachment::new` leaks
         // them.
-        Ok(numbers.iter().map(|&number| Signal::adopt(unsafe { OwnedFd::from_raw_fd(number) })).collect())
+        Ok(numbers.iter().map(|&number| Doorbell::adopt(unsafe { OwnedFd::from_raw_fd(number) })).collect())
     }
 }

@@ -16,34 +16,34 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-static COPY: AtomicBool = AtomicBool::new(false);
+static IS_FORKED_COPY: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn forked() {
-    COPY.store(true, Ordering::Relaxed);
+    IS_FORKED_COPY.store(true, Ordering::Relaxed);
 }
 
 /// Records that this process has taken a worker slot: processes forked from now on are copies.
-pub(crate) fn watch() {
+pub(crate) fn watch_forks() {
     static WATCHED: Once = Once::new();
     // SAFETY: `forked` performs only operations that are allowed in a newly forked process.
     WATCHED.call_once(|| _ = unsafe { pthread_atfork(None, None, Some(forked)) });
-    COPY.store(false, Ordering::Relaxed);
+    IS_FORKED_COPY.store(false, Ordering::Relaxed);
 }
 
 /// Whether this process is a copy.
-pub(crate) fn is_one() -> bool {
-    COPY.load(Ordering::Relaxed)
+pub(crate) fn is_forked_copy() -> bool {
+    IS_FORKED_COPY.load(Ordering::Relaxed)
 }
 
 /// Ends the process if it is a copy, after logging a line.
-pub(crate) fn end_if_one() {
-    if is_one() {
-        end();
+pub(crate) fn exit_if_forked_copy() {
+    if is_forked_copy() {
+        exit();
     }
 }
 
 #[cold]
-fn end() -> ! {
+fn exit() -> ! {
     let text = format!(
         "process {} is a copy of a worker that the application has forked: it came back from the application, answers \
          nobody, and ends\n",

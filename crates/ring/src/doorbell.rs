@@ -1,12 +1,12 @@
 //! The two ways of sleeping: on a word of the shared memory (futex), or on a file descriptor (eventfd).
 
-#[cfg(not(loom))]
-pub(crate) use machine::{Signal, wait, wake};
 #[cfg(loom)]
 pub(crate) use modelled::{Signal, wait, wake};
+#[cfg(not(loom))]
+pub(crate) use native::{Doorbell, wait, wake};
 
 #[cfg(not(loom))]
-mod machine {
+mod native {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
     use std::time::Duration;
 
@@ -31,15 +31,15 @@ mod machine {
     }
 
     /// An eventfd: each ring causes one edge for an edge-triggered epoll.
-    pub(crate) struct Signal(OwnedFd);
+    pub(crate) struct Doorbell(OwnedFd);
 
-    impl Signal {
-        pub(crate) fn new() -> io::Result<Signal> {
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Signal)
+    impl Doorbell {
+        pub(crate) fn new() -> io::Result<Doorbell> {
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Doorbell)
         }
 
-        pub(crate) fn adopt(fd: OwnedFd) -> Signal {
-            Signal(fd)
+        pub(crate) fn adopt(fd: OwnedFd) -> Doorbell {
+            Doorbell(fd)
         }
 
         pub(crate) fn ring(&self) {
@@ -83,9 +83,9 @@ mod modelled {
 
     pub(crate) struct Signal(Mutex<bool>, Condvar);
 
-    impl Signal {
-        pub(crate) fn new() -> std::io::Result<Signal> {
-            Ok(Signal(Mutex::new(false), Condvar::new()))
+    impl Doorbell {
+        pub(crate) fn new() -> std::io::Result<Doorbell> {
+            Ok(Doorbell(Mutex::new(false), Condvar::new()))
         }
 
         pub(crate) fn ring(&self) {

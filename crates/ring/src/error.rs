@@ -9,7 +9,7 @@ pub struct WorkerSlot(pub usize);
 
 /// A violation of the channel's protocol by the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Breach {
+pub enum ProtocolViolation {
     /// A stream position that no valid peer can reach.
     Position,
     /// A frame of unknown kind, or longer than what was published.
@@ -22,14 +22,14 @@ pub enum Breach {
     SlotState,
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for ProtocolViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Breach::Position => "a stream position out of bounds",
-            Breach::Frame => "a malformed frame",
-            Breach::Order => "frames out of order",
-            Breach::Tag => "a notice about a request it does not hold",
-            Breach::SlotState => "a slot state out of order",
+            ProtocolViolation::Position => "a stream position out of bounds",
+            ProtocolViolation::Frame => "a malformed frame",
+            ProtocolViolation::Order => "frames out of order",
+            ProtocolViolation::Tag => "a notice about a request it does not hold",
+            ProtocolViolation::SlotState => "a slot state out of order",
         })
     }
 }
@@ -41,59 +41,59 @@ pub struct WorkerFault {
     /// The worker's slot, if the memory still shows it; `None` if any worker may be responsible.
     pub worker_slot: Option<WorkerSlot>,
     /// The violation.
-    pub breach: Breach,
+    pub violation: ProtocolViolation,
 }
 
 impl fmt::Display for WorkerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.worker_slot {
             Some(WorkerSlot(worker_slot)) => {
-                write!(f, "the worker in slot {worker_slot} wrote {}", self.breach)
+                write!(f, "the worker in slot {worker_slot} wrote {}", self.violation)
             }
-            None => write!(f, "a worker wrote {}", self.breach),
+            None => write!(f, "a worker wrote {}", self.violation),
         }
     }
 }
 
 /// The reason that the server cannot use a ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Error {
+pub enum TicketError {
     /// The ticket's request is over: completely received, cancelled, or lost with its worker.
     Void,
     /// The response is invalid; the ticket is void from now on.
     WorkerFault(WorkerFault),
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for TicketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Void => f.write_str("the request is over"),
-            Error::WorkerFault(fault) => fault.fmt(f),
+            TicketError::Void => f.write_str("the request is over"),
+            TicketError::WorkerFault(fault) => fault.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for TicketError {}
 
 /// The reason that a request was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Refused {
+pub enum SubmitError {
     /// Every slot of this thread is queued or held by a worker.
     Full,
     /// The head does not fit into a slot's request area (`Options::request_bytes` less 4).
     HeadTooLarge,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Refused::Full => "every request slot is taken",
-            Refused::HeadTooLarge => "the request head is larger than its slot",
+            SubmitError::Full => "every request slot is taken",
+            SubmitError::HeadTooLarge => "the request head is larger than its slot",
         })
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for SubmitError {}
 
 /// The reason that a worker cannot continue a request; it should then end or abort it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use crate::channel::Channel;
 use crate::error::WorkerSlot;
 use crate::layout::{Options, slot};
-use crate::part::Part;
+use crate::part::ResponsePart;
 use crate::request::ClaimedRequest;
 use crate::server::{ServerSide, Ticket};
 use crate::sync::Relaxed;
@@ -38,15 +38,15 @@ pub fn fuzz_hostile(data: &[u8]) {
         slot_fds: false,
     };
     let channel = Channel::create(&options).expect("small enough for any machine");
-    let mut play = Play {
+    let mut play = HostileScenario {
         server: channel.server(0),
         honest: channel.worker(HONEST),
         hostile: channel.worker(HOSTILE),
         channel: &channel,
-        anywhere: first & 1 == 1,
-        held: VecDeque::new(),
-        prey: Vec::new(),
-        asked: Vec::new(),
+        corrupts_anywhere: first & 1 == 1,
+        honest_requests: VecDeque::new(),
+        hostile_requests: Vec::new(),
+        submitted: Vec::new(),
         serial: 0,
     };
     let mut steps = rest.iter().copied();
@@ -56,18 +56,18 @@ pub fn fuzz_hostile(data: &[u8]) {
     play.end_all();
 }
 
-struct Play<'a> {
+struct HostileScenario<'a> {
     server: ServerSide,
     honest: Worker,
     hostile: Worker,
     channel: &'a Channel,
-    anywhere: bool,
+    corrupts_anywhere: bool,
     /// Requests held by the honest worker.
-    held: VecDeque<ClaimedRequest>,
+    honest_requests: VecDeque<ClaimedRequest>,
     /// Requests held by the hostile worker.
-    prey: Vec<ClaimedRequest>,
+    hostile_requests: Vec<ClaimedRequest>,
     /// Tickets that are valid as far as the submitter knows, with their requests.
-    asked: Vec<(Ticket, u32, Vec<u8>)>,
+    submitted: Vec<(Ticket, u32, Vec<u8>)>,
     serial: u32,
 }
 
@@ -76,22 +76,22 @@ fn number(steps: &mut impl Iterator<Item = u8>) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|_| steps.next().unwrap_or(0)))
 }
 
-impl Play<'_> {
+impl HostileScenario<'_> {
     fn step(&mut self, step: u8, steps: &mut impl Iterator<Item = u8>) {
         match step % 16 {
             0 | 1 => self.submit(),
-            2 => self.prey.extend(self.hostile.try_next()),
-            3 => self.held.extend(self.honest.try_next()),
-            4 => self.answer(),
-            5 | 6 => self.listen(),
+            2 => self.hostile_requests.extend(self.hostile.try_next()),
+            3 => self.honest_requests.extend(self.honest.try_next()),
+            4 => self.send_answer(),
+            5 | 6 => self.poll_server(),
             7 => {
-                if let Some((ticket, ..)) = self.pick(number(steps)) {
+                if let Some((ticket, ..)) = self.pick_ticket(number(steps)) {
                     self.server.cancel(ticket, NonZeroU32::MIN);
-                    self.asked.retain(|(known, ..)| *known != ticket);
+                    self.submitted.retain(|(known, ..)| *known != ticket);
                 }
             }
             8 => {
-                if let Some((ticket, ..)) = self.pick(number(steps)) {
+                if let Some((ticket, ..)) = self.pick_ticket(number(steps)) {
                     let _ = self.server.push_body(ticket, &[7; 200], false);
                 }
             }
@@ -100,35 +100,35 @@ impl Play<'_> {
                     self.server.disarm();
                 }
             }
-            10 => self.die(),
-            11 if !self.prey.is_empty() => drop(self.prey.pop()),
-            12 => self.write_prey(number(steps) as usize % 300),
-            _ => self.scribble(number(steps), number(steps), number(steps)),
+            10 => self.kill_hostile_worker(),
+            11 if !self.hostile_requests.is_empty() => drop(self.hostile_requests.pop()),
+            12 => self.write_hostile_response(number(steps) as usize % 300),
+            _ => self.corrupt(number(steps), number(steps), number(steps)),
         }
     }
 
-    fn pick(&self, at: u32) -> Option<(Ticket, u32)> {
-        let at = (at as usize).checked_rem(self.asked.len())?;
-        Some((self.asked[at].0, self.asked[at].1))
+    fn pick_ticket(&self, at: u32) -> Option<(Ticket, u32)> {
+        let at = (at as usize).checked_rem(self.submitted.len())?;
+        Some((self.submitted[at].0, self.submitted[at].1))
     }
 
     fn submit(&mut self) {
         self.serial += 1;
         let head = self.serial.to_le_bytes();
         if let Ok((ticket, _)) = self.server.submit(&head, b"", true) {
-            self.asked.push((ticket, self.serial, Vec::new()));
+            self.submitted.push((ticket, self.serial, Vec::new()));
         }
     }
 
     /// Lets the honest worker send its request's head back in two pieces.
-    fn answer(&mut self) {
-        let Some(mut request) = self.held.pop_front() else { return };
+    fn send_answer(&mut self) {
+        let Some(mut request) = self.honest_requests.pop_front() else { return };
         let head = request.head().to_vec();
         // An honest worker gets at worst an error, whatever the hostile one wrote.
         let _ = request.respond(&head).and_then(|()| request.write(&head)).and_then(|()| request.finish());
     }
 
-    fn listen(&mut self) {
+    fn poll_server(&mut self) {
         let mut news = Vec::new();
         self.server.poll(|_, ticket| news.push(ticket));
         for ticket in news {
@@ -142,19 +142,19 @@ impl Play<'_> {
             let mut bytes = Vec::new();
             let received = self.server.receive(ticket, &mut bytes, 50);
             assert!(bytes.len() <= 128);
-            let Some(at) = self.asked.iter().position(|(known, ..)| *known == ticket) else {
-                assert!(self.anywhere || received.is_err(), "news of a ticket that nobody has");
+            let Some(at) = self.submitted.iter().position(|(known, ..)| *known == ticket) else {
+                assert!(self.corrupts_anywhere || received.is_err(), "news of a ticket that nobody has");
                 return;
             };
             match received {
                 Ok(None) => return,
-                Err(_) => drop(self.asked.swap_remove(at)),
+                Err(_) => drop(self.submitted.swap_remove(at)),
                 Ok(Some(received)) => {
-                    if matches!(received.part, Part::Head | Part::Data) {
-                        self.asked[at].2.extend_from_slice(&bytes);
+                    if matches!(received.part, ResponsePart::Head | ResponsePart::Data) {
+                        self.submitted[at].2.extend_from_slice(&bytes);
                     }
-                    if received.last {
-                        let (_, serial, answer) = self.asked.swap_remove(at);
+                    if received.is_last {
+                        let (_, serial, answer) = self.submitted.swap_remove(at);
                         self.check(serial, &answer, received.part);
                     }
                 }
@@ -163,36 +163,42 @@ impl Play<'_> {
     }
 
     /// Checks that an answer which only the honest worker can have given is correct.
-    fn check(&self, serial: u32, answer: &[u8], part: Part) {
+    fn check(&self, serial: u32, answer: &[u8], part: ResponsePart) {
         let echo = [serial.to_le_bytes(), serial.to_le_bytes()].concat();
-        let by_honest = answer.len() == 8 && !matches!(part, Part::Aborted(_)) && answer[..4] == answer[4..];
-        assert!(self.anywhere || !by_honest || answer == echo, "{serial} was answered with {answer:?}");
+        let by_honest =
+            answer.len() == 8 && !matches!(part, ResponsePart::Aborted(_)) && answer[..4] == answer[4..];
+        assert!(
+            self.corrupts_anywhere || !by_honest || answer == echo,
+            "{serial} was answered with {answer:?}"
+        );
     }
 
     /// Lets the hostile worker die while it holds requests.
-    fn die(&mut self) {
-        self.prey.drain(..).for_each(ClaimedRequest::vanish);
+    fn kill_hostile_worker(&mut self) {
+        self.hostile_requests.drain(..).for_each(ClaimedRequest::vanish);
         for lost in self.server.worker_died(HOSTILE) {
-            self.asked.retain(|(ticket, ..)| *ticket != lost.ticket);
+            self.submitted.retain(|(ticket, ..)| *ticket != lost.ticket);
         }
         self.hostile = self.channel.worker(HOSTILE);
     }
 
     /// Writes the beginning of a response.
-    fn write_prey(&mut self, len: usize) {
-        if let Some(request) = self.prey.last_mut() {
+    fn write_hostile_response(&mut self, len: usize) {
+        if let Some(request) = self.hostile_requests.last_mut() {
             let _ = request.respond(b"");
             let _ = request.try_write(&vec![0xee; len]);
         }
     }
 
-    fn scribble(&mut self, place: u32, value: u32, kind: u32) {
+    fn corrupt(&mut self, place: u32, value: u32, kind: u32) {
         let shared = self.channel.shared();
         let geometry = &shared.geometry;
-        let own =
-            self.prey.get((kind >> 8) as usize % self.prey.len().max(1)).map(ClaimedRequest::slot_index);
+        let own = self
+            .hostile_requests
+            .get((kind >> 8) as usize % self.hostile_requests.len().max(1))
+            .map(ClaimedRequest::slot_index);
         let place = place as usize;
-        let index = match (self.anywhere, own) {
+        let index = match (self.corrupts_anywhere, own) {
             (true, _) if kind & 1 == 0 => place % shared.region.words().len(),
             (true, _) => geometry.slot(0, place % geometry.slots) + (place >> 8) % slot::WORDS,
             // Excludes the state word: every worker uses it, so overwriting it affects all of them.
@@ -217,23 +223,23 @@ impl Play<'_> {
     fn end_all(&mut self) {
         // First completes the honest worker's requests, so that the remaining slots are the hostile worker's.
         for _ in 0..40 {
-            self.held.extend(self.honest.try_next());
-            self.answer();
-            self.listen();
+            self.honest_requests.extend(self.honest.try_next());
+            self.send_answer();
+            self.poll_server();
         }
-        self.die();
-        self.listen();
-        if !self.anywhere {
+        self.kill_hostile_worker();
+        self.poll_server();
+        if !self.corrupts_anywhere {
             for _ in 0..40 {
-                self.held.extend(self.honest.try_next());
-                self.answer();
-                self.listen();
+                self.honest_requests.extend(self.honest.try_next());
+                self.send_answer();
+                self.poll_server();
             }
             assert_eq!((self.server.in_use(), self.server.quarantined()), (0, 0), "a slot was lost");
-            assert!(self.asked.is_empty(), "left without an answer: {:?}", self.asked);
+            assert!(self.submitted.is_empty(), "left without an answer: {:?}", self.submitted);
             return;
         }
-        for (ticket, ..) in std::mem::take(&mut self.asked) {
+        for (ticket, ..) in std::mem::take(&mut self.submitted) {
             self.server.cancel(ticket, NonZeroU32::MIN);
         }
         self.server.worker_died(HONEST);

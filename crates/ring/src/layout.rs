@@ -64,7 +64,7 @@ impl std::error::Error for OutOfRange {}
 
 /// Words of a cache line; words that one side writes often share no line with words of the other side.
 #[cfg(not(loom))]
-pub(crate) const LINE: usize = 16;
+pub(crate) const CACHE_LINE_WORDS: usize = 16;
 /// There are no caches under loom, and every word costs it time.
 #[cfg(loom)]
 pub(crate) const LINE: usize = 8;
@@ -143,17 +143,17 @@ impl Geometry {
         let response_bytes =
             within(options.response_bytes, bytes_min, 16 << 20, "response_bytes")?.next_power_of_two();
 
-        let lines = |words: usize| words.next_multiple_of(LINE);
+        let lines = |words: usize| words.next_multiple_of(CACHE_LINE_WORDS);
         // An odd number of lines, so that the words checked in every lane and slot fall into different cache
         // sets.
-        let odd = |words: usize| (words.div_ceil(LINE) | 1) * LINE;
+        let odd = |words: usize| (words.div_ceil(CACHE_LINE_WORDS) | 1) * CACHE_LINE_WORDS;
         let cells = slots * 2;
         let idle = lines(HEADER_WORDS);
         let worker_slots_at = idle + lines(worker_slots.div_ceil(32));
-        let threads_at = worker_slots_at + worker_slots * LINE;
+        let threads_at = worker_slots_at + worker_slots * CACHE_LINE_WORDS;
         // Sleep flag, queue head, queue tail, cells of the queue, one lane for each worker slot.
         let lane_stride = odd(cells);
-        let thread_stride = 3 * LINE + lines(cells) + worker_slots * lane_stride;
+        let thread_stride = 3 * CACHE_LINE_WORDS + lines(cells) + worker_slots * lane_stride;
         let slots_at = threads_at + threads * thread_stride;
         let slot_stride = odd(lines(slot::WORDS) + (request_bytes + response_bytes) / 4);
         let words = slots_at + threads * slots * slot_stride;
@@ -218,23 +218,24 @@ impl Geometry {
     /// Offset of the words of `worker_slot`: its sleep state, its retirement flag, and the number of times it
     /// looked for requests.
     pub(crate) fn worker_slot(&self, worker_slot: usize) -> usize {
-        self.worker_slots_at + worker_slot * LINE
+        self.worker_slots_at + worker_slot * CACHE_LINE_WORDS
     }
 
     /// Offset of the sleep flag of `thread`.
-    pub(crate) fn asleep(&self, thread: usize) -> usize {
+    pub(crate) fn sleep_flag(&self, thread: usize) -> usize {
         self.threads_at + thread * self.thread_stride
     }
 
     /// Offsets of the queue of `thread`: head, tail and cells.
     pub(crate) fn queue(&self, thread: usize) -> (usize, usize, usize) {
-        let at = self.asleep(thread);
-        (at + LINE, at + 2 * LINE, at + 3 * LINE)
+        let at = self.sleep_flag(thread);
+        (at + CACHE_LINE_WORDS, at + 2 * CACHE_LINE_WORDS, at + 3 * CACHE_LINE_WORDS)
     }
 
     /// Offset of the cells of the lane from `worker_slot` to `thread`.
     pub(crate) fn lane(&self, thread: usize, worker_slot: usize) -> usize {
-        let lanes = self.asleep(thread) + 3 * LINE + self.cells.next_multiple_of(LINE);
+        let lanes =
+            self.sleep_flag(thread) + 3 * CACHE_LINE_WORDS + self.cells.next_multiple_of(CACHE_LINE_WORDS);
         lanes + worker_slot * self.lane_stride
     }
 
@@ -246,7 +247,7 @@ impl Geometry {
 
     /// Offsets of a slot's request and response areas, in bytes.
     pub(crate) fn areas(&self, thread: usize, slot: usize) -> (usize, usize) {
-        let request = (self.slot(thread, slot) + slot::WORDS.next_multiple_of(LINE)) * 4;
+        let request = (self.slot(thread, slot) + slot::WORDS.next_multiple_of(CACHE_LINE_WORDS)) * 4;
         (request, request + self.request_bytes)
     }
 }
@@ -273,7 +274,7 @@ mod tests {
         areas.extend((0..g.worker_slots).map(|worker_slot| (g.worker_slot(worker_slot), 2)));
         for thread in 0..g.threads {
             let (head, tail, cells) = g.queue(thread);
-            areas.extend([(g.asleep(thread), 1), (head, 1), (tail, 1), (cells, g.cells)]);
+            areas.extend([(g.sleep_flag(thread), 1), (head, 1), (tail, 1), (cells, g.cells)]);
             areas.extend((0..g.worker_slots).map(|worker_slot| (g.lane(thread, worker_slot), g.cells)));
             for slot in 0..g.slots {
                 let (request, response) = g.areas(thread, slot);

@@ -1,11 +1,11 @@
 //! The parts of a response, and their order.
 
-use crate::error::Breach;
+use crate::error::ProtocolViolation;
 use crate::pipe::FrameKind;
 
 /// A part of a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Part {
+pub enum ResponsePart {
     /// An interim head, which another head follows; its bytes were appended.
     Interim,
     /// The final head; its bytes were appended. There is exactly one, before any body.
@@ -40,11 +40,11 @@ pub struct FilePart {
 
 /// The result of [`ServerSide::receive`](crate::ServerSide::receive).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Received {
+pub struct ReceivedPart {
     /// The part.
-    pub part: Part,
+    pub part: ResponsePart,
     /// Whether the response ends with this part, which voids the ticket.
-    pub last: bool,
+    pub is_last: bool,
 }
 
 impl FilePart {
@@ -72,14 +72,14 @@ impl FilePart {
 
 /// Returns the stage after a frame of `kind`, if it may follow `stage`: interim heads, the head, the body,
 /// trailers; log lines anywhere. A stage is the last kind that advanced it, and begins with `Interim`.
-pub(crate) fn follow(stage: FrameKind, kind: FrameKind) -> Result<FrameKind, Breach> {
+pub(crate) fn next_stage(stage: FrameKind, kind: FrameKind) -> Result<FrameKind, ProtocolViolation> {
     match (stage, kind) {
         (_, FrameKind::Log) | (FrameKind::Head, FrameKind::Data | FrameKind::File) => Ok(stage),
         (FrameKind::Interim, FrameKind::Interim | FrameKind::Head)
         | (FrameKind::Head, FrameKind::Trailers) => Ok(kind),
         // In place of a head: a socket that takes over the connection, and nothing after it.
         (FrameKind::Interim, FrameKind::File) => Ok(FrameKind::Trailers),
-        _ => Err(Breach::Order),
+        _ => Err(ProtocolViolation::Order),
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn parts_follow_in_order_only() {
         let run = |kinds: &[FrameKind]| {
-            kinds.iter().try_fold(FrameKind::Interim, |stage, &kind| follow(stage, kind))
+            kinds.iter().try_fold(FrameKind::Interim, |stage, &kind| next_stage(stage, kind))
         };
         use FrameKind::{Data, File, Head, Interim, Log, Trailers};
         assert!(run(&[Log, Interim, Interim, Log, Head, Data, Log, File, Data, Trailers, Log]).is_ok());
@@ -111,9 +111,9 @@ mod tests {
             &[Head, Interim],
             &[Interim, Data],
         ] {
-            assert_eq!(run(wrong), Err(Breach::Order), "{wrong:?}");
+            assert_eq!(run(wrong), Err(ProtocolViolation::Order), "{wrong:?}");
         }
-        assert_eq!(run(&[Head, Trailers, Data]), Err(Breach::Order));
-        assert_eq!(run(&[Head, Trailers, Trailers]), Err(Breach::Order));
+        assert_eq!(run(&[Head, Trailers, Data]), Err(ProtocolViolation::Order));
+        assert_eq!(run(&[Head, Trailers, Trailers]), Err(ProtocolViolation::Order));
     }
 }

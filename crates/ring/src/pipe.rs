@@ -5,7 +5,7 @@
 //! wraps. Each side keeps its own position in private memory; the shared words only report it to the other
 //! side.
 
-use crate::error::Breach;
+use crate::error::ProtocolViolation;
 use crate::shared::Pipe;
 use crate::sync::{Acquire, Relaxed, Release};
 
@@ -80,14 +80,18 @@ impl Writer {
 
     /// Returns the largest payload of a frame that fits now, `None` if no frame fits. Reads the consumer's
     /// position again only if `want` does not fit.
-    pub(crate) fn room(&mut self, pipe: Pipe<'_>, want: u32) -> Result<Option<u32>, Breach> {
+    pub(crate) fn payload_room(
+        &mut self,
+        pipe: Pipe<'_>,
+        want: u32,
+    ) -> Result<Option<u32>, ProtocolViolation> {
         let room =
             |writer: &Writer| (pipe.bytes - writer.at.wrapping_sub(writer.tail)).checked_sub(FRAME_BYTES);
         if room(self).is_none_or(|room| room < want) {
             let tail = pipe.tail.load(Acquire);
             let unread = self.at.wrapping_sub(tail);
             if unread > self.at.wrapping_sub(self.tail) || !tail.is_multiple_of(4) {
-                return Err(Breach::Position);
+                return Err(ProtocolViolation::Position);
             }
             self.tail = tail;
         }
@@ -95,7 +99,7 @@ impl Writer {
     }
 
     /// Writes one frame without publishing it; the caller has checked [`Writer::room`] for `payload`.
-    pub(crate) fn frame(&mut self, pipe: Pipe<'_>, kind: FrameKind, payload: &[u8]) {
+    pub(crate) fn write_frame(&mut self, pipe: Pipe<'_>, kind: FrameKind, payload: &[u8]) {
         let len = payload.len() as u32;
         debug_assert!(FRAME_BYTES + padded(len) <= pipe.bytes - self.at.wrapping_sub(self.tail));
         pipe.region.words()[pipe.at(self.at) / 4].store(kind as u32 | len << 8, Relaxed);
@@ -109,9 +113,9 @@ impl Writer {
     }
 
     /// Writes as much of `body` as one frame may carry; returns 0 if waiting for more room is better.
-    pub(crate) fn body(&mut self, pipe: Pipe<'_>, body: &[u8]) -> Result<usize, Breach> {
+    pub(crate) fn write_body(&mut self, pipe: Pipe<'_>, body: &[u8]) -> Result<usize, ProtocolViolation> {
         let want = u32::try_from(body.len()).unwrap_or(u32::MAX).min(pipe.payload_max());
-        let Some(room) = self.room(pipe, want)? else { return Ok(0) };
+        let Some(room) = self.payload_room(pipe, want)? else { return Ok(0) };
         let take = room.min(want);
         // One wait is cheaper than many small frames. (A consumer reports when it has freed half of the area,
         // or all of it.)
@@ -119,7 +123,7 @@ impl Writer {
             return Ok(0);
         }
         if take > 0 {
-            self.frame(pipe, FrameKind::Data, &body[..take as usize]);
+            self.write_frame(pipe, FrameKind::Data, &body[..take as usize]);
         }
         Ok(take as usize)
     }
@@ -135,7 +139,7 @@ impl Writer {
     }
 
     /// Whether the consumer has reported progress since [`Writer::room`] last looked.
-    pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
+    pub(crate) fn has_progress(&self, pipe: Pipe<'_>) -> bool {
         pipe.tail.load(Acquire) != self.tail
     }
 }
@@ -145,7 +149,7 @@ impl Writer {
 pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
     /// Payload bytes that have not been read.
-    pub(crate) rest: u32,
+    pub(crate) unread: u32,
 }
 
 /// The consumer's private state.
@@ -155,44 +159,44 @@ pub(crate) struct Reader {
     /// The producer's position when last read: the end of a frame.
     head: u32,
     ended: bool,
-    open: Option<Frame>,
+    open_frame: Option<Frame>,
     reported: u32,
 }
 
 impl Reader {
     pub(crate) const fn new() -> Reader {
-        Reader { at: 0, head: 0, ended: false, open: None, reported: 0 }
+        Reader { at: 0, head: 0, ended: false, open_frame: None, reported: 0 }
     }
 
     /// Returns the open frame or the next one; `None` if there is none yet.
-    pub(crate) fn next(&mut self, pipe: Pipe<'_>) -> Result<Option<Frame>, Breach> {
-        if self.open.is_none() {
+    pub(crate) fn next(&mut self, pipe: Pipe<'_>) -> Result<Option<Frame>, ProtocolViolation> {
+        if self.open_frame.is_none() {
             if self.is_empty(pipe)? {
                 return Ok(None);
             }
             let word = pipe.region.words()[pipe.at(self.at) / 4].load(Relaxed);
-            let (kind, rest) = (FrameKind::of(word & 0xff).ok_or(Breach::Frame)?, word >> 8);
+            let (kind, rest) = (FrameKind::of(word & 0xff).ok_or(ProtocolViolation::Frame)?, word >> 8);
             if padded(rest) > self.head.wrapping_sub(self.at) - FRAME_BYTES {
-                return Err(Breach::Frame);
+                return Err(ProtocolViolation::Frame);
             }
             self.at = self.at.wrapping_add(FRAME_BYTES);
-            self.open = Some(Frame { kind, rest });
+            self.open_frame = Some(Frame { kind, unread: rest });
         }
-        Ok(self.open)
+        Ok(self.open_frame)
     }
 
     /// Whether nothing is left to read; reads the producer's position again if so.
-    pub(crate) fn is_empty(&mut self, pipe: Pipe<'_>) -> Result<bool, Breach> {
-        if self.open.is_none() && self.at == self.head && !self.ended {
+    pub(crate) fn is_empty(&mut self, pipe: Pipe<'_>) -> Result<bool, ProtocolViolation> {
+        if self.open_frame.is_none() && self.at == self.head && !self.ended {
             let head = pipe.head.load(Acquire);
             let (position, unread) = (head & !ENDED, (head & !ENDED).wrapping_sub(self.at));
             if position % 4 != 0 || unread > pipe.bytes {
-                return Err(Breach::Position);
+                return Err(ProtocolViolation::Position);
             }
             self.head = position;
             self.ended = head & ENDED != 0;
         }
-        Ok(self.open.is_none() && self.at == self.head)
+        Ok(self.open_frame.is_none() && self.at == self.head)
     }
 
     /// Whether the producer has reported its end.
@@ -201,46 +205,49 @@ impl Reader {
     }
 
     /// Whether there may be something to read. Changes no state.
-    pub(crate) fn has_news(&self, pipe: Pipe<'_>) -> bool {
-        self.open.is_some() || self.at != self.head || self.ended || pipe.head.load(Acquire) != self.head
+    pub(crate) fn has_data(&self, pipe: Pipe<'_>) -> bool {
+        self.open_frame.is_some()
+            || self.at != self.head
+            || self.ended
+            || pipe.head.load(Acquire) != self.head
     }
 
     /// Appends up to `most` bytes of the open frame to `into`; the frame closes after its last byte.
     pub(crate) fn append(&mut self, pipe: Pipe<'_>, most: usize, into: &mut Vec<u8>) -> usize {
-        self.payload(pipe, most, |at, len| pipe.region.append(at, len, into))
+        self.read_payload(pipe, most, |at, len| pipe.region.append(at, len, into))
     }
 
     /// Copies bytes of the open frame to `into`; the frame closes after its last byte.
     pub(crate) fn copy(&mut self, pipe: Pipe<'_>, mut into: &mut [u8]) -> usize {
-        self.payload(pipe, into.len(), |at, len| {
+        self.read_payload(pipe, into.len(), |at, len| {
             let (now, later) = std::mem::take(&mut into).split_at_mut(len);
             pipe.region.take(at, now);
             into = later;
         })
     }
 
-    fn payload(&mut self, pipe: Pipe<'_>, most: usize, mut piece: impl FnMut(usize, usize)) -> usize {
-        let Some(frame) = &mut self.open else { return 0 };
-        let count = most.min(frame.rest as usize);
+    fn read_payload(&mut self, pipe: Pipe<'_>, most: usize, mut piece: impl FnMut(usize, usize)) -> usize {
+        let Some(frame) = &mut self.open_frame else { return 0 };
+        let count = most.min(frame.unread as usize);
         let front = count.min(pipe.before_wrap(self.at));
         piece(pipe.at(self.at), front);
         if count > front {
             piece(pipe.base, count - front);
         }
-        frame.rest -= count as u32;
-        let closed = frame.rest == 0;
+        frame.unread -= count as u32;
+        let closed = frame.unread == 0;
         self.at = self.at.wrapping_add(count as u32);
         if closed {
             self.at = self.at.wrapping_add(3) & !3;
-            self.open = None;
+            self.open_frame = None;
         }
         count
     }
 
     /// Whether progress should be reported to the producer: half of the area was freed, or all of it.
-    pub(crate) fn owes(&self, pipe: Pipe<'_>) -> bool {
+    pub(crate) fn should_report(&self, pipe: Pipe<'_>) -> bool {
         let freed = (self.at & !3).wrapping_sub(self.reported);
-        freed >= pipe.bytes / 2 || (freed > 0 && self.open.is_none() && self.at == self.head)
+        freed >= pipe.bytes / 2 || (freed > 0 && self.open_frame.is_none() && self.at == self.head)
     }
 
     /// Reports the consumed bytes to the producer.

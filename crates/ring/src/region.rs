@@ -4,13 +4,13 @@
 //! are read as atomics, payload is copied to private memory by raw copies, and values are validated only
 //! after copying.
 
-#[cfg(not(loom))]
-pub(crate) use machine::Region;
 #[cfg(loom)]
 pub(crate) use modelled::Region;
+#[cfg(not(loom))]
+pub(crate) use native::Region;
 
 #[cfg(not(loom))]
-mod machine {
+mod native {
     use core::ptr::{self, NonNull};
     use core::slice;
     use core::sync::atomic::{Ordering, compiler_fence};

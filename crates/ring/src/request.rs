@@ -7,10 +7,10 @@ use std::rc::Rc;
 use crate::cost::{self, Measure, Meter};
 use crate::error::StopReason;
 use crate::lane;
-use crate::part::{FilePart, follow};
+use crate::part::{FilePart, next_stage};
 use crate::pipe::{FrameKind, Reader, Writer};
 use crate::shared::Slot;
-use crate::side::Side;
+use crate::side::WorkerSide;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{SlotPhase, SlotState, Tag};
 
@@ -30,22 +30,22 @@ const SPARE_BYTES_MAX: usize = 16 * 1024;
 
 /// The operations on a request that are possible without waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct News {
+pub struct Readiness {
     /// Whether [`ClaimedRequest::try_read`] would return something.
-    pub readable: bool,
+    pub is_readable: bool,
     /// Whether the server has consumed some of the response since a write was refused.
-    pub writable: bool,
+    pub is_writable: bool,
     /// Whether the server has cancelled the request.
-    pub cancelled: bool,
+    pub is_cancelled: bool,
     /// Whether the client has closed its sending side. Most such clients are gone, but some wait for their
     /// answer: writes succeed.
-    pub client_closed: bool,
+    pub has_client_closed: bool,
 }
 
 /// A claimed request. Dropping it before [`ClaimedRequest::finish`] or [`ClaimedRequest::abort`] aborts it
 /// with [`DROPPED`].
 pub struct ClaimedRequest {
-    side: Rc<Side>,
+    side: Rc<WorkerSide>,
     thread: usize,
     tag: Tag,
     head: Vec<u8>,
@@ -54,9 +54,9 @@ pub struct ClaimedRequest {
     /// The last kind of frame that advanced the response.
     stage: FrameKind,
     /// Whether frames were written but not yet published.
-    unpublished: bool,
+    has_unpublished: bool,
     /// Whether the slot was returned to the server.
-    released: bool,
+    is_released: bool,
     #[cfg(not(loom))]
     meter: Option<Meter>,
 }
@@ -73,8 +73,8 @@ impl fmt::Debug for ClaimedRequest {
 impl ClaimedRequest {
     /// Reads the head of a slot that was just claimed; aborts the request and returns `None` if the head is
     /// invalid.
-    pub(crate) fn begin(side: &Rc<Side>, thread: usize, tag: Tag) -> Option<ClaimedRequest> {
-        let head = side.spare.borrow_mut().pop().unwrap_or_default();
+    pub(crate) fn begin(side: &Rc<WorkerSide>, thread: usize, tag: Tag) -> Option<ClaimedRequest> {
+        let head = side.spare_buffers.borrow_mut().pop().unwrap_or_default();
         let mut request = ClaimedRequest {
             side: Rc::clone(side),
             thread,
@@ -83,8 +83,8 @@ impl ClaimedRequest {
             reader: Reader::new(),
             writer: Writer::new(),
             stage: FrameKind::Interim,
-            unpublished: false,
-            released: false,
+            has_unpublished: false,
+            is_released: false,
             #[cfg(not(loom))]
             meter: None,
         };
@@ -93,8 +93,8 @@ impl ClaimedRequest {
         let pipe = request.side.shared.slot(thread, tag.slot()).request();
         match request.reader.next(pipe) {
             Ok(Some(frame)) if frame.kind == FrameKind::Head => {
-                request.reader.append(pipe, frame.rest as usize, &mut request.head);
-                request.report();
+                request.reader.append(pipe, frame.unread as usize, &mut request.head);
+                request.report_consumed();
                 Some(request)
             }
             _ => {
@@ -143,7 +143,7 @@ impl ClaimedRequest {
     /// Leaves the slot as a killed worker would.
     #[cfg(any(test, feature = "hostile"))]
     pub(crate) fn vanish(mut self) {
-        self.released = true;
+        self.is_released = true;
     }
 
     /// The request's head, as the server submitted it.
@@ -157,13 +157,13 @@ impl ClaimedRequest {
     }
 
     /// The operations that are possible without waiting, for event loops that hold many requests.
-    pub fn news(&self) -> News {
+    pub fn readiness(&self) -> Readiness {
         let slot = self.slot();
-        News {
-            readable: self.reader.has_news(slot.request()),
-            writable: self.writer.has_news(slot.response()),
-            cancelled: self.cancelled().is_some(),
-            client_closed: slot.cancelled().load(Acquire) == CLIENT_CLOSED,
+        Readiness {
+            is_readable: self.reader.has_data(slot.request()),
+            is_writable: self.writer.has_progress(slot.response()),
+            is_cancelled: self.cancelled().is_some(),
+            has_client_closed: slot.cancelled().load(Acquire) == CLIENT_CLOSED,
         }
     }
 
@@ -194,7 +194,7 @@ impl ClaimedRequest {
                 Some(frame) if frame.kind != FrameKind::Data => return Err(StopReason::Broken),
                 Some(_) => {
                     let count = self.reader.copy(pipe, into);
-                    self.report();
+                    self.report_consumed();
                     if count > 0 {
                         return Ok(Some(count));
                     }
@@ -208,11 +208,11 @@ impl ClaimedRequest {
     }
 
     /// Reports consumed bytes to the server, if enough have accumulated.
-    fn report(&mut self) {
+    fn report_consumed(&mut self) {
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).request();
-        if !self.reader.has_ended() && self.reader.owes(pipe) {
+        if !self.reader.has_ended() && self.reader.should_report(pipe) {
             self.reader.report(pipe);
-            self.notice();
+            self.notify_server();
         }
     }
 
@@ -222,7 +222,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn respond(&mut self, head: &[u8]) -> Result<(), StopReason> {
-        self.whole(FrameKind::Head, head)
+        self.write_frame(FrameKind::Head, head)
     }
 
     /// Non-blocking [`ClaimedRequest::respond`]: `false` if the server must first consume something.
@@ -230,7 +230,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn try_respond(&mut self, head: &[u8]) -> Result<bool, StopReason> {
-        self.try_whole(FrameKind::Head, head)
+        self.try_write_frame(FrameKind::Head, head)
     }
 
     /// Writes and sends an interim head (1xx), which another head follows.
@@ -238,7 +238,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn interim(&mut self, head: &[u8]) -> Result<(), StopReason> {
-        self.whole(FrameKind::Interim, head)?;
+        self.write_frame(FrameKind::Interim, head)?;
         self.flush();
         Ok(())
     }
@@ -248,7 +248,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn try_interim(&mut self, head: &[u8]) -> Result<bool, StopReason> {
-        let is_written = self.try_whole(FrameKind::Interim, head)?;
+        let is_written = self.try_write_frame(FrameKind::Interim, head)?;
         self.flush();
         Ok(is_written)
     }
@@ -258,7 +258,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn trailers(&mut self, fields: &[u8]) -> Result<(), StopReason> {
-        self.whole(FrameKind::Trailers, fields)
+        self.write_frame(FrameKind::Trailers, fields)
     }
 
     /// Non-blocking [`ClaimedRequest::trailers`]: `false` if the server must first consume something.
@@ -266,7 +266,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn try_trailers(&mut self, fields: &[u8]) -> Result<bool, StopReason> {
-        self.try_whole(FrameKind::Trailers, fields)
+        self.try_write_frame(FrameKind::Trailers, fields)
     }
 
     /// Writes a line for the server's log, truncated to the capacity of a slot.
@@ -276,7 +276,7 @@ impl ClaimedRequest {
     pub fn log(&mut self, level: u8, text: &[u8]) -> Result<(), StopReason> {
         let most = self.slot().response().payload_max() as usize - 1;
         let text = &text[..text.len().min(most)];
-        self.whole(FrameKind::Log, &[&[level], text].concat())
+        self.write_frame(FrameKind::Log, &[&[level], text].concat())
     }
 
     /// Sends part of an open file as the next piece of the body, and waits until the server has taken the
@@ -288,7 +288,7 @@ impl ClaimedRequest {
         if self.stage == FrameKind::Interim {
             return Err(StopReason::Order);
         }
-        self.pass(file)
+        self.pass_descriptor(file)
     }
 
     /// Passes the client's connection to a socket instead of sending a response, and waits until the server
@@ -300,16 +300,16 @@ impl ClaimedRequest {
         if self.stage != FrameKind::Interim {
             return Err(StopReason::Order);
         }
-        self.pass(FilePart { fd, offset: 0, len: 0 })
+        self.pass_descriptor(FilePart { fd, offset: 0, len: 0 })
     }
 
-    fn pass(&mut self, file: FilePart) -> Result<(), StopReason> {
-        self.whole(FrameKind::File, &file.encode())?;
+    fn pass_descriptor(&mut self, file: FilePart) -> Result<(), StopReason> {
+        self.write_frame(FrameKind::File, &file.encode())?;
         self.flush();
         let side = Rc::clone(&self.side);
         side.sleep_until(|| match self.writer.is_drained(self.slot().response()) {
             true => Ok(Some(())),
-            false => self.alive().map(|()| None),
+            false => self.check_cancelled().map(|()| None),
         })
     }
 
@@ -330,11 +330,11 @@ impl ClaimedRequest {
     /// See [`StopReason`].
     pub fn write_later(&mut self, mut body: &[u8]) -> Result<(), StopReason> {
         while !body.is_empty() {
-            let taken = match self.body(body)? {
+            let taken = match self.write_body(body)? {
                 0 => {
                     self.flush();
                     let side = Rc::clone(&self.side);
-                    side.sleep_until(|| self.body(body).map(|taken| (taken > 0).then_some(taken)))?
+                    side.sleep_until(|| self.write_body(body).map(|taken| (taken > 0).then_some(taken)))?
                 }
                 taken => taken,
             };
@@ -348,7 +348,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn try_write(&mut self, body: &[u8]) -> Result<usize, StopReason> {
-        let taken = self.body(body)?;
+        let taken = self.write_body(body)?;
         self.flush();
         Ok(taken)
     }
@@ -359,7 +359,7 @@ impl ClaimedRequest {
     /// # Errors
     /// See [`StopReason`].
     pub fn try_write_later(&mut self, body: &[u8]) -> Result<usize, StopReason> {
-        let taken = self.body(body)?;
+        let taken = self.write_body(body)?;
         if taken < body.len() {
             self.flush();
         }
@@ -368,9 +368,9 @@ impl ClaimedRequest {
 
     /// Sends everything written so far.
     pub fn flush(&mut self) {
-        if std::mem::take(&mut self.unpublished) {
+        if std::mem::take(&mut self.has_unpublished) {
             self.writer.publish(self.slot().response(), false);
-            self.notice();
+            self.notify_server();
         }
     }
 
@@ -393,57 +393,59 @@ impl ClaimedRequest {
         self.release(SlotPhase::Aborted);
     }
 
-    fn alive(&self) -> Result<(), StopReason> {
+    fn check_cancelled(&self) -> Result<(), StopReason> {
         self.cancelled().map_or(Ok(()), |reason| Err(StopReason::Cancelled(reason)))
     }
 
-    fn body(&mut self, body: &[u8]) -> Result<usize, StopReason> {
-        self.alive()?;
-        self.stage = follow(self.stage, FrameKind::Data).map_err(|_| StopReason::Order)?;
+    fn write_body(&mut self, body: &[u8]) -> Result<usize, StopReason> {
+        self.check_cancelled()?;
+        self.stage = next_stage(self.stage, FrameKind::Data).map_err(|_| StopReason::Order)?;
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).response();
-        let taken = self.writer.body(pipe, body).map_err(|_| StopReason::Broken)?;
-        self.unpublished |= taken > 0;
+        let taken = self.writer.write_body(pipe, body).map_err(|_| StopReason::Broken)?;
+        self.has_unpublished |= taken > 0;
         Ok(taken)
     }
 
     /// Writes one indivisible frame, waiting for room.
-    fn whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
-        if !self.try_whole(kind, payload)? {
+    fn write_frame(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), StopReason> {
+        if !self.try_write_frame(kind, payload)? {
             let side = Rc::clone(&self.side);
-            side.sleep_until(|| self.try_whole(kind, payload).map(|is_written| is_written.then_some(())))?;
+            side.sleep_until(|| {
+                self.try_write_frame(kind, payload).map(|is_written| is_written.then_some(()))
+            })?;
         }
         Ok(())
     }
 
     /// Writes one indivisible frame. Returns `false` if there is no room; earlier frames are then sent.
-    fn try_whole(&mut self, kind: FrameKind, payload: &[u8]) -> Result<bool, StopReason> {
-        self.alive()?;
-        let stage = follow(self.stage, kind).map_err(|_| StopReason::Order)?;
+    fn try_write_frame(&mut self, kind: FrameKind, payload: &[u8]) -> Result<bool, StopReason> {
+        self.check_cancelled()?;
+        let stage = next_stage(self.stage, kind).map_err(|_| StopReason::Order)?;
         let pipe = self.side.shared.slot(self.thread, self.tag.slot()).response();
         let want = u32::try_from(payload.len()).map_err(|_| StopReason::TooLarge)?;
         if want > pipe.payload_max() {
             return Err(StopReason::TooLarge);
         }
-        let room = self.writer.room(pipe, want).map_err(|_| StopReason::Broken)?;
+        let room = self.writer.payload_room(pipe, want).map_err(|_| StopReason::Broken)?;
         if room.is_none_or(|room| room < want) {
             self.flush();
             return Ok(false);
         }
-        self.writer.frame(pipe, kind, payload);
-        self.unpublished = true;
+        self.writer.write_frame(pipe, kind, payload);
+        self.has_unpublished = true;
         self.stage = stage;
         Ok(true)
     }
 
     /// Leaves a notice for the server thread unless an unread one exists.
-    fn notice(&self) {
-        if self.slot().noticed().swap(1, AcqRel) == 0 {
+    fn notify_server(&self) {
+        if self.slot().notice_flag().swap(1, AcqRel) == 0 {
             self.push(self.tag);
         }
     }
 
     fn push(&self, tag: Tag) {
-        let Side { shared, worker_slot, lanes, .. } = &*self.side;
+        let WorkerSide { shared, worker_slot, lane_positions: lanes, .. } = &*self.side;
         let lane = &lanes[self.thread];
         let mut position = lane.get();
         lane::push(shared, self.thread, *worker_slot, &mut position, tag);
@@ -455,11 +457,11 @@ impl ClaimedRequest {
 
     /// Returns the slot to the server: it must not be accessed after the state word is written.
     fn release(&mut self, phase: SlotPhase) {
-        self.released = true;
+        self.is_released = true;
         #[cfg(not(loom))]
         self.end_measuring();
         let slot = self.slot();
-        if self.unpublished {
+        if self.has_unpublished {
             self.writer.publish(slot.response(), false);
         }
         slot.state().store(SlotState::new(phase, self.side.worker_slot, self.tag.generation()).0, Release);
@@ -469,12 +471,12 @@ impl ClaimedRequest {
 
 impl Drop for ClaimedRequest {
     fn drop(&mut self) {
-        if !self.released {
+        if !self.is_released {
             self.slot().reason().store(DROPPED, Relaxed);
             self.release(SlotPhase::Aborted);
         }
         let mut head = std::mem::take(&mut self.head);
-        let mut spare = self.side.spare.borrow_mut();
+        let mut spare = self.side.spare_buffers.borrow_mut();
         if spare.len() < SPARE_MAX && head.capacity() <= SPARE_BYTES_MAX {
             head.clear();
             spare.push(head);

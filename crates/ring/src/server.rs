@@ -9,9 +9,9 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use crate::cost::{Measure, UNKNOWN, WorkerCost};
-use crate::error::{Breach, Error, Refused, WorkerFault, WorkerSlot};
+use crate::error::{ProtocolViolation, SubmitError, TicketError, WorkerFault, WorkerSlot};
 use crate::lane;
-use crate::part::{FilePart, Part, Received, follow};
+use crate::part::{FilePart, ReceivedPart, ResponsePart, next_stage};
 use crate::pipe::{FrameKind, Reader, Writer};
 use crate::queue::Queue;
 use crate::request::CLIENT_CLOSED;
@@ -35,15 +35,15 @@ impl Ticket {
 
 /// A request that died with its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lost {
+pub struct LostRequest {
     /// The request's ticket, void from now on.
     pub ticket: Ticket,
     /// Whether any part of the response was received. If not, the request can be retried on another worker.
-    pub started: bool,
+    pub has_started: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Use {
+enum SlotUse {
     Free,
     /// In use; the ticket is valid.
     Live,
@@ -56,30 +56,30 @@ enum Use {
 /// The server's private state of a slot.
 struct SlotRecord {
     generation: SlotGeneration,
-    used: Use,
+    slot_use: SlotUse,
     /// The worker that claimed the slot, once the server has seen the claim and as long as the worker lives.
     worker_slot: Option<usize>,
     writer: Writer,
     reader: Reader,
     /// `Done` or `Aborted` once the worker's final tag was received.
-    ending: Option<SlotPhase>,
+    final_phase: Option<SlotPhase>,
     /// The last kind of frame that advanced the response.
     stage: FrameKind,
     /// Whether any part was received.
-    started: bool,
+    has_started: bool,
     /// Whether the request's end was published.
     ended: bool,
     /// Whether the slot is listed in `touched`.
-    touched: bool,
+    is_touched: bool,
     /// Whether a file was received whose worker waits to learn that the descriptor is no longer needed.
-    file: bool,
+    holds_file: bool,
 }
 
 #[derive(Clone, Copy, Default)]
 struct ClaimantRecord {
     position: u32,
     /// Whether the worker violated the protocol; its lane is not read until it has died.
-    mute: bool,
+    is_muted: bool,
 }
 
 /// One server thread's side of the channel.
@@ -92,11 +92,11 @@ pub struct ServerSide {
     worker_slots: Vec<ClaimantRecord>,
     tail: u32,
     /// Whether requests were queued since the last ring.
-    queued: bool,
+    has_queued: bool,
     /// Slots whose worker, if any, must be notified of progress.
-    touched: Vec<u16>,
+    touched_slots: Vec<u16>,
     /// Tickets with news found outside of `poll`.
-    owed: Vec<Ticket>,
+    pending_tickets: Vec<Ticket>,
     faults: Vec<WorkerFault>,
     quarantined: usize,
     /// The measurements requested for requests submitted from now on.
@@ -112,16 +112,16 @@ impl ServerSide {
         let (slots, worker_slots) = (shared.geometry.slots, shared.geometry.worker_slots);
         let record = |_| SlotRecord {
             generation: SlotGeneration::FIRST,
-            used: Use::Free,
+            slot_use: SlotUse::Free,
             worker_slot: None,
             writer: Writer::new(),
             reader: Reader::new(),
-            ending: None,
+            final_phase: None,
             stage: FrameKind::Interim,
-            started: false,
+            has_started: false,
             ended: false,
-            touched: false,
-            file: false,
+            is_touched: false,
+            holds_file: false,
         };
         ServerSide {
             records: (0..slots).map(record).collect(),
@@ -130,9 +130,9 @@ impl ServerSide {
             shared,
             thread,
             tail: 0,
-            queued: false,
-            touched: Vec::new(),
-            owed: Vec::new(),
+            has_queued: false,
+            touched_slots: Vec::new(),
+            pending_tickets: Vec::new(),
             faults: Vec::new(),
             quarantined: 0,
             measure: Measure::Claim,
@@ -178,25 +178,25 @@ impl ServerSide {
     ///
     /// # Errors
     /// See [`Refused`].
-    pub fn submit(&mut self, head: &[u8], body: &[u8], last: bool) -> Result<(Ticket, usize), Refused> {
-        let &slot = self.free.last().ok_or(Refused::Full)?;
+    pub fn submit(&mut self, head: &[u8], body: &[u8], last: bool) -> Result<(Ticket, usize), SubmitError> {
+        let &slot = self.free.last().ok_or(SubmitError::Full)?;
         let at = usize::from(slot);
         let shared = &*self.shared;
         let view = shared.slot(self.thread, at);
         let (request, response) = (view.request(), view.response());
         if head.len() > request.payload_max() as usize {
-            return Err(Refused::HeadTooLarge);
+            return Err(SubmitError::HeadTooLarge);
         }
         self.free.pop();
-        for word in [request.tail, response.head, response.tail, view.noticed(), view.cancelled()] {
+        for word in [request.tail, response.head, response.tail, view.notice_flag(), view.cancelled()] {
             word.store(0, Relaxed);
         }
         view.measure().store(self.measure as u32, Relaxed);
         view.cost().into_iter().for_each(|word| word.store(UNKNOWN, Relaxed));
         let mut writer = Writer::new();
-        writer.frame(request, FrameKind::Head, head);
+        writer.write_frame(request, FrameKind::Head, head);
         // If a worker has overwritten the tail, the only effect is that nothing more fits.
-        let taken = if body.is_empty() { 0 } else { writer.body(request, body).unwrap_or(0) };
+        let taken = if body.is_empty() { 0 } else { writer.write_body(request, body).unwrap_or(0) };
         let ended = last && taken == body.len();
         writer.publish(request, ended);
 
@@ -204,20 +204,20 @@ impl ServerSide {
         let generation = record.generation;
         *record = SlotRecord {
             generation,
-            used: Use::Live,
+            slot_use: SlotUse::Live,
             worker_slot: None,
             writer,
             reader: Reader::new(),
-            ending: None,
+            final_phase: None,
             stage: FrameKind::Interim,
-            started: false,
+            has_started: false,
             ended,
-            touched: record.touched,
-            file: false,
+            is_touched: record.is_touched,
+            holds_file: false,
         };
         view.state().store(SlotState::ready(generation).0, Release);
         Queue::new(shared, self.thread).push(&mut self.tail, Tag::new(at, generation));
-        self.queued = true;
+        self.has_queued = true;
         Ok((Ticket { slot, generation }, taken))
     }
 
@@ -227,29 +227,29 @@ impl ServerSide {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn push_body(&mut self, ticket: Ticket, body: &[u8], last: bool) -> Result<usize, Error> {
-        let at = self.live(ticket)?;
+    pub fn push_body(&mut self, ticket: Ticket, body: &[u8], last: bool) -> Result<usize, TicketError> {
+        let at = self.live_slot(ticket)?;
         let record = &mut self.records[at];
-        if record.ended || record.ending.is_some() {
+        if record.ended || record.final_phase.is_some() {
             return Ok(body.len());
         }
         let pipe = self.shared.slot(self.thread, at).request();
-        let taken = match record.writer.body(pipe, body) {
+        let taken = match record.writer.write_body(pipe, body) {
             Ok(taken) => taken,
-            Err(breach) => return Err(Error::WorkerFault(self.break_off(at, breach))),
+            Err(breach) => return Err(TicketError::WorkerFault(self.void_ticket(at, breach))),
         };
         record.ended = last && taken == body.len();
         if taken > 0 || record.ended {
             record.writer.publish(pipe, record.ended);
-            self.touch(at);
+            self.mark_touched(at);
         }
         Ok(taken)
     }
 
     /// The worker that holds the request; `None` if queued or finished, or if the state word is invalid.
     pub fn claimant(&self, ticket: Ticket) -> Option<WorkerSlot> {
-        let at = self.live(ticket).ok()?;
-        if self.records[at].ending.is_some() {
+        let at = self.live_slot(ticket).ok()?;
+        if self.records[at].final_phase.is_some() {
             return None;
         }
         self.records[at].worker_slot.or_else(|| self.holder(at)?.1).map(WorkerSlot)
@@ -257,19 +257,20 @@ impl ServerSide {
 
     /// The worker that sends the response, even after it has finished; `None` before anything has arrived, or
     /// after the worker's death. For statistics: the worker may already hold another request.
-    pub fn answerer(&self, ticket: Ticket) -> Option<WorkerSlot> {
-        self.live(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
+    pub fn responder(&self, ticket: Ticket) -> Option<WorkerSlot> {
+        self.live_slot(ticket).ok().and_then(|at| self.records[at].worker_slot).map(WorkerSlot)
     }
 
     /// Cancels the request with a `reason` that the worker can read: a queued request is removed immediately,
     /// a claimed one keeps its slot until its worker releases it or dies. The ticket is invalid from then on.
     pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
-        let Ok(at) = self.live(ticket) else { return };
+        let Ok(at) = self.live_slot(ticket) else { return };
         let view = self.slot(at);
         let (ready, free) =
             (SlotState::ready(ticket.generation), SlotState::new(SlotPhase::Free, 0, ticket.generation));
         let record = &self.records[at];
-        if record.ending.is_some() || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok()
+        if record.final_phase.is_some()
+            || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok()
         {
             return self.release(at);
         }
@@ -277,23 +278,23 @@ impl ServerSide {
         if record.worker_slot.is_none() && self.holder(at).is_none() {
             return self.quarantine(at);
         }
-        self.records[at].used = Use::Cancelled;
-        self.touch(at);
+        self.records[at].slot_use = SlotUse::Cancelled;
+        self.mark_touched(at);
     }
 
     /// Notifies the worker, now or when it claims the request, that the client has closed its sending side.
     /// The response is still expected: see [`News::client_closed`](crate::News::client_closed).
     pub fn report_client_closed(&mut self, ticket: Ticket) {
-        if let Ok(at) = self.live(ticket) {
+        if let Ok(at) = self.live_slot(ticket) {
             self.slot(at).cancelled().store(CLIENT_CLOSED, Release);
-            self.touch(at);
+            self.mark_touched(at);
         }
     }
 
     /// Whether a worker still holds a request that was cancelled.
     pub fn is_still_held(&self, ticket: Ticket) -> bool {
         let record = &self.records[ticket.index()];
-        record.generation == ticket.generation && record.used == Use::Cancelled
+        record.generation == ticket.generation && record.slot_use == SlotUse::Cancelled
     }
 
     /// Reads the notices of every worker and calls `each` for every ticket with news: parts to [`receive`],
@@ -302,22 +303,22 @@ impl ServerSide {
     /// [`receive`]: ServerSide::receive
     /// [`push_body`]: ServerSide::push_body
     pub fn poll(&mut self, mut each: impl FnMut(&mut ServerSide, Ticket)) {
-        for ticket in std::mem::take(&mut self.owed) {
-            if self.live(ticket).is_ok() {
+        for ticket in std::mem::take(&mut self.pending_tickets) {
+            if self.live_slot(ticket).is_ok() {
                 each(self, ticket);
             }
         }
         for worker_slot in 0..self.worker_slots.len() {
             for _ in 0..self.shared.geometry.cells {
-                if self.worker_slots[worker_slot].mute {
+                if self.worker_slots[worker_slot].is_muted {
                     break;
                 }
                 let position = &mut self.worker_slots[worker_slot].position;
                 let Some(tag) = lane::pop(&self.shared, self.thread, worker_slot, position) else { break };
-                match self.notice(worker_slot, tag) {
+                match self.validate_notice(worker_slot, tag) {
                     Ok(Some(ticket)) => each(self, ticket),
                     Ok(None) => {}
-                    Err(breach) => self.mute(Some(worker_slot), breach),
+                    Err(breach) => self.mute_worker(Some(worker_slot), breach),
                 }
             }
         }
@@ -334,15 +335,16 @@ impl ServerSide {
         ticket: Ticket,
         into: &mut Vec<u8>,
         bytes_max: usize,
-    ) -> Result<Option<Received>, Error> {
-        let at = self.live(ticket)?;
+    ) -> Result<Option<ReceivedPart>, TicketError> {
+        let at = self.live_slot(ticket)?;
         self.release_file(at);
-        self.part(at, into, bytes_max).map_err(|breach| Error::WorkerFault(self.break_off(at, breach)))
+        self.next_part(at, into, bytes_max)
+            .map_err(|breach| TicketError::WorkerFault(self.void_ticket(at, breach)))
     }
 
     /// Resumes the worker that waits after a [`Part::File`]; the next [`ServerSide::receive`] does the same.
-    pub fn file_taken(&mut self, ticket: Ticket) {
-        if let Ok(at) = self.live(ticket) {
+    pub fn release_taken_file(&mut self, ticket: Ticket) {
+        if let Ok(at) = self.live_slot(ticket) {
             self.release_file(at);
         }
     }
@@ -350,7 +352,7 @@ impl ServerSide {
     /// The eventfd that wakes this thread; with edge-triggered epoll it need not be read.
     #[cfg(not(loom))]
     pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.shared.thread_signals[self.thread].fd()
+        self.shared.thread_doorbells[self.thread].fd()
     }
 
     /// Sleeps until the thread is rung.
@@ -364,12 +366,12 @@ impl ServerSide {
     #[must_use]
     pub fn arm(&mut self) -> bool {
         self.flush_doorbells();
-        self.shared.asleep(self.thread).swap(1, AcqRel);
+        self.shared.thread_sleep_flag(self.thread).swap(1, AcqRel);
         fence(SeqCst);
         let waiting = |(worker_slot, record): (usize, &ClaimantRecord)| {
-            !record.mute && !lane::is_empty(&self.shared, self.thread, worker_slot, record.position)
+            !record.is_muted && !lane::is_empty(&self.shared, self.thread, worker_slot, record.position)
         };
-        if self.owed.is_empty() && !self.worker_slots.iter().enumerate().any(waiting) {
+        if self.pending_tickets.is_empty() && !self.worker_slots.iter().enumerate().any(waiting) {
             return true;
         }
         self.disarm();
@@ -378,30 +380,30 @@ impl ServerSide {
 
     /// Ends the preparation after the thread slept, so that workers need not ring.
     pub fn disarm(&mut self) {
-        self.shared.asleep(self.thread).swap(0, AcqRel);
+        self.shared.thread_sleep_flag(self.thread).swap(0, AcqRel);
     }
 
     /// Wakes workers with work to do: one idle worker if requests were queued (it wakes the next one), and
     /// the workers whose requests have progressed. Called once at the end of an event loop iteration, because
     /// waking is expensive.
     pub fn flush_doorbells(&mut self) {
-        if !self.queued && self.touched.is_empty() {
+        if !self.has_queued && self.touched_slots.is_empty() {
             return;
         }
         // Publish, fence, check for sleepers; a worker announces that it sleeps, fences, and checks again.
         fence(SeqCst);
-        if std::mem::take(&mut self.queued) {
+        if std::mem::take(&mut self.has_queued) {
             self.shared.wake_one();
         }
-        let mut touched = std::mem::take(&mut self.touched);
+        let mut touched = std::mem::take(&mut self.touched_slots);
         for at in touched.drain(..).map(usize::from) {
-            self.records[at].touched = false;
+            self.records[at].is_touched = false;
             // Only after the fence is it certain whether a worker holds the request.
             if let Some((SlotPhase::Claimed, Some(worker_slot))) = self.holder(at) {
                 self.shared.ring_slot(worker_slot);
             }
         }
-        self.touched = touched;
+        self.touched_slots = touched;
     }
 
     /// Wakes another idle worker if requests still wait, because the worker woken for them does not claim
@@ -414,32 +416,34 @@ impl ServerSide {
     /// Reclaims the slots of a dead worker: complete responses are still delivered, the other requests are
     /// lost. Call it on every server thread after the process has exited (pidfd) and before the worker slot
     /// is reused; then call [`flush_doorbells`](ServerSide::flush_doorbells) and [`poll`](ServerSide::poll).
-    pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<Lost> {
+    pub fn worker_died(&mut self, WorkerSlot(worker_slot): WorkerSlot) -> Vec<LostRequest> {
         let mut lost = Vec::new();
         for at in 0..self.records.len() {
-            self.settle(worker_slot, at, &mut lost);
+            self.reclaim_slot(worker_slot, at, &mut lost);
         }
         lane::clear(&self.shared, self.thread, worker_slot);
         self.worker_slots[worker_slot] = ClaimantRecord::default();
         self.shared.clear_idle(worker_slot);
-        self.shared.sleep(worker_slot).store(AWAKE, Relaxed);
-        self.shared.retired(worker_slot).store(0, Relaxed);
+        self.shared.sleep_word(worker_slot).store(AWAKE, Relaxed);
+        self.shared.retired_flag(worker_slot).store(0, Relaxed);
         // The dead worker may have been the one woken for the queued requests.
         let shared = Arc::clone(&self.shared);
         let queue = Queue::new(&shared, self.thread);
         queue.rebuild(&mut self.tail);
-        self.queued |= !queue.is_empty();
+        self.has_queued |= !queue.is_empty();
         lost
     }
 }
 
 /// Private helpers of the methods above.
 impl ServerSide {
-    fn live(&self, ticket: Ticket) -> Result<usize, Error> {
+    fn live_slot(&self, ticket: Ticket) -> Result<usize, TicketError> {
         let at = ticket.index();
         match self.records.get(at) {
-            Some(record) if record.used == Use::Live && record.generation == ticket.generation => Ok(at),
-            _ => Err(Error::Void),
+            Some(record) if record.slot_use == SlotUse::Live && record.generation == ticket.generation => {
+                Ok(at)
+            }
+            _ => Err(TicketError::Void),
         }
     }
 
@@ -461,32 +465,32 @@ impl ServerSide {
     }
 
     /// Validates one tag of `worker_slot`'s lane against the slot that it names.
-    fn notice(&mut self, worker_slot: usize, tag: Tag) -> Result<Option<Ticket>, Breach> {
+    fn validate_notice(&mut self, worker_slot: usize, tag: Tag) -> Result<Option<Ticket>, ProtocolViolation> {
         let at = tag.slot();
-        let record = self.records.get(at).ok_or(Breach::Tag)?;
+        let record = self.records.get(at).ok_or(ProtocolViolation::Tag)?;
         if record.generation != tag.generation()
             || record.worker_slot.is_some_and(|known| known != worker_slot)
         {
-            return Err(Breach::Tag);
+            return Err(ProtocolViolation::Tag);
         }
-        let (phase, holder) = match record.used {
-            Use::Free => return Err(Breach::Tag),
-            Use::Broken => return Ok(None),
-            Use::Live | Use::Cancelled => self.holder(at).ok_or(Breach::SlotState)?,
+        let (phase, holder) = match record.slot_use {
+            SlotUse::Free => return Err(ProtocolViolation::Tag),
+            SlotUse::Broken => return Ok(None),
+            SlotUse::Live | SlotUse::Cancelled => self.holder(at).ok_or(ProtocolViolation::SlotState)?,
         };
         if holder != Some(worker_slot) {
-            return Err(Breach::Tag);
+            return Err(ProtocolViolation::Tag);
         }
-        let cancelled = record.used == Use::Cancelled;
+        let cancelled = record.slot_use == SlotUse::Cancelled;
         if !tag.is_finished() {
             // Cleared before the streams are read, so that later progress causes a new notice.
-            self.slot(at).noticed().swap(0, AcqRel);
-        } else if phase == SlotPhase::Claimed || record.ending.is_some() {
-            return Err(Breach::SlotState);
+            self.slot(at).notice_flag().swap(0, AcqRel);
+        } else if phase == SlotPhase::Claimed || record.final_phase.is_some() {
+            return Err(ProtocolViolation::SlotState);
         }
         let record = &mut self.records[at];
         record.worker_slot = Some(worker_slot);
-        record.ending = tag.is_finished().then_some(phase).or(record.ending);
+        record.final_phase = tag.is_finished().then_some(phase).or(record.final_phase);
         let ticket = Ticket { slot: at as u16, generation: record.generation };
         if !cancelled {
             return Ok(Some(ticket));
@@ -497,92 +501,98 @@ impl ServerSide {
         Ok(None)
     }
 
-    fn part(&mut self, at: usize, into: &mut Vec<u8>, bytes_max: usize) -> Result<Option<Received>, Breach> {
+    fn next_part(
+        &mut self,
+        at: usize,
+        into: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Option<ReceivedPart>, ProtocolViolation> {
         let record = &mut self.records[at];
-        if record.worker_slot.is_none() && record.ending.is_none() {
+        if record.worker_slot.is_none() && record.final_phase.is_none() {
             return Ok(None);
         }
         let view = self.shared.slot(self.thread, at);
-        self.cost = WorkerCost::read(view.cost().map(|word| word.load(Relaxed)), record.ending.is_some());
+        self.cost =
+            WorkerCost::read(view.cost().map(|word| word.load(Relaxed)), record.final_phase.is_some());
         let pipe = view.response();
         let Some(frame) = record.reader.next(pipe)? else {
-            let part = match record.ending {
+            let part = match record.final_phase {
                 None => return Ok(None),
-                Some(SlotPhase::Aborted) => Part::Aborted(view.reason().load(Relaxed)),
-                Some(_) if record.stage == FrameKind::Interim => return Err(Breach::Order),
-                Some(_) => Part::End,
+                Some(SlotPhase::Aborted) => ResponsePart::Aborted(view.reason().load(Relaxed)),
+                Some(_) if record.stage == FrameKind::Interim => return Err(ProtocolViolation::Order),
+                Some(_) => ResponsePart::End,
             };
             self.release(at);
-            return Ok(Some(Received { part, last: true }));
+            return Ok(Some(ReceivedPart { part, is_last: true }));
         };
-        record.started = true;
-        record.stage = follow(record.stage, frame.kind)?;
-        let whole = frame.rest as usize;
+        record.has_started = true;
+        record.stage = next_stage(record.stage, frame.kind)?;
+        let whole = frame.unread as usize;
         let part = match frame.kind {
             FrameKind::Data => {
                 record.reader.append(pipe, bytes_max.max(1), into);
-                Part::Data
+                ResponsePart::Data
             }
             FrameKind::File => {
                 let mut bytes = [0; FilePart::BYTES];
                 let count = record.reader.copy(pipe, &mut bytes);
                 if whole != FilePart::BYTES || count != FilePart::BYTES {
-                    return Err(Breach::Frame);
+                    return Err(ProtocolViolation::Frame);
                 }
-                Part::File(FilePart::decode(bytes))
+                ResponsePart::File(FilePart::decode(bytes))
             }
             FrameKind::Log => {
                 let mut level = [0];
                 if record.reader.copy(pipe, &mut level) == 0 {
-                    return Err(Breach::Frame);
+                    return Err(ProtocolViolation::Frame);
                 }
                 record.reader.append(pipe, whole, into);
-                Part::Log(level[0])
+                ResponsePart::Log(level[0])
             }
             kind => {
                 record.reader.append(pipe, whole, into);
                 match kind {
-                    FrameKind::Interim => Part::Interim,
-                    FrameKind::Trailers => Part::Trailers,
-                    _ => Part::Head,
+                    FrameKind::Interim => ResponsePart::Interim,
+                    FrameKind::Trailers => ResponsePart::Trailers,
+                    _ => ResponsePart::Head,
                 }
             }
         };
-        let last = record.ending == Some(SlotPhase::Done) && record.reader.is_empty(pipe)?;
+        let last = record.final_phase == Some(SlotPhase::Done) && record.reader.is_empty(pipe)?;
         if last {
             if record.stage == FrameKind::Interim {
-                return Err(Breach::Order);
+                return Err(ProtocolViolation::Order);
             }
             self.release(at);
-        } else if record.ending.is_none() {
+        } else if record.final_phase.is_none() {
             // A worker may close its file as soon as the server reports that it has received it.
-            record.file = frame.kind == FrameKind::File;
-            if !record.file && record.reader.owes(pipe) {
+            record.holds_file = frame.kind == FrameKind::File;
+            if !record.holds_file && record.reader.should_report(pipe) {
                 record.reader.report(pipe);
-                self.touch(at);
+                self.mark_touched(at);
             }
         }
-        Ok(Some(Received { part, last }))
+        Ok(Some(ReceivedPart { part, is_last: last }))
     }
 
     fn release_file(&mut self, at: usize) {
-        if std::mem::take(&mut self.records[at].file) {
+        if std::mem::take(&mut self.records[at].holds_file) {
             let pipe = self.shared.slot(self.thread, at).response();
             self.records[at].reader.report(pipe);
-            self.touch(at);
+            self.mark_touched(at);
         }
     }
 
-    fn touch(&mut self, at: usize) {
-        if !std::mem::replace(&mut self.records[at].touched, true) {
-            self.touched.push(at as u16);
+    fn mark_touched(&mut self, at: usize) {
+        if !std::mem::replace(&mut self.records[at].is_touched, true) {
+            self.touched_slots.push(at as u16);
         }
     }
 
     /// Returns the slot to the free list with a new generation.
     fn release(&mut self, at: usize) {
         let record = &mut self.records[at];
-        record.used = Use::Free;
+        record.slot_use = SlotUse::Free;
         record.generation = record.generation.next();
         let free = SlotState::new(SlotPhase::Free, 0, record.generation);
         self.slot(at).state().store(free.0, Release);

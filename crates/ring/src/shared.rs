@@ -1,6 +1,6 @@
 //! The memory with its geometry and the eventfds: named words, and the doorbells.
 
-use crate::doorbell::{self, Signal};
+use crate::doorbell::{self, Doorbell};
 use crate::layout::{Geometry, slot};
 use crate::region::Region;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed};
@@ -18,9 +18,9 @@ pub(crate) const FOR_SIGNALS: u32 = 3;
 pub(crate) struct SharedMemory {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
-    pub(crate) thread_signals: Vec<Signal>,
+    pub(crate) thread_doorbells: Vec<Doorbell>,
     /// Eventfds of the worker slots: empty, or one for each.
-    pub(crate) slot_signals: Vec<Signal>,
+    pub(crate) slot_doorbells: Vec<Doorbell>,
 }
 
 impl SharedMemory {
@@ -37,24 +37,24 @@ impl SharedMemory {
 
     /// The sleep word of `worker_slot`. Its holder swaps rather than stores, so that its writes and a ring
     /// have a single order.
-    pub(crate) fn sleep(&self, worker_slot: usize) -> &AtomicU32 {
+    pub(crate) fn sleep_word(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot))
     }
 
-    pub(crate) fn retired(&self, worker_slot: usize) -> &AtomicU32 {
+    pub(crate) fn retired_flag(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot) + 1)
     }
 
     /// The number of times the holder of `worker_slot` has looked for requests (wrapping). Only the holder
     /// writes it.
     #[cfg(not(loom))]
-    pub(crate) fn looks(&self, worker_slot: usize) -> &AtomicU32 {
+    pub(crate) fn claim_attempts(&self, worker_slot: usize) -> &AtomicU32 {
         self.word(self.geometry.worker_slot(worker_slot) + 2)
     }
 
     /// The sleep flag of `thread`; swapped by its owner for the same reason as [`SharedMemory::sleep`].
-    pub(crate) fn asleep(&self, thread: usize) -> &AtomicU32 {
-        self.word(self.geometry.asleep(thread))
+    pub(crate) fn thread_sleep_flag(&self, thread: usize) -> &AtomicU32 {
+        self.word(self.geometry.sleep_flag(thread))
     }
 
     pub(crate) fn set_idle(&self, worker_slot: usize) {
@@ -70,14 +70,14 @@ impl SharedMemory {
 
     /// Wakes `worker_slot` if it sleeps. Must follow a fence after the data to be seen was published.
     pub(crate) fn ring_slot(&self, worker_slot: usize) {
-        let sleep = self.sleep(worker_slot);
+        let sleep = self.sleep_word(worker_slot);
         if sleep.load(Relaxed) == AWAKE {
             return;
         }
         match sleep.swap(AWAKE, AcqRel) {
             AWAKE => {}
             ON_FD => {
-                if let Some(signal) = self.slot_signals.get(worker_slot) {
+                if let Some(signal) = self.slot_doorbells.get(worker_slot) {
                     signal.ring();
                 }
             }
@@ -87,7 +87,7 @@ impl SharedMemory {
 
     /// Wakes `worker_slot` to check its signals, if it sleeps on its word.
     pub(crate) fn wake_for_signals(&self, worker_slot: usize) {
-        let sleep = self.sleep(worker_slot);
+        let sleep = self.sleep_word(worker_slot);
         if sleep.load(Relaxed) == ON_WORD
             && sleep.compare_exchange(ON_WORD, FOR_SIGNALS, AcqRel, Relaxed).is_ok()
         {
@@ -98,7 +98,7 @@ impl SharedMemory {
     /// Wakes one idle worker slot; returns `false` if there is none. Must follow a fence after the data to be
     /// seen was published.
     pub(crate) fn wake_one(&self) -> bool {
-        while let Some(worker_slot) = self.idlest() {
+        while let Some(worker_slot) = self.most_idle_slot() {
             // The side that clears the bit rings; a worker that finds its bit cleared checks the queue once
             // more.
             if self.clear_idle(worker_slot) {
@@ -111,7 +111,7 @@ impl SharedMemory {
 
     /// The first idle worker slot of the process with the most idle slots; of equal processes the first, so
     /// that as few processes as possible are kept warm.
-    fn idlest(&self) -> Option<usize> {
+    fn most_idle_slot(&self) -> Option<usize> {
         let Geometry { worker_slots, process_slots, .. } = self.geometry;
         let is_idle = |worker_slot: &usize| {
             self.word(self.geometry.idle(*worker_slot)).load(Acquire) & 1 << (worker_slot % 32) != 0
@@ -135,9 +135,9 @@ impl SharedMemory {
 
     /// Wakes `thread` if it sleeps. Must follow a fence after the data to be seen was published.
     pub(crate) fn ring_thread(&self, thread: usize) {
-        let asleep = self.asleep(thread);
+        let asleep = self.thread_sleep_flag(thread);
         if asleep.load(Relaxed) != 0 && asleep.swap(0, AcqRel) != 0 {
-            self.thread_signals[thread].ring();
+            self.thread_doorbells[thread].ring();
         }
     }
 }
@@ -161,7 +161,7 @@ impl<'a> Slot<'a> {
         SlotState(self.state().load(Acquire))
     }
 
-    pub(crate) fn noticed(self) -> &'a AtomicU32 {
+    pub(crate) fn notice_flag(self) -> &'a AtomicU32 {
         &self.words[slot::NOTICED]
     }
 

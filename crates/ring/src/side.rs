@@ -9,28 +9,28 @@ use crate::shared::{AWAKE, ON_FD, ON_WORD, SharedMemory};
 use crate::sync::{AcqRel, SeqCst, fence};
 
 /// A worker slot that is held.
-pub(crate) struct Side {
+pub(crate) struct WorkerSide {
     pub(crate) shared: Arc<SharedMemory>,
     pub(crate) worker_slot: usize,
     /// Position in the lane to each server thread.
-    pub(crate) lanes: Vec<Cell<u32>>,
+    pub(crate) lane_positions: Vec<Cell<u32>>,
     /// Number of requests claimed so far, and number of them currently held.
     #[cfg(not(loom))]
     pub(crate) claims: Cell<(u32, u32)>,
     /// Buffers of finished requests, for reuse.
-    pub(crate) spare: RefCell<Vec<Vec<u8>>>,
+    pub(crate) spare_buffers: RefCell<Vec<Vec<u8>>>,
 }
 
-impl Side {
-    pub(crate) fn new(shared: Arc<SharedMemory>, worker_slot: usize) -> Side {
+impl WorkerSide {
+    pub(crate) fn new(shared: Arc<SharedMemory>, worker_slot: usize) -> WorkerSide {
         let lanes = (0..shared.geometry.threads).map(|_| Cell::new(0)).collect();
-        Side {
+        WorkerSide {
             shared,
             worker_slot,
-            lanes,
+            lane_positions: lanes,
             #[cfg(not(loom))]
             claims: Cell::default(),
-            spare: RefCell::default(),
+            spare_buffers: RefCell::default(),
         }
     }
 
@@ -43,7 +43,7 @@ impl Side {
         if let Some(value) = ready()? {
             return Ok(value);
         }
-        let sleep = self.shared.sleep(self.worker_slot);
+        let sleep = self.shared.sleep_word(self.worker_slot);
         let before = sleep.swap(ON_WORD, AcqRel);
         let mut was_rung = false;
         let over = loop {
@@ -58,7 +58,7 @@ impl Side {
         // A ring may have been for another request, or for a new one: wake the event loop to check.
         if before == ON_FD
             && was_rung
-            && let Some(signal) = self.shared.slot_signals.get(self.worker_slot)
+            && let Some(signal) = self.shared.slot_doorbells.get(self.worker_slot)
         {
             signal.ring();
         }

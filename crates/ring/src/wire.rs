@@ -166,16 +166,16 @@ const HEADERS: &[&str] = &[
 ];
 
 const FIRST_HEADER: u8 = 32;
-const TABLE: usize = 512;
+const TABLE_LEN: usize = 512;
 
 /// Ids by hash of the name, with open addressing: one or two probes per name.
-static IDS: [u8; TABLE] = {
-    let mut table = [0; TABLE];
+static IDS: [u8; TABLE_LEN] = {
+    let mut table = [0; TABLE_LEN];
     let mut index = 0;
     while index < HEADERS.len() {
         let mut at = hash(HEADERS[index].as_bytes());
         while table[at] != 0 {
-            at = (at + 1) % TABLE;
+            at = (at + 1) % TABLE_LEN;
         }
         table[at] = FIRST_HEADER + index as u8;
         index += 1;
@@ -194,7 +194,7 @@ const fn hash(name: &[u8]) -> usize {
             index += 1;
         }
     }
-    (sum ^ sum >> 9) % TABLE
+    (sum ^ sum >> 9) % TABLE_LEN
 }
 
 impl FieldId {
@@ -205,7 +205,7 @@ impl FieldId {
             if HEADERS[usize::from(IDS[at] - FIRST_HEADER)].as_bytes().eq_ignore_ascii_case(name) {
                 return Some(FieldId(IDS[at]));
             }
-            at = (at + 1) % TABLE;
+            at = (at + 1) % TABLE_LEN;
         }
         None
     }
@@ -266,7 +266,7 @@ impl std::error::Error for Malformed {}
 /// # Errors
 /// [`TooLong`], with nothing appended.
 pub fn put(into: &mut Vec<u8>, name: FieldId, value: &[u8]) -> Result<(), TooLong> {
-    into.extend_from_slice(&word(name.0, value)?);
+    into.extend_from_slice(&field_word(name.0, value)?);
     into.extend_from_slice(value);
     Ok(())
 }
@@ -280,14 +280,14 @@ pub fn put_header(into: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), T
         return put(into, known, value);
     }
     let name_len = u16::try_from(name.len()).map_err(|_| TooLong)?;
-    into.extend_from_slice(&word(0, value)?);
+    into.extend_from_slice(&field_word(0, value)?);
     into.extend_from_slice(&name_len.to_le_bytes());
     into.extend_from_slice(name);
     into.extend_from_slice(value);
     Ok(())
 }
 
-fn word(id: u8, value: &[u8]) -> Result<[u8; 4], TooLong> {
+fn field_word(id: u8, value: &[u8]) -> Result<[u8; 4], TooLong> {
     let len = u32::try_from(value.len()).ok().filter(|len| *len < 1 << 24).ok_or(TooLong)?;
     Ok((len << 8 | u32::from(id)).to_le_bytes())
 }

@@ -8,7 +8,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use loom::thread;
-use ring::{Channel, ClaimedRequest, Error, Next, Options, Part, ServerSide, Ticket, Worker, WorkerSlot};
+use ring::{
+    Channel, ClaimedRequest, NextRequest, Options, ResponsePart, ServerSide, Ticket, TicketError, Worker,
+    WorkerSlot,
+};
 
 fn channel(worker_slots: usize, slots: usize) -> Arc<Channel> {
     let options = Options {

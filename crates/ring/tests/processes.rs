@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::process::{Child, Command, Stdio};
 
-use ring::{Attachment, Channel, ENVIRONMENT, Next, Options, Part, ServerSide, Ticket, WorkerSlot};
+use ring::{
+    Attachment, Channel, ENVIRONMENT, NextRequest, Options, ResponsePart, ServerSide, Ticket, WorkerSlot,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 
@@ -30,7 +32,7 @@ fn role() {
 /// Sends head and body of each request back.
 fn echo(environment: &str, worker_slot: usize) {
     let worker = Attachment::new(environment).unwrap().worker(WorkerSlot(worker_slot)).unwrap();
-    while let Next::ClaimedRequest(mut request) = worker.next(None) {
+    while let NextRequest::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         let mut piece = [0; 700];
         // A cancelled or damaged request is dropped and thereby aborted.
@@ -168,14 +170,14 @@ impl Load {
                 }
             };
             match received.part {
-                Part::Head => assert!(!strict || bytes == asked.serial.to_le_bytes()),
-                Part::Data => asked.answer.extend_from_slice(&bytes),
-                Part::End => {}
-                Part::Aborted(_) => self.aborted += 1,
+                ResponsePart::Head => assert!(!strict || bytes == asked.serial.to_le_bytes()),
+                ResponsePart::Data => asked.answer.extend_from_slice(&bytes),
+                ResponsePart::End => {}
+                ResponsePart::Aborted(_) => self.aborted += 1,
                 part => assert!(!strict, "{part:?}"),
             }
             bytes.clear();
-            if received.last {
+            if received.is_last {
                 let whole = asked.answer == asked.body;
                 assert!(!strict || whole, "the wrong answer to {}", asked.serial);
                 self.asked.remove(&ticket);

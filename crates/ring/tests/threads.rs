@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use ring::{
-    Channel, ClaimedRequest, Error, Next, Options, Part, ServerSide, StopReason, Ticket, Worker, WorkerSlot,
+    Channel, ClaimedRequest, NextRequest, Options, ResponsePart, ServerSide, StopReason, Ticket, TicketError,
+    Worker, WorkerSlot,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -28,7 +29,7 @@ fn wait(fd: std::os::fd::BorrowedFd<'_>, who: &str) {
 
 /// A blocking worker as in most languages: one request at a time, sleeping when necessary.
 fn blocking(worker: &Worker) {
-    while let Next::ClaimedRequest(mut request) = worker.next(None) {
+    while let NextRequest::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         let mut piece = [0; 100];
         let outcome = (|| {
@@ -91,14 +92,14 @@ fn event_loop(worker: &Worker) {
         let wanted = tasks.len() < 10;
         if worker.arm(wanted) {
             let news = tasks.iter().any(|task| {
-                let news = task.request.news();
-                news.cancelled
-                    || news.readable && task.piece.is_empty()
-                    || news.writable && !task.piece.is_empty()
+                let news = task.request.readiness();
+                news.is_cancelled
+                    || news.is_readable && task.piece.is_empty()
+                    || news.is_writable && !task.piece.is_empty()
             });
             if !news {
                 wait(worker.fd().unwrap(), "the event loop");
-                worker.quiet();
+                worker.clear_eventfd();
             }
             worker.disarm();
         }
@@ -173,14 +174,16 @@ fn attend(server: &mut ServerSide, asked: &mut Asked, thread: u32) -> bool {
         let mut bytes = Vec::new();
         let Some(received) = server.receive(asked.ticket, &mut bytes, 150).unwrap() else { return false };
         match received.part {
-            Part::Head => assert_eq!(bytes, [thread.to_le_bytes(), asked.serial.to_le_bytes()].concat()),
-            Part::Data => asked.answer.extend_from_slice(&bytes),
-            Part::End => {}
+            ResponsePart::Head => {
+                assert_eq!(bytes, [thread.to_le_bytes(), asked.serial.to_le_bytes()].concat())
+            }
+            ResponsePart::Data => asked.answer.extend_from_slice(&bytes),
+            ResponsePart::End => {}
             part => panic!("{part:?}"),
         }
-        if received.last {
+        if received.is_last {
             assert!(asked.answer == asked.body, "the wrong answer to {}", asked.serial);
-            assert_eq!(server.receive(asked.ticket, &mut bytes, 1), Err(Error::Void));
+            assert_eq!(server.receive(asked.ticket, &mut bytes, 1), Err(TicketError::Void));
             return true;
         }
     }

@@ -6,7 +6,7 @@ use net::Request;
 
 /// Returns the properties of a request, except for its fields, with this method, path and query. The country
 /// is looked up only if a route uses it.
-pub(crate) fn of_request<'a>(
+pub(crate) fn route_request<'a>(
     request: &Request<'a>,
     method: &'a [u8],
     (path, query): (&'a [u8], &'a [u8]),
@@ -24,10 +24,10 @@ pub(crate) fn of_request<'a>(
 }
 
 /// Fields of a request. A condition is met if any of several fields with the same name meets it.
-pub(crate) struct FieldsOf<'r, 'x>(pub(crate) &'r Request<'x>);
+pub(crate) struct RouteRequestFields<'r, 'x>(pub(crate) &'r Request<'x>);
 
-impl ConditionFields for FieldsOf<'_, '_> {
-    fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+impl ConditionFields for RouteRequestFields<'_, '_> {
+    fn any_value(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         // The host may come from the request target instead of the field (RFC 9112 section 3.2.2).
         if name == "host" {
             return fits(self.0.authority());

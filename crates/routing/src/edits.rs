@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use http::template::Values;
+use http::template::VariableValues;
 use http::{Fields, Template, TemplatePart, Variable};
 use logging::access;
 use net::{Exchange, FieldEdits};
@@ -79,11 +79,11 @@ pub struct TemplateEdits {
 impl TemplateEdits {
     /// Expands the edits for one request. A field is left out if its value is invalid, or if it is empty and
     /// has variables.
-    pub(crate) fn resolve(all: &[TemplateEdits], values: &Values<'_>) -> FieldEdits {
-        TemplateEdits::made(all, |fields, name, template| {
+    pub(crate) fn resolve(all: &[TemplateEdits], values: &VariableValues<'_>) -> FieldEdits {
+        TemplateEdits::combine(all, |fields, name, template| {
             let mut value = Vec::new();
             template.write(&mut value, values);
-            if value.is_empty() && template.fixed().is_none() {
+            if value.is_empty() && template.as_literal().is_none() {
                 return;
             }
             let _ = fields.try_push(name.as_bytes(), &value);
@@ -91,7 +91,7 @@ impl TemplateEdits {
     }
 
     /// Combines the edits of all levels in order. `push` adds a field with the value of a template.
-    pub(crate) fn made(
+    pub(crate) fn combine(
         all: &[TemplateEdits],
         mut push: impl FnMut(&mut Fields, &str, &Template),
     ) -> FieldEdits {
@@ -114,17 +114,17 @@ impl TemplateEdits {
 
 impl RouteEdits {
     /// Applies the edits to all later responses of this exchange.
-    pub(crate) fn make(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
+    pub(crate) fn apply(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         match self {
             RouteEdits::None => {}
             RouteEdits::Fixed(edits) => exchange.set_edits(Some(edits.clone())),
             RouteEdits::Templates(templates) => {
-                let edits = TemplateEdits::resolve(templates, &values(exchange, prefix));
+                let edits = TemplateEdits::resolve(templates, &template_values(exchange, prefix));
                 exchange.set_edits(Some(Rc::new(edits)));
             }
             RouteEdits::Secure { plain, secure } => {
-                let edits = if exchange.request().client().secure { secure } else { plain };
-                edits.make(exchange, prefix);
+                let edits = if exchange.request().client().is_secure { secure } else { plain };
+                edits.apply(exchange, prefix);
             }
         }
     }
@@ -133,11 +133,11 @@ impl RouteEdits {
 impl RouteEdits {
     /// Repeats the edits whose values contain the user name, which is known only after `auth`. Repeating all
     /// edits would remove the fields that other steps have added since.
-    pub(crate) fn name_user(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
+    pub(crate) fn apply_user_edits(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         let levels = match self {
             RouteEdits::None | RouteEdits::Fixed(_) => return,
             RouteEdits::Templates(levels) => levels,
-            RouteEdits::Secure { plain, .. } => return plain.name_user(exchange, prefix),
+            RouteEdits::Secure { plain, .. } => return plain.apply_user_edits(exchange, prefix),
         };
         for (name, template) in levels.iter().flat_map(|level| level.set.iter().chain(&level.add)) {
             let is_user = |part: &TemplatePart| matches!(part, TemplatePart::Variable(Variable::RemoteUser));
@@ -145,7 +145,7 @@ impl RouteEdits {
                 continue;
             }
             let (mut value, mut fields) = (Vec::new(), Fields::new());
-            template.write(&mut value, &values(exchange, prefix));
+            template.write(&mut value, &template_values(exchange, prefix));
             if fields.try_push(name.as_bytes(), &value).is_ok() {
                 exchange.replace_fields(&[name], &fields);
             }
@@ -154,8 +154,8 @@ impl RouteEdits {
 }
 
 /// Returns the values of the variables of a request; `prefix` is that of its route.
-pub(crate) fn values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> Values<'x> {
-    Values { prefix, ..access::values(&exchange.request()) }
+pub(crate) fn template_values<'x>(exchange: &'x Exchange<'_>, prefix: &'x [u8]) -> VariableValues<'x> {
+    VariableValues { prefix, ..access::request_values(&exchange.request()) }
 }
 
 /// Creates edits that set these fields.
@@ -171,8 +171,8 @@ fn fields_set(fields: &[(&str, &str)]) -> config::ResponseHeaders {
 /// Returns the edits as fixed fields. `None` if a value depends on the request.
 fn fixed(levels: &[TemplateEdits]) -> Option<FieldEdits> {
     let mut depends = false;
-    let edits = TemplateEdits::made(levels, |fields, name, template| {
-        let Some(text) = template.fixed() else { return depends = true };
+    let edits = TemplateEdits::combine(levels, |fields, name, template| {
+        let Some(text) = template.as_literal() else { return depends = true };
         fields.try_push(name.as_bytes(), text.as_bytes()).expect("the configuration checked it");
     });
     (!depends).then_some(edits)

@@ -3,7 +3,7 @@
 use http::{Fields, Name, Status};
 
 use crate::route::Handler;
-use crate::templates::{BodyEscape, FilledResponse};
+use crate::templates::{BodyEscape, TemplateResponse};
 
 /// Creates the handler of a `respond` directive.
 pub fn fixed_response(respond: &config::Respond) -> Handler {
@@ -11,7 +11,12 @@ pub fn fixed_response(respond: &config::Respond) -> Handler {
     fields.push(Name::ContentType, respond.media_type.as_bytes());
     if let Some(body) = &respond.filled {
         let (status, escape) = (status(respond.status), BodyEscape::of(&respond.media_type));
-        return Handler::Fill(Box::new(FilledResponse { status, fields, body: body.clone(), escape }));
+        return Handler::RespondTemplate(Box::new(TemplateResponse {
+            status,
+            fields,
+            body: body.clone(),
+            escape,
+        }));
     }
     Handler::Respond { status: status(respond.status), fields, body: respond.body.clone().into_bytes() }
 }

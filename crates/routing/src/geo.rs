@@ -13,11 +13,11 @@ use process::config_files::ConfigFiles;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Maximum number of records that are checked before a database is used: they must be readable, and at least
 /// one must have a country.
-const LOOKED_AT_MAX: usize = 10_000;
+const CHECKED_RECORDS_MAX: usize = 10_000;
 
 /// Paths of the country code in a record, in order of preference: the first two of MaxMind and DB-IP, the
 /// others of IPinfo.
-const PLACES: [&[PathElement<'static>]; 4] = [
+const COUNTRY_PATHS: [&[PathElement<'static>]; 4] = [
     &[PathElement::Key("country"), PathElement::Key("iso_code")],
     &[PathElement::Key("registered_country"), PathElement::Key("iso_code")],
     &[PathElement::Key("country_code")],
@@ -39,12 +39,12 @@ impl CountryDatabase {
     /// The file cannot be read or has no countries; the message names it.
     pub fn of(
         geo: Option<&config::Geo>,
-        before: Option<&Arc<CountryDatabase>>,
+        previous: Option<&Arc<CountryDatabase>>,
         files: &ConfigFiles,
         notices: Option<&ErrorLog>,
     ) -> io::Result<Option<Arc<CountryDatabase>>> {
         let Some(config::Geo { database: path }) = geo else { return Ok(None) };
-        let before = before.filter(|before| before.path == *path);
+        let before = previous.filter(|before| before.path == *path);
         let read = files.read_up_to(path, FILE_BYTES_MAX).and_then(|bytes| match before {
             Some(before) if *before.bytes == *bytes => Ok(before.clone()),
             _ => CountryDatabase::new(path.clone(), bytes.into()).map(Arc::new),
@@ -72,7 +72,7 @@ impl CountryDatabase {
         };
         let reader = Reader::from_source(bytes.clone()).map_err(broken)?;
         let mut has_country = false;
-        for found in reader.networks(WithinOptions::default()).map_err(broken)?.take(LOOKED_AT_MAX) {
+        for found in reader.networks(WithinOptions::default()).map_err(broken)?.take(CHECKED_RECORDS_MAX) {
             has_country |= code(&found.map_err(broken)?).is_some();
         }
         if !has_country {
@@ -93,7 +93,7 @@ impl CountryDatabase {
 /// Returns the country code of a record.
 fn code(found: &maxminddb::LookupResult<'_, Arc<[u8]>>) -> Option<[u8; 2]> {
     let text = |place: &&[PathElement<'static>]| found.decode_path::<&str>(place).ok().flatten();
-    let code: [u8; 2] = PLACES.iter().find_map(text)?.as_bytes().try_into().ok()?;
+    let code: [u8; 2] = COUNTRY_PATHS.iter().find_map(text)?.as_bytes().try_into().ok()?;
     code.iter().all(u8::is_ascii_uppercase).then_some(code)
 }
 

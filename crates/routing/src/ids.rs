@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
-use config::{IdSource, SHARE_ALL};
+use config::{IdSource, SHARE_MAX};
 use http::ids::{is_request_id, is_tracestate, traceparent};
 use http::{Name, RequestId, RequestIds, TraceSpan};
 use net::Request;
@@ -18,28 +18,28 @@ pub struct IdRules {
 }
 
 /// Generator of the ids of one core. Ids are pseudo-random; other ids cannot be predicted from known ones.
-pub(crate) struct IdMaker {
+pub(crate) struct IdGenerator {
     key: RandomState,
-    made: Cell<u64>,
+    count: Cell<u64>,
     /// The upper half of a wide id is this number plus a counter, so that ids are unique.
     first: u64,
 }
 
-impl IdMaker {
-    pub(crate) fn new() -> IdMaker {
+impl IdGenerator {
+    pub(crate) fn new() -> IdGenerator {
         let key = RandomState::new();
         let first = key.hash_one("first");
-        IdMaker { key, made: Cell::new(0), first }
+        IdGenerator { key, count: Cell::new(0), first }
     }
 
     pub(crate) fn next(&self) -> u64 {
-        let made = self.made.get();
-        self.made.set(made.wrapping_add(1));
+        let made = self.count.get();
+        self.count.set(made.wrapping_add(1));
         self.key.hash_one(made)
     }
 
     fn next_wide(&self) -> u128 {
-        let upper = self.first.wrapping_add(self.made.get());
+        let upper = self.first.wrapping_add(self.count.get());
         // Zero is not a valid trace id.
         (u128::from(upper) << 64 | u128::from(self.next())).max(1)
     }
@@ -56,8 +56,8 @@ impl IdRules {
     }
 
     /// Returns the ids of a request. The sender must have been determined before ([`Request::client`]).
-    pub(crate) fn ids(&self, request: &Request<'_>, maker: &IdMaker) -> RequestIds {
-        let is_trusted = request.client().vouched.is_some();
+    pub(crate) fn ids(&self, request: &Request<'_>, generator: &IdGenerator) -> RequestIds {
+        let is_trusted = request.client().trusted_dialect.is_some();
         let uses = |source| match source {
             IdSource::Off | IdSource::New => false,
             IdSource::Trusted => is_trusted,
@@ -67,22 +67,22 @@ impl IdRules {
             || uses(self.request) && only(request, Name::XRequestId).is_some_and(is_request_id);
         let id = match self.request {
             IdSource::Off => RequestId::None,
-            _ if has_valid_id() => RequestId::Sent,
-            _ => RequestId::Made(maker.next_wide()),
+            _ if has_valid_id() => RequestId::Received,
+            _ => RequestId::Generated(generator.next_wide()),
         };
         let trace = self.trace.map(|(from, share)| {
             let sent = only(request, Name::Traceparent).filter(|_| uses(from)).and_then(traceparent);
-            let span = maker.next().max(1);
+            let span = generator.next().max(1);
             match sent {
                 Some((trace, parent, is_sampled)) => {
                     let has_state = values(request, Name::Tracestate).all(is_tracestate);
-                    TraceSpan { trace, parent, span, is_sampled, has_state }
+                    TraceSpan { trace, parent, span, is_sampled, has_tracestate: has_state }
                 }
                 None => {
-                    let trace = maker.next_wide();
+                    let trace = generator.next_wide();
                     // Independent of the lower half of the id, which other systems may use for sampling.
-                    let is_sampled = maker.next() % u64::from(SHARE_ALL) < u64::from(share);
-                    TraceSpan { trace, parent: 0, span, is_sampled, has_state: false }
+                    let is_sampled = generator.next() % u64::from(SHARE_MAX) < u64::from(share);
+                    TraceSpan { trace, parent: 0, span, is_sampled, has_tracestate: false }
                 }
             }
         });
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_million_ids_are_different() {
-        let maker = IdMaker::new();
+        let maker = IdGenerator::new();
         let mut ids: Vec<u128> = (0..1_000_000).map(|_| maker.next_wide()).collect();
         ids.sort_unstable();
         ids.dedup();

@@ -17,8 +17,8 @@ use steps::auth::RouteAuth;
 use steps::flow::Flow;
 use steps::limit::{CountedRequests, RateRules};
 
-use crate::conditions::{self, FieldsOf};
-use crate::request_path::Strip;
+use crate::conditions::{self, RouteRequestFields};
+use crate::request_path::PathPrefix;
 
 /// Reason of the error response if an application names a file that no internal route serves.
 pub(crate) const NO_INTERNAL_ROUTE: &str = "the application names a file that no internal route has";
@@ -43,7 +43,7 @@ impl RouteGuards {
     ///
     /// # Errors
     /// The client is gone.
-    async fn admit(&self, asked: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    async fn check_access(&self, asked: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let auth = self.auth.as_ref().filter(|auth| !auth.is_covered_by(asked));
         if !self.client_access.admits_all() || self.rates.is_some() || auth.is_some() {
             x.forbid_storing();
@@ -71,7 +71,7 @@ struct InternalRoute {
     paths: Vec<PathPattern>,
     roots: Vec<PathBuf>,
     /// Prefix removed from paths.
-    strip: Strip,
+    strip: PathPrefix,
     files: Files,
     guards: RouteGuards,
 }
@@ -93,24 +93,28 @@ impl InternalRoutes {
     /// Those of `open`.
     pub fn of_site(
         site: &config::Site,
-        mut open: impl FnMut(usize, &config::Files) -> io::Result<(Strip, Files, RouteGuards)>,
+        mut open: impl FnMut(usize, &config::Files) -> io::Result<(PathPrefix, Files, RouteGuards)>,
     ) -> io::Result<SiteInternals> {
         let mut all = Vec::new();
         for (index, route) in site.routes.iter().enumerate().filter(|(_, route)| route.internal) {
             let Action::Files(files) = &route.action else { continue };
-            let (paths, roots) = (route.path.clone(), files.root.iter().flat_map(spellings).collect());
+            let (paths, roots) = (route.path.clone(), files.root.iter().flat_map(absolute_paths).collect());
             let (strip, files, guards) = open(index, files)?;
             all.push(InternalRoute { index, paths, roots, strip, files, guards });
         }
         let has_some = !all.is_empty();
-        Ok(has_some.then(|| Rc::new(InternalRoutes { all, routes: Routes::of_site(site) })))
+        Ok(has_some.then(|| Rc::new(InternalRoutes { all, routes: Routes::compile_site(site) })))
     }
 
     /// Returns the internal route of a URL path, and the path of the file below the route's root.
     ///
     /// # Errors
     /// The reason why no internal route serves the path.
-    fn of_path(&self, x: &Exchange<'_>, target: &[u8]) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
+    fn find_by_url_path(
+        &self,
+        x: &Exchange<'_>,
+        target: &[u8],
+    ) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
         let mut parts = target.splitn(2, |&byte| byte == b'?');
         let (path, query) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
         let path = normal_path(path, EmptySegments::Merge).map_err(|_| NO_INTERNAL_ROUTE)?;
@@ -118,31 +122,39 @@ impl InternalRoutes {
             return Err(NO_INTERNAL_ROUTE);
         }
         let request = x.request();
-        let wanted = self.wanted(x, (&path, query));
-        let first = self.routes.find_in(0, &wanted, FieldsOf(&request));
+        let wanted = self.route_request(x, (&path, query));
+        let first = self.routes.find_in(0, &wanted, RouteRequestFields(&request));
         let internal = self.all.iter().find(|internal| Some(internal.index) == first);
-        let internal = internal.ok_or_else(|| match self.all.iter().any(|one| one.is_of_path(&path)) {
+        let internal = internal.ok_or_else(|| match self.all.iter().any(|one| one.matches_path(&path)) {
             true => NOT_INTERNAL,
             false => NO_INTERNAL_ROUTE,
         })?;
-        self.note_conditions(internal, x, &path);
-        Ok((internal, internal.strip.below(&path).to_vec()))
+        self.forbid_storing_if_conditional(internal, x, &path);
+        Ok((internal, internal.strip.strip_from(&path).to_vec()))
     }
 
     /// Returns the internal route of a file system path, and the path of the file below the route's root.
     ///
     /// # Errors
     /// The reason why no internal route serves the path.
-    fn on_disk(&self, x: &Exchange<'_>, path: &[u8]) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
-        let path = normal(Path::new(std::ffi::OsStr::from_bytes(path)));
+    fn find_by_file_path(
+        &self,
+        x: &Exchange<'_>,
+        path: &[u8],
+    ) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
+        let path = normalize(Path::new(std::ffi::OsStr::from_bytes(path)));
         let mut why = NO_INTERNAL_ROUTE;
         for internal in &self.all {
             let Some(rest) = internal.below_root(path.as_os_str().as_bytes()) else { continue };
             // URL path that corresponds to the file.
             let named = [&internal.strip.0, rest].concat();
             let (request, id) = (x.request(), RouteId { site: 0, route: internal.index });
-            if self.routes.is_first_beside_path(id, &self.wanted(x, (&named, b"")), FieldsOf(&request)) {
-                self.note_conditions(internal, x, &named);
+            if self.routes.is_first_ignoring_path(
+                id,
+                &self.route_request(x, (&named, b"")),
+                RouteRequestFields(&request),
+            ) {
+                self.forbid_storing_if_conditional(internal, x, &named);
                 return Ok((internal, rest.to_vec()));
             }
             why = NOT_INTERNAL;
@@ -151,19 +163,19 @@ impl InternalRoutes {
     }
 
     /// Returns the properties of a request for the file. The method is GET unless the client's is HEAD.
-    fn wanted<'a>(
+    fn route_request<'a>(
         &self,
         x: &'a Exchange<'_>,
         path_and_query: (&'a [u8], &'a [u8]),
     ) -> config::matcher::RouteRequest<'a> {
         let request = x.request();
         let method = if request.method() == Method::Head { &b"HEAD"[..] } else { b"GET" };
-        conditions::of_request(&request, method, path_and_query, self.routes.uses_country())
+        conditions::route_request(&request, method, path_and_query, self.routes.uses_country())
     }
 
     /// Forbids caches to store the response if the choice of the route depends on more than the path and
     /// query.
-    fn note_conditions(&self, internal: &InternalRoute, x: &Exchange<'_>, path: &[u8]) {
+    fn forbid_storing_if_conditional(&self, internal: &InternalRoute, x: &Exchange<'_>, path: &[u8]) {
         if self.routes.has_conditions_up_to(RouteId { site: 0, route: internal.index }, path) {
             x.forbid_storing();
         }
@@ -171,7 +183,7 @@ impl InternalRoutes {
 }
 
 impl InternalRoute {
-    fn is_of_path(&self, path: &[u8]) -> bool {
+    fn matches_path(&self, path: &[u8]) -> bool {
         self.paths.is_empty() || self.paths.iter().any(|pattern| pattern.matches(path))
     }
 
@@ -188,14 +200,14 @@ impl InternalRoute {
 
 /// Returns the absolute paths of a directory: as configured, without `.` and `..`, and with symbolic links
 /// resolved. Applications may use either.
-fn spellings(root: &PathBuf) -> Vec<PathBuf> {
-    let written = normal(std::path::absolute(root).as_deref().unwrap_or(root));
+fn absolute_paths(root: &PathBuf) -> Vec<PathBuf> {
+    let written = normalize(std::path::absolute(root).as_deref().unwrap_or(root));
     let real = root.canonicalize().ok().filter(|real| *real != written);
     [Some(written), real].into_iter().flatten().collect()
 }
 
 /// Removes `.`, `..` and empty segments from a path.
-fn normal(path: &Path) -> PathBuf {
+fn normalize(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
         match part {
@@ -213,26 +225,26 @@ fn normal(path: &Path) -> PathBuf {
 /// Those of sending to the client.
 pub(crate) async fn send(
     internals: &InternalRoutes,
-    asked: Option<&RouteAuth>,
-    x: &mut Exchange<'_>,
+    request_auth: Option<&RouteAuth>,
+    exchange: &mut Exchange<'_>,
     named: NamedFile,
 ) -> Result<(), Fault> {
     let found = match &named.name {
-        FileReference::Path(target) => internals.of_path(x, target),
-        FileReference::OnDisk(path) => internals.on_disk(x, path),
+        FileReference::Path(target) => internals.find_by_url_path(exchange, target),
+        FileReference::OnDisk(path) => internals.find_by_file_path(exchange, path),
     };
     let (internal, path) = match found {
         Ok(found) => found,
-        Err(why) => return x.refuse(Status::INTERNAL_SERVER_ERROR, why).await,
+        Err(why) => return exchange.refuse(Status::INTERNAL_SERVER_ERROR, why).await,
     };
-    if !internal.guards.admit(asked, x).await? {
+    if !internal.guards.check_access(request_auth, exchange).await? {
         return Ok(());
     }
-    x.set_tap(Box::new(NamedFields(named.fields)));
-    match internal.files.send(x, &path).await? {
+    exchange.set_tap(Box::new(NamedFields(named.fields)));
+    match internal.files.send(exchange, &path).await? {
         FileOutcome::Done => Ok(()),
         FileOutcome::Declined(_) => {
-            x.refuse(Status::NOT_FOUND, "the file that the application names is not there").await
+            exchange.refuse(Status::NOT_FOUND, "the file that the application names is not there").await
         }
     }
 }

@@ -45,7 +45,7 @@ impl SitePages {
 
 impl SitePages {
     /// Returns the configured page for a status, if there is one.
-    fn own(&self, status: Status) -> Option<&Page> {
+    fn configured_page(&self, status: Status) -> Option<&Page> {
         let code = status.code();
         self.exact.get(&code).or_else(|| self.class.get(&(code / 100)))
     }
@@ -53,14 +53,14 @@ impl SitePages {
 
 impl ErrorPages for SitePages {
     fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page> {
-        match self.own(status) {
+        match self.configured_page(status) {
             Some(page) => Cow::Borrowed(page),
-            None => Cow::Owned(plain(status, reason, accept)),
+            None => Cow::Owned(generate(status, reason, accept)),
         }
     }
 
-    fn has(&self, status: Status) -> bool {
-        self.own(status).is_some()
+    fn has_page(&self, status: Status) -> bool {
+        self.configured_page(status).is_some()
     }
 }
 
@@ -96,16 +96,18 @@ impl PagesWithoutSite {
 impl ErrorPages for PagesWithoutSite {
     fn page(&self, status: Status, reason: &'static str, accept: Option<&[u8]>) -> Cow<'_, Page> {
         let reason = if reason == NO_SITE { &*self.reason } else { reason };
-        self.pages.own(status).map_or_else(|| Cow::Owned(plain(status, reason, accept)), Cow::Borrowed)
+        self.pages
+            .configured_page(status)
+            .map_or_else(|| Cow::Owned(generate(status, reason, accept)), Cow::Borrowed)
     }
 
-    fn has(&self, status: Status) -> bool {
-        self.pages.has(status)
+    fn has_page(&self, status: Status) -> bool {
+        self.pages.has_page(status)
     }
 }
 
 /// Generates a page: JSON (RFC 9457) for clients that accept it and not HTML, otherwise HTML.
-fn plain(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
+fn generate(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
     let (code, title) = (status.code(), status.reason());
     let accept = accept.unwrap_or_default();
     let wants = |what: &[u8]| accept.windows(what.len()).any(|window| window.eq_ignore_ascii_case(what));
@@ -125,7 +127,7 @@ fn plain(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
 }
 
 /// Returns the text of the error page if `respond` has an error status and no body.
-pub(crate) fn why(status: Status) -> &'static str {
+pub(crate) fn respond_text(status: Status) -> &'static str {
     match status.code() {
         401 => "this address requires authentication",
         403 => "access to this address is forbidden",
@@ -204,7 +206,7 @@ mod tests {
                 String::from_utf8_lossy(&page.body).ends_with(&format!("<p>{said}</p>\n")),
                 "{authority}"
             );
-            assert!(!none.has(Status::NOT_FOUND));
+            assert!(!none.has_page(Status::NOT_FOUND));
         }
         let own = PagesWithoutSite::new(Rc::new(pages), b"a.test");
         assert_eq!(own.page(Status::NOT_FOUND, NO_SITE, None).body, b"of the site");

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use config::{Config, PathPattern, VariableMap};
 use http::path::{EmptySegments, encode_beyond_ascii, encoded, encoded_segment};
-use http::template::{OwnValues, Values};
+use http::template::{CustomVariables, VariableValues};
 use http::{Reject, RequestHead, RequestIds, Status, Template, scan};
 use ipnet::IpNet;
 use net::Exchange;
 
-use crate::edits::values;
+use crate::edits::template_values;
 use crate::geo::CountryDatabase;
 use crate::request_path::RequestPath;
 
@@ -28,7 +28,7 @@ pub struct MapValues {
 }
 
 struct MapRule {
-    of: Template,
+    source: Template,
     exact: HashMap<Box<[u8]>, Template>,
     patterns: Vec<(config::MapKey, Template)>,
     networks: NetworkTable,
@@ -56,7 +56,7 @@ impl MapRule {
             }
         }
         let networks = NetworkTable::new(&map.networks);
-        MapRule { of: map.of.clone(), exact, patterns, networks, default: map.default.clone() }
+        MapRule { source: map.of.clone(), exact, patterns, networks, default: map.default.clone() }
     }
 }
 
@@ -87,11 +87,11 @@ impl NetworkTable {
     }
 }
 
-impl OwnValues for MapValues {
-    fn write(&self, name: &str, _: bool, values: &Values<'_>, out: &mut Vec<u8>) {
+impl CustomVariables for MapValues {
+    fn write(&self, name: &str, _: bool, values: &VariableValues<'_>, out: &mut Vec<u8>) {
         let Some((_, map)) = self.maps.iter().find(|(known, _)| known == name) else { return };
         let mut value = Vec::new();
-        map.of.write(&mut value, values);
+        map.source.write(&mut value, values);
         let pattern = || map.patterns.iter().find(|(key, _)| key.matches(&value)).map(|(_, result)| result);
         let network = || map.networks.find(&value);
         let exact = map.exact.get(value.as_slice());
@@ -110,8 +110,8 @@ struct CapturedValues {
     maps: Option<Rc<MapValues>>,
 }
 
-impl OwnValues for CapturedValues {
-    fn write(&self, name: &str, is_strict: bool, values: &Values<'_>, out: &mut Vec<u8>) {
+impl CustomVariables for CapturedValues {
+    fn write(&self, name: &str, is_strict: bool, values: &VariableValues<'_>, out: &mut Vec<u8>) {
         match self.captures.iter().find(|(known, _)| known == name) {
             Some((_, value)) if is_strict => out.extend_from_slice(encoded_segment(value).as_bytes()),
             Some((_, value)) => out.extend_from_slice(&encoded(value)),
@@ -135,7 +135,7 @@ pub struct PathRules {
     maps: Option<Rc<MapValues>>,
     rewrite: Option<Template>,
     /// Whether the route only rewrites the path, after which the search for a route is repeated.
-    pub is_search: bool,
+    pub rewrites_only: bool,
 }
 
 impl PathRules {
@@ -147,20 +147,20 @@ impl PathRules {
                 captures: if has_groups { route.path.clone() } else { Vec::new() },
                 maps: maps.cloned(),
                 rewrite: route.rewrite.clone(),
-                is_search: route.action == config::Action::Rewrite,
+                rewrites_only: route.action == config::Action::RewriteOnly,
             })
         })
     }
 
     /// Sets the variables that the path captures.
-    pub(crate) fn capture(&self, x: &mut Exchange<'_>, path: &RequestPath) {
-        let found = self.captured(path.bytes(&x.request()));
+    pub(crate) fn capture(&self, exchange: &mut Exchange<'_>, path: &RequestPath) {
+        let found = self.captured(path.bytes(&exchange.request()));
         if let Some(own) = found {
-            x.set_own_values(own);
+            exchange.set_custom_variables(own);
         }
     }
 
-    fn captured(&self, path: &[u8]) -> Option<Rc<dyn OwnValues>> {
+    fn captured(&self, path: &[u8]) -> Option<Rc<dyn CustomVariables>> {
         let captures = self.captures.iter().find(|one| one.matches(path))?.captures(path)?;
         Some(Rc::new(CapturedValues { captures, maps: self.maps.clone() }))
     }
@@ -170,14 +170,20 @@ impl PathRules {
     ///
     /// # Errors
     /// The rewritten path is invalid (400) or too long (414).
-    pub(crate) fn rewrite(&self, x: &mut Exchange<'_>, prefix: &[u8]) -> Result<Option<RequestPath>, Reject> {
-        let Some(target) = self.target(&values(x, prefix))? else { return Ok(None) };
-        x.rewrite_target(&target);
-        RequestPath::of(&x.request()).map(Some)
+    pub(crate) fn rewrite(
+        &self,
+        exchange: &mut Exchange<'_>,
+        prefix: &[u8],
+    ) -> Result<Option<RequestPath>, Reject> {
+        let Some(target) = self.rewritten_target(&template_values(exchange, prefix))? else {
+            return Ok(None);
+        };
+        exchange.rewrite_target(&target);
+        RequestPath::of(&exchange.request()).map(Some)
     }
 
     /// Returns the rewritten path and query; `None` without a rewrite.
-    fn target(&self, values: &Values<'_>) -> Result<Option<Vec<u8>>, Reject> {
+    fn rewritten_target(&self, values: &VariableValues<'_>) -> Result<Option<Vec<u8>>, Reject> {
         let Some(rewrite) = &self.rewrite else { return Ok(None) };
         let mut target = Vec::new();
         rewrite.write(&mut target, values);
@@ -192,14 +198,14 @@ impl PathRules {
         if target.len() > REWRITTEN_BYTES_MAX {
             return Err(Reject::new(URI_TOO_LONG, "the rewritten path is too long"));
         }
-        if !target.starts_with(b"/") || scan::target(&target) != target.len() {
-            return Err(Reject::bad("the rewritten path is not valid"));
+        if !target.starts_with(b"/") || scan::target_len(&target) != target.len() {
+            return Err(Reject::bad_request("the rewritten path is not valid"));
         }
         let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
         // A dot segment may result from combining the rewrite with a value of the request. It would lead out
         // of the directory that the rewrite names.
         if path.split(|&byte| byte == b'/').any(is_dots) {
-            return Err(Reject::bad("the rewritten path has a dot segment"));
+            return Err(Reject::bad_request("the rewritten path has a dot segment"));
         }
         Ok(Some(target))
     }
@@ -209,7 +215,7 @@ impl PathRules {
     ///
     /// # Errors
     /// Those of [`PathRules::rewrite`].
-    pub fn explained(
+    pub fn explain(
         &self,
         (host, target, path): (&str, &str, &[u8]),
         empty_segments: EmptySegments,
@@ -219,8 +225,8 @@ impl PathRules {
         let mut head = RequestHead::default();
         head.parse(&bytes, &http::Limits::default())?;
         let own = self.captured(path);
-        let maps = self.maps.as_deref().map(|maps| maps as &dyn OwnValues);
-        self.target(&Values {
+        let maps = self.maps.as_deref().map(|maps| maps as &dyn CustomVariables);
+        self.rewritten_target(&VariableValues {
             head: &head,
             bytes: &bytes,
             empty_segments,
@@ -231,7 +237,7 @@ impl PathRules {
             user: b"",
             prefix,
             upstream: "",
-            own: own.as_deref().or(maps),
+            custom: own.as_deref().or(maps),
         })
     }
 
@@ -240,9 +246,9 @@ impl PathRules {
     ///
     /// # Errors
     /// Those of [`PathRules::rewrite`], and 500 after [`ROUNDS_MAX`] rounds.
-    pub(crate) fn search_again(
+    pub(crate) fn rewrite_for_search(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         path: &RequestPath,
         prefix: &[u8],
         rounds: &mut u32,
@@ -252,8 +258,8 @@ impl PathRules {
             return Err(Reject::new(status, "more than 10 routes have rewritten the path"));
         }
         *rounds += 1;
-        self.capture(x, path);
-        Ok(self.rewrite(x, prefix)?.unwrap_or_default())
+        self.capture(exchange, path);
+        Ok(self.rewrite(exchange, prefix)?.unwrap_or_default())
     }
 }
 
@@ -289,7 +295,7 @@ mod tests {
             [("0.0.0.0/0", "all"), ("10.0.0.0/8", "ten"), ("10.1.2.3/16", "small"), ("2001:db8::/32", "six")];
         let networks = networks.map(|(network, result)| (network.parse().unwrap(), text(result)));
         let table = NetworkTable::new(&networks);
-        let find = |value: &str| table.find(value.as_bytes()).and_then(Template::fixed);
+        let find = |value: &str| table.find(value.as_bytes()).and_then(Template::as_literal);
         assert_eq!(
             [find("10.1.9.9"), find("10.2.0.0"), find("8.8.8.8")],
             [Some("small"), Some("ten"), Some("all")]

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use config::{Action, Config};
 use files::{FileOutcome, Files, FoundScript};
-use hosting::workers::Mounted;
+use hosting::workers::MountedApp;
 use net::{Exchange, Fault};
 use proxy::{Proxy, Script};
 
@@ -15,7 +15,7 @@ pub(crate) enum ScriptRunner {
     /// A FastCGI server.
     Server(Proxy),
     /// A hosted application.
-    App(Mounted),
+    App(MountedApp),
 }
 
 /// Files of a route, and the backend that runs the scripts among them.
@@ -23,7 +23,7 @@ pub struct PhpRoute {
     pub(crate) files: Box<Files>,
     pub(crate) runner: ScriptRunner,
     /// Front controller: the script for paths without a file.
-    pub(crate) front: Option<Vec<u8>>,
+    pub(crate) front_controller: Option<Vec<u8>>,
     /// Root of the scripts as seen by the FastCGI server, if it differs.
     pub(crate) root: Option<Vec<u8>>,
     /// Prefix removed from paths.
@@ -41,7 +41,7 @@ pub(crate) enum PhpTarget {
 }
 
 /// Returns the FastCGI server of the scripts among a route's files, if there is one.
-pub fn of(route: &config::Route) -> Option<&config::Proxy> {
+pub fn script_server(route: &config::Route) -> Option<&config::Proxy> {
     match &route.otherwise {
         Some(Action::Proxy(proxy)) if proxy.is_php => Some(proxy),
         _ => None,
@@ -49,7 +49,7 @@ pub fn of(route: &config::Route) -> Option<&config::Proxy> {
 }
 
 /// Returns the PHP application that serves a route, and the route's reference to it.
-pub fn app_of<'c>(
+pub fn php_app<'c>(
     config: &'c Config,
     route: &'c config::Route,
 ) -> Option<(&'c config::Mounted, &'c config::PhpApp)> {
@@ -90,7 +90,7 @@ pub fn prefix_of(
 }
 
 /// Changes file options for directories that contain scripts.
-pub fn scripts_among(options: &mut files::Options) -> io::Result<()> {
+pub fn configure_for_scripts(options: &mut files::Options) -> io::Result<()> {
     options.scripts = true;
     if !options.index.iter().any(|name| name.ends_with(".php")) {
         options.index.insert(0, "index.php".into());
@@ -119,24 +119,40 @@ impl PhpRoute {
     pub fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
         let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
         let (front, root) = (bytes(&php.scripts.front), bytes(&php.scripts.root));
-        PhpRoute { files, runner: ScriptRunner::Server(proxy), front, root, prefix: prefix.to_vec() }
+        PhpRoute {
+            files,
+            runner: ScriptRunner::Server(proxy),
+            front_controller: front,
+            root,
+            prefix: prefix.to_vec(),
+        }
     }
 
     /// Creates a route whose scripts are run by an application.
-    pub fn of_app(php: &config::PhpApp, files: Box<Files>, app: Mounted, prefix: &[u8]) -> PhpRoute {
+    pub fn of_app(php: &config::PhpApp, files: Box<Files>, app: MountedApp, prefix: &[u8]) -> PhpRoute {
         let front = php.front.clone().map(String::into_bytes);
-        PhpRoute { files, runner: ScriptRunner::App(app), front, root: None, prefix: prefix.to_vec() }
+        PhpRoute {
+            files,
+            runner: ScriptRunner::App(app),
+            front_controller: front,
+            root: None,
+            prefix: prefix.to_vec(),
+        }
     }
 
     /// Runs a script, which answers the request.
     ///
     /// # Errors
     /// Those of [`Proxy::serve_script`] and [`Mounted::serve_script`].
-    pub(crate) async fn run(&self, x: &mut Exchange<'_>, script: Option<&Script>) -> Result<(), Fault> {
+    pub(crate) async fn run(
+        &self,
+        exchange: &mut Exchange<'_>,
+        script: Option<&Script>,
+    ) -> Result<(), Fault> {
         match (&self.runner, script) {
-            (ScriptRunner::Server(proxy), script) => proxy.serve_script(x, script).await,
-            (ScriptRunner::App(app), Some(script)) => app.serve_script(x, script).await,
-            (ScriptRunner::App(_), None) => Err(Fault::Broken("a request for PHP without a script")),
+            (ScriptRunner::Server(proxy), script) => proxy.serve_script(exchange, script).await,
+            (ScriptRunner::App(app), Some(script)) => app.serve_script(exchange, script).await,
+            (ScriptRunner::App(_), None) => Err(Fault::Failed("a request for PHP without a script")),
         }
     }
 
@@ -144,32 +160,33 @@ impl PhpRoute {
     /// controller. `has_file` is false if no file or script can have such a path.
     pub(crate) async fn find(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         path: &[u8],
         has_file: bool,
     ) -> Result<PhpTarget, Fault> {
         let mut why = "there is no such file";
         if has_file {
-            let core = x.core().clone();
-            let script = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
+            let core = exchange.core().clone();
+            let script =
+                if path.is_empty() && exchange.request().path().ends_with(b"/") { b"/" } else { path };
             if let Some(found) = self.files.script(script, &core).await? {
                 return Ok(PhpTarget::Script(self.script(&found)));
             }
             // A rewritten path of a directory is not redirected to the one with a slash, so try its index
             // here.
-            if x.request().target() != x.request().sent_target()
+            if exchange.request().target() != exchange.request().sent_target()
                 && !script.ends_with(b"/")
                 && let Some(found) = self.files.script(&[script, b"/"].concat(), &core).await?
             {
                 return Ok(PhpTarget::Script(self.script(&found)));
             }
-            match self.files.serve(x, path).await? {
+            match self.files.serve(exchange, path).await? {
                 FileOutcome::Done => return Ok(PhpTarget::Done),
                 FileOutcome::Declined(reason) => why = reason,
             }
         }
-        let Some(front) = &self.front else { return Ok(PhpTarget::Missing(why)) };
-        let core = x.core().clone();
+        let Some(front) = &self.front_controller else { return Ok(PhpTarget::Missing(why)) };
+        let core = exchange.core().clone();
         Ok(match self.files.script(front, &core).await? {
             Some(found) => PhpTarget::Script(self.script(&found)),
             None => PhpTarget::Missing(why),

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use http::{Fields, Template};
 use net::{BodyReplacement, Exchange, ReplacementRule, ReplacementTexts};
 
-use crate::edits::values;
+use crate::edits::template_values;
 use crate::templates::BodyEscape;
 
 /// Body replacements of a route.
 pub struct RouteReplacement {
-    of: Rc<BodyReplacement>,
+    rules: Rc<BodyReplacement>,
     /// Replacement texts, by rule.
     texts: Vec<Template>,
     /// Replaces the client's `Accept-Encoding`, because encoded bodies are not edited.
@@ -25,13 +25,13 @@ impl RouteReplacement {
         let rule = |rule: &config::BodyEdit| ReplacementRule {
             from: rule.from.clone().into_bytes(),
             media: rule.types.clone(),
-            once: rule.once,
+            is_once: rule.once,
         };
         let mut identity = Fields::new();
         identity.try_push(b"Accept-Encoding", b"identity").expect("it is a valid field");
         (!rules.is_empty()).then(|| {
             Box::new(RouteReplacement {
-                of: Rc::new(BodyReplacement::new(rules.iter().map(rule).collect())),
+                rules: Rc::new(BodyReplacement::new(rules.iter().map(rule).collect())),
                 texts: rules.iter().map(|rule| rule.to.clone()).collect(),
                 identity,
             })
@@ -40,11 +40,11 @@ impl RouteReplacement {
 
     /// Enables the replacements for the response to this request, regardless of its handler. `prefix` is the
     /// part of the route's path before its final `*`.
-    pub(crate) fn begin(&self, x: &mut Exchange<'_>, prefix: &[u8]) {
+    pub(crate) fn begin(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) {
         let texts: Vec<FilledText> =
-            self.texts.iter().map(|text| FilledText::new(text, &values(x, prefix))).collect();
-        x.set_replacement(self.of.clone(), Box::new(FilledTexts(texts)));
-        x.amend(&[b"accept-encoding".to_vec()], &self.identity);
+            self.texts.iter().map(|text| FilledText::new(text, &template_values(exchange, prefix))).collect();
+        exchange.set_replacement(self.rules.clone(), Box::new(FilledTexts(texts)));
+        exchange.amend(&[b"accept-encoding".to_vec()], &self.identity);
     }
 }
 
@@ -59,7 +59,7 @@ struct FilledText {
 }
 
 impl FilledText {
-    fn new(template: &Template, values: &http::template::Values<'_>) -> FilledText {
+    fn new(template: &Template, values: &http::template::VariableValues<'_>) -> FilledText {
         let (mut text, places) = (Vec::new(), RefCell::new(Vec::new()));
         let note = |out: &mut Vec<u8>, start: usize| places.borrow_mut().push(start..out.len());
         template.write_each(&mut text, values, note);

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use http::path::{differ_in_slashes_alone, has_encoded_slash, normal_path};
+use http::path::{differ_only_in_slashes, has_encoded_slash, normal_path};
 use http::{EmptySegments, Reject};
 use net::{Exchange, Request};
 use proxy::Script;
@@ -17,7 +17,7 @@ pub(crate) struct RequestPath {
     /// Whether the path has an encoded slash or backslash.
     pub(crate) has_encoded_slash: bool,
     /// Whether the handler receives empty segments as sent by the client: see [`RequestPath::as_sent`].
-    pub(crate) goes_as_sent: bool,
+    pub(crate) preserves_empty_segments: bool,
     /// Script of the request, on a PHP route.
     pub(crate) script: Option<Rc<Script>>,
 }
@@ -48,7 +48,7 @@ impl RequestPath {
         let decoded =
             self.decoded.as_deref().filter(|_| request.path().windows(2).any(|pair| pair == b"//"))?;
         let sent = RequestPath::with(request, EmptySegments::AsSent).ok()?;
-        differ_in_slashes_alone(decoded, sent.bytes(request)).then_some(sent)
+        differ_only_in_slashes(decoded, sent.bytes(request)).then_some(sent)
     }
 
     /// Makes the exchange show the path with empty segments to applications and upstream servers, if
@@ -56,11 +56,11 @@ impl RequestPath {
     ///
     /// # Errors
     /// Those of [`RequestPath::of`].
-    pub(crate) fn passed_on(&self, exchange: &mut Exchange<'_>) -> Result<Option<RequestPath>, Reject> {
-        if !self.goes_as_sent {
+    pub(crate) fn for_upstream(&self, exchange: &mut Exchange<'_>) -> Result<Option<RequestPath>, Reject> {
+        if !self.preserves_empty_segments {
             return Ok(None);
         }
-        exchange.pass_as_sent();
+        exchange.preserve_empty_segments();
         Ok(Some(RequestPath { script: self.script.clone(), ..RequestPath::of(&exchange.request())? }))
     }
 
@@ -71,7 +71,7 @@ impl RequestPath {
 
     /// Returns the end of the path with as many segments as `end`, the corresponding end of the fully decoded
     /// path.
-    pub(crate) fn end_like<'p>(&'p self, end: &[u8], request: &Request<'p>) -> &'p [u8] {
+    pub(crate) fn suffix_like<'p>(&'p self, end: &[u8], request: &Request<'p>) -> &'p [u8] {
         let slashes = end.iter().filter(|&&byte| byte == b'/').count();
         let path = self.bytes(request);
         let ends = path.iter().enumerate().rev().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
@@ -80,7 +80,7 @@ impl RequestPath {
 
     /// Returns a copy of the decoded path, for handlers that modify the exchange. `keeps_slashes` is set for
     /// handlers that receive encoded slashes.
-    pub(crate) fn kept(&self, exchange: &Exchange<'_>, keeps_slashes: bool) -> Vec<u8> {
+    pub(crate) fn copy_for_handler(&self, exchange: &Exchange<'_>, keeps_slashes: bool) -> Vec<u8> {
         let request = exchange.request();
         match normal_path(request.path(), request.empty_segments()) {
             // Encoded slashes have been refused, so `%2F` in the decoded path can only come from `%252F`.
@@ -91,12 +91,12 @@ impl RequestPath {
 }
 
 /// Prefix to remove from paths.
-pub struct Strip(pub Vec<u8>);
+pub struct PathPrefix(pub Vec<u8>);
 
-impl Strip {
+impl PathPrefix {
     /// Returns the path below the prefix: empty for the prefix itself, the whole path if it is not below the
     /// prefix.
-    pub(crate) fn below<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+    pub(crate) fn strip_from<'p>(&self, path: &'p [u8]) -> &'p [u8] {
         match path.strip_prefix(self.0.as_slice()) {
             Some(rest) if rest.is_empty() || rest.starts_with(b"/") => rest,
             _ => path,

@@ -7,7 +7,7 @@ use certificates::HttpChallenges;
 use config::matcher::Routes;
 use engine::clients::proxies::TrustedProxies;
 use engine::generations::CoreGeneration;
-use http::template::OwnValues;
+use http::template::CustomVariables;
 use http::{EmptySegments, Fields, Method, Name, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
@@ -20,9 +20,9 @@ use telemetry::costs::CostPlan;
 use telemetry::metrics::CoreMetrics;
 use telemetry::traces::TraceExport;
 
-use crate::conditions::{self, FieldsOf};
+use crate::conditions::{self, RouteRequestFields};
 use crate::edits::RouteEdits;
-use crate::ids::{IdMaker, IdRules};
+use crate::ids::{IdGenerator, IdRules};
 use crate::pages::{NO_SITE, PagesWithoutSite, SitePages};
 use crate::path_rules::MapValues;
 use crate::request_path::RequestPath;
@@ -50,7 +50,7 @@ pub struct RouteTable {
     /// Maintenance and crawler rules, by site. They apply even if no route matches.
     pub guards: Vec<Option<Rc<SiteGuard>>>,
     /// Trusted proxies, whose forwarding fields are used.
-    pub introducers: Option<TrustedProxies>,
+    pub trusted_proxies: Option<TrustedProxies>,
     /// Whether a route depends on the country of the client.
     pub uses_country: bool,
     /// Variables defined by the configuration, for all requests.
@@ -80,9 +80,9 @@ pub struct Router {
     /// Responses to HTTP-01 challenges of certificate authorities.
     challenges: HttpChallenges,
     metrics: Rc<CoreMetrics>,
-    id_maker: IdMaker,
+    id_generator: IdGenerator,
     /// Request counter that selects those whose CPU time is measured.
-    turn: Cell<u32>,
+    request_count: Cell<u32>,
 }
 
 impl Router {
@@ -94,9 +94,18 @@ impl Router {
         challenges: HttpChallenges,
         metrics: Rc<CoreMetrics>,
     ) -> Router {
-        let (id_maker, access) = (IdMaker::new(), RefCell::new(table.0.access.take()));
+        let (id_maker, access) = (IdGenerator::new(), RefCell::new(table.0.access.take()));
         let (table, turn) = (RefCell::new(table), Cell::default());
-        Router { table, renew, access, notices, challenges, metrics, id_maker, turn }
+        Router {
+            table,
+            renew,
+            access,
+            notices,
+            challenges,
+            metrics,
+            id_generator: id_maker,
+            request_count: turn,
+        }
     }
 
     /// Passes the collected lines of the access log to its thread.
@@ -125,7 +134,7 @@ impl Router {
         self.table.borrow().clone()
     }
 
-    async fn answer(&self, table: Rc<RouteTable>, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn respond(&self, table: Rc<RouteTable>, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let request = exchange.request();
         if let Some(response) = self.challenges.response(request.path()) {
             // Precedes sites, routes and redirects: certificate authorities request it for every host name.
@@ -133,18 +142,18 @@ impl Router {
             fields.push(Name::ContentType, b"application/octet-stream");
             return exchange.reply(Status::OK, &fields, response.as_bytes()).await;
         }
-        let site = site_of(&table, &request);
+        let site = find_site(&table, &request);
         let level = site.unwrap_or(table.sites.len());
-        let introduced = table.introducers.as_ref().map_or(Ok(()), |one| one.introduce(exchange));
+        let introduced = table.trusted_proxies.as_ref().map_or(Ok(()), |one| one.set_client(exchange));
         exchange.set_context(RequestContext {
-            pages: table.pages[level].clone(),
+            error_pages: table.pages[level].clone(),
             empty_segments: table.empty_segments[level],
-            ids: table.ids.ids(&exchange.request(), &self.id_maker),
-            own_values: table.maps.clone().map(|maps| maps as Rc<dyn OwnValues>),
+            ids: table.ids.ids(&exchange.request(), &self.id_generator),
+            custom_variables: table.maps.clone().map(|maps| maps as Rc<dyn CustomVariables>),
         });
-        match table.costs.begin(exchange, &self.turn) {
+        match table.costs.begin(exchange, &self.request_count) {
             None => {
-                match self.choose(&table, site, introduced, exchange)? {
+                match self.choose_route(&table, site, introduced, exchange)? {
                     // Most requests: without the layers of the steps, which each poll would pass through.
                     RouteChoice::Route(path, route) if route.steps.is_empty() => {
                         route.serve_directly(exchange, &path).await
@@ -155,7 +164,7 @@ impl Router {
             // Constructed in its box because it is rare.
             Some(meter) => {
                 let measured = async {
-                    let choice = self.choose(&table, site, introduced, exchange)?;
+                    let choice = self.choose_route(&table, site, introduced, exchange)?;
                     self.serve_choice(&table, (site, level), choice, exchange).await
                 };
                 pin_in_place(|| meter.run(measured)).await
@@ -164,7 +173,7 @@ impl Router {
     }
 
     /// Chooses how a request is answered; `introduced` is the result of determining its client.
-    fn choose<'t>(
+    fn choose_route<'t>(
         &self,
         table: &'t RouteTable,
         site: Option<usize>,
@@ -186,7 +195,7 @@ impl Router {
                     return Ok(RouteChoice::Https(fields));
                 }
             }
-            if let Some(reason) = https.misdirected(&request, exchange.core().unix_s()) {
+            if let Some(reason) = https.misdirection_reason(&request, exchange.core().unix_s()) {
                 return Ok(RouteChoice::Misdirected(reason));
             }
         }
@@ -195,16 +204,16 @@ impl Router {
             let Some(route) = find_route(table, site, &exchange.request(), &path) else {
                 return Ok(RouteChoice::NoRoute(path, outcome));
             };
-            let Some(rules) = route.search() else {
+            let Some(rules) = route.search_rules() else {
                 // Empty segments are passed on only if the path with them matches the same route.
                 if let Some(sent) = path.as_sent(&exchange.request()) {
                     let found = find_route(table, site, &exchange.request(), &sent);
-                    path.goes_as_sent = found.is_some_and(|other| Rc::ptr_eq(other, route));
+                    path.preserves_empty_segments = found.is_some_and(|other| Rc::ptr_eq(other, route));
                 }
                 return Ok(RouteChoice::Route(path, route));
             };
             route.refuse_encoded_slash(&path)?;
-            path = rules.search_again(exchange, &path, &route.paths.prefix, &mut rounds)?;
+            path = rules.rewrite_for_search(exchange, &path, &route.paths.prefix, &mut rounds)?;
         }
     }
 
@@ -218,7 +227,7 @@ impl Router {
         let (path, outcome) = match choice {
             RouteChoice::Route(path, route) => {
                 let outcome = route.serve(exchange, &path).await;
-                return if exchange.has_intercepted() {
+                return if exchange.has_intercepted_error() {
                     Box::pin(exchange.send_page()).await
                 } else {
                     outcome
@@ -231,10 +240,10 @@ impl Router {
             RouteChoice::Misdirected(reason) => return exchange.refuse(MISDIRECTED, reason).await,
             RouteChoice::NoRoute(path, outcome) => (path, outcome),
         };
-        table.edits[level].make(exchange, b"");
+        table.edits[level].apply(exchange, b"");
         outcome?;
         if let Some(Some(guard)) = table.guards.get(level)
-            && Box::pin(route::guarded(guard, None, exchange, &path)).await? == Flow::Answered
+            && Box::pin(route::apply_guard(guard, None, exchange, &path)).await? == Flow::Answered
         {
             return Ok(());
         }
@@ -247,7 +256,7 @@ impl Router {
             }
             _ if site.is_none() => {
                 let pages = PagesWithoutSite::new(table.pages[level].clone(), exchange.request().authority());
-                exchange.set_pages(Rc::new(pages));
+                exchange.set_error_pages(Rc::new(pages));
                 exchange.refuse(Status::NOT_FOUND, NO_SITE).await
             }
             _ => exchange.refuse(Status::NOT_FOUND, "there is nothing at this address").await,
@@ -267,7 +276,7 @@ enum RouteChoice<'t> {
 }
 
 /// Returns the site of a request, by its host and the listener that accepted it.
-fn site_of(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
+fn find_site(table: &RouteTable, request: &Request<'_>) -> Option<usize> {
     table.routes.site(request.authority(), request.listener_key())
 }
 
@@ -283,8 +292,8 @@ fn find_route<'t>(
     }
     let find_at = |path: &[u8], method: &[u8]| {
         let query = request.query().unwrap_or_default();
-        let wanted = conditions::of_request(request, method, (path, query), table.uses_country);
-        Some(&table.sites[site][table.routes.find_in(site, &wanted, FieldsOf(request))?])
+        let wanted = conditions::route_request(request, method, (path, query), table.uses_country);
+        Some(&table.sites[site][table.routes.find_in(site, &wanted, RouteRequestFields(request))?])
     };
     let (path, method) = (path.bytes(request), request.method_name());
     // A preflight belongs to the route of the actual request, if that route has CORS rules.

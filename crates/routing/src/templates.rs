@@ -3,10 +3,10 @@
 use http::{Fields, Status, Template};
 use net::{Exchange, Fault};
 
-use crate::edits::values;
+use crate::edits::template_values;
 
 /// Response whose body is a template.
-pub struct FilledResponse {
+pub struct TemplateResponse {
     pub(crate) status: Status,
     pub(crate) fields: Fields,
     pub(crate) body: Template,
@@ -63,15 +63,17 @@ impl BodyEscape {
     }
 }
 
-impl FilledResponse {
+impl TemplateResponse {
     /// Sends the response.
     ///
     /// # Errors
     /// Those of sending to the client.
-    pub(crate) async fn serve(&self, x: &mut Exchange<'_>, prefix: &[u8]) -> Result<(), Fault> {
+    pub(crate) async fn serve(&self, exchange: &mut Exchange<'_>, prefix: &[u8]) -> Result<(), Fault> {
         let mut body = Vec::new();
-        self.body.write_each(&mut body, &values(x, prefix), |out, start| self.escape.escape(out, start));
-        x.reply(self.status, &self.fields, &body).await
+        self.body.write_each(&mut body, &template_values(exchange, prefix), |out, start| {
+            self.escape.escape(out, start)
+        });
+        exchange.reply(self.status, &self.fields, &body).await
     }
 }
 

@@ -13,18 +13,18 @@ use std::time::{Duration, Instant};
 const REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum bytes of an error reply that are shown.
 const ERROR_BYTES_MAX: usize = 200;
-const PORT: u16 = 6379;
+const DEFAULT_PORT: u16 = 6379;
 
 /// Address of a server, with the user and database.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct RedisAddress {
-    place: RedisPlace,
+    endpoint: RedisEndpoint,
     user: Option<String>,
     database: u32,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum RedisPlace {
+enum RedisEndpoint {
     Tcp(String, u16),
     Unix(String),
 }
@@ -37,8 +37,8 @@ impl RedisAddress {
     pub(crate) fn parse(text: &str) -> io::Result<RedisAddress> {
         let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{text:?}: {what}"));
         if let Some(path) = text.strip_prefix("unix:") {
-            let place = RedisPlace::Unix(path.to_owned());
-            return Ok(RedisAddress { place, user: None, database: 0 });
+            let place = RedisEndpoint::Unix(path.to_owned());
+            return Ok(RedisAddress { endpoint: place, user: None, database: 0 });
         }
         let rest = text.strip_prefix("redis://");
         let rest = rest.ok_or_else(|| wrong("write \"redis://HOST:PORT\" or \"unix:PATH\""))?;
@@ -54,13 +54,13 @@ impl RedisAddress {
         // Colons within brackets belong to an IPv6 address.
         let (host, port) = match at.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
             Some((host, port)) => (host, port.parse().map_err(|_| wrong("the port is from 0 to 65535"))?),
-            None => (at, PORT),
+            None => (at, DEFAULT_PORT),
         };
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.is_empty() {
             return Err(wrong("there is no host"));
         }
-        Ok(RedisAddress { place: RedisPlace::Tcp(host.to_owned(), port), user, database })
+        Ok(RedisAddress { endpoint: RedisEndpoint::Tcp(host.to_owned(), port), user, database })
     }
 }
 
@@ -70,10 +70,10 @@ enum RedisStream {
 }
 
 impl RedisStream {
-    fn connect(place: &RedisPlace, timeout: Duration) -> io::Result<RedisStream> {
+    fn connect(place: &RedisEndpoint, timeout: Duration) -> io::Result<RedisStream> {
         match place {
-            RedisPlace::Unix(path) => UnixStream::connect(path).map(RedisStream::Unix),
-            RedisPlace::Tcp(host, port) => {
+            RedisEndpoint::Unix(path) => UnixStream::connect(path).map(RedisStream::Unix),
+            RedisEndpoint::Tcp(host, port) => {
                 let until = Instant::now() + timeout;
                 let mut failed = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
                 for address in (host.as_str(), *port).to_socket_addrs()? {
@@ -120,16 +120,16 @@ impl RedisStream {
 /// Returns the time left until the deadline, or a timeout error.
 fn remaining(until: Instant, timeout: Duration) -> io::Result<Duration> {
     match until.saturating_duration_since(Instant::now()) {
-        Duration::ZERO => Err(late(timeout)),
+        Duration::ZERO => Err(timeout_error(timeout)),
         left => Ok(left),
     }
 }
 
-fn late(timeout: Duration) -> io::Error {
+fn timeout_error(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("no whole answer within {timeout:?}"))
 }
 
-fn wrong(what: &str) -> io::Error {
+fn invalid_reply(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
@@ -152,7 +152,7 @@ impl RedisConnection {
         password: Option<&str>,
         timeout: Duration,
     ) -> io::Result<RedisConnection> {
-        let stream = RedisStream::connect(&address.place, timeout)?;
+        let stream = RedisStream::connect(&address.endpoint, timeout)?;
         let mut connection = RedisConnection { stream, timeout, received: Vec::new() };
         match (&address.user, password) {
             (Some(user), Some(password)) => connection.expect_ok(&["AUTH", user, password])?,
@@ -169,7 +169,7 @@ impl RedisConnection {
         let mut reply = self.send(command)?;
         match reply.line()?.as_str() {
             "+OK" => reply.end(),
-            _ => Err(wrong("its reply is not `OK`")),
+            _ => Err(invalid_reply("its reply is not `OK`")),
         }
     }
 
@@ -177,16 +177,20 @@ impl RedisConnection {
     ///
     /// # Errors
     /// The reply has another form, is too long or late. The connection must not be used again.
-    pub(crate) fn numbers<S: AsRef<str>>(&mut self, command: &[S], count: usize) -> io::Result<Vec<u64>> {
+    pub(crate) fn query_numbers<S: AsRef<str>>(
+        &mut self,
+        command: &[S],
+        count: usize,
+    ) -> io::Result<Vec<u64>> {
         let mut reply = self.send(command)?;
         if reply.line()? != format!("*{count}") {
-            return Err(wrong("its reply is not a number for each key"));
+            return Err(invalid_reply("its reply is not a number for each key"));
         }
         let mut numbers = Vec::with_capacity(count);
         for _ in 0..count {
             let line = reply.line()?;
             let number = line.strip_prefix(':').and_then(|digits| digits.parse().ok());
-            numbers.push(number.ok_or_else(|| wrong("its reply is not a number for each key"))?);
+            numbers.push(number.ok_or_else(|| invalid_reply("its reply is not a number for each key"))?);
         }
         reply.end()?;
         Ok(numbers)
@@ -205,17 +209,17 @@ impl RedisConnection {
             match self.stream.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => rest = &rest[count..],
-                Err(error) => self.tolerate(error)?,
+                Err(error) => self.ignore_interrupt(error)?,
             }
         }
-        Ok(Reply { connection: self, until, bytes: 0 })
+        Ok(Reply { connection: self, deadline: until, bytes: 0 })
     }
 
     /// Ignores interrupted system calls, because the deadline is checked separately.
-    fn tolerate(&self, error: io::Error) -> io::Result<()> {
+    fn ignore_interrupt(&self, error: io::Error) -> io::Result<()> {
         match error.kind() {
             io::ErrorKind::Interrupted => Ok(()),
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Err(late(self.timeout)),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Err(timeout_error(self.timeout)),
             _ => Err(error),
         }
     }
@@ -224,7 +228,7 @@ impl RedisConnection {
 /// A reply being read.
 struct Reply<'c> {
     connection: &'c mut RedisConnection,
-    until: Instant,
+    deadline: Instant,
     /// Bytes of the reply received so far.
     bytes: usize,
 }
@@ -242,15 +246,16 @@ impl Reply<'_> {
             self.receive()?;
         };
         let line: Vec<u8> = self.connection.received.drain(..=end).collect();
-        let line =
-            line.strip_suffix(b"\r\n").ok_or_else(|| wrong("a line of its reply does not end in CRLF"))?;
+        let line = line
+            .strip_suffix(b"\r\n")
+            .ok_or_else(|| invalid_reply("a line of its reply does not end in CRLF"))?;
         match line.strip_prefix(b"-") {
             Some(error) => {
                 let shown = String::from_utf8_lossy(&error[..error.len().min(ERROR_BYTES_MAX)]);
                 let shown = shown.replace(|c: char| c.is_control(), " ");
                 Err(io::Error::other(format!("it answers: {shown}")))
             }
-            None => String::from_utf8(line.to_vec()).map_err(|_| wrong("its reply is not text")),
+            None => String::from_utf8(line.to_vec()).map_err(|_| invalid_reply("its reply is not text")),
         }
     }
 
@@ -258,18 +263,20 @@ impl Reply<'_> {
         let mut block = [0; 4096];
         loop {
             let connection = &mut *self.connection;
-            connection.stream.set_timeout(remaining(self.until, connection.timeout)?)?;
+            connection.stream.set_timeout(remaining(self.deadline, connection.timeout)?)?;
             match connection.stream.read(&mut block) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => {
                     self.bytes += count;
                     if self.bytes > REPLY_BYTES_MAX {
-                        return Err(wrong(&format!("its reply is longer than {REPLY_BYTES_MAX} bytes")));
+                        return Err(invalid_reply(&format!(
+                            "its reply is longer than {REPLY_BYTES_MAX} bytes"
+                        )));
                     }
                     connection.received.extend_from_slice(&block[..count]);
                     return Ok(());
                 }
-                Err(error) => connection.tolerate(error)?,
+                Err(error) => connection.ignore_interrupt(error)?,
             }
         }
     }
@@ -277,7 +284,7 @@ impl Reply<'_> {
     fn end(self) -> io::Result<()> {
         match self.connection.received.is_empty() {
             true => Ok(()),
-            false => Err(wrong("it sends more than it was asked for")),
+            false => Err(invalid_reply("it sends more than it was asked for")),
         }
     }
 }
@@ -291,7 +298,7 @@ mod tests {
     #[test]
     fn addresses() {
         let tcp = |host: &str, port, user: Option<&str>, database| RedisAddress {
-            place: RedisPlace::Tcp(host.into(), port),
+            endpoint: RedisEndpoint::Tcp(host.into(), port),
             user: user.map(Into::into),
             database,
         };
@@ -299,7 +306,7 @@ mod tests {
         assert_eq!(parse("redis://h"), tcp("h", 6379, None, 0));
         assert_eq!(parse("redis://me@[::1]:1/2"), tcp("::1", 1, Some("me"), 2));
         assert_eq!(parse("redis://[::1]/3"), tcp("::1", 6379, None, 3));
-        let unix = RedisAddress { place: RedisPlace::Unix("/run/r".into()), user: None, database: 0 };
+        let unix = RedisAddress { endpoint: RedisEndpoint::Unix("/run/r".into()), user: None, database: 0 };
         assert_eq!(parse("unix:/run/r"), unix);
         for text in ["http://h", "redis://", "redis://h:x", "redis://h/x", "redis://:1"] {
             assert!(RedisAddress::parse(text).is_err(), "{text}");
@@ -334,10 +341,14 @@ mod tests {
         (address, thread)
     }
 
-    fn asked(head: &'static str, tail: &'static str, timeout: Duration) -> (io::Result<Vec<u64>>, usize) {
+    fn query_server(
+        head: &'static str,
+        tail: &'static str,
+        timeout: Duration,
+    ) -> (io::Result<Vec<u64>>, usize) {
         let (address, thread) = server(head, tail);
         let mut connection = RedisConnection::open(&address, None, timeout).unwrap();
-        let outcome = connection.numbers(&["EVAL"], 2);
+        let outcome = connection.query_numbers(&["EVAL"], 2);
         let held = connection.received.capacity();
         assert!(held <= 2 * REPLY_BYTES_MAX, "{held} bytes are held");
         drop(connection);
@@ -357,7 +368,7 @@ mod tests {
             ("-", "a", "longer than"),
         ];
         for (head, tail, reason) in lies {
-            let (outcome, sent) = asked(head, tail, LONG);
+            let (outcome, sent) = query_server(head, tail, LONG);
             let error = outcome.unwrap_err().to_string();
             // The excess may be detected later, in the reply to another command.
             assert!(error.contains(reason), "{head:?}: {error}");
@@ -375,10 +386,14 @@ mod tests {
             "+\u{e9}\r\n",
             "*1\r\n:1\r\n",
         ] {
-            assert_eq!(asked(head, "", LONG).0.unwrap_err().kind(), io::ErrorKind::InvalidData, "{head:?}");
+            assert_eq!(
+                query_server(head, "", LONG).0.unwrap_err().kind(),
+                io::ErrorKind::InvalidData,
+                "{head:?}"
+            );
         }
-        assert_eq!(asked("*2\r\n:1\r\n:2\r\n", "", LONG).0.unwrap(), [1, 2]);
-        let error = asked("-ERR no\rsuch\u{1b}[31m thing\r\n", "", LONG).0.unwrap_err().to_string();
+        assert_eq!(query_server("*2\r\n:1\r\n:2\r\n", "", LONG).0.unwrap(), [1, 2]);
+        let error = query_server("-ERR no\rsuch\u{1b}[31m thing\r\n", "", LONG).0.unwrap_err().to_string();
         assert_eq!(error, "it answers: ERR no such [31m thing");
     }
 
@@ -394,7 +409,7 @@ mod tests {
             }
         });
         let mut connection = RedisConnection::open(&address, None, Duration::from_millis(200)).unwrap();
-        assert_eq!(connection.numbers(&["EVAL"], 1).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(connection.query_numbers(&["EVAL"], 1).unwrap_err().kind(), io::ErrorKind::TimedOut);
         drop(connection);
         thread.join().unwrap();
     }

@@ -15,7 +15,7 @@ use crate::connection::{RedisAddress, RedisConnection};
 /// Maximum keys per command, because Redis serves no other client while a script runs.
 const KEYS_MAX: usize = 500;
 /// Pause after a failure before the server is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Adds the spending to the time at which each key's bucket is full, and returns how far that time is ahead,
 /// in microseconds. Uses the clock of Redis, so that the servers' clocks need not agree.
 const SCRIPT: &str = "
@@ -73,23 +73,23 @@ pub trait SharedTable: Send + Sync {
     fn take(&self) -> Vec<SharedChange>;
     /// Sets the total spending of all servers for a key: at `now_ns` of the engine's clock, the key was
     /// `ahead_ns` ahead.
-    fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64);
+    fn set_total(&self, key: u64, now_ns: u64, ahead_ns: u64);
 }
 
 /// An event for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharingEvent {
     /// Redis cannot be reached, for this reason.
-    Away(String),
+    Unreachable(String),
     /// Redis can be reached again.
-    Back,
+    Reachable,
 }
 
 /// State shared by the thread and its owner.
 #[derive(Default)]
 struct SharingState {
     tables: Mutex<Vec<Weak<dyn SharedTable>>>,
-    is_away: AtomicBool,
+    is_unreachable: AtomicBool,
     exchanges: AtomicU64,
 }
 
@@ -109,7 +109,8 @@ impl Sharing {
         let address = RedisAddress::parse(&options.address)?;
         let state = Arc::new(SharingState::default());
         let (ends, ended) = channel();
-        let exchange = CountExchange { address, options: options.clone(), state: state.clone(), link: None };
+        let exchange =
+            CountExchange { address, options: options.clone(), state: state.clone(), connection: None };
         std::thread::Builder::new().name("sharing".into()).spawn(move || exchange.run(&ended, &*report))?;
         Ok(Sharing { options, state, _ends: ends })
     }
@@ -132,8 +133,8 @@ impl Sharing {
 
     /// Whether Redis cannot be reached, so that each limit applies to this server alone.
     #[must_use]
-    pub fn is_away(&self) -> bool {
-        self.state.is_away.load(Ordering::Relaxed)
+    pub fn is_unreachable(&self) -> bool {
+        self.state.is_unreachable.load(Ordering::Relaxed)
     }
 
     /// Returns the number of exchanges.
@@ -159,7 +160,7 @@ struct CountExchange {
     address: RedisAddress,
     options: SharingOptions,
     state: Arc<SharingState>,
-    link: Option<RedisConnection>,
+    connection: Option<RedisConnection>,
 }
 
 impl CountExchange {
@@ -168,12 +169,12 @@ impl CountExchange {
             let exchanged = self.connect().and_then(|()| self.exchange());
             let pause = match &exchanged {
                 Ok(()) => self.options.interval,
-                Err(_) => RETRY,
+                Err(_) => RETRY_PAUSE,
             };
-            let was_away = self.state.is_away.swap(exchanged.is_err(), Ordering::Relaxed);
+            let was_away = self.state.is_unreachable.swap(exchanged.is_err(), Ordering::Relaxed);
             match exchanged {
-                Ok(()) if was_away => report(SharingEvent::Back),
-                Err(error) if !was_away => report(SharingEvent::Away(error.to_string())),
+                Ok(()) if was_away => report(SharingEvent::Reachable),
+                Err(error) if !was_away => report(SharingEvent::Unreachable(error.to_string())),
                 Ok(()) | Err(_) => {}
             }
             if ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
@@ -184,30 +185,30 @@ impl CountExchange {
 
     /// Connects, unless there is a connection.
     fn connect(&mut self) -> io::Result<()> {
-        if self.link.is_some() {
+        if self.connection.is_some() {
             return Ok(());
         }
         // Counts from the time without a connection apply to this server's own limits only.
-        self.live().iter().for_each(|table| drop(table.take()));
+        self.live_tables().iter().for_each(|table| drop(table.take()));
         let (password, timeout) = (self.options.password.as_deref(), self.options.timeout);
-        self.link = Some(RedisConnection::open(&self.address, password, timeout)?);
+        self.connection = Some(RedisConnection::open(&self.address, password, timeout)?);
         Ok(())
     }
 
-    fn live(&self) -> Vec<Arc<dyn SharedTable>> {
+    fn live_tables(&self) -> Vec<Arc<dyn SharedTable>> {
         let mut tables = self.state.tables();
         tables.retain(|table| table.strong_count() > 0);
         tables.iter().filter_map(Weak::upgrade).collect()
     }
 
     fn exchange(&mut self) -> io::Result<()> {
-        for table in self.live() {
+        for table in self.live_tables() {
             let changes = table.take();
             for part in changes.chunks(KEYS_MAX) {
                 let now_ns = Clock::new().now_us().saturating_mul(1_000);
-                let ahead_us = self.ask(part)?;
+                let ahead_us = self.query_with_reconnect(part)?;
                 for (change, ahead_us) in part.iter().zip(ahead_us) {
-                    table.settle(change.key, now_ns, ahead_us.saturating_mul(1_000));
+                    table.set_total(change.key, now_ns, ahead_us.saturating_mul(1_000));
                 }
                 self.state.exchanges.fetch_add(1, Ordering::Relaxed);
             }
@@ -217,7 +218,7 @@ impl CountExchange {
 
     /// Sends one command and reads the reply. Reconnects once if the connection was closed since the last
     /// one.
-    fn ask(&mut self, changes: &[SharedChange]) -> io::Result<Vec<u64>> {
+    fn query_with_reconnect(&mut self, changes: &[SharedChange]) -> io::Result<Vec<u64>> {
         let mut command = vec!["EVAL".to_owned(), SCRIPT.to_owned(), changes.len().to_string()];
         let names = changes.iter().map(|change| HEXLOWER.encode(&change.name));
         command.extend(names.map(|name| format!("{}:{name}", self.options.prefix)));
@@ -234,11 +235,11 @@ impl CountExchange {
     }
 
     fn query(&mut self, command: &[String], count: usize) -> io::Result<Vec<u64>> {
-        let Some(link) = &mut self.link else { return Err(io::ErrorKind::NotConnected.into()) };
-        let answer = link.numbers(command, count);
+        let Some(link) = &mut self.connection else { return Err(io::ErrorKind::NotConnected.into()) };
+        let answer = link.query_numbers(command, count);
         if answer.is_err() {
             // A later reply on this connection could belong to this command.
-            self.link = None;
+            self.connection = None;
         }
         answer
     }

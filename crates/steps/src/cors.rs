@@ -32,13 +32,13 @@ impl RouteCors {
 
     /// Sets the CORS fields of the response, including error responses. They replace those of upstream
     /// servers and applications.
-    pub fn mark(&self, exchange: &mut Exchange<'_>) {
+    pub fn set_fields(&self, exchange: &mut Exchange<'_>) {
         // The answer to a preflight already has them.
         if preflight_method(&exchange.request()).is_some() {
             return;
         }
         let fields = self.0.response(exchange.request().field(Name::Origin));
-        exchange.replace_fields(&CorsRules::REPLACED, &fields);
+        exchange.replace_fields(&CorsRules::REPLACED_FIELDS, &fields);
     }
 
     /// Answers preflights.
@@ -65,7 +65,7 @@ fn rules(cors: &Cors) -> CorsRules {
     let pattern = |origin: &CorsOrigin| match origin {
         CorsOrigin::Any => None,
         CorsOrigin::Exact(exact) => Some(OriginPattern::Exact(exact.clone())),
-        CorsOrigin::Below { scheme, suffix } => {
+        CorsOrigin::Subdomains { scheme, suffix } => {
             Some(OriginPattern::Below { scheme: scheme.clone(), suffix: suffix.clone() })
         }
     };

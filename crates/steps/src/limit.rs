@@ -11,14 +11,14 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use admission::{
-    ConcurrencyLimiter, ConcurrencyPlace, DelayPlace, KeyHasher, LimitState, LimitVerdict, Limiter,
-    LimiterOptions, Quota, TooMany, policy_item, state_item,
+    ConcurrencyLimiter, ConcurrencyPermit, DelayPermit, KeyHasher, LimitReached, LimitState, LimitVerdict,
+    Limiter, LimiterOptions, Quota, policy_item, state_item,
 };
 use config::{Config, Level, RateKey, RateLimit};
-use engine::clients::proxies::sources;
+use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status, form};
 use logging::notice::ErrorLog;
-use net::{Exchange, Fault, MemoryBudget, Peer, Request, Sources};
+use net::{Exchange, Fault, MemoryBudget, Peer, PeerSet, Request};
 use sharing::SharedTable;
 use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
@@ -32,9 +32,9 @@ const REASON: &str = "too many requests: try again later";
 
 /// A limit of a site or route, shared by all cores.
 pub(crate) struct SharedLimit {
-    of: RateLimit,
+    config: RateLimit,
     /// Site and route of the limit. The handler is empty; for a limit of a site the route is empty too.
-    place: RouteLabels,
+    labels: RouteLabels,
     counter: LimitCounter,
     /// Table exchanged with other servers, if the limit is shared with them.
     shared: Option<Arc<dyn SharedTable>>,
@@ -58,21 +58,21 @@ pub struct LimitPlan(Vec<SiteLimits>);
 
 #[derive(Default)]
 struct SiteLimits {
-    own: Vec<Arc<SharedLimit>>,
+    site: Vec<Arc<SharedLimit>>,
     routes: Vec<Vec<Arc<SharedLimit>>>,
 }
 
 impl LimitPlan {
     /// Creates the limits. One that is configured as in `before` keeps its counts.
-    pub fn new(config: &Config, before: Option<&LimitPlan>, memory: &MemoryBudget) -> LimitPlan {
+    pub fn new(config: &Config, previous: Option<&LimitPlan>, memory: &MemoryBudget) -> LimitPlan {
         let mut before_at: HashMap<&RouteLabels, Vec<&Arc<SharedLimit>>> = HashMap::new();
-        for limit in before.into_iter().flat_map(LimitPlan::all) {
-            before_at.entry(&limit.place).or_default().push(limit);
+        for limit in previous.into_iter().flat_map(LimitPlan::all) {
+            before_at.entry(&limit.labels).or_default().push(limit);
         }
         let mut shared = |of: &RateLimit, place: RouteLabels| {
             let before = before_at.get_mut(&place);
             let same = before.and_then(|before| {
-                let at = before.iter().position(|other| other.of == *of)?;
+                let at = before.iter().position(|other| other.config == *of)?;
                 Some(before.remove(at).clone())
             });
             match same {
@@ -89,17 +89,17 @@ impl LimitPlan {
                 let place = RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
                 routes.push(route.limit.iter().map(|limit| shared(limit, place.clone())).collect());
             }
-            sites.push(SiteLimits { own, routes });
+            sites.push(SiteLimits { site: own, routes });
         }
         LimitPlan(sites)
     }
 
     fn all(&self) -> impl Iterator<Item = &Arc<SharedLimit>> {
-        self.0.iter().flat_map(|site| site.own.iter().chain(site.routes.iter().flatten()))
+        self.0.iter().flat_map(|site| site.site.iter().chain(site.routes.iter().flatten()))
     }
 
     /// Returns the tables of the limits that are shared with other servers.
-    pub fn shared(&self) -> impl Iterator<Item = Weak<dyn SharedTable>> {
+    pub fn shared_tables(&self) -> impl Iterator<Item = Weak<dyn SharedTable>> {
         self.all().filter_map(|limit| limit.shared.as_ref().map(Arc::downgrade))
     }
 
@@ -110,20 +110,20 @@ impl LimitPlan {
             let (refused, delayed, forgotten, bytes) = match &limit.counter {
                 LimitCounter::Rate(limiter) => {
                     let of = &limiter.counters;
-                    (count(&of.refused), count(&of.delayed), count(&of.forgotten), limiter.bytes())
+                    (count(&of.refused), count(&of.delayed), count(&of.evicted), limiter.bytes())
                 }
                 LimitCounter::Concurrent(limiter) => {
                     (count(&limiter.refused), 0, count(&limiter.uncounted), limiter.bytes())
                 }
             };
             LimitMetrics {
-                site: limit.place.site.clone(),
-                route: limit.place.route.clone(),
+                site: limit.labels.site.clone(),
+                route: limit.labels.route.clone(),
                 limit: limit.name.clone(),
-                is_dry: limit.of.dry_run,
+                is_dry: limit.config.dry_run,
                 refused,
                 delayed,
-                forgotten,
+                evicted: forgotten,
                 bytes: bytes as u64,
             }
         };
@@ -133,7 +133,7 @@ impl LimitPlan {
     /// Returns the limits of a route, those of its site first, for one core. `None` if there are none.
     pub fn of(&self, site: usize, route: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
         let site = self.0.get(site)?;
-        rules(site.own.iter().chain(site.routes.get(route)?).collect(), notices)
+        rules(site.site.iter().chain(site.routes.get(route)?).collect(), notices)
     }
 
     /// Returns the limits of a route without those of its site.
@@ -147,13 +147,18 @@ fn rules(all: Vec<&Arc<SharedLimit>>, notices: Option<&ErrorLog>) -> Option<Rate
     if all.is_empty() {
         return None;
     }
-    let policies: Vec<&str> =
-        all.iter().filter(|limit| !limit.of.dry_run).filter_map(|limit| limit.policy.as_deref()).collect();
-    let rule =
-        |shared: &Arc<SharedLimit>| RateRule { shared: shared.clone(), except: sources(&shared.of.except) };
+    let policies: Vec<&str> = all
+        .iter()
+        .filter(|limit| !limit.config.dry_run)
+        .filter_map(|limit| limit.policy.as_deref())
+        .collect();
+    let rule = |shared: &Arc<SharedLimit>| RateRule {
+        shared: shared.clone(),
+        except: peer_set(&shared.config.except),
+    };
     Some(RateRules {
         policies: policies.join(", "),
-        has_misses: all.iter().any(|limit| limit.of.misses_only),
+        counts_misses: all.iter().any(|limit| limit.config.misses_only),
         rules: all.into_iter().map(rule).collect(),
         notices: notices.cloned(),
     })
@@ -166,18 +171,32 @@ impl SharedLimit {
         let keys_max = of.keys_max as usize;
         if let Some(max) = of.concurrent {
             let counter = LimitCounter::Concurrent(Arc::new(ConcurrencyLimiter::new(max, keys_max, account)));
-            return SharedLimit { of: of.clone(), place, counter, shared: None, name, policy: None };
+            return SharedLimit {
+                config: of.clone(),
+                labels: place,
+                counter,
+                shared: None,
+                name,
+                policy: None,
+            };
         }
         let rate = of.rate();
         let quota = Quota::new(rate.count, rate.period, of.burst());
         let options = LimiterOptions { quota, delay_max: of.delay, delayed_max: of.delayed_max, keys_max };
         let limiter = Arc::new(match of.shared {
-            true => Limiter::shared(options, account, &shared::scope(of, &place)),
+            true => Limiter::new_shared(options, account, &shared::scope(of, &place)),
             false => Limiter::new(options, account),
         });
         let shared = of.shared.then(|| shared::table(&limiter));
         let policy = Some(policy_item(&name, &quota));
-        SharedLimit { of: of.clone(), place, counter: LimitCounter::Rate(limiter), shared, name, policy }
+        SharedLimit {
+            config: of.clone(),
+            labels: place,
+            counter: LimitCounter::Rate(limiter),
+            shared,
+            name,
+            policy,
+        }
     }
 
     fn hasher(&self) -> KeyHasher {
@@ -188,8 +207,8 @@ impl SharedLimit {
     }
 
     /// Describes the limit for the log.
-    fn amount(&self) -> String {
-        match (self.of.rate, self.of.concurrent) {
+    fn describe(&self) -> String {
+        match (self.config.rate, self.config.concurrent) {
             (_, Some(max)) => format!("{max} at the same time"),
             (rate, None) => rate.unwrap_or_default().to_string(),
         }
@@ -202,13 +221,13 @@ pub struct RateRules {
     /// Value of `RateLimit-Policy`.
     policies: String,
     /// Whether a limit counts only requests that the cache does not answer.
-    pub(crate) has_misses: bool,
+    pub(crate) counts_misses: bool,
     notices: Option<ErrorLog>,
 }
 
 struct RateRule {
     shared: Arc<SharedLimit>,
-    except: Sources,
+    except: PeerSet,
 }
 
 /// Selects the limits that [`RateRules::run`] checks.
@@ -224,83 +243,88 @@ pub enum CountedRequests {
 
 /// Result of checking a request against the limits.
 #[derive(Default)]
-pub(crate) struct Checked {
+pub(crate) struct LimitOutcome {
     /// Index of the limit that refuses the request, and the time until it would admit it in nanoseconds.
     /// `None` for a concurrency limit, where the time is unknown.
     refused: Option<(usize, Option<u64>)>,
     wait_ns: u64,
-    places: Vec<DelayPlace>,
+    delay_permits: Vec<DelayPermit>,
     /// Permits of the concurrency limits.
-    under_way: Vec<ConcurrencyPlace>,
+    concurrency_permits: Vec<ConcurrencyPermit>,
     /// Items of `RateLimit` for the response to an admitted request.
     states: Vec<String>,
 }
 
-impl Checked {
+impl LimitOutcome {
     /// Whether the request passes without delay, permits or response fields.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn passes_unchanged(&self) -> bool {
         self.refused.is_none()
-            && self.places.is_empty()
+            && self.delay_permits.is_empty()
             && self.states.is_empty()
-            && self.under_way.is_empty()
+            && self.concurrency_permits.is_empty()
     }
 }
 
 impl RateRules {
     /// Counts a request. Allocates only if the request is delayed, response fields are needed, or the key is
     /// encoded.
-    pub(crate) fn check(&self, x: &Exchange<'_>, counted: CountedRequests) -> Checked {
-        let (request, now_ns) = (x.request(), x.core().now_us().saturating_mul(1_000));
+    pub(crate) fn check(&self, exchange: &Exchange<'_>, counted: CountedRequests) -> LimitOutcome {
+        let (request, now_ns) = (exchange.request(), exchange.core().now_us().saturating_mul(1_000));
         let client = request.client().address;
         let is_asked = |rule: &RateRule| {
             let is_of_kind = match counted {
                 CountedRequests::All => true,
-                CountedRequests::Requests => !rule.shared.of.misses_only,
-                CountedRequests::Misses => rule.shared.of.misses_only,
+                CountedRequests::Requests => !rule.shared.config.misses_only,
+                CountedRequests::Misses => rule.shared.config.misses_only,
             };
             is_of_kind && !rule.except.contains(client)
         };
-        let mut checked = Checked::default();
+        let mut checked = LimitOutcome::default();
         for (index, rule) in self.rules.iter().enumerate().filter(|(_, rule)| is_asked(rule)) {
             let shared = &rule.shared;
             let limiter = match &shared.counter {
                 LimitCounter::Rate(limiter) => limiter,
                 LimitCounter::Concurrent(limiter) => {
-                    let (key, is_dry) = (rule.key(&request).key(), shared.of.dry_run);
+                    let (key, is_dry) = (rule.key(&request).key(), shared.config.dry_run);
                     if is_dry && limiter.is_full(key) {
                         self.report(shared, client, "would be refused (dry run)");
                     }
-                    match limiter.enter(key, is_dry) {
-                        Ok(place) => checked.under_way.extend(place),
-                        Err(TooMany) => {
+                    match limiter.acquire(key, is_dry) {
+                        Ok(place) => checked.concurrency_permits.extend(place),
+                        Err(LimitReached) => {
                             self.report(shared, client, "refused");
                             self.refund(index, &checked, &is_asked, (&request, now_ns));
-                            return Checked { refused: Some((index, None)), ..Checked::default() };
+                            return LimitOutcome { refused: Some((index, None)), ..LimitOutcome::default() };
                         }
                     }
                     continue;
                 }
             };
             match limiter.admit(rule.key(&request).limit_key(), now_ns) {
-                LimitVerdict::Pass { full_at_ns } if shared.of.headers && !shared.of.dry_run => {
-                    let (left, next_ns) = limiter.left(full_at_ns, now_ns);
-                    checked.states.push(state_item(&shared.name, LimitState { left, next_ns }));
+                LimitVerdict::Pass { full_at_ns } if shared.config.headers && !shared.config.dry_run => {
+                    let (left, next_ns) = limiter.remaining(full_at_ns, now_ns);
+                    checked.states.push(state_item(&shared.name, LimitState { remaining: left, next_ns }));
                 }
                 LimitVerdict::Pass { .. } => {}
-                verdict @ (LimitVerdict::Delay { .. } | LimitVerdict::Refuse { .. }) if shared.of.dry_run => {
-                    if let LimitVerdict::Delay { place, .. } = verdict {
-                        place.take();
+                verdict @ (LimitVerdict::Delay { .. } | LimitVerdict::Refuse { .. })
+                    if shared.config.dry_run =>
+                {
+                    if let LimitVerdict::Delay { permit: place, .. } = verdict {
+                        place.use_slot();
                     }
                     self.report(shared, client, "would be refused or delayed (dry run)");
                 }
-                LimitVerdict::Delay { wait_ns, place } => {
+                LimitVerdict::Delay { wait_ns, permit: place } => {
                     checked.wait_ns = checked.wait_ns.max(wait_ns);
-                    checked.places.push(place);
+                    checked.delay_permits.push(place);
                 }
                 LimitVerdict::Refuse { retry_ns } => {
                     self.report(shared, client, "refused");
                     self.refund(index, &checked, &is_asked, (&request, now_ns));
-                    return Checked { refused: Some((index, Some(retry_ns))), ..Checked::default() };
+                    return LimitOutcome {
+                        refused: Some((index, Some(retry_ns))),
+                        ..LimitOutcome::default()
+                    };
                 }
             }
         }
@@ -311,14 +335,14 @@ impl RateRules {
     fn refund(
         &self,
         index: usize,
-        checked: &Checked,
+        checked: &LimitOutcome,
         is_asked: &impl Fn(&RateRule) -> bool,
         (request, now_ns): (&Request<'_>, u64),
     ) {
-        for rule in self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.of.dry_run) {
+        for rule in self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.config.dry_run) {
             let LimitCounter::Rate(limiter) = &rule.shared.counter else { continue };
             // Limits that would delay the request are refunded when `checked.places` is dropped.
-            if !checked.places.iter().any(|place| place.is_of(limiter)) {
+            if !checked.delay_permits.iter().any(|place| place.belongs_to(limiter)) {
                 limiter.refund(rule.key(request).limit_key(), now_ns);
             }
         }
@@ -328,41 +352,45 @@ impl RateRules {
     ///
     /// # Errors
     /// The client is gone.
-    pub(crate) async fn apply(&self, x: &mut Exchange<'_>, checked: Checked) -> Result<bool, Fault> {
+    pub(crate) async fn apply(
+        &self,
+        exchange: &mut Exchange<'_>,
+        checked: LimitOutcome,
+    ) -> Result<bool, Fault> {
         if let Some((index, retry_ns)) = checked.refused {
-            self.refuse(x, &self.rules[index].shared, retry_ns).await?;
+            self.refuse(exchange, &self.rules[index].shared, retry_ns).await?;
             return Ok(false);
         }
-        if !checked.places.is_empty() {
-            x.hold(DELAYED_BYTES);
+        if !checked.delay_permits.is_empty() {
+            exchange.hold(DELAYED_BYTES);
             let has_left = {
-                let mut turn = pin!(x.core().sleep(checked.wait_ns.div_ceil(1_000_000)));
-                poll_fn(|cx| match x.poll_left(cx) {
+                let mut turn = pin!(exchange.core().sleep(checked.wait_ns.div_ceil(1_000_000)));
+                poll_fn(|cx| match exchange.poll_disconnected(cx) {
                     true => Poll::Ready(true),
                     false => turn.as_mut().poll(cx).map(|()| false),
                 })
                 .await
             };
-            x.hold(0);
+            exchange.hold(0);
             if has_left {
-                return Err(Fault::Gone);
+                return Err(Fault::Disconnected);
             }
-            checked.places.into_iter().for_each(DelayPlace::take);
+            checked.delay_permits.into_iter().for_each(DelayPermit::use_slot);
         }
-        if !checked.under_way.is_empty() {
-            x.keep(Rc::new(checked.under_way));
+        if !checked.concurrency_permits.is_empty() {
+            exchange.keep_until_sent(Rc::new(checked.concurrency_permits));
         }
         if !checked.states.is_empty() {
             let mut fields = Fields::new();
             self.add_fields(&mut fields, &checked.states.join(", "));
-            x.add_fields(&fields);
+            exchange.add_fields(&fields);
         }
         Ok(true)
     }
 
     async fn refuse(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         shared: &SharedLimit,
         retry_ns: Option<u64>,
     ) -> Result<(), Fault> {
@@ -370,12 +398,13 @@ impl RateRules {
         let retry_s = retry_ns.unwrap_or(0).div_ceil(1_000_000_000).max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
         if let Some(retry_ns) = retry_ns {
-            let state = LimitState { left: 0, next_ns: retry_ns.max(1) };
+            let state = LimitState { remaining: 0, next_ns: retry_ns.max(1) };
             self.add_fields(&mut fields, &state_item(&shared.name, state));
         }
         fields.push(Name::CacheControl, b"no-store");
-        let status = Status::of(shared.of.status).expect("the configuration holds statuses of three digits");
-        x.refuse_with(status, REASON, &fields).await
+        let status =
+            Status::of(shared.config.status).expect("the configuration holds statuses of three digits");
+        exchange.refuse_with(status, REASON, &fields).await
     }
 
     fn add_fields(&self, fields: &mut Fields, states: &str) {
@@ -387,21 +416,21 @@ impl RateRules {
     /// Reports at most one line per second for each limit, regardless of the number of clients.
     fn report(&self, shared: &SharedLimit, client: Peer, what: &str) {
         let Some(notices) = &self.notices else { return };
-        let SharedLimit { place, name, .. } = shared;
+        let SharedLimit { labels: place, name, .. } = shared;
         let kind = format!(
             "limit \"{name}\" of {} (site {}, route {}): {what}",
-            shared.amount(),
+            shared.describe(),
             place.site,
             place.route_name()
         );
-        notices.once_a_second(Level::Warn, kind.clone(), || format!("{client}: {kind}"));
+        notices.throttled(Level::Warn, kind.clone(), || format!("{client}: {kind}"));
     }
 }
 
 impl RateRule {
     /// Returns the hasher of a request's key. A key that the request does not have is replaced by its client.
     fn key(&self, request: &Request<'_>) -> KeyHasher {
-        let of = &self.shared.of;
+        let of = &self.shared.config;
         let mut hasher = self.shared.hasher();
         for part in &of.key {
             let value = match part {
@@ -443,18 +472,18 @@ impl RateRule {
 }
 
 /// Adds a client's address to a key, reduced to the prefix length that identifies a client.
-pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, of: &RateLimit) {
+pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, limit: &RateLimit) {
     let address = match client {
         Peer::Unix => return hasher.add(b"unix"),
         Peer::Tcp(address) => address.ip().to_canonical(),
     };
     match address {
         std::net::IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(of.ipv4_prefix)).unwrap_or(0);
+            let mask = u32::MAX.checked_shl(32 - u32::from(limit.ipv4_prefix)).unwrap_or(0);
             hasher.add(&(address.to_bits() & mask).to_be_bytes());
         }
         std::net::IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(of.ipv6_prefix)).unwrap_or(0);
+            let mask = u128::MAX.checked_shl(128 - u32::from(limit.ipv6_prefix)).unwrap_or(0);
             hasher.add(&(address.to_bits() & mask).to_be_bytes());
         }
     }
@@ -485,7 +514,7 @@ impl RateRules {
     /// The client is gone.
     pub async fn run(&self, exchange: &mut Exchange<'_>, counted: CountedRequests) -> Result<Flow, Fault> {
         let checked = self.check(exchange, counted);
-        if checked.is_plain() {
+        if checked.passes_unchanged() {
             return Ok(Flow::Continue);
         }
         // Boxed because it is rare.
@@ -495,7 +524,7 @@ impl RateRules {
     /// Whether a limit counts only requests that the cache does not answer.
     #[must_use]
     pub fn counts_misses(&self) -> bool {
-        self.has_misses
+        self.counts_misses
     }
 }
 

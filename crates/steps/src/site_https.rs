@@ -20,7 +20,7 @@ impl SiteHttps {
     /// redirected.
     pub fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
         let port = self.redirect_port?;
-        let is_plain = !request.client().secure && matches!(request.peer(), Peer::Tcp(_));
+        let is_plain = !request.client().is_secure && matches!(request.peer(), Peer::Tcp(_));
         let (authority, path) = (request.authority(), request.encoded_path().ok()?);
         if !is_plain || authority.is_empty() || !path.starts_with(b"/") || path.starts_with(ACME_PATH) {
             return None;
@@ -40,7 +40,7 @@ impl SiteHttps {
 
     /// Returns the reason to refuse a request; `None` if its connection was made under exactly the site's
     /// client certificate policy. A connection without TLS has policy 0, even if a trusted proxy reports TLS.
-    pub fn misdirected(&self, request: &Request<'_>, now_unix_s: u64) -> Option<&'static str> {
+    pub fn misdirection_reason(&self, request: &Request<'_>, now_unix_s: u64) -> Option<&'static str> {
         let policy = request.tls().map_or(0, |session| session.policy);
         match request.tls() {
             Some(session) if policy != 0 && session.has_expired(now_unix_s) => {

@@ -6,9 +6,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use config::{AccessLog, Config};
-use engine::clients::proxies::sources;
+use engine::clients::proxies::peer_set;
 use http::{LogVariable, TemplatePart, Variable};
-use net::{CpuMeter, Exchange, MeasuredCosts, Sources};
+use net::{CpuMeter, Exchange, MeasuredCosts, PeerSet};
 
 /// Interval at which requests are measured for metrics.
 const SAMPLE_EVERY: u32 = 64;
@@ -17,7 +17,7 @@ const SAMPLE_EVERY: u32 = 64;
 #[derive(Default)]
 pub struct CostPlan {
     /// Clients that receive `Server-Timing`.
-    shown_to: Option<Sources>,
+    timing_clients: Option<PeerSet>,
     /// Costs that logs contain for every request.
     logged: MeasuredCosts,
 }
@@ -25,27 +25,27 @@ pub struct CostPlan {
 impl CostPlan {
     /// Determines the costs that `config` requires.
     pub fn new(config: &Config) -> CostPlan {
-        let shown_to = (!config.server_timing.is_empty()).then(|| sources(&config.server_timing));
+        let shown_to = (!config.server_timing.is_empty()).then(|| peer_set(&config.server_timing));
         let sites = 0..config.sites.len();
         let logs = config.access_logs().chain(sites.flat_map(|site| config.site_access_logs(site)));
-        CostPlan { shown_to, logged: logs.map(|log| logged(&log)).max().unwrap_or_default() }
+        CostPlan { timing_clients: shown_to, logged: logs.map(|log| logged(&log)).max().unwrap_or_default() }
     }
 
     /// Decides what to measure for a request; `turn` counts the core's requests. `None` if nothing is
     /// measured.
-    pub fn begin(&self, x: &mut Exchange<'_>, turn: &Cell<u32>) -> Option<Rc<CpuMeter>> {
+    pub fn begin(&self, exchange: &mut Exchange<'_>, request_count: &Cell<u32>) -> Option<Rc<CpuMeter>> {
         let mut measured = self.logged;
-        let request = x.request();
+        let request = exchange.request();
         let is_traced = request.ids().trace.is_some_and(|trace| trace.is_sampled);
-        let is_shown = self.shown_to.as_ref().is_some_and(|to| to.contains(request.client().address));
+        let is_shown = self.timing_clients.as_ref().is_some_and(|to| to.contains(request.client().address));
         if is_shown {
-            x.show_timing();
+            exchange.add_server_timing();
         }
         if is_traced || is_shown {
             measured = MeasuredCosts::All;
         }
-        turn.set((turn.get() + 1) % SAMPLE_EVERY);
-        let weight = match (self.logged, turn.get()) {
+        request_count.set((request_count.get() + 1) % SAMPLE_EVERY);
+        let weight = match (self.logged, request_count.get()) {
             (MeasuredCosts::Cpu | MeasuredCosts::All, _) => 1,
             (MeasuredCosts::None, 0) => SAMPLE_EVERY,
             (MeasuredCosts::None, _) => 0,
@@ -57,7 +57,7 @@ impl CostPlan {
             return None;
         }
         let meter = Rc::new(CpuMeter::default());
-        let notes = x.notes();
+        let notes = exchange.notes();
         (notes.measured, notes.cpu_weight, notes.cpu_meter) = (measured, weight, Some(meter.clone()));
         Some(meter)
     }

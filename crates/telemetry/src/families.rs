@@ -61,7 +61,7 @@ pub struct LimitMetrics {
     /// Requests that were delayed.
     pub delayed: u64,
     /// Keys that were evicted from the full table.
-    pub forgotten: u64,
+    pub evicted: u64,
     /// Bytes of the table.
     pub bytes: u64,
 }
@@ -155,7 +155,7 @@ pub(crate) struct DurationSample {
 }
 
 /// Collects all metric families.
-pub fn families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
+pub fn collect_families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
     requests(metrics)
         .into_iter()
         .chain(server(gauges))
@@ -170,7 +170,7 @@ pub fn families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
 }
 
 /// The latest request with a sampled trace on any core, by duration bucket.
-fn traced(cores: &[Arc<RouteCounters>]) -> [Option<TracedRequest>; DURATION_CLASSES] {
+fn latest_traced(cores: &[Arc<RouteCounters>]) -> [Option<TracedRequest>; DURATION_CLASSES] {
     let mut latest = [None::<TracedRequest>; DURATION_CLASSES];
     for core in cores {
         let traced = core.traced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +224,7 @@ fn requests(metrics: &Metrics) -> Vec<Family> {
         (Rows::default(), Rows::default(), Rows::default(), Rows::default());
     let (mut durations, mut first_bytes, mut queues) = (Rows::default(), Rows::default(), Rows::default());
     let (mut cpu, mut measured) = (Rows::default(), Rows::default());
-    metrics.each(|RouteLabels { site, route, handler }, cores| {
+    metrics.for_each(|RouteLabels { site, route, handler }, cores| {
         let labels = vec![("site", site.clone()), ("route", route.clone()), ("handler", handler.clone())];
         let with = |name, value: String| labels.iter().cloned().chain([(name, value)]).collect::<Vec<_>>();
         let sum = |of: &dyn Fn(&RouteCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
@@ -259,7 +259,7 @@ fn requests(metrics: &Metrics) -> Vec<Family> {
             queues.durations(labels.clone(), cores.iter().map(|core| &core.queue));
         }
         let counts = DurationCounts::of(cores.iter().map(|core| &core.duration));
-        let sample = DurationSample { counts, traced: traced(cores) };
+        let sample = DurationSample { counts, traced: latest_traced(cores) };
         durations.0.push((labels, Sample::Durations(Box::new(sample))));
     });
     vec![
@@ -291,7 +291,7 @@ fn requests(metrics: &Metrics) -> Vec<Family> {
 fn streams(metrics: &Metrics) -> Vec<Family> {
     let (mut connections, mut received, mut sent, mut ends) =
         (Rows::default(), Rows::default(), Rows::default(), Rows::default());
-    metrics.each_stream(|StreamLabels { stream, upstream }, cores| {
+    metrics.for_each_stream(|StreamLabels { stream, upstream }, cores| {
         let labels = || vec![("stream", stream.clone()), ("upstream", upstream.clone())];
         let sum = |of: &dyn Fn(&StreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
         if !upstream.is_empty() {
@@ -325,7 +325,8 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
     let (mut up, mut drained) = (Rows::default(), Rows::default());
     let mut servers: BTreeMap<&str, (&GroupShared, usize)> = BTreeMap::new();
     for group in groups {
-        servers.extend((0..group.count()).map(|server| (group.shown(server), (&**group, server))));
+        servers
+            .extend((0..group.server_count()).map(|server| (group.display_name(server), (&**group, server))));
     }
     let now_ms = Clock::new().now_ms();
     for (url, (group, server)) in servers {
@@ -354,7 +355,7 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         ejections.count(labels(), sum(&|core| core.ejections.value()));
         connects.durations(labels(), cores.iter().map(|core| &core.connect));
         heads.durations(labels(), cores.iter().map(|core| &core.head));
-        let is_up = group.standing(server, now_ms) == ServerState::Up;
+        let is_up = group.state(server, now_ms) == ServerState::Up;
         up.gauge(labels(), f64::from(u8::from(is_up)));
         let is_ordered = group.order(server) != UpstreamOrder::Ready;
         drained.gauge(labels(), f64::from(u8::from(is_ordered)));
@@ -551,7 +552,7 @@ fn limits(gauges: &Gauges) -> Vec<Family> {
     let mut sums: BTreeMap<(&str, &str, &str, bool), [u64; 4]> = BTreeMap::new();
     for limit in &gauges.limits {
         let sum = sums.entry((&limit.site, &limit.route, &limit.limit, limit.is_dry)).or_default();
-        let counts = [limit.refused, limit.delayed, limit.forgotten, limit.bytes];
+        let counts = [limit.refused, limit.delayed, limit.evicted, limit.bytes];
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
     let (mut refused, mut delayed, mut forgotten, mut bytes) =

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::{Action, RoutePart};
+use config::{Action, HiddenRouteKind};
 use http::TraceSpan;
 use logging::access::stream::StreamEnd;
 use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
@@ -31,9 +31,9 @@ pub struct RouteLabels {
 impl RouteLabels {
     /// The labels of a route.
     pub fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
-        let branch = route.part_of.as_ref().and_then(|of| match &of.part {
-            RoutePart::Branch(name) => Some(format!("branch {name}")),
-            RoutePart::Mirror => None,
+        let branch = route.part_of.as_ref().and_then(|of| match &of.kind {
+            HiddenRouteKind::Branch(name) => Some(format!("branch {name}")),
+            HiddenRouteKind::Mirror => None,
         });
         let name = |action: &Action| match action {
             Action::Files(_) => "files".to_owned(),
@@ -42,7 +42,7 @@ impl RouteLabels {
             Action::Redirect(_) => "redirect".to_owned(),
             Action::Respond(_) | Action::NotFound => "respond".to_owned(),
             Action::Split(_) => "split".to_owned(),
-            Action::Rewrite => "rewrite".to_owned(),
+            Action::RewriteOnly => "rewrite".to_owned(),
         };
         let names = || std::iter::once(&route.action).chain(&route.otherwise).map(name).collect::<Vec<_>>();
         let handler = branch.unwrap_or_else(|| names().join(", "));
@@ -212,7 +212,7 @@ struct LabelCounters {
 /// One core's counters.
 #[derive(Debug)]
 pub struct CoreMetrics {
-    all: Metrics,
+    metrics: Metrics,
     /// Counters by label number.
     counters: RefCell<Vec<Option<Arc<RouteCounters>>>>,
     streams: RefCell<BTreeMap<StreamLabels, Arc<StreamCounters>>>,
@@ -222,20 +222,20 @@ impl Metrics {
     /// Creates the counters of another core.
     pub fn core(&self) -> CoreMetrics {
         let core =
-            CoreMetrics { all: self.clone(), counters: RefCell::default(), streams: RefCell::default() };
+            CoreMetrics { metrics: self.clone(), counters: RefCell::default(), streams: RefCell::default() };
         core.label(&RouteLabels::default());
         core
     }
 
     /// Calls `see` with each set of labels and its counters on all cores.
-    pub fn each(&self, mut see: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
+    pub fn for_each(&self, mut visit: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
         let registered = self.registered();
-        registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| see(labels, cores));
+        registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| visit(labels, cores));
     }
 
     /// Calls `see` with each stream and server and its counters on all cores.
-    pub(crate) fn each_stream(&self, mut see: impl FnMut(&StreamLabels, &[Arc<StreamCounters>])) {
-        self.registered().streams.iter().for_each(|(labels, cores)| see(labels, cores));
+    pub(crate) fn for_each_stream(&self, mut visit: impl FnMut(&StreamLabels, &[Arc<StreamCounters>])) {
+        self.registered().streams.iter().for_each(|(labels, cores)| visit(labels, cores));
     }
 
     fn registered(&self) -> std::sync::MutexGuard<'_, LabelCounters> {
@@ -247,7 +247,7 @@ impl CoreMetrics {
     /// Returns the number of a set of labels. Called when the configuration is loaded; existing routes keep
     /// their counters.
     pub fn label(&self, labels: &RouteLabels) -> usize {
-        let mut registered = self.all.registered();
+        let mut registered = self.metrics.registered();
         let known = registered.numbers.get(labels).copied();
         let label = known.unwrap_or_else(|| {
             let label = registered.labels.len();
@@ -274,7 +274,7 @@ impl CoreMetrics {
         let mut own = self.streams.borrow_mut();
         let new = || {
             let counters = Arc::new(StreamCounters::default());
-            let mut registered = self.all.registered();
+            let mut registered = self.metrics.registered();
             registered.streams.entry(labels.clone()).or_default().push(counters.clone());
             counters
         };
@@ -283,7 +283,7 @@ impl CoreMetrics {
 
     /// The labels with this number; empty ones for an unknown number.
     pub fn labels(&self, label: usize) -> RouteLabels {
-        self.all.registered().labels.get(label).cloned().unwrap_or_default()
+        self.metrics.registered().labels.get(label).cloned().unwrap_or_default()
     }
 
     /// Counts a completed request.

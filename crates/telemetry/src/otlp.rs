@@ -19,7 +19,7 @@ pub struct PushOptions {
     /// The collector.
     pub otlp: OtlpOptions,
     /// Interval of the exports.
-    pub every: Duration,
+    pub interval: Duration,
     /// Form of the histograms.
     pub histograms: HistogramForm,
 }
@@ -30,7 +30,7 @@ impl PushOptions {
         let url = metrics.to.clone()?;
         let instance = metrics.instance.clone().unwrap_or_else(host_name);
         let otlp = OtlpOptions { url, service: metrics.service.clone(), instance, headers };
-        Some(PushOptions { otlp, every: metrics.every, histograms: metrics.histograms })
+        Some(PushOptions { otlp, interval: metrics.every, histograms: metrics.histograms })
     }
 }
 

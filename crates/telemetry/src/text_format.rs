@@ -24,7 +24,7 @@ pub fn exposition(families: Vec<Family>, is_open: bool) -> String {
 }
 
 /// Name of the histogram that has exemplars.
-const EXEMPLARY: &str = "komainu_http_request_duration_seconds";
+const EXEMPLAR_FAMILY: &str = "komainu_http_request_duration_seconds";
 
 /// Adds an exemplar to each bucket that has a request with a sampled trace: its latest one.
 fn with_exemplars(text: &str, families: &[Family]) -> String {
@@ -35,7 +35,7 @@ fn with_exemplars(text: &str, families: &[Family]) -> String {
     };
     let exemplars: Vec<Option<TracedRequest>> = families
         .iter()
-        .filter(|family| family.name == EXEMPLARY)
+        .filter(|family| family.name == EXEMPLAR_FAMILY)
         .flat_map(|family| family.rows.iter().flat_map(of_row))
         .collect();
     if exemplars.iter().all(Option::is_none) {
@@ -44,7 +44,7 @@ fn with_exemplars(text: &str, families: &[Family]) -> String {
     let (mut out, mut each) = (String::with_capacity(text.len() + exemplars.len() * 64), exemplars.iter());
     for line in text.lines() {
         out.push_str(line);
-        if line.strip_prefix(EXEMPLARY).is_some_and(|rest| rest.starts_with("_bucket{"))
+        if line.strip_prefix(EXEMPLAR_FAMILY).is_some_and(|rest| rest.starts_with("_bucket{"))
             && let Some(Some(TracedRequest { trace, duration_us, unix_s })) = each.next()
         {
             let (mut id, value) = (Vec::new(), *duration_us as f64 / 1e6);

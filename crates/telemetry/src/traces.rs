@@ -4,7 +4,7 @@ use std::io;
 use std::time::SystemTime;
 
 use config::Config;
-use http::path::without_secrets;
+use http::path::redact_target;
 use http::{Name, TraceSpan};
 use logging::notice::ErrorLog;
 use net::{Peer, RequestNotes, RequestRecord};
@@ -29,14 +29,14 @@ impl TraceExport {
     pub fn new(
         config: &Config,
         headers: Vec<(String, String)>,
-        before: Option<&TraceExport>,
+        previous: Option<&TraceExport>,
         notices: &ErrorLog,
     ) -> io::Result<Option<TraceExport>> {
         let tracing = &config.tracing;
         let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
         let options =
             OtlpOptions { url, service: tracing.service.clone(), headers, ..OtlpOptions::default() };
-        let kept = before.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
+        let kept = previous.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
         let exporter = match kept {
             Some(kept) => kept.clone(),
             None => {
@@ -141,7 +141,7 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
     for (before, one) in failed.iter().enumerate() {
         let mut attributes = attempt(&one.upstream, before);
         attributes.push(("error.type", SpanValue::Text(one.reason.to_owned())));
-        step("upstream", SpanKind::Client, one.us, attributes);
+        step("upstream", SpanKind::Client, one.duration_us, attributes);
     }
     if let Some(us) = notes.connect_us {
         step("connect", SpanKind::Internal, us, Vec::new());
@@ -155,7 +155,7 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
         let mut attributes = vec![("komainu.worker", SpanValue::Number(worker.into()))];
         attributes.extend(notes.worker_cpu_us.map(|us| ("komainu.cpu_us", SpanValue::Number(us.into()))));
         let memory = notes.worker_memory_kib;
-        attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::Change(kib.into()))));
+        attributes.extend(memory.map(|kib| ("komainu.memory_kib", SpanValue::SignedNumber(kib.into()))));
         step("worker", SpanKind::Internal, duration_us, attributes);
     }
     all
@@ -165,7 +165,7 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
 const VALUE_BYTES_MAX: usize = 256;
 
 /// Converts to text, truncated to [`VALUE_BYTES_MAX`].
-fn cut(bytes: &[u8]) -> String {
+fn truncate_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(VALUE_BYTES_MAX)]).into_owned()
 }
 
@@ -175,13 +175,13 @@ fn server_address(authority: &[u8]) -> impl Iterator<Item = (&'static str, SpanV
     let (host, port) = http::target::split_port(authority).unwrap_or((authority, None));
     let host = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(host);
     let port = port.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
-    let address = (!host.is_empty()).then(|| ("server.address", SpanValue::Text(cut(host))));
+    let address = (!host.is_empty()).then(|| ("server.address", SpanValue::Text(truncate_text(host))));
     address.into_iter().chain(port.map(|port| ("server.port", SpanValue::Number(port))))
 }
 
 /// Attributes of the request, and the span's name. Queries are omitted because they may contain secrets.
 fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static str, SpanValue)>, String) {
-    let text = |bytes: &[u8]| SpanValue::Text(cut(bytes));
+    let text = |bytes: &[u8]| SpanValue::Text(truncate_text(bytes));
     let mut all = vec![
         ("http.response.status_code", SpanValue::Number(record.status.code().into())),
         ("http.response.body.size", SpanValue::Number(record.body_bytes)),
@@ -189,11 +189,11 @@ fn attributes(record: &RequestRecord<'_>, labels: RouteLabels) -> (Vec<(&'static
     ];
     let mut name = "invalid request".to_owned();
     if let Some(request) = &record.request {
-        let method = cut(request.method_name());
+        let method = truncate_text(request.method_name());
         name = format!("{method} {}", labels.route_name());
         all.push(("http.request.method", SpanValue::Text(method)));
-        all.push(("url.path", text(without_secrets(request.path()).as_bytes())));
-        all.push(("url.scheme", text(if request.client().secure { b"https" } else { b"http" })));
+        all.push(("url.path", text(redact_target(request.path()).as_bytes())));
+        all.push(("url.scheme", text(if request.client().is_secure { b"https" } else { b"http" })));
         all.extend(server_address(request.authority()));
         let agent = request.field(Name::UserAgent);
         all.extend(agent.map(|agent| ("user_agent.original", text(agent))));

@@ -17,5 +17,5 @@ mod view;
 mod screen;
 
 pub use sample::StatusInterval;
-pub use screen::screen;
-pub use text::{json, text};
+pub use screen::run_screen;
+pub use text::{format_text, to_json};

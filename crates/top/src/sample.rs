@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::figures::clean;
+use crate::figures::sanitize;
 
 /// Two documents of one server, the later one first; the earlier one is `null` if there is none or if it is
 /// from another process.
 #[derive(Clone, Debug)]
 pub struct StatusInterval {
-    now: Value,
-    before: Value,
+    latest: Value,
+    earlier: Value,
     seconds: f64,
 }
 
@@ -17,17 +17,17 @@ impl StatusInterval {
     /// Compares `now` with the earlier document; without one, the figures cover the time since the server's
     /// start.
     #[must_use]
-    pub fn new(now: Value, before: Option<&Value>) -> StatusInterval {
-        let before = before.filter(|before| before["pid"] == now["pid"]).cloned().unwrap_or_default();
+    pub fn new(latest: Value, earlier: Option<&Value>) -> StatusInterval {
+        let before = earlier.filter(|before| before["pid"] == latest["pid"]).cloned().unwrap_or_default();
         let age_ms = |document: &Value| document["age_ms"].as_f64().unwrap_or_default();
-        let seconds = ((age_ms(&now) - age_ms(&before)) / 1e3).max(0.001);
-        StatusInterval { now, before, seconds }
+        let seconds = ((age_ms(&latest) - age_ms(&before)) / 1e3).max(0.001);
+        StatusInterval { latest, earlier: before, seconds }
     }
 
     /// Returns the later document.
     #[must_use]
-    pub fn document(&self) -> &Value {
-        &self.now
+    pub fn latest_document(&self) -> &Value {
+        &self.latest
     }
 
     /// Returns the time between the documents in seconds.
@@ -36,8 +36,8 @@ impl StatusInterval {
     }
 
     /// Returns the upper bounds of the duration classes in milliseconds.
-    fn bounds(&self) -> Vec<f64> {
-        list(&self.now["class_bounds_ms"]).iter().filter_map(Value::as_f64).collect()
+    fn duration_bounds(&self) -> Vec<f64> {
+        list(&self.latest["class_bounds_ms"]).iter().filter_map(Value::as_f64).collect()
     }
 
     fn rate(&self, now: &Value, before: &Value) -> f64 {
@@ -45,7 +45,7 @@ impl StatusInterval {
     }
 
     /// Iterates over the entries of a list, each with the same entry of the earlier document.
-    fn pairs<'v>(
+    fn matching_pairs<'v>(
         now: &'v Value,
         before: &'v Value,
         same: impl Fn(&Value, &Value) -> bool,
@@ -59,10 +59,10 @@ impl StatusInterval {
 
     /// Adds `p50_ms`, `p90_ms` and `p99_ms` of the durations between the two documents, and `p50_bound` and
     /// so on if a value is only a bound.
-    fn percentiles(&self, now: &Value, before: &Value, into: &mut Map<String, Value>) {
-        let classes = difference(now, before);
+    fn add_percentiles(&self, now: &Value, before: &Value, into: &mut Map<String, Value>) {
+        let classes = class_increases(now, before);
         for (name, share) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)] {
-            let percentile = percentile(&self.bounds(), &classes, share);
+            let percentile = percentile(&self.duration_bounds(), &classes, share);
             into.insert(name.to_owned(), json!(percentile.map(|(ms, _)| ms)));
             if let Some((_, Some(bound))) = percentile {
                 into.insert(bound_key(name), json!(bound));
@@ -78,7 +78,7 @@ impl StatusInterval {
             ["site", "route", "handler"].iter().all(|key| one[key] == other[key])
         };
         let row = |(one, before): (&Value, &Value)| {
-            let mut row = texts(one, &["site", "route", "handler"]);
+            let mut row = sanitized_texts(one, &["site", "route", "handler"]);
             let mut add = |name: &str, value: f64| row.insert(name.to_owned(), json!(value));
             add("requests_per_s", self.rate(&one["requests"], &before["requests"]));
             for class in ["4xx", "5xx"] {
@@ -86,27 +86,29 @@ impl StatusInterval {
                 add(&format!("status_{class}_per_s"), rate);
             }
             add("out_bytes_per_s", self.rate(&one["response_bytes"], &before["response_bytes"]));
-            self.percentiles(&one["duration"], &before["duration"], &mut row);
+            self.add_percentiles(&one["duration"], &before["duration"], &mut row);
             for (name, key) in [("cpu_ms", "cpu"), ("worker_cpu_ms", "worker_cpu")] {
-                row.insert(name.into(), json!(each_ms(&one[key], &before[key])));
+                row.insert(name.into(), json!(cpu_ms_per_request(&one[key], &before[key])));
             }
             row.insert("requests".into(), one["requests"].clone());
             row
         };
-        StatusInterval::pairs(&self.now["routes"], &self.before["routes"], same).map(row).collect()
+        StatusInterval::matching_pairs(&self.latest["routes"], &self.earlier["routes"], same)
+            .map(row)
+            .collect()
     }
 
     /// Returns the upstream servers: `group`, `url`, `state`, `active`, `requests_per_s`, `status_5xx_per_s`,
     /// `failures_per_s`, `p50_ms`, `p99_ms`, `ejections`, and `waiting` of the group.
     pub(crate) fn servers(&self) -> Vec<Map<String, Value>> {
         let mut rows = Vec::new();
-        for (number, group) in list(&self.now["upstreams"]).iter().enumerate() {
-            let name = group["name"].as_str().map_or_else(|| (number + 1).to_string(), clean);
-            let before = &self.before["upstreams"][number]["servers"];
-            for (one, before) in
-                StatusInterval::pairs(&group["servers"], before, |one, other| one["url"] == other["url"])
-            {
-                let mut row = texts(one, &["url", "state"]);
+        for (number, group) in list(&self.latest["upstreams"]).iter().enumerate() {
+            let name = group["name"].as_str().map_or_else(|| (number + 1).to_string(), sanitize);
+            let before = &self.earlier["upstreams"][number]["servers"];
+            for (one, before) in StatusInterval::matching_pairs(&group["servers"], before, |one, other| {
+                one["url"] == other["url"]
+            }) {
+                let mut row = sanitized_texts(one, &["url", "state"]);
                 row.insert("group".into(), json!(name));
                 row.insert("waiting".into(), group["waiting"].clone());
                 for name in ["active", "ejections"] {
@@ -117,9 +119,9 @@ impl StatusInterval {
                 add("status_5xx_per_s", self.rate(&one["statuses"]["5xx"], &before["statuses"]["5xx"]));
                 add(
                     "failures_per_s",
-                    self.rate(&json!(sum(&one["failures"])), &json!(sum(&before["failures"]))),
+                    self.rate(&json!(total(&one["failures"])), &json!(total(&before["failures"]))),
                 );
-                self.percentiles(&one["response"], &before["response"], &mut row);
+                self.add_percentiles(&one["response"], &before["response"], &mut row);
                 rows.push(row);
             }
         }
@@ -131,13 +133,16 @@ impl StatusInterval {
     /// application.
     pub(crate) fn workers(&self) -> Vec<Map<String, Value>> {
         let mut rows = Vec::new();
-        for (app, before) in StatusInterval::pairs(&self.now["apps"], &self.before["apps"], |one, other| {
-            one["name"] == other["name"]
-        }) {
+        for (app, before) in
+            StatusInterval::matching_pairs(&self.latest["apps"], &self.earlier["apps"], |one, other| {
+                one["name"] == other["name"]
+            })
+        {
             let same = |one: &Value, other: &Value| one["pid"] == other["pid"];
-            for (one, before) in StatusInterval::pairs(&app["processes"], &before["processes"], same) {
-                let mut row = texts(one, &["state"]);
-                row.insert("app".into(), json!(clean(app["name"].as_str().unwrap_or_default())));
+            for (one, before) in StatusInterval::matching_pairs(&app["processes"], &before["processes"], same)
+            {
+                let mut row = sanitized_texts(one, &["state"]);
+                row.insert("app".into(), json!(sanitize(app["name"].as_str().unwrap_or_default())));
                 for name in ["worker", "pid", "requests", "age_ms"] {
                     row.insert(name.into(), one[name].clone());
                 }
@@ -147,7 +152,7 @@ impl StatusInterval {
                 row.insert("cpu".into(), if before.is_null() { Value::Null } else { json!(cpu) });
                 row.insert("requests_per_s".into(), json!(self.rate(&one["requests"], &before["requests"])));
                 let shown = |request: &Value| {
-                    let text = |key: &str| clean(request[key].as_str().unwrap_or_default());
+                    let text = |key: &str| sanitize(request[key].as_str().unwrap_or_default());
                     format!("{} {}", text("method"), text("target"))
                 };
                 let current: Vec<String> = list(&one["current"]).iter().map(shown).collect();
@@ -162,27 +167,27 @@ impl StatusInterval {
     /// Returns the certificates: `name`, `issuer`, `expires_in_s`, `last_error`.
     pub(crate) fn certificates(&self) -> Vec<Map<String, Value>> {
         let row = |one: &Value| {
-            let mut row = texts(one, &["name", "issuer", "last_error"]);
+            let mut row = sanitized_texts(one, &["name", "issuer", "last_error"]);
             row.insert("expires_in_s".into(), one["expires_in_s"].clone());
             row
         };
-        list(&self.now["certificates"]).iter().map(row).collect()
+        list(&self.latest["certificates"]).iter().map(row).collect()
     }
 
     /// Returns the lines of the error log, newest first: `unix_ms`, `level`, `text`.
     pub(crate) fn events(&self) -> Vec<Map<String, Value>> {
         let row = |one: &Value| {
-            let mut row = texts(one, &["level", "text"]);
+            let mut row = sanitized_texts(one, &["level", "text"]);
             row.insert("unix_ms".into(), one["unix_ms"].clone());
             row
         };
-        list(&self.now["events"]).iter().rev().map(row).collect()
+        list(&self.latest["events"]).iter().rev().map(row).collect()
     }
 
     /// Returns the figures of the cache, and `hit_rate` of the time between the documents; empty if there is
     /// no cache.
     pub(crate) fn cache(&self) -> Map<String, Value> {
-        let (Some(now), before) = (self.now["cache"].as_object(), &self.before["cache"]) else {
+        let (Some(now), before) = (self.latest["cache"].as_object(), &self.earlier["cache"]) else {
             return Map::new();
         };
         let mut figures: Map<String, Value> = now
@@ -213,29 +218,29 @@ impl StatusInterval {
             server.insert(key.into(), json!(total(&routes, key)));
         }
         let all = |document: &Value| {
-            let mut classes = vec![0; self.bounds().len() + 1];
+            let mut classes = vec![0; self.duration_bounds().len() + 1];
             for route in list(&document["routes"]) {
                 let counts = list(&route["duration"]["classes"]).iter().filter_map(Value::as_u64);
                 classes.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
             }
             json!({ "classes": classes })
         };
-        self.percentiles(&all(&self.now), &all(&self.before), &mut server);
-        let groups = list(&self.now["upstreams"]).iter().map(|group| &group["waiting"]);
-        let apps = list(&self.now["apps"]).iter().map(|app| &app["queue"]["waiting"]);
+        self.add_percentiles(&all(&self.latest), &all(&self.earlier), &mut server);
+        let groups = list(&self.latest["upstreams"]).iter().map(|group| &group["waiting"]);
+        let apps = list(&self.latest["apps"]).iter().map(|app| &app["queue"]["waiting"]);
         server.insert("waiting".into(), json!(groups.chain(apps).filter_map(Value::as_u64).sum::<u64>()));
-        let (connections, before) = (&self.now["connections"], &self.before["connections"]);
+        let (connections, before) = (&self.latest["connections"], &self.earlier["connections"]);
         server.insert("connections".into(), connections["open"].clone());
         server.insert(
             "connections_per_s".into(),
             json!(self.rate(&connections["accepted"], &before["accepted"])),
         );
-        let cpu = self.rate(&self.now["usage"]["cpu_ms"], &self.before["usage"]["cpu_ms"]) / 1e3;
+        let cpu = self.rate(&self.latest["usage"]["cpu_ms"], &self.earlier["usage"]["cpu_ms"]) / 1e3;
         server.insert("cpu".into(), json!(cpu));
-        let own = self.now["usage"]["pss_bytes"].as_f64().unwrap_or_default();
+        let own = self.latest["usage"]["pss_bytes"].as_f64().unwrap_or_default();
         server.insert("pss_bytes".into(), json!(own + total(&self.workers(), "pss_bytes")));
         for key in ["held_bytes", "budget_bytes"] {
-            server.insert(key.into(), self.now["memory"][key].clone());
+            server.insert(key.into(), self.latest["memory"][key].clone());
         }
         server
     }
@@ -246,17 +251,19 @@ pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn sum(counts: &Value) -> u64 {
+fn total(counts: &Value) -> u64 {
     counts.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
 /// Returns these entries as text, sanitized by [`clean`].
-fn texts(one: &Value, keys: &[&str]) -> Map<String, Value> {
-    keys.iter().map(|key| ((*key).to_owned(), json!(clean(one[*key].as_str().unwrap_or_default())))).collect()
+fn sanitized_texts(one: &Value, keys: &[&str]) -> Map<String, Value> {
+    keys.iter()
+        .map(|key| ((*key).to_owned(), json!(sanitize(one[*key].as_str().unwrap_or_default()))))
+        .collect()
 }
 
 /// Returns the increase of each class between two histograms.
-fn difference(now: &Value, before: &Value) -> Vec<u64> {
+fn class_increases(now: &Value, before: &Value) -> Vec<u64> {
     let count = |value: &Value, at: usize| value["classes"][at].as_u64().unwrap_or_default();
     (0..list(&now["classes"]).len()).map(|at| count(now, at).saturating_sub(count(before, at))).collect()
 }
@@ -288,7 +295,7 @@ fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<(f64, Optio
 
 /// Returns the CPU time per request in milliseconds: of the requests measured between two estimates or, if
 /// there are none, of all earlier ones. Few requests are measured, so an interval may have none.
-fn each_ms(now: &Value, before: &Value) -> Option<f64> {
+fn cpu_ms_per_request(now: &Value, before: &Value) -> Option<f64> {
     let of = |estimate: &Value, key: &str| estimate[key].as_f64().unwrap_or_default();
     let (us, requests) = (of(now, "us"), of(now, "requests"));
     let (us_since, requests_since) = (us - of(before, "us"), requests - of(before, "requests"));

@@ -4,7 +4,9 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use crate::figures::{NOTHING, age, bytes, clock, count, number, percent, time};
+use crate::figures::{
+    MISSING, format_age, format_bytes, format_clock, format_count, format_number, format_percent, format_time,
+};
 use crate::sample::{StatusInterval, bound_key};
 
 /// Format of a column's values.
@@ -14,7 +16,7 @@ pub(crate) enum ColumnKind {
     State,
     Level,
     /// Text that takes the remaining width.
-    Long,
+    LongText,
     Number,
     Count,
     /// A number that identifies something.
@@ -31,14 +33,14 @@ pub(crate) enum ColumnKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     pub(crate) key: &'static str,
-    pub(crate) head: &'static str,
+    pub(crate) heading: &'static str,
     pub(crate) kind: ColumnKind,
     /// Columns with the highest rank are omitted first on narrow screens; those with 0 are always shown.
     pub(crate) rank: u8,
 }
 
 const fn column(key: &'static str, head: &'static str, kind: ColumnKind, rank: u8) -> Column {
-    Column { key, head, kind, rank }
+    Column { key, heading: head, kind, rank }
 }
 
 /// A table.
@@ -93,13 +95,13 @@ const WORKERS: &[Column] = &[
     column("age_ms", "age", ColumnKind::AgeMs, 5),
     column("waiting", "waiting", ColumnKind::Count, 4),
     column("current_ms", "for", ColumnKind::AgeMs, 0),
-    column("current", "current request", ColumnKind::Long, 0),
+    column("current", "current request", ColumnKind::LongText, 0),
 ];
 const CERTIFICATES: &[Column] = &[
     column("name", "name", ColumnKind::Text, 0),
     column("expires_in_s", "expires in", ColumnKind::AgeS, 0),
     column("issuer", "issuer", ColumnKind::Text, 1),
-    column("last_error", "last error", ColumnKind::Long, 0),
+    column("last_error", "last error", ColumnKind::LongText, 0),
 ];
 const CACHE: &[Column] = &[
     column("hit_rate", "hit rate", ColumnKind::Share, 0),
@@ -117,14 +119,14 @@ const CACHE: &[Column] = &[
 const EVENTS: &[Column] = &[
     column("unix_ms", "UTC", ColumnKind::Clock, 0),
     column("level", "level", ColumnKind::Level, 0),
-    column("text", "event", ColumnKind::Long, 0),
+    column("text", "event", ColumnKind::LongText, 0),
 ];
 
 /// Number of tables.
-pub(crate) const TABLES: usize = 6;
+pub(crate) const TABLE_COUNT: usize = 6;
 
 /// Returns all tables, in the order of their keys.
-pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLES] {
+pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLE_COUNT] {
     let rows = |title, name, columns, rows, sort| TopTable { title, name, columns, rows, sort };
     let cache = Some(sample.cache()).filter(|cache| !cache.is_empty());
     [
@@ -138,22 +140,22 @@ pub(crate) fn tables(sample: &StatusInterval) -> [TopTable; TABLES] {
 }
 
 /// Formats a duration of `row`, with `≤` or `>` if only a bound is known.
-pub(crate) fn shown_ms(row: &Map<String, Value>, key: &str) -> String {
-    let Some(ms) = row.get(key).and_then(Value::as_f64) else { return NOTHING.to_owned() };
+pub(crate) fn format_ms(row: &Map<String, Value>, key: &str) -> String {
+    let Some(ms) = row.get(key).and_then(Value::as_f64) else { return MISSING.to_owned() };
     let sign = match row.get(&bound_key(key)).and_then(Value::as_str) {
         Some("upper") => "≤",
         Some(_) => ">",
         None => "",
     };
-    format!("{sign}{}", time(ms))
+    format!("{sign}{}", format_time(ms))
 }
 
 impl Column {
     /// Formats the cell of a row.
-    pub(crate) fn shown(&self, row: &Map<String, Value>) -> String {
+    pub(crate) fn format_cell(&self, row: &Map<String, Value>) -> String {
         match self.kind {
-            ColumnKind::Ms => shown_ms(row, self.key),
-            kind => kind.shown(row.get(self.key).unwrap_or(&Value::Null)),
+            ColumnKind::Ms => format_ms(row, self.key),
+            kind => kind.format_value(row.get(self.key).unwrap_or(&Value::Null)),
         }
     }
 }
@@ -162,31 +164,35 @@ impl ColumnKind {
     pub(crate) fn is_number(self) -> bool {
         !matches!(
             self,
-            ColumnKind::Text | ColumnKind::State | ColumnKind::Level | ColumnKind::Long | ColumnKind::Clock
+            ColumnKind::Text
+                | ColumnKind::State
+                | ColumnKind::Level
+                | ColumnKind::LongText
+                | ColumnKind::Clock
         )
     }
 
     /// Formats a value.
-    pub(crate) fn shown(self, value: &Value) -> String {
+    pub(crate) fn format_value(self, value: &Value) -> String {
         if let Some(text) = value.as_str() {
             return text.to_owned();
         }
-        let Some(figure) = value.as_f64() else { return NOTHING.to_owned() };
+        let Some(figure) = value.as_f64() else { return MISSING.to_owned() };
         match self {
             ColumnKind::Text
             | ColumnKind::State
             | ColumnKind::Level
-            | ColumnKind::Long
-            | ColumnKind::Number => number(figure),
-            ColumnKind::Count => count(value.as_u64().unwrap_or_default()),
+            | ColumnKind::LongText
+            | ColumnKind::Number => format_number(figure),
+            ColumnKind::Count => format_count(value.as_u64().unwrap_or_default()),
             ColumnKind::Id => value.to_string(),
-            ColumnKind::Bytes => bytes(figure),
-            ColumnKind::Ms => time(figure),
-            ColumnKind::AgeMs => age(figure),
+            ColumnKind::Bytes => format_bytes(figure),
+            ColumnKind::Ms => format_time(figure),
+            ColumnKind::AgeMs => format_age(figure),
             ColumnKind::AgeS if figure < 0.0 => "expired".to_owned(),
-            ColumnKind::AgeS => age(figure * 1e3),
-            ColumnKind::Share => percent(figure),
-            ColumnKind::Clock => clock(value.as_u64().unwrap_or_default()),
+            ColumnKind::AgeS => format_age(figure * 1e3),
+            ColumnKind::Share => format_percent(figure),
+            ColumnKind::Clock => format_clock(value.as_u64().unwrap_or_default()),
         }
     }
 }
@@ -213,6 +219,6 @@ impl TopTable {
 
     /// Formats the cells of a row.
     pub(crate) fn cells(&self, row: &Map<String, Value>) -> Vec<String> {
-        self.columns.iter().map(|column| column.shown(row)).collect()
+        self.columns.iter().map(|column| column.format_cell(row)).collect()
     }
 }

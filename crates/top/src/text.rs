@@ -2,17 +2,18 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::figures::{age, bytes, clean, count, number, percent};
+use crate::figures::{format_age, format_bytes, format_count, format_number, format_percent, sanitize};
 use crate::sample::{StatusInterval, list};
-use crate::tables::{TopTable, shown_ms, tables};
+use crate::tables::{TopTable, format_ms, tables};
 
 /// Returns the summary lines of the server and its activity.
-pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
-    let (document, server) = (sample.document(), sample.server());
+pub(crate) fn summary_lines(sample: &StatusInterval) -> [String; 3] {
+    let (document, server) = (sample.latest_document(), sample.server());
     let figure = |key: &str| server[key].as_f64().unwrap_or_default();
-    let text = |key: &str| clean(document[key].as_str().unwrap_or_default());
-    let listen: Vec<String> = list(&document["listen"]).iter().filter_map(Value::as_str).map(clean).collect();
-    let times = |key: &str| shown_ms(&server, key);
+    let text = |key: &str| sanitize(document[key].as_str().unwrap_or_default());
+    let listen: Vec<String> =
+        list(&document["listen"]).iter().filter_map(Value::as_str).map(sanitize).collect();
+    let times = |key: &str| format_ms(&server, key);
     let error_share = figure("status_5xx_per_s") / figure("requests_per_s").max(f64::MIN_POSITIVE);
     [
         format!(
@@ -20,47 +21,47 @@ pub(crate) fn head(sample: &StatusInterval) -> [String; 3] {
             text("version"),
             text("state"),
             document["pid"],
-            age(document["age_ms"].as_f64().unwrap_or_default()),
+            format_age(document["age_ms"].as_f64().unwrap_or_default()),
             listen.join(" ")
         ),
         format!(
             "{} req/s  5xx {}/s ({})  p50 {}  p99 {}  waiting {}",
-            number(figure("requests_per_s")),
-            number(figure("status_5xx_per_s")),
-            percent(error_share.min(1.0)),
+            format_number(figure("requests_per_s")),
+            format_number(figure("status_5xx_per_s")),
+            format_percent(error_share.min(1.0)),
             times("p50_ms"),
             times("p99_ms"),
-            number(figure("waiting")),
+            format_number(figure("waiting")),
         ),
         format!(
             "{} connections  CPU {}  memory {}  held {} of {}  out {}/s",
-            count(server["connections"].as_u64().unwrap_or_default()),
-            percent(figure("cpu")),
-            bytes(figure("pss_bytes")),
-            bytes(figure("held_bytes")),
-            bytes(figure("budget_bytes")),
-            bytes(figure("out_bytes_per_s")),
+            format_count(server["connections"].as_u64().unwrap_or_default()),
+            format_percent(figure("cpu")),
+            format_bytes(figure("pss_bytes")),
+            format_bytes(figure("held_bytes")),
+            format_bytes(figure("budget_bytes")),
+            format_bytes(figure("out_bytes_per_s")),
         ),
     ]
 }
 
 /// Formats everything as text, without colours or control characters.
 #[must_use]
-pub fn text(sample: &StatusInterval) -> String {
-    let mut out = head(sample).map(|line| format!("{line}\n")).concat();
+pub fn format_text(sample: &StatusInterval) -> String {
+    let mut out = summary_lines(sample).map(|line| format!("{line}\n")).concat();
     for mut table in tables(sample).into_iter().filter(|table| !table.rows.is_empty()) {
         if let Some(column) = table.sort {
             table.sort_by(column, false);
         }
         out.push_str(&format!("\n{}\n", table.title));
-        out.push_str(&plain(&table));
+        out.push_str(&format_table(&table));
     }
     out
 }
 
 /// Formats a table in aligned columns.
-fn plain(table: &TopTable) -> String {
-    let heads: Vec<String> = table.columns.iter().map(|column| column.head.to_owned()).collect();
+fn format_table(table: &TopTable) -> String {
+    let heads: Vec<String> = table.columns.iter().map(|column| column.heading.to_owned()).collect();
     let lines: Vec<Vec<String>> =
         std::iter::once(heads).chain(table.rows.iter().map(|row| table.cells(row))).collect();
     let width = |at: usize| lines.iter().map(|line| line[at].chars().count()).max().unwrap_or_default();
@@ -83,8 +84,8 @@ fn plain(table: &TopTable) -> String {
 
 /// Converts everything to JSON: `server`, and a list for each table.
 #[must_use]
-pub fn json(sample: &StatusInterval) -> Value {
-    let document = sample.document();
+pub fn to_json(sample: &StatusInterval) -> Value {
+    let document = sample.latest_document();
     let mut all = Map::new();
     for key in ["pid", "version", "state", "age_ms", "listen"] {
         all.insert(key.to_owned(), document[key].clone());

@@ -4,13 +4,13 @@ use serde_json::{Map, Value as Json};
 use toml_edit::DocumentMut;
 
 use crate::container::{TreeStep, container};
-use crate::json::{TablePlace, of_table};
+use crate::json::{TablePosition, table_to_json};
 use crate::path::{TreeError, TreePath};
 
 /// The segment for the position after the last item of a list.
-const BEHIND: &str = "-";
+const APPEND_SEGMENT: &str = "-";
 /// The name of an item without any of the keys that name items.
-const NAMELESS: &str = "*";
+const UNNAMED: &str = "*";
 
 /// The files of a configuration as one tree; the first file includes the others. Their tables are merged, and
 /// their lists of tables are concatenated.
@@ -18,14 +18,14 @@ const NAMELESS: &str = "*";
 pub struct ConfigTree {
     files: Vec<(String, DocumentMut)>,
     /// Keys whose value, or first value, names an item of a list.
-    names: &'static [&'static str],
+    naming_keys: &'static [&'static str],
     /// Top-level keys whose meaning only the first file may change.
-    fixed: &'static [&'static str],
+    main_file_keys: &'static [&'static str],
 }
 
 /// The location of an item, or of a part of it.
 #[derive(Clone, Debug)]
-struct TreePart {
+struct ItemLocation {
     file: usize,
     steps: Vec<TreeStep>,
     value: Json,
@@ -47,7 +47,7 @@ impl ConfigTree {
             Err(error) => Err(TreeError::Invalid(format!("{name} is not TOML: {error}"))),
         });
         let files: Vec<_> = parsed.collect::<Result<_, _>>()?;
-        Ok(ConfigTree { files, names, fixed })
+        Ok(ConfigTree { files, naming_keys: names, main_file_keys: fixed })
     }
 
     /// The name and text of each file.
@@ -61,8 +61,8 @@ impl ConfigTree {
     /// # Errors
     /// There is no such item.
     pub fn get(&self, path: &TreePath) -> Result<Json, TreeError> {
-        let parts = self.parts(path)?;
-        merged(&parts).ok_or_else(|| self.nothing_at(path))
+        let parts = self.locations(path)?;
+        merge_values(&parts).ok_or_else(|| self.not_found(path))
     }
 
     /// Sets an item, whether or not it exists; the position after the last item of a list appends one.
@@ -72,15 +72,15 @@ impl ConfigTree {
     /// A value that TOML cannot represent, a path through something other than tables and lists, or a key
     /// that cannot be changed.
     pub fn put(&mut self, path: &TreePath, value: &Json) -> Result<(), TreeError> {
-        self.may_change(path, value)?;
-        let parts = self.parts(path)?;
+        self.check_change(path, value)?;
+        let parts = self.locations(path)?;
         match (parts.as_slice(), path.split_last()) {
             ([], Some((parent, last))) => self.add(&parent, last, value),
             ([part], Some(_)) => {
                 let part = part.clone();
                 self.set(part.file, &part.steps, value)
             }
-            _ => self.put_parts(path, &merged(&parts).unwrap_or_default(), value),
+            _ => self.put_at_locations(path, &merge_values(&parts).unwrap_or_default(), value),
         }
     }
 
@@ -91,25 +91,26 @@ impl ConfigTree {
     /// As for [`ConfigTree::put`].
     pub fn patch(&mut self, path: &TreePath, patch: &Json) -> Result<(), TreeError> {
         let Json::Object(entries) = patch else { return self.put(path, patch) };
-        let parts = self.parts(path)?;
+        let parts = self.locations(path)?;
         // In one place and without removals, a single pass suffices, however many keys there are.
         if let ([part], false) = (parts.as_slice(), has_nulls(patch))
             && part.value.is_object()
         {
-            let (file, steps, value) = (part.file, part.steps.clone(), patched(part.value.clone(), patch));
-            self.may_change(path, &value)?;
+            let (file, steps, value) =
+                (part.file, part.steps.clone(), apply_patch(part.value.clone(), patch));
+            self.check_change(path, &value)?;
             let top = self.files[file].1.as_table_mut();
             let lost = || TreeError::Invalid("the path does not lead to a table".to_owned());
-            return container(top, TablePlace::Top, &steps).ok_or_else(lost)?.fill(&value);
+            return container(top, TablePosition::Top, &steps).ok_or_else(lost)?.replace_entries(&value);
         }
-        let is_table = merged(&parts).is_some_and(|value| value.is_object());
+        let is_table = merge_values(&parts).is_some_and(|value| value.is_object());
         if !is_table {
             return self.put(path, &without_nulls(patch));
         }
         for (key, value) in entries {
             let path = path.join(key.as_str());
             match value {
-                Json::Null if self.parts(&path)?.is_empty() => {}
+                Json::Null if self.locations(&path)?.is_empty() => {}
                 Json::Null => self.delete(&path)?,
                 value => self.patch(&path, value)?,
             }
@@ -122,34 +123,35 @@ impl ConfigTree {
     /// # Errors
     /// There is no such item.
     pub fn delete(&mut self, path: &TreePath) -> Result<(), TreeError> {
-        self.may_change(path, &Json::Null)?;
+        self.check_change(path, &Json::Null)?;
         if path.is_root() {
             return Err(TreeError::Invalid("the whole configuration cannot be deleted".to_owned()));
         }
-        let parts = self.parts(path)?;
+        let parts = self.locations(path)?;
         if parts.is_empty() {
-            return Err(self.nothing_at(path));
+            return Err(self.not_found(path));
         }
         for part in parts.iter().rev() {
             let Some((last, mut steps)) = part.steps.split_last() else { continue };
             let top = self.files[part.file].1.as_table_mut();
-            let mut is_empty = container(top, TablePlace::Top, steps).is_some_and(|mut it| it.remove(last));
+            let mut is_empty =
+                container(top, TablePosition::Top, steps).is_some_and(|mut it| it.remove(last));
             // A container without a line of its own disappears once it is empty.
             while let (true, Some((key, above))) = (is_empty, steps.split_last()) {
                 is_empty =
-                    container(top, TablePlace::Top, above).is_some_and(|mut it| it.remove_unwritten(key));
+                    container(top, TablePosition::Top, above).is_some_and(|mut it| it.remove_implicit(key));
                 steps = above;
             }
         }
         Ok(())
     }
 
-    fn nothing_at(&self, path: &TreePath) -> TreeError {
+    fn not_found(&self, path: &TreePath) -> TreeError {
         let mut path = path.clone();
         let wanted = path.to_string();
         while let Some((parent, last)) = path.split_last() {
-            if let Ok(parts) = self.parts(&parent)
-                && let Some(found) = merged(&parts)
+            if let Ok(parts) = self.locations(&parent)
+                && let Some(found) = merge_values(&parts)
             {
                 let has = match &found {
                     Json::Object(entries) => entries.keys().cloned().collect::<Vec<_>>().join(", "),
@@ -164,35 +166,37 @@ impl ConfigTree {
         TreeError::NotFound(format!("there is no `{wanted}`"))
     }
 
-    fn may_change(&self, path: &TreePath, value: &Json) -> Result<(), TreeError> {
+    fn check_change(&self, path: &TreePath, value: &Json) -> Result<(), TreeError> {
         let first = path.segments().first();
         let changes = |key: &str| match first {
             Some(first) => first == key,
             None => {
-                self.files.first().and_then(|(_, document)| of_table(document.as_table()).get(key).cloned())
+                self.files
+                    .first()
+                    .and_then(|(_, document)| table_to_json(document.as_table()).get(key).cloned())
                     != value.get(key).cloned()
             }
         };
-        match self.fixed.iter().find(|key| changes(key)) {
+        match self.main_file_keys.iter().find(|key| changes(key)) {
             None => Ok(()),
             Some(key) => Err(TreeError::Conflict(format!("`{key}` can only be changed in the file"))),
         }
     }
 
     /// Locates the item at a path; several locations if several files have a part of it.
-    fn parts(&self, path: &TreePath) -> Result<Vec<TreePart>, TreeError> {
-        let mut parts: Vec<TreePart> = (self.files.iter().enumerate())
+    fn locations(&self, path: &TreePath) -> Result<Vec<ItemLocation>, TreeError> {
+        let mut parts: Vec<ItemLocation> = (self.files.iter().enumerate())
             .map(|(file, (_, document))| {
-                let mut top = of_table(document.as_table());
+                let mut top = table_to_json(document.as_table());
                 if file > 0 {
-                    self.fixed.iter().for_each(|key| _ = top.remove(*key));
+                    self.main_file_keys.iter().for_each(|key| _ = top.remove(*key));
                 }
-                TreePart { file, steps: Vec::new(), value: Json::Object(top) }
+                ItemLocation { file, steps: Vec::new(), value: Json::Object(top) }
             })
             .collect();
         for segment in path.segments() {
             parts = match parts.iter().any(|part| part.value.is_array()) {
-                true => self.item(parts, segment)?.into_iter().collect(),
+                true => self.find_item(parts, segment)?.into_iter().collect(),
                 false => parts.into_iter().filter_map(|part| part.child(segment)).collect(),
             };
         }
@@ -200,8 +204,8 @@ impl ConfigTree {
     }
 
     /// Finds the item of a list, by number or name.
-    fn item(&self, lists: Vec<TreePart>, segment: &str) -> Result<Option<TreePart>, TreeError> {
-        let items = lists.into_iter().flat_map(TreePart::items);
+    fn find_item(&self, lists: Vec<ItemLocation>, segment: &str) -> Result<Option<ItemLocation>, TreeError> {
+        let items = lists.into_iter().flat_map(ItemLocation::items);
         if let Ok(index) = segment.parse::<usize>() {
             return Ok(items.into_iter().nth(index));
         }
@@ -216,17 +220,17 @@ impl ConfigTree {
 
     fn is_named(&self, item: &Json, wanted: &str) -> bool {
         let Json::Object(entries) = item else { return item.as_str() == Some(wanted) };
-        match self.names.iter().find_map(|key| entries.get(*key)) {
+        match self.naming_keys.iter().find_map(|key| entries.get(*key)) {
             Some(Json::String(name)) => name == wanted,
             Some(Json::Array(names)) => names.first().and_then(Json::as_str) == Some(wanted),
             Some(_) => false,
-            None => wanted == NAMELESS,
+            None => wanted == UNNAMED,
         }
     }
 
     /// Adds an item to the container at a path, which is created if it is missing.
     fn add(&mut self, parent: &TreePath, last: &str, value: &Json) -> Result<(), TreeError> {
-        let parts = self.parts(parent)?;
+        let parts = self.locations(parent)?;
         // A table is extended in the first file that has a part of it, a list at its end.
         let is_list = parts.iter().any(|part| part.value.is_array());
         let Some(part) = (if is_list { parts.last() } else { parts.first() }).cloned() else {
@@ -236,8 +240,8 @@ impl ConfigTree {
             Json::Object(_) => TreeStep::Key(last.to_owned()),
             Json::Array(items) => {
                 let count: usize = parts.iter().map(|part| part.value.as_array().map_or(0, Vec::len)).sum();
-                if last != BEHIND && last.parse() != Ok(count) {
-                    return Err(self.nothing_at(&parent.join(last)));
+                if last != APPEND_SEGMENT && last.parse() != Ok(count) {
+                    return Err(self.not_found(&parent.join(last)));
                 }
                 TreeStep::Index(items.len())
             }
@@ -251,11 +255,11 @@ impl ConfigTree {
         let lost = || TreeError::Invalid("the path does not lead to an item".to_owned());
         let (last, above) = steps.split_last().ok_or_else(lost)?;
         let top = self.files[file].1.as_table_mut();
-        container(top, TablePlace::Top, above).ok_or_else(lost)?.set(last, value)
+        container(top, TablePosition::Top, above).ok_or_else(lost)?.set(last, value)
     }
 
     /// Sets an item that is spread over several locations, part by part.
-    fn put_parts(&mut self, path: &TreePath, before: &Json, value: &Json) -> Result<(), TreeError> {
+    fn put_at_locations(&mut self, path: &TreePath, before: &Json, value: &Json) -> Result<(), TreeError> {
         match (before, value) {
             (Json::Object(before), Json::Object(entries)) => {
                 for key in before.keys().filter(|key| !entries.contains_key(*key)) {
@@ -277,26 +281,26 @@ impl ConfigTree {
     }
 }
 
-impl TreePart {
-    fn child(self, key: &str) -> Option<TreePart> {
+impl ItemLocation {
+    fn child(self, key: &str) -> Option<ItemLocation> {
         let Json::Object(mut entries) = self.value else { return None };
         let value = entries.remove(key)?;
         let steps = self.steps.into_iter().chain([TreeStep::Key(key.to_owned())]).collect();
-        Some(TreePart { file: self.file, steps, value })
+        Some(ItemLocation { file: self.file, steps, value })
     }
 
-    fn items(self) -> Vec<TreePart> {
+    fn items(self) -> Vec<ItemLocation> {
         let Json::Array(items) = self.value else { return Vec::new() };
         let item = |(at, value)| {
             let steps = self.steps.iter().cloned().chain([TreeStep::Index(at)]).collect();
-            TreePart { file: self.file, steps, value }
+            ItemLocation { file: self.file, steps, value }
         };
         items.into_iter().enumerate().map(item).collect()
     }
 }
 
 /// Merges the parts into one value; `None` if there are none.
-fn merged(parts: &[TreePart]) -> Option<Json> {
+fn merge_values(parts: &[ItemLocation]) -> Option<Json> {
     let mut parts = parts.iter().map(|part| part.value.clone());
     let first = parts.next()?;
     Some(parts.fold(first, merge))
@@ -327,12 +331,12 @@ fn has_nulls(value: &Json) -> bool {
 }
 
 /// Applies a patch without removals to a value.
-fn patched(value: Json, patch: &Json) -> Json {
+fn apply_patch(value: Json, patch: &Json) -> Json {
     match (value, patch) {
         (Json::Object(mut value), Json::Object(entries)) => {
             for (key, entry) in entries {
                 let before = value.remove(key).unwrap_or_default();
-                value.insert(key.clone(), patched(before, entry));
+                value.insert(key.clone(), apply_patch(before, entry));
             }
             Json::Object(value)
         }

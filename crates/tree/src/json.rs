@@ -7,13 +7,13 @@ use crate::path::TreeError;
 
 /// The position of a table, which decides the formatting of tables in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TablePlace {
+pub(crate) enum TablePosition {
     /// The document root.
     Top,
     /// A table with a header.
     Header,
     /// An inline table.
-    Line,
+    Inline,
 }
 
 /// Length above which a one-line table gets a header of its own.
@@ -22,23 +22,25 @@ const LINE_CHARS_MAX: usize = 100;
 const DEPTH_MAX: usize = 32;
 
 /// Converts a table to JSON.
-pub(crate) fn of_table(table: &dyn TableLike) -> Map<String, Json> {
+pub(crate) fn table_to_json(table: &dyn TableLike) -> Map<String, Json> {
     let present = table.iter().filter(|(_, item)| !item.is_none());
-    present.map(|(key, item)| (key.to_owned(), of_item(item))).collect()
+    present.map(|(key, item)| (key.to_owned(), item_to_json(item))).collect()
 }
 
 /// Converts an item to JSON.
-pub(crate) fn of_item(item: &Item) -> Json {
+pub(crate) fn item_to_json(item: &Item) -> Json {
     match item {
         Item::None => Json::Null,
-        Item::Value(value) => of_value(value),
-        Item::Table(table) => Json::Object(of_table(table)),
-        Item::ArrayOfTables(tables) => tables.iter().map(|table| Json::Object(of_table(table))).collect(),
+        Item::Value(value) => value_to_json(value),
+        Item::Table(table) => Json::Object(table_to_json(table)),
+        Item::ArrayOfTables(tables) => {
+            tables.iter().map(|table| Json::Object(table_to_json(table))).collect()
+        }
     }
 }
 
 /// Converts a value to JSON. Dates, and numbers that JSON cannot represent, become text.
-pub(crate) fn of_value(value: &Value) -> Json {
+pub(crate) fn value_to_json(value: &Value) -> Json {
     match value {
         Value::String(text) => json!(text.value()),
         Value::Integer(number) => json!(number.value()),
@@ -47,17 +49,17 @@ pub(crate) fn of_value(value: &Value) -> Json {
         }
         Value::Boolean(flag) => json!(flag.value()),
         Value::Datetime(date) => json!(date.value().to_string()),
-        Value::Array(items) => items.iter().map(of_value).collect(),
-        Value::InlineTable(table) => Json::Object(of_table(table)),
+        Value::Array(items) => items.iter().map(value_to_json).collect(),
+        Value::InlineTable(table) => Json::Object(table_to_json(table)),
     }
 }
 
 /// Converts JSON to an inline value.
-pub(crate) fn to_value(json: &Json) -> Result<Value, TreeError> {
-    value_within(json, DEPTH_MAX)
+pub(crate) fn json_to_value(json: &Json) -> Result<Value, TreeError> {
+    json_to_value_within(json, DEPTH_MAX)
 }
 
-fn value_within(json: &Json, depth: usize) -> Result<Value, TreeError> {
+fn json_to_value_within(json: &Json, depth: usize) -> Result<Value, TreeError> {
     let invalid = |text: &str| Err(TreeError::Invalid(text.to_owned()));
     let Some(depth) = depth.checked_sub(1) else { return invalid("the value is nested too deeply") };
     Ok(match json {
@@ -70,13 +72,13 @@ fn value_within(json: &Json, depth: usize) -> Result<Value, TreeError> {
             _ => return invalid("the number is larger than TOML's integers"),
         },
         Json::Array(items) => {
-            let items = items.iter().map(|item| value_within(item, depth));
+            let items = items.iter().map(|item| json_to_value_within(item, depth));
             Value::Array(items.collect::<Result<Array, _>>()?)
         }
         Json::Object(entries) => {
             let mut table = InlineTable::new();
             for (key, value) in entries {
-                table.insert(key, value_within(value, depth)?);
+                table.insert(key, json_to_value_within(value, depth)?);
             }
             Value::InlineTable(table)
         }
@@ -85,16 +87,16 @@ fn value_within(json: &Json, depth: usize) -> Result<Value, TreeError> {
 
 /// Converts JSON to an item of a table at that position: long values get headers of their own where possible,
 /// and so do tables at the top level.
-pub(crate) fn to_item(json: &Json, place: TablePlace) -> Result<Item, TreeError> {
-    let value = to_value(json)?;
-    let fits = place != TablePlace::Top && value.to_string().len() <= LINE_CHARS_MAX;
+pub(crate) fn json_to_item(json: &Json, place: TablePosition) -> Result<Item, TreeError> {
+    let value = json_to_value(json)?;
+    let fits = place != TablePosition::Top && value.to_string().len() <= LINE_CHARS_MAX;
     match json {
-        _ if place == TablePlace::Line || fits => Ok(Item::Value(value)),
-        Json::Object(entries) => Ok(Item::Table(to_table(entries)?)),
+        _ if place == TablePosition::Inline || fits => Ok(Item::Value(value)),
+        Json::Object(entries) => Ok(Item::Table(json_to_table(entries)?)),
         Json::Array(items) if !items.is_empty() && items.iter().all(Json::is_object) => {
             let mut tables = ArrayOfTables::new();
             for entries in items.iter().filter_map(Json::as_object) {
-                tables.push(to_table(entries)?);
+                tables.push(json_to_table(entries)?);
             }
             Ok(Item::ArrayOfTables(tables))
         }
@@ -103,10 +105,10 @@ pub(crate) fn to_item(json: &Json, place: TablePlace) -> Result<Item, TreeError>
 }
 
 /// Converts entries to a table with a header.
-pub(crate) fn to_table(entries: &Map<String, Json>) -> Result<Table, TreeError> {
+pub(crate) fn json_to_table(entries: &Map<String, Json>) -> Result<Table, TreeError> {
     let mut table = Table::new();
     for (key, value) in entries {
-        table.insert(key, to_item(value, TablePlace::Header)?);
+        table.insert(key, json_to_item(value, TablePosition::Header)?);
     }
     Ok(table)
 }

@@ -11,19 +11,19 @@ use import::scratch::{RequestContent, VerifyRequest};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::message::{CONTENT_BYTES_MAX, LIMITS, ServerAnswer};
+use crate::message::{CONTENT_BYTES_MAX, LIMITS, ServerResponse};
 
 /// Timeout for a complete response.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(20);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum size of request content that is sent before the response is read.
-const SENT_AHEAD_MAX: usize = 16 << 10;
+const EARLY_CONTENT_BYTES_MAX: usize = 16 << 10;
 /// Request field with the number of the request, recorded in nginx's log.
 pub(crate) const NUMBER_FIELD: &str = "X-Verify";
 
 /// Serializes a request with this number; unless `kept`, it asks to close the connection. Both servers
 /// receive the same bytes.
-fn request_bytes(request: &VerifyRequest, number: usize, kept: bool) -> Vec<u8> {
+fn serialize_request(request: &VerifyRequest, number: usize, kept: bool) -> Vec<u8> {
     let mut out = format!("{} {} HTTP/{}\r\n", request.method, request.target, request.version).into_bytes();
     if let Some(host) = &request.host {
         out.extend_from_slice(format!("Host: {host}\r\n").as_bytes());
@@ -64,41 +64,42 @@ fn request_bytes(request: &VerifyRequest, number: usize, kept: bool) -> Vec<u8> 
 pub(crate) struct VerifyClient {
     address: SocketAddr,
     tls: Option<Arc<ClientConfig>>,
-    kept: Option<TcpStream>,
+    idle_connection: Option<TcpStream>,
 }
 
 impl VerifyClient {
     pub(crate) fn new(address: SocketAddr, tls: Option<Arc<ClientConfig>>) -> Self {
-        Self { address, tls, kept: None }
+        Self { address, tls, idle_connection: None }
     }
 
     /// Sends a request with this number and reads the complete response.
-    pub(crate) fn ask(&mut self, request: &VerifyRequest, number: usize) -> ServerAnswer {
-        let may_be_kept = self.tls.is_none() && may_be_kept(request);
+    pub(crate) fn exchange(&mut self, request: &VerifyRequest, number: usize) -> ServerResponse {
+        let may_be_kept = self.tls.is_none() && may_reuse_connection(request);
         let answer = match may_be_kept {
-            true => self.asked_again(request, number),
-            false => asked(self.address, self.tls.as_ref(), request, number),
+            true => self.exchange_on_kept(request, number),
+            false => exchange_on_new(self.address, self.tls.as_ref(), request, number),
         };
-        answer.unwrap_or_else(|trouble| ServerAnswer { trouble: Some(trouble), ..ServerAnswer::default() })
+        answer
+            .unwrap_or_else(|trouble| ServerResponse { failure: Some(trouble), ..ServerResponse::default() })
     }
 
     /// Sends the request on the kept connection, or on a new one if the server has closed it.
-    fn asked_again(&mut self, request: &VerifyRequest, number: usize) -> Result<ServerAnswer, String> {
-        let bytes = request_bytes(request, number, true);
+    fn exchange_on_kept(&mut self, request: &VerifyRequest, number: usize) -> Result<ServerResponse, String> {
+        let bytes = serialize_request(request, number, true);
         let method = Method::of(request.method.as_bytes());
         loop {
-            let (mut socket, is_new) = match self.kept.take() {
+            let (mut socket, is_new) = match self.idle_connection.take() {
                 Some(socket) => (socket, false),
-                None => (connected(self.address)?, true),
+                None => (connect(self.address)?, true),
             };
             let _ = socket.write_all(&bytes);
-            let answer = read_answer(&mut socket, method)?;
+            let answer = read_response(&mut socket, method)?;
             if answer.status == 0 && !is_new {
                 continue;
             }
             let ends = answer.field("connection").is_some_and(|text| text.eq_ignore_ascii_case("close"));
-            if answer.trouble.is_none() && answer.is_framed(&request.method) && !ends {
-                self.kept = Some(socket);
+            if answer.failure.is_none() && answer.is_framed(&request.method) && !ends {
+                self.idle_connection = Some(socket);
             }
             return Ok(answer);
         }
@@ -107,10 +108,10 @@ impl VerifyClient {
 
 /// Whether the request does not depend on the connection and is small enough to be sent before the response
 /// is read.
-fn may_be_kept(request: &VerifyRequest) -> bool {
+fn may_reuse_connection(request: &VerifyRequest) -> bool {
     let is_small = match &request.content {
         RequestContent::Absent => true,
-        RequestContent::Sized(content) => content.len() <= SENT_AHEAD_MAX,
+        RequestContent::Sized(content) => content.len() <= EARLY_CONTENT_BYTES_MAX,
         RequestContent::Chunked(_) => false,
     };
     let is_of_connection =
@@ -118,12 +119,12 @@ fn may_be_kept(request: &VerifyRequest) -> bool {
     is_small && request.version == "1.1" && !request.fields.iter().any(|(name, _)| is_of_connection(name))
 }
 
-fn connected(address: SocketAddr) -> Result<TcpStream, String> {
-    let socket = TcpStream::connect_timeout(&address, ANSWER_TIME_MAX)
+fn connect(address: SocketAddr) -> Result<TcpStream, String> {
+    let socket = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)
         .map_err(|error| format!("no connection: {error}"))?;
     for set in [
-        socket.set_read_timeout(Some(ANSWER_TIME_MAX)),
-        socket.set_write_timeout(Some(ANSWER_TIME_MAX)),
+        socket.set_read_timeout(Some(RESPONSE_TIMEOUT)),
+        socket.set_write_timeout(Some(RESPONSE_TIMEOUT)),
         socket.set_nodelay(true),
     ] {
         set.map_err(|error| error.to_string())?;
@@ -131,19 +132,19 @@ fn connected(address: SocketAddr) -> Result<TcpStream, String> {
     Ok(socket)
 }
 
-fn asked(
+fn exchange_on_new(
     address: SocketAddr,
     tls: Option<&Arc<ClientConfig>>,
     request: &VerifyRequest,
     number: usize,
-) -> Result<ServerAnswer, String> {
-    let socket = connected(address)?;
-    let bytes = request_bytes(request, number, false);
+) -> Result<ServerResponse, String> {
+    let socket = connect(address)?;
+    let bytes = serialize_request(request, number, false);
     let method = Method::of(request.method.as_bytes());
     match tls {
         None => {
             let mut writer = socket.try_clone().map_err(|error| error.to_string())?;
-            converse(socket, move || drop(writer.write_all(&bytes)), method)
+            exchange_on_stream(socket, move || drop(writer.write_all(&bytes)), method)
         }
         Some(config) => {
             let host = request.host.as_deref().unwrap_or("localhost");
@@ -156,34 +157,34 @@ fn asked(
             let mut stream = StreamOwned::new(session, socket);
             // A server may respond before it has read a long request; the remainder is then not sent.
             let sent = stream.write_all(&bytes).and_then(|()| stream.flush());
-            converse(stream, move || drop(sent), method)
+            exchange_on_stream(stream, move || drop(sent), method)
         }
     }
 }
 
 /// Reads a response while `send` sends the request.
-fn converse(
+fn exchange_on_stream(
     mut stream: impl Read,
     send: impl FnOnce() + Send,
     method: Method,
-) -> Result<ServerAnswer, String> {
+) -> Result<ServerResponse, String> {
     std::thread::scope(|scope| {
         scope.spawn(send);
-        read_answer(&mut stream, method)
+        read_response(&mut stream, method)
     })
 }
 
-fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, String> {
-    let deadline = Instant::now() + ANSWER_TIME_MAX;
+fn read_response(stream: &mut impl Read, method: Method) -> Result<ServerResponse, String> {
+    let deadline = Instant::now() + RESPONSE_TIMEOUT;
     let mut machine = ClientMachine::default();
-    let mut answer = ServerAnswer::default();
+    let mut answer = ServerResponse::default();
     let mut buffer: Vec<u8> = Vec::new();
     let mut piece = vec![0; 16 << 10];
     loop {
         let fed = machine.feed(&buffer, method, &LIMITS);
         let fed = match fed {
             Ok(fed) => fed,
-            Err(reject) => return ended(answer, reject.reason),
+            Err(reject) => return incomplete_response(answer, reject.reason),
         };
         match fed.step {
             Step::Head => {
@@ -201,24 +202,24 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, S
             Step::Data(span) if answer.content.len() < CONTENT_BYTES_MAX => {
                 answer.content.extend_from_slice(span.of(&buffer));
             }
-            Step::Data(_) => return ended(answer, "the content is too long to compare"),
+            Step::Data(_) => return incomplete_response(answer, "the content is too long to compare"),
             Step::End if machine.head.status.is_informational() && answer.status != 101 => {
                 machine.next();
-                answer = ServerAnswer::default();
+                answer = ServerResponse::default();
             }
             Step::End => return Ok(answer),
             Step::NeedMore => {
                 if Instant::now() > deadline {
-                    return ended(answer, "the answer did not end in time");
+                    return incomplete_response(answer, "the answer did not end in time");
                 }
                 match stream.read(&mut piece) {
                     Ok(0) => {
                         return match machine.eof() {
                             Ok(()) => Ok(answer),
                             Err(_) if answer.status == 0 && buffer.is_empty() => {
-                                ended(answer, "closed without an answer")
+                                incomplete_response(answer, "closed without an answer")
                             }
-                            Err(reject) => ended(answer, reject.reason),
+                            Err(reject) => incomplete_response(answer, reject.reason),
                         };
                     }
                     Ok(count) => buffer.extend_from_slice(&piece[..count]),
@@ -226,9 +227,13 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, S
                     // The peer closed the connection without a TLS close_notify.
                     Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                         let whole = machine.eof().is_ok();
-                        return if whole { Ok(answer) } else { ended(answer, "closed in the middle") };
+                        return if whole {
+                            Ok(answer)
+                        } else {
+                            incomplete_response(answer, "closed in the middle")
+                        };
                     }
-                    Err(error) => return ended(answer, &error.kind().to_string()),
+                    Err(error) => return incomplete_response(answer, &error.kind().to_string()),
                 }
             }
         }
@@ -236,7 +241,7 @@ fn read_answer(stream: &mut impl Read, method: Method) -> Result<ServerAnswer, S
     }
 }
 
-fn ended(mut answer: ServerAnswer, trouble: &str) -> Result<ServerAnswer, String> {
-    answer.trouble = Some(trouble.to_owned());
-    Ok(answer)
+fn incomplete_response(mut response: ServerResponse, trouble: &str) -> Result<ServerResponse, String> {
+    response.failure = Some(trouble.to_owned());
+    Ok(response)
 }

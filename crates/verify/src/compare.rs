@@ -6,12 +6,12 @@ use std::io::Read;
 
 use import::scratch::{Aspect, ScratchListener, VerifyRequest};
 
-use crate::message::{ReceivedRequest, ServerAnswer, joined, shown};
+use crate::message::{ReceivedRequest, ServerResponse, format_content, joined_values};
 use crate::server::{NEW_ADDRESS, OLD_ADDRESS};
 
 /// Difference whose reason has not been determined yet.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct FoundDifference {
+pub(crate) struct UnexplainedDifference {
     pub(crate) aspect: Aspect,
     pub(crate) old: String,
     pub(crate) new: String,
@@ -20,8 +20,8 @@ pub(crate) struct FoundDifference {
 /// Response of one server, and the requests that upstream servers received for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServerOutcome {
-    pub(crate) answer: ServerAnswer,
-    pub(crate) received: Vec<ReceivedRequest>,
+    pub(crate) response: ServerResponse,
+    pub(crate) upstream_requests: Vec<ReceivedRequest>,
 }
 
 const FRAMING: &str = "Fields that belong to the connection: Connection, Keep-Alive, Transfer-Encoding, and Content-Length where the content is compared";
@@ -29,7 +29,7 @@ const IDENTITY: &str = "Date, Server and Via";
 const ETAG: &str = "The form of ETag (each server makes its own), only whether there is one; so If-None-Match with a real value is not tried";
 const ERROR_PAGE: &str = "The pages that the old server itself makes for errors and redirects, with their Content-Type and Content-Length";
 const LISTING: &str = "The pages of folder listings";
-const RELATIVE: &str =
+const RELATIVE_REDIRECTS: &str =
     "Whether a redirect is relative or absolute, and the port in it where it is that of the listener";
 const FORWARDED: &str = "X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host to upstream servers where the old server sends none: Komainu always sends them";
 const ALLOW: &str = "Allow, Retry-After and Content-Length of errors that Komainu answers itself, which the old server has not";
@@ -39,78 +39,78 @@ const RANGES: &str =
     "Accept-Ranges in a part of a file (206), which Komainu sends and the old server does not";
 const UPSTREAM: &str =
     "X-Request-Id to upstream servers, which is another for each request, and TE, which nginx drops";
-const ENCODED: &str = "The bytes of compressed contents, only what they hold";
-const SPELLING: &str = "How octets of targets to upstream servers are percent-encoded where that means the same (`%7e`, `%7E` and `~`), and a `?` without a query";
+const COMPRESSED_BYTES: &str = "The bytes of compressed contents, only what they hold";
+const TARGET_SPELLING: &str = "How octets of targets to upstream servers are percent-encoded where that means the same (`%7e`, `%7E` and `~`), and a `?` without a query";
 
 /// Comparison of all responses, including a record of what was not compared.
 #[derive(Debug, Default)]
-pub(crate) struct AnswerComparison {
+pub(crate) struct ResponseComparison {
     pub(crate) not_compared: BTreeSet<String>,
 }
 
-impl AnswerComparison {
-    fn skip(&mut self, what: &str) {
+impl ResponseComparison {
+    fn record_skipped(&mut self, what: &str) {
         if !self.not_compared.contains(what) {
             self.not_compared.insert(what.to_owned());
         }
     }
 
     /// Returns all differences between two outcomes.
-    pub(crate) fn differences(
+    pub(crate) fn find_differences(
         &mut self,
         request: &VerifyRequest,
         listener: &ScratchListener,
         old: &ServerOutcome,
         new: &ServerOutcome,
-    ) -> Vec<FoundDifference> {
+    ) -> Vec<UnexplainedDifference> {
         let mut found = Vec::new();
-        let (a, b) = (&old.answer, &new.answer);
-        let status = |answer: &ServerAnswer| match (answer.status, &answer.trouble) {
+        let (a, b) = (&old.response, &new.response);
+        let status = |answer: &ServerResponse| match (answer.status, &answer.failure) {
             (0, Some(trouble)) => trouble.clone(),
             (status, Some(trouble)) => format!("{status}, {trouble}"),
             (status, None) => status.to_string(),
         };
-        let is_closed = |answer: &ServerAnswer| answer.status == 0;
+        let is_closed = |answer: &ServerResponse| answer.status == 0;
         if status(a) != status(b) && !(is_closed(a) && is_closed(b)) {
-            found.push(FoundDifference { aspect: Aspect::Status, old: status(a), new: status(b) });
+            found.push(UnexplainedDifference { aspect: Aspect::Status, old: status(a), new: status(b) });
         }
         if a.status == b.status && a.status != 0 {
-            self.answers(request, listener, a, b, &mut found);
+            self.compare_responses(request, listener, a, b, &mut found);
         }
-        self.upstream(&old.received, &new.received, &mut found);
+        self.compare_upstream_requests(&old.upstream_requests, &new.upstream_requests, &mut found);
         found
     }
 
-    fn answers(
+    fn compare_responses(
         &mut self,
         request: &VerifyRequest,
         listener: &ScratchListener,
-        old: &ServerAnswer,
-        new: &ServerAnswer,
-        found: &mut Vec<FoundDifference>,
+        old: &ServerResponse,
+        new: &ServerResponse,
+        found: &mut Vec<UnexplainedDifference>,
     ) {
-        self.skip(FRAMING);
-        self.skip(IDENTITY);
-        let own_page = is_page_of_nginx(&old.content) || old.status >= 300 && old.content.is_empty();
+        self.record_skipped(FRAMING);
+        self.record_skipped(IDENTITY);
+        let own_page = is_nginx_page(&old.content) || old.status >= 300 && old.content.is_empty();
         let is_listing = old.content.starts_with(b"<html>\r\n<head><title>Index of");
         if own_page {
-            self.skip(ERROR_PAGE);
+            self.record_skipped(ERROR_PAGE);
         }
         if is_listing {
-            self.skip(LISTING);
+            self.record_skipped(LISTING);
         }
         let same_coding = old.field("content-encoding") == new.field("content-encoding");
         let names: BTreeSet<&str> =
             old.fields.iter().chain(&new.fields).map(|(name, _)| name.as_str()).collect();
         for name in names {
             let (a, b) = (old.field(name), new.field(name));
-            if a == b || self.skips_field(name, old, new, own_page || is_listing) {
+            if a == b || self.should_skip_field(name, old, new, own_page || is_listing) {
                 continue;
             }
-            let (a, b) = self.normalised(name, a, b, request, listener);
+            let (a, b) = self.normalize_values(name, a, b, request, listener);
             if a != b {
                 let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-                found.push(FoundDifference {
+                found.push(UnexplainedDifference {
                     aspect: Aspect::Field(name.to_owned()),
                     old: shown(a),
                     new: shown(b),
@@ -120,13 +120,23 @@ impl AnswerComparison {
         if request.method == "HEAD" || own_page || is_listing || !same_coding {
             return;
         }
-        let (a, b) = (self.content(old), self.content(new));
+        let (a, b) = (self.comparable_content(old), self.comparable_content(new));
         if a != b {
-            found.push(FoundDifference { aspect: Aspect::Content, old: shown(&a), new: shown(&b) });
+            found.push(UnexplainedDifference {
+                aspect: Aspect::Content,
+                old: format_content(&a),
+                new: format_content(&b),
+            });
         }
     }
 
-    fn skips_field(&mut self, name: &str, old: &ServerAnswer, new: &ServerAnswer, own_page: bool) -> bool {
+    fn should_skip_field(
+        &mut self,
+        name: &str,
+        old: &ServerResponse,
+        new: &ServerResponse,
+        own_page: bool,
+    ) -> bool {
         let is_error = old.status >= 400;
         match name {
             "date" | "server" | "via" | "connection" | "keep-alive" | "transfer-encoding"
@@ -137,24 +147,24 @@ impl AnswerComparison {
                 !(both && old.content.is_empty() && new.content.is_empty()) || own_page
             }
             "etag" => {
-                self.skip(ETAG);
+                self.record_skipped(ETAG);
                 old.field(name).is_some() == new.field(name).is_some()
             }
             "content-type" | "content-language" | "x-content-type-options" | "vary" if own_page => true,
             "accept-ranges" | "last-modified" if own_page => true,
             "accept-ranges" if old.status == 206 => {
-                self.skip(RANGES);
+                self.record_skipped(RANGES);
                 true
             }
             "allow" | "retry-after" if is_error && old.field(name).is_none() => {
-                self.skip(ALLOW);
+                self.record_skipped(ALLOW);
                 true
             }
             _ => false,
         }
     }
 
-    fn normalised(
+    fn normalize_values(
         &mut self,
         name: &str,
         old: Option<String>,
@@ -162,11 +172,12 @@ impl AnswerComparison {
         request: &VerifyRequest,
         listener: &ScratchListener,
     ) -> (Option<String>, Option<String>) {
-        let (old, new) = (old.map(|text| without_address(&text)), new.map(|text| without_address(&text)));
+        let (old, new) = (old.map(|text| mask_addresses(&text)), new.map(|text| mask_addresses(&text)));
         match name {
             "location" | "content-location" | "refresh" => {
-                self.skip(RELATIVE);
-                let full = |text: Option<String>| text.map(|text| absolute(&text, request, listener));
+                self.record_skipped(RELATIVE_REDIRECTS);
+                let full =
+                    |text: Option<String>| text.map(|text| absolute_redirect(&text, request, listener));
                 (full(old), full(new))
             }
             "vary" | "cache-control" | "allow" => {
@@ -191,7 +202,7 @@ impl AnswerComparison {
                 let (old, new) = (boundary(old), boundary(new));
                 let with = old.as_ref().map(|old| format!("{old};charset=utf-8"));
                 if with == new && with.is_some() {
-                    self.skip(CHARSET);
+                    self.record_skipped(CHARSET);
                     return (new.clone(), new);
                 }
                 (old, new)
@@ -201,20 +212,20 @@ impl AnswerComparison {
     }
 
     /// Returns the content, decompressed and with multipart boundaries replaced.
-    fn content(&mut self, answer: &ServerAnswer) -> Vec<u8> {
-        if answer.field("content-encoding").as_deref() == Some("gzip") {
-            self.skip(ENCODED);
+    fn comparable_content(&mut self, response: &ServerResponse) -> Vec<u8> {
+        if response.field("content-encoding").as_deref() == Some("gzip") {
+            self.record_skipped(COMPRESSED_BYTES);
             let mut plain = Vec::new();
             let limit = crate::message::CONTENT_BYTES_MAX as u64;
             let decoded =
-                flate2::read::GzDecoder::new(answer.content.as_slice()).take(limit).read_to_end(&mut plain);
-            return if decoded.is_ok() { plain } else { answer.content.clone() };
+                flate2::read::GzDecoder::new(response.content.as_slice()).take(limit).read_to_end(&mut plain);
+            return if decoded.is_ok() { plain } else { response.content.clone() };
         }
-        let kind = answer.field("content-type").unwrap_or_default();
+        let kind = response.field("content-type").unwrap_or_default();
         match kind.split_once("boundary=") {
-            None => answer.content.clone(),
+            None => response.content.clone(),
             Some((_, boundary)) => {
-                let text = String::from_utf8_lossy(&answer.content);
+                let text = String::from_utf8_lossy(&response.content);
                 let text =
                     text.replace(boundary.trim_matches('"'), "BOUNDARY").replace("; charset=utf-8", "");
                 let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
@@ -224,11 +235,11 @@ impl AnswerComparison {
         }
     }
 
-    fn upstream(
+    fn compare_upstream_requests(
         &mut self,
         old: &[ReceivedRequest],
         new: &[ReceivedRequest],
-        found: &mut Vec<FoundDifference>,
+        found: &mut Vec<UnexplainedDifference>,
     ) {
         let line = |one: &ReceivedRequest| format!("{} {} to {}", one.method, one.target, one.server);
         let servers = |all: &[ReceivedRequest]| all.iter().map(|one| one.server.clone()).collect::<Vec<_>>();
@@ -238,40 +249,45 @@ impl AnswerComparison {
                 _ => all.iter().map(line).collect::<Vec<_>>().join("; "),
             };
             let found_one =
-                FoundDifference { aspect: Aspect::UpstreamRequests, old: list(old), new: list(new) };
+                UnexplainedDifference { aspect: Aspect::UpstreamRequests, old: list(old), new: list(new) };
             found.push(found_one);
             return;
         }
         for (old, new) in old.iter().zip(new) {
-            self.received(old, new, found);
+            self.compare_upstream_request(old, new, found);
         }
     }
 
-    fn received(&mut self, old: &ReceivedRequest, new: &ReceivedRequest, found: &mut Vec<FoundDifference>) {
+    fn compare_upstream_request(
+        &mut self,
+        old: &ReceivedRequest,
+        new: &ReceivedRequest,
+        found: &mut Vec<UnexplainedDifference>,
+    ) {
         let mut note = |aspect: Aspect, old: String, new: String| {
             if old != new {
-                found.push(FoundDifference { aspect, old, new });
+                found.push(UnexplainedDifference { aspect, old, new });
             }
         };
-        let trouble = |one: &ReceivedRequest| one.trouble.clone().unwrap_or_else(|| "-".to_owned());
+        let trouble = |one: &ReceivedRequest| one.failure.clone().unwrap_or_else(|| "-".to_owned());
         note(Aspect::UpstreamRequests, trouble(old), trouble(new));
         note(Aspect::UpstreamMethod, old.method.clone(), new.method.clone());
-        let (a, b) = (spelling(&old.target), spelling(&new.target));
+        let (a, b) = (normalize_target(&old.target), normalize_target(&new.target));
         let is_spelling = a == b && old.target != new.target;
         note(Aspect::UpstreamTarget, a, b);
-        note(Aspect::UpstreamContent, shown(&old.content), shown(&new.content));
+        note(Aspect::UpstreamContent, format_content(&old.content), format_content(&new.content));
         if is_spelling {
-            self.skip(SPELLING);
+            self.record_skipped(TARGET_SPELLING);
         }
         let fields = |one: &ReceivedRequest| {
             let mut all: BTreeMap<String, String> = BTreeMap::new();
             for (name, last) in &one.fields {
                 // If a variable is sent twice, the last value counts.
-                let value = match is_variable(name) {
+                let value = match is_fastcgi_variable(name) {
                     true => last.clone(),
-                    false => joined(&one.fields, name).unwrap_or_default(),
+                    false => joined_values(&one.fields, name).unwrap_or_default(),
                 };
-                all.insert(name.clone(), without_address(&value));
+                all.insert(name.clone(), mask_addresses(&value));
             }
             all
         };
@@ -279,11 +295,11 @@ impl AnswerComparison {
         let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         for name in names {
             let (a, b) = (old.get(name), new.get(name));
-            if a == b || self.skips_upstream(name, a, b) {
+            if a == b || self.should_skip_upstream_field(name, a, b) {
                 continue;
             }
             let shown = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
-            found.push(FoundDifference {
+            found.push(UnexplainedDifference {
                 aspect: Aspect::UpstreamField(name.to_ascii_lowercase()),
                 old: shown(a),
                 new: shown(b),
@@ -291,17 +307,17 @@ impl AnswerComparison {
         }
     }
 
-    fn skips_upstream(&mut self, name: &str, old: Option<&String>, new: Option<&String>) -> bool {
+    fn should_skip_upstream_field(&mut self, name: &str, old: Option<&String>, new: Option<&String>) -> bool {
         match name {
             "connection" | "keep-alive" | "transfer-encoding" | "content-length" | "via" => true,
             "te" | "HTTP_TE" => {
-                self.skip(UPSTREAM);
+                self.record_skipped(UPSTREAM);
                 true
             }
             "x-request-id" | "HTTP_X_REQUEST_ID"
-                if old.is_none_or(|old| is_id(old)) && new.is_none_or(|new| is_id(new)) =>
+                if old.is_none_or(|old| is_request_id(old)) && new.is_none_or(|new| is_request_id(new)) =>
             {
-                self.skip(UPSTREAM);
+                self.record_skipped(UPSTREAM);
                 true
             }
             "x-forwarded-for"
@@ -313,15 +329,15 @@ impl AnswerComparison {
             | "HTTP_VIA"
                 if old.is_none() =>
             {
-                self.skip(FORWARDED);
+                self.record_skipped(FORWARDED);
                 true
             }
             "SERVER_SOFTWARE" | "SERVER_ADDR" | "REMOTE_PORT" | "GATEWAY_INTERFACE" | "HTTP_CONNECTION" => {
-                self.skip(FASTCGI);
+                self.record_skipped(FASTCGI);
                 true
             }
             "SERVER_PORT" | "HTTP_CONTENT_LENGTH" | "HTTP_CONTENT_TYPE" | "HTTP_TRANSFER_ENCODING" => {
-                self.skip(FASTCGI);
+                self.record_skipped(FASTCGI);
                 true
             }
             // Both spellings mean no content.
@@ -329,34 +345,36 @@ impl AnswerComparison {
                 new.is_none_or(|new| matches!(new.as_str(), "" | "0"))
             }
             // An empty variable is equivalent to a missing one.
-            _ if is_variable(name) => old.is_none_or(String::is_empty) && new.is_none_or(String::is_empty),
+            _ if is_fastcgi_variable(name) => {
+                old.is_none_or(String::is_empty) && new.is_none_or(String::is_empty)
+            }
             _ => false,
         }
     }
 }
 
 /// Whether a name is that of a FastCGI variable instead of a field.
-fn is_variable(name: &str) -> bool {
+fn is_fastcgi_variable(name: &str) -> bool {
     name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
 /// Whether a value looks like a request ID generated by the server.
-fn is_id(text: &str) -> bool {
+fn is_request_id(text: &str) -> bool {
     text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-fn is_page_of_nginx(content: &[u8]) -> bool {
+fn is_nginx_page(content: &[u8]) -> bool {
     let text = String::from_utf8_lossy(&content[..content.len().min(2000)]);
     text.contains("<hr><center>nginx")
 }
 
 /// Replaces the addresses of both servers by the same placeholder.
-fn without_address(text: &str) -> String {
+fn mask_addresses(text: &str) -> String {
     text.replace(OLD_ADDRESS, "127.0.0.x").replace(NEW_ADDRESS, "127.0.0.x")
 }
 
 /// Normalizes percent-encoding and removes an empty query.
-fn spelling(target: &str) -> String {
+fn normalize_target(target: &str) -> String {
     let mut out = String::new();
     let mut rest = target;
     while let Some(at) = rest.find('%') {
@@ -378,7 +396,7 @@ fn spelling(target: &str) -> String {
 }
 
 /// Returns the absolute URL of a redirect, without the port of the listener.
-fn absolute(text: &str, request: &VerifyRequest, listener: &ScratchListener) -> String {
+fn absolute_redirect(text: &str, request: &VerifyRequest, listener: &ScratchListener) -> String {
     let host = request.host.as_deref().unwrap_or("127.0.0.x").to_ascii_lowercase();
     let scheme = if listener.tls { "https" } else { "http" };
     let path = request.target.split('?').next().unwrap_or("");
@@ -406,13 +424,13 @@ mod tests {
         for (target, expected) in
             [("/%76%7e", "/v~"), ("/%c3%2f", "/%C3%2F"), ("/a?", "/a"), ("/a?b", "/a?b"), ("/%zz%", "/%zz%")]
         {
-            assert_eq!(spelling(target), expected);
+            assert_eq!(normalize_target(target), expected);
         }
     }
 
     #[test]
     fn variables_of_fastcgi_are_compared_by_what_they_mean() {
-        let mut comparison = AnswerComparison::default();
+        let mut comparison = ResponseComparison::default();
         let received = |fields: &[(&str, &str)]| ReceivedRequest {
             fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             ..ReceivedRequest::default()
@@ -427,7 +445,7 @@ mod tests {
         ]);
         let new = received(&[("SCRIPT_NAME", "/index.php"), ("CONTENT_LENGTH", ""), ("QUERY_STRING", "a=2")]);
         let mut found = Vec::new();
-        comparison.received(&old, &new, &mut found);
+        comparison.compare_upstream_request(&old, &new, &mut found);
         let aspects: Vec<String> = found.iter().map(|one| one.aspect.to_string()).collect();
         assert_eq!(aspects, ["upstream field query_string"]);
     }

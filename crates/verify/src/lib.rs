@@ -25,8 +25,8 @@ mod options;
 
 mod nginx;
 
-pub use nginx::nginx;
+pub use nginx::verify_nginx;
 
-pub use options::Options;
+pub use options::VerifyOptions;
 
-pub use outcome::{Difference, Verification};
+pub use outcome::{ReportedDifference, Verification};

@@ -18,17 +18,17 @@ pub(crate) const LIMITS: Limits = Limits {
 
 /// Response of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct ServerAnswer {
+pub(crate) struct ServerResponse {
     /// Status; 0 if there was no response.
     pub(crate) status: u16,
     /// Field names in lower case and values, in order.
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) content: Vec<u8>,
     /// Reason why the response is missing or incomplete.
-    pub(crate) trouble: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
-impl ServerAnswer {
+impl ServerResponse {
     /// Whether the end of the response is known without the connection being closed.
     pub(crate) fn is_framed(&self, method: &str) -> bool {
         let has = |name: &str| self.fields.iter().any(|(known, _)| known == name);
@@ -41,7 +41,7 @@ impl ServerAnswer {
 
     /// Returns the values of a field, joined.
     pub(crate) fn field(&self, name: &str) -> Option<String> {
-        joined(&self.fields, name)
+        joined_values(&self.fields, name)
     }
 }
 
@@ -56,18 +56,18 @@ pub(crate) struct ReceivedRequest {
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) content: Vec<u8>,
     /// Reason why the request could not be parsed.
-    pub(crate) trouble: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 /// Returns the values of a field, joined; `None` if it is absent.
-pub(crate) fn joined(fields: &[(String, String)], name: &str) -> Option<String> {
+pub(crate) fn joined_values(fields: &[(String, String)], name: &str) -> Option<String> {
     let values: Vec<&str> =
         fields.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect();
     (!values.is_empty()).then(|| values.join(", "))
 }
 
 /// Formats content for display: short text as it is, other content as its length and a digest.
-pub(crate) fn shown(content: &[u8]) -> String {
+pub(crate) fn format_content(content: &[u8]) -> String {
     match std::str::from_utf8(content) {
         Ok(text) if text.chars().count() <= 60 => text.escape_debug().to_string(),
         _ => {

@@ -7,16 +7,16 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use import::Imported;
+use import::ImportResult;
 use import::nginx::{LocatedRequest, NginxScratch};
 use import::scratch::{
-    Aspect, DifferingAnswers, ScratchListener, ScratchOptions, SourcePlace, VerifyRequest,
+    Aspect, DifferingResponses, ScratchListener, ScratchOptions, SourcePosition, VerifyRequest,
 };
 
 use crate::client::VerifyClient;
-use crate::compare::{AnswerComparison, FoundDifference, ServerOutcome};
-use crate::options::Options;
-use crate::outcome::{Difference, Verification};
+use crate::compare::{ResponseComparison, ServerOutcome, UnexplainedDifference};
+use crate::options::VerifyOptions;
+use crate::outcome::{ReportedDifference, Verification};
 use crate::server::{ComparedProcess, NEW_ADDRESS, OLD_ADDRESS, VerifyFolder, free_port};
 use crate::stub::Stubs;
 use crate::tls::ScratchCertificate;
@@ -24,18 +24,18 @@ use crate::tls::ScratchCertificate;
 /// Maximum number of lines of its own configuration that nginx may refuse; each refused line is dropped.
 const REFUSALS_MAX: usize = 200;
 /// Timeout for nginx to write the log lines of the last requests.
-const TRACE_TIME_MAX: Duration = Duration::from_millis(500);
+const TRACE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Runs nginx with a scratch copy of its configuration and Komainu with the translation of that copy, and
 /// compares them. `imported` is the translation of the original configuration.
 ///
 /// # Errors
 /// Returns the reason why one of them could not be run.
-pub fn nginx(
+pub fn verify_nginx(
     file: &Path,
     prefix: Option<&Path>,
-    imported: &Imported,
-    options: &Options,
+    imported: &ImportResult,
+    options: &VerifyOptions,
 ) -> Result<Verification, String> {
     let folder = VerifyFolder::new()?;
     let certificate = ScratchCertificate::new()?;
@@ -55,7 +55,7 @@ pub fn nginx(
         port: &mut port,
         password: bcrypt::hash("verify", 4).map_err(|error| error.to_string())?,
         requests_max: options.requests_max,
-        paths_alone: options.paths_alone,
+        only_paths: options.only_paths,
     };
     let mut scratch = NginxScratch::read(file, prefix, scratch_options).map_err(|error| error.to_string())?;
     if scratch.requests.is_empty() {
@@ -67,13 +67,13 @@ pub fn nginx(
     for one in &scratch.files {
         folder.write(&one.path, &one.content)?;
     }
-    let config = accepted(&mut scratch, &folder, options)?;
+    let config = write_accepted_config(&mut scratch, &folder, options)?;
     let stubs = Stubs::start(&scratch.stubs, &certificate.server)?;
-    let toml = translated(&scratch, &folder)?;
-    let mut old_command = Command::new(&options.old);
+    let toml = write_translation(&scratch, &folder)?;
+    let mut old_command = Command::new(&options.old_server_path);
     old_command.arg("-c").arg(&config).arg("-p").arg(folder.path());
     let mut old = ComparedProcess::start("nginx", old_command, folder.path())?;
-    let mut new_command = Command::new(&options.komainu);
+    let mut new_command = Command::new(&options.komainu_path);
     new_command.args(["start", "-c"]).arg(&toml);
     let mut new = ComparedProcess::start("komainu", new_command, folder.path())?;
     let addresses = |host: &str| -> Result<Vec<SocketAddr>, String> {
@@ -81,36 +81,38 @@ pub fn nginx(
         all.collect::<Result<_, _>>().map_err(|error| format!("{host}: {error}"))
     };
     let (old_addresses, new_addresses) = (addresses(OLD_ADDRESS)?, addresses(NEW_ADDRESS)?);
-    old.await_start(&old_addresses)?;
-    new.await_start(&new_addresses)?;
-    stubs.take();
+    old.wait_until_listening(&old_addresses)?;
+    new.wait_until_listening(&new_addresses)?;
+    stubs.take_received();
     let mut servers = ComparedServers {
-        old: (old, clients(&scratch, &old_addresses, &certificate)),
-        new: (new, clients(&scratch, &new_addresses, &certificate)),
+        old: (old, create_clients(&scratch, &old_addresses, &certificate)),
+        new: (new, create_clients(&scratch, &new_addresses, &certificate)),
         stubs,
     };
-    let mut comparison = AnswerComparison { not_compared: scratch.not_compared.clone() };
-    let mut verification = Verification { left_out: scratch.left_out, ..Verification::default() };
-    let deadline = Instant::now() + options.time_max;
+    let mut comparison = ResponseComparison { not_compared: scratch.not_compared.clone() };
+    let mut verification =
+        Verification { omitted_requests: scratch.omitted_requests, ..Verification::default() };
+    let deadline = Instant::now() + options.total_timeout;
     let mut all: Vec<DifferingRequest> = Vec::new();
     for at in 0..scratch.requests.len() {
         if Instant::now() > deadline {
-            verification.left_out += scratch.requests.len() - at;
+            verification.omitted_requests += scratch.requests.len() - at;
             break;
         }
-        all.extend(servers.compare(&scratch, at, &mut comparison)?);
+        all.extend(servers.compare_request(&scratch, at, &mut comparison)?);
         verification.requests += 1;
     }
-    let places = traced(&folder.path().join("trace.log"), verification.requests)?;
-    for DifferingRequest { at, statuses, found } in all {
+    let places = read_trace(&folder.path().join("trace.log"), verification.requests)?;
+    for DifferingRequest { request_index: at, statuses, differences: found } in all {
         let (request, traced) = (&scratch.requests[at], places.get(&at).cloned().unwrap_or_default());
         if !scratch.is_compared(&traced) {
             continue;
         }
-        verification.differences.extend(attributed(found, request, statuses, |found, differing| {
-            let answers = DifferingAnswers { statuses, old: &found.old, new: &found.new };
-            let named = scratch.named(imported, &traced, request, &found.aspect, (answers, differing));
-            (named, scratch.place(&traced))
+        verification.differences.extend(explain_differences(found, request, statuses, |found, differing| {
+            let answers = DifferingResponses { statuses, old: &found.old, new: &found.new };
+            let named =
+                scratch.find_explanation(imported, &traced, request, &found.aspect, (answers, differing));
+            (named, scratch.responding_location(&traced))
         }));
     }
     verification.not_compared = comparison.not_compared.into_iter().collect();
@@ -118,7 +120,7 @@ pub fn nginx(
 }
 
 /// Creates a client for each listener of one server.
-fn clients(
+fn create_clients(
     scratch: &NginxScratch,
     addresses: &[SocketAddr],
     certificate: &ScratchCertificate,
@@ -138,41 +140,46 @@ struct ComparedServers {
 
 impl ComparedServers {
     /// Sends a request to both servers; returns `None` if nothing differs.
-    fn compare(
+    fn compare_request(
         &mut self,
         scratch: &NginxScratch,
         at: usize,
-        comparison: &mut AnswerComparison,
+        comparison: &mut ResponseComparison,
     ) -> Result<Option<DifferingRequest>, String> {
         let request = &scratch.requests[at];
         let outcome = |clients: &mut Vec<VerifyClient>| {
-            let answer = clients[request.listener].ask(request, at);
-            ServerOutcome { answer, received: self.stubs.take() }
+            let answer = clients[request.listener_index].exchange(request, at);
+            ServerOutcome { response: answer, upstream_requests: self.stubs.take_received() }
         };
         let (old, new) = (outcome(&mut self.old.1), outcome(&mut self.new.1));
-        let found = comparison.differences(request, &scratch.listeners[request.listener], &old, &new);
-        let statuses = (old.answer.status, new.answer.status);
+        let found =
+            comparison.find_differences(request, &scratch.listeners[request.listener_index], &old, &new);
+        let statuses = (old.response.status, new.response.status);
         if statuses.0 == 0 || statuses.1 == 0 {
             for (process, name) in [(&mut self.old.0, "nginx"), (&mut self.new.0, "komainu")] {
-                if !process.runs() {
-                    return Err(format!("{name} ended at {request:?}:\n{}", process.last_words()));
+                if !process.is_running() {
+                    return Err(format!("{name} ended at {request:?}:\n{}", process.output_tail()));
                 }
             }
         }
-        Ok((!found.is_empty()).then_some(DifferingRequest { at, statuses, found }))
+        Ok((!found.is_empty()).then_some(DifferingRequest {
+            request_index: at,
+            statuses,
+            differences: found,
+        }))
     }
 }
 
 /// Returns the differences of a request with their explanations: a remark, which `look_up` finds together
 /// with the configuration line that answered, or a general statement of the report.
-fn attributed(
-    found: Vec<FoundDifference>,
+fn explain_differences(
+    found: Vec<UnexplainedDifference>,
     request: &VerifyRequest,
     statuses: (u16, u16),
-    look_up: impl Fn(&FoundDifference, &[Aspect]) -> (Option<String>, Option<SourcePlace>),
-) -> Vec<Difference> {
+    look_up: impl Fn(&UnexplainedDifference, &[Aspect]) -> (Option<String>, Option<SourcePosition>),
+) -> Vec<ReportedDifference> {
     let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
-    let difference = |found: FoundDifference| {
+    let difference = |found: UnexplainedDifference| {
         let (remark, place) = look_up(&found, &differing);
         // A general statement does not justify a successful response to a request that the old server
         // refuses.
@@ -181,23 +188,23 @@ fn attributed(
             // Requests for `//a` are answered with the content of `/a`.
             && !request.target.starts_with("//");
         let in_any_case = |sentence: &str| (!is_opened).then(|| format!("in any case: {sentence}"));
-        let of_request = of_request(request, &found, statuses).and_then(in_any_case);
+        let of_request = request_remark(request, &found, statuses).and_then(in_any_case);
         let named =
-            of_request.or(remark).or_else(|| general(request, &found, statuses).and_then(in_any_case));
-        Difference {
+            of_request.or(remark).or_else(|| general_remark(request, &found, statuses).and_then(in_any_case));
+        ReportedDifference {
             request: request.clone(),
             aspect: found.aspect,
             old: found.old,
             new: found.new,
             place,
-            named,
+            remark: named,
         }
     };
     found.into_iter().map(difference).collect()
 }
 
 /// Whether the difference concerns one of these fields.
-fn is_field(found: &FoundDifference, names: &[&str]) -> bool {
+fn is_field(found: &UnexplainedDifference, names: &[&str]) -> bool {
     match &found.aspect {
         Aspect::Field(name) | Aspect::UpstreamField(name) => names.contains(&name.as_str()),
         _ => false,
@@ -206,9 +213,9 @@ fn is_field(found: &FoundDifference, names: &[&str]) -> bool {
 
 /// Returns the report's statement about such a request, independent of the configuration: it explains more
 /// than a directive could.
-fn of_request(
+fn request_remark(
     request: &VerifyRequest,
-    found: &FoundDifference,
+    found: &UnexplainedDifference,
     (old, new): (u16, u16),
 ) -> Option<&'static str> {
     let path = request.target.split('?').next().unwrap_or("").to_ascii_lowercase();
@@ -245,7 +252,7 @@ fn of_request(
         () if is_field(found, &["cache-control", "www-authenticate"]) && new == 401 => {
             "what `auth` refuses has Cache-Control, and WWW-Authenticate a charset"
         }
-        () if has_dots(&path)
+        () if has_dot_segments(&path)
             && (found.aspect == Aspect::UpstreamTarget || is_field(found, &["location", "request_uri"])) =>
         {
             "paths are passed on without empty segments and those of dots"
@@ -255,7 +262,11 @@ fn of_request(
 }
 
 /// Returns the report's statement that applies to every configuration.
-fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u16)) -> Option<&'static str> {
+fn general_remark(
+    request: &VerifyRequest,
+    found: &UnexplainedDifference,
+    (old, new): (u16, u16),
+) -> Option<&'static str> {
     let has = |name: &str| request.fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
     let path = request.target.split('?').next().unwrap_or("");
     Some(match () {
@@ -308,25 +319,26 @@ fn general(request: &VerifyRequest, found: &FoundDifference, (old, new): (u16, u
     })
 }
 
-fn has_dots(path: &str) -> bool {
+fn has_dot_segments(path: &str) -> bool {
     let plain = path.replace("%2e", ".");
     plain.contains("//") || plain.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
 /// Writes the copy for nginx without the lines that the installed nginx does not accept.
-fn accepted(
+fn write_accepted_config(
     scratch: &mut NginxScratch,
     folder: &VerifyFolder,
-    options: &Options,
+    options: &VerifyOptions,
 ) -> Result<std::path::PathBuf, String> {
     let path = folder.path().join("nginx.conf");
     // Dropping a line can cause the next line to be refused, so all reasons are kept.
     let mut reasons: Vec<String> = Vec::new();
     for _ in 0..REFUSALS_MAX {
-        folder.write("nginx.conf", scratch.old_text().as_bytes())?;
-        let mut command = Command::new(&options.old);
+        folder.write("nginx.conf", scratch.nginx_config().as_bytes())?;
+        let mut command = Command::new(&options.old_server_path);
         command.arg("-t").arg("-c").arg(&path).arg("-p").arg(folder.path());
-        let output = command.output().map_err(|error| format!("{}: {error}", options.old.display()))?;
+        let output =
+            command.output().map_err(|error| format!("{}: {error}", options.old_server_path.display()))?;
         if output.status.success() {
             return Ok(path);
         }
@@ -355,9 +367,9 @@ fn accepted(
 }
 
 /// Writes Komainu's configuration, the translation of the copy.
-fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path::PathBuf, String> {
+fn write_translation(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path::PathBuf, String> {
     let source = "new/nginx.conf";
-    folder.write(source, scratch.new_text().as_bytes())?;
+    folder.write(source, scratch.translation_source().as_bytes())?;
     let imported =
         import::nginx::import(&folder.path().join(source), None).map_err(|error| error.to_string())?;
     let mut text = imported.toml;
@@ -372,15 +384,15 @@ fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path
 
 /// A request with differing responses.
 struct DifferingRequest {
-    at: usize,
+    request_index: usize,
     statuses: (u16, u16),
-    found: Vec<FoundDifference>,
+    differences: Vec<UnexplainedDifference>,
 }
 
 /// Returns the location that answered each request, from nginx's access log; waits up to [`TRACE_TIME_MAX`]
 /// for the last lines.
-fn traced(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, String> {
-    let deadline = Instant::now() + TRACE_TIME_MAX;
+fn read_trace(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, String> {
+    let deadline = Instant::now() + TRACE_TIMEOUT;
     loop {
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let located: HashMap<usize, LocatedRequest> =

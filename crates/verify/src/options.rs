@@ -5,15 +5,15 @@ use std::time::Duration;
 
 /// Options of a verification.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct VerifyOptions {
     /// Path of this program, which is started as the new server.
-    pub komainu: PathBuf,
+    pub komainu_path: PathBuf,
     /// Path of the old server's program.
-    pub old: PathBuf,
+    pub old_server_path: PathBuf,
     /// Maximum number of requests.
     pub requests_max: usize,
     /// Whether to request many paths with few variations, to verify many configurations in a short time.
-    pub paths_alone: bool,
+    pub only_paths: bool,
     /// Maximum time for all requests together.
-    pub time_max: Duration,
+    pub total_timeout: Duration,
 }

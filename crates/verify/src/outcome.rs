@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use import::scratch::{Aspect, RequestContent, SourcePlace, VerifyRequest};
+use import::scratch::{Aspect, RequestContent, SourcePosition, VerifyRequest};
 
 /// A difference between the servers.
 #[derive(Debug, Clone)]
-pub struct Difference {
+pub struct ReportedDifference {
     /// Request that was answered differently.
     pub request: VerifyRequest,
     /// Part of the response or upstream request that differs.
@@ -16,9 +16,9 @@ pub struct Difference {
     /// Behaviour of Komainu.
     pub new: String,
     /// Place in the old configuration that answered, if it is known.
-    pub place: Option<SourcePlace>,
+    pub place: Option<SourcePosition>,
     /// Remark of the report that names the difference; `None` if there is none.
-    pub named: Option<String>,
+    pub remark: Option<String>,
 }
 
 /// Result of a comparison.
@@ -27,9 +27,9 @@ pub struct Verification {
     /// Number of requests that both servers received.
     pub requests: usize,
     /// Number of requests that were left out because of the limits on number or time.
-    pub left_out: usize,
+    pub omitted_requests: usize,
     /// All differences.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<ReportedDifference>,
     /// Parts that are not compared, with reasons.
     pub not_compared: Vec<String>,
 }
@@ -58,7 +58,7 @@ pub(crate) fn request_line(request: &VerifyRequest) -> String {
     out
 }
 
-fn cut(text: &str, chars_max: usize) -> String {
+fn truncate(text: &str, chars_max: usize) -> String {
     match text.chars().count() > chars_max {
         true => text.chars().take(chars_max - 1).chain(['…']).collect(),
         false => text.to_owned(),
@@ -67,8 +67,8 @@ fn cut(text: &str, chars_max: usize) -> String {
 
 impl Verification {
     /// Returns the number of differences that no remark of the report names.
-    pub fn unnamed(&self) -> usize {
-        self.differences.iter().filter(|one| one.named.is_none()).count()
+    pub fn unexplained_count(&self) -> usize {
+        self.differences.iter().filter(|one| one.remark.is_none()).count()
     }
 
     /// Formats a table: differences of the same kind at the same place are one row, with the first request as
@@ -76,10 +76,10 @@ impl Verification {
     pub fn table(&self, old: &str) -> String {
         let mut out = String::new();
         let total = self.differences.len();
-        let unnamed = self.unnamed();
+        let unnamed = self.unexplained_count();
         let _ = writeln!(out, "Verified beside {old}: {} requests, {total} differences.", self.requests);
-        if self.left_out > 0 {
-            let _ = writeln!(out, "{} requests were left out (--requests, --time).", self.left_out);
+        if self.omitted_requests > 0 {
+            let _ = writeln!(out, "{} requests were left out (--requests, --time).", self.omitted_requests);
         }
         let parts = [
             (false, format!("\nDifferences that the report does not name ({unnamed}):")),
@@ -87,15 +87,15 @@ impl Verification {
         ];
         for (is_named, title) in parts {
             let _ = writeln!(out, "{title}");
-            let mut rows: Vec<(&Difference, usize)> = Vec::new();
-            for one in self.differences.iter().filter(|one| one.named.is_some() == is_named) {
-                let is_same = |known: &Difference| {
+            let mut rows: Vec<(&ReportedDifference, usize)> = Vec::new();
+            for one in self.differences.iter().filter(|one| one.remark.is_some() == is_named) {
+                let is_same = |known: &ReportedDifference| {
                     known.aspect == one.aspect
                         && known.place == one.place
-                        && known.named == one.named
+                        && known.remark == one.remark
                         && (is_named
                             || (known.old == one.old && known.new == one.new)
-                            || known.request.what == one.request.what)
+                            || known.request.purpose == one.request.purpose)
                 };
                 match rows.iter_mut().find(|(known, _)| is_same(known)) {
                     Some((_, count)) => *count += 1,
@@ -103,7 +103,7 @@ impl Verification {
                 }
             }
             for (one, count) in rows {
-                row(&mut out, one, count, old);
+                write_row(&mut out, one, count, old);
             }
         }
         let _ = writeln!(out, "\nNot compared:");
@@ -123,35 +123,42 @@ impl Verification {
                     "host": one.request.host,
                     "fields": one.request.fields,
                     "version": one.request.version,
-                    "tries": one.request.what,
+                    "tries": one.request.purpose,
                 },
                 "differs": one.aspect.to_string(),
                 "old": one.old,
                 "komainu": one.new,
                 "file": one.place.as_ref().map(|place| &place.file),
                 "line": one.place.as_ref().map(|place| place.line),
-                "named_by": one.named,
+                "named_by": one.remark,
             })
         });
         serde_json::json!({
             "requests": self.requests,
-            "left_out": self.left_out,
-            "unnamed": self.unnamed(),
+            "left_out": self.omitted_requests,
+            "unnamed": self.unexplained_count(),
             "differences": differences.collect::<Vec<_>>(),
             "not_compared": self.not_compared,
         })
     }
 }
 
-fn row(out: &mut String, one: &Difference, count: usize, old: &str) {
+fn write_row(out: &mut String, one: &ReportedDifference, count: usize, old: &str) {
     let times = if count > 1 { format!(" [and {} more]", count - 1) } else { String::new() };
     let _ = writeln!(out, "  {}{times}", request_line(&one.request));
-    let _ = writeln!(out, "      {:<24} {old}: {}", one.aspect.to_string(), cut(&one.old, 120));
-    let _ = writeln!(out, "      {:<24} {:width$}: {}", "", "komainu", cut(&one.new, 120), width = old.len());
+    let _ = writeln!(out, "      {:<24} {old}: {}", one.aspect.to_string(), truncate(&one.old, 120));
+    let _ = writeln!(
+        out,
+        "      {:<24} {:width$}: {}",
+        "",
+        "komainu",
+        truncate(&one.new, 120),
+        width = old.len()
+    );
     if let Some(place) = &one.place {
         let _ = writeln!(out, "      at {}:{}: {}", place.file, place.line, place.directive);
     }
-    if let Some(named) = &one.named {
+    if let Some(named) = &one.remark {
         let _ = writeln!(out, "      named by {named}");
     }
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Timeout for a server to accept connections.
-const START_TIME_MAX: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Loopback address of the old server.
 pub(crate) const OLD_ADDRESS: &str = "127.0.0.2";
@@ -43,14 +43,14 @@ impl ComparedProcess {
     ///
     /// # Errors
     /// Fails if the server has ended or does not accept connections; the message includes its last output.
-    pub(crate) fn await_start(&mut self, addresses: &[SocketAddr]) -> Result<(), String> {
-        let deadline = Instant::now() + START_TIME_MAX;
+    pub(crate) fn wait_until_listening(&mut self, addresses: &[SocketAddr]) -> Result<(), String> {
+        let deadline = Instant::now() + START_TIMEOUT;
         for address in addresses {
             while TcpStream::connect_timeout(address, Duration::from_millis(500)).is_err() {
                 let has_ended = !matches!(self.child.try_wait(), Ok(None));
                 if has_ended || Instant::now() > deadline {
                     let what = if has_ended { "ended" } else { "does not accept connections" };
-                    return Err(format!("{} {what}:\n{}", self.name, self.last_words()));
+                    return Err(format!("{} {what}:\n{}", self.name, self.output_tail()));
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -59,12 +59,12 @@ impl ComparedProcess {
     }
 
     /// Whether the process is still running.
-    pub(crate) fn runs(&mut self) -> bool {
+    pub(crate) fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Returns the end of the output.
-    pub(crate) fn last_words(&self) -> String {
+    pub(crate) fn output_tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
         let lines: Vec<&str> = text.lines().collect();

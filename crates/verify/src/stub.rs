@@ -10,23 +10,23 @@ use http::machine::{ServerMachine, Step};
 use import::scratch::{StubProtocol, StubServer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::message::{CONTENT_BYTES_MAX, LIMITS, ReceivedRequest, joined, shown};
+use crate::message::{CONTENT_BYTES_MAX, LIMITS, ReceivedRequest, format_content, joined_values};
 
 /// Timeout for an idle connection.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(20);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum concurrent connections of all stubs.
 const CONNECTIONS_MAX: usize = 512;
 
 /// Running stubs.
 pub(crate) struct Stubs {
     received: Arc<Mutex<Vec<ReceivedRequest>>>,
-    ended: Arc<AtomicBool>,
+    is_stopped: Arc<AtomicBool>,
     ports: Vec<u16>,
 }
 
 /// State of one stub.
 #[derive(Clone)]
-struct Stub {
+struct StubState {
     name: String,
     protocol: StubProtocol,
     received: Arc<Mutex<Vec<ReceivedRequest>>>,
@@ -41,20 +41,20 @@ impl Stubs {
     pub(crate) fn start(servers: &[StubServer], tls: &Arc<ServerConfig>) -> Result<Self, String> {
         let stubs = Self {
             received: Arc::default(),
-            ended: Arc::default(),
+            is_stopped: Arc::default(),
             ports: servers.iter().map(|server| server.port).collect(),
         };
         let open = Arc::new(AtomicUsize::new(0));
         for server in servers {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, server.port))
                 .map_err(|error| format!("the stub for {}: {error}", server.name))?;
-            let stub = Stub {
+            let stub = StubState {
                 name: server.name.clone(),
                 protocol: server.protocol,
                 received: Arc::clone(&stubs.received),
                 tls: Arc::clone(tls),
             };
-            let (ended, open) = (Arc::clone(&stubs.ended), Arc::clone(&open));
+            let (ended, open) = (Arc::clone(&stubs.is_stopped), Arc::clone(&open));
             std::thread::spawn(move || {
                 for socket in listener.incoming() {
                     if ended.load(Ordering::Relaxed) {
@@ -77,14 +77,14 @@ impl Stubs {
     }
 
     /// Returns the requests received since the last call.
-    pub(crate) fn take(&self) -> Vec<ReceivedRequest> {
+    pub(crate) fn take_received(&self) -> Vec<ReceivedRequest> {
         self.received.lock().map(|mut all| std::mem::take(&mut *all)).unwrap_or_default()
     }
 }
 
 impl Drop for Stubs {
     fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         for port in &self.ports {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
             drop(TcpStream::connect_timeout(&address, Duration::from_millis(200)));
@@ -92,8 +92,8 @@ impl Drop for Stubs {
     }
 }
 
-impl Stub {
-    fn note(&self, mut received: ReceivedRequest) -> ReceivedRequest {
+impl StubState {
+    fn record_request(&self, mut received: ReceivedRequest) -> ReceivedRequest {
         received.server.clone_from(&self.name);
         if let Ok(mut all) = self.received.lock() {
             all.push(received.clone());
@@ -102,21 +102,21 @@ impl Stub {
     }
 
     fn serve(&self, socket: TcpStream) {
-        let _ = socket.set_read_timeout(Some(IDLE_TIME_MAX));
+        let _ = socket.set_read_timeout(Some(IDLE_TIMEOUT));
         let _ = socket.set_nodelay(true);
         match self.protocol {
-            StubProtocol::Http => self.http(socket),
+            StubProtocol::Http => self.serve_http(socket),
             StubProtocol::Https => {
                 if let Ok(session) = ServerConnection::new(Arc::clone(&self.tls)) {
-                    self.http(StreamOwned::new(session, socket));
+                    self.serve_http(StreamOwned::new(session, socket));
                 }
             }
-            StubProtocol::FastCgi => self.fastcgi(socket),
+            StubProtocol::FastCgi => self.serve_fastcgi(socket),
             StubProtocol::Unknown => {}
         }
     }
 
-    fn http(&self, mut stream: impl Read + Write) {
+    fn serve_http(&self, mut stream: impl Read + Write) {
         let mut machine = ServerMachine::default();
         let mut buffer: Vec<u8> = Vec::new();
         let mut piece = vec![0; 64 << 10];
@@ -126,8 +126,8 @@ impl Stub {
                 Ok(fed) => fed,
                 Err(reject) => {
                     let start = String::from_utf8_lossy(&buffer[..buffer.len().min(200)]).into_owned();
-                    received.trouble = Some(format!("{}: {}", reject.reason, start.escape_debug()));
-                    self.note(received);
+                    received.failure = Some(format!("{}: {}", reject.reason, start.escape_debug()));
+                    self.record_request(received);
                     let _ = stream.write_all(
                         b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
                     );
@@ -146,7 +146,7 @@ impl Stub {
                     received.fields = fields
                         .map(|field| (text(field.name).to_ascii_lowercase(), text(field.value)))
                         .collect();
-                    if joined(&received.fields, "expect").is_some() {
+                    if joined_values(&received.fields, "expect").is_some() {
                         let _ = stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
                     }
                 }
@@ -156,8 +156,8 @@ impl Stub {
                 Step::Data(_) => {}
                 Step::End => {
                     let keeps = machine.head.keep_alive;
-                    let received = self.note(std::mem::take(&mut received));
-                    let (head, content) = answer(&received);
+                    let received = self.record_request(std::mem::take(&mut received));
+                    let (head, content) = build_response(&received);
                     let connection = if keeps { "" } else { "Connection: close\r\n" };
                     let content = if received.method == "HEAD" { Vec::new() } else { content };
                     let mut out = format!("{head}{connection}\r\n").into_bytes();
@@ -177,7 +177,7 @@ impl Stub {
     }
 
     /// Serves FastCGI requests one after another, including on kept connections.
-    fn fastcgi(&self, mut stream: TcpStream) {
+    fn serve_fastcgi(&self, mut stream: TcpStream) {
         loop {
             let mut variables: Vec<u8> = Vec::new();
             let mut received = ReceivedRequest::default();
@@ -201,12 +201,12 @@ impl Stub {
                     _ => {}
                 }
             };
-            received.fields = pairs(&variables);
-            received.method = joined(&received.fields, "REQUEST_METHOD").unwrap_or_default();
-            received.target = joined(&received.fields, "REQUEST_URI").unwrap_or_default();
+            received.fields = parse_pairs(&variables);
+            received.method = joined_values(&received.fields, "REQUEST_METHOD").unwrap_or_default();
+            received.target = joined_values(&received.fields, "REQUEST_URI").unwrap_or_default();
             let is_head = received.method == "HEAD";
-            let received = self.note(received);
-            let (head, content) = answer(&received);
+            let received = self.record_request(received);
+            let (head, content) = build_response(&received);
             let head = head.strip_prefix("HTTP/1.1 ").map_or(head.clone(), |rest| format!("Status: {rest}"));
             let mut out = format!("{head}\r\n").into_bytes();
             if !is_head {
@@ -214,10 +214,10 @@ impl Stub {
             }
             let mut records = Vec::new();
             for part in out.chunks(32 << 10) {
-                record(&mut records, 6, id, part);
+                write_record(&mut records, 6, id, part);
             }
-            record(&mut records, 6, id, &[]);
-            record(&mut records, 3, id, &[0; 8]);
+            write_record(&mut records, 6, id, &[]);
+            write_record(&mut records, 3, id, &[0; 8]);
             if stream.write_all(&records).is_err() || !keeps {
                 return;
             }
@@ -225,15 +225,15 @@ impl Stub {
     }
 }
 
-fn record(out: &mut Vec<u8>, kind: u8, id: [u8; 2], content: &[u8]) {
+fn write_record(out: &mut Vec<u8>, kind: u8, id: [u8; 2], content: &[u8]) {
     let length = u16::try_from(content.len()).unwrap_or(0).to_be_bytes();
     out.extend_from_slice(&[1, kind, id[0], id[1], length[0], length[1], 0, 0]);
     out.extend_from_slice(content);
 }
 
 /// Parses FastCGI name-value pairs.
-fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
-    fn length(bytes: &mut &[u8]) -> Option<usize> {
+fn parse_pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
+    fn read_length(bytes: &mut &[u8]) -> Option<usize> {
         let (&first, rest) = bytes.split_first()?;
         if first < 128 {
             *bytes = rest;
@@ -244,7 +244,7 @@ fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
         Some(usize::try_from(u32::from_be_bytes(*long) & 0x7FFF_FFFF).unwrap_or(0))
     }
     let mut found = Vec::new();
-    while let (Some(name), Some(value)) = (length(&mut bytes), length(&mut bytes)) {
+    while let (Some(name), Some(value)) = (read_length(&mut bytes), read_length(&mut bytes)) {
         if bytes.len() < name + value {
             break;
         }
@@ -257,19 +257,19 @@ fn pairs(mut bytes: &[u8]) -> Vec<(String, String)> {
 
 /// Returns head and content of the response: it echoes the request, or does what the request's `X-Stub` field
 /// selects.
-fn answer(received: &ReceivedRequest) -> (String, Vec<u8>) {
-    let wanted = joined(&received.fields, "x-stub")
-        .or_else(|| joined(&received.fields, "HTTP_X_STUB"))
+fn build_response(received: &ReceivedRequest) -> (String, Vec<u8>) {
+    let wanted = joined_values(&received.fields, "x-stub")
+        .or_else(|| joined_values(&received.fields, "HTTP_X_STUB"))
         .unwrap_or_default();
     let content = format!(
         "stub {}\n{}\n{}\n{}",
         received.server,
         received.method,
-        shown(&received.content),
+        format_content(&received.content),
         "padding of the stub, so that there is something to compress\n".repeat(20)
     )
     .into_bytes();
-    let host = joined(&received.fields, "host").unwrap_or_default();
+    let host = joined_values(&received.fields, "host").unwrap_or_default();
     let mut fields = String::from("Content-Type: text/html\r\nX-Powered-By: stub\r\nServer: stub\r\n");
     let mut status = "200 OK".to_owned();
     match wanted.split_once(' ').unwrap_or((wanted.as_str(), "")) {
@@ -304,9 +304,9 @@ mod tests {
     fn variables_of_fastcgi() {
         let mut bytes = vec![1, 2, b'A', b'b', b'c', 3, 128, 0, 0, 200, b'X', b'Y', b'Z'];
         bytes.extend([b'v'; 200]);
-        let found = pairs(&bytes);
+        let found = parse_pairs(&bytes);
         assert_eq!(found[0], ("A".to_owned(), "bc".to_owned()));
         assert_eq!((found[1].0.as_str(), found[1].1.len()), ("XYZ", 200));
-        assert_eq!(pairs(&[5, 5, 1]), []);
+        assert_eq!(parse_pairs(&[5, 5, 1]), []);
     }
 }

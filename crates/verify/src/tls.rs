@@ -36,7 +36,7 @@ impl ScratchCertificate {
             .with_safe_default_protocol_versions()
             .map_err(|error| fault(&error))?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Unverified { schemes }))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate { schemes }))
             .with_no_client_auth();
         Ok(Self {
             certificate_pem: certificate.pem(),
@@ -50,11 +50,11 @@ impl ScratchCertificate {
 /// Certificate verifier that accepts every certificate: both servers are on loopback and use the scratch
 /// certificate.
 #[derive(Debug)]
-struct Unverified {
+struct AcceptAnyCertificate {
     schemes: Vec<SignatureScheme>,
 }
 
-impl ServerCertVerifier for Unverified {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -31,7 +31,7 @@ const RESPONSE_BYTES_MAX: usize = 1 << 20;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// Maximum number of interim responses (1xx) before a response.
 const INTERIM_MAX: usize = 100;
-const AGENT: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
+const AGENT_VALUE: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
 
 /// Reason why there is no response.
 pub type Failure = Box<dyn StdError + Send + Sync>;
@@ -155,7 +155,7 @@ impl WebClient {
         let stream = stream.map_err(|error| format!("cannot connect to {host}:{port}: {error}"))?;
         let headers = request.headers_mut();
         headers.insert(HOST, HeaderValue::from_str(authority.as_str())?);
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT_VALUE));
         *request.uri_mut() = uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
         if !is_tls {
             return exchange_on(stream, request).await;
@@ -177,7 +177,7 @@ where
     let counted = interim.clone();
     hyper::ext::on_informational(&mut request, move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(FewInterim { stream, interim: interim.clone() })).await?;
+        http1::handshake(TokioIo::new(InterimLimiter { stream, interim: interim.clone() })).await?;
     let exchange = async move {
         let (parts, body) = sender.send_request(request).await?.into_parts();
         let body = Limited::new(body, RESPONSE_BYTES_MAX).collect().await?.to_bytes();
@@ -201,12 +201,12 @@ where
 
 /// A stream that fails after too many interim responses, because an endless sequence of them would keep this
 /// thread busy.
-struct FewInterim<S> {
+struct InterimLimiter<S> {
     stream: S,
     interim: Arc<AtomicUsize>,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for FewInterim<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for InterimLimiter<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -219,7 +219,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FewInterim<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for FewInterim<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for InterimLimiter<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

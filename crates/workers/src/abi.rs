@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::slice;
 
-use crate::life::{Birth, Life, Role, ServerOrder};
+use crate::life::{ForkOrder, Role, ServerControl, ServerOrder};
 
 /// Role of the process: prototype.
 pub const KOMAINU_PROTOTYPE: c_int = 1;
@@ -25,9 +25,9 @@ pub const KOMAINU_FAILED: c_int = -1;
 pub const KOMAINU_EXIT_NOT_LOADED: c_int = 3;
 
 thread_local! {
-    static LIFE: RefCell<Option<Life>> = const { RefCell::new(None) };
+    static SERVER_CONTROL: RefCell<Option<ServerControl>> = const { RefCell::new(None) };
     /// The fork order to be carried out by the next fork.
-    static BIRTH: RefCell<Option<Birth>> = const { RefCell::new(None) };
+    static PENDING_FORK: RefCell<Option<ForkOrder>> = const { RefCell::new(None) };
 }
 
 /// # Safety
@@ -54,8 +54,8 @@ unsafe fn bytes<'a>(text: *const c_char, len: usize) -> &'a [u8] {
     unsafe { slice::from_raw_parts(text.cast(), len) }
 }
 
-fn with_life<R>(look: impl FnOnce(&Life) -> R) -> Option<R> {
-    LIFE.with_borrow(|life| life.as_ref().map(look))
+fn with_server_control<R>(look: impl FnOnce(&ServerControl) -> R) -> Option<R> {
+    SERVER_CONTROL.with_borrow(|life| life.as_ref().map(look))
 }
 
 /// Initializes a process that the server started.
@@ -64,10 +64,10 @@ fn with_life<R>(look: impl FnOnce(&Life) -> R) -> Option<R> {
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) -> c_int {
-    match Life::begin() {
+    match ServerControl::begin() {
         Ok(life) => {
             let role = life.role();
-            LIFE.set(Some(life));
+            SERVER_CONTROL.set(Some(life));
             if role == Role::Prototype { KOMAINU_PROTOTYPE } else { KOMAINU_WORKER }
         }
         Err(text) => {
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) ->
 /// Reports that the application is loaded.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_loaded() -> c_int {
-    match with_life(Life::loaded) {
+    match with_server_control(ServerControl::report_loaded) {
         Some(Ok(())) => 0,
         _ => KOMAINU_FAILED,
     }
@@ -90,13 +90,13 @@ pub extern "C" fn komainu_loaded() -> c_int {
 /// Reports that each thread of this worker handles only one request at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_single() {
-    with_life(Life::single);
+    with_server_control(ServerControl::report_single);
 }
 
 /// Reports that a worker accepts no more requests and is exiting.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_leaving() {
-    with_life(Life::leaving);
+    with_server_control(ServerControl::report_leaving);
 }
 
 /// Reports the reason that the application cannot be loaded.
@@ -106,7 +106,7 @@ pub extern "C" fn komainu_leaving() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_not_loaded(text: *const c_char, len: usize) {
     // SAFETY: the caller's text.
-    with_life(|life| life.not_loaded(unsafe { bytes(text, len) }));
+    with_server_control(|life| life.report_not_loaded(unsafe { bytes(text, len) }));
 }
 
 /// Reports the reason that a fork failed.
@@ -116,22 +116,22 @@ pub unsafe extern "C" fn komainu_not_loaded(text: *const c_char, len: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_not_forked(text: *const c_char, len: usize) {
     // SAFETY: the caller's text.
-    with_life(|life| life.not_forked(unsafe { bytes(text, len) }));
-    BIRTH.set(None);
+    with_server_control(|life| life.report_not_forked(unsafe { bytes(text, len) }));
+    PENDING_FORK.set(None);
 }
 
 /// Waits for the server's next order to a prototype.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_order() -> c_int {
     // The descriptors of the previous order belong to the worker that it created.
-    BIRTH.set(None);
-    match with_life(Life::order) {
+    PENDING_FORK.set(None);
+    match with_server_control(ServerControl::wait_for_order) {
         Some(Some(ServerOrder::Fork(birth))) => {
-            BIRTH.set(Some(birth));
+            PENDING_FORK.set(Some(birth));
             KOMAINU_FORK
         }
         Some(None) => KOMAINU_SIGNAL,
-        Some(Some(ServerOrder::Leave)) | None => KOMAINU_LEAVE,
+        Some(Some(ServerOrder::Exit)) | None => KOMAINU_LEAVE,
     }
 }
 
@@ -141,13 +141,13 @@ pub extern "C" fn komainu_order() -> c_int {
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> c_int {
-    let Some(birth) = BIRTH.take() else {
+    let Some(birth) = PENDING_FORK.take() else {
         // SAFETY: the caller's buffer.
         unsafe { report("nobody asked for a worker", error, error_size) };
         return KOMAINU_FAILED;
     };
-    let born = LIFE.with_borrow_mut(|life| match life {
-        Some(life) => life.born(birth).map_err(|error| error.to_string()),
+    let born = SERVER_CONTROL.with_borrow_mut(|life| match life {
+        Some(life) => life.become_worker(birth).map_err(|error| error.to_string()),
         None => Err("komainu_begin was not called".into()),
     });
     match born {
@@ -163,11 +163,11 @@ pub unsafe extern "C" fn komainu_born(error: *mut c_char, error_size: usize) -> 
 /// Returns the worker's first worker slot.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seat() -> c_int {
-    with_life(|life| life.worker_slots().0 as c_int).unwrap_or(KOMAINU_FAILED)
+    with_server_control(|life| life.worker_slots().0 as c_int).unwrap_or(KOMAINU_FAILED)
 }
 
 /// Returns the number of worker slots of the worker.
 #[unsafe(no_mangle)]
 pub extern "C" fn komainu_seats() -> c_int {
-    with_life(|life| life.worker_slots().1 as c_int).unwrap_or(0)
+    with_server_control(|life| life.worker_slots().1 as c_int).unwrap_or(0)
 }

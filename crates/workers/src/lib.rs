@@ -12,5 +12,5 @@ mod life;
 mod abi;
 
 pub use abi::*;
-pub use life::{Life, Role, ServerOrder};
+pub use life::{Role, ServerControl, ServerOrder};
 pub use ring::abi::*;

@@ -16,8 +16,8 @@ use crate::signals;
 /// Maximum length of an error text that is sent, in bytes.
 const TEXT_BYTES_MAX: usize = 32 * 1024;
 /// Maximum time that a forked worker waits for its intermediate parent to exit.
-const ORPHANED_MAX: Duration = Duration::from_secs(10);
-const ORPHANED_LOOK: Duration = Duration::from_micros(200);
+const ADOPTION_TIMEOUT: Duration = Duration::from_secs(10);
+const ADOPTION_POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +32,14 @@ pub enum Role {
 #[derive(Debug)]
 pub enum ServerOrder {
     /// Fork a worker: the child calls [`Life::born`].
-    Fork(Birth),
+    Fork(ForkOrder),
     /// Exit: the server is gone, or no longer needs the prototype.
-    Leave,
+    Exit,
 }
 
 /// The slots and descriptors of a worker to be forked.
 #[derive(Debug)]
-pub struct Birth {
+pub struct ForkOrder {
     worker_slot: usize,
     worker_slots: usize,
     control: OwnedFd,
@@ -49,7 +49,7 @@ pub struct Birth {
 
 /// The connection of a process to its server.
 #[derive(Debug)]
-pub struct Life {
+pub struct ServerControl {
     role: Role,
     server: Pid,
     control: OwnedFd,
@@ -57,38 +57,39 @@ pub struct Life {
     worker_slots: usize,
 }
 
-fn variable<T: std::str::FromStr>(name: &str) -> Result<T, String> {
+fn parse_variable<T: std::str::FromStr>(name: &str) -> Result<T, String> {
     let value = std::env::var(name).map_err(|_| format!("{name} is not set: no server started this"))?;
     value.parse().map_err(|_| format!("{name} is not what a server would write: {value}"))
 }
 
-impl Life {
+impl ServerControl {
     /// Reads the environment and announces the process. From now on the process ends with the server.
     ///
     /// # Errors
     /// A message for users, if the process was not started by a server.
-    pub fn begin() -> Result<Life, String> {
-        let role = match variable::<String>("KOMAINU_ROLE")?.as_str() {
+    pub fn begin() -> Result<ServerControl, String> {
+        let role = match parse_variable::<String>("KOMAINU_ROLE")?.as_str() {
             "prototype" => Role::Prototype,
             "worker" => Role::Worker,
             other => return Err(format!("KOMAINU_ROLE is neither prototype nor worker: {other}")),
         };
-        let server = Pid::from_raw(variable("KOMAINU_SERVER")?).ok_or("KOMAINU_SERVER is no process id")?;
+        let server =
+            Pid::from_raw(parse_variable("KOMAINU_SERVER")?).ok_or("KOMAINU_SERVER is no process id")?;
         let (worker_slot, worker_slots) = match role {
             Role::Prototype => (0, 0),
-            Role::Worker => (variable("KOMAINU_SEAT")?, variable("KOMAINU_SEATS")?),
+            Role::Worker => (parse_variable("KOMAINU_SEAT")?, parse_variable("KOMAINU_SEATS")?),
         };
-        let control: RawFd = variable("KOMAINU_CONTROL")?;
+        let control: RawFd = parse_variable("KOMAINU_CONTROL")?;
         // SAFETY: borrowed for this call; a number that is not open is its error.
         fcntl_setfd(unsafe { BorrowedFd::borrow_raw(control) }, FdFlags::CLOEXEC)
             .map_err(|error| format!("KOMAINU_CONTROL is not open: {error}"))?;
-        close_to_programs();
-        signals::stay_on();
+        set_cloexec();
+        signals::survive_signals();
         // SAFETY: open, as the call above showed, and given to this process alone.
         let control = unsafe { OwnedFd::from_raw_fd(control) };
-        let life = Life { role, server, control, worker_slot, worker_slots };
-        life.end_with_the_server().map_err(|error| error.to_string())?;
-        life.say(b'B', b"").map_err(|error| format!("the server does not listen: {error}"))?;
+        let life = ServerControl { role, server, control, worker_slot, worker_slots };
+        life.exit_with_server().map_err(|error| error.to_string())?;
+        life.send_report(b'B', b"").map_err(|error| format!("the server does not listen: {error}"))?;
         Ok(life)
     }
 
@@ -108,46 +109,46 @@ impl Life {
     ///
     /// # Errors
     /// The server cannot be reached.
-    pub fn loaded(&self) -> io::Result<()> {
-        self.say(b'R', b"")
+    pub fn report_loaded(&self) -> io::Result<()> {
+        self.send_report(b'R', b"")
     }
 
     /// Reports that each thread of this worker handles only one request at a time, although it could hold
     /// more.
-    pub fn single(&self) {
+    pub fn report_single(&self) {
         // The error is ignored: the server is gone.
-        let _ = self.say(b'S', b"");
+        let _ = self.send_report(b'S', b"");
     }
 
     /// Reports that a worker accepts no more requests and is exiting.
-    pub fn leaving(&self) {
+    pub fn report_leaving(&self) {
         // A copy forked by the application must not report for the worker.
-        if signals::is_staying() {
-            let _ = self.say(b'L', b"");
+        if signals::ignores_signals() {
+            let _ = self.send_report(b'L', b"");
         }
     }
 
     /// Reports the reason that the application cannot be loaded. The process must exit afterwards.
-    pub fn not_loaded(&self, text: &[u8]) {
-        if signals::is_staying() {
+    pub fn report_not_loaded(&self, text: &[u8]) {
+        if signals::ignores_signals() {
             // The error is ignored: the server is gone.
-            let _ = self.say(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
+            let _ = self.send_report(b'E', &text[..text.len().min(TEXT_BYTES_MAX)]);
         }
     }
 
     /// Reports the reason that a fork failed.
-    pub fn not_forked(&self, text: &[u8]) {
-        let _ = self.say(b'F', &text[..text.len().min(TEXT_BYTES_MAX)]);
+    pub fn report_not_forked(&self, text: &[u8]) {
+        let _ = self.send_report(b'F', &text[..text.len().min(TEXT_BYTES_MAX)]);
     }
 
-    fn say(&self, what: u8, text: &[u8]) -> io::Result<()> {
+    fn send_report(&self, what: u8, text: &[u8]) -> io::Result<()> {
         let message = [IoSlice::new(std::slice::from_ref(&what)), IoSlice::new(text)];
         sendmsg(&self.control, &message, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
     /// Waits for an order; `None` if a signal arrived first.
-    pub fn order(&self) -> Option<ServerOrder> {
+    pub fn wait_for_order(&self) -> Option<ServerOrder> {
         let mut text = [0; 64];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -167,9 +168,9 @@ impl Life {
         let birth = (number().is_none() && len > 0).then(|| {
             let (worker_slot, worker_slots) = (number()?, number()?);
             let mut next = || descriptors.next();
-            Some(Birth { worker_slot, worker_slots, control: next()?, output: next()?, errors: next()? })
+            Some(ForkOrder { worker_slot, worker_slots, control: next()?, output: next()?, errors: next()? })
         });
-        Some(birth.flatten().map_or(ServerOrder::Leave, ServerOrder::Fork))
+        Some(birth.flatten().map_or(ServerOrder::Exit, ServerOrder::Fork))
     }
 
     /// Turns a forked process into a worker; its intermediate parent, forked by the prototype, has exited or
@@ -177,31 +178,31 @@ impl Life {
     ///
     /// # Errors
     /// The reason that the process cannot become a worker.
-    pub fn born(&mut self, birth: Birth) -> io::Result<()> {
-        let Birth { worker_slot, worker_slots, control, output, errors } = birth;
-        signals::stay_on();
+    pub fn become_worker(&mut self, fork_order: ForkOrder) -> io::Result<()> {
+        let ForkOrder { worker_slot, worker_slots, control, output, errors } = fork_order;
+        signals::survive_signals();
         rustix::stdio::dup2_stdout(&output)?;
         rustix::stdio::dup2_stderr(&errors)?;
-        *self = Life { role: Role::Worker, server: self.server, control, worker_slot, worker_slots };
+        *self = ServerControl { role: Role::Worker, server: self.server, control, worker_slot, worker_slots };
         self.wait_for_adoption()?;
-        self.end_with_the_server()?;
-        self.say(b'B', b"")
+        self.exit_with_server()?;
+        self.send_report(b'B', b"")
     }
 
     /// Waits until the server has become the parent, because it is the subreaper of its orphaned descendants.
     fn wait_for_adoption(&self) -> io::Result<()> {
         let mut waited = Duration::ZERO;
         while getppid() != Some(self.server) {
-            if waited >= ORPHANED_MAX {
+            if waited >= ADOPTION_TIMEOUT {
                 return Err(io::Error::other("the server does not take this worker in"));
             }
-            std::thread::sleep(ORPHANED_LOOK);
-            waited += ORPHANED_LOOK;
+            std::thread::sleep(ADOPTION_POLL_INTERVAL);
+            waited += ADOPTION_POLL_INTERVAL;
         }
         Ok(())
     }
 
-    fn end_with_the_server(&self) -> io::Result<()> {
+    fn exit_with_server(&self) -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The server may have exited before the call took effect.
         match getppid() == Some(self.server) {
@@ -212,7 +213,7 @@ impl Life {
 }
 
 /// Makes the channel's descriptors close-on-exec for programs that the application may start.
-fn close_to_programs() {
+fn set_cloexec() {
     let numbers = ring::abi::channel_name().unwrap_or_default();
     for number in numbers.split([';', ',']).filter_map(|number| number.parse::<RawFd>().ok()) {
         if number > 2 {
@@ -222,7 +223,7 @@ fn close_to_programs() {
     }
 }
 
-impl AsFd for Life {
+impl AsFd for ServerControl {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }

@@ -13,20 +13,20 @@ unsafe extern "C" {
 
 const DEFAULT: usize = 0;
 /// Signals that would end a worker whose application has no handlers for them.
-const SHARED: [Signal; 6] =
+const SURVIVED_SIGNALS: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
 /// The process that ignores the signals. Its forked children, such as those of Python's multiprocessing, can
 /// be ended normally.
-static STAYING: AtomicI32 = AtomicI32::new(0);
+static SURVIVING_PID: AtomicI32 = AtomicI32::new(0);
 
 /// Whether this is the process that ignores the signals, and not a fork of it.
-pub(crate) fn is_staying() -> bool {
-    getpid().as_raw_pid() == STAYING.load(Ordering::Relaxed)
+pub(crate) fn ignores_signals() -> bool {
+    getpid().as_raw_pid() == SURVIVING_PID.load(Ordering::Relaxed)
 }
 
 extern "C" fn stay(number: c_int) {
-    if is_staying() {
+    if ignores_signals() {
         return;
     }
     // SAFETY: `signal` and `kill` are async-signal-safe.
@@ -39,10 +39,10 @@ extern "C" fn stay(number: c_int) {
 
 /// From now on this process survives the signals unless the application installs its own handlers. A handler
 /// is used because ignored signals would also be ignored in programs that the application starts.
-pub(crate) fn stay_on() {
-    STAYING.store(getpid().as_raw_pid(), Ordering::Relaxed);
+pub(crate) fn survive_signals() {
+    SURVIVING_PID.store(getpid().as_raw_pid(), Ordering::Relaxed);
     let handler: extern "C" fn(c_int) = stay;
-    for number in SHARED.map(Signal::as_raw) {
+    for number in SURVIVED_SIGNALS.map(Signal::as_raw) {
         // SAFETY: `stay` performs only async-signal-safe operations.
         unsafe {
             let before = signal(number, handler as usize);

@@ -35,7 +35,7 @@ Options of `bench` (defaults in brackets); comparisons of servers are labs: `kom
 
 /// Returns the repository's root: two folders above this crate's manifest, or the current folder without
 /// cargo.
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
     here.and_then(|here| Some(here.parent()?.parent()?.to_path_buf())).unwrap_or_else(|| PathBuf::from("."))
 }
@@ -44,16 +44,16 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        ["tidy"] => tidy::run(&root()),
-        ["docs"] => tidy::write_documents(&root()),
-        ["site", folder] => site::write(&root(), Path::new(folder)),
+        ["tidy"] => tidy::run(&repository_root()),
+        ["docs"] => tidy::write_documents(&repository_root()),
+        ["site", folder] => site::write_book(&repository_root(), Path::new(folder)),
         ["bench", "generator", options @ ..] => {
-            measure::Options::parse(options).and_then(|o| measure::generator::run(&o))
+            measure::MeasureOptions::parse(options).and_then(|o| measure::generator::run(&o))
         }
         ["bench", "instrument", options @ ..] => {
-            measure::Options::parse(options).and_then(|o| measure::instrument::run(&o))
+            measure::MeasureOptions::parse(options).and_then(|o| measure::instrument::run(&o))
         }
-        ["known", port, way] => measure::known::run(port, way),
+        ["known", port, way] => measure::known::serve_known(port, way),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -12,8 +12,8 @@ pub(crate) struct PageLink {
 }
 
 /// Returns the links of a page in order, ignoring code.
-pub(crate) fn links(page: &str) -> Vec<PageLink> {
-    let plain = without_code(page);
+pub(crate) fn find_links(page: &str) -> Vec<PageLink> {
+    let plain = blank_code(page);
     let closed = plain.match_indices("](").filter_map(|(close, _)| {
         let open = plain[..close].rfind('[')? + 1;
         let begin = close + 2;
@@ -24,8 +24,8 @@ pub(crate) fn links(page: &str) -> Vec<PageLink> {
 }
 
 /// Returns the anchors of a page's headings, as repository browsers and mdBook generate them.
-pub(crate) fn anchors(page: &str) -> Vec<String> {
-    let plain = without_fences(page);
+pub(crate) fn heading_anchors(page: &str) -> Vec<String> {
+    let plain = blank_fences(page);
     let mut anchors: Vec<String> = Vec::new();
     for heading in plain.lines().filter_map(|line| line.strip_prefix('#')) {
         let name = heading.trim_start_matches('#').trim();
@@ -43,7 +43,7 @@ pub(crate) fn anchors(page: &str) -> Vec<String> {
 }
 
 /// Returns the page with fenced code replaced by spaces, with the same length.
-fn without_fences(page: &str) -> String {
+fn blank_fences(page: &str) -> String {
     let (mut out, mut fence) = (String::with_capacity(page.len()), None::<&str>);
     for line in page.split_inclusive('\n') {
         let mark = line.trim_start();
@@ -64,8 +64,8 @@ fn without_fences(page: &str) -> String {
 }
 
 /// Returns the page with all code replaced by spaces, with the same length.
-fn without_code(page: &str) -> String {
-    let mut bytes = without_fences(page).into_bytes();
+fn blank_code(page: &str) -> String {
+    let mut bytes = blank_fences(page).into_bytes();
     let ticks = |bytes: &[u8], at: usize| bytes[at..].iter().take_while(|&&byte| byte == b'`').count();
     let mut at = 0;
     while at < bytes.len() {
@@ -100,18 +100,18 @@ mod tests {
     fn links_are_found_and_those_in_code_are_not() {
         let page = "a [b](c.md#d), [`e`](f)\n```\n[g](h)\n```\n`[i](j)` ``[k]` (l)`` [m\nn](o) é [p](q)\n";
         let found: Vec<(&str, &str)> =
-            links(page).into_iter().map(|link| (&page[link.text], &page[link.target])).collect();
+            find_links(page).into_iter().map(|link| (&page[link.text], &page[link.target])).collect();
         assert_eq!(found, [("b", "c.md#d"), ("`e`", "f"), ("m\nn", "o"), ("p", "q")]);
     }
 
     #[test]
     fn a_tick_without_its_other_hides_nothing_of_the_next_paragraph() {
-        assert_eq!(links("a ` b\n\n[c](d) `\n").len(), 1);
+        assert_eq!(find_links("a ` b\n\n[c](d) `\n").len(), 1);
     }
 
     #[test]
     fn headings_are_places() {
         let page = "# A `b`: c\n```sh\n# no heading\n```\n## `[limits]`\n### `path`\n### `path`\n## It's Ü\n";
-        assert_eq!(anchors(page), ["a-b-c", "limits", "path", "path-1", "its-ü"]);
+        assert_eq!(heading_anchors(page), ["a-b-c", "limits", "path", "path-1", "its-ü"]);
     }
 }

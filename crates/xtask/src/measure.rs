@@ -10,13 +10,13 @@ pub(crate) mod instrument;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-pub(crate) use options::Options;
+pub(crate) use options::MeasureOptions;
 
 /// Result with any error: errors are printed, never matched on.
 pub(crate) type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Saves a result as NAME.md and NAME.json in `folder`, and returns the path of the Markdown file.
-fn keep(folder: &Path, name: &str, markdown: &str, json: &serde_json::Value) -> Fallible<PathBuf> {
+fn save_result(folder: &Path, name: &str, markdown: &str, json: &serde_json::Value) -> Fallible<PathBuf> {
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("{name}.md"));
     fs::write(&path, markdown)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::tidy::source::{SourceFile, quoted};
+use crate::tidy::source::{SourceFile, string_literal_ranges};
 use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// Crates with the subject of their messages; other crates have no messages of the server.
@@ -27,11 +27,11 @@ const SUBJECTS: [(&str, &str); 16] = [
 ];
 
 /// Names of files whose texts are help, descriptions of figures, or pages.
-const OTHER_TEXTS: [&str; 9] =
+const EXCLUDED_FILES: [&str; 9] =
     ["cli", "openapi", "metrics", "rule_counters", "exposition", "measure", "ab", "page", "toy"];
 
 /// Calls whose texts are for developers: invariants and failed assertions.
-const FOR_DEVELOPERS: [&str; 8] = [
+const DEVELOPER_CALLS: [&str; 8] = [
     "expect(",
     "assert!(",
     "assert_eq!(",
@@ -43,12 +43,12 @@ const FOR_DEVELOPERS: [&str; 8] = [
 ];
 
 /// Generates the page.
-pub(crate) fn page(tree: &SourceTree) -> String {
+pub(crate) fn messages_page(tree: &SourceTree) -> String {
     let mut page = "# Every message\n\nMade from the program's source: search it for the words of a message. `…` stands for what \
                     differs. [Troubleshooting](troubleshooting.md) has causes and remedies of those that are met most often.\n"
         .to_owned();
     for (name, subject) in SUBJECTS {
-        let messages = messages(tree, name);
+        let messages = crate_messages(tree, name);
         if messages.is_empty() {
             continue;
         }
@@ -63,31 +63,33 @@ pub(crate) fn page(tree: &SourceTree) -> String {
 }
 
 /// Returns the messages of a crate without duplicates, in alphabetical order.
-fn messages(tree: &SourceTree, name: &str) -> BTreeSet<String> {
+fn crate_messages(tree: &SourceTree, name: &str) -> BTreeSet<String> {
     let folder = format!("crates/{name}/src/");
     let files = tree.rust().filter(|(file, _)| file.starts_with(&folder) && !is_test_path(file));
-    let kept = files.filter(|(file, _)| !OTHER_TEXTS.iter().any(|other| is_named(file, other)));
-    kept.flat_map(|(_, text)| literals(text)).filter_map(|literal| shown(&literal)).collect()
+    let kept = files.filter(|(file, _)| !EXCLUDED_FILES.iter().any(|other| has_path_segment(file, other)));
+    kept.flat_map(|(_, text)| message_literals(text))
+        .filter_map(|literal| displayed_message(&literal))
+        .collect()
 }
 
 /// Whether a file or one of its folders has this name.
-fn is_named(file: &str, name: &str) -> bool {
+fn has_path_segment(file: &str, name: &str) -> bool {
     file.split('/').any(|part| part.trim_end_matches(".rs") == name)
 }
 
 /// Returns the string literals of a file, except those in tests, in attributes or for developers.
-fn literals(text: &str) -> Vec<String> {
+fn message_literals(text: &str) -> Vec<String> {
     let source = SourceFile::new(text);
     let code = source.lines();
     let (mut found, mut line, mut counted) = (Vec::new(), 0, 0);
-    for literal in quoted(text) {
+    for literal in string_literal_ranges(text) {
         line += text[counted..literal.start].matches('\n').count();
         counted = literal.start;
         let begin = text[..literal.start].rfind('\n').map_or(0, |end| end + 1);
         let before = &code[line][..literal.start - 1 - begin];
         let is_alone = before.trim().is_empty();
         let call = if is_alone && line > 0 { code[line - 1].trim_end() } else { before };
-        let is_for_developers = FOR_DEVELOPERS.iter().any(|name| call.contains(name));
+        let is_for_developers = DEVELOPER_CALLS.iter().any(|name| call.contains(name));
         let is_attribute = before.trim_start().starts_with("#[") || before.trim_start().starts_with("#![");
         if !source.is_test(line + 1) && !is_for_developers && !is_attribute {
             found.push(text[literal].to_owned());
@@ -98,7 +100,7 @@ fn literals(text: &str) -> Vec<String> {
 
 /// Returns a literal as users read it, if it is a message: at least three words, and no header, document or
 /// sentence of the reference.
-fn shown(literal: &str) -> Option<String> {
+fn displayed_message(literal: &str) -> Option<String> {
     if ["\\r\\n", "<", "-----", "$(", ";q=", "\\t", "HTTP/1.1\\"].iter().any(|part| literal.contains(part)) {
         return None;
     }
@@ -146,9 +148,9 @@ mod tests { fn b() { x("the words of a test"); } }
             ("crates/net/src/a.rs", text),
             ("crates/net/src/cli.rs", "f(\"some words of help\")"),
         ]);
-        let found: Vec<String> = messages(&tree, "net").into_iter().collect();
+        let found: Vec<String> = crate_messages(&tree, "net").into_iter().collect();
         assert_eq!(found, ["cannot open …: …; try \"another\" one"]);
-        let page = page(&tree);
+        let page = messages_page(&tree);
         assert!(
             page.contains("## Connections, TLS, bodies\n\n- `cannot open …: …; try \"another\" one`\n"),
             "{page}"
@@ -158,10 +160,10 @@ mod tests { fn b() { x("the words of a test"); } }
     #[test]
     fn braces_and_ticks_stay() {
         assert_eq!(
-            shown("write {{ min = 2 }} for {what} here").as_deref(),
+            displayed_message("write {{ min = 2 }} for {what} here").as_deref(),
             Some("write { min = 2 } for … here")
         );
-        assert_eq!(shown("Two words."), None);
-        assert_eq!(shown("a sentence of the reference."), None);
+        assert_eq!(displayed_message("Two words."), None);
+        assert_eq!(displayed_message("a sentence of the reference."), None);
     }
 }

@@ -5,39 +5,39 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::markdown::links;
+use crate::markdown::find_links;
 use crate::measure::Fallible;
 use crate::messages;
-use crate::tidy::links::resolved;
+use crate::tidy::links::resolve_link;
 use crate::tidy::tree::SourceTree;
 
-const SUMMARY: &str = "docs/SUMMARY.md";
+const SUMMARY_FILE: &str = "docs/SUMMARY.md";
 /// Pages outside of `docs` that the book includes.
 const MAIN_DOCUMENTS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"];
 /// Folder of the book's configuration and styles.
-const BOOK: &str = "docs/book/";
+const BOOK_FOLDER: &str = "docs/book/";
 /// The generated page of messages, and the entry after which it is inserted in the table of contents.
-const MESSAGES: (&str, &str) = ("messages.md", "(troubleshooting.md)\n");
+const MESSAGES_ENTRY: (&str, &str) = ("messages.md", "(troubleshooting.md)\n");
 
 /// Writes the book's source to `out`, from the repository at `root`.
-pub(crate) fn write(root: &Path, out: &Path) -> Fallible<ExitCode> {
+pub(crate) fn write_book(root: &Path, out: &Path) -> Fallible<ExitCode> {
     let tree = SourceTree::read(root)?;
     for (name, text) in tree.files() {
-        if let Some(page) = page_name(name) {
-            put(&out.join("src").join(page), &with_links_of_the_book(&tree, name, text))?;
-        } else if let Some(name) = name.strip_prefix(BOOK) {
-            put(&out.join(name), text)?;
+        if let Some(page) = book_page_name(name) {
+            write_file(&out.join("src").join(page), &adapt_links(&tree, name, text))?;
+        } else if let Some(name) = name.strip_prefix(BOOK_FOLDER) {
+            write_file(&out.join(name), text)?;
         }
     }
-    let summary = tree.text(SUMMARY).ok_or("docs/SUMMARY.md is missing")?;
-    let summary = with_links_of_the_book(&tree, SUMMARY, summary);
-    let line = format!("{}- [Every message]({})\n", MESSAGES.1, MESSAGES.0);
-    put(&out.join("src/SUMMARY.md"), &summary.replace(MESSAGES.1, &line))?;
-    put(&out.join("src").join(MESSAGES.0), &messages::page(&tree))?;
+    let summary = tree.text(SUMMARY_FILE).ok_or("docs/SUMMARY.md is missing")?;
+    let summary = adapt_links(&tree, SUMMARY_FILE, summary);
+    let line = format!("{}- [Every message]({})\n", MESSAGES_ENTRY.1, MESSAGES_ENTRY.0);
+    write_file(&out.join("src/SUMMARY.md"), &summary.replace(MESSAGES_ENTRY.1, &line))?;
+    write_file(&out.join("src").join(MESSAGES_ENTRY.0), &messages::messages_page(&tree))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn put(file: &Path, text: &str) -> Fallible<()> {
+fn write_file(file: &Path, text: &str) -> Fallible<()> {
     if let Some(folder) = file.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -45,25 +45,25 @@ fn put(file: &Path, text: &str) -> Fallible<()> {
 }
 
 /// Returns the name that a file of the repository has in the book, if it is a page of it.
-fn page_name(name: &str) -> Option<&str> {
+fn book_page_name(name: &str) -> Option<&str> {
     let page = name.strip_prefix("docs/").or_else(|| MAIN_DOCUMENTS.contains(&name).then_some(name))?;
     page.ends_with(".md").then_some(page)
 }
 
 /// Returns a page with its links adapted to the book; links to files outside the book are replaced by their
 /// text.
-fn with_links_of_the_book(tree: &SourceTree, name: &str, text: &str) -> String {
-    let depth = page_name(name).map_or(0, |page| page.matches('/').count());
+fn adapt_links(tree: &SourceTree, name: &str, text: &str) -> String {
+    let depth = book_page_name(name).map_or(0, |page| page.matches('/').count());
     let (mut out, mut at) = (String::with_capacity(text.len()), 0);
-    for link in links(text) {
-        let Some((path, place)) = resolved(name, &text[link.target.clone()]) else { continue };
+    for link in find_links(text) {
+        let Some((path, place)) = resolve_link(name, &text[link.target.clone()]) else { continue };
         // An image inside a link, or a link inside a link's text, stays as it is.
         if link.text.start <= at && at > 0 {
             continue;
         }
         out.push_str(&text[at..link.text.start - 1]);
         let shown = &text[link.text.clone()];
-        match page_name(&path).filter(|_| tree.text(&path).is_some()) {
+        match book_page_name(&path).filter(|_| tree.text(&path).is_some()) {
             Some(page) => {
                 let place = if place.is_empty() { String::new() } else { format!("#{place}") };
                 out.extend(["[", shown, "](", &"../".repeat(depth), page, &place, ")"]);
@@ -91,9 +91,9 @@ mod tests {
             ("workers/x.h", ""),
         ]);
         assert_eq!(
-            with_links_of_the_book(&tree, "docs/tasks/a.md", text),
+            adapt_links(&tree, "docs/tasks/a.md", text),
             "[a](../php.md#x) [b](../CHANGELOG.md) c [d](https://e) [f](../tasks/rails.md)\n"
         );
-        assert_eq!(with_links_of_the_book(&tree, "CHANGELOG.md", "[a](docs/php.md)"), "[a](php.md)");
+        assert_eq!(adapt_links(&tree, "CHANGELOG.md", "[a](docs/php.md)"), "[a](php.md)");
     }
 }

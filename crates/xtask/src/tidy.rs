@@ -45,14 +45,14 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
     for finding in &findings {
         println!("{finding}");
     }
-    let errors = findings.iter().filter(|finding| !finding.warning).count();
+    let errors = findings.iter().filter(|finding| !finding.is_warning).count();
     println!("tidy: {} files, {errors} errors, {} warnings", tree.len(), findings.len() - errors);
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Writes every generated document.
 pub(crate) fn write_documents(root: &Path) -> Fallible<ExitCode> {
-    for document in &documents::GENERATED {
+    for document in &documents::GENERATED_DOCUMENTS {
         std::fs::write(root.join(document.file), (document.text)())?;
         println!("{}", document.file);
     }

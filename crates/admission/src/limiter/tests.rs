@@ -76,9 +76,9 @@ fn few_wait_and_those_that_leave_make_room() {
 }
 
 /// Returns the delay of a request of key 7 in milliseconds and its place; `None` if it passes immediately.
-fn waiting(limiter: &Arc<Limiter>, now_ns: u64) -> Option<(u64, DelayPlace)> {
+fn waiting(limiter: &Arc<Limiter>, now_ns: u64) -> Option<(u64, DelayPermit)> {
     match limiter.admit(7, now_ns) {
-        LimitVerdict::Delay { wait_ns, place } => Some((wait_ns / 1_000_000, place)),
+        LimitVerdict::Delay { wait_ns, permit: place } => Some((wait_ns / 1_000_000, place)),
         LimitVerdict::Pass { .. } => None,
         LimitVerdict::Refuse { retry_ns } => panic!("refused for {retry_ns}"),
     }
@@ -89,7 +89,7 @@ fn those_that_leave_give_their_turns_back() {
     for is_last_first in [false, true] {
         let limiter = limiter(1, 0, Duration::from_secs(30), 100);
         assert!(waiting(&limiter, SECOND_NS).is_none());
-        let mut places: Vec<DelayPlace> = (0..30).map(|_| waiting(&limiter, SECOND_NS).unwrap().1).collect();
+        let mut places: Vec<DelayPermit> = (0..30).map(|_| waiting(&limiter, SECOND_NS).unwrap().1).collect();
         assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Refuse { .. }));
         while !places.is_empty() {
             drop(places.remove(if is_last_first { places.len() - 1 } else { 0 }));
@@ -99,7 +99,7 @@ fn those_that_leave_give_their_turns_back() {
         assert_eq!(wait_ms, 700);
         drop(place);
         assert!(waiting(&limiter, 2 * SECOND_NS).is_none());
-        assert!(limiter.freed.lock().unwrap().is_empty());
+        assert!(limiter.returned_slots.lock().unwrap().is_empty());
     }
 }
 
@@ -107,7 +107,7 @@ fn those_that_leave_give_their_turns_back() {
 fn a_turn_that_was_taken_is_not_given_back() {
     let limiter = limiter(1, 0, Duration::from_secs(30), 100);
     assert!(waiting(&limiter, SECOND_NS).is_none());
-    waiting(&limiter, SECOND_NS).unwrap().1.take();
+    waiting(&limiter, SECOND_NS).unwrap().1.use_slot();
     assert_eq!(waiting(&limiter, 2 * SECOND_NS).unwrap().0, 1_000);
     assert_eq!(limiter.delayed.load(Ordering::Relaxed), 0);
 }
@@ -116,7 +116,7 @@ fn a_turn_that_was_taken_is_not_given_back() {
 fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
     let limiter = limiter(1, 1, Duration::from_secs(5), 100);
     assert!(waiting(&limiter, SECOND_NS).is_none() && waiting(&limiter, SECOND_NS).is_none());
-    let mut places: Vec<Option<DelayPlace>> =
+    let mut places: Vec<Option<DelayPermit>> =
         (0..5).map(|_| Some(waiting(&limiter, SECOND_NS).unwrap().1)).collect();
     // The slots after 1, 2 and 4 seconds are given back; those after 3 and 5 seconds stay in use.
     for at in [3, 0, 1] {
@@ -124,7 +124,7 @@ fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
     }
     // The first slot is in the past by now.
     let later_ns = 2 * SECOND_NS + SECOND_NS / 2;
-    let taken: Vec<(u64, DelayPlace)> = (0..3).map_while(|_| waiting(&limiter, later_ns)).collect();
+    let taken: Vec<(u64, DelayPermit)> = (0..3).map_while(|_| waiting(&limiter, later_ns)).collect();
     let waits_ms: Vec<u64> = taken.iter().map(|(wait_ms, _)| *wait_ms).collect();
     assert_eq!(waits_ms, [500, 2_500, 4_500]);
     assert!(matches!(limiter.admit(7, later_ns), LimitVerdict::Refuse { retry_ns: 5_500_000_000 }));
@@ -144,26 +144,26 @@ fn no_order_of_leaving_serves_more_than_the_quota() {
         };
         let burst = seed % 3;
         let limiter = limiter(1, burst as u32, Duration::from_secs(8), 6);
-        let (mut served_ms, mut waiters): (Vec<u64>, Vec<(u64, DelayPlace)>) = (Vec::new(), Vec::new());
+        let (mut served_ms, mut waiters): (Vec<u64>, Vec<(u64, DelayPermit)>) = (Vec::new(), Vec::new());
         for step in 0..300 {
             let now_ms = 1_000 + step * 100;
             while let Some(at) = waiters.iter().position(|(turn_ms, _)| *turn_ms <= now_ms) {
                 let (turn_ms, place) = waiters.swap_remove(at);
-                place.take();
+                place.use_slot();
                 served_ms.push(turn_ms);
             }
             match (next(4), limiter.delayed.load(Ordering::Relaxed)) {
                 (0, 1..) => drop(waiters.swap_remove(next(waiters.len() as u64) as usize)),
                 (1 | 2, _) => match limiter.admit(7, now_ms * 1_000_000) {
                     LimitVerdict::Pass { .. } => served_ms.push(now_ms),
-                    LimitVerdict::Delay { wait_ns, place } => {
+                    LimitVerdict::Delay { wait_ns, permit: place } => {
                         waiters.push((now_ms + wait_ns / 1_000_000, place));
                     }
                     LimitVerdict::Refuse { .. } => {}
                 },
                 _ => {}
             }
-            assert!(limiter.freed.lock().unwrap().len() <= 6);
+            assert!(limiter.returned_slots.lock().unwrap().len() <= 6);
         }
         served_ms.sort_unstable();
         // More requests than the burst plus one never fit into one second.
@@ -193,7 +193,7 @@ fn exchange(ahead_ns: &mut u64, servers: &[&Arc<Limiter>], now_ns: u64) {
         for change in server.take_unreported() {
             let sum_ns = (*ahead_ns).max(now_ns).saturating_add_signed(change.spent_ns);
             *ahead_ns = sum_ns;
-            server.settle(change.key, now_ns, sum_ns.saturating_sub(now_ns));
+            server.set_total(change.key, now_ns, sum_ns.saturating_sub(now_ns));
         }
     }
 }
@@ -202,8 +202,8 @@ fn exchange(ahead_ns: &mut u64, servers: &[&Arc<Limiter>], now_ns: u64) {
 fn what_no_servers_can_have_spent_is_not_believed() {
     let quota = Quota::new(10, Duration::from_secs(1), 9);
     let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
-    let limiter = Arc::new(Limiter::shared(options, Arc::new(|_, _| {}), b"limit"));
-    limiter.settle(7, SECOND_NS, u64::MAX);
+    let limiter = Arc::new(Limiter::new_shared(options, Arc::new(|_, _| {}), b"limit"));
+    limiter.set_total(7, SECOND_NS, u64::MAX);
     let refused = limiter.admit(7, SECOND_NS);
     let LimitVerdict::Refuse { .. } = refused else { panic!("{refused:?}") };
     let later_ns = SECOND_NS + 64 * SECOND_NS;
@@ -214,7 +214,7 @@ fn what_no_servers_can_have_spent_is_not_believed() {
 fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
     let quota = Quota::new(100, Duration::from_secs(1), 9);
     let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
-    let server = || Arc::new(Limiter::shared(options, Arc::new(|_, _| {}), b"limit"));
+    let server = || Arc::new(Limiter::new_shared(options, Arc::new(|_, _| {}), b"limit"));
     let servers = [server(), server()];
     let key = |server: &Limiter| {
         let mut hasher = server.hasher();
@@ -250,7 +250,7 @@ fn what_is_given_back_is_reported_and_a_million_keys_cost_no_more() {
     let account = Arc::new(move |before: u64, after: u64| {
         theirs.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     });
-    let limiter = Arc::new(Limiter::shared(options, account, b"limit"));
+    let limiter = Arc::new(Limiter::new_shared(options, account, b"limit"));
     assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
     limiter.refund(7, SECOND_NS);
     assert!(limiter.take_unreported().is_empty());

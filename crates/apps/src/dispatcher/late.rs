@@ -10,45 +10,51 @@ const RELEASE_MS: u64 = 1_000;
 /// Time within which an event loop must release all requests that timed out at the same time.
 const RELEASE_MS_MAX: u64 = 10_000;
 /// Time after which another worker is started: a responsive loop reacts at once.
-const DOUBT_MS: u64 = 100;
+const UNRESPONSIVE_AFTER_MS: u64 = 100;
 
 /// An observation about an event loop with late requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LateEvent {
+pub(super) enum OverdueEvent {
     /// The loop has released nothing for too long.
     Hangs,
     /// The loop does not react to another late request.
-    Doubted,
+    Unresponsive,
     /// The loop has released a request after having been doubted.
-    Released,
+    Responsive,
 }
 
 /// A timed-out request that its event loop must release.
-struct LateRequest {
+struct OverdueRequest {
     ticket: Ticket,
     worker_slot: WorkerSlot,
-    due_ms: u64,
-    due_ms_max: u64,
-    is_doubted: bool,
+    deadline_ms: u64,
+    deadline_ms_max: u64,
+    is_unresponsive: bool,
 }
 
 /// Timed-out requests of a core.
 #[derive(Default)]
-pub(super) struct LateRequests(RefCell<Vec<LateRequest>>);
+pub(super) struct OverdueRequests(RefCell<Vec<OverdueRequest>>);
 
-impl LateRequests {
+impl OverdueRequests {
     pub(super) fn add(&self, ticket: Ticket, worker_slot: WorkerSlot, now_ms: u64) {
         let (due_ms, due_ms_max) = (now_ms + RELEASE_MS, now_ms + RELEASE_MS_MAX);
-        self.0.borrow_mut().push(LateRequest { ticket, worker_slot, due_ms, due_ms_max, is_doubted: false });
+        self.0.borrow_mut().push(OverdueRequest {
+            ticket,
+            worker_slot,
+            deadline_ms: due_ms,
+            deadline_ms_max: due_ms_max,
+            is_unresponsive: false,
+        });
     }
 
     /// Checks which requests are still held, and calls `report` for each finding. A loop that has released a
     /// request since the last check is responsive and gets more time for the others.
-    pub(super) fn look(
+    pub(super) fn check(
         &self,
         now_ms: u64,
         is_held: impl Fn(Ticket) -> bool,
-        report: impl Fn(WorkerSlot, LateEvent),
+        report: impl Fn(WorkerSlot, OverdueEvent),
     ) {
         let mut all = self.0.borrow_mut();
         let released = all.iter().filter(|late| !is_held(late.ticket));
@@ -56,24 +62,32 @@ impl LateRequests {
         all.retain_mut(|late| {
             let is_held = is_held(late.ticket);
             if is_held && works.contains(&late.worker_slot) {
-                late.due_ms = (now_ms + RELEASE_MS).min(late.due_ms_max);
+                late.deadline_ms = (now_ms + RELEASE_MS).min(late.deadline_ms_max);
             }
-            if is_held && now_ms >= late.due_ms {
-                report(late.worker_slot, LateEvent::Hangs);
-            } else if is_held && !late.is_doubted && now_ms + RELEASE_MS >= late.due_ms + DOUBT_MS {
-                late.is_doubted = true;
-                report(late.worker_slot, LateEvent::Doubted);
-            } else if !is_held && late.is_doubted {
-                report(late.worker_slot, LateEvent::Released);
+            if is_held && now_ms >= late.deadline_ms {
+                report(late.worker_slot, OverdueEvent::Hangs);
+            } else if is_held
+                && !late.is_unresponsive
+                && now_ms + RELEASE_MS >= late.deadline_ms + UNRESPONSIVE_AFTER_MS
+            {
+                late.is_unresponsive = true;
+                report(late.worker_slot, OverdueEvent::Unresponsive);
+            } else if !is_held && late.is_unresponsive {
+                report(late.worker_slot, OverdueEvent::Responsive);
             }
-            is_held && now_ms < late.due_ms
+            is_held && now_ms < late.deadline_ms
         });
     }
 
     /// Calls `each` for all requests that are still held, with the remaining time.
-    pub(super) fn held(&self, now_ms: u64, is_held: impl Fn(Ticket) -> bool, each: impl Fn(WorkerSlot, u64)) {
+    pub(super) fn for_each_held(
+        &self,
+        now_ms: u64,
+        is_held: impl Fn(Ticket) -> bool,
+        visit: impl Fn(WorkerSlot, u64),
+    ) {
         for late in self.0.borrow().iter().filter(|late| is_held(late.ticket)) {
-            each(late.worker_slot, late.due_ms.saturating_sub(now_ms));
+            visit(late.worker_slot, late.deadline_ms.saturating_sub(now_ms));
         }
     }
 }

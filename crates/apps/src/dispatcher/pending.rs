@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use net::{Exchange, Interest, RequestNotes};
-use ring::{Error, Received, Ticket, WorkerCost, WorkerSlot};
+use ring::{ReceivedPart, Ticket, TicketError, WorkerCost, WorkerSlot};
 
-use super::{Completion, Deadline, Dispatcher, KeptPlaces};
+use super::{Completion, Deadline, Dispatcher, HeldPermits};
 use crate::log::{AppLog, AppLogLevel, request_line};
 use crate::mail::SupervisorCommand;
 
@@ -19,37 +19,37 @@ mod reason {
     use std::num::NonZeroU32;
 
     /// The client disconnected, or its request is malformed.
-    pub(super) const GONE: NonZeroU32 = NonZeroU32::MIN;
+    pub(super) const CLIENT_GONE: NonZeroU32 = NonZeroU32::MIN;
     /// The response took too long.
-    pub(super) const LATE: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
+    pub(super) const TIMED_OUT: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
     /// The request waited in the queue for too long, or was refused because the queue was full.
-    pub(super) const UNSERVED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
+    pub(super) const UNCLAIMED: NonZeroU32 = NonZeroU32::MIN.saturating_add(2);
 }
 
 /// A request in progress; cancelled if it is dropped before its end.
 pub(crate) struct PendingRequest {
     pub(crate) dispatcher: Rc<Dispatcher>,
     ticket: Ticket,
-    over: bool,
+    has_ended: bool,
     /// Time of queueing, by the core's clock.
     queued_us: u64,
     worker_slot: Option<WorkerSlot>,
     cost: WorkerCost,
     /// Released when no worker runs for the request any more.
-    places: KeptPlaces,
+    permits: HeldPermits,
 }
 
 impl PendingRequest {
     /// Wraps a request that was just queued.
-    pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket, places: KeptPlaces) -> PendingRequest {
+    pub(super) fn new(dispatcher: &Rc<Dispatcher>, ticket: Ticket, places: HeldPermits) -> PendingRequest {
         PendingRequest {
             dispatcher: dispatcher.clone(),
             ticket,
-            over: false,
+            has_ended: false,
             queued_us: dispatcher.core.now_us(),
             worker_slot: None,
             cost: WorkerCost::default(),
-            places,
+            permits: places,
         }
     }
 
@@ -58,13 +58,16 @@ impl PendingRequest {
     ///
     /// # Errors
     /// The reason why the request ended without a response.
-    pub(crate) async fn news(&self, client: Option<(&Exchange<'_>, Interest)>) -> Result<(), Completion> {
+    pub(crate) async fn wait_for_event(
+        &self,
+        client: Option<(&Exchange<'_>, Interest)>,
+    ) -> Result<(), Completion> {
         poll_fn(|cx| {
             let found = self.dispatcher.with_entry(self.ticket, |entry| {
-                entry.task = self.dispatcher.core.task();
+                entry.task = self.dispatcher.core.current_task();
                 match entry.completion {
                     Some(fate) => Some(Err(fate)),
-                    None => std::mem::take(&mut entry.news).then_some(Ok(())),
+                    None => std::mem::take(&mut entry.has_event).then_some(Ok(())),
                 }
             });
             match found.unwrap_or_else(|| Some(Err(self.dispatcher.completion_of_lost(self.ticket)))) {
@@ -79,7 +82,7 @@ impl PendingRequest {
     }
 
     /// Returns the milliseconds since a worker claimed the request, and the worker's process id, or 0.
-    pub(crate) fn held(&self) -> (u64, i32) {
+    pub(crate) fn claim_age(&self) -> (u64, i32) {
         let now_ms = self.dispatcher.core.now_ms();
         let claimed_ms = self.dispatcher.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
         let (server, generation) = (self.dispatcher.server.borrow(), &self.dispatcher.generation);
@@ -90,18 +93,18 @@ impl PendingRequest {
     }
 
     /// Logs that the request timed out.
-    pub(crate) fn log_late(&self, x: &Exchange<'_>, app_log: &AppLog) {
+    pub(crate) fn log_timeout(&self, exchange: &Exchange<'_>, app_log: &AppLog) {
         let Some(unreported) = self.dispatcher.may_log() else { return };
         let options = &self.dispatcher.generation.options;
-        let (what, limit_ms, name) = match x.has_begun() {
+        let (what, limit_ms, name) = match exchange.has_begun() {
             false => ("no answer", options.request_ms_max, "timeouts.request"),
             true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
         };
-        let (held_ms, pid) = self.held();
+        let (held_ms, pid) = self.claim_age();
         let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };
         let text = format!(
             "{}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
-            request_line(x),
+            request_line(exchange),
             limit_ms as f64 / 1000.0,
             held_ms as f64 / 1000.0,
         );
@@ -109,17 +112,17 @@ impl PendingRequest {
     }
 
     /// Makes the next wait return at once, because more of the response may be available.
-    pub(crate) fn look_again(&self) {
-        self.dispatcher.with_entry(self.ticket, |entry| entry.news = true);
+    pub(crate) fn skip_next_wait(&self) {
+        self.dispatcher.with_entry(self.ticket, |entry| entry.has_event = true);
     }
 
     /// Sets the side that must make progress next, and restarts its time limit.
-    pub(crate) fn expect(&self, expect: Deadline) {
+    pub(crate) fn set_deadline(&self, expect: Deadline) {
         let now_ms = self.dispatcher.core.now_ms();
         self.dispatcher.with_entry(self.ticket, |entry| {
-            (entry.expect, entry.expect_since_ms) = (expect, now_ms);
-            entry.held_ms = match expect {
-                Deadline::Taker(_) => entry.held_ms.or(Some(now_ms)),
+            (entry.deadline, entry.deadline_since_ms) = (expect, now_ms);
+            entry.held_since_ms = match expect {
+                Deadline::ClientRead(_) => entry.held_since_ms.or(Some(now_ms)),
                 _ => None,
             };
         });
@@ -133,28 +136,28 @@ impl PendingRequest {
         &mut self,
         into: &mut Vec<u8>,
         bytes_max: usize,
-    ) -> Result<Option<Received>, Error> {
+    ) -> Result<Option<ReceivedPart>, TicketError> {
         let mut server = self.dispatcher.server.borrow_mut();
-        let worker_slot = server.answerer(self.ticket);
+        let worker_slot = server.responder(self.ticket);
         let received = server.receive(self.ticket, into, bytes_max);
         if let Ok(Some(_)) = &received {
             (self.worker_slot, self.cost) = (worker_slot, server.cost());
         }
         drop(server);
         match &received {
-            Ok(Some(part)) if part.last => {
+            Ok(Some(part)) if part.is_last => {
                 self.end();
                 self.count_answered();
             }
-            Err(Error::WorkerFault(_)) => self.end(),
+            Err(TicketError::WorkerFault(_)) => self.end(),
             // Lost with its worker: the slot may belong to another request by now.
-            Err(Error::Void) | Ok(_) => {}
+            Err(TicketError::Void) | Ok(_) => {}
         }
         received
     }
 
     /// Records the queueing time, the worker and its costs in `notes`.
-    pub(crate) fn note(&self, notes: &mut RequestNotes) {
+    pub(crate) fn record_costs(&self, notes: &mut RequestNotes) {
         let Some(WorkerSlot(worker_slot)) = self.worker_slot else { return };
         notes.worker = Some(self.dispatcher.generation.place_of(worker_slot) as u32 + 1);
         // Values from the worker are not trusted, so limit them to the time that has passed.
@@ -170,7 +173,7 @@ impl PendingRequest {
 
     /// Removes the entry, because the ticket is void and the slot may be in use again.
     fn end(&mut self) {
-        self.over = true;
+        self.has_ended = true;
         self.dispatcher.entries.borrow_mut()[self.ticket.index()] = None;
     }
 
@@ -190,7 +193,7 @@ impl PendingRequest {
     ///
     /// # Errors
     /// The request has ended.
-    pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, Error> {
+    pub(crate) fn push(&self, body: &[u8], last: bool) -> Result<usize, TicketError> {
         self.dispatcher.server.borrow_mut().push_body(self.ticket, body, last)
     }
 
@@ -200,8 +203,8 @@ impl PendingRequest {
     }
 
     /// Releases the descriptor of the file received last.
-    pub(crate) fn file_taken(&self) {
-        self.dispatcher.server.borrow_mut().file_taken(self.ticket);
+    pub(crate) fn release_file(&self) {
+        self.dispatcher.server.borrow_mut().release_taken_file(self.ticket);
     }
 
     /// Whether the request has ended.
@@ -224,29 +227,32 @@ impl PendingRequest {
 
 impl Drop for PendingRequest {
     fn drop(&mut self) {
-        if self.over {
+        if self.has_ended {
             return;
         }
         let (dispatcher, ticket) = (&self.dispatcher, self.ticket);
         let entry = dispatcher.entries.borrow_mut()[ticket.index()].take_if(|entry| entry.ticket == ticket);
         let Some(entry) = entry else {
-            return dispatcher.lost.borrow_mut().retain(|(other, _)| *other != ticket);
+            return dispatcher.lost_tickets.borrow_mut().retain(|(other, _)| *other != ticket);
         };
         let why = match entry.completion {
-            None | Some(Completion::Lost { .. } | Completion::Stalled | Completion::TooSlow) => reason::GONE,
-            Some(Completion::Late) => reason::LATE,
-            Some(Completion::Unserved | Completion::Crowded | Completion::Down) => reason::UNSERVED,
+            None
+            | Some(Completion::WorkerDied { .. } | Completion::ClientStalled | Completion::ClientTooSlow) => {
+                reason::CLIENT_GONE
+            }
+            Some(Completion::TimedOut) => reason::TIMED_OUT,
+            Some(Completion::Unclaimed | Completion::Dropped | Completion::LoadFailed) => reason::UNCLAIMED,
         };
         let worker_slot = dispatcher
             .server
             .borrow()
             .claimant(ticket)
-            .filter(|_| entry.completion == Some(Completion::Late));
+            .filter(|_| entry.completion == Some(Completion::TimedOut));
         dispatcher.server.borrow_mut().cancel(ticket, why);
-        let places = std::mem::take(&mut self.places);
+        let places = std::mem::take(&mut self.permits);
         if places.iter().any(Option::is_some) && dispatcher.server.borrow().is_still_held(ticket) {
-            dispatcher.left.borrow_mut().push((ticket, places));
+            dispatcher.abandoned_permits.borrow_mut().push((ticket, places));
         }
-        worker_slot.iter().for_each(|worker_slot| dispatcher.give_up_late(ticket, *worker_slot));
+        worker_slot.iter().for_each(|worker_slot| dispatcher.handle_timed_out_worker(ticket, *worker_slot));
     }
 }

@@ -22,7 +22,7 @@ fn serve(language: &str, arguments: &[&str], file: &Path, adapt: impl FnOnce(&mu
     let mut options = Options::new("shop", command);
     one_worker(&mut options);
     options.stop_ms_max = 20_000;
-    options.event_loop = language == "python";
+    options.is_event_loop = language == "python";
     adapt(&mut options);
     Rig::start(options)
 }

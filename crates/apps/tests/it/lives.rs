@@ -152,7 +152,7 @@ fn nobody_waits_for_ever() {
 fn a_client_that_left_costs_no_work() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.cancels_closed = Some(true);
+        options.cancels_on_client_close = Some(true);
     });
     rig.ready(1);
     let mut busy = rig.connect();

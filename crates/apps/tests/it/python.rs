@@ -14,7 +14,7 @@ fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Ri
     place.push(target);
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), interface.into(), place]);
     options.stop_ms_max = 5_000;
-    options.event_loop = true;
+    options.is_event_loop = true;
     options.concurrency = if interface == "wsgi" { 1 } else { 100 };
     adapt(&mut options);
     Rig::start(options)
@@ -240,7 +240,7 @@ def app(environ, start_response):
     let worker = modules("python").join("worker.py");
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
     one_worker(&mut options);
-    options.event_loop = true;
+    options.is_event_loop = true;
     let rig = Rig::start(options);
     rig.logged("the prototype could not fork: no more processes");
     rig.ready(1);
@@ -266,7 +266,7 @@ def app(environ, start_response):
     let worker = modules("python").join("worker.py");
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
     one_worker(&mut options);
-    (options.event_loop, options.threads) = (true, 2);
+    (options.is_event_loop, options.threads) = (true, 2);
     let rig = Rig::start(options);
     let mut slow = rig.connect();
     slow.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -309,7 +309,7 @@ def app(environ, start_response):
     let mut options =
         Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.clone().into()]);
     one_worker(&mut options);
-    options.event_loop = true;
+    options.is_event_loop = true;
     let since = std::time::Instant::now();
     let rig = Rig::start(options);
     until("the first", || !rig.pids("prototype").is_empty());

@@ -9,7 +9,7 @@ fn body(n: usize) -> Vec<u8> {
 
 /// Serves one application with a queue of 2,000 requests.
 fn serve() -> Rig {
-    toy::speak();
+    toy::enable();
     Rig::perl("all", |options| options.queue_max = 2_000)
 }
 
@@ -17,7 +17,7 @@ fn serve() -> Rig {
 fn a_thousand_requests_share_a_connection_and_two_workers() {
     let rig = serve();
     let mut client = ToyConnection::connect(rig.address).unwrap();
-    client.first_window(20_000);
+    client.set_first_window(20_000);
     let mut ids = Vec::new();
     for n in 0..1_000 {
         ids.push(match n % 3 {
@@ -47,8 +47,8 @@ fn workers_are_free_again_when_streams_are_given_up_or_stall() {
     let rig = serve();
     for seed in 0..5usize {
         let mut client = ToyConnection::connect(rig.address).unwrap();
-        client.grants = false;
-        client.first_window([0, 1, 5_000][seed % 3]);
+        client.updates_windows = false;
+        client.set_first_window([0, 1, 5_000][seed % 3]);
         let mut ids = Vec::new();
         for n in 0..100 {
             let (path, bytes) = if n % 2 == 0 { ("/stream", Some(body(n * 3))) } else { ("/pieces", None) };

@@ -21,7 +21,7 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
         Options::new("chat", vec!["python3".into(), worker.into(), "asgi".into(), place.into()]);
     options.workers = Workers { min: 1, max: 1 };
     options.stop_ms_max = 5_000;
-    options.event_loop = true;
+    options.is_event_loop = true;
     options.concurrency = 100;
     options.websockets = Some(WebSockets { message_bytes_max: 1_000_000, idle_ms: 60_000, compress: true });
     adapt(&mut options);
@@ -404,7 +404,7 @@ fn an_application_that_never_listens_does_not_talk_for_ever() {
 /// Buffered output for the client can never be sent and must not block anything.
 #[test]
 fn a_client_that_resets_what_it_has_not_read_stops_nobody() {
-    let rig = python(|options| options.answer_ahead_bytes = 64 << 20);
+    let rig = python(|options| options.response_ahead_bytes = 64 << 20);
     let client = open(&rig, "/many");
     // The application has sent everything and waits.
     rig.logged("/many sent");

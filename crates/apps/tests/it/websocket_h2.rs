@@ -24,7 +24,7 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
         Options::new("chat", vec!["python3".into(), worker.into(), "asgi".into(), place.into()]);
     options.workers = Workers { min: 1, max: 1 };
     options.stop_ms_max = 5_000;
-    options.event_loop = true;
+    options.is_event_loop = true;
     options.concurrency = 100;
     options.websockets = Some(WebSockets { message_bytes_max: 2_000_000, idle_ms: 60_000, compress: true });
     adapt(&mut options);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use apps::{App, Handle, LogLine, Mount, Options, Workers};
-use net::{Bind, Exchange, Fault, Listen, MemoryBudget, RequestRecord, Service};
+use net::{BindAddress, Exchange, Fault, ListenOptions, MemoryBudget, RequestRecord, Service};
 
 /// Timeout of all waits; reached only if the awaited event never happens.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -99,7 +99,10 @@ impl Rig {
             ..net::Options::default()
         };
         let memory = net_options.memory.clone();
-        let listen = Listen { h2c: true, ..Listen::from(Bind::Tcp(([127, 0, 0, 1], 0).into())) };
+        let listen = ListenOptions {
+            allows_h2c: true,
+            ..ListenOptions::from(BindAddress::Tcp(([127, 0, 0, 1], 0).into()))
+        };
         let next = AtomicUsize::new(0);
         let handed = Arc::<AtomicUsize>::default();
         let (served, counted, faults) = (app.clone(), handed.clone(), log.clone());
@@ -108,7 +111,7 @@ impl Rig {
             Ok(Only { handle, handed: counted.clone(), log: faults.clone() })
         })
         .unwrap();
-        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+        let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
         Rig { app, server: Some(server), address, handed, log, memory }
     }
 
@@ -127,7 +130,7 @@ impl Rig {
 
     /// Stops the server and waits until all requests have finished.
     pub(crate) fn drain(&self) {
-        self.server.as_ref().unwrap().stop().drain();
+        self.server.as_ref().unwrap().stop_handle().drain();
     }
 
     /// Returns all lines logged so far.
@@ -170,7 +173,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         let server = self.server.take().unwrap();
-        server.stop().drain();
+        server.stop_handle().drain();
         let drained = server.join();
         self.app.stop();
         if std::thread::panicking() {

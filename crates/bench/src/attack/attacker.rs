@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use net::{Core, Fault, Link};
 
-use super::attacks::{Attack, Turn};
-use super::ends::{Ends, ReplyScan};
+use super::attacks::{Attack, AttackTurn};
+use super::ends::{ConnectionOutcomes, ResponseScanner};
 use super::wire::{AttackTarget, client_start};
 use crate::dial;
 use crate::plan::LoadTarget;
@@ -16,19 +16,19 @@ const CONNECT_MS: u64 = 2_000;
 /// Pause in milliseconds before a connection that the server has closed is replaced.
 const PAUSE_MS: u64 = 20;
 /// Time in milliseconds for which an attacker that does not read during the attack reads at its end.
-const LOOK_BACK_MS: u64 = 300;
+const FINAL_READ_MS: u64 = 300;
 /// Maximum wait in milliseconds before a connection is checked again.
-const LOOK_MS: u64 = 100;
+const CHECK_INTERVAL_MS: u64 = 100;
 const READ_BYTES: usize = 64 * 1024;
 
 /// Results of an attack so far.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
-    pub(crate) ends: RefCell<Ends>,
+pub(crate) struct AttackProgress {
+    pub(crate) outcomes: RefCell<ConnectionOutcomes>,
     pub(crate) sent_bytes: Cell<u64>,
     pub(crate) connections: Cell<u64>,
     /// Attackers that are still running.
-    pub(crate) attackers: Cell<usize>,
+    pub(crate) running_attackers: Cell<usize>,
 }
 
 /// One of an attack's connections, replaced whenever the server closes it.
@@ -37,7 +37,7 @@ pub(crate) struct Attacker {
     pub(crate) attack: Attack,
     pub(crate) target: Rc<AttackTarget>,
     pub(crate) origin: Rc<LoadTarget>,
-    pub(crate) progress: Rc<Progress>,
+    pub(crate) progress: Rc<AttackProgress>,
     pub(crate) until_ms: u64,
 }
 
@@ -45,31 +45,31 @@ impl Attacker {
     /// Attacks until the time is over.
     pub(crate) async fn run(self) {
         while self.core.now_ms() < self.until_ms {
-            match dial::link(&self.core, &self.origin, CONNECT_MS).await {
+            match dial::connect_link(&self.core, &self.origin, CONNECT_MS).await {
                 Ok((link, _)) => {
                     self.progress.connections.set(self.progress.connections.get() + 1);
-                    self.attack(link).await;
+                    self.run_connection(link).await;
                 }
-                Err(_) => self.progress.ends.borrow_mut().refused += 1,
+                Err(_) => self.progress.outcomes.borrow_mut().refused += 1,
             }
             let left_ms = self.until_ms.saturating_sub(self.core.now_ms());
             self.core.sleep(PAUSE_MS.min(left_ms)).await;
         }
-        self.progress.attackers.set(self.progress.attackers.get() - 1);
+        self.progress.running_attackers.set(self.progress.running_attackers.get() - 1);
     }
 
     /// Runs one connection until it ends.
-    async fn attack(&self, mut link: Link) {
-        let mut scan = ReplyScan::new(self.attack.is_http2);
+    async fn run_connection(&self, mut link: Link) {
+        let mut scan = ResponseScanner::new(self.attack.is_http2);
         let mut room = vec![0; READ_BYTES];
         let is_open = self.exchange(&mut link, &mut scan, &mut room).await.is_ok();
-        let until_ms = self.core.now_ms() + LOOK_BACK_MS;
+        let until_ms = self.core.now_ms() + FINAL_READ_MS;
         let mut is_over = !is_open;
         // The remaining bytes tell why the server ended the connection.
-        while !self.attack.reads || is_over {
+        while !self.attack.reads_responses || is_over {
             match link.try_read(&mut room) {
                 Ok(Some(len @ 1..)) if self.core.now_ms() < until_ms => {
-                    scan.take(&room[..len], &mut self.progress.ends.borrow_mut());
+                    scan.feed(&room[..len], &mut self.progress.outcomes.borrow_mut());
                 }
                 Ok(None) if !is_over => {
                     if link.readable(until_ms).await.is_err() {
@@ -83,14 +83,19 @@ impl Attacker {
                 _ => break,
             }
         }
-        scan.end(!is_over, &mut self.progress.ends.borrow_mut());
+        scan.end(!is_over, &mut self.progress.outcomes.borrow_mut());
     }
 
     /// Sends turn by turn until the time is over.
     ///
     /// # Errors
     /// Fails if the server ends the connection.
-    async fn exchange(&self, link: &mut Link, scan: &mut ReplyScan, room: &mut [u8]) -> Result<(), Fault> {
+    async fn exchange(
+        &self,
+        link: &mut Link,
+        scan: &mut ResponseScanner,
+        room: &mut [u8],
+    ) -> Result<(), Fault> {
         let mut out = if self.attack.is_http2 { client_start(&[]) } else { Vec::new() };
         let (mut at, mut turn, mut next_ms, mut stays) = (0, 0, 0, false);
         loop {
@@ -100,8 +105,8 @@ impl Attacker {
             }
             if at == out.len() && now_ms >= next_ms && !stays {
                 match (self.attack.turn)(&self.target, turn) {
-                    Turn::Send(bytes) => (out, at) = (bytes, 0),
-                    Turn::Stay => stays = true,
+                    AttackTurn::Send(bytes) => (out, at) = (bytes, 0),
+                    AttackTurn::Hold => stays = true,
                 }
                 turn += 1;
                 next_ms = now_ms + self.attack.pause_ms;
@@ -110,22 +115,23 @@ impl Attacker {
             at += sent;
             self.progress.sent_bytes.set(self.progress.sent_bytes.get() + sent as u64);
             let is_behind = at < out.len() || !link.try_flush()?;
-            if self.attack.reads {
+            if self.attack.reads_responses {
                 while let Some(len) = link.try_read(room)? {
                     if len == 0 {
-                        return Err(Fault::Gone);
+                        return Err(Fault::Disconnected);
                     }
-                    scan.take(&room[..len], &mut self.progress.ends.borrow_mut());
+                    scan.feed(&room[..len], &mut self.progress.outcomes.borrow_mut());
                 }
             }
             if is_behind && sent == 0 {
-                let interest = link.interest(self.attack.reads, true);
-                match link.stream().ready_for(interest, self.until_ms.min(now_ms + LOOK_MS)).await {
+                let interest = link.interest(self.attack.reads_responses, true);
+                match link.stream().ready_for(interest, self.until_ms.min(now_ms + CHECK_INTERVAL_MS)).await {
                     Err(Fault::Timeout) | Ok(()) => {}
                     Err(fault) => return Err(fault),
                 }
             } else if stays || !is_behind && next_ms > now_ms {
-                let until_ms = if stays { now_ms + LOOK_MS } else { next_ms.min(now_ms + LOOK_MS) };
+                let until_ms =
+                    if stays { now_ms + CHECK_INTERVAL_MS } else { next_ms.min(now_ms + CHECK_INTERVAL_MS) };
                 self.core.sleep(until_ms.min(self.until_ms).saturating_sub(now_ms)).await;
             }
             self.core.yield_now().await;

@@ -11,7 +11,7 @@ const HEADER_BYTES: usize = 9;
 
 /// Numbers of connections by the way they ended; `reset` counts streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct ConnectionOutcomes {
     /// Connections ended by GOAWAY, by error code.
     pub goaway: BTreeMap<String, u64>,
     /// Streams reset, by error code.
@@ -26,7 +26,7 @@ pub struct Ends {
     pub refused: u64,
 }
 
-impl Ends {
+impl ConnectionOutcomes {
     /// Formats the counts in one line, the most frequent first.
     #[must_use]
     pub fn text(&self) -> String {
@@ -57,43 +57,43 @@ impl Ends {
 
 /// Incremental parser of the server's bytes on one connection, which stores no content.
 #[derive(Debug, Default)]
-pub(crate) struct ReplyScan {
+pub(crate) struct ResponseScanner {
     is_http2: bool,
     /// Header of a frame and the first bytes of its payload, or the first bytes of an HTTP/1 response.
-    held: Vec<u8>,
+    partial_bytes: Vec<u8>,
     /// Payload bytes still to be skipped.
-    skip: usize,
+    skip_bytes: usize,
     goaway: Option<u32>,
     status: Option<u16>,
 }
 
-impl ReplyScan {
-    pub(crate) fn new(is_http2: bool) -> ReplyScan {
-        ReplyScan { is_http2, ..ReplyScan::default() }
+impl ResponseScanner {
+    pub(crate) fn new(is_http2: bool) -> ResponseScanner {
+        ResponseScanner { is_http2, ..ResponseScanner::default() }
     }
 
     /// Parses received bytes; stream resets are counted immediately.
-    pub(crate) fn take(&mut self, mut bytes: &[u8], ends: &mut Ends) {
+    pub(crate) fn feed(&mut self, mut bytes: &[u8], outcomes: &mut ConnectionOutcomes) {
         if !self.is_http2 {
             return self.take_status(bytes);
         }
         while !bytes.is_empty() {
-            let skipped = self.skip.min(bytes.len());
-            self.skip -= skipped;
+            let skipped = self.skip_bytes.min(bytes.len());
+            self.skip_bytes -= skipped;
             bytes = &bytes[skipped..];
-            let want = self.wanted();
-            let taken = want.saturating_sub(self.held.len()).min(bytes.len());
-            self.held.extend_from_slice(&bytes[..taken]);
+            let want = self.parsed_bytes();
+            let taken = want.saturating_sub(self.partial_bytes.len()).min(bytes.len());
+            self.partial_bytes.extend_from_slice(&bytes[..taken]);
             bytes = &bytes[taken..];
-            if self.held.len() >= HEADER_BYTES && self.held.len() >= self.wanted() {
-                self.frame(ends);
+            if self.partial_bytes.len() >= HEADER_BYTES && self.partial_bytes.len() >= self.parsed_bytes() {
+                self.parse_frame(outcomes);
             }
         }
     }
 
     /// Returns the number of bytes of a frame that must be parsed, including its header.
-    fn wanted(&self) -> usize {
-        let looked_at = match self.held.get(3) {
+    fn parsed_bytes(&self) -> usize {
+        let looked_at = match self.partial_bytes.get(3) {
             Some(&kind::GOAWAY) => 8,
             Some(&kind::RST_STREAM) => 4,
             _ => 0,
@@ -102,43 +102,43 @@ impl ReplyScan {
     }
 
     fn payload_bytes(&self) -> usize {
-        self.held.first_chunk().map_or(0, |[a, b, c]| u32::from_be_bytes([0, *a, *b, *c]) as usize)
+        self.partial_bytes.first_chunk().map_or(0, |[a, b, c]| u32::from_be_bytes([0, *a, *b, *c]) as usize)
     }
 
-    fn frame(&mut self, ends: &mut Ends) {
-        let (kind, payload) = (self.held[3], &self.held[HEADER_BYTES..]);
+    fn parse_frame(&mut self, outcomes: &mut ConnectionOutcomes) {
+        let (kind, payload) = (self.partial_bytes[3], &self.partial_bytes[HEADER_BYTES..]);
         match kind {
-            kind::GOAWAY => self.goaway = payload.get(4..8).map(number),
+            kind::GOAWAY => self.goaway = payload.get(4..8).map(read_number),
             kind::RST_STREAM => {
                 if let Some(code) = payload.get(..4) {
-                    Ends::count(&mut ends.reset, number(code));
+                    ConnectionOutcomes::count(&mut outcomes.reset, read_number(code));
                 }
             }
             _ => {}
         }
-        self.skip = self.payload_bytes() - (self.held.len() - HEADER_BYTES);
-        self.held.clear();
+        self.skip_bytes = self.payload_bytes() - (self.partial_bytes.len() - HEADER_BYTES);
+        self.partial_bytes.clear();
     }
 
     fn take_status(&mut self, bytes: &[u8]) {
-        let room = "HTTP/1.1 200".len() - self.held.len();
-        self.held.extend_from_slice(&bytes[..bytes.len().min(room)]);
-        let code = self.held.get(9..12).and_then(|code| std::str::from_utf8(code).ok());
+        let room = "HTTP/1.1 200".len() - self.partial_bytes.len();
+        self.partial_bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let code = self.partial_bytes.get(9..12).and_then(|code| std::str::from_utf8(code).ok());
         self.status = code.and_then(|code| code.parse().ok());
     }
 
     /// Counts how the connection ended; `is_open` if the server has not ended it.
-    pub(crate) fn end(self, is_open: bool, ends: &mut Ends) {
+    pub(crate) fn end(self, is_open: bool, outcomes: &mut ConnectionOutcomes) {
         match (self.goaway, self.status) {
-            (Some(code), _) => Ends::count(&mut ends.goaway, code),
-            _ if is_open => ends.open += 1,
-            (_, Some(status)) => *ends.status.entry(status).or_default() += 1,
-            _ => ends.closed += 1,
+            (Some(code), _) => ConnectionOutcomes::count(&mut outcomes.goaway, code),
+            _ if is_open => outcomes.open += 1,
+            (_, Some(status)) => *outcomes.status.entry(status).or_default() += 1,
+            _ => outcomes.closed += 1,
         }
     }
 }
 
-fn number(bytes: &[u8]) -> u32 {
+fn read_number(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
@@ -154,15 +154,15 @@ mod tests {
             [settings(&[(1, 2)]), rst_stream(1, 7), frame(0, 0, 1, &[9; 300]), rst_stream(3, 7), goaway]
                 .concat();
         for size in [1, 2, 10, 100, 1_000] {
-            let (mut scan, mut ends) = (ReplyScan::new(true), Ends::default());
-            bytes.chunks(size).for_each(|piece| scan.take(piece, &mut ends));
+            let (mut scan, mut ends) = (ResponseScanner::new(true), ConnectionOutcomes::default());
+            bytes.chunks(size).for_each(|piece| scan.feed(piece, &mut ends));
             scan.end(false, &mut ends);
             assert_eq!(ends.text(), "1 GOAWAY ENHANCE_YOUR_CALM, 2 RST_STREAM REFUSED_STREAM", "{size}");
             assert_eq!(ends.reset["REFUSED_STREAM"], 2);
-            let mut scan = ReplyScan::new(false);
+            let mut scan = ResponseScanner::new(false);
             b"HTTP/1.1 408 Request Timeout\r\n\r\n"
                 .chunks(size)
-                .for_each(|piece| scan.take(piece, &mut ends));
+                .for_each(|piece| scan.feed(piece, &mut ends));
             scan.end(false, &mut ends);
             assert_eq!(ends.status[&408], 1);
         }

@@ -2,19 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::ends::Ends;
-use crate::load::Measured;
-use crate::quantity::{bytes, thousands, time};
+use super::ends::ConnectionOutcomes;
+use crate::load::LoadResult;
+use crate::quantity::{format_bytes, format_thousands, format_time};
 use crate::table::TextTable;
 
 /// Service counts as degraded if the median latency is this multiple of that without the attack and above
 /// [`SLOW_NS`].
-const SLOWER: u64 = 10;
-const SLOW_NS: u64 = 50_000_000;
+const DEGRADED_FACTOR: u64 = 10;
+const DEGRADED_NS: u64 = 50_000_000;
 /// Service also counts as degraded if the p99 exceeds this value only during the attack.
-const STALL_NS: u64 = 1_000_000_000;
+const STALLED_P99_NS: u64 = 1_000_000_000;
 /// Service also counts as degraded if the server's memory grows by this number of bytes.
-const MEMORY_BYTES: u64 = 512 * 1024 * 1024;
+const MEMORY_GROWTH_BYTES_MAX: u64 = 512 * 1024 * 1024;
 
 /// Results of an ordinary client: two connections, a request every 5 ms on each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,14 +34,14 @@ pub struct ClientFigures {
 impl ClientFigures {
     /// Extracts the results from the figures of a load.
     #[must_use]
-    pub fn of(measured: &Measured) -> ClientFigures {
+    pub fn from_measured(measured: &LoadResult) -> ClientFigures {
         let tally = &measured.tally;
         let failure =
             tally.errors.iter().find(|(_, count, _)| *count > 0).map(|(_, _, example)| example.to_string());
         let refused = tally.statuses().into_iter().find(|(code, _)| *code >= 400);
         ClientFigures {
-            responses: tally.responses.saturating_sub(tally.refusals()),
-            failed: tally.errors.total() + tally.refusals(),
+            responses: tally.responses.saturating_sub(tally.error_statuses()),
+            failed: tally.errors.total() + tally.error_statuses(),
             failure: failure.or(refused.map(|(code, _)| format!("status {code}"))).unwrap_or_default(),
             p50_ns: tally.latency.percentile(50.0),
             p99_ns: tally.latency.percentile(99.0),
@@ -58,7 +58,7 @@ pub enum AttackVerdict {
     /// by 512 MiB or more.
     Degraded,
     /// The ordinary client received no response.
-    DidNotAnswer,
+    Unresponsive,
 }
 
 impl AttackVerdict {
@@ -68,7 +68,7 @@ impl AttackVerdict {
         match self {
             AttackVerdict::Survived => "survived",
             AttackVerdict::Degraded => "degraded",
-            AttackVerdict::DidNotAnswer => "did not answer",
+            AttackVerdict::Unresponsive => "did not answer",
         }
     }
 }
@@ -85,7 +85,7 @@ pub struct AttackReport {
     /// Connections made by the attack.
     pub connections: u64,
     /// Ways in which the server ended the connections.
-    pub ends: Ends,
+    pub outcomes: ConnectionOutcomes,
     /// Results of the ordinary client without the attack.
     pub before: ClientFigures,
     /// Results of the ordinary client during the attack.
@@ -104,29 +104,29 @@ impl AttackReport {
     pub fn verdict(&self) -> AttackVerdict {
         let (before, during) = (&self.before, &self.during);
         if during.responses == 0 {
-            return AttackVerdict::DidNotAnswer;
+            return AttackVerdict::Unresponsive;
         }
-        let is_slow = during.p50_ns > (before.p50_ns * SLOWER).max(SLOW_NS)
-            || during.p99_ns > STALL_NS && before.p99_ns <= STALL_NS;
-        let is_degraded = is_slow || during.failed > 0 || self.memory_bytes >= MEMORY_BYTES;
+        let is_slow = during.p50_ns > (before.p50_ns * DEGRADED_FACTOR).max(DEGRADED_NS)
+            || during.p99_ns > STALLED_P99_NS && before.p99_ns <= STALLED_P99_NS;
+        let is_degraded = is_slow || during.failed > 0 || self.memory_bytes >= MEMORY_GROWTH_BYTES_MAX;
         if is_degraded { AttackVerdict::Degraded } else { AttackVerdict::Survived }
     }
 
     fn cells(&self) -> Vec<String> {
         let latency = |client: &ClientFigures| match client.responses {
             0 => "-".to_string(),
-            _ => format!("{} / {}", time(client.p50_ns as f64), time(client.p99_ns as f64)),
+            _ => format!("{} / {}", format_time(client.p50_ns as f64), format_time(client.p99_ns as f64)),
         };
         let watched = |text: String| if self.is_watched { text } else { "?".into() };
         vec![
             self.name.to_string(),
-            bytes(self.sent_bytes as f64),
-            thousands(self.connections as f64),
-            watched(bytes(self.memory_bytes as f64)),
-            watched(time(self.cpu_ns as f64)),
+            format_bytes(self.sent_bytes as f64),
+            format_thousands(self.connections as f64),
+            watched(format_bytes(self.memory_bytes as f64)),
+            watched(format_time(self.cpu_ns as f64)),
             latency(&self.before),
             latency(&self.during),
-            thousands(self.during.failed as f64),
+            format_thousands(self.during.failed as f64),
             self.verdict().text().to_string(),
         ]
     }
@@ -138,9 +138,9 @@ impl AttackReport {
         };
         json!({
             "attack": self.name, "about": self.about, "sent_bytes": self.sent_bytes, "connections": self.connections,
-            "goaway": self.ends.goaway, "rst_stream": self.ends.reset, "status": self.ends.status.iter()
+            "goaway": self.outcomes.goaway, "rst_stream": self.outcomes.reset, "status": self.outcomes.status.iter()
                 .map(|(code, count)| (code.to_string(), *count)).collect::<std::collections::BTreeMap<_, _>>(),
-            "closed": self.ends.closed, "open": self.ends.open, "not_accepted": self.ends.refused,
+            "closed": self.outcomes.closed, "open": self.outcomes.open, "not_accepted": self.outcomes.refused,
             "memory_bytes": self.is_watched.then_some(self.memory_bytes),
             "cpu_ns": self.is_watched.then_some(self.cpu_ns),
             "before": client(&self.before), "during": client(&self.during), "verdict": self.verdict().text(),
@@ -150,17 +150,17 @@ impl AttackReport {
 
 /// Results of all attacks.
 #[derive(Clone, Debug)]
-pub struct Selftest {
+pub struct AttackSuiteReport {
     /// URL that was attacked.
     pub url: String,
     /// Results in the order of the attacks.
     pub reports: Vec<AttackReport>,
 }
 
-impl Selftest {
+impl AttackSuiteReport {
     /// Whether the server survived all of them.
     #[must_use]
-    pub fn is_survived(&self) -> bool {
+    pub fn has_survived_all(&self) -> bool {
         self.reports.iter().all(|report| report.verdict() == AttackVerdict::Survived)
     }
 
@@ -179,11 +179,11 @@ impl Selftest {
             "verdict",
         ];
         let mut table = TextTable::new(&head);
-        self.reports.iter().for_each(|report| table.row(report.cells()));
+        self.reports.iter().for_each(|report| table.add_row(report.cells()));
         let count = |verdict| self.reports.iter().filter(|report| report.verdict() == verdict).count();
         let mut text = format!("Attacks on {}\n\n", self.url);
         // The last column is long and therefore left-aligned.
-        let ends = self.reports.iter().map(|report| report.ends.text());
+        let ends = self.reports.iter().map(|report| report.outcomes.text());
         for (line, end) in
             table.plain("  ").lines().zip(std::iter::once("how the server ended it".into()).chain(ends))
         {
@@ -199,7 +199,7 @@ impl Selftest {
             "  {} survived, {} degraded, {} did not answer\n",
             count(AttackVerdict::Survived),
             count(AttackVerdict::Degraded),
-            count(AttackVerdict::DidNotAnswer)
+            count(AttackVerdict::Unresponsive)
         )
     }
 
@@ -220,7 +220,7 @@ mod tests {
             about: "",
             sent_bytes: 2_000_000,
             connections: 4,
-            ends: Ends { closed: 4, ..Ends::default() },
+            outcomes: ConnectionOutcomes { closed: 4, ..ConnectionOutcomes::default() },
             before: ClientFigures {
                 responses: 100,
                 p50_ns: 100_000,
@@ -251,15 +251,16 @@ mod tests {
         );
         let none =
             ClientFigures { failed: 1, failure: "no connection in time".into(), ..ClientFigures::default() };
-        assert_eq!(report(none.clone(), 0).verdict(), AttackVerdict::DidNotAnswer);
-        let selftest = Selftest { url: "http://a/".into(), reports: vec![report(good, 0), report(none, 0)] };
+        assert_eq!(report(none.clone(), 0).verdict(), AttackVerdict::Unresponsive);
+        let selftest =
+            AttackSuiteReport { url: "http://a/".into(), reports: vec![report(good, 0), report(none, 0)] };
         let text = selftest.text();
         assert!(
             text.contains("4 closed") && text.contains("1 survived, 0 degraded, 1 did not answer"),
             "{text}"
         );
         assert!(text.contains("ping-flood: the client beside it: no connection in time"), "{text}");
-        assert!(!selftest.is_survived());
+        assert!(!selftest.has_survived_all());
         assert_eq!(selftest.json()["attacks"][1]["verdict"], "did not answer");
     }
 }

@@ -8,35 +8,35 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use http::Version;
-use net::{Core, Dial};
+use net::{ConnectAddress, Core};
 
-use super::attacker::{Attacker, Progress};
+use super::attacker::{AttackProgress, Attacker};
 use super::attacks::Attack;
-use super::report::{AttackReport, ClientFigures, Selftest};
+use super::report::{AttackReport, AttackSuiteReport, ClientFigures};
 use super::wire::AttackTarget;
 use crate::load;
-use crate::plan::{LoadTarget, Pace, Plan, Reach};
+use crate::plan::{ConnectOptions, LoadPlan, LoadTarget, Pace};
 use crate::procfs;
-use crate::request::{Ask, RequestManner};
+use crate::request::{BenchRequest, RequestSettings};
 use crate::server;
 use crate::url::Url;
 
 /// Connections of the ordinary client.
 const CONNECTIONS: usize = 2;
 /// Pause of the ordinary client between two requests.
-const THINK: Duration = Duration::from_millis(5);
+const THINK_TIME: Duration = Duration::from_millis(5);
 /// Timeout of the ordinary client's requests.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval in milliseconds at which the server's memory is read.
-const LOOK_MS: u64 = 50;
+const MEMORY_SAMPLE_MS: u64 = 50;
 
 /// Options of a run of attacks.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct AttackOptions {
     /// URL that is attacked and that the ordinary client requests.
     pub url: Url,
     /// Connection options.
-    pub reach: Reach,
+    pub reach: ConnectOptions,
     /// Duration of each attack.
     pub duration: Duration,
     /// Root processes of the server; empty to find them by their listening sockets.
@@ -55,9 +55,9 @@ fn is_private(address: SocketAddr) -> bool {
 }
 
 /// Rejects targets that are not the user's own server.
-fn check(options: &Options, origin: &LoadTarget) -> Result<(), String> {
-    match &origin.dial {
-        Dial::Tcp(address) if !options.is_forced && !is_private(*address) => Err(format!(
+fn check_target(options: &AttackOptions, origin: &LoadTarget) -> Result<(), String> {
+    match &origin.address {
+        ConnectAddress::Tcp(address) if !options.is_forced && !is_private(*address) => Err(format!(
             "{address} is neither this machine's nor an address of a private network: attack servers of your own alone \
              (--force attacks it all the same)"
         )),
@@ -65,23 +65,23 @@ fn check(options: &Options, origin: &LoadTarget) -> Result<(), String> {
     }
 }
 
-fn plan(options: &Options, is_http2: bool) -> Result<Plan, String> {
+fn client_plan(options: &AttackOptions, is_http2: bool) -> Result<LoadPlan, String> {
     let version = if is_http2 { Version::Http2 } else { Version::Http11 };
-    let manner = RequestManner { version, keep_alive: true, ..RequestManner::default() };
-    let mut plan = Plan::new(&[Ask::get(options.url.clone())], &manner, &options.reach)?;
+    let manner = RequestSettings { version, keep_alive: true, ..RequestSettings::default() };
+    let mut plan = LoadPlan::new(&[BenchRequest::get(options.url.clone())], &manner, &options.reach)?;
     plan.connections = CONNECTIONS;
-    plan.pace = Pace::Closed { think: THINK };
+    plan.pace = Pace::Closed { think: THINK_TIME };
     plan.duration = Some(options.duration);
     plan.warm_up = Duration::ZERO;
-    plan.timeout = PATIENCE;
-    plan.connect_timeout = PATIENCE;
+    plan.timeout = REQUEST_TIMEOUT;
+    plan.connect_timeout = REQUEST_TIMEOUT;
     Ok(plan)
 }
 
 /// Runs the ordinary client. A failure to connect at all counts as one failed request.
-fn beside(plan: &Plan) -> ClientFigures {
-    match load::run(plan, &AtomicBool::new(false), &mut ()) {
-        Ok(measured) => ClientFigures::of(&measured),
+fn run_ordinary_client(plan: &LoadPlan) -> ClientFigures {
+    match load::run_load(plan, &AtomicBool::new(false), &mut ()) {
+        Ok(measured) => ClientFigures::from_measured(&measured),
         Err(error) => ClientFigures { failed: 1, failure: error, ..ClientFigures::default() },
     }
 }
@@ -91,24 +91,24 @@ fn beside(plan: &Plan) -> ClientFigures {
 /// # Errors
 /// Fails for an address that may not be attacked, or a server that does not respond before the first attack.
 pub fn run(
-    options: &Options,
+    options: &AttackOptions,
     attacks: &[Attack],
     mut begins: impl FnMut(&Attack),
-) -> Result<Selftest, String> {
+) -> Result<AttackSuiteReport, String> {
     let mut before: [Option<ClientFigures>; 2] = [None, None];
     let mut reports = Vec::new();
     let mut pids = options.server_pids.clone();
     for attack in attacks {
-        let plan = plan(options, attack.is_http2)?;
-        check(options, &plan.origins[0])?;
+        let plan = client_plan(options, attack.is_http2)?;
+        check_target(options, &plan.origins[0])?;
         if pids.is_empty() {
-            pids = server::find(&plan);
+            pids = server::find_server(&plan);
         }
         let before = &mut before[usize::from(attack.is_http2)];
         let before = match before {
             Some(before) => before,
             None => {
-                let alone = beside(&plan);
+                let alone = run_ordinary_client(&plan);
                 if alone.responses == 0 {
                     let version = if attack.is_http2 { "HTTP/2" } else { "HTTP/1.1" };
                     return Err(format!("{} does not answer over {version}: {}", options.url, alone.failure));
@@ -117,26 +117,26 @@ pub fn run(
             }
         };
         begins(attack);
-        reports.push(assault(options, attack, &plan, before, &procfs::tree(&pids))?);
+        reports.push(run_attack(options, attack, &plan, before, &procfs::process_tree(&pids))?);
     }
-    Ok(Selftest { url: options.url.to_string(), reports })
+    Ok(AttackSuiteReport { url: options.url.to_string(), reports })
 }
 
 /// Runs one attack with the ordinary client beside it.
-fn assault(
-    options: &Options,
+fn run_attack(
+    options: &AttackOptions,
     attack: &Attack,
-    plan: &Plan,
+    plan: &LoadPlan,
     before: &ClientFigures,
     pids: &[u32],
 ) -> Result<AttackReport, String> {
-    let (memory_before, cpu_before) = (procfs::rss(pids), procfs::cpu(pids));
+    let (memory_before, cpu_before) = (procfs::total_rss(pids), procfs::read_usage(pids));
     let (sender, receiver) = channel();
     let client = plan.clone();
     let thread = std::thread::Builder::new().name("client".into());
     let thread = thread.spawn(move || {
         // The receiver waits for this message.
-        let _ = sender.send(beside(&client));
+        let _ = sender.send(run_ordinary_client(&client));
     });
     let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
     let core = Core::for_client(1).map_err(|error| error.to_string())?;
@@ -149,9 +149,9 @@ fn assault(
     let (attack_copy, origin) = (*attack, Rc::new(plan.origins[0].clone()));
     let (duration_ms, watched) = (options.duration.as_millis() as u64, pids.to_vec());
     let attacked = core.run_until_end(async move {
-        let progress = Rc::new(Progress::default());
+        let progress = Rc::new(AttackProgress::default());
         let until_ms = inner.now_ms() + duration_ms;
-        progress.attackers.set(attack_copy.connections);
+        progress.running_attackers.set(attack_copy.connections);
         let target = Rc::new(target);
         for _ in 0..attack_copy.connections {
             let attacker = Attacker {
@@ -165,11 +165,11 @@ fn assault(
             inner.spawn(attacker.run());
         }
         let peak = Cell::new(memory_before);
-        while progress.attackers.get() > 0 {
-            inner.sleep(LOOK_MS).await;
-            peak.set(peak.get().max(procfs::rss(&watched)));
+        while progress.running_attackers.get() > 0 {
+            inner.sleep(MEMORY_SAMPLE_MS).await;
+            peak.set(peak.get().max(procfs::total_rss(&watched)));
         }
-        (progress.ends.take(), progress.sent_bytes.get(), progress.connections.get(), peak.get())
+        (progress.outcomes.take(), progress.sent_bytes.get(), progress.connections.get(), peak.get())
     });
     let (ends, sent_bytes, connections, memory_peak) = attacked.map_err(|error| error.to_string())?;
     let during = receiver.recv().map_err(|_| "the client beside the attack panicked".to_string())?;
@@ -179,12 +179,12 @@ fn assault(
         about: attack.about,
         sent_bytes,
         connections,
-        ends,
+        outcomes: ends,
         before: before.clone(),
         during,
         is_watched: !pids.is_empty(),
         memory_bytes: memory_peak.saturating_sub(memory_before),
-        cpu_ns: procfs::cpu(pids).since(&cpu_before).total_ns,
+        cpu_ns: procfs::read_usage(pids).since(&cpu_before).total_ns,
     })
 }
 
@@ -211,16 +211,16 @@ mod tests {
         ] {
             assert_eq!(is_private(address.parse().unwrap()), is_own, "{address}");
         }
-        let mut options = Options {
+        let mut options = AttackOptions {
             url: Url::parse("http://8.8.8.8/").unwrap(),
-            reach: Reach::default(),
+            reach: ConnectOptions::default(),
             duration: Duration::from_secs(1),
             server_pids: Vec::new(),
             is_forced: false,
         };
-        let origin = plan(&options, true).unwrap().origins[0].clone();
-        assert!(check(&options, &origin).unwrap_err().contains("--force"));
+        let origin = client_plan(&options, true).unwrap().origins[0].clone();
+        assert!(check_target(&options, &origin).unwrap_err().contains("--force"));
         options.is_forced = true;
-        assert_eq!(check(&options, &origin), Ok(()));
+        assert_eq!(check_target(&options, &origin), Ok(()));
     }
 }

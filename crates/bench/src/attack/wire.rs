@@ -60,12 +60,12 @@ pub fn client_start(values: &[(u16, u32)]) -> Vec<u8> {
 
 /// Returns the ID of the client's stream with index `at`, from 0.
 #[must_use]
-pub fn stream(at: usize) -> u32 {
+pub fn stream_id(at: usize) -> u32 {
     (at as u32 * 2 + 1) & http2::frame::MAX_31_BITS
 }
 
 /// Encodes an HPACK integer (RFC 7541 section 5.1) with a prefix of `bits` after the bits of `first`.
-fn integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
+fn push_integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     let most = (1_usize << bits) - 1;
     if value < most {
         return out.push(first | value as u8);
@@ -80,30 +80,30 @@ fn integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
 }
 
 /// Encodes an HPACK string without Huffman coding.
-fn string(out: &mut Vec<u8>, bytes: &[u8]) {
-    integer(out, 0, 7, bytes.len());
+fn push_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    push_integer(out, 0, 7, bytes.len());
     out.extend_from_slice(bytes);
 }
 
 /// Encodes a field with an indexed name of the static table and a literal value, not added to the dynamic
 /// table.
-fn named(out: &mut Vec<u8>, index: u8, value: &[u8]) {
-    integer(out, 0, 4, usize::from(index));
-    string(out, value);
+fn push_named(out: &mut Vec<u8>, index: u8, value: &[u8]) {
+    push_integer(out, 0, 4, usize::from(index));
+    push_string(out, value);
 }
 
 /// Encodes a field that is added to the dynamic table.
-pub fn indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub fn push_indexed(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0x40);
-    string(out, name);
-    string(out, value);
+    push_string(out, name);
+    push_string(out, value);
 }
 
 /// Encodes a field that is not added to the dynamic table.
-pub fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub fn push_literal(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.push(0);
-    string(out, name);
-    string(out, value);
+    push_string(out, name);
+    push_string(out, value);
 }
 
 /// Target of the attacks.
@@ -120,23 +120,23 @@ pub struct AttackTarget {
 impl AttackTarget {
     /// Encodes the header block of a request.
     #[must_use]
-    pub fn block(&self, is_post: bool) -> Vec<u8> {
+    pub fn header_block(&self, is_post: bool) -> Vec<u8> {
         let mut block = vec![0x82 + u8::from(is_post), 0x86 + u8::from(self.is_https)];
-        named(&mut block, 4, self.path.as_bytes());
-        named(&mut block, 1, self.authority.as_bytes());
+        push_named(&mut block, 4, self.path.as_bytes());
+        push_named(&mut block, 1, self.authority.as_bytes());
         block
     }
 
     /// Encodes a request without content.
     #[must_use]
     pub fn get(&self, stream: u32) -> Vec<u8> {
-        frame(kind::HEADERS, END_STREAM | END_HEADERS, stream, &self.block(false))
+        frame(kind::HEADERS, END_STREAM | END_HEADERS, stream, &self.header_block(false))
     }
 
     /// Encodes a request whose content has not been sent yet.
     #[must_use]
     pub fn post(&self, stream: u32) -> Vec<u8> {
-        frame(kind::HEADERS, END_HEADERS, stream, &self.block(true))
+        frame(kind::HEADERS, END_HEADERS, stream, &self.header_block(true))
     }
 
     /// Returns the start of an HTTP/1 request, without the empty line that ends its head.
@@ -156,8 +156,8 @@ mod tests {
         let target = AttackTarget { authority: "a.test".repeat(40), path: "/x".into(), is_https: true };
         let mut machine = Machine::server(Options::default());
         let mut bytes = client_start(&[(INITIAL_WINDOW_SIZE, 0)]);
-        bytes.extend(target.get(stream(0)));
-        bytes.extend(target.post(stream(1)));
+        bytes.extend(target.get(stream_id(0)));
+        bytes.extend(target.post(stream_id(1)));
         let (mut at, mut paths) = (0, Vec::new());
         loop {
             let (consumed, event) = machine.feed(&bytes[at..], 0).unwrap();

@@ -1,7 +1,7 @@
 //! Checks whether Komainu meets the aims of an experiment.
 
 use crate::lab::file::{Aim, Bound};
-use crate::lab::matrix::Cell;
+use crate::lab::matrix::LabCell;
 
 /// Result of one aim in one cell.
 pub(crate) struct AimVerdict {
@@ -10,17 +10,17 @@ pub(crate) struct AimVerdict {
     /// Figure and bound, as text.
     pub(crate) text: String,
     /// Whether the aim is met.
-    pub(crate) met: bool,
+    pub(crate) is_met: bool,
 }
 
 /// Whether the aim applies to this cell's levels.
-pub(crate) fn speaks_of(aim: &Aim, cell: &Cell) -> bool {
+pub(crate) fn applies_to(aim: &Aim, cell: &LabCell) -> bool {
     cell.levels.iter().all(|(factor, level)| aim.when.get(factor).is_none_or(|levels| levels.contains(level)))
 }
 
 /// Compares `value` with the bound. `shown` is the formatted value; `bound` formats the bound in the same
 /// way.
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     aim: &Aim,
     cell: &str,
     title: &str,
@@ -29,9 +29,13 @@ pub(crate) fn judge(
     bound: impl Fn(f64) -> String,
 ) -> AimVerdict {
     let (met, should) = match aim.bound {
-        Bound::Most(most) => (value <= most, format!("at most {}", bound(most))),
-        Bound::Least(least) => (value >= least, format!("at least {}", bound(least))),
+        Bound::AtMost(most) => (value <= most, format!("at most {}", bound(most))),
+        Bound::AtLeast(least) => (value >= least, format!("at least {}", bound(least))),
     };
     let verdict = if met { "met" } else { "MISSED" };
-    AimVerdict { cell: cell.into(), text: format!("{cell}: {title} {shown}, aim {should}: {verdict}"), met }
+    AimVerdict {
+        cell: cell.into(),
+        text: format!("{cell}: {title} {shown}, aim {should}: {verdict}"),
+        is_met: met,
+    }
 }

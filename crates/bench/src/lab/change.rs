@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::lab::file::{LOAD, Lab};
+use crate::lab::file::{LOAD_SETTINGS, Lab};
 
 /// Narrows a factor to the given level, or changes a setting of the load. Further levels of the same factor
 /// are added.
@@ -11,7 +11,7 @@ use crate::lab::file::{LOAD, Lab};
 /// # Errors
 /// Fails for a name that is neither a factor nor a setting, and for a level that the experiment does not
 /// define.
-pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
+pub fn apply_setting(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
     for (at, (name, value)) in changes.iter().enumerate() {
         let further = changes[..at].iter().any(|(before, _)| before == name);
         if let Some((_, levels)) = lab.factors.iter_mut().find(|(factor, _)| factor == name) {
@@ -24,12 +24,12 @@ pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
             }
             levels.push(value.clone());
             lab.short_factors.retain(|(factor, _)| factor != name);
-        } else if LOAD.contains(&name.as_str()) {
+        } else if LOAD_SETTINGS.contains(&name.as_str()) {
             lab.load.insert(name.clone(), value.clone());
             lab.short_load.remove(name);
         } else {
             let factors = lab.factors.iter().map(|(factor, _)| factor.as_str());
-            let known: Vec<&str> = factors.chain(LOAD).collect();
+            let known: Vec<&str> = factors.chain(LOAD_SETTINGS).collect();
             return Err(format!(
                 "--set: there is no factor and no setting {name:?}; there are {}",
                 known.join(", ")
@@ -51,10 +51,10 @@ pub fn set(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
 ///
 /// # Errors
 /// Fails if the experiment has no Komainu subject, or if the build does not exist.
-pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
-    let ours: Vec<usize> = (0..lab.subjects.len()).filter(|&at| lab.subjects[at].ours).collect();
+pub fn add_builds(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
+    let ours: Vec<usize> = (0..lab.subjects.len()).filter(|&at| lab.subjects[at].is_komainu).collect();
     for (name, path) in builds {
-        let path = there(path)?;
+        let path = absolute_program(path)?;
         if ours.is_empty() {
             return Err("--also: no subject of this experiment is ours".into());
         }
@@ -76,7 +76,7 @@ pub fn also(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
 ///
 /// # Errors
 /// Fails if the file does not exist.
-pub fn there(path: &Path) -> Result<PathBuf, String> {
+pub fn absolute_program(path: &Path) -> Result<PathBuf, String> {
     std::fs::canonicalize(path).map_err(|error| format!("no program at {}: {error}", path.display()))
 }
 
@@ -95,34 +95,34 @@ mod tests {
         .unwrap()
     }
 
-    fn changed(changes: &[(&str, &str)]) -> Result<Lab, String> {
+    fn lab_with(changes: &[(&str, &str)]) -> Result<Lab, String> {
         let mut lab = lab();
         let owned: Vec<_> = changes.iter().map(|(a, b)| ((*a).to_string(), (*b).to_string())).collect();
-        set(&mut lab, &owned).map(|()| lab)
+        apply_setting(&mut lab, &owned).map(|()| lab)
     }
 
     #[test]
     fn levels_and_settings_are_set_for_the_short_form_too() {
-        let lab = changed(&[("n", "2"), ("n", "8"), ("page", "a, b"), ("duration", "2s")]).unwrap();
+        let lab = lab_with(&[("n", "2"), ("n", "8"), ("page", "a, b"), ("duration", "2s")]).unwrap();
         let keys = |short| cells(&lab, short).iter().map(|cell| cell.key(&lab)).collect::<Vec<_>>();
         assert_eq!(keys(false), ["K [n 2, page a, b]", "K [n 8, page a, b]"]);
         assert_eq!(keys(true), keys(false));
         assert_eq!((lab.load["duration"].as_str(), lab.short_load.get("duration")), ("2s", None));
         for (change, what) in [(("page", "d"), "no level \"d\""), (("pages", "c"), "duration")] {
-            assert!(changed(&[change]).unwrap_err().contains(what));
+            assert!(lab_with(&[change]).unwrap_err().contains(what));
         }
     }
 
     #[test]
     fn another_build_is_measured_beside_ours() {
         let mut lab = lab();
-        also(&mut lab, &[("before".into(), "/proc/self/exe".into())]).unwrap();
+        add_builds(&mut lab, &[("before".into(), "/proc/self/exe".into())]).unwrap();
         let added = lab.subjects.last().unwrap();
         assert_eq!(
             (added.process.name.as_str(), added.measure.as_slice()),
             ("K, before", &["K, before".into()][..])
         );
-        assert!(added.ours && added.komainu.is_some() && lab.subjects.len() == 3);
-        assert!(also(&mut lab, &[("x".into(), "/no/such".into())]).unwrap_err().contains("/no/such"));
+        assert!(added.is_komainu && added.komainu.is_some() && lab.subjects.len() == 3);
+        assert!(add_builds(&mut lab, &[("x".into(), "/no/such".into())]).unwrap_err().contains("/no/such"));
     }
 }

@@ -57,14 +57,14 @@ pub struct Aim {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
     /// The figure must not be above this value.
-    Most(f64),
+    AtMost(f64),
     /// The figure must not be below this value.
-    Least(f64),
+    AtLeast(f64),
 }
 
 impl Default for Bound {
     fn default() -> Bound {
-        Bound::Most(0.0)
+        Bound::AtMost(0.0)
     }
 }
 
@@ -72,7 +72,7 @@ impl Default for Bound {
 pub const BEST: &str = "best peer";
 
 /// Figures of a cell that do not come from a run: key and heading.
-pub const BESIDE: [(&str, &str); 4] = [
+pub const EXTRA_FIGURES: [(&str, &str); 4] = [
     ("processes", "processes"),
     ("bytes_per_idle_connection", "idle connection"),
     ("requests_per_s_without_idle", "requests/s without them"),
@@ -94,14 +94,14 @@ pub struct LabProcess {
     /// Shell command that prints the version.
     pub version: Option<String>,
     /// Condition that tells when the process is ready.
-    pub ready: Ready,
+    pub ready: ReadyCondition,
     /// Files that are written to the folder of the process.
     pub files: BTreeMap<String, String>,
 }
 
 /// Condition that tells when a process is ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ready {
+pub enum ReadyCondition {
     /// The TCP port accepts connections.
     #[default]
     Port,
@@ -115,7 +115,7 @@ pub struct LabSubject {
     /// Process of the subject.
     pub process: LabProcess,
     /// Services that are started before the subject.
-    pub with: Vec<String>,
+    pub required_services: Vec<String>,
     /// URL that the load is sent to.
     pub url: String,
     /// Levels at which the subject is measured; all levels of a factor that is not listed.
@@ -131,13 +131,13 @@ pub struct LabSubject {
     /// Reason why the subject is not measured.
     pub skip: Option<String>,
     /// Whether the subject is Komainu: highlighted in charts and checked against the aims.
-    pub ours: bool,
+    pub is_komainu: bool,
     /// Path of the Komainu build, if it is not the one that runs the experiment.
     pub komainu: Option<PathBuf>,
 }
 
 /// Names of the settings that a load may have.
-pub(crate) const LOAD: [&str; 20] = [
+pub(crate) const LOAD_SETTINGS: [&str; 20] = [
     "connections",
     "duration",
     "warm-up",
@@ -167,14 +167,14 @@ impl Lab {
     /// Returns the first error, with its line for TOML syntax errors.
     pub fn parse(text: &str) -> Result<Lab, String> {
         let document = text.parse::<toml_edit::Document<String>>().map_err(|error| error.to_string())?;
-        let root = Section { at: "the file".into(), table: document.as_table() };
-        root.only(&[
+        let root = FileSection { position: "the file".into(), table: document.as_table() };
+        root.reject_unknown_keys(&[
             "title", "about", "baseline", "load", "short", "factors", "vary", "files", "prepare", "service",
             "subject", "aim",
         ])?;
         let short = root.section("short")?;
         if let Some(short) = &short {
-            short.only(&[&LOAD[..], &["factors"]].concat())?;
+            short.reject_unknown_keys(&[&LOAD_SETTINGS[..], &["factors"]].concat())?;
         }
         let lab = Lab {
             title: root.text("title")?.ok_or("title is missing")?,
@@ -189,10 +189,10 @@ impl Lab {
             short_factors: short.as_ref().map_or(Ok(Vec::new()), |short| short.levels("factors"))?,
             vary: root.vary()?,
             files: root.section("files")?.map_or(Ok(LabSettings::new()), |files| files.settings(&[]))?,
-            prepare: root.texts("prepare")?,
-            services: root.each("service")?.iter().map(Section::process).collect::<Result<_, _>>()?,
-            subjects: root.each("subject")?.iter().map(Section::subject).collect::<Result<_, _>>()?,
-            aims: root.each("aim")?.iter().map(Section::aim).collect::<Result<_, _>>()?,
+            prepare: root.text_list("prepare")?,
+            services: root.sections("service")?.iter().map(FileSection::process).collect::<Result<_, _>>()?,
+            subjects: root.sections("subject")?.iter().map(FileSection::subject).collect::<Result<_, _>>()?,
+            aims: root.sections("aim")?.iter().map(FileSection::aim).collect::<Result<_, _>>()?,
         };
         lab.check()?;
         Ok(lab)
@@ -220,7 +220,8 @@ impl Lab {
             let name = &subject.process.name;
             self.check_levels(&format!("subject {name:?}"), &subject.when)?;
             let services = || self.services.iter().map(|service| &service.name);
-            if let Some(strange) = subject.with.iter().find(|with| services().all(|service| service != *with))
+            if let Some(strange) =
+                subject.required_services.iter().find(|with| services().all(|service| service != *with))
             {
                 return Err(format!("subject {name:?}: there is no service {strange:?}"));
             }
@@ -253,26 +254,26 @@ impl Lab {
 }
 
 /// A table of the file, and its position.
-struct Section<'t> {
-    at: String,
+struct FileSection<'t> {
+    position: String,
     table: &'t dyn TableLike,
 }
 
-impl<'t> Section<'t> {
+impl<'t> FileSection<'t> {
     /// Rejects unknown keys.
-    fn only(&self, known: &[&str]) -> Result<(), String> {
+    fn reject_unknown_keys(&self, known: &[&str]) -> Result<(), String> {
         match self.table.iter().find(|(key, _)| !known.contains(key)) {
             Some((key, _)) => {
-                Err(format!("{}: {key:?} means nothing here; there are {}", self.at, known.join(", ")))
+                Err(format!("{}: {key:?} means nothing here; there are {}", self.position, known.join(", ")))
             }
             None => Ok(()),
         }
     }
 
-    fn section(&self, key: &str) -> Result<Option<Section<'t>>, String> {
+    fn section(&self, key: &str) -> Result<Option<FileSection<'t>>, String> {
         let Some(item) = self.table.get(key) else { return Ok(None) };
         let table = item.as_table_like().ok_or_else(|| format!("{key} must be a table"))?;
-        Ok(Some(Section { at: key.to_string(), table }))
+        Ok(Some(FileSection { position: key.to_string(), table }))
     }
 
     fn text(&self, key: &str) -> Result<Option<String>, String> {
@@ -280,26 +281,26 @@ impl<'t> Section<'t> {
             None => Ok(None),
             Some(item) => item
                 .as_value()
-                .and_then(plain)
+                .and_then(scalar_text)
                 .map(Some)
-                .ok_or_else(|| format!("{}: {key} must be text", self.at)),
+                .ok_or_else(|| format!("{}: {key} must be text", self.position)),
         }
     }
 
     /// Reads a text or a list of texts.
-    fn texts(&self, key: &str) -> Result<Vec<String>, String> {
+    fn text_list(&self, key: &str) -> Result<Vec<String>, String> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
-        list(item).ok_or_else(|| format!("{}: {key} must be text or a list of texts", self.at))
+        scalar_list(item).ok_or_else(|| format!("{}: {key} must be text or a list of texts", self.position))
     }
 
     /// Reads all keys except `except` as texts.
     fn settings(&self, except: &[&str]) -> Result<LabSettings, String> {
         let mut settings = LabSettings::new();
         for (key, item) in self.table.iter().filter(|(key, _)| !except.contains(key)) {
-            let value = item.as_value().and_then(plain);
+            let value = item.as_value().and_then(scalar_text);
             settings.insert(
                 key.into(),
-                value.ok_or_else(|| format!("{}: {key} must be text or a number", self.at))?,
+                value.ok_or_else(|| format!("{}: {key} must be text or a number", self.position))?,
             );
         }
         Ok(settings)
@@ -307,13 +308,13 @@ impl<'t> Section<'t> {
 
     fn load(&self, key: &str) -> Result<LabSettings, String> {
         let Some(load) = self.section(key)? else { return Ok(LabSettings::new()) };
-        load.only(&LOAD)?;
+        load.reject_unknown_keys(&LOAD_SETTINGS)?;
         load.settings(&[])
     }
 
     fn levels(&self, key: &str) -> Result<Vec<(String, Vec<String>)>, String> {
         let Some(factors) = self.section(key)? else { return Ok(Vec::new()) };
-        let each = factors.table.iter().map(|(name, _)| Ok((name.to_string(), factors.texts(name)?)));
+        let each = factors.table.iter().map(|(name, _)| Ok((name.to_string(), factors.text_list(name)?)));
         each.collect()
     }
 
@@ -334,29 +335,29 @@ impl<'t> Section<'t> {
         Ok(vary)
     }
 
-    fn each(&self, key: &str) -> Result<Vec<Section<'t>>, String> {
+    fn sections(&self, key: &str) -> Result<Vec<FileSection<'t>>, String> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
         let tables = item.as_array_of_tables().ok_or_else(|| format!("write [[{key}]]"))?;
         Ok(tables
             .iter()
-            .map(|table| Section { at: format!("[[{key}]]"), table: table as &dyn TableLike })
+            .map(|table| FileSection { position: format!("[[{key}]]"), table: table as &dyn TableLike })
             .collect())
     }
 
     fn process(&self) -> Result<LabProcess, String> {
         let mut needs = Vec::new();
-        for need in self.texts("needs")? {
+        for need in self.text_list("needs")? {
             let (program, package) = need.split_once(" from ").unwrap_or((&need, &need));
             needs.push((program.trim().to_string(), package.trim().to_string()));
         }
-        let name = self.text("name")?.ok_or_else(|| format!("{}: name is missing", self.at))?;
+        let name = self.text("name")?.ok_or_else(|| format!("{}: name is missing", self.position))?;
         Ok(LabProcess {
             run: self.text("run")?.unwrap_or_default(),
             needs,
             version: self.text("version")?,
             ready: match self.text("ready")?.as_deref() {
-                None | Some("port") => Ready::Port,
-                Some("socket") => Ready::Socket,
+                None | Some("port") => ReadyCondition::Port,
+                Some("socket") => ReadyCondition::Socket,
                 Some(other) => return Err(format!("{name}: ready is \"port\" or \"socket\", not {other:?}")),
             },
             files: self.section("files")?.map_or(Ok(LabSettings::new()), |files| files.settings(&[]))?,
@@ -365,7 +366,7 @@ impl<'t> Section<'t> {
     }
 
     fn subject(&self) -> Result<LabSubject, String> {
-        self.only(&[
+        self.reject_unknown_keys(&[
             "name", "run", "needs", "version", "ready", "files", "with", "url", "when", "status", "bytes",
             "measure", "load", "skip", "ours",
         ])?;
@@ -375,16 +376,16 @@ impl<'t> Section<'t> {
             return Err(format!("{}: run is missing", process.name));
         }
         Ok(LabSubject {
-            with: self.texts("with")?,
+            required_services: self.text_list("with")?,
             url: self.text("url")?.unwrap_or_else(|| "http://127.0.0.1:{{port}}/".into()),
             when: self.levels("when")?.into_iter().collect(),
             status: self.text("status")?.map_or(Ok(200), |text| {
                 text.parse().map_err(|_| format!("{}: status must be a number", process.name))
             })?,
             bytes: self.text("bytes")?,
-            measure: self.texts("measure")?,
+            measure: self.text_list("measure")?,
             load: self.load("load")?,
-            ours: self.text("ours")?.is_some_and(|ours| ours == "true"),
+            is_komainu: self.text("ours")?.is_some_and(|ours| ours == "true"),
             skip,
             process,
             komainu: None,
@@ -392,20 +393,21 @@ impl<'t> Section<'t> {
     }
 
     fn aim(&self) -> Result<Aim, String> {
-        self.only(&["figure", "at-most", "at-least", "of", "when"])?;
-        let name = self.text("figure")?.ok_or_else(|| format!("{}: figure is missing", self.at))?;
-        let beside = BESIDE.iter().map(|(key, _)| *key).find(|key| *key == name);
-        let key = Figure::named(&name).map(|figure| figure.key).or(beside);
+        self.reject_unknown_keys(&["figure", "at-most", "at-least", "of", "when"])?;
+        let name = self.text("figure")?.ok_or_else(|| format!("{}: figure is missing", self.position))?;
+        let beside = EXTRA_FIGURES.iter().map(|(key, _)| *key).find(|key| *key == name);
+        let key = Figure::find(&name).map(|figure| figure.key).or(beside);
         let number = |key: &str| -> Result<Option<f64>, String> {
-            let parse = |text: String| text.parse().map_err(|_| format!("{}: {key} is a number", self.at));
+            let parse =
+                |text: String| text.parse().map_err(|_| format!("{}: {key} is a number", self.position));
             self.text(key)?.map(parse).transpose()
         };
         Ok(Aim {
-            figure: key.ok_or_else(|| format!("{}: there is no figure {name:?}", self.at))?.to_string(),
+            figure: key.ok_or_else(|| format!("{}: there is no figure {name:?}", self.position))?.to_string(),
             bound: match (number("at-most")?, number("at-least")?) {
-                (Some(most), None) => Bound::Most(most),
-                (None, Some(least)) => Bound::Least(least),
-                _ => return Err(format!("{}: write either at-most or at-least", self.at)),
+                (Some(most), None) => Bound::AtMost(most),
+                (None, Some(least)) => Bound::AtLeast(least),
+                _ => return Err(format!("{}: write either at-most or at-least", self.position)),
             },
             of: self.text("of")?,
             when: self.levels("when")?.into_iter().collect(),
@@ -413,7 +415,7 @@ impl<'t> Section<'t> {
     }
 }
 
-fn plain(value: &Value) -> Option<String> {
+fn scalar_text(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.value().clone()),
         Value::Integer(number) => Some(number.value().to_string()),
@@ -423,10 +425,10 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-fn list(item: &Item) -> Option<Vec<String>> {
+fn scalar_list(item: &Item) -> Option<Vec<String>> {
     match item.as_value()? {
-        Value::Array(values) => values.iter().map(plain).collect(),
-        one => plain(one).map(|one| vec![one]),
+        Value::Array(values) => values.iter().map(scalar_text).collect(),
+        one => scalar_text(one).map(|one| vec![one]),
     }
 }
 
@@ -472,7 +474,7 @@ skip = "not yet"
         let a = &lab.subjects[0];
         assert_eq!(a.process.needs[1], ("perl".to_string(), "perl-base".to_string()));
         assert_eq!(
-            (a.status, a.bytes.as_deref(), a.with.as_slice()),
+            (a.status, a.bytes.as_deref(), a.required_services.as_slice()),
             (200, Some("5"), &["app".to_string()][..])
         );
         assert_eq!(lab.subjects[1].skip.as_deref(), Some("not yet"));

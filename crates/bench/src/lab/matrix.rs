@@ -7,14 +7,14 @@ use crate::lab::template::TemplateValues;
 
 /// A subject at one level of each factor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct LabCell {
     /// Index of the subject in the lab.
     pub subject: usize,
     /// Factors and levels, in the lab's order.
     pub levels: Vec<(String, String)>,
 }
 
-impl Cell {
+impl LabCell {
     /// Formats the levels in one line: `threads 2, keep on`.
     #[must_use]
     pub fn levels_text(&self) -> String {
@@ -53,12 +53,12 @@ impl Cell {
 
 /// Returns all cells: each subject at every combination of its levels.
 #[must_use]
-pub fn cells(lab: &Lab, short: bool) -> Vec<Cell> {
+pub fn cells(lab: &Lab, short: bool) -> Vec<LabCell> {
     let mut cells = Vec::new();
     for (number, subject) in lab.subjects.iter().enumerate() {
         let mut rows: Vec<Vec<(String, String)>> = vec![Vec::new()];
         for (factor, all) in &lab.factors {
-            let levels = levels(lab, subject, factor, all, short);
+            let levels = subject_levels(lab, subject, factor, all, short);
             rows = rows
                 .into_iter()
                 .flat_map(|row| {
@@ -68,13 +68,13 @@ pub fn cells(lab: &Lab, short: bool) -> Vec<Cell> {
                 })
                 .collect();
         }
-        cells.extend(rows.into_iter().map(|levels| Cell { subject: number, levels }));
+        cells.extend(rows.into_iter().map(|levels| LabCell { subject: number, levels }));
     }
     cells
 }
 
 /// Returns the levels of one factor at which a subject is measured.
-fn levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: bool) -> Vec<String> {
+fn subject_levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: bool) -> Vec<String> {
     let own = subject.when.get(factor).map_or(all, Vec::as_slice);
     let narrowed = lab.short_factors.iter().find(|(name, _)| short && name == factor);
     match narrowed {
@@ -89,7 +89,7 @@ fn levels(lab: &Lab, subject: &LabSubject, factor: &str, all: &[String], short: 
 /// Returns cell and repetition of each measurement. Every repetition is a round through all cells in random
 /// order, so that drift over time affects all cells equally.
 #[must_use]
-pub fn order(cells: usize, repetitions: usize, seed: u64) -> Vec<(usize, usize)> {
+pub fn measurement_order(cells: usize, repetitions: usize, seed: u64) -> Vec<(usize, usize)> {
     let mut random = Rng::with_seed(seed);
     let mut order = Vec::with_capacity(cells * repetitions);
     for repetition in 0..repetitions {
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn every_round_has_every_cell_once_and_the_seed_decides_the_order() {
-        let first = order(9, 3, 1);
-        assert_eq!((first.clone(), order(9, 3, 2) == first), (order(9, 3, 1), false));
+        let first = measurement_order(9, 3, 1);
+        assert_eq!((first.clone(), measurement_order(9, 3, 2) == first), (measurement_order(9, 3, 1), false));
         for repetition in 0..3 {
             let mut cells: Vec<usize> = first[repetition * 9..][..9].iter().map(|(cell, _)| *cell).collect();
             cells.sort_unstable();

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::chart::{self, Bar, escape};
+use crate::chart::{self, ChartBar, escape};
 use crate::figure::{Better, Figure};
 use crate::html;
 use crate::lab::aim::{self, AimVerdict};
-use crate::lab::file::{BESIDE, BEST, Lab};
-use crate::lab::matrix::Cell;
-use crate::lab::result::{self, Row};
+use crate::lab::file::{BEST, EXTRA_FIGURES, Lab};
+use crate::lab::matrix::LabCell;
+use crate::lab::result::{self, LabMeasurement};
 use crate::outcome::unix_s;
 use crate::quantity;
 use crate::stats::{self, Ratio};
@@ -30,38 +30,41 @@ const COLUMNS: [(&str, &str); 11] = [
 ];
 
 /// Keys of figures that are also shown as a multiple of the baseline's.
-const COMPARED: [&str; 2] = ["requests_per_s", "cpu_us_per_request"];
+const BASELINE_FIGURES: [&str; 2] = ["requests_per_s", "cpu_us_per_request"];
 
 /// Content of a report.
-pub struct Findings<'l> {
+pub struct LabFindings<'l> {
     /// Experiment that was run.
     pub lab: &'l Lab,
     /// Cells that could be measured.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<LabCell>,
     /// Subjects that could not be measured, with the reason.
     pub skipped: Vec<(String, String)>,
     /// Versions of subjects and services.
     pub versions: Vec<(String, String)>,
     /// Measurements.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LabMeasurement>,
     /// Description of the machine.
     pub machine: String,
     /// Description of the load in one line.
-    pub how: String,
+    pub load_description: String,
 }
 
-impl Findings<'_> {
-    fn median(&self, cell: &Cell, key: &str) -> Option<f64> {
+impl LabFindings<'_> {
+    fn median(&self, cell: &LabCell, key: &str) -> Option<f64> {
         let values: Vec<f64> = self.values(cell, key);
         stats::median(&values)
     }
 
-    fn values(&self, cell: &Cell, key: &str) -> Vec<f64> {
-        result::values(&self.rows, &cell.key(self.lab), key).into_iter().map(|(_, value)| value).collect()
+    fn values(&self, cell: &LabCell, key: &str) -> Vec<f64> {
+        result::cell_values(&self.rows, &cell.key(self.lab), key)
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect()
     }
 
     /// Returns the reason why a cell has no figures.
-    fn broken(&self, cell: &Cell) -> Option<&str> {
+    fn missing_reason(&self, cell: &LabCell) -> Option<&str> {
         let key = cell.key(self.lab);
         self.rows
             .iter()
@@ -71,18 +74,18 @@ impl Findings<'_> {
 
     /// Returns the reference cell for a multiple: that of the subject `of`, or of the best peer, at the same
     /// levels.
-    fn other(&self, cell: &Cell, of: &str, key: &str) -> Option<&Cell> {
+    fn reference_cell(&self, cell: &LabCell, of: &str, key: &str) -> Option<&LabCell> {
         if of == BEST {
-            let sign = if better(key) == Better::More { -1.0 } else { 1.0 };
+            let sign = if better_direction(key) == Better::Higher { -1.0 } else { 1.0 };
             let peers = self
                 .cells
                 .iter()
-                .filter(|other| !self.lab.subjects[other.subject].ours && other.levels == cell.levels)
-                .filter(|other| self.broken(other).is_none())
+                .filter(|other| !self.lab.subjects[other.subject].is_komainu && other.levels == cell.levels)
+                .filter(|other| self.missing_reason(other).is_none())
                 .filter_map(|other| Some((other, sign * self.median(other, key)?)));
             return peers.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(other, _)| other);
         }
-        let same = |other: &&Cell| {
+        let same = |other: &&LabCell| {
             self.lab.subjects[other.subject].process.name == of
                 && other.levels.iter().all(|(factor, level)| {
                     // If the baseline is not measured at this level, its only level is used.
@@ -115,46 +118,47 @@ impl Findings<'_> {
             if *heading == "requests/s" {
                 head.push("range".into());
             }
-            if COMPARED.contains(key) {
+            if BASELINE_FIGURES.contains(key) {
                 head.extend(self.lab.baseline.as_ref().map(|name| format!("of {name}")));
             }
         }
         let mut table = TextTable::new(&head);
         for cell in &self.cells {
             let mut cells = vec![cell.key(self.lab)];
-            if let Some(broken) = self.broken(cell) {
+            if let Some(broken) = self.missing_reason(cell) {
                 let short: String = broken.chars().take(40).collect();
                 cells.push(format!("BROKEN: {short}"));
-                table.row(cells);
+                table.add_row(cells);
                 continue;
             }
             for (heading, key) in &columns {
-                cells.push(self.median(cell, key).map_or(String::new(), |value| show(key, value)));
+                cells.push(self.median(cell, key).map_or(String::new(), |value| format_figure(key, value)));
                 if *heading == "requests/s" {
                     let range = stats::range(&self.values(cell, key));
                     cells.push(range.map_or(String::new(), |(low, high)| {
-                        format!("{}–{}", quantity::digits(low), quantity::digits(high))
+                        format!("{}–{}", quantity::format_digits(low), quantity::format_digits(high))
                     }));
                 }
-                if self.lab.baseline.is_some() && COMPARED.contains(key) {
+                if self.lab.baseline.is_some() && BASELINE_FIGURES.contains(key) {
                     cells.push(self.ratio_text(cell, key));
                 }
             }
-            table.row(cells);
+            table.add_row(cells);
         }
         table
     }
 
     /// Returns a cell's figure as a multiple of the reference cell's (see `other`), its interval, and the
     /// name of the reference subject.
-    fn ratio(&self, cell: &Cell, of: &str, key: &str) -> Option<(f64, Option<Ratio>, &str)> {
-        let other = self.other(cell, of, key)?;
-        let (plain, interval) = result::ratio(&self.rows, &cell.key(self.lab), &other.key(self.lab), key)?;
+    fn ratio(&self, cell: &LabCell, of: &str, key: &str) -> Option<(f64, Option<Ratio>, &str)> {
+        let other = self.reference_cell(cell, of, key)?;
+        let (plain, interval) =
+            result::cell_ratio(&self.rows, &cell.key(self.lab), &other.key(self.lab), key)?;
         let interval = interval.filter(|_| other != cell);
         Some((plain, interval, &self.lab.subjects[other.subject].process.name))
     }
 
-    fn ratio_text(&self, cell: &Cell, key: &str) -> String {
+    fn ratio_text(&self, cell: &LabCell, key: &str) -> String {
         let of = self.lab.baseline.as_deref().unwrap_or_default();
         match self.ratio(cell, of, key) {
             None => String::new(),
@@ -164,27 +168,30 @@ impl Findings<'_> {
     }
 
     /// Checks every aim in every Komainu cell that it applies to.
-    fn verdicts(&self) -> Vec<AimVerdict> {
+    fn check_aims(&self) -> Vec<AimVerdict> {
         let mut verdicts = Vec::new();
         for aim in &self.lab.aims {
-            let ours = |cell: &&Cell| self.lab.subjects[cell.subject].ours && aim::speaks_of(aim, cell);
+            let ours =
+                |cell: &&LabCell| self.lab.subjects[cell.subject].is_komainu && aim::applies_to(aim, cell);
             for cell in self.cells.iter().filter(ours) {
                 let figure = match &aim.of {
-                    None => self.median(cell, &aim.figure).map(|value| (value, show(&aim.figure, value))),
+                    None => {
+                        self.median(cell, &aim.figure).map(|value| (value, format_figure(&aim.figure, value)))
+                    }
                     Some(of) => self.ratio(cell, of, &aim.figure).map(|(ratio, _, name)| {
                         let best = if of == BEST { " (the best peer)" } else { "" };
                         (ratio, format!("{ratio:.2} of {name}{best}"))
                     }),
                 };
                 let Some((value, shown)) = figure else { continue };
-                verdicts.push(aim::judge(
+                verdicts.push(aim::evaluate(
                     aim,
                     &cell.key(self.lab),
-                    title(&aim.figure),
+                    figure_title(&aim.figure),
                     value,
                     &shown,
                     |bound| {
-                        if aim.of.is_some() { format!("{bound}") } else { show(&aim.figure, bound) }
+                        if aim.of.is_some() { format!("{bound}") } else { format_figure(&aim.figure, bound) }
                     },
                 ));
             }
@@ -193,16 +200,15 @@ impl Findings<'_> {
     }
 
     /// Lists the subjects that are not in the table, one per line.
-    fn left_out(&self) -> Vec<String> {
+    fn omitted_subjects(&self) -> Vec<String> {
         let skipped = self.skipped.iter().map(|(name, why)| format!("{name}: skipped, {why}"));
-        let broken = self
-            .cells
-            .iter()
-            .filter_map(|cell| Some(format!("{}: BROKEN, {}", cell.key(self.lab), self.broken(cell)?)));
+        let broken = self.cells.iter().filter_map(|cell| {
+            Some(format!("{}: BROKEN, {}", cell.key(self.lab), self.missing_reason(cell)?))
+        });
         skipped.chain(broken).collect()
     }
 
-    fn noise(&self) -> Option<String> {
+    fn noise_warning(&self) -> Option<String> {
         const NOISE_MAX: f64 = 0.05;
         let noise: Vec<f64> = self.cells.iter().flat_map(|cell| self.values(cell, "noise_share")).collect();
         let (median, most) = (stats::median(&noise)?, stats::range(&noise)?.1);
@@ -219,10 +225,11 @@ impl Findings<'_> {
     /// Formats the report for a terminal.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n\n{}\n", self.lab.title, self.how, self.table(true).plain("  "));
-        text.extend(self.verdicts().iter().map(|verdict| format!("  {}\n", verdict.text)));
-        text.extend(self.left_out().iter().map(|line| format!("  {line}\n")));
-        text.extend(self.noise().map(|noise| format!("  {noise}\n")));
+        let mut text =
+            format!("{}\n{}\n\n{}\n", self.lab.title, self.load_description, self.table(true).plain("  "));
+        text.extend(self.check_aims().iter().map(|verdict| format!("  {}\n", verdict.text)));
+        text.extend(self.omitted_subjects().iter().map(|line| format!("  {line}\n")));
+        text.extend(self.noise_warning().map(|noise| format!("  {noise}\n")));
         text
     }
 
@@ -230,15 +237,15 @@ impl Findings<'_> {
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut text = format!("# {}\n\n{}\n\n", self.lab.title, self.lab.about.trim());
-        text += &format!("{}.\n{}\n\n", self.machine, self.how);
+        text += &format!("{}.\n{}\n\n", self.machine, self.load_description);
         text += &self.table(false).markdown();
-        text.extend(self.noise().map(|noise| format!("\n{noise}\n")));
-        let verdicts = self.verdicts();
+        text.extend(self.noise_warning().map(|noise| format!("\n{noise}\n")));
+        let verdicts = self.check_aims();
         if !verdicts.is_empty() {
             text += "\n## Aims\n\n";
             text.extend(verdicts.iter().map(|verdict| format!("- {}\n", verdict.text)));
         }
-        let left_out = self.left_out();
+        let left_out = self.omitted_subjects();
         if !left_out.is_empty() {
             text += "\n## Not measured\n\n";
             text.extend(left_out.iter().map(|line| format!("- {line}\n")));
@@ -251,12 +258,12 @@ impl Findings<'_> {
     /// Formats the report as an HTML page.
     #[must_use]
     pub fn html(&self) -> String {
-        let mut body = html::head(&self.lab.title, "Servers side by side, in turns, on one machine");
+        let mut body = html::page_header(&self.lab.title, "Servers side by side, in turns, on one machine");
         for paragraph in self.lab.about.trim().split("\n\n") {
             body += &format!("<p>{}</p>\n", escape(paragraph));
         }
-        body += &format!("<p class=\"how\">{}</p>\n", escape(&self.how));
-        body.extend(self.noise().map(|noise| format!("<p class=\"warn\">{}</p>\n", escape(&noise))));
+        body += &format!("<p class=\"how\">{}</p>\n", escape(&self.load_description));
+        body.extend(self.noise_warning().map(|noise| format!("<p class=\"warn\">{}</p>\n", escape(&noise))));
         body += "<h2>Side by side</h2>\n<div class=\"charts\">\n";
         for (title, key) in [
             ("Throughput, requests/s: more is better", "requests_per_s"),
@@ -265,19 +272,19 @@ impl Findings<'_> {
             ("Memory (PSS): less is better", "pss_bytes"),
             ("Bytes for each idle connection: less is better", "bytes_per_idle_connection"),
         ] {
-            body += &chart::bars(title, &self.bars(key));
+            body += &chart::bar_chart(title, &self.bars(key));
         }
         body += "</div>\n<h2>All figures</h2>\n";
         body += &html::table(&self.table(false));
-        let verdicts = self.verdicts();
+        let verdicts = self.check_aims();
         if !verdicts.is_empty() {
             body += "<h2>Aims</h2>\n";
-            for AimVerdict { text, met, .. } in &verdicts {
+            for AimVerdict { text, is_met: met, .. } in &verdicts {
                 let class = if *met { "" } else { " class=\"warn\"" };
                 body += &format!("<p{class}>{}</p>\n", escape(text));
             }
         }
-        let left_out = self.left_out();
+        let left_out = self.omitted_subjects();
         if !left_out.is_empty() {
             body += "<h2>Not measured</h2>\n";
             body.extend(left_out.iter().map(|line| format!("<p>{}</p>\n", escape(line))));
@@ -288,19 +295,19 @@ impl Findings<'_> {
                 .iter()
                 .map(|(name, version)| format!("<p>{}: {}</p>\n", escape(name), escape(version))),
         );
-        body += &format!("<footer>{}. {}</footer>\n", escape(&self.machine), quantity::date(unix_s()));
+        body += &format!("<footer>{}. {}</footer>\n", escape(&self.machine), quantity::format_date(unix_s()));
         html::page(&self.lab.title, &body)
     }
 
-    fn bars(&self, key: &str) -> Vec<Bar> {
-        let bar = |cell: &Cell| {
+    fn bars(&self, key: &str) -> Vec<ChartBar> {
+        let bar = |cell: &LabCell| {
             let value = self.median(cell, key)?;
-            Some(Bar {
+            Some(ChartBar {
                 name: cell.key(self.lab),
                 value,
                 range: stats::range(&self.values(cell, key))?,
-                label: show(key, value),
-                ours: self.lab.subjects[cell.subject].ours,
+                label: format_figure(key, value),
+                is_highlighted: self.lab.subjects[cell.subject].is_komainu,
             })
         };
         self.cells.iter().filter_map(bar).collect()
@@ -322,42 +329,42 @@ impl Findings<'_> {
                     .collect();
                 json!({ "cell": key, "subject": self.lab.subjects[cell.subject].process.name,
                     "levels": cell.levels.iter().map(|(f, l)| (f.clone(), json!(l))).collect::<serde_json::Map<_, _>>(),
-                    "broken": self.broken(cell), "runs": runs })
+                    "broken": self.missing_reason(cell), "runs": runs })
             })
             .collect();
         let pairs = |pairs: &[(String, String)]| -> Vec<Value> {
             pairs.iter().map(|(name, said)| json!({ "name": name, "said": said })).collect()
         };
-        json!({ "lab": self.lab.title, "machine": self.machine, "unix_s": unix_s(), "how": self.how, "cells": cells,
-            "aims": self.verdicts().iter().map(|v| json!({ "cell": v.cell, "aim": v.text, "met": v.met })).collect::<Vec<_>>(),
+        json!({ "lab": self.lab.title, "machine": self.machine, "unix_s": unix_s(), "how": self.load_description, "cells": cells,
+            "aims": self.check_aims().iter().map(|v| json!({ "cell": v.cell, "aim": v.text, "met": v.is_met })).collect::<Vec<_>>(),
             "skipped": pairs(&self.skipped), "versions": pairs(&self.versions) })
     }
 }
 
-fn show(key: &str, value: f64) -> String {
-    match (Figure::named(key), key) {
-        (Some(figure), _) => figure.show(value),
+fn format_figure(key: &str, value: f64) -> String {
+    match (Figure::find(key), key) {
+        (Some(figure), _) => figure.format_value(value),
         (None, "processes") => format!("{value:.0}"),
         (None, "rate_kept_share") => format!("{:.1} %", value * 100.0),
-        (None, "requests_per_s_without_idle") => quantity::digits(value),
-        (None, _) => quantity::bytes(value),
+        (None, "requests_per_s_without_idle") => quantity::format_digits(value),
+        (None, _) => quantity::format_bytes(value),
     }
 }
 
-fn title(key: &str) -> &'static str {
-    let beside = BESIDE.iter().find(|(other, _)| *other == key).map(|(_, title)| *title);
-    Figure::named(key).map(|figure| figure.title).or(beside).unwrap_or_default()
+fn figure_title(key: &str) -> &'static str {
+    let beside = EXTRA_FIGURES.iter().find(|(other, _)| *other == key).map(|(_, title)| *title);
+    Figure::find(key).map(|figure| figure.title).or(beside).unwrap_or_default()
 }
 
-fn better(key: &str) -> Better {
-    Figure::named(key).map_or(Better::Less, |figure| figure.better)
+fn better_direction(key: &str) -> Better {
+    Figure::find(key).map_or(Better::Lower, |figure| figure.better)
 }
 
 /// Compares two results of the same experiment, cell by cell.
 ///
 /// # Errors
 /// Fails if they have no cell in common.
-pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
+pub fn compare_results(a: &Value, b: &Value) -> Result<TextTable, String> {
     let mut table = TextTable::new(&[
         "",
         "requests/s A",
@@ -381,7 +388,7 @@ pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
             let (ours, theirs) = (of(&cell), of(&other));
             match (stats::median(&ours), stats::median(&theirs)) {
                 (Some(x), Some(y)) => {
-                    row.extend([show(key, x), show(key, y), format!("{:.3}", y / x)]);
+                    row.extend([format_figure(key, x), format_figure(key, y), format!("{:.3}", y / x)]);
                     row.push(match stats::ratio_of_sets(&theirs, &ours) {
                         Some(r) if r.is_distinct() => format!("{:.3}–{:.3}", r.low, r.high),
                         Some(r) => format!("{:.3}–{:.3}, no difference found", r.low, r.high),
@@ -391,7 +398,7 @@ pub fn compare(a: &Value, b: &Value) -> Result<TextTable, String> {
                 _ => row.extend(std::iter::repeat_n(String::new(), 4)),
             }
         }
-        table.row(row);
+        table.add_row(row);
     }
     if table.is_empty() { Err("the two have no cell in common".into()) } else { Ok(table) }
 }
@@ -408,8 +415,8 @@ mod tests {
         Lab::parse(text).unwrap()
     }
 
-    fn findings(lab: &Lab, factor: f64) -> Findings<'_> {
-        let row = |cell: &str, repetition: usize, rate: f64| Row {
+    fn findings(lab: &Lab, factor: f64) -> LabFindings<'_> {
+        let row = |cell: &str, repetition: usize, rate: f64| LabMeasurement {
             cell: cell.into(),
             repetition,
             figures: Ok(Map::from_iter([
@@ -417,22 +424,22 @@ mod tests {
                 ("noise_share".to_string(), json!(0.2)),
             ])),
         };
-        let mut rows: Vec<Row> = (0..3)
+        let mut rows: Vec<LabMeasurement> = (0..3)
             .flat_map(|at| [row("a", at, 1_000.0 + at as f64), row("b", at, 500.0 + at as f64)])
             .collect();
-        rows.push(Row {
+        rows.push(LabMeasurement {
             cell: "c".into(),
             repetition: 0,
             figures: Err("it answers 502 instead of 200".into()),
         });
-        Findings {
+        LabFindings {
             lab,
             cells: matrix::cells(lab, false),
             skipped: vec![("d".into(), "d is not installed: the package d brings it".into())],
             versions: vec![("a".into(), "a 1.0".into())],
             rows,
             machine: "a machine".into(),
-            how: "10 connections".into(),
+            load_description: "10 connections".into(),
         }
     }
 
@@ -458,7 +465,7 @@ mod tests {
              [[aim]]\nfigure = \"rate\"\nat-least = 1.5\nof = \"best peer\"\n[[aim]]\nfigure = \"rate\"\nat-least = 2000\n";
         let lab = Lab::parse(text).unwrap();
         let findings = findings(&lab, 1.0);
-        let reported: Vec<String> = findings.verdicts().into_iter().map(|verdict| verdict.text).collect();
+        let reported: Vec<String> = findings.check_aims().into_iter().map(|verdict| verdict.text).collect();
         assert_eq!(reported[0], "a: requests/s 2.00 of b (the best peer), aim at least 1.5: met");
         assert_eq!(reported[1], "a: requests/s 1,001, aim at least 2,000: MISSED");
         assert_eq!(findings.json()["aims"][1]["met"], false);
@@ -471,9 +478,9 @@ mod tests {
     fn two_results_are_compared_cell_by_cell() {
         let lab = lab();
         let (a, b) = (findings(&lab, 1.0).json(), findings(&lab, 1.5).json());
-        let text = compare(&a, &b).unwrap().plain("");
+        let text = compare_results(&a, &b).unwrap().plain("");
         assert!(text.contains("1.500") && !text.contains("no difference"), "{text}");
-        assert!(compare(&a, &a).unwrap().plain("").contains("no difference found"));
-        assert!(compare(&a, &json!({})).is_err());
+        assert!(compare_results(&a, &a).unwrap().plain("").contains("no difference found"));
+        assert!(compare_results(&a, &json!({})).is_err());
     }
 }

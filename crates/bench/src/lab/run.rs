@@ -9,15 +9,15 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::{Map, Value, json};
 
 use crate::children;
-use crate::job::live;
+use crate::job::progress_display;
 use crate::lab::change;
 use crate::lab::file::{Lab, LabSettings};
-use crate::lab::matrix::{self, Cell};
-use crate::lab::report::{self, Findings};
-use crate::lab::result::{KeptResults, Row, fingerprint};
-use crate::lab::stage::{self, Running, Stage};
+use crate::lab::matrix::{self, LabCell};
+use crate::lab::report::{self, LabFindings};
+use crate::lab::result::{LabMeasurement, ResultsFile, fingerprint};
+use crate::lab::stage::{self, LabEnvironment, RunningCell};
 use crate::load;
-use crate::outcome::Outcome;
+use crate::outcome::BenchOutcome;
 use crate::plan::Pace;
 use crate::procfs;
 use crate::quantity;
@@ -26,7 +26,7 @@ use crate::session;
 
 /// Options of an experiment's run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LabOptions {
     /// File of the experiment.
     pub lab: PathBuf,
     /// Whether to run the short form.
@@ -38,16 +38,16 @@ pub struct Options {
     /// Substrings of the names of subjects to measure; empty for all.
     pub only: Vec<String>,
     /// Levels and load settings that override the file's.
-    pub set: Vec<(String, String)>,
+    pub overrides: Vec<(String, String)>,
     /// Other builds of this program, by name.
-    pub also: Vec<(String, PathBuf)>,
+    pub other_builds: Vec<(String, PathBuf)>,
     /// Path of this program, for Komainu subjects.
     pub komainu: PathBuf,
     /// Suppresses the progress display.
     pub quiet: bool,
 }
 
-impl Options {
+impl LabOptions {
     fn is_wanted(&self, subject: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| subject.contains(part))
     }
@@ -57,22 +57,22 @@ impl Options {
 ///
 /// # Errors
 /// Fails if the file is invalid or results cannot be saved.
-pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
+pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, String> {
     let path = options.lab.display();
     let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
     let mut lab = Lab::parse(&text).map_err(|error| format!("{path}: {error}"))?;
-    change::set(&mut lab, &options.set)?;
-    change::also(&mut lab, &options.also)?;
+    change::apply_setting(&mut lab, &options.overrides)?;
+    change::add_builds(&mut lab, &options.other_builds)?;
     if options.short {
         // The short form does not allow conclusions.
         lab.aims.clear();
     }
     let name = options.lab.file_stem().and_then(|stem| stem.to_str()).unwrap_or("lab");
     let kept = options.out.join(format!("{name}.jsonl"));
-    let builds = options.also.iter().map(|(_, path)| path).chain([&options.komainu]);
-    let builds: Vec<_> = builds.map(|path| built(path)).collect();
-    let state = fingerprint(&text, &(options.short, &options.set, &options.also, builds));
-    let mut kept = KeptResults::open(&kept, &state, options.fresh)?;
+    let builds = options.other_builds.iter().map(|(_, path)| path).chain([&options.komainu]);
+    let builds: Vec<_> = builds.map(|path| build_id(path)).collect();
+    let state = fingerprint(&text, &(options.short, &options.overrides, &options.other_builds, builds));
+    let mut kept = ResultsFile::open(&kept, &state, options.fresh)?;
     if !lab.subjects.iter().any(|subject| options.is_wanted(&subject.process.name)) {
         let names: Vec<&str> = lab.subjects.iter().map(|subject| subject.process.name.as_str()).collect();
         return Err(format!(
@@ -81,16 +81,16 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
             names.join(", ")
         ));
     }
-    let (cells, skipped) = choose(&lab, options);
-    let stage = Stage::new(&lab, &options.komainu)?;
+    let (cells, skipped) = select_cells(&lab, options);
+    let stage = LabEnvironment::new(&lab, &options.komainu)?;
     let versions = versions(&lab, &stage, &cells);
     for (name, why) in &skipped {
-        report(options, &format!("{name}: skipped, {why}"));
+        report_line(options, &format!("{name}: skipped, {why}"));
     }
     measure_all(&lab, &stage, &cells, &mut kept, options)?;
-    let findings = Findings {
-        how: how(&lab, options.short),
-        machine: procfs::machine(),
+    let findings = LabFindings {
+        load_description: describe_load(&lab, options.short),
+        machine: procfs::describe_machine(),
         rows: std::mem::take(&mut kept.rows),
         lab: &lab,
         cells,
@@ -105,17 +105,17 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<bool, String> {
         fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     printed.map_err(|error| format!("cannot print: {error}"))?;
-    Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop().load(Ordering::Relaxed))
+    Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop_flag().load(Ordering::Relaxed))
 }
 
 /// Returns an identifier of a program's build, so that results of different builds are not mixed.
-fn built(path: &Path) -> Option<(u64, Option<SystemTime>)> {
+fn build_id(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     let about = fs::metadata(path).ok()?;
     Some((about.len(), about.modified().ok()))
 }
 
 /// Returns the cells that can be measured on this machine, and the other subjects with the reason.
-fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
+fn select_cells(lab: &Lab, options: &LabOptions) -> (Vec<LabCell>, Vec<(String, String)>) {
     let (mut cells, mut skipped) = (matrix::cells(lab, options.short), Vec::new());
     for (number, subject) in lab.subjects.iter().enumerate() {
         let name = &subject.process.name;
@@ -123,10 +123,11 @@ fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
             cells.retain(|cell| cell.subject != number);
             continue;
         }
-        let services = lab.services.iter().filter(|service| subject.with.contains(&service.name));
+        let services =
+            lab.services.iter().filter(|service| subject.required_services.contains(&service.name));
         let why = subject.skip.clone().or_else(|| {
             std::iter::once(&subject.process).chain(services).find_map(|process| {
-                stage::missing(process, subject.komainu.as_deref().unwrap_or(&options.komainu))
+                stage::missing_requirement(process, subject.komainu.as_deref().unwrap_or(&options.komainu))
             })
         });
         if let Some(why) = why {
@@ -137,11 +138,12 @@ fn choose(lab: &Lab, options: &Options) -> (Vec<Cell>, Vec<(String, String)>) {
     (cells, skipped)
 }
 
-fn versions(lab: &Lab, stage: &Stage, cells: &[Cell]) -> Vec<(String, String)> {
+fn versions(lab: &Lab, stage: &LabEnvironment, cells: &[LabCell]) -> Vec<(String, String)> {
     let mut versions: Vec<(String, String)> = Vec::new();
     for cell in cells {
         let subject = &lab.subjects[cell.subject];
-        let services = lab.services.iter().filter(|service| subject.with.contains(&service.name));
+        let services =
+            lab.services.iter().filter(|service| subject.required_services.contains(&service.name));
         for process in services.chain(std::iter::once(&subject.process)) {
             if versions.iter().any(|(name, _)| *name == process.name) {
                 continue;
@@ -157,7 +159,7 @@ fn versions(lab: &Lab, stage: &Stage, cells: &[Cell]) -> Vec<(String, String)> {
 
 /// Returns the load settings of a cell: the subject's override those of the short form, which override the
 /// experiment's.
-fn settings(lab: &Lab, cell: &Cell, short: bool) -> LabSettings {
+fn cell_settings(lab: &Lab, cell: &LabCell, short: bool) -> LabSettings {
     let mut settings = lab.load.clone();
     if short {
         settings.extend(lab.short_load.clone());
@@ -166,7 +168,7 @@ fn settings(lab: &Lab, cell: &Cell, short: bool) -> LabSettings {
     settings
 }
 
-fn how(lab: &Lab, short: bool) -> String {
+fn describe_load(lab: &Lab, short: bool) -> String {
     let mut all = lab.load.clone();
     if short {
         all.extend(lab.short_load.clone());
@@ -181,7 +183,7 @@ fn how(lab: &Lab, short: bool) -> String {
     )
 }
 
-fn report(options: &Options, line: &str) {
+fn report_line(options: &LabOptions, line: &str) {
     if !options.quiet {
         // If the terminal is closed, the measurement continues.
         let _ = writeln!(io::stderr(), "{line}");
@@ -190,10 +192,10 @@ fn report(options: &Options, line: &str) {
 
 fn measure_all(
     lab: &Lab,
-    stage: &Stage,
-    cells: &[Cell],
-    kept: &mut KeptResults,
-    options: &Options,
+    stage: &LabEnvironment,
+    cells: &[LabCell],
+    kept: &mut ResultsFile,
+    options: &LabOptions,
 ) -> Result<(), String> {
     let number = |key: &str, default: f64| {
         let mut all = lab.load.clone();
@@ -203,11 +205,11 @@ fn measure_all(
         all.get(key).map_or(Ok(default), |text| quantity::count(text))
     };
     let repetitions = number("repetitions", 3.0)? as usize;
-    let order = matrix::order(cells.len(), repetitions, number("seed", 1.0)? as u64);
-    let left = |kept: &KeptResults, cell: &Cell, repetition: usize| {
+    let order = matrix::measurement_order(cells.len(), repetitions, number("seed", 1.0)? as u64);
+    let left = |kept: &ResultsFile, cell: &LabCell, repetition: usize| {
         let key = cell.key(lab);
         let broken = kept.rows.iter().any(|row| row.cell == key && row.figures.is_err());
-        !broken && !kept.has(&key, repetition)
+        !broken && !kept.has_measurement(&key, repetition)
     };
     let began = Instant::now();
     let mut done = 0;
@@ -220,53 +222,53 @@ fn measure_all(
             order[at..].iter().filter(|(cell, repetition)| left(kept, &cells[*cell], *repetition)).count();
         let each = if done == 0 { None } else { Some(began.elapsed() / done) };
         let time = each.map_or(String::new(), |each| {
-            format!(", {} left", quantity::time((each * remaining as u32).as_nanos() as f64))
+            format!(", {} left", quantity::format_time((each * remaining as u32).as_nanos() as f64))
         });
         let key = cell.key(lab);
         let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
-        let figures = measure(lab, stage, cell, options, &title);
-        if children::stop().load(Ordering::Relaxed) {
-            report(options, "interrupted: the same command continues from here");
+        let figures = measure_cell(lab, stage, cell, options, &title);
+        if children::stop_flag().load(Ordering::Relaxed) {
+            report_line(options, "interrupted: the same command continues from here");
             return Ok(());
         }
         if !io::stderr().is_terminal() || figures.is_err() {
-            report(options, &format!("{title}: {}", in_short(&figures)));
+            report_line(options, &format!("{title}: {}", summarize(&figures)));
         }
-        kept.add(Row { cell: key, repetition, figures })?;
+        kept.append(LabMeasurement { cell: key, repetition, figures })?;
         done += 1;
     }
     Ok(())
 }
 
-fn in_short(figures: &Result<Map<String, Value>, String>) -> String {
+fn summarize(figures: &Result<Map<String, Value>, String>) -> String {
     match figures {
         Err(broken) => format!("BROKEN: {broken}"),
         Ok(figures) => {
             let rate = figures.get("requests_per_s").and_then(Value::as_f64).unwrap_or(0.0);
             let cpu = figures.get("cpu_us_per_request").and_then(Value::as_f64);
-            let cpu =
-                cpu.map_or(String::new(), |cpu| format!(", {} µs CPU a request", quantity::digits(cpu)));
-            format!("{} requests/s{cpu}", quantity::digits(rate))
+            let cpu = cpu
+                .map_or(String::new(), |cpu| format!(", {} µs CPU a request", quantity::format_digits(cpu)));
+            format!("{} requests/s{cpu}", quantity::format_digits(rate))
         }
     }
 }
 
 /// Measures one cell: starts it, puts load on it and stops it.
-fn measure(
+fn measure_cell(
     lab: &Lab,
-    stage: &Stage,
-    cell: &Cell,
-    options: &Options,
+    stage: &LabEnvironment,
+    cell: &LabCell,
+    options: &LabOptions,
     title: &str,
 ) -> Result<Map<String, Value>, String> {
-    let settings = settings(lab, cell, options.short);
+    let settings = cell_settings(lab, cell, options.short);
     let mut running = stage.start(lab, cell, &settings)?;
     let mut figures = Map::new();
-    let outcome = match running.idle {
-        0 => load_once(&running, options, title)?,
-        idle => beside_idle(&running, idle, options, title, &mut figures)?,
+    let outcome = match running.idle_connections {
+        0 => measure_load(&running, options, title)?,
+        idle => measure_with_idle(&running, idle, options, title, &mut figures)?,
     };
-    if let Some(dead) = running.dead() {
+    if let Some(dead) = running.ended_process() {
         return Err(dead);
     }
     if outcome.measured.tally.responses == 0 {
@@ -274,40 +276,40 @@ fn measure(
         let example = errors.iter().next().map_or("", |(_, _, example)| example).to_string();
         return Err(format!("nothing was answered: {example}"));
     }
-    if let Some(wrong) = running.wrong(&outcome.measured.tally) {
+    if let Some(wrong) = running.response_error(&outcome.measured.tally) {
         return Err(wrong);
     }
-    let record = record::json(&outcome);
+    let record = record::outcome_json(&outcome);
     figures.extend(record["figures"].as_object().cloned().unwrap_or_default());
     if let Some(spent) = &outcome.server {
         figures.insert("processes".into(), json!(spent.after.len()));
     }
     drop(running);
     if let Some(cooldown) = settings.get("cooldown") {
-        std::thread::sleep(quantity::duration(cooldown)?);
+        std::thread::sleep(quantity::parse_duration(cooldown)?);
     }
     Ok(figures)
 }
 
-fn load_once(running: &Running, options: &Options, title: &str) -> Result<Outcome, String> {
-    session::measure(&running.subject, children::stop(), &mut *live(options.quiet, title))
+fn measure_load(running: &RunningCell, options: &LabOptions, title: &str) -> Result<BenchOutcome, String> {
+    session::measure(&running.subject, children::stop_flag(), &mut *progress_display(options.quiet, title))
 }
 
 /// Holds idle connections, measures their cost, and puts load on the server at the same time.
-fn beside_idle(
-    running: &Running,
+fn measure_with_idle(
+    running: &RunningCell,
     idle: usize,
-    options: &Options,
+    options: &LabOptions,
     title: &str,
     figures: &mut Map<String, Value>,
-) -> Result<Outcome, String> {
-    const SETTLE: Duration = Duration::from_millis(500);
+) -> Result<BenchOutcome, String> {
+    const SETTLE_TIME: Duration = Duration::from_millis(500);
     const OPEN_S_MAX: u64 = 60;
     raise_descriptor_limit()?;
-    let alone = load_once(running, options, title)?;
-    let pids = || procfs::tree(&running.subject.server_pids);
-    let pss = || procfs::memory(&pids()).iter().map(|memory| memory.pss).sum::<u64>();
-    std::thread::sleep(SETTLE);
+    let alone = measure_load(running, options, title)?;
+    let pids = || procfs::process_tree(&running.subject.server_pids);
+    let pss = || procfs::process_memory(&pids()).iter().map(|memory| memory.pss).sum::<u64>();
+    std::thread::sleep(SETTLE_TIME);
     let before = pss();
     // A connection that sends one request and then pauses for a day is idle.
     let mut plan = running.subject.plan.clone();
@@ -319,16 +321,20 @@ fn beside_idle(
     let (answered, release) = (AtomicBool::new(false), AtomicBool::new(false));
     let outcome = std::thread::scope(|scope| {
         let held = scope.spawn(|| {
-            load::run(&plan, &release, &mut AllAnswered { wanted: idle as u64, reported: &answered })
+            load::run_load(
+                &plan,
+                &release,
+                &mut AnsweredObserver { wanted_responses: idle as u64, is_reached: &answered },
+            )
         });
         let deadline = Instant::now() + Duration::from_secs(OPEN_S_MAX);
         while !answered.load(Ordering::Relaxed) && Instant::now() < deadline && !held.is_finished() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(SETTLE);
+        std::thread::sleep(SETTLE_TIME);
         let with = pss();
         let beside = match answered.load(Ordering::Relaxed) {
-            true => load_once(running, options, title),
+            true => measure_load(running, options, title),
             false => Err(format!("not all of {idle} idle connections were answered")),
         };
         release.store(true, Ordering::Relaxed);
@@ -353,15 +359,15 @@ fn beside_idle(
 }
 
 /// Observer that records the time at which the wanted number of requests has been answered.
-struct AllAnswered<'t> {
-    wanted: u64,
-    reported: &'t AtomicBool,
+struct AnsweredObserver<'t> {
+    wanted_responses: u64,
+    is_reached: &'t AtomicBool,
 }
 
-impl load::Observer for AllAnswered<'_> {
-    fn progress(&mut self, progress: &load::Progress<'_>) {
-        if progress.tally.responses >= self.wanted {
-            self.reported.store(true, Ordering::Relaxed);
+impl load::LoadObserver for AnsweredObserver<'_> {
+    fn progress(&mut self, progress: &load::LoadProgress<'_>) {
+        if progress.tally.responses >= self.wanted_responses {
+            self.is_reached.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -377,13 +383,13 @@ fn raise_descriptor_limit() -> Result<(), String> {
 ///
 /// # Errors
 /// Names the result that cannot be read or compared.
-pub fn compare(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), String> {
+pub fn compare_files(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), String> {
     let read = |path: &Path| -> Result<Value, String> {
         let text =
             fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
     };
-    let table = report::compare(&read(a)?, &read(b)?)?;
+    let table = report::compare_results(&read(a)?, &read(b)?)?;
     let text = format!("A  {}\nB  {}\n\n{}", a.display(), b.display(), table.plain("  "));
     out.write_all(text.as_bytes()).map_err(|error| format!("cannot print: {error}"))
 }

@@ -13,15 +13,15 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::children::{self, ProcessTree, TempFolder};
 use crate::job::free_port;
-use crate::lab::file::{Lab, LabProcess, LabSettings, Ready};
-use crate::lab::matrix::Cell;
+use crate::lab::file::{Lab, LabProcess, LabSettings, ReadyCondition};
+use crate::lab::matrix::LabCell;
 use crate::lab::template::{TemplateValues, fill};
 use crate::load;
-use crate::plan::{Arrivals, Pace, Plan, Reach};
+use crate::plan::{Arrivals, ConnectOptions, LoadPlan, Pace};
 use crate::quantity;
-use crate::request::{Ask, RequestManner};
+use crate::request::{BenchRequest, RequestSettings};
 use crate::session::{self, LoadSubject};
-use crate::tally::Tally;
+use crate::tally::LoadTally;
 use crate::url::Url;
 
 /// Timeout in milliseconds for a process to accept connections, and for a subject to return its first correct
@@ -29,7 +29,7 @@ use crate::url::Url;
 const READY_MS_MAX: u64 = 20_000;
 
 /// Environment of an experiment: its folder, program and cores.
-pub struct Stage {
+pub struct LabEnvironment {
     scratch: TempFolder,
     /// Path of this program, for Komainu subjects.
     komainu: PathBuf,
@@ -38,41 +38,44 @@ pub struct Stage {
 }
 
 /// A cell whose processes are running.
-pub struct Running {
+pub struct RunningCell {
     /// Subject, ready for the load.
     pub subject: LoadSubject,
     /// Number of idle connections to hold in addition to the load.
-    pub idle: usize,
+    pub idle_connections: usize,
     /// Expected status, and expected content length if it is known.
-    status: u16,
-    bytes: Option<u64>,
+    expected_status: u16,
+    expected_bytes: Option<u64>,
     trees: Vec<(String, ProcessTree)>,
 }
 
-impl Running {
+impl RunningCell {
     /// Returns an error if more than 1 % of the responses are wrong: a server that rejects requests is fast
     /// and would look good.
     #[must_use]
-    pub fn wrong(&self, tally: &Tally) -> Option<String> {
-        let right =
-            tally.statuses().iter().find(|(code, _)| *code == self.status).map_or(0, |(_, count)| *count);
+    pub fn response_error(&self, tally: &LoadTally) -> Option<String> {
+        let right = tally
+            .statuses()
+            .iter()
+            .find(|(code, _)| *code == self.expected_status)
+            .map_or(0, |(_, count)| *count);
         let refused = tally.responses - right;
         let reported = |count: u64, what: String| {
             (count * 100 > tally.responses)
                 .then(|| format!("wrong answers under load: {count} of {} {what}", tally.responses))
         };
-        reported(refused, format!("were not {}", self.status)).or_else(|| {
-            let odd = if self.bytes.is_some() { tally.lengths_differ } else { 0 };
+        reported(refused, format!("were not {}", self.expected_status)).or_else(|| {
+            let odd = if self.expected_bytes.is_some() { tally.different_lengths } else { 0 };
             reported(odd, "were not as long as the first".into())
         })
     }
 
     /// Returns the first process that has ended; none should end before the measurement.
-    pub fn dead(&mut self) -> Option<String> {
+    pub fn ended_process(&mut self) -> Option<String> {
         let dead = self
             .trees
             .iter_mut()
-            .find_map(|(name, tree)| (!tree.is_alive()).then(|| (name.clone(), last_words(tree))));
+            .find_map(|(name, tree)| (!tree.is_alive()).then(|| (name.clone(), output_tail(tree))));
         dead.map(|(name, words)| format!("{name} died under load: {words}"))
     }
 }
@@ -80,12 +83,12 @@ impl Running {
 /// Returns the remedy if something that a process needs is not installed; `{{workers}}` in a path stands for
 /// the folder of Komainu's language modules.
 #[must_use]
-pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
+pub fn missing_requirement(process: &LabProcess, komainu: &Path) -> Option<String> {
     let beside = komainu.parent().unwrap_or(Path::new("."));
     let folders = [beside.join("workers"), beside.join("../lib/komainu")];
     let there = |program: &str| match program.strip_prefix("{{workers}}/") {
         Some(language) => folders.iter().any(|folder| folder.join(language).exists()),
-        None => is_there(program),
+        None => is_installed(program),
     };
     let (program, source) = process.needs.iter().find(|(program, _)| !there(program))?;
     Some(match program.strip_prefix("{{workers}}/") {
@@ -95,7 +98,7 @@ pub fn missing(process: &LabProcess, komainu: &Path) -> Option<String> {
 }
 
 /// Whether a program is installed. Debian installs servers in /usr/sbin, which may be missing in PATH.
-fn is_there(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).exists();
     }
@@ -105,16 +108,16 @@ fn is_there(program: &str) -> bool {
         .any(|folder| folder.join(program).is_file())
 }
 
-impl Stage {
+impl LabEnvironment {
     /// Writes the experiment's files and runs its `prepare` commands.
     ///
     /// # Errors
     /// Fails if a file cannot be written or a command fails.
-    pub fn new(lab: &Lab, komainu: &Path) -> Result<Stage, String> {
+    pub fn new(lab: &Lab, komainu: &Path) -> Result<LabEnvironment, String> {
         let scratch = TempFolder::new("lab").map_err(|error| error.to_string())?;
         let cores = sched_getaffinity(None).map_err(|error| error.to_string())?;
-        let stage = Stage { scratch, komainu: komainu.to_path_buf(), cores };
-        let values = stage.values();
+        let stage = LabEnvironment { scratch, komainu: komainu.to_path_buf(), cores };
+        let values = stage.template_values();
         stage.write(stage.scratch.path(), &lab.files, &values)?;
         for command in &lab.prepare {
             let filled = fill(command, &values)?;
@@ -127,7 +130,7 @@ impl Stage {
         Ok(stage)
     }
 
-    fn values(&self) -> TemplateValues {
+    fn template_values(&self) -> TemplateValues {
         TemplateValues::from([
             ("dir".into(), self.scratch.path().display().to_string()),
             ("komainu".into(), self.komainu.display().to_string()),
@@ -150,7 +153,7 @@ impl Stage {
     /// Returns the version that a process reports, in one line.
     #[must_use]
     pub fn version(&self, process: &LabProcess, build: Option<&Path>) -> String {
-        let mut values = self.values();
+        let mut values = self.template_values();
         if let Some(build) = build {
             values.insert("komainu".into(), build.display().to_string());
         }
@@ -171,9 +174,9 @@ impl Stage {
     ///
     /// # Errors
     /// Returns the reason why the cell does not start or respond correctly; the cell counts as broken.
-    pub fn start(&self, lab: &Lab, cell: &Cell, settings: &LabSettings) -> Result<Running, String> {
+    pub fn start(&self, lab: &Lab, cell: &LabCell, settings: &LabSettings) -> Result<RunningCell, String> {
         let subject = &lab.subjects[cell.subject];
-        let mut values = self.values();
+        let mut values = self.template_values();
         values.extend(cell.values(lab));
         if let Some(build) = &subject.komainu {
             values.insert("komainu".into(), build.display().to_string());
@@ -184,7 +187,7 @@ impl Stage {
             .collect::<Result<_, String>>()?;
         let restore = self.pin(settings.get("cores"))?;
         let mut trees = Vec::new();
-        for name in &subject.with {
+        for name in &subject.required_services {
             let service =
                 lab.services.iter().find(|service| service.name == *name).expect("checked with the file");
             trees.push((name.clone(), self.spawn(service, &mut values)?));
@@ -192,7 +195,7 @@ impl Stage {
         trees.push((subject.process.name.clone(), self.spawn(&subject.process, &mut values)?));
         self.unpin(restore)?;
         let url = fill(&subject.url, &values)?;
-        let (plan, url) = plan(&url, &settings, values.get("socket"), self.scratch.path())?;
+        let (plan, url) = build_plan(&url, &settings, values.get("socket"), self.scratch.path())?;
         let counts = |name: &String| subject.measure.is_empty() || subject.measure.contains(name);
         let (server, beside): (Vec<_>, Vec<_>) = trees.iter().partition(|(name, _)| counts(name));
         let pids = |trees: Vec<&(String, ProcessTree)>| trees.iter().map(|(_, tree)| tree.pid()).collect();
@@ -200,14 +203,20 @@ impl Stage {
         let bytes = subject.bytes.as_ref().map(|text| fill(text, &values)).transpose()?;
         let bytes = bytes.map(|text| text.parse()).transpose();
         let bytes = bytes.map_err(|_| format!("{}: bytes is a number", subject.process.name))?;
-        let version = version(settings.get("http").map(String::as_str))?;
+        let version = parse_version(settings.get("http").map(String::as_str))?;
         let idle = settings
             .get("idle")
             .map_or(Ok(0), |text| text.parse())
             .map_err(|_| "idle is a number of connections")?;
-        let loaded = LoadSubject { plan, url, version, server_pids, beside_pids };
-        let mut running = Running { subject: loaded, idle, status: subject.status, bytes, trees };
-        check(&mut running, subject.status, bytes)?;
+        let loaded = LoadSubject { plan, url, version, server_pids, excluded_pids: beside_pids };
+        let mut running = RunningCell {
+            subject: loaded,
+            idle_connections: idle,
+            expected_status: subject.status,
+            expected_bytes: bytes,
+            trees,
+        };
+        wait_until_correct(&mut running, subject.status, bytes)?;
         Ok(running)
     }
 
@@ -236,12 +245,12 @@ impl Stage {
                 .map_err(|error| format!("{name}: {error}"))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let takes = |_: &ProcessTree| match process.ready {
-            Ready::Port => TcpStream::connect(address).is_ok().then_some(()),
-            Ready::Socket => UnixStream::connect(&socket).is_ok().then_some(()),
+            ReadyCondition::Port => TcpStream::connect(address).is_ok().then_some(()),
+            ReadyCondition::Socket => UnixStream::connect(&socket).is_ok().then_some(()),
         };
         match tree.wait_until(READY_MS_MAX, takes) {
             Some(()) => Ok(tree),
-            None => Err(format!("{name} does not start: {}", last_words(&tree))),
+            None => Err(format!("{name} does not start: {}", output_tail(&tree))),
         }
     }
 
@@ -275,7 +284,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for LabEnvironment {
     fn drop(&mut self) {
         // Fails only if the original cores are no longer available.
         let _ = sched_setaffinity(None, &self.cores);
@@ -289,7 +298,7 @@ fn shell(line: &str) -> Command {
     command
 }
 
-fn last_words(tree: &ProcessTree) -> String {
+fn output_tail(tree: &ProcessTree) -> String {
     let output = tree.output();
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     match lines.len() {
@@ -302,12 +311,12 @@ fn last_words(tree: &ProcessTree) -> String {
 }
 
 /// Builds the load plan of one cell.
-fn plan(
+fn build_plan(
     url: &str,
     settings: &LabSettings,
     socket: Option<&String>,
     folder: &Path,
-) -> Result<(Plan, String), String> {
+) -> Result<(LoadPlan, String), String> {
     let text = |key: &str| settings.get(key).map(String::as_str);
     let yes = |key: &str, default: bool| match text(key) {
         None => Ok(default),
@@ -316,9 +325,9 @@ fn plan(
         Some(other) => Err(format!("load: {key} is on or off, not {other:?}")),
     };
     let number = |key: &str, default: f64| text(key).map_or(Ok(default), quantity::count);
-    let time = |key: &str, default: &str| quantity::duration(text(key).unwrap_or(default));
-    let manner = RequestManner {
-        version: version(text("http"))?,
+    let time = |key: &str, default: &str| quantity::parse_duration(text(key).unwrap_or(default));
+    let manner = RequestSettings {
+        version: parse_version(text("http"))?,
         keep_alive: yes("keep-alive", true)?,
         chunked: false,
         fields: Fields::new(),
@@ -328,10 +337,10 @@ fn plan(
         Some(target) => (socket.map(PathBuf::from), format!("http://localhost{target}")),
         None => (None, url.to_string()),
     };
-    let ask = Ask {
+    let ask = BenchRequest {
         method: text("method").unwrap_or("GET").to_string(),
         url: Url::parse(&url)?,
-        body: text("body").map_or(Ok(None), |text| body(text, folder))?,
+        body: text("body").map_or(Ok(None), |text| request_body(text, folder))?,
         weight: 1,
     };
     let no_resumption = !yes("resumption", true)?;
@@ -339,8 +348,15 @@ fn plan(
         all.split(',').map(|group| group.trim().to_string()).filter(|group| !group.is_empty()).collect()
     });
     let tls_version = text("tls-version").map(str::to_string);
-    let reach = Reach { unix, insecure: true, no_resumption, tls_version, tls_groups, ..Reach::default() };
-    let mut plan = Plan::new(std::slice::from_ref(&ask), &manner, &reach)?;
+    let reach = ConnectOptions {
+        unix,
+        insecure: true,
+        no_resumption,
+        tls_version,
+        tls_groups,
+        ..ConnectOptions::default()
+    };
+    let mut plan = LoadPlan::new(std::slice::from_ref(&ask), &manner, &reach)?;
     plan.connections = number("connections", 50.0)? as usize;
     plan.duration = Some(time("duration", "5s")?);
     plan.warm_up = time("warm-up", "500ms")?;
@@ -348,7 +364,7 @@ fn plan(
     plan.pipeline = number(if plan.is_http2() { "streams" } else { "pipeline" }, 1.0)? as usize;
     plan.seed = number("seed", 1.0)? as u64;
     plan.threads = match number("threads", 0.0)? as usize {
-        0 => session::threads(plan.connections, true),
+        0 => session::suggested_threads(plan.connections, true),
         threads => threads,
     };
     if let Some(rate) = text("rate") {
@@ -359,7 +375,7 @@ fn plan(
 }
 
 /// Parses the HTTP version of a load.
-fn version(http: Option<&str>) -> Result<Version, String> {
+fn parse_version(http: Option<&str>) -> Result<Version, String> {
     match http {
         None | Some("1.1") => Ok(Version::Http11),
         Some("1.0") => Ok(Version::Http10),
@@ -370,7 +386,7 @@ fn version(http: Option<&str>) -> Result<Version, String> {
 
 /// Returns the content of a request: text, or `@` and the name of a file in the experiment's folder; `None`
 /// for empty text.
-fn body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
+fn request_body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
     match text.strip_prefix('@') {
         Some(file) => {
             fs::read(folder.join(file)).map(Some).map_err(|error| format!("load: body {file}: {error}"))
@@ -380,7 +396,7 @@ fn body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
 }
 
 /// Sends requests until a response is correct, for at most [`READY_MS_MAX`].
-fn check(running: &mut Running, status: u16, bytes: Option<u64>) -> Result<(), String> {
+fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>) -> Result<(), String> {
     let mut plan = running.subject.plan.clone();
     (plan.connections, plan.threads, plan.pipeline) = (1, 1, 1);
     (plan.requests_max, plan.duration, plan.warm_up) = (Some(2), None, Duration::ZERO);
@@ -388,7 +404,7 @@ fn check(running: &mut Running, status: u16, bytes: Option<u64>) -> Result<(), S
     plan.timeout = Duration::from_secs(5);
     let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
     loop {
-        let wrong = match load::run(&plan, children::stop(), &mut ()) {
+        let wrong = match load::run_load(&plan, children::stop_flag(), &mut ()) {
             Err(error) => error,
             Ok(asked) => {
                 let tally = &asked.tally;
@@ -406,10 +422,10 @@ fn check(running: &mut Running, status: u16, bytes: Option<u64>) -> Result<(), S
                 }
             }
         };
-        if let Some(dead) = running.dead() {
+        if let Some(dead) = running.ended_process() {
             return Err(dead);
         }
-        if Instant::now() >= deadline || children::stop().load(Ordering::Relaxed) {
+        if Instant::now() >= deadline || children::stop_flag().load(Ordering::Relaxed) {
             return Err(format!("wrong answer: {wrong}"));
         }
         std::thread::sleep(Duration::from_millis(100));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bench::load::{self, Measured};
-use bench::plan::{Plan, Reach};
-use bench::request::{Ask, RequestManner};
+use bench::load::{self, LoadResult};
+use bench::plan::{ConnectOptions, LoadPlan};
+use bench::request::{BenchRequest, RequestSettings};
 use bench::url::Url;
 
 /// A request as the server received it.
@@ -142,22 +142,27 @@ impl LoadTarget {
     }
 
     /// Returns a plan for a short load on `/` with these numbers of connections and requests.
-    pub(crate) fn plan(&self, connections: usize, requests: u64) -> Plan {
+    pub(crate) fn plan(&self, connections: usize, requests: u64) -> LoadPlan {
         plan(
             &self.url("/"),
-            &RequestManner { keep_alive: true, ..RequestManner::default() },
+            &RequestSettings { keep_alive: true, ..RequestSettings::default() },
             connections,
             requests,
         )
     }
 }
 
-pub(crate) fn plan(url: &str, manner: &RequestManner, connections: usize, requests: u64) -> Plan {
-    plan_of(&[Ask::get(Url::parse(url).unwrap())], manner, connections, requests)
+pub(crate) fn plan(url: &str, manner: &RequestSettings, connections: usize, requests: u64) -> LoadPlan {
+    plan_of(&[BenchRequest::get(Url::parse(url).unwrap())], manner, connections, requests)
 }
 
-pub(crate) fn plan_of(asks: &[Ask], manner: &RequestManner, connections: usize, requests: u64) -> Plan {
-    let mut plan = Plan::new(asks, manner, &Reach::default()).unwrap();
+pub(crate) fn plan_of(
+    asks: &[BenchRequest],
+    manner: &RequestSettings,
+    connections: usize,
+    requests: u64,
+) -> LoadPlan {
+    let mut plan = LoadPlan::new(asks, manner, &ConnectOptions::default()).unwrap();
     plan.connections = connections;
     plan.duration = None;
     plan.requests_max = Some(requests);
@@ -165,6 +170,6 @@ pub(crate) fn plan_of(asks: &[Ask], manner: &RequestManner, connections: usize, 
     plan
 }
 
-pub(crate) fn run(plan: &Plan) -> Measured {
-    load::run(plan, &false.into(), &mut ()).unwrap()
+pub(crate) fn run(plan: &LoadPlan) -> LoadResult {
+    load::run_load(plan, &false.into(), &mut ()).unwrap()
 }

@@ -5,21 +5,21 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Answer, ok, origin, run};
 use bench::advice;
-use bench::load::Measured;
-use bench::outcome::Outcome;
-use bench::plan::{Arrivals, Pace, Plan};
+use bench::load::LoadResult;
+use bench::outcome::BenchOutcome;
+use bench::plan::{Arrivals, LoadPlan, Pace};
 use bench::session::{self, LoadSubject};
 use bench::tally::ErrorKind;
 use http::Version;
 
 const MS: u64 = 1_000_000;
 
-fn timed(plan: Plan, ms: u64) -> Plan {
-    Plan { duration: Some(Duration::from_millis(ms)), requests_max: None, ..plan }
+fn timed(plan: LoadPlan, ms: u64) -> LoadPlan {
+    LoadPlan { duration: Some(Duration::from_millis(ms)), requests_max: None, ..plan }
 }
 
-fn open(plan: Plan, rate: f64, arrivals: Arrivals) -> Plan {
-    Plan { pace: Pace::Open { rate, arrivals }, ..plan }
+fn open(plan: LoadPlan, rate: f64, arrivals: Arrivals) -> LoadPlan {
+    LoadPlan { pace: Pace::Open { rate, arrivals }, ..plan }
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn the_first_byte_is_reported_apart_from_the_last() {
         }
     });
     let url = format!("http://{address}/");
-    let manner = bench::request::RequestManner { keep_alive: true, ..Default::default() };
+    let manner = bench::request::RequestSettings { keep_alive: true, ..Default::default() };
     let tally = run(&crate::common::plan(&url, &manner, 2, 20)).tally;
     assert!(tally.latency.min() >= 60 * MS);
     assert!(tally.first_byte.percentile(50.0) < tally.latency.percentile(50.0) - 40 * MS);
@@ -88,12 +88,12 @@ fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
         url: origin.url("/"),
         version: Version::Http11,
         server_pids: Vec::new(),
-        beside_pids: Vec::new(),
+        excluded_pids: Vec::new(),
     };
     let outcome = session::measure(&subject, &false.into(), &mut ()).unwrap();
     let hidden = &outcome.measured.tally.latency;
     assert!(hidden.percentile(75.0) < 80 * MS, "{}", hidden.percentile(75.0));
-    let said = advice::scope(&outcome);
+    let said = advice::describe_scope(&outcome);
     assert!(said.contains("--rate") && said.contains("nothing at all was answered"), "{said}");
 }
 
@@ -103,7 +103,7 @@ fn arrivals_keep_to_the_clock_whatever_becomes_of_them() {
         for threads in [1, 2] {
             let origin = origin(|_| ok("x"));
             let plan = open(timed(origin.plan(20, 1), 1_000), 400.0, arrivals);
-            let tally = run(&Plan { threads, ..plan }).tally;
+            let tally = run(&LoadPlan { threads, ..plan }).tally;
             let due = tally.responses + tally.errors.total();
             let expected = if arrivals == Arrivals::Constant { 398..=401 } else { 320..=480 };
             assert!(expected.contains(&due), "{arrivals:?}: {due}");
@@ -117,7 +117,7 @@ fn the_same_seed_asks_at_the_same_times() {
     let times = |seed| {
         let origin = origin(|_| ok("x"));
         let plan = open(timed(origin.plan(5, 1), 400), 300.0, Arrivals::Poisson);
-        run(&Plan { seed, ..plan }).tally.lateness.count()
+        run(&LoadPlan { seed, ..plan }).tally.lateness.count()
     };
     let other: Vec<u64> = (2..8).map(times).collect();
     assert_eq!(times(1), times(1));
@@ -132,32 +132,32 @@ fn what_an_overloaded_server_leaves_waiting_counts_with_the_time_it_waited() {
         ok("x")
     });
     let plan = open(timed(origin.plan(1, 1), 1_000), 200.0, Arrivals::Constant);
-    let measured: Measured = run(&Plan { timeout: Duration::from_millis(300), ..plan });
+    let measured: LoadResult = run(&LoadPlan { timeout: Duration::from_millis(300), ..plan });
     let tally = &measured.tally;
     assert!(tally.responses < 40, "{}", tally.responses);
-    assert!(tally.errors.of(ErrorKind::Unsent).0 > 150, "{:?}", tally.errors);
+    assert!(tally.errors.count_and_example(ErrorKind::Unsent).0 > 150, "{:?}", tally.errors);
     let all = tally.responses + tally.errors.total();
     assert!((198..=201).contains(&all) && tally.latency.count() == all, "{all}");
     assert!(tally.latency.percentile(90.0) > 800 * MS);
-    let outcome = Outcome {
+    let outcome = BenchOutcome {
         measured,
-        setup: bench::outcome::Setup { is_open: true, ..Default::default() },
-        ..Outcome::default()
+        setup: bench::outcome::RunSetup { is_open: true, ..Default::default() },
+        ..BenchOutcome::default()
     };
-    assert!(advice::scope(&outcome).contains("were still waiting at the end"));
+    assert!(advice::describe_scope(&outcome).contains("were still waiting at the end"));
 }
 
 #[test]
 fn thinking_and_ramping_take_their_time() {
     let origin = origin(|_| ok("x"));
     let think = Pace::Closed { think: Duration::from_millis(50) };
-    let plan = Plan { pace: think, ..timed(origin.plan(4, 1), 600) };
+    let plan = LoadPlan { pace: think, ..timed(origin.plan(4, 1), 600) };
     let tally = run(&plan).tally;
     // Each of four connections sends at most one request per 50 ms, the first one immediately.
     assert!((4..=52).contains(&tally.responses), "{}", tally.responses);
     assert!(tally.latency.percentile(50.0) < 50 * MS);
 
-    let slow = Plan { ramp: Duration::from_millis(500), ..timed(origin.plan(10, 1), 300) };
+    let slow = LoadPlan { ramp: Duration::from_millis(500), ..timed(origin.plan(10, 1), 300) };
     assert!(run(&slow).tally.connections < 10, "not all were opened in 300 of 500 ms");
 }
 
@@ -170,9 +170,9 @@ fn the_warm_up_is_answered_but_not_counted() {
             ok("x")
         }
     });
-    let plan = Plan { warm_up: Duration::from_millis(300), ..timed(origin.plan(2, 1), 300) };
+    let plan = LoadPlan { warm_up: Duration::from_millis(300), ..timed(origin.plan(2, 1), 300) };
     let measured = run(&plan);
-    assert_eq!(measured.tally.refusals(), 0, "the five fell into the warm-up");
+    assert_eq!(measured.tally.error_statuses(), 0, "the five fell into the warm-up");
     assert!(measured.tally.responses < origin.count());
     assert!((0.29..2.0).contains(&measured.seconds), "{}", measured.seconds);
     assert_eq!(measured.tally.connections, 2, "connections made in the warm-up are reported too");

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bench::plan::{Plan, Reach};
-use bench::request::{Ask, RequestManner};
+use bench::plan::{ConnectOptions, LoadPlan};
+use bench::request::{BenchRequest, RequestSettings};
 use bench::tally::ErrorKind;
 use bench::url::Url;
 use http::{Status, Version};
@@ -121,18 +121,18 @@ fn serve(
     }
 }
 
-fn plan(server: &StreamServer, streams: usize, requests: u64) -> Plan {
-    plan_of(&[Ask::get(url(server))], streams, requests)
+fn plan(server: &StreamServer, streams: usize, requests: u64) -> LoadPlan {
+    plan_of(&[BenchRequest::get(url(server))], streams, requests)
 }
 
 fn url(server: &StreamServer) -> Url {
     Url::parse(&format!("http://{}/", server.address)).unwrap()
 }
 
-fn plan_of(asks: &[Ask], streams: usize, requests: u64) -> Plan {
-    let manner = RequestManner { version: Version::Http2, keep_alive: true, ..RequestManner::default() };
-    let plan = Plan::new(asks, &manner, &Reach::default()).unwrap();
-    Plan {
+fn plan_of(asks: &[BenchRequest], streams: usize, requests: u64) -> LoadPlan {
+    let manner = RequestSettings { version: Version::Http2, keep_alive: true, ..RequestSettings::default() };
+    let plan = LoadPlan::new(asks, &manner, &ConnectOptions::default()).unwrap();
+    LoadPlan {
         connections: 2,
         pipeline: streams,
         duration: None,
@@ -145,9 +145,9 @@ fn plan_of(asks: &[Ask], streams: usize, requests: u64) -> Plan {
 #[test]
 fn many_streams_share_few_connections_and_their_windows() {
     let server = server(Options::default(), |_| Reaction::Content(300_000));
-    let tally = run(&Plan { verify: true, ..plan(&server, 32, 400) }).tally;
+    let tally = run(&LoadPlan { verify: true, ..plan(&server, 32, 400) }).tally;
     assert_eq!((tally.responses, tally.errors.total(), tally.content_bytes), (400, 0, 400 * 300_000));
-    assert_eq!((tally.lengths_differ, tally.contents_differ, tally.connections), (0, 0, 2));
+    assert_eq!((tally.different_lengths, tally.different_contents, tally.connections), (0, 0, 2));
 }
 
 #[test]
@@ -167,7 +167,11 @@ fn no_more_streams_are_opened_than_the_server_allows() {
 #[test]
 fn content_goes_up_as_the_windows_allow() {
     let server = server(Options::default(), |_| Reaction::Content(2));
-    let ask = Ask { method: "POST".into(), body: Some(vec![b'u'; 200_000]), ..Ask::get(url(&server)) };
+    let ask = BenchRequest {
+        method: "POST".into(),
+        body: Some(vec![b'u'; 200_000]),
+        ..BenchRequest::get(url(&server))
+    };
     let tally = run(&plan_of(&[ask], 8, 50)).tally;
     assert_eq!((tally.responses, tally.errors.total()), (50, 0));
     assert_eq!(server.received.load(Ordering::Relaxed), 50 * 200_000);
@@ -186,7 +190,7 @@ fn refused_streams_are_sent_again_and_others_count_as_failed() {
         _ => Reaction::Content(1),
     });
     let tally = run(&plan(&broken, 4, 200)).tally;
-    assert_eq!((tally.responses, tally.errors.of(ErrorKind::Closed).0), (180, 20));
+    assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Closed).0), (180, 20));
 }
 
 #[test]
@@ -203,18 +207,18 @@ fn a_connection_that_leaves_is_replaced_and_loses_nothing() {
 #[test]
 fn a_server_that_closes_or_says_nothing_is_reported() {
     let closes = server(Options::default(), |_| Reaction::Close);
-    let tally = run(&Plan { connections: 1, ..plan(&closes, 2, 6) }).tally;
-    assert_eq!((tally.responses, tally.errors.of(ErrorKind::Closed).0), (0, 6));
+    let tally = run(&LoadPlan { connections: 1, ..plan(&closes, 2, 6) }).tally;
+    assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Closed).0), (0, 6));
     let silent = server(Options::default(), |_| Reaction::Silence);
     let timeout = Duration::from_millis(200);
-    let tally = run(&Plan { connections: 1, timeout, ..plan(&silent, 2, 4) }).tally;
-    assert_eq!((tally.responses, tally.errors.of(ErrorKind::Timeout).0), (0, 4));
+    let tally = run(&LoadPlan { connections: 1, timeout, ..plan(&silent, 2, 4) }).tally;
+    assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Timeout).0), (0, 4));
 }
 
 #[test]
 fn a_server_of_http_1_is_named_as_what_it_is_not() {
     let origin = common::origin(|_| common::ok("x"));
     let url = Url::parse(&origin.url("/")).unwrap();
-    let tally = run(&Plan { connections: 1, ..plan_of(&[Ask::get(url)], 1, 2) }).tally;
+    let tally = run(&LoadPlan { connections: 1, ..plan_of(&[BenchRequest::get(url)], 1, 2) }).tally;
     assert_eq!((tally.responses, tally.errors.total()), (0, 2));
 }

@@ -8,26 +8,26 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{Answer, ok, origin, plan, plan_of, run, status};
-use bench::load::{self, Observer, Progress};
-use bench::outcome::Setup;
-use bench::plan::{Plan, Reach};
-use bench::request::{Ask, RequestManner};
+use bench::load::{self, LoadObserver, LoadProgress};
+use bench::outcome::RunSetup;
+use bench::plan::{ConnectOptions, LoadPlan};
+use bench::request::{BenchRequest, RequestSettings};
 use bench::tally::ErrorKind;
 use bench::url::Url;
 use http::Version;
 use rustix::net::{AddressFamily, SocketType};
 
-const KEEP: fn() -> RequestManner = || RequestManner { keep_alive: true, ..RequestManner::default() };
+const KEEP: fn() -> RequestSettings = || RequestSettings { keep_alive: true, ..RequestSettings::default() };
 
 #[test]
 fn every_request_is_counted_once_on_one_thread_or_on_several() {
     for threads in [1, 3] {
         let origin = origin(|_| ok("hello"));
-        let plan = Plan { threads, ..origin.plan(7, 1_000) };
+        let plan = LoadPlan { threads, ..origin.plan(7, 1_000) };
         let measured = run(&plan);
         let tally = &measured.tally;
         assert_eq!((origin.count(), tally.responses, tally.latency.count()), (1_000, 1_000, 1_000));
-        assert_eq!((tally.connections, tally.reused), (7, 993));
+        assert_eq!((tally.connections, tally.reused_responses), (7, 993));
         assert_eq!((tally.statuses(), tally.errors.total()), (vec![(200, 1_000)], 0));
         assert_eq!((tally.content_bytes, measured.responses_in_time), (5_000, 1_000));
         assert_eq!((measured.facts.server.as_str(), measured.facts.content_bytes), ("test", 5));
@@ -40,15 +40,15 @@ fn every_request_is_counted_once_on_one_thread_or_on_several() {
 #[test]
 fn more_threads_than_connections_are_no_more_than_these() {
     let origin = origin(|_| ok("hello"));
-    let plan = Plan { threads: 3, ..origin.plan(1, 10) };
+    let plan = LoadPlan { threads: 3, ..origin.plan(1, 10) };
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let measured = (run(&plan), Setup::of(&plan, "http://x/", Version::Http11));
+        let measured = (run(&plan), RunSetup::from_plan(&plan, "http://x/", Version::Http11));
         done.send(measured).expect("the test waits");
     });
     let (measured, setup) = ended.recv_timeout(Duration::from_secs(20)).expect("the run ends");
     assert_eq!((origin.count(), measured.tally.responses), (10, 10));
-    assert!(setup.how.ends_with(", 1 thread"), "{}", setup.how);
+    assert!(setup.load_description.ends_with(", 1 thread"), "{}", setup.load_description);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn what_the_warm_up_leaves_under_way_is_among_the_requests_that_count() {
         std::thread::sleep(Duration::from_millis(40));
         ok("hello")
     });
-    let plan = Plan { warm_up: Duration::from_millis(100), threads: 2, ..origin.plan(10, 20) };
+    let plan = LoadPlan { warm_up: Duration::from_millis(100), threads: 2, ..origin.plan(10, 20) };
     assert_eq!(run(&plan).tally.responses, 20);
 }
 
@@ -67,9 +67,9 @@ fn a_connection_a_request_says_close_and_is_not_reused() {
         assert!(asked.fields.contains(&"connection: close".to_string()));
         ok("x")
     });
-    let plan = plan(&origin.url("/"), &RequestManner::default(), 3, 50);
+    let plan = plan(&origin.url("/"), &RequestSettings::default(), 3, 50);
     let tally = run(&plan).tally;
-    assert_eq!((tally.responses, tally.connections, tally.reused), (50, 50, 0));
+    assert_eq!((tally.responses, tally.connections, tally.reused_responses), (50, 50, 0));
     assert_eq!(tally.errors.total(), 0);
 }
 
@@ -85,7 +85,7 @@ fn http_1_0_keeps_alive_when_the_server_agrees() {
                 false => Answer::Last(bytes("")),
             }
         });
-        let manner = RequestManner { version: Version::Http10, ..KEEP() };
+        let manner = RequestSettings { version: Version::Http10, ..KEEP() };
         let tally = run(&plan(&origin.url("/"), &manner, 1, 20)).tally;
         assert_eq!((tally.responses, tally.connections, tally.errors.total()), (20, connections, 0));
         assert_eq!(tally.content_bytes, 100);
@@ -98,7 +98,7 @@ fn a_pipeline_is_answered_in_order_and_survives_a_close_in_the_middle() {
         9 => Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx".to_vec()),
         _ => ok("x"),
     });
-    let plan = Plan { pipeline: 8, ..origin.plan(2, 500) };
+    let plan = LoadPlan { pipeline: 8, ..origin.plan(2, 500) };
     let tally = run(&plan).tally;
     assert_eq!((tally.responses, tally.errors.total()), (500, 0));
     assert!(tally.connections >= 50, "{}", tally.connections);
@@ -108,9 +108,9 @@ fn a_pipeline_is_answered_in_order_and_survives_a_close_in_the_middle() {
 fn interim_responses_and_chunks_are_read_through() {
     let bytes = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;e\r\nde\r\n0\r\nT: v\r\n\r\n";
     let origin = origin(move |_| Answer::Bytes(bytes.to_vec()));
-    let tally = run(&Plan { verify: true, ..origin.plan(2, 100) }).tally;
+    let tally = run(&LoadPlan { verify: true, ..origin.plan(2, 100) }).tally;
     assert_eq!((tally.responses, tally.content_bytes, tally.statuses()), (100, 500, vec![(200, 100)]));
-    assert_eq!((tally.contents_differ, tally.lengths_differ), (0, 0));
+    assert_eq!((tally.different_contents, tally.different_lengths), (0, 0));
 }
 
 #[test]
@@ -127,16 +127,16 @@ fn heads_and_bodies_of_any_size_and_cut_anywhere_are_read() {
     let tally = run(&origin.plan(1, 40)).tally;
     assert_eq!((tally.responses, tally.errors.total()), (40, 0));
     assert_eq!(tally.content_bytes, 20 * 5 + 20 * 300_000);
-    assert_eq!(tally.lengths_differ, 20);
+    assert_eq!(tally.different_lengths, 20);
 }
 
 #[test]
 fn content_that_changes_is_noticed_only_where_it_is_compared() {
     let make = || origin(|asked| ok(if asked.number % 4 == 3 { "bbb" } else { "aaa" }));
     let plain = run(&make().plan(1, 100)).tally;
-    assert_eq!((plain.lengths_differ, plain.contents_differ), (0, 0));
-    let verified = run(&Plan { verify: true, ..make().plan(1, 100) }).tally;
-    assert_eq!((verified.lengths_differ, verified.contents_differ), (0, 25));
+    assert_eq!((plain.different_lengths, plain.different_contents), (0, 0));
+    let verified = run(&LoadPlan { verify: true, ..make().plan(1, 100) }).tally;
+    assert_eq!((verified.different_lengths, verified.different_contents), (0, 25));
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn content_arrives_as_it_was_given_by_length_and_in_chunks() {
         let expected = body.clone();
         let origin = origin(move |asked| ok(if asked.body == expected { "same" } else { "different" }));
         let url = Url::parse(&origin.url("/up")).unwrap();
-        let ask = Ask { method: "PUT".into(), body: Some(body.clone()), ..Ask::get(url) };
-        let tally = run(&plan_of(&[ask], &RequestManner { chunked, ..KEEP() }, 2, 30)).tally;
+        let ask = BenchRequest { method: "PUT".into(), body: Some(body.clone()), ..BenchRequest::get(url) };
+        let tally = run(&plan_of(&[ask], &RequestSettings { chunked, ..KEEP() }, 2, 30)).tally;
         assert_eq!((tally.responses, tally.content_bytes), (30, 30 * 4));
         assert!(tally.bytes_out > 30 * 100_000);
     }
@@ -161,12 +161,15 @@ fn lists_are_walked_in_order_or_by_weight_at_random() {
         reported.lock().unwrap().push(asked.line.split(' ').nth(1).unwrap().to_string());
         ok("x")
     });
-    let ask = |target: &str, weight| Ask { weight, ..Ask::get(Url::parse(&origin.url(target)).unwrap()) };
+    let ask = |target: &str, weight| BenchRequest {
+        weight,
+        ..BenchRequest::get(Url::parse(&origin.url(target)).unwrap())
+    };
     run(&plan_of(&[ask("/a", 1), ask("/b", 1), ask("/c", 1)], &KEEP(), 1, 6));
     assert_eq!(*seen.lock().unwrap(), ["/a", "/b", "/c", "/a", "/b", "/c"]);
     seen.lock().unwrap().clear();
     let weighted = plan_of(&[ask("/a", 3), ask("/b", 1)], &KEEP(), 1, 2_000);
-    run(&Plan { at_random: true, seed: 5, ..weighted });
+    run(&LoadPlan { is_random: true, seed: 5, ..weighted });
     let heavy = seen.lock().unwrap().iter().filter(|target| *target == "/a").count();
     assert!((1_400..1_600).contains(&heavy), "{heavy}");
 }
@@ -183,11 +186,11 @@ fn a_unix_socket_is_loaded_like_any_other() {
             });
         }
     });
-    let ask = Ask::get(Url::parse("http://name.example/").unwrap());
-    let reach = Reach { unix: Some(path.clone()), ..Reach::default() };
-    let made = Plan::new(&[ask], &KEEP(), &reach).unwrap();
+    let ask = BenchRequest::get(Url::parse("http://name.example/").unwrap());
+    let reach = ConnectOptions { unix: Some(path.clone()), ..ConnectOptions::default() };
+    let made = LoadPlan::new(&[ask], &KEEP(), &reach).unwrap();
     let plan =
-        Plan { requests_max: Some(100), duration: None, warm_up: Duration::ZERO, connections: 4, ..made };
+        LoadPlan { requests_max: Some(100), duration: None, warm_up: Duration::ZERO, connections: 4, ..made };
     assert_eq!(run(&plan).tally.responses, 100);
     std::fs::remove_file(path).unwrap();
 }
@@ -213,7 +216,7 @@ fn each_failure_has_its_kind() {
     for (answer, kind, what) in cases {
         let origin = origin(move |_| answer());
         let tally = run(&origin.plan(2, 10)).tally;
-        let (count, example) = tally.errors.of(kind);
+        let (count, example) = tally.errors.count_and_example(kind);
         assert_eq!((count, tally.errors.total(), tally.responses), (10, 10, 0), "{kind:?}");
         assert!(example.contains(what), "{example}");
     }
@@ -226,9 +229,9 @@ fn a_response_without_an_end_times_out_and_so_does_one_that_never_begins() {
             (true, _) => Answer::Bytes([b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'x'; 100]].concat()),
             (false, _) => Answer::Bytes(Vec::new()),
         });
-        let plan = Plan { timeout: Duration::from_millis(200), ..origin.plan(2, 4) };
+        let plan = LoadPlan { timeout: Duration::from_millis(200), ..origin.plan(2, 4) };
         let tally = run(&plan).tally;
-        assert_eq!(tally.errors.of(ErrorKind::Timeout).0, 4);
+        assert_eq!(tally.errors.count_and_example(ErrorKind::Timeout).0, 4);
         assert_eq!(tally.latency.count(), 4, "they count with the time that they waited");
         assert!(tally.latency.min() >= 150_000_000);
     }
@@ -241,20 +244,20 @@ fn a_server_that_sends_for_ever_does_not_keep_the_run_from_ending() {
         0 => Answer::Bytes([head.clone(), vec![b'x'; 1_000_000]].concat()),
         _ => Answer::Endless,
     });
-    let plan = Plan {
+    let plan = LoadPlan {
         duration: Some(Duration::from_millis(300)),
         requests_max: None,
         timeout: Duration::from_millis(100),
         ..origin.plan(1, 1)
     };
-    assert!(run(&plan).tally.errors.of(ErrorKind::Timeout).0 >= 1);
+    assert!(run(&plan).tally.errors.count_and_example(ErrorKind::Timeout).0 >= 1);
 }
 
 #[test]
 fn one_in_a_hundred_that_errs_is_counted_as_such() {
     let origin = origin(|asked| if asked.number % 100 == 99 { status(503, "no") } else { ok("yes") });
     let tally = run(&origin.plan(4, 2_000)).tally;
-    assert_eq!((tally.refusals(), tally.responses), (20, 2_000));
+    assert_eq!((tally.error_statuses(), tally.responses), (20, 2_000));
     assert_eq!(tally.statuses(), [(200, 1_980), (503, 20)]);
 }
 
@@ -262,7 +265,7 @@ fn one_in_a_hundred_that_errs_is_counted_as_such() {
 fn who_is_not_there_is_reported_before_anything_runs() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = plan(&format!("http://{gone}/"), &KEEP(), 1, 1);
-    let error = load::run(&plan, &false.into(), &mut ()).unwrap_err();
+    let error = load::run_load(&plan, &false.into(), &mut ()).unwrap_err();
     assert_eq!(error, format!("cannot connect to {gone}: connection refused"));
 }
 
@@ -273,13 +276,13 @@ fn connections_that_the_end_finds_unmade_are_failures() {
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     rustix::net::listen(&socket, 1).unwrap();
     let address = std::net::TcpListener::from(socket);
-    let plan = Plan {
+    let plan = LoadPlan {
         duration: Some(Duration::from_millis(500)),
         requests_max: None,
         ..plan(&format!("http://{}/", address.local_addr().unwrap()), &KEEP(), 50, 1)
     };
     let tally = run(&plan).tally;
-    let (count, example) = tally.errors.of(ErrorKind::Connect);
+    let (count, example) = tally.errors.count_and_example(ErrorKind::Connect);
     assert_eq!(count + tally.connections, 50, "{example}");
     assert!(count > 10 && example.contains("before the run ended"), "{count} {example}");
 }
@@ -287,17 +290,18 @@ fn connections_that_the_end_finds_unmade_are_failures() {
 #[test]
 fn a_stop_in_the_middle_leaves_the_figures_so_far() {
     struct StopAt<'s>(&'s AtomicBool);
-    impl Observer for StopAt<'_> {
-        fn progress(&mut self, progress: &Progress<'_>) {
+    impl LoadObserver for StopAt<'_> {
+        fn progress(&mut self, progress: &LoadProgress<'_>) {
             if progress.tally.responses > 0 {
                 self.0.store(true, std::sync::atomic::Ordering::Relaxed);
             }
         }
     }
     let origin = origin(|_| ok("x"));
-    let plan = Plan { duration: Some(Duration::from_secs(3_600)), requests_max: None, ..origin.plan(2, 1) };
+    let plan =
+        LoadPlan { duration: Some(Duration::from_secs(3_600)), requests_max: None, ..origin.plan(2, 1) };
     let stop = AtomicBool::new(false);
-    let measured = load::run(&plan, &stop, &mut StopAt(&stop)).unwrap();
+    let measured = load::run_load(&plan, &stop, &mut StopAt(&stop)).unwrap();
     assert!(measured.interrupted && measured.responses_in_time > 0 && measured.seconds < 600.0);
 }
 
@@ -308,8 +312,10 @@ fn kept_connections_that_the_server_closes_between_requests_cost_no_request() {
         _ => ok("x"),
     });
     // The pause gives the FIN time to arrive.
-    let plan =
-        Plan { pace: bench::plan::Pace::Closed { think: Duration::from_millis(30) }, ..origin.plan(1, 20) };
+    let plan = LoadPlan {
+        pace: bench::plan::Pace::Closed { think: Duration::from_millis(30) },
+        ..origin.plan(1, 20)
+    };
     let tally = run(&plan).tally;
     assert_eq!((tally.responses, tally.connections, tally.errors.total()), (20, 4, 0));
 }

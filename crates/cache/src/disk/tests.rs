@@ -76,7 +76,13 @@ struct Rig {
 
 fn options(folder: &Folder, bytes_max: u64) -> DiskOptions {
     let (wait, retry) = (Duration::from_secs(30), Duration::from_millis(20));
-    DiskOptions { path: folder.0.clone(), bytes_max, index_bytes_max: 64 * MIB, wait, retry }
+    DiskOptions {
+        path: folder.0.clone(),
+        bytes_max,
+        index_bytes_max: 64 * MIB,
+        open_wait: wait,
+        retry_pause: retry,
+    }
 }
 
 fn rig_with(options: DiskOptions) -> Rig {
@@ -113,12 +119,12 @@ impl Rig {
     }
 
     fn put(&self, key: &str, lines: &[(&str, &str)], body: &str) {
-        let FillStart::Lead(fill, _reader) = self.cache.begin(key.as_bytes(), None) else { panic!() };
-        self.cache.store(&fill, self.cache.counted(object(lines, body))).unwrap();
+        let FillStart::Lead(fill, _reader) = self.cache.begin_fill(key.as_bytes(), None) else { panic!() };
+        self.cache.store(&fill, self.cache.accounted(object(lines, body))).unwrap();
     }
 
     fn settle(&self) {
-        eventually("everything is written", || self.disk().is_settled());
+        eventually("everything is written", || self.disk().is_idle());
     }
 
     /// Reads the response for a GET from disk.
@@ -127,7 +133,7 @@ impl Rig {
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
         let read = self.cache.find_on_disk(key.as_bytes())?.read((&head, bytes))?;
-        let object = self.cache.admit(key.as_bytes(), read, true)?;
+        let object = self.cache.add_from_disk(key.as_bytes(), read, true)?;
         let body: Vec<u8> = object.body.slices(0..u64::MAX).flatten().copied().collect();
         Some((object, String::from_utf8(body).unwrap()))
     }
@@ -303,7 +309,7 @@ fn a_million_purges_hold_nothing() {
         rig.cache.purge(&url(n), n % 2 == 0, 104);
     }
     // A purge of URLs that are not stored is not remembered, in memory or on disk.
-    assert!(rig.disk().shared.index().purges().is_empty() && rig.disk().is_settled());
+    assert!(rig.disk().shared.index().purges().is_empty() && rig.disk().is_idle());
     assert_eq!(rig.held.load(Ordering::Relaxed), held);
     assert_eq!(fs::metadata(folder.0.join("purges")).unwrap().len(), 0);
     assert!(rig.body("http://a/stays").is_some());
@@ -368,7 +374,7 @@ fn what_is_read_while_it_is_purged_is_not_served() {
     let looked_up = rig.cache.find_on_disk(b"http://a/1").unwrap();
     let read = looked_up.read((&head, bytes)).unwrap();
     rig.cache.invalidate(b"http://a/1", 104);
-    assert!(rig.cache.admit(b"http://a/1", read, true).is_none());
+    assert!(rig.cache.add_from_disk(b"http://a/1", read, true).is_none());
     assert!(rig.cache.find_on_disk(b"http://a/1").is_none());
 }
 
@@ -521,7 +527,7 @@ fn what_is_fresh_for_a_moment_is_not_written() {
         crate::RequestVariant::default(),
         crate::object::tests::freshness(0, 9),
     );
-    let FillStart::Lead(fill, _reader) = rig.cache.begin(b"http://a/1", None) else { panic!() };
+    let FillStart::Lead(fill, _reader) = rig.cache.begin_fill(b"http://a/1", None) else { panic!() };
     rig.cache.store(&fill, Arc::new(short)).unwrap();
     rig.settle();
     assert_eq!(rig.disk().stats().files, 0);

@@ -19,7 +19,7 @@ fn stored() -> Result<(RequestVariant, Freshness), NotStored> {
     Ok((RequestVariant::default(), crate::object::tests::freshness(0, 10)))
 }
 
-fn read(reader: &FillReader) -> (Vec<u8>, Poll<Result<(), BrokenOff>>) {
+fn read(reader: &FillReader) -> (Vec<u8>, Poll<Result<(), IncompleteResponse>>) {
     let cx = Context::from_waker(Waker::noop());
     let mut all = Vec::new();
     loop {
@@ -63,7 +63,7 @@ fn what_is_not_stored_goes_to_the_leader_alone_at_its_pace() {
     let cx = Context::from_waker(Waker::noop());
     fill.respond(response(Err(NotStored::Private), None));
     assert!(matches!(leader.poll_head(&cx), Poll::Ready(FillHead::Response(_))));
-    assert!(matches!(follower.poll_head(&cx), Poll::Ready(FillHead::Alone)));
+    assert!(matches!(follower.poll_head(&cx), Poll::Ready(FillHead::NotShared)));
     drop(follower);
     fill.write(&vec![1; 300_000]);
     assert_eq!(fill.backlog(), 300_000 - WINDOW_BYTES);
@@ -102,7 +102,7 @@ fn who_is_too_far_behind_does_not_hold_the_others() {
         assert!(fill.held_bytes() as u64 <= LAG_BYTES_MAX + 2 * PIECE_BYTES as u64);
     }
     assert!(fill.held_bytes() <= 2 * PIECE_BYTES, "nothing is kept for it any more");
-    assert_eq!(read(&slow), (Vec::new(), Poll::Ready(Err(BrokenOff))));
+    assert_eq!(read(&slow), (Vec::new(), Poll::Ready(Err(IncompleteResponse))));
     // A single reader, or one as slow as all others, is waited for.
     drop((leader, slow));
     (0..100).for_each(|_| fill.write(&piece));
@@ -129,19 +129,19 @@ fn interim_responses_are_bounded_and_reach_their_readers() {
         let follower = fill.join().unwrap();
         assert!(leader.poll_interim(&cx).is_pending());
         for _ in 0..INTERIMS_MAX + 5 {
-            fill.inform(interim(10), is_shared);
+            fill.add_interim(interim(10), is_shared);
         }
         assert!(fill.held_bytes() > 0);
         assert_eq!((count(&leader), count(&follower)), (INTERIMS_MAX, for_others));
         assert_eq!(count(&fill.join().unwrap()), for_others, "one who joins later gets them too");
         fill.respond(response(stored(), None));
         assert!(matches!(leader.poll_interim(&cx), Poll::Ready(None)));
-        fill.inform(interim(10), true);
+        fill.add_interim(interim(10), true);
         assert_eq!(count(&leader), 0);
     }
     let (fill, leader, _) = fill();
-    fill.inform(interim(INTERIM_BYTES_MAX - 100), true);
-    fill.inform(interim(100), true);
+    fill.add_interim(interim(INTERIM_BYTES_MAX - 100), true);
+    fill.add_interim(interim(100), true);
     assert_eq!(count(&leader), 1, "their bytes are limited");
 }
 
@@ -151,7 +151,7 @@ fn what_breaks_off_is_not_whole() {
     fill.respond(response(stored(), Some(5)));
     fill.write(b"abc");
     fill.fail();
-    assert_eq!(read(&leader), (b"abc".to_vec(), Poll::Ready(Err(BrokenOff))));
+    assert_eq!(read(&leader), (b"abc".to_vec(), Poll::Ready(Err(IncompleteResponse))));
     let (other, reader, _) = self::fill();
     other.fail();
     let cx = Context::from_waker(Waker::noop());
@@ -162,7 +162,7 @@ fn what_breaks_off_is_not_whole() {
 fn few_responses_are_waited_for_whose_clients_have_left() {
     let counts: Arc<FillCounts> = Arc::default();
     let begin = || Fill::new(b"k"[..].into(), None, 0, MAX, &counts);
-    let left: Vec<Arc<Fill>> = (0..LEFT_MAX + 10).map(|_| begin().0).collect();
+    let left: Vec<Arc<Fill>> = (0..CLIENTLESS_MAX + 10).map(|_| begin().0).collect();
     assert_eq!(left.iter().filter(|fill| fill.is_abandoned()).count(), 10);
     assert!(left.last().unwrap().join().is_none(), "nobody waits for one that is given up");
     // Joining a fill without clients makes room for another.
@@ -183,7 +183,7 @@ fn few_responses_are_waited_for_whose_clients_have_left() {
     leader.leave_to_background();
     assert!(!fill.is_abandoned(), "one that no client has asked for");
     drop((reader, left, last));
-    assert_eq!((counts.left.load(Ordering::Relaxed), counts.all.load(Ordering::Relaxed)), (0, 3));
+    assert_eq!((counts.clientless.load(Ordering::Relaxed), counts.all.load(Ordering::Relaxed)), (0, 3));
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_validated_response_may_be_another_one_for_those_who_wait() {
         };
         assert!(own.fields.first(b"own").is_some());
         match (follower.poll_head(&cx), shared) {
-            (Poll::Ready(FillHead::Alone), None) => {}
+            (Poll::Ready(FillHead::NotShared), None) => {}
             (Poll::Ready(FillHead::Stored(got, _)), Some(shared)) => assert!(Arc::ptr_eq(&got, &shared)),
             other => panic!("{other:?}"),
         }

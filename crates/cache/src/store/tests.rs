@@ -18,8 +18,8 @@ pub(crate) fn cache(bytes_max: u64) -> (Cache, Arc<AtomicI64>) {
 }
 
 pub(crate) fn put(cache: &Cache, key: &str, object: Object) -> Result<(), NotStored> {
-    let FillStart::Lead(fill, _reader) = cache.begin(key.as_bytes(), None) else { panic!("no room") };
-    cache.store(&fill, cache.counted(object))
+    let FillStart::Lead(fill, _reader) = cache.begin_fill(key.as_bytes(), None) else { panic!("no room") };
+    cache.store(&fill, cache.accounted(object))
 }
 
 fn request(lines: &str) -> (RequestHead, Vec<u8>) {
@@ -49,7 +49,7 @@ fn memory_is_counted_and_bounded_whatever_is_stored() {
         let counted = held.load(Ordering::Relaxed) as u64;
         assert!(bytes <= 4 * MIB && counted == bytes, "to the byte: {bytes} {counted}");
         if n % 3 == 0 {
-            cache.refuse(format!("http://b/{n}").as_bytes(), NotStored::Private, 100);
+            cache.record_refusal(format!("http://b/{n}").as_bytes(), NotStored::Private, 100);
         }
     }
     assert!(cache.stats().bytes > 3 * MIB, "it is used");
@@ -84,14 +84,14 @@ fn a_url_has_so_many_variants_and_the_newest_of_each() {
 fn responses_on_their_way_are_limited_and_refusals_are_remembered_for_a_moment() {
     let limits = StoreLimits { fills_max: 2, ..StoreLimits::default() };
     let cache = Cache::new(limits, Arc::new(|_, _| {}));
-    let (one, two) = (cache.begin(b"http://a/1", Some(b"")), cache.begin(b"http://a/2", None));
-    assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Full));
-    assert!(matches!(cache.begin(b"http://a/1", Some(b"")), FillStart::Follow(_)));
+    let (one, two) = (cache.begin_fill(b"http://a/1", Some(b"")), cache.begin_fill(b"http://a/2", None));
+    assert!(matches!(cache.begin_fill(b"http://a/3", Some(b"")), FillStart::Full));
+    assert!(matches!(cache.begin_fill(b"http://a/1", Some(b"")), FillStart::Follow(_)));
     let FillStart::Lead(fill, reader) = one else { panic!() };
-    cache.leave(&fill);
+    cache.remove_fill(&fill);
     drop((fill, reader, two));
-    assert!(matches!(cache.begin(b"http://a/3", Some(b"")), FillStart::Lead(..)));
-    cache.refuse(b"http://a/1", NotStored::Private, 100);
+    assert!(matches!(cache.begin_fill(b"http://a/3", Some(b"")), FillStart::Lead(..)));
+    cache.record_refusal(b"http://a/1", NotStored::Private, 100);
     let entry = cache.find(b"http://a/1").unwrap();
     assert_eq!((entry.refusal(100), entry.refusal(100 + UNCACHEABLE_S)), (Some(NotStored::Private), None));
 }

@@ -126,7 +126,7 @@ fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
     let scratch = Scratch::new("fallback");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
-    let down = Directory::at(format!("https://127.0.0.1:{}/dir", free_port()));
+    let down = Directory::new(format!("https://127.0.0.1:{}/dir", free_port()));
     let mut first = options(&scratch, &[&pebble]);
     first.directories.insert(0, down.clone());
     let name = "a.komainu-test.com";
@@ -226,12 +226,12 @@ fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
     let state = scratch.0.join("state");
     fs::write(&state, "a file").unwrap();
     let options = Options {
-        directories: vec![Directory::at(format!("https://127.0.0.1:{}/dir", free_port()))],
+        directories: vec![Directory::new(format!("https://127.0.0.1:{}/dir", free_port()))],
         email: None,
         challenges: vec![ChallengeKind::Http],
         dns: None,
         ask: None,
-        state: state.clone(),
+        state_folder: state.clone(),
         roots_pem: Vec::new(),
     };
     let rig = Rig::start(options, &["a.komainu-test.com", "b.localhost"], &HttpChallenges::default());

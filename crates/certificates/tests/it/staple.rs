@@ -52,7 +52,7 @@ impl Rig {
             request_max: Duration::from_millis(2_000),
             retry_first: Duration::from_millis(20),
             retry_max: Duration::from_millis(100),
-            look: Duration::from_millis(20),
+            check_interval: Duration::from_millis(20),
             warn: Arc::new(move |text| warned.log.lock().unwrap().push(format!("warn {text}"))),
             info: Arc::new(move |text| noted.log.lock().unwrap().push(format!("info {text}"))),
         };

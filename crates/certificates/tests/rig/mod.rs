@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use certificates::{
-    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, Environment,
-    HttpChallenges, Intervals, Options, Subject,
+    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, HttpChallenges,
+    Intervals, Options, RenewerEnvironment, Subject,
 };
 
 use crate::pebble::{Pebble, PebbleOptions};
@@ -106,14 +106,14 @@ pub(crate) fn answer_challenges(tables: Vec<HttpChallenges>) -> u16 {
 }
 
 /// Returns an environment with short waits and the system's clock, shifted by `moved_s` seconds.
-pub(crate) fn environment(moved_s: &Arc<AtomicU64>) -> Environment {
+pub(crate) fn environment(moved_s: &Arc<AtomicU64>) -> RenewerEnvironment {
     let moved_s = moved_s.clone();
     let short = Duration::from_millis(100);
-    Environment {
+    RenewerEnvironment {
         now: Arc::new(move || SystemTime::now() + Duration::from_secs(moved_s.load(Ordering::Relaxed))),
         random: Arc::new(|| 0),
         intervals: Intervals {
-            look: Duration::from_millis(50),
+            check_interval: Duration::from_millis(50),
             retry_first: short,
             retry_max: 4 * short,
             refused_first: short,
@@ -122,7 +122,7 @@ pub(crate) fn environment(moved_s: &Arc<AtomicU64>) -> Environment {
             order_max: Duration::from_secs(30),
             request_max: Duration::from_secs(10),
             hook_max: Duration::from_secs(10),
-            settle: Duration::from_millis(600),
+            token_read_time: Duration::from_millis(600),
             renewal_info: short..=Duration::from_secs(3_600),
         },
         host: "test".into(),
@@ -131,12 +131,12 @@ pub(crate) fn environment(moved_s: &Arc<AtomicU64>) -> Environment {
 
 pub(crate) fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
     Options {
-        directories: pebbles.iter().map(|pebble| Directory::at(&pebble.directory)).collect(),
+        directories: pebbles.iter().map(|pebble| Directory::new(&pebble.directory)).collect(),
         email: Some("admin@komainu-test.com".into()),
         challenges: vec![ChallengeKind::Http],
         dns: None,
         ask: None,
-        state: scratch.0.join("state"),
+        state_folder: scratch.0.join("state"),
         roots_pem: pebbles
             .first()
             .map(|pebble| fs::read(pebble.directory_root()).unwrap())

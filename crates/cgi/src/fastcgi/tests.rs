@@ -103,10 +103,10 @@ fn the_end_is_the_end_and_its_padding_is_skipped() {
     let mut reader = FastCgiReader::default();
     let bytes = record(END_REQUEST, &[0; 8], 3);
     assert_eq!(reader.feed(&bytes), Ok((16, RecordStep::End)));
-    assert!(!reader.is_at_rest());
+    assert!(!reader.is_record_complete());
     assert_eq!(reader.skip_padding(b"ab"), 2);
     assert_eq!(reader.skip_padding(b"cdef"), 1);
-    assert!(reader.is_at_rest());
+    assert!(reader.is_record_complete());
     assert_eq!(reader.feed(b"more"), Ok((0, RecordStep::End)));
 }
 

@@ -65,7 +65,7 @@ fn a_host_without_site() {
     let routes = Routes::compile(&read("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200"));
     assert_eq!(routes.site(b"b", 0), None);
     assert_eq!(routes.find(&get("b", "/"), no_fields), None);
-    assert_eq!(routes.explain(&get("b", "/"), no_fields).site_match, SiteMatch::None);
+    assert_eq!(routes.explain_match(&get("b", "/"), no_fields).site_match, SiteMatch::None);
     assert_eq!(Routes::compile(&Config::default()).find(&get("a", "/"), no_fields), None);
 }
 
@@ -161,21 +161,24 @@ fn paths() {
 fn explanations() {
     let config = read(ROUTES);
     let (routes, sites) = (Routes::compile(&config), &config.sites);
-    let explanation = routes.explain(&RouteRequest { query: b"flag", ..get("", "/q") }, no_fields);
+    let explanation = routes.explain_match(&RouteRequest { query: b"flag", ..get("", "/q") }, no_fields);
     assert_eq!(explanation.site, Some(0));
     assert_eq!(
-        explanation.steps,
-        [MatchStep::Path, MatchStep::Query(0), MatchStep::Path, MatchStep::Path, MatchStep::Path]
+        explanation.route_matches,
+        [RouteMatch::Path, RouteMatch::Query(0), RouteMatch::Path, RouteMatch::Path, RouteMatch::Path]
     );
     let text = explanation.text(sites);
     assert!(text.starts_with("default site: no other site has this host\n"), "{text}");
     assert!(text.contains("line 7: /q: the query parameter `a b` is not `x*`\n"), "{text}");
     assert!(text.ends_with("no route matches: 404\n"), "{text}");
 
-    let explanation = routes.explain(&RouteRequest { method: b"POST", ..get("", "/m") }, no_fields);
-    assert_eq!(explanation.steps[0], MatchStep::Method);
-    let explanation = routes.explain(&get("", "/one"), no_fields);
-    assert_eq!(explanation.steps[2..], [MatchStep::Path, MatchStep::Matched, MatchStep::NotReached]);
+    let explanation = routes.explain_match(&RouteRequest { method: b"POST", ..get("", "/m") }, no_fields);
+    assert_eq!(explanation.route_matches[0], RouteMatch::Method);
+    let explanation = routes.explain_match(&get("", "/one"), no_fields);
+    assert_eq!(
+        explanation.route_matches[2..],
+        [RouteMatch::Path, RouteMatch::Matched, RouteMatch::NotReached]
+    );
     assert!(explanation.text(sites).contains("> line 17: /one, /two/*: matches: respond\n"));
 }
 
@@ -184,8 +187,11 @@ fn an_explanation_ends_where_the_search_does() {
     let routes = Routes::compile(&read(ROUTES));
     for path in ["/m", "/q", "/h", "/one", "/two/", "/rest/a", "/", "*"] {
         let request = get("any", path);
-        let matched =
-            routes.explain(&request, no_fields).steps.iter().position(|step| *step == MatchStep::Matched);
+        let matched = routes
+            .explain_match(&request, no_fields)
+            .route_matches
+            .iter()
+            .position(|step| *step == RouteMatch::Matched);
         assert_eq!(matched, routes.find(&request, no_fields).map(|id| id.route), "{path}");
     }
 }
@@ -231,7 +237,7 @@ fn a_site_with_addresses_answers_there_alone() {
     assert_eq!(routes.site(b"a", 2), Some(top));
     assert_eq!(routes.site(b"a", 3), None);
     assert_eq!(Routes::compile(&Config::default()).site(b"a", 3), None);
-    assert_eq!(routes.sites_of(b"b"), {
+    assert_eq!(routes.sites_for_host(b"b"), {
         let mut all = vec![of(0), of(2), top];
         all.sort_unstable();
         all
@@ -287,7 +293,8 @@ respond = 200
         };
         assert_eq!(route(&request, has_key), expected, "{method} {path}?{query} {client:?} {country:?}");
     }
-    let explained = routes.explain(&RouteRequest { client: inside, ..get("a", "/office/a") }, no_fields);
+    let explained =
+        routes.explain_match(&RouteRequest { client: inside, ..get("a", "/office/a") }, no_fields);
     let text = explained.text(&config.sites);
     assert!(text.contains("its `not` excludes the request"), "{text}");
     assert!(text.contains("table 1 of its `not` excludes the request"), "{text}");
@@ -302,7 +309,7 @@ fn routes_for_some_hosts_of_a_site() {
     for (host, expected) in [("a.example", 1), ("WWW.a.example:8080", 0), ("x.y.a.example.", 0)] {
         assert_eq!(routes.find(&get(host, "/"), no_fields).unwrap().route, expected, "{host}");
     }
-    let explained = routes.explain(&get("a.example", "/"), no_fields).text(&config.sites);
+    let explained = routes.explain_match(&get("a.example", "/"), no_fields).text(&config.sites);
     assert!(explained.contains("it is for other hosts"), "{explained}");
 }
 

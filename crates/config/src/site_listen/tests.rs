@@ -29,7 +29,7 @@ fn addresses_of_sites_are_listened_on_once() {
     assert_eq!(said, "");
     assert_eq!(addresses(config.listeners()), [":80", ":8080", "127.0.0.1:81", "unix:/run/b.sock"]);
     assert!(config.site_listeners[0].h2c, "settings count wherever they are given");
-    let of = |index: usize| addresses(config.listeners_of(&config.sites[index]));
+    let of = |index: usize| addresses(config.site_listeners(&config.sites[index]));
     assert_eq!(of(0), [":80", "127.0.0.1:81"]);
     assert_eq!(of(1), ["127.0.0.1:81", "unix:/run/b.sock"]);
     assert_eq!(of(2), [":80", ":8080"]);

@@ -2,7 +2,7 @@
 
 use config::{
     AccessLog, Action, Balance, Config, FileMatch, ForwardedFields, KIB, Level, Listen, Listener, MIB,
-    Origin, Settings, Sink, StripPrefix, Symlinks, TrustedSource,
+    Origin, RouteSettings, Sink, StripPrefix, Symlinks, TrustedSource,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn the_empty_file_is_the_default() {
 #[test]
 fn the_defaults() {
     let config = Config::default();
-    assert_eq!(config.listen, [Listener::at(Listen::Tcp(([127, 0, 0, 1], 8080).into()))]);
+    assert_eq!(config.listen, [Listener::plain(Listen::Tcp(([127, 0, 0, 1], 8080).into()))]);
     assert_eq!(config.threads, 0);
     assert_eq!(config.limits.connections_max, None);
     assert_eq!(config.limits.requests_per_connection_max, None);
@@ -48,7 +48,7 @@ fn a_header_limit_is_absent_or_in_its_range() {
     }
     for value in ["-1", "0", "1001", "\"many\""] {
         let report = Config::parse(&text(value), "test.toml", Path::new("/srv")).unwrap_err();
-        assert_eq!(report.errors(), 1, "{report}");
+        assert_eq!(report.error_count(), 1, "{report}");
         assert!(report.render(false).contains("expected a number from 1 to 1000"), "{report}");
     }
 }
@@ -116,7 +116,8 @@ timeouts = { write = "2s", body = "3s" }
 #[test]
 fn the_inner_layer_counts() {
     let config = parse(LAYERS);
-    let body_and_write = |settings: Settings| (settings.body_bytes_max, settings.write_timeout.as_secs());
+    let body_and_write =
+        |settings: RouteSettings| (settings.body_bytes_max, settings.write_timeout.as_secs());
     assert_eq!(body_and_write(config.settings(None, None)), (Some(MIB), 30));
     assert_eq!(body_and_write(config.settings(Some(0), None)), (None, 1));
     assert_eq!(body_and_write(config.settings(Some(0), Some(0))), (None, 1));

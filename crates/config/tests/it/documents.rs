@@ -1,7 +1,7 @@
 //! The generated documents are in step with the directives, and what they show works.
 
 use crate::{compare, place};
-use config::{Config, includes, joined, reference, schema};
+use config::{Config, include_patterns, join_files, reference, schema};
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -110,7 +110,7 @@ fn read(main: &str, included: &[(&str, &str)], environment: &[(&str, &str)]) -> 
     let value = |name: &str| {
         environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     };
-    let parsed = Config::parse_with(&joined(main, &included), "main.toml", Path::new("/srv"), &value);
+    let parsed = Config::parse_with(&join_files(main, &included), "main.toml", Path::new("/srv"), &value);
     parsed.map(|(config, _)| config).map_err(|report| report.to_string())
 }
 
@@ -120,12 +120,15 @@ fn included_files_add_to_the_first() {
         [[site.route]]\nfiles = \"www\"\n[[route]]\nrespond = 204\n";
     let two = "# The second.\n[limits]\nhead = \"32KiB\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nrespond = 200\n\
         [upstreams.app]\nto = \"http://127.0.0.1:3000\"\n";
-    assert_eq!(includes(one, &|_| None), ["a.toml"]);
+    assert_eq!(include_patterns(one, &|_| None), ["a.toml"]);
     assert_eq!(
-        includes("include = [\"a\", \"b/${SITE}/*.toml\"]", &|_| Some("b".into())),
+        include_patterns("include = [\"a\", \"b/${SITE}/*.toml\"]", &|_| Some("b".into())),
         ["a", "b/b/*.toml"]
     );
-    assert!(includes("include = 1\n", &|_| None).is_empty() && includes("include = [", &|_| None).is_empty());
+    assert!(
+        include_patterns("include = 1\n", &|_| None).is_empty()
+            && include_patterns("include = [", &|_| None).is_empty()
+    );
     let config = read(one, &[("a.toml", two)], &[]).unwrap();
     assert_eq!((config.limits.body_bytes_max, config.limits.head_bytes_max), (Some(1 << 20), 32 << 10));
     let hosts: Vec<String> =

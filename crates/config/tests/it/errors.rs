@@ -27,7 +27,7 @@ fn warnings_stop_nothing() {
     let text = std::fs::read_to_string(place("tests/errors/unreachable.toml")).unwrap();
     let (config, report) = Config::parse(&text, "unreachable.toml", Path::new("/srv")).unwrap();
     assert_eq!(config.sites.len(), 3);
-    assert_eq!(report.errors(), 0);
+    assert_eq!(report.error_count(), 0);
     assert!(report.findings().iter().all(|finding| finding.severity == Severity::Warning));
 }
 
@@ -51,6 +51,6 @@ fn colour_is_asked_for() {
 fn control_characters_of_the_file_stay_in_the_file() {
     let text = "\"a\\u001b[31m\" = 1\nlisten = \"unix\\u001b:\"\n[limits]\nhead = \"1\\u001bB\"\n";
     let report = Config::parse(text, "a", Path::new("")).unwrap_err();
-    assert_eq!(report.errors(), 3);
+    assert_eq!(report.error_count(), 3);
     assert!(!report.render(false).contains('\u{1b}'));
 }

@@ -9,12 +9,12 @@ use config::Config;
 pub(crate) fn configuration(text: &str) -> bool {
     match Config::parse(text, "hostile.toml", Path::new("/srv")) {
         Ok((_, report)) => {
-            assert_eq!(report.errors(), 0);
+            assert_eq!(report.error_count(), 0);
             report.render(true);
             true
         }
         Err(report) => {
-            assert!(report.errors() > 0);
+            assert!(report.error_count() > 0);
             assert!(report.findings().len() <= 50);
             assert!(!report.render(false).is_empty());
             for finding in report.findings() {

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use config::TrustedSource;
-use net::{Peer, Request, Sources};
+use net::{Peer, PeerSet, Request};
 
-use crate::clients::proxies::sources;
+use crate::clients::proxies::peer_set;
 
 /// The IP address of a client; `None` over a Unix socket.
 pub fn address(client: Peer) -> Option<IpAddr> {
@@ -17,16 +17,16 @@ pub fn address(client: Peer) -> Option<IpAddr> {
 
 /// Country code of a request's client, if known.
 pub fn country(request: &Request<'_>) -> Option<[u8; 2]> {
-    request.own_values()?.country(address(request.client().address)?)
+    request.custom_variables()?.country(address(request.client().address)?)
 }
 
 /// Access rules by client address.
 #[derive(Debug, Default)]
 pub struct ClientAccess {
     /// Allowed networks; the client must be in each of them.
-    allow: Vec<Sources>,
+    allow: Vec<PeerSet>,
     /// Denied networks; the client must be in none of them.
-    deny: Vec<Sources>,
+    deny: Vec<PeerSet>,
 }
 
 impl ClientAccess {
@@ -38,8 +38,8 @@ impl ClientAccess {
         let allow = allow.into_iter().flatten();
         let deny = deny.into_iter().filter(|denied| !denied.is_empty());
         ClientAccess {
-            allow: allow.map(|allowed| sources(allowed)).collect(),
-            deny: deny.map(|denied| sources(denied)).collect(),
+            allow: allow.map(|allowed| peer_set(allowed)).collect(),
+            deny: deny.map(|denied| peer_set(denied)).collect(),
         }
     }
 

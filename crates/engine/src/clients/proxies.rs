@@ -1,12 +1,12 @@
 //! Determines the client of a request: the peer, or the address that a trusted proxy forwards.
 
 use http::{Dialect, forwarded};
-use net::{Exchange, Fault, Peer, Sources};
+use net::{Exchange, Fault, Peer, PeerSet};
 
 /// Proxies whose forwarding fields are trusted.
 pub struct TrustedProxies {
     /// Addresses of the proxies.
-    pub(crate) sources: Sources,
+    pub(crate) peers: PeerSet,
     /// Header fields that the proxies send: `Forwarded` or `X-Forwarded-*`.
     pub(crate) dialect: Dialect,
 }
@@ -16,16 +16,16 @@ impl TrustedProxies {
     ///
     /// # Errors
     /// 400 if the fields are ambiguous.
-    pub fn introduce(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    pub fn set_client(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let request = exchange.request();
         let peer = request.peer();
-        if !self.sources.contains(peer) {
+        if !self.peers.contains(peer) {
             return Ok(());
         }
         let (head, bytes) = request.head();
-        let trusts = |ip| self.sources.contains(Peer::Tcp((ip, 0).into()));
-        let claim = forwarded::claim(head, bytes, self.dialect, trusts)?;
-        let secure = claim.secure.unwrap_or(request.client().secure);
+        let trusts = |ip| self.peers.contains(Peer::Tcp((ip, 0).into()));
+        let claim = forwarded::claimed_client(head, bytes, self.dialect, trusts)?;
+        let secure = claim.is_secure.unwrap_or(request.client().is_secure);
         exchange.set_client(claim.address.map_or(peer, Peer::Tcp), secure, self.dialect);
         Ok(())
     }
@@ -37,15 +37,15 @@ pub fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxie
         config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
         config::ForwardedFields::Standard => http::Dialect::Standard,
     };
-    (!trusted.from.is_empty()).then(|| TrustedProxies { sources: sources(&trusted.from), dialect })
+    (!trusted.from.is_empty()).then(|| TrustedProxies { peers: peer_set(&trusted.from), dialect })
 }
 
 /// Converts the peers that may send the PROXY protocol or forwarding fields.
-pub fn sources(from: &[config::TrustedSource]) -> Sources {
-    let mut sources = Sources::default();
+pub fn peer_set(from: &[config::TrustedSource]) -> PeerSet {
+    let mut sources = PeerSet::default();
     for source in from {
         match source {
-            config::TrustedSource::Unix => sources.unix = true,
+            config::TrustedSource::Unix => sources.includes_unix = true,
             config::TrustedSource::Network(network) => sources.networks.push(*network),
         }
     }

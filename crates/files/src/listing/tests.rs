@@ -1,26 +1,27 @@
 use super::*;
 
-fn item(name: &str, kind: ItemKind, modified_s: i64) -> Item {
-    Item { name: name.into(), kind, modified_s }
+fn item(name: &str, kind: ItemKind, modified_s: i64) -> FolderItem {
+    FolderItem { name: name.into(), kind, modified_s }
 }
 
-fn folder() -> Folder {
+fn folder() -> FolderItems {
     let items = vec![
         item("b.txt", ItemKind::File(1536), 784_111_777),
         item("<a>&\"'.txt", ItemKind::File(17), 1_795_253_400),
         item("zoo", ItemKind::Folder, 0),
         item("c:d%.bin", ItemKind::File(24_000_000), 951_782_400),
     ];
-    Folder { items, cut: false }
+    FolderItems { items, is_truncated: false }
 }
 
-fn names(style: Style) -> Vec<String> {
+fn names(style: ListingStyle) -> Vec<String> {
     let mut items = folder().items;
     sort(&mut items, style);
     items.into_iter().map(|item| String::from_utf8(item.name).unwrap()).collect()
 }
 
-const PLAIN: Style = Style { format: ListingFormat::Html, sort: Sort::Name, descending: false };
+const PLAIN: ListingStyle =
+    ListingStyle { format: ListingFormat::Html, sort: SortKey::Name, descending: false };
 
 #[test]
 fn the_page_is_the_golden_one() {
@@ -39,18 +40,18 @@ fn the_json_is_the_golden_one() {
 
 #[test]
 fn folders_first_then_as_asked() {
-    let by = |sort, descending| names(Style { sort, descending, ..PLAIN });
+    let by = |sort, descending| names(ListingStyle { sort, descending, ..PLAIN });
     let (a, b, c, zoo) = ("<a>&\"'.txt", "b.txt", "c:d%.bin", "zoo");
-    assert_eq!(by(Sort::Name, false), [zoo, a, b, c]);
-    assert_eq!(by(Sort::Name, true), [zoo, c, b, a]);
-    assert_eq!(by(Sort::Size, true), [zoo, c, b, a]);
-    assert_eq!(by(Sort::Size, false), [zoo, a, b, c]);
-    assert_eq!(by(Sort::Time, false), [zoo, b, c, a]);
+    assert_eq!(by(SortKey::Name, false), [zoo, a, b, c]);
+    assert_eq!(by(SortKey::Name, true), [zoo, c, b, a]);
+    assert_eq!(by(SortKey::Size, true), [zoo, c, b, a]);
+    assert_eq!(by(SortKey::Size, false), [zoo, a, b, c]);
+    assert_eq!(by(SortKey::Time, false), [zoo, b, c, a]);
 }
 
 #[test]
 fn styles_are_asked_for_by_query_and_accept() {
-    let json = Style { format: ListingFormat::Json, ..PLAIN };
+    let json = ListingStyle { format: ListingFormat::Json, ..PLAIN };
     for (query, accept, want) in [
         ("", "", PLAIN),
         ("", "text/html,application/xhtml+xml,*/*;q=0.8", PLAIN),
@@ -59,21 +60,21 @@ fn styles_are_asked_for_by_query_and_accept() {
         ("", "*/*", PLAIN),
         ("format=json", "text/html", json),
         ("format=html", "application/json", PLAIN),
-        ("sort=size&order=desc", "", Style { sort: Sort::Size, descending: true, ..PLAIN }),
-        ("x=1&sort=time", "", Style { sort: Sort::Time, ..PLAIN }),
+        ("sort=size&order=desc", "", ListingStyle { sort: SortKey::Size, descending: true, ..PLAIN }),
+        ("x=1&sort=time", "", ListingStyle { sort: SortKey::Time, ..PLAIN }),
         ("sort=colour&order=up&=&&format", "", PLAIN),
     ] {
-        let got = Style::of(Some(query.as_bytes()), Some(accept.as_bytes()));
+        let got = ListingStyle::of(Some(query.as_bytes()), Some(accept.as_bytes()));
         assert_eq!(got, want, "{query} {accept}");
     }
-    assert_eq!(Style::of(None, None), PLAIN);
+    assert_eq!(ListingStyle::of(None, None), PLAIN);
 }
 
 #[test]
 fn notes_below_the_table() {
-    let empty = Folder::default();
+    let empty = FolderItems::default();
     assert!(html(b"/", &empty, PLAIN).contains("<p>This folder is empty."));
-    let cut = Folder { cut: true, ..folder() };
+    let cut = FolderItems { is_truncated: true, ..folder() };
     assert!(html(b"/", &cut, PLAIN).contains("<p>Only 4 entries are shown; there are more."));
     assert!(!html(b"/", &cut, PLAIN).contains("../"));
     assert!(html(b"/a/", &cut, PLAIN).contains("../"));
@@ -81,7 +82,8 @@ fn notes_below_the_table() {
 
 #[test]
 fn names_that_lie_are_shown_as_they_are() {
-    let folder = Folder { items: vec![item("a\u{202e}gpj.exe\u{7}", ItemKind::File(0), 0)], cut: false };
+    let folder =
+        FolderItems { items: vec![item("a\u{202e}gpj.exe\u{7}", ItemKind::File(0), 0)], is_truncated: false };
     let page = html(b"/", &folder, PLAIN);
     assert!(page.contains("a\u{fffd}gpj.exe\u{fffd}") && page.contains("./a%E2%80%AEgpj.exe%07"));
 }
@@ -99,7 +101,7 @@ fn sizes_and_times() {
         (u64::MAX, "15 EiB"),
     ] {
         let mut text = String::new();
-        size(&mut text, bytes);
+        write_size(&mut text, bytes);
         assert_eq!(text, want);
     }
     for (unix_s, want) in [
@@ -111,6 +113,6 @@ fn sizes_and_times() {
         (1_795_253_400, "2026-11-21 09:30:00"),
         (4_107_542_400, "2100-03-01 00:00:00"),
     ] {
-        assert_eq!(time(unix_s, ' ', true), want);
+        assert_eq!(format_time(unix_s, ' ', true), want);
     }
 }

@@ -7,18 +7,18 @@ use super::*;
 use crate::scratch::ScratchFolder;
 
 fn describe(root: &Root, path: &str) -> String {
-    let look = |patience| match root.look(path.as_bytes(), patience) {
-        Ok(Opened::File(file, stamp)) => {
-            String::from_utf8(read(&file, stamp.size, Patience::Blocking).unwrap()).unwrap()
+    let look = |patience| match root.open_path(path.as_bytes(), patience) {
+        Ok(OpenResult::File(file, stamp)) => {
+            String::from_utf8(read(&file, stamp.size, BlockingMode::Blocking).unwrap()).unwrap()
         }
-        Ok(Opened::Folder(_)) => "(folder)".into(),
-        Ok(Opened::Missing) => "(missing)".into(),
-        Ok(Opened::Refused(reason)) => reason.into(),
+        Ok(OpenResult::Folder(_)) => "(folder)".into(),
+        Ok(OpenResult::Missing) => "(missing)".into(),
+        Ok(OpenResult::Refused(reason)) => reason.into(),
         Err(OpenError::WouldBlock) => "(would block)".into(),
         Err(trouble) => format!("{trouble:?}"),
     };
-    let patient = look(Patience::Blocking);
-    let quick = look(Patience::CacheOnly);
+    let patient = look(BlockingMode::Blocking);
+    let quick = look(BlockingMode::CacheOnly);
     assert!(quick == patient || quick == "(would block)", "{path}: {quick}, but {patient}");
     patient
 }
@@ -140,7 +140,7 @@ fn special_files_are_refused_and_never_waited_for() {
 
 #[test]
 fn the_systems_refusals() {
-    let opened = |errno| format!("{:?}", interpret(errno));
+    let opened = |errno| format!("{:?}", interpret_error(errno));
     assert_eq!(opened(Errno::ACCESS), "Ok(Refused(\"no permission to read\"))");
     assert_eq!(opened(Errno::NOTDIR), "Ok(Missing)");
     assert_eq!(opened(Errno::MFILE), "Err(NoDescriptors)");
@@ -162,7 +162,7 @@ fn a_file_cut_short_while_it_is_read_gives_what_is_there() {
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "abc");
     let file = File::open(scratch.path("root/a.txt")).unwrap();
-    assert_eq!(read(&file, 10, Patience::Blocking).unwrap(), b"abc");
-    assert!(matches!(read(&file, 10, Patience::CacheOnly), Err(OpenError::WouldBlock)));
-    assert_eq!(read(&file, 2, Patience::CacheOnly).unwrap(), b"ab");
+    assert_eq!(read(&file, 10, BlockingMode::Blocking).unwrap(), b"abc");
+    assert!(matches!(read(&file, 10, BlockingMode::CacheOnly), Err(OpenError::WouldBlock)));
+    assert_eq!(read(&file, 2, BlockingMode::CacheOnly).unwrap(), b"ab");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use http::{Coding, Fields, Template};
 
-use files::{Applies, CacheRule, FileCompression, Files, Options};
+use files::{CacheRule, FileCompression, FileSelector, Files, Options};
 
 use crate::rig::{Answer, Rig, until};
 
@@ -463,11 +463,11 @@ fn rules_for_caches_and_fields_for_all() {
         folder.write("root/a.css", "c");
         folder.write("root/a.png", "p");
         folder.write("root/a.txt", "t");
-        let rule = |applies, value: &str| CacheRule { applies, value: value.into() };
+        let rule = |applies, value: &str| CacheRule { files: applies, value: value.into() };
         options.cache_control = vec![
-            rule(Applies::Path(std::sync::Arc::new(|path| path.ends_with(b".css"))), "max-age=1"),
-            rule(Applies::Media("image/".into()), "max-age=2"),
-            rule(Applies::Media("text/html".into()), "no-cache"),
+            rule(FileSelector::Path(std::sync::Arc::new(|path| path.ends_with(b".css"))), "max-age=1"),
+            rule(FileSelector::Media("image/".into()), "max-age=2"),
+            rule(FileSelector::Media("text/html".into()), "no-cache"),
         ];
         options.fields = Fields::new();
         options.fields.try_push(b"X-Frame-Options", b"DENY").unwrap();

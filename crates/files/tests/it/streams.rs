@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use files::{FileOutcome, Files, Options};
 use http::Status;
 use net::toy::{self, ToyConnection};
-use net::{Bind, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
+use net::{BindAddress, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
 
 use crate::scratch::ScratchFolder;
 
@@ -31,7 +31,7 @@ fn pattern(n: usize) -> Vec<u8> {
 }
 
 fn serve() -> (ScratchFolder, Server, SocketAddr, MemoryBudget) {
-    toy::speak();
+    toy::enable();
     let folder = ScratchFolder::new();
     for n in 0..FILES {
         folder.write(&format!("root/{n}.bin"), pattern(n));
@@ -43,15 +43,15 @@ fn serve() -> (ScratchFolder, Server, SocketAddr, MemoryBudget) {
         memory: memory.clone(),
         ..net::Options::default()
     };
-    let bind = Bind::Tcp(([127, 0, 0, 1], 0).into());
+    let bind = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
     let server =
         Server::start(&net_options, &[bind], move |_| Ok(Site(Files::new(options.clone())?))).unwrap();
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
     (folder, server, address, memory)
 }
 
 fn stop(server: Server) {
-    server.stop().drain();
+    server.stop_handle().drain();
     server.join().unwrap();
 }
 
@@ -59,7 +59,7 @@ fn stop(server: Server) {
 fn a_thousand_files_come_over_one_connection() {
     let (_folder, server, address, memory) = serve();
     let mut client = ToyConnection::connect(address).unwrap();
-    client.first_window(3_000);
+    client.set_first_window(3_000);
     let ids: Vec<u32> = (0..1_000)
         .map(|n| client.open(&format!("GET /{}.bin HTTP/1.1\r\nHost: a", n % FILES), None))
         .collect();
@@ -93,8 +93,8 @@ fn clients_that_do_not_read_or_give_up_hold_what_they_were_allowed_to() {
     let (_folder, server, address, memory) = serve();
     for seed in 0..20u64 {
         let mut client = ToyConnection::connect(address).unwrap();
-        client.grants = false;
-        client.first_window([0, 1, 10_000, 60_000][seed as usize % 4]);
+        client.updates_windows = false;
+        client.set_first_window([0, 1, 10_000, 60_000][seed as usize % 4]);
         let mut ids = Vec::new();
         for n in 0..300 {
             ids.push(

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use http::Status;
-use net::{Bind, Counters, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
+use net::{BindAddress, Counters, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
 
 use files::{FileOutcome, Files, Options};
 
@@ -61,7 +61,7 @@ impl Rig {
         // Every request checks the file unless the test changes this, so that no test has to wait.
         options.cache.revalidate_ms = 0;
         prepare(&folder, &mut options);
-        let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
+        let bind = BindAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let memory = MemoryBudget::new(1 << 40);
         let net_options = net::Options {
             memory: memory.clone(),
@@ -72,7 +72,7 @@ impl Rig {
             Ok(Site { files: Files::new(options.clone())?, strip })
         })
         .unwrap();
-        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+        let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
         Rig { folder, address, server: Some(server), memory }
     }
 
@@ -117,7 +117,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         let server = self.server.take().unwrap();
-        server.stop().drain();
+        server.stop_handle().drain();
         let _ = server.join();
     }
 }

@@ -10,7 +10,7 @@ fn filled_for(head: &str, text: &str) -> String {
     let bytes = head.as_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(bytes, &Limits::default()).unwrap());
-    let values = Values {
+    let values = VariableValues {
         head: &head,
         bytes,
         empty_segments: EmptySegments::Merge,
@@ -21,7 +21,7 @@ fn filled_for(head: &str, text: &str) -> String {
         user: b"",
         prefix: b"/a/",
         upstream: "127.0.0.1:3000",
-        own: Some(&Encodings),
+        custom: Some(&Encodings),
     };
     let mut out = Vec::new();
     Template::parse_with(text, |_| true, |name| name == "1" || name == "id")
@@ -33,8 +33,8 @@ fn filled_for(head: &str, text: &str) -> String {
 /// Values that report the requested encoding.
 struct Encodings;
 
-impl OwnValues for Encodings {
-    fn write(&self, name: &str, is_strict: bool, _: &Values<'_>, out: &mut Vec<u8>) {
+impl CustomVariables for Encodings {
+    fn write(&self, name: &str, is_strict: bool, _: &VariableValues<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(format!("({name}{})", if is_strict { " strict" } else { "" }).as_bytes());
     }
 }
@@ -91,15 +91,15 @@ fn templates_print_as_they_read() {
     }
     let short = parse("$path.html").unwrap();
     assert_eq!(short.parts(), [TemplatePart::Variable(Variable::Path), TemplatePart::Text(".html".into())]);
-    assert_eq!(parse("a$$b").unwrap().fixed(), Some("a$b"));
-    assert_eq!(short.fixed(), None);
+    assert_eq!(parse("a$$b").unwrap().as_literal(), Some("a$b"));
+    assert_eq!(short.as_literal(), None);
 }
 
 #[test]
 fn every_variable_is_found_by_its_names() {
-    for (name, variable) in &NAMED {
+    for (name, variable) in &VARIABLES_BY_NAME {
         let found = Variable::named(name).unwrap();
-        assert_eq!(found.kind(), variable.kind(), "{name}");
+        assert_eq!(found.canonical_name(), variable.canonical_name(), "{name}");
     }
 }
 
@@ -112,8 +112,8 @@ fn faults_say_where() {
         ("a$http_", 1..7, TemplateFault::Unknown("http_")),
         ("${cookie_a=b}", 0..13, TemplateFault::Unknown("cookie_a=b")),
         ("$query", 0..6, TemplateFault::Unknown("query")),
-        ("a$", 1..2, TemplateFault::Nameless),
-        ("$-", 0..1, TemplateFault::Nameless),
+        ("a$", 1..2, TemplateFault::MissingName),
+        ("$-", 0..1, TemplateFault::MissingName),
         ("a${b", 1..4, TemplateFault::Unclosed),
         ("a\r\nb", 1..2, TemplateFault::Control),
     ] {

@@ -196,7 +196,7 @@ pub(crate) fn unescape(text: &str) -> Result<Vec<u8>, &'static str> {
                 Some(b'\\') => b'\\',
                 Some(b'x') => {
                     let digit =
-                        |byte: Option<u8>| byte.and_then(http::scan::hex).ok_or("\\x needs two digits");
+                        |byte: Option<u8>| byte.and_then(http::scan::hex_value).ok_or("\\x needs two digits");
                     digit(rest.next())? << 4 | digit(rest.next())?
                 }
                 _ => return Err("unknown escape"),

@@ -1,7 +1,7 @@
 //! Drives the machines as a connection does: unconsumed bytes are fed again together with those that follow.
 
 use http::framing::Framing;
-use http::machine::{ClientMachine, Fed, ServerMachine, Step};
+use http::machine::{ClientMachine, FeedResult, ServerMachine, Step};
 use http::{Limits, Method, Reject, RequestHead, ResponseHead, Span, Status, TargetForm};
 
 use super::case::escape;
@@ -83,7 +83,7 @@ enum Machine {
 }
 
 impl Machine {
-    fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<Fed, Reject> {
+    fn feed(&mut self, bytes: &[u8], limits: &Limits) -> Result<FeedResult, Reject> {
         match self {
             Machine::ServerMachine(server) => server.feed(bytes, limits),
             Machine::ClientMachine(client, method) => client.feed(bytes, *method, limits),
@@ -166,7 +166,7 @@ impl Connection {
     /// Performs one step of the machine; returns false if it needs more bytes.
     fn step(&mut self, at: &mut usize) -> Result<bool, Reject> {
         let bytes = &self.buffer[*at..];
-        let Fed { consumed, step } = self.machine.feed(bytes, &self.setup.limits)?;
+        let FeedResult { consumed, step } = self.machine.feed(bytes, &self.setup.limits)?;
         assert!(consumed <= bytes.len(), "more consumed than fed");
         *at += consumed;
         match step {

@@ -53,7 +53,7 @@ pub(crate) fn chunked(bytes: &[u8]) {
 
 /// Targets, authorities and paths.
 pub(crate) fn target(bytes: &[u8]) {
-    let target_len = scan::target(bytes);
+    let target_len = scan::target_len(bytes);
     let padded = [b"GET ", &bytes[..target_len], b" HTTP/1.1"].concat();
     for method in [Method::Get, Method::Options, Method::Connect] {
         let span = Span::new(4, 4 + target_len);
@@ -82,7 +82,7 @@ pub(crate) fn target(bytes: &[u8]) {
 /// an invalid value never names a client.
 pub(crate) fn forwarded(bytes: &[u8]) {
     let value: Vec<u8> =
-        bytes.iter().map(|&byte| if scan::value(&[byte]) == 1 { byte } else { b' ' }).collect();
+        bytes.iter().map(|&byte| if scan::value_len(&[byte]) == 1 { byte } else { b' ' }).collect();
     for (dialect, name) in [(Dialect::XForwarded, &b"X-Forwarded-For"[..]), (Dialect::Standard, b"Forwarded")]
     {
         let message =
@@ -91,7 +91,7 @@ pub(crate) fn forwarded(bytes: &[u8]) {
             let (mut head, bytes) = (RequestHead::default(), message(value));
             let whole = head.parse(&bytes, &Limits { head_bytes_max: 1 << 16, ..Limits::default() });
             assert_eq!(whole, Ok(true), "{}", bytes.escape_ascii());
-            forwarded::claim(&head, &bytes, dialect, trusts)
+            forwarded::claimed_client(&head, &bytes, dialect, trusts)
         };
         let Ok(nearest) = claim(&value, |_| false) else {
             assert_eq!(dialect, Dialect::Standard, "only `Forwarded` has a grammar to break");
@@ -166,7 +166,7 @@ fn write(message: &Message) -> Vec<u8> {
 fn write_chunked(content: &[u8], trailers: &Pairs) -> Vec<u8> {
     let mut bytes = Vec::new();
     for chunk in content.chunks(7) {
-        encode::chunk_start(&mut bytes, chunk.len());
+        encode::write_chunk_start(&mut bytes, chunk.len());
         bytes.extend_from_slice(chunk);
         bytes.extend_from_slice(encode::CHUNK_END);
     }
@@ -174,7 +174,7 @@ fn write_chunked(content: &[u8], trailers: &Pairs) -> Vec<u8> {
     for (name, value) in trailers {
         fields.try_push(name, value).expect("an accepted trailer is valid");
     }
-    encode::last_chunk(&mut bytes, &fields);
+    encode::write_last_chunk(&mut bytes, &fields);
     bytes
 }
 
@@ -208,7 +208,7 @@ fn decode<'b>(
             assert!(decoded.content.len() as u64 <= content_max, "content above its limit");
         }
     }
-    assert!(body.trailers().wire().len() <= 2 * limits.head_bytes_max, "trailers above their limit");
+    assert!(body.trailers().as_bytes().len() <= 2 * limits.head_bytes_max, "trailers above their limit");
     if body.is_end() {
         decoded.trailers = body.trailers().iter().map(|(name, value)| (name.into(), value.into())).collect();
         decoded.consumed = Some(at);
@@ -298,7 +298,7 @@ fn read_carelessly(encoded: &[u8]) -> Vec<u8> {
     while let [byte, after @ ..] = rest {
         (rest, _) = match (byte, after) {
             (b'%', [high, low, after @ ..]) => {
-                let digit = |byte: &u8| scan::hex(*byte).expect("an encoded path is well encoded");
+                let digit = |byte: &u8| scan::hex_value(*byte).expect("an encoded path is well encoded");
                 (after, out.push(digit(high) << 4 | digit(low)))
             }
             _ => (after, out.push(*byte)),

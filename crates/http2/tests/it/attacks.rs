@@ -3,7 +3,7 @@
 
 use crate::support::drive::{Conduct, Driven, Seen};
 use crate::support::wire::*;
-use http2::{ErrorCode, HpackEncoder, Options, RequestLine, Share};
+use http2::{ErrorCode, HpackEncoder, Options, PeerLimits, RequestLine};
 
 /// Maximum memory of a connection's tables and buffers, without its streams.
 const TABLES_BYTES: usize = 64 * 1024;
@@ -117,7 +117,7 @@ fn continuation_floods() {
 /// A table entry of 4,000 bytes, and requests that refer to it: each reference expands to 4,000 bytes.
 fn bomb(encoder: &mut HpackEncoder, at: usize, references: usize) -> Vec<u8> {
     let mut payload = Vec::new();
-    encoder.section(&mut payload, GET.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+    encoder.encode_block(&mut payload, GET.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
     if at == 0 {
         payload.extend(b"\x40\x01x\x7f\xa1\x1e");
         payload.extend([b'v'; 4000]);
@@ -136,10 +136,10 @@ fn hpack_bombs() {
         // The table holds only the bomb, so the rest of the head is sent as literals; the size update is not
         // sent.
         let mut encoder = HpackEncoder::default();
-        encoder.limit(0);
-        encoder.section(&mut Vec::new(), []);
+        encoder.set_table_bytes_max(0);
+        encoder.encode_block(&mut Vec::new(), []);
         let damage = attack(driven, 10_000, |at| bomb(&mut encoder, at, references));
-        let share = Options::default().share.held_bytes_max;
+        let share = Options::default().peer_limits.held_bytes_max;
         assert!(damage.held <= share / 2 + 32 * 1024 + TABLES_BYTES, "{references}: {} bytes", damage.held);
         assert!(damage.rounds <= 800, "{references}: {} rounds", damage.rounds);
     }
@@ -176,7 +176,10 @@ fn frames_without_progress() {
 
 #[test]
 fn answers_that_are_not_read_do_not_pile_up() {
-    let options = Options { share: Share { credit_max: 1 << 30, ..Share::default() }, ..Options::default() };
+    let options = Options {
+        peer_limits: PeerLimits { credit_max: 1 << 30, ..PeerLimits::default() },
+        ..Options::default()
+    };
     let mut machine = http2::Machine::server(options);
     let flood: Vec<u8> = [client_start(), frame(PING, 0, 0, &[0; 8]).repeat(100_000)].concat();
     let mut at = 0;
@@ -263,8 +266,10 @@ fn table_size_churn() {
 fn races_of_resets_and_releases_leave_nothing_held() {
     for seed in 0..300 {
         let mut random = fastrand::Rng::with_seed(seed);
-        let options =
-            Options { share: Share { credit_max: 1 << 20, ..Share::default() }, ..Options::default() };
+        let options = Options {
+            peer_limits: PeerLimits { credit_max: 1 << 20, ..PeerLimits::default() },
+            ..Options::default()
+        };
         let mut driven = Driven::server(options, Conduct::Keeps);
         driven.feed(&client_start());
         let mut next = 0;

@@ -399,14 +399,14 @@ fn priorities_come_before_with_and_after_their_request() {
     let mut driven = server(Conduct::Keeps);
     let with = [&GET[..], &[("priority", "u=1, i")]].concat();
     driven.feed(&[headers(1, END_STREAM, &with), update(3, b"u=6"), headers(3, END_STREAM, &with)].concat());
-    assert_eq!(driven.machine.priority(1), Priority { urgency: 1, incremental: true });
+    assert_eq!(driven.machine.priority(1), Priority { urgency: 1, is_incremental: true });
     assert_eq!(
         driven.machine.priority(3),
-        Priority { urgency: 6, incremental: false },
+        Priority { urgency: 6, is_incremental: false },
         "the frame goes before the field"
     );
     driven.feed(&[update(1, b"u=0"), update(1, b"u=0"), update(99, b"i")].concat());
-    let priority = Priority { urgency: 0, incremental: false };
+    let priority = Priority { urgency: 0, is_incremental: false };
     assert_eq!(
         driven.seen[2..],
         [Seen::Reprioritized { stream: 1, priority }],
@@ -497,7 +497,7 @@ fn content_that_is_read_into_place_is_framed_like_any_other() {
         let is_whole = ended && allowed == len;
         one.machine.data(1, &content[..allowed], is_whole, &mut one.out);
         let mut calls = 0;
-        let taken = other.machine.data_read(1, len, ended, &mut other.out, &mut |slices| {
+        let taken = other.machine.data_in_place(1, len, ended, &mut other.out, &mut |slices| {
             calls += 1;
             let mut at = 0;
             for slice in slices {
@@ -511,7 +511,7 @@ fn content_that_is_read_into_place_is_framed_like_any_other() {
         // No frame is written if nothing was read.
         assert!(one.out == other.out || allowed == 0 && other.out.is_empty(), "{len} {readable}");
         assert_eq!(one.machine.sendable(1), other.machine.sendable(1));
-        let again = other.machine.data_read(1, 1, true, &mut other.out, &mut |_| 0);
+        let again = other.machine.data_in_place(1, 1, true, &mut other.out, &mut |_| 0);
         assert_eq!(again, 0);
     }
 }

@@ -166,7 +166,7 @@ fn an_idle_connection_shrinks_and_continues() {
     let mut request = |id: u32| {
         let mut payload = Vec::new();
         let fields = GET.iter().chain(&[("x-name", "a value that is worth an entry")]);
-        encoder.section(&mut payload, fields.map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+        encoder.encode_block(&mut payload, fields.map(|(name, value)| (name.as_bytes(), value.as_bytes())));
         frame(HEADERS, END_STREAM | END_HEADERS, id, &payload)
     };
     let requests: Vec<u8> = (0..50).flat_map(|at| request(at * 2 + 1)).collect();

@@ -91,10 +91,10 @@ fn what_is_encoded_is_decoded_by_others() {
         let mut block = FieldBlock::default();
         for case in cases {
             if let Some(size) = case.table_bytes_max {
-                encoder.limit(size);
+                encoder.set_table_bytes_max(size);
             }
             let mut wire = Vec::new();
-            encoder.section(&mut wire, case.fields.iter().map(|(name, value)| (&name[..], &value[..])));
+            encoder.encode_block(&mut wire, case.fields.iter().map(|(name, value)| (&name[..], &value[..])));
             ours.decode(&wire, &mut block, &ROOMY).unwrap();
             assert_eq!(pairs(&block), case.fields, "{}", path.display());
             assert_eq!(other.decode(&wire).unwrap(), case.fields, "{}", path.display());
@@ -140,7 +140,7 @@ fn blocks_that_break_a_rule_are_refused() {
 fn a_smaller_table_has_to_be_confirmed() {
     let mut decoder = HpackDecoder::new(4096);
     let mut block = FieldBlock::default();
-    decoder.allow(100);
+    decoder.set_table_bytes_max(100);
     assert!(decoder.decode(&[0x82], &mut block, &ROOMY).is_err());
     decoder.decode(&[0x3f, 0x45, 0x82], &mut block, &ROOMY).unwrap();
     decoder.decode(&[0x82], &mut block, &ROOMY).unwrap();
@@ -156,12 +156,12 @@ fn what_is_over_a_limit_is_left_out_and_indexed() {
     let mut block = FieldBlock::default();
     let value = [b'v'; 600];
     let mut wire = Vec::new();
-    encoder.section(&mut wire, [(&b"x-long"[..], &value[..])]);
+    encoder.encode_block(&mut wire, [(&b"x-long"[..], &value[..])]);
     decoder.decode(&wire, &mut block, &limits).unwrap();
     assert!(block.is_too_large && block.fields.is_empty() && block.bytes.is_empty());
     assert_eq!(block.size, 638);
     wire.clear();
-    encoder.section(&mut wire, [(&b"x-long"[..], &value[..]), (b"x", b"y")]);
+    encoder.encode_block(&mut wire, [(&b"x-long"[..], &value[..]), (b"x", b"y")]);
     decoder.decode(&wire, &mut block, &ROOMY).unwrap();
     assert_eq!(block.iter().collect::<Vec<_>>(), [(&b"x-long"[..], &value[..]), (b"x", b"y")]);
 }
@@ -176,8 +176,8 @@ fn secrets_stay_out_of_the_table() {
         ("cookie", "short"),
     ] {
         let (mut encoder, mut first, mut second) = (HpackEncoder::default(), Vec::new(), Vec::new());
-        encoder.section(&mut first, [(name.as_bytes(), value.as_bytes())]);
-        encoder.section(&mut second, [(name.as_bytes(), value.as_bytes())]);
+        encoder.encode_block(&mut first, [(name.as_bytes(), value.as_bytes())]);
+        encoder.encode_block(&mut second, [(name.as_bytes(), value.as_bytes())]);
         assert_eq!(first, second);
         assert_eq!(first[0] & 0xf0, 0x10, "{name}: a literal that is never indexed");
     }
@@ -188,18 +188,18 @@ fn changes_of_the_peers_limit_are_confirmed() {
     let mut encoder = HpackEncoder::default();
     let mut out = Vec::new();
     let field = [(&b"x-a"[..], &b"b"[..])];
-    encoder.section(&mut out, field);
-    encoder.limit(0);
-    encoder.limit(1 << 20);
-    encoder.limit(4096);
+    encoder.encode_block(&mut out, field);
+    encoder.set_table_bytes_max(0);
+    encoder.set_table_bytes_max(1 << 20);
+    encoder.set_table_bytes_max(4096);
     out.clear();
-    encoder.section(&mut out, field);
+    encoder.encode_block(&mut out, field);
     assert_eq!(out[..4], [0x20, 0x3f, 0xe1, 0x1f], "the smallest size, then the last");
     let mut decoder = HpackDecoder::new(4096);
     let mut block = FieldBlock::default();
     decoder.decode(&out, &mut block, &ROOMY).unwrap();
     out.clear();
-    encoder.section(&mut out, field);
+    encoder.encode_block(&mut out, field);
     assert_eq!(out, [0xbe], "indexed again");
     assert!(encoder.held_bytes() < 2048);
 }

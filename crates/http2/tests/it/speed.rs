@@ -46,8 +46,8 @@ fn heads() {
     let limits = Limits::default();
     let (mut first, mut next) = (Vec::new(), Vec::new());
     let mut encoder = HpackEncoder::default();
-    encoder.section(&mut first, fields());
-    encoder.section(&mut next, fields());
+    encoder.encode_block(&mut first, fields());
+    encoder.encode_block(&mut next, fields());
     eprintln!(
         "a request head of {} fields: {} bytes at first, then {}",
         REQUEST.len(),
@@ -72,7 +72,7 @@ fn heads() {
     let mut out = Vec::new();
     measure("encode, later requests", || {
         out.clear();
-        encoder.section(&mut out, black_box(fields()));
+        encoder.encode_block(&mut out, black_box(fields()));
     });
     let mut other = loona_hpack::Encoder::new();
     measure("encode, later requests, loona-hpack", || drop(black_box(other.encode(black_box(fields())))));
@@ -89,7 +89,7 @@ fn exchanges() {
     let mut encoder = HpackEncoder::default();
     let mut frame = |stream: u32| {
         let mut bytes = vec![0; 9];
-        encoder.section(&mut bytes, fields());
+        encoder.encode_block(&mut bytes, fields());
         let len = bytes.len() - 9;
         bytes[..5].copy_from_slice(&[0, (len >> 8) as u8, len as u8, 1, 5]);
         bytes[5..9].copy_from_slice(&stream.to_be_bytes());

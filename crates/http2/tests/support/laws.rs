@@ -2,7 +2,7 @@
 //! is violated.
 
 use http::Limits;
-use http2::{FieldBlock, HpackDecoder, HpackEncoder, Options, Share};
+use http2::{FieldBlock, HpackDecoder, HpackEncoder, Options, PeerLimits};
 
 use super::drive::{Conduct, run};
 use super::wire;
@@ -28,7 +28,7 @@ pub(crate) fn frames(bytes: &[u8]) {
         streams_max: 3,
         table_bytes_max: 64,
         connect_protocol: true,
-        share: Share { held_bytes_max: 64 * 1024, credit_max: 60 },
+        peer_limits: PeerLimits { held_bytes_max: 64 * 1024, credit_max: 60 },
         ..Options::default()
     };
     for options in [Options::default(), tight] {
@@ -58,7 +58,7 @@ pub(crate) fn hpack(bytes: &[u8]) {
             continue;
         }
         let mut wire = Vec::new();
-        encoder.section(&mut wire, block.iter());
+        encoder.encode_block(&mut wire, block.iter());
         let roomy = Limits { head_bytes_max: 1 << 20, fields_max: 1 << 10, ..Limits::default() };
         again.decode(&wire, &mut second, &roomy).expect("what is encoded is decoded");
         assert!(block.iter().eq(second.iter()), "the same fields");

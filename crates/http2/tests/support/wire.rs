@@ -93,7 +93,7 @@ pub(crate) fn post(stream: u32, more: &[(&str, &str)]) -> Vec<u8> {
 /// A request as a client with a dynamic table sends it.
 pub(crate) fn indexed_get(encoder: &mut HpackEncoder, stream: u32) -> Vec<u8> {
     let mut out = Vec::new();
-    encoder.section(&mut out, GET.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
+    encoder.encode_block(&mut out, GET.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())));
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &out)
 }
 

@@ -2,15 +2,15 @@
 
 use std::cell::Cell;
 
-use super::scripts::{CaddyScripts, duration};
-use crate::data::DatumAt;
+use super::scripts::{CaddyScripts, translate_duration};
+use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 use config::PathPattern;
 
 /// Response header fields that apply only to requests that meet conditions.
 #[derive(Debug, Clone)]
-pub(super) struct CaddyVariant {
+pub(super) struct FieldVariant {
     pub(super) conditions: TomlSection,
     pub(super) fields: TomlItem,
 }
@@ -21,7 +21,7 @@ pub(super) struct CaddySettings {
     pub(super) section: TomlSection,
     pub(super) root: Option<String>,
     pub(super) strip_prefix: Option<String>,
-    pub(super) tries: Vec<String>,
+    pub(super) try_files: Vec<String>,
     /// Index and front scripts of a PHP site.
     pub(super) scripts: Option<CaddyScripts>,
     /// The `php` of a route, which runs the scripts.
@@ -29,17 +29,17 @@ pub(super) struct CaddySettings {
     /// Changes of request header fields.
     pub(super) request: TomlSection,
     /// Response header fields that apply only to some requests.
-    pub(super) variants: Vec<CaddyVariant>,
+    pub(super) variants: Vec<FieldVariant>,
     /// Name of the `path_regexp` in the conditions.
     pub(super) regex: Option<String>,
 }
 
 impl CaddySettings {
     /// Records the name of the path expression in a set of matchers that was translated to `conditions`.
-    pub(super) fn name_regex(&mut self, set: Option<&DatumAt>, conditions: &TomlSection) {
+    pub(super) fn record_regex_name(&mut self, set: Option<&DataNode>, conditions: &TomlSection) {
         match set.and_then(|set| set.get("path_regexp")) {
             Some(regex) => {
-                self.regex = Some(regex.get("name").and_then(DatumAt::text).unwrap_or("").to_owned());
+                self.regex = Some(regex.get("name").and_then(DataNode::text).unwrap_or("").to_owned());
             }
             None if conditions.get("path").is_some() => self.regex = None,
             None => {}
@@ -48,17 +48,17 @@ impl CaddySettings {
 
     /// Translates the placeholders in a text to variables, including groups of the path expression. Returns
     /// `None` if one has no equivalent.
-    fn template(&self, text: &str) -> Option<String> {
+    fn translate_template(&self, text: &str) -> Option<String> {
         const START: &str = "{http.regexp.";
         if !text.contains(START) {
-            return template(text);
+            return translate_template(text);
         }
         let Some(TomlItem::Text(path)) = self.section.get("path") else { return None };
         let groups = PathPattern::parse(path).ok()?.groups();
         let name = format!("{}.", self.regex.as_deref()?);
         // The text between groups may contain other placeholders.
         let mut pieces = text.split(START);
-        let mut out = template(pieces.next()?)?;
+        let mut out = translate_template(pieces.next()?)?;
         for piece in pieces {
             let (group, rest) = piece.split_once('}')?;
             let group = group.strip_prefix(&name).unwrap_or(group);
@@ -66,7 +66,7 @@ impl CaddySettings {
                 return None;
             }
             out.push_str(&format!("${{{group}}}"));
-            out.push_str(&template(rest)?);
+            out.push_str(&translate_template(rest)?);
         }
         Some(out)
     }
@@ -80,16 +80,16 @@ pub(super) enum ClientAddress {
     Connection,
     /// `client_ip` refers to the address named by trusted proxies, like `client` of Komainu, which has no
     /// condition for the address of the connection.
-    Named,
+    FromTrustedProxies,
     /// `client_ip` refers to an address that Komainu cannot determine.
     Unknown,
 }
 
 impl ClientAddress {
     /// Returns the reason why a route cannot express a matcher, if there is one.
-    pub(super) fn fault(self, key: &str) -> Option<&'static str> {
+    pub(super) fn unsupported_reason(self, key: &str) -> Option<&'static str> {
         match (self, key) {
-            (Self::Named, "remote_ip") => {
+            (Self::FromTrustedProxies, "remote_ip") => {
                 Some("`remote_ip` asks for the address of the proxy; `client` is the one that it names")
             }
             (Self::Unknown, "client_ip") => {
@@ -104,83 +104,83 @@ impl ClientAddress {
 pub(super) struct CaddyReader<'a> {
     pub(super) ledger: &'a ImportLedger,
     /// Whether the route whose conditions are being read uses groups of an expression.
-    pub(super) names_groups: Cell<bool>,
+    pub(super) uses_groups: Cell<bool>,
     /// Addresses that the matchers of the server being read refer to.
-    pub(super) client: Cell<ClientAddress>,
+    pub(super) client_address: Cell<ClientAddress>,
 }
 
 impl CaddyReader<'_> {
-    pub(super) fn fields(&self, fields: Option<&DatumAt>, key: &str, section: &mut TomlSection) {
+    pub(super) fn translate_fields(&self, fields: Option<&DataNode>, key: &str, section: &mut TomlSection) {
         let Some(fields) = fields else { return };
         let mut unknown = Vec::new();
         for (name, place) in [("set", "set"), ("add", "add")] {
             let mut all = Vec::new();
-            for (field, values) in fields.get(name).map_or(&[][..], DatumAt::entries) {
-                match template(&values.texts().join(", ")) {
+            for (field, values) in fields.get(name).map_or(&[][..], DataNode::entries) {
+                match translate_template(&values.texts().join(", ")) {
                     Some(value) => {
                         all.push((field.clone(), TomlItem::Text(value)));
-                        values.translated(self.ledger);
+                        values.mark_translated(self.ledger);
                     }
                     None => {
-                        values.impossible(self.ledger, "there is no such variable here");
+                        values.mark_impossible(self.ledger, "there is no such variable here");
                         // Clients must not be able to send the field that the server would set.
                         unknown.extend((key == "request_headers").then(|| TomlItem::text(field.clone())));
                     }
                 }
             }
             if !all.is_empty() {
-                section.add_in(key, place, TomlItem::Table(all));
+                section.merge_in(key, place, TomlItem::Table(all));
             }
         }
         if let Some(removed) = fields.get("delete") {
             unknown.extend(removed.texts().into_iter().map(TomlItem::Text));
-            removed.translated(self.ledger);
+            removed.mark_translated(self.ledger);
         }
         if !unknown.is_empty() {
-            section.add_in(key, "remove", TomlItem::List(unknown));
+            section.merge_in(key, "remove", TomlItem::List(unknown));
         }
         if let Some(deferred) = fields.get("deferred") {
-            deferred.needless(self.ledger, "not needed: fields are set when the response is sent");
+            deferred.mark_not_needed(self.ledger, "not needed: fields are set when the response is sent");
         }
     }
 
-    pub(super) fn encode(&self, handler: &DatumAt, section: &mut TomlSection) {
+    pub(super) fn translate_encode(&self, handler: &DataNode, section: &mut TomlSection) {
         let mut codings: Vec<TomlItem> = Vec::new();
-        let prefer = handler.get("prefer").map_or_else(Vec::new, DatumAt::texts);
+        let prefer = handler.get("prefer").map_or_else(Vec::new, DataNode::texts);
         let given =
-            handler.get("encodings").map_or(&[][..], DatumAt::entries).iter().map(|(name, _)| name.clone());
+            handler.get("encodings").map_or(&[][..], DataNode::entries).iter().map(|(name, _)| name.clone());
         for name in prefer.into_iter().chain(given) {
             let item = TomlItem::Text(name);
             if !codings.contains(&item) {
                 codings.push(item);
             }
         }
-        let min = handler.get("minimum_length").and_then(DatumAt::number).unwrap_or(512);
+        let min = handler.get("minimum_length").and_then(DataNode::number).unwrap_or(512);
         section.set_in("compress", "codings", TomlItem::List(codings));
         section.set_in("compress", "min", TomlItem::Text(format!("{min}B")));
-        handler.translated(self.ledger);
+        handler.mark_translated(self.ledger);
         if let Some(matcher) = handler.get("match") {
-            matcher.differs(self.ledger, "the types are the default of `types` in `compress`");
+            matcher.mark_different(self.ledger, "the types are the default of `types` in `compress`");
         }
     }
 
-    pub(super) fn rewrite(&self, handler: &DatumAt, settings: &mut CaddySettings) {
+    pub(super) fn translate_rewrite(&self, handler: &DataNode, settings: &mut CaddySettings) {
         if let Some(prefix) = handler.get("strip_path_prefix") {
             settings.strip_prefix = prefix.text().map(str::to_owned);
-            prefix.translated(self.ledger);
+            prefix.mark_translated(self.ledger);
         }
         if let Some(uri) = handler.get("uri") {
             let text = uri.text().unwrap_or("");
-            let to = settings.template(text).filter(|to| {
+            let to = settings.translate_template(text).filter(|to| {
                 ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) && !to.contains("$http_")
             });
             match to {
-                _ if text == "{http.matchers.file.relative}" => uri.translated(self.ledger),
+                _ if text == "{http.matchers.file.relative}" => uri.mark_translated(self.ledger),
                 Some(to) if settings.strip_prefix.is_none() => {
                     settings.section.set_text("rewrite", to);
-                    uri.translated(self.ledger);
+                    uri.mark_translated(self.ledger);
                 }
-                _ => uri.impossible(
+                _ => uri.mark_impossible(
                     self.ledger,
                     "the new path is no text with variables of Komainu: write `rewrite` in the route",
                 ),
@@ -188,19 +188,27 @@ impl CaddyReader<'_> {
         }
     }
 
-    pub(super) fn respond(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
+    pub(super) fn translate_respond(
+        &self,
+        handler: &DataNode,
+        settings: &CaddySettings,
+        section: &mut TomlSection,
+    ) {
         if let Some(abort) = handler.get("abort").filter(|abort| abort.flag() == Some(true)) {
-            abort.differs(self.ledger, "connections are not closed without an answer: the answer is 403");
+            abort.mark_different(
+                self.ledger,
+                "connections are not closed without an answer: the answer is 403",
+            );
             section.set("respond", TomlItem::Number(403));
             return;
         }
         let status = handler.get("status_code");
-        let code = status.and_then(DatumAt::number);
-        status.into_iter().for_each(|one| one.translated(self.ledger));
+        let code = status.and_then(DataNode::number);
+        status.into_iter().for_each(|one| one.mark_translated(self.ledger));
         let location = handler.at(&["headers", "Location"]);
         if let Some(location) = location {
             const STARTS: [&str; 6] = ["/", "http://", "https://", "$scheme://", "$path", "$uri"];
-            let to = location.texts().first().and_then(|to| settings.template(to));
+            let to = location.texts().first().and_then(|to| settings.translate_template(to));
             let is_target = to.as_ref().is_some_and(|to| STARTS.iter().any(|start| to.starts_with(start)));
             match (to, code.unwrap_or(302)) {
                 (Some(to), code @ (301 | 302 | 303 | 307 | 308)) if is_target => {
@@ -211,7 +219,7 @@ impl CaddyReader<'_> {
                             ("status".to_owned(), TomlItem::Number(code)),
                         ]),
                     );
-                    location.translated(self.ledger);
+                    location.mark_translated(self.ledger);
                     return;
                 }
                 (to, _) => {
@@ -220,7 +228,7 @@ impl CaddyReader<'_> {
                         Some(_) if !is_target => "a redirect begins with a scheme or with `/`",
                         Some(_) => "a redirect has the status 301, 302, 303, 307 or 308",
                     };
-                    location.impossible(self.ledger, reason);
+                    location.mark_impossible(self.ledger, reason);
                     section.set("respond", TomlItem::Number(501));
                     return;
                 }
@@ -232,11 +240,11 @@ impl CaddyReader<'_> {
             match body.text().filter(|body| !body.contains("{http.")) {
                 Some(text) => {
                     section.set_in("respond", "body", TomlItem::text(text));
-                    body.translated(self.ledger);
+                    body.mark_translated(self.ledger);
                 }
                 None => {
                     let reason = "the body is a text without variables";
-                    body.impossible(self.ledger, reason);
+                    body.mark_impossible(self.ledger, reason);
                     if code < 400 {
                         section.set("respond", TomlItem::Number(501));
                     }
@@ -245,43 +253,48 @@ impl CaddyReader<'_> {
         }
     }
 
-    pub(super) fn files(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
-        let root = handler.get("root").and_then(DatumAt::text).map(str::to_owned).or(settings.root.clone());
+    pub(super) fn translate_files(
+        &self,
+        handler: &DataNode,
+        settings: &CaddySettings,
+        section: &mut TomlSection,
+    ) {
+        let root = handler.get("root").and_then(DataNode::text).map(str::to_owned).or(settings.root.clone());
         let root = root.unwrap_or_else(|| ".".to_owned());
         if root.contains('{') {
-            handler.impossible(self.ledger, "the folder depends on the request: write a route for each");
+            handler.mark_impossible(self.ledger, "the folder depends on the request: write a route for each");
             section.set("respond", TomlItem::Number(501));
             return;
         }
         section.set_in("files", "root", TomlItem::Text(root));
         section.set_in("files", "symlinks", TomlItem::text("on"));
-        handler.get("root").into_iter().for_each(|one| one.translated(self.ledger));
+        handler.get("root").into_iter().for_each(|one| one.mark_translated(self.ledger));
         if let Some(names) = handler.get("index_names") {
             section.set_in(
                 "files",
                 "index",
                 TomlItem::List(names.texts().into_iter().map(TomlItem::Text).collect()),
             );
-            names.translated(self.ledger);
+            names.mark_translated(self.ledger);
         }
         if let Some(browse) = handler.get("browse") {
             section.set_in("files", "listing", TomlItem::Flag(true));
-            browse.translated(self.ledger);
+            browse.mark_translated(self.ledger);
         }
         if let Some(order) = handler.get("precompressed_order").or(handler.get("precompressed")) {
             section.set_in("files", "precompressed", TomlItem::Flag(true));
-            order.translated(self.ledger);
-            handler.get("precompressed").into_iter().for_each(|one| one.translated(self.ledger));
+            order.mark_translated(self.ledger);
+            handler.get("precompressed").into_iter().for_each(|one| one.mark_translated(self.ledger));
         }
         if let Some(prefix) = &settings.strip_prefix {
             section.set_in("files", "strip_prefix", TomlItem::text(prefix.clone()));
         }
-        if let Some((last, tries)) = settings.tries.split_last() {
+        if let Some((last, tries)) = settings.try_files.split_last() {
             match last.contains('$') {
                 true => section.set_in(
                     "files",
                     "try",
-                    TomlItem::List(settings.tries.iter().cloned().map(TomlItem::Text).collect()),
+                    TomlItem::List(settings.try_files.iter().cloned().map(TomlItem::Text).collect()),
                 ),
                 false => {
                     if tries != ["$path"] && !tries.is_empty() {
@@ -297,43 +310,49 @@ impl CaddyReader<'_> {
         }
     }
 
-    pub(super) fn proxy(&self, handler: &DatumAt, settings: &CaddySettings, section: &mut TomlSection) {
+    pub(super) fn translate_proxy(
+        &self,
+        handler: &DataNode,
+        settings: &CaddySettings,
+        section: &mut TomlSection,
+    ) {
         let transport = handler.get("transport");
         let protocol = transport.and_then(|one| one.get("protocol"));
-        if protocol.and_then(DatumAt::text).is_some_and(|name| name != "http") {
-            match protocol.and_then(DatumAt::text) {
-                Some("fastcgi") => self.fastcgi(handler, settings, section),
+        if protocol.and_then(DataNode::text).is_some_and(|name| name != "http") {
+            match protocol.and_then(DataNode::text) {
+                Some("fastcgi") => self.write_fastcgi_proxy(handler, settings, section),
                 _ => {
-                    handler.impossible(self.ledger, "there is no such protocol of upstream servers");
+                    handler.mark_impossible(self.ledger, "there is no such protocol of upstream servers");
                     section.set("respond", TomlItem::Number(501));
                 }
             }
             return;
         }
-        protocol.into_iter().for_each(|one| one.translated(self.ledger));
+        protocol.into_iter().for_each(|one| one.mark_translated(self.ledger));
         let tls = transport.and_then(|one| one.get("tls"));
         let scheme = if tls.is_some() { "https" } else { "http" };
         let mut to = Vec::new();
-        for upstream in handler.get("upstreams").map_or(&[][..], DatumAt::items) {
+        for upstream in handler.get("upstreams").map_or(&[][..], DataNode::items) {
             let Some(dial) = upstream.get("dial") else { continue };
             let text = dial.text().unwrap_or("");
             let text = text.strip_prefix("tcp/").unwrap_or(text);
             match text.strip_prefix("unix/") {
-                _ if text.contains('{') => {
-                    dial.impossible(self.ledger, "the server depends on the request: write a route for each")
-                }
+                _ if text.contains('{') => dial.mark_impossible(
+                    self.ledger,
+                    "the server depends on the request: write a route for each",
+                ),
                 Some(path) => to.push(format!("unix:{path}")),
                 None if text.starts_with(':') => to.push(format!("{scheme}://127.0.0.1{text}")),
                 None => to.push(format!("{scheme}://{text}")),
             }
-            dial.translated(self.ledger);
+            dial.mark_translated(self.ledger);
         }
         if to.is_empty() {
-            handler.impossible(self.ledger, "its servers are not known from the configuration");
+            handler.mark_impossible(self.ledger, "its servers are not known from the configuration");
             section.set("respond", TomlItem::Number(501));
             return;
         }
-        section.set_in("proxy", "to", TomlItem::texts(to));
+        section.set_in("proxy", "to", TomlItem::text_or_list(to));
         if let Some(prefix) = &settings.strip_prefix {
             section.set_in("proxy", "strip_prefix", TomlItem::text(prefix.clone()));
         }
@@ -344,33 +363,33 @@ impl CaddyReader<'_> {
                     "tls",
                     TomlItem::Table(vec![("verify".to_owned(), TomlItem::Flag(false))]),
                 );
-                insecure.translated(self.ledger);
+                insecure.mark_translated(self.ledger);
             } else {
-                self.upstream_tls(tls, section);
+                self.translate_upstream_tls(tls, section);
             }
         }
-        self.balance(handler, section);
+        self.translate_balance(handler, section);
         let mut fields = settings.request.clone();
-        self.fields(handler.at(&["headers", "request"]), "request_headers", &mut fields);
-        self.fields(handler.at(&["headers", "response"]), "response_headers", &mut fields);
+        self.translate_fields(handler.at(&["headers", "request"]), "request_headers", &mut fields);
+        self.translate_fields(handler.at(&["headers", "response"]), "response_headers", &mut fields);
         for (key, item) in fields.entries {
-            let item = host_apart(item, section);
+            let item = extract_host(item, section);
             section.set_in("proxy", &key, item);
         }
     }
 
     /// Translates the adapted form of `forward_auth` to `auth`: a server decides whether a request is
     /// accepted. Returns false for other uses of `handle_response`, which have no translation.
-    pub(super) fn asks(&self, handler: &DatumAt, section: &mut TomlSection) -> bool {
+    pub(super) fn translate_forward_auth(&self, handler: &DataNode, section: &mut TomlSection) -> bool {
         let dials: Vec<&str> = handler
             .get("upstreams")
-            .map_or(&[][..], DatumAt::items)
+            .map_or(&[][..], DataNode::items)
             .iter()
             .filter_map(|upstream| upstream.get("dial")?.text())
             .collect();
         let (uri, method) = (handler.at(&["rewrite", "uri"]), handler.at(&["rewrite", "method"]));
         let ([dial], Some(uri), Some("GET")) =
-            (dials.as_slice(), uri.and_then(DatumAt::text), method.and_then(DatumAt::text))
+            (dials.as_slice(), uri.and_then(DataNode::text), method.and_then(DataNode::text))
         else {
             return false;
         };
@@ -380,19 +399,19 @@ impl CaddyReader<'_> {
         }
         let host = if dial.starts_with(':') { format!("127.0.0.1{dial}") } else { (*dial).to_owned() };
         let mut names = Vec::new();
-        passed_on(handler.get("handle_response"), &mut names);
+        collect_copied_fields(handler.get("handle_response"), &mut names);
         section.set_in("auth", "ask", TomlItem::Text(format!("http://{host}{uri}")));
         if !names.is_empty() {
             let names = names.into_iter().map(TomlItem::Text).collect();
             section.set_in("auth", "response_headers", TomlItem::List(names));
         }
-        handler.translated(self.ledger);
+        handler.mark_translated(self.ledger);
         true
     }
 
     /// Translates the authorities for certificates of upstream servers, and the certificate that Komainu
     /// presents.
-    fn upstream_tls(&self, tls: &DatumAt, section: &mut TomlSection) {
+    fn translate_upstream_tls(&self, tls: &DataNode, section: &mut TomlSection) {
         let mut entries = Vec::new();
         for (key, path) in [
             ("ca", &["root_ca_pem_files"][..]),
@@ -407,19 +426,19 @@ impl CaddyReader<'_> {
                 && !entries.iter().any(|(known, _)| known == key)
             {
                 entries.push((key.to_owned(), TomlItem::text(one.clone())));
-                found.translated(self.ledger);
+                found.mark_translated(self.ledger);
             }
         }
         tls.get("ca")
             .and_then(|ca| ca.get("provider"))
             .into_iter()
-            .for_each(|one| one.needless(self.ledger, ""));
+            .for_each(|one| one.mark_not_needed(self.ledger, ""));
         if !entries.is_empty() {
             section.set_in("proxy", "tls", TomlItem::Table(entries));
         }
     }
 
-    pub(super) fn balance(&self, handler: &DatumAt, section: &mut TomlSection) {
+    pub(super) fn translate_balance(&self, handler: &DataNode, section: &mut TomlSection) {
         if let Some(policy) = handler.at(&["load_balancing", "selection_policy", "policy"]) {
             let name = match policy.text().unwrap_or("") {
                 "round_robin" => Some("round-robin"),
@@ -433,9 +452,9 @@ impl CaddyReader<'_> {
             match name {
                 Some(name) => {
                     section.set_in("proxy", "balance", TomlItem::text(name));
-                    policy.translated(self.ledger);
+                    policy.mark_translated(self.ledger);
                 }
-                None => policy.impossible(self.ledger, "`balance` has no such way"),
+                None => policy.mark_impossible(self.ledger, "`balance` has no such way"),
             }
         }
         let active = handler.at(&["health_checks", "active"]);
@@ -443,14 +462,14 @@ impl CaddyReader<'_> {
             active.and_then(|active| Some((active, active.get("uri").or(active.get("path"))?)))
         {
             section.set_in("proxy", "health", TomlItem::text(path.text().unwrap_or("/")));
-            path.translated(self.ledger);
+            path.mark_translated(self.ledger);
             let mut health = vec![("path".to_owned(), TomlItem::text(path.text().unwrap_or("/")))];
             for key in ["interval", "timeout"] {
                 if let Some(found) = active.get(key)
-                    && let Some(item) = duration(found)
+                    && let Some(item) = translate_duration(found)
                 {
                     health.push((key.to_owned(), item));
-                    found.translated(self.ledger);
+                    found.mark_translated(self.ledger);
                 }
             }
             if let Some(status) = active.get("expect_status")
@@ -458,7 +477,7 @@ impl CaddyReader<'_> {
             {
                 let expect = if code < 10 { format!("{code}00-{code}99") } else { code.to_string() };
                 health.push(("expect".to_owned(), TomlItem::Text(expect)));
-                status.translated(self.ledger);
+                status.mark_translated(self.ledger);
             }
             if health.len() > 1 {
                 section.set_in("proxy", "health", TomlItem::Table(health));
@@ -468,20 +487,20 @@ impl CaddyReader<'_> {
 }
 
 /// Collects the response header fields that are copied to the request.
-fn passed_on(within: Option<&DatumAt>, names: &mut Vec<String>) {
+fn collect_copied_fields(within: Option<&DataNode>, names: &mut Vec<String>) {
     let Some(within) = within else { return };
-    for (field, values) in within.at(&["request", "set"]).map_or(&[][..], DatumAt::entries) {
+    for (field, values) in within.at(&["request", "set"]).map_or(&[][..], DataNode::entries) {
         let is_passed = values.texts().iter().any(|value| value.starts_with("{http.reverse_proxy.header."));
         if is_passed && !names.contains(field) {
             names.push(field.clone());
         }
     }
     let below = within.entries().iter().map(|(_, value)| value).chain(within.items());
-    below.for_each(|one| passed_on(Some(one), names));
+    below.for_each(|one| collect_copied_fields(Some(one), names));
 }
 
 /// Moves `Host` from the header fields to `host` of `proxy`.
-fn host_apart(item: TomlItem, section: &mut TomlSection) -> TomlItem {
+fn extract_host(item: TomlItem, section: &mut TomlSection) -> TomlItem {
     let TomlItem::Table(mut places) = item else { return item };
     for (_, fields) in &mut places {
         if let TomlItem::Table(fields) = fields
@@ -500,20 +519,20 @@ fn host_apart(item: TomlItem, section: &mut TomlSection) -> TomlItem {
     TomlItem::Table(places)
 }
 
-impl DatumAt {
+impl DataNode {
     /// Marks all values within this one as not possible, regardless of other verdicts.
-    pub(super) fn refuse(&self, ledger: &ImportLedger, reason: &str) {
-        self.differs(ledger, "");
-        let all: Vec<&DatumAt> = self.entries().iter().map(|(_, value)| value).chain(self.items()).collect();
-        all.into_iter().for_each(|one| one.refuse(ledger, reason));
+    pub(super) fn mark_all_impossible(&self, ledger: &ImportLedger, reason: &str) {
+        self.mark_different(ledger, "");
+        let all: Vec<&DataNode> = self.entries().iter().map(|(_, value)| value).chain(self.items()).collect();
+        all.into_iter().for_each(|one| one.mark_all_impossible(ledger, reason));
         if let Some(entry) = self.entry {
-            ledger.impossible(entry, reason);
+            ledger.mark_impossible(entry, reason);
         }
     }
 }
 
 /// Translates the placeholders in a text to variables. Returns `None` if one has no equivalent.
-fn template(text: &str) -> Option<String> {
+fn translate_template(text: &str) -> Option<String> {
     let mut out = text.replace('$', "$$");
     for (placeholder, variable) in [
         ("{http.request.host}", "$host"),

@@ -1,15 +1,15 @@
 //! Translation of `hide` of a file server: routes that answer 404 before the route of the files.
 
 use super::handlers::{CaddyReader, CaddySettings};
-use crate::conditions::close;
-use crate::data::DatumAt;
+use crate::conditions::close_route;
+use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::{path_matches, quoted};
+use crate::expressions::{escape_literal, path_matches};
 
 /// Comment above the routes.
 const COMMENT: &str = "Files that `hide` of Caddy's file server names.";
 /// Default index names of Caddy's file server.
-const INDEX_NAMES: [&str; 2] = ["index.html", "index.txt"];
+const DEFAULT_INDEX_NAMES: [&str; 2] = ["index.html", "index.txt"];
 
 /// An entry of `hide`, as an expression.
 enum HiddenFile {
@@ -20,7 +20,7 @@ enum HiddenFile {
 }
 
 /// Treatment of requests for hidden files.
-pub(super) enum Hidden {
+pub(super) enum HiddenFilesOutcome {
     /// The file server hides no files.
     Nothing,
     /// A route that precedes the route of the files.
@@ -31,59 +31,63 @@ pub(super) enum Hidden {
 
 impl CaddyReader<'_> {
     /// Returns the route for hidden files; `section` has the conditions of the route of the files.
-    pub(super) fn hidden(
+    pub(super) fn hidden_files_route(
         &self,
-        handler: &DatumAt,
+        handler: &DataNode,
         settings: &CaddySettings,
         section: &TomlSection,
-    ) -> Hidden {
-        let Some(hide) = handler.get("hide") else { return Hidden::Nothing };
-        let root = handler.get("root").and_then(DatumAt::text).or(settings.root.as_deref()).unwrap_or(".");
+    ) -> HiddenFilesOutcome {
+        let Some(hide) = handler.get("hide") else { return HiddenFilesOutcome::Nothing };
+        let root = handler.get("root").and_then(DataNode::text).or(settings.root.as_deref()).unwrap_or(".");
         let strip = settings.strip_prefix.as_deref().unwrap_or("").trim_end_matches('/');
-        let names = handler.get("index_names").map_or(INDEX_NAMES.map(str::to_owned).into(), DatumAt::texts);
-        let found = hidden_files(&hide.texts(), root, strip).and_then(|mut files| {
+        let names =
+            handler.get("index_names").map_or(DEFAULT_INDEX_NAMES.map(str::to_owned).into(), DataNode::texts);
+        let found = parse_hidden_files(&hide.texts(), root, strip).and_then(|mut files| {
             if settings.php.is_some() {
                 // Caddy runs scripts although they are hidden; Komainu never sends their source.
                 files.retain(|file| !matches!(file, HiddenFile::Name(name) if name.ends_with("\\.php")));
             }
-            names_agree(&files, &names, &settings.tries)?;
-            hidden_paths(&files, section.get("path"))
+            check_reachable_files(&files, &names, &settings.try_files)?;
+            hidden_path_patterns(&files, section.get("path"))
         });
         let mut route = section.clone();
         route.comments.clear();
         route.entries.retain(|(key, _)| !matches!(key.as_str(), "path" | "rewrite"));
         match found {
             Ok(paths) if paths.is_empty() => {
-                hide.needless(self.ledger, "not needed: none of these files is below the root");
-                Hidden::Nothing
+                hide.mark_not_needed(self.ledger, "not needed: none of these files is below the root");
+                HiddenFilesOutcome::Nothing
             }
             Ok(paths) => {
                 match handler.get("browse") {
                     Some(_) => {
-                        hide.differs(self.ledger, "listings (`listing`) have the names of these files")
+                        hide.mark_different(self.ledger, "listings (`listing`) have the names of these files")
                     }
-                    None => hide.translated(self.ledger),
+                    None => hide.mark_translated(self.ledger),
                 }
                 route.comment(COMMENT);
-                route.entries.insert(0, ("path".to_owned(), TomlItem::texts(paths)));
+                route.entries.insert(0, ("path".to_owned(), TomlItem::text_or_list(paths)));
                 route.set("respond", TomlItem::Number(404));
-                Hidden::Route(route)
+                HiddenFilesOutcome::Route(route)
             }
             Err(reason) => {
                 let what = "the route of the files is closed (403) until a route with `respond = 404` for what is hidden stands before it";
-                hide.impossible(self.ledger, &format!("{reason}: {what}"));
+                hide.mark_impossible(self.ledger, &format!("{reason}: {what}"));
                 if let Some(path) = section.get("path") {
                     route.entries.insert(0, ("path".to_owned(), path.clone()));
                 }
-                close(&mut route, self.ledger.check(hide.line, &format!("`hide`: {reason}: {what}")));
-                Hidden::Closed(route)
+                close_route(
+                    &mut route,
+                    self.ledger.check_comment(hide.line, &format!("`hide`: {reason}: {what}")),
+                );
+                HiddenFilesOutcome::Closed(route)
             }
         }
     }
 }
 
 /// Parses the entries of `hide`. An entry with a slash is a path in the file system, any other a name.
-fn hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenFile>, String> {
+fn parse_hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenFile>, String> {
     let mut found = Vec::new();
     let relative = |path: &str| path.trim_start_matches("./").trim_end_matches('/').to_owned();
     let root = relative(root);
@@ -100,27 +104,27 @@ fn hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenF
         let below = path.strip_prefix(root.as_str()).filter(|rest| rest.starts_with('/') && is_same_kind);
         match below {
             Some(rest) if is_path => {
-                found.push(HiddenFile::Path(format!("{}{}", quoted(strip), glob(rest)?)));
+                found.push(HiddenFile::Path(format!("{}{}", escape_literal(strip), glob_to_regex(rest)?)));
             }
             _ if is_path && path.starts_with('/') && root.starts_with('/') && !path.contains(['*', '?']) => {}
             // The location below the root depends on Caddy's working directory, so hide the name at any
             // depth.
-            _ => found.push(HiddenFile::Name(glob(path.rsplit('/').next().unwrap_or(&path))?)),
+            _ => found.push(HiddenFile::Name(glob_to_regex(path.rsplit('/').next().unwrap_or(&path))?)),
         }
     }
     Ok(found)
 }
 
 /// Converts a glob to an expression.
-fn glob(text: &str) -> Result<String, String> {
+fn glob_to_regex(text: &str) -> Result<String, String> {
     if text.contains(['[', ']']) {
         return Err(format!("`{text}` has a set of characters"));
     }
-    Ok(quoted(text).replace("\\*", "[^/]*").replace("\\?", "[^/]"))
+    Ok(escape_literal(text).replace("\\*", "[^/]*").replace("\\?", "[^/]"))
 }
 
 /// Whether `name` does not match any hidden name.
-fn is_free(files: &[HiddenFile], name: &str) -> bool {
+fn is_not_hidden(files: &[HiddenFile], name: &str) -> bool {
     files.iter().all(|file| match file {
         HiddenFile::Name(name_of) => !path_matches(&format!("~ ^{name_of}$"), name),
         HiddenFile::Path(_) => true,
@@ -128,8 +132,8 @@ fn is_free(files: &[HiddenFile], name: &str) -> bool {
 }
 
 /// Checks that no file which requests reach indirectly is hidden: an index page, or a file of `try_files`.
-fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Result<(), String> {
-    if let Some(name) = index.iter().find(|name| !is_free(files, name)) {
+fn check_reachable_files(files: &[HiddenFile], index: &[String], tries: &[String]) -> Result<(), String> {
+    if let Some(name) = index.iter().find(|name| !is_not_hidden(files, name)) {
         return Err(format!("`{name}` is hidden, and answers for folders"));
     }
     let is_literal = |file: &HiddenFile| matches!(file, HiddenFile::Name(name) if !name.contains('['));
@@ -137,12 +141,12 @@ fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Resu
         let behind = tried.strip_prefix("$path").filter(|rest| !rest.starts_with('/'));
         let may_be_hidden = |file: &&HiddenFile| match file {
             HiddenFile::Name(name) if is_literal(file) => {
-                behind.is_some_and(|end| name.ends_with(&quoted(end)))
+                behind.is_some_and(|end| name.ends_with(&escape_literal(end)))
             }
             _ => behind.is_some(),
         };
         let last = tried.rsplit('/').next().unwrap_or(tried);
-        let is_hidden = !last.contains('$') && !is_free(files, last);
+        let is_hidden = !last.contains('$') && !is_not_hidden(files, last);
         if is_hidden || files.iter().any(|file| may_be_hidden(&file)) {
             return Err(format!("`try_files` may name a hidden file (`{tried}`)"));
         }
@@ -151,7 +155,7 @@ fn names_agree(files: &[HiddenFile], index: &[String], tries: &[String]) -> Resu
 }
 
 /// Returns the paths of hidden files among those of the route of the files.
-fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
+fn hidden_path_patterns(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
     let (mut names, mut own) = (Vec::new(), Vec::new());
     for file in files {
         match file {
@@ -179,7 +183,7 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
         let prefix = pattern.strip_suffix('*').unwrap_or(pattern);
         let end = pattern.strip_prefix('*').filter(|end| !end.is_empty() && !end.contains(['*', '/']));
         if let (Some(end), true) = (end, own.is_empty()) {
-            found.extend(hidden_ending(end, &names, &any)?);
+            found.extend(hidden_paths_ending(end, &names, &any)?);
             continue;
         }
         if pattern.starts_with('~') && own.is_empty() && names.iter().all(|name| !name.contains('[')) {
@@ -196,9 +200,9 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
             }
             continue;
         }
-        found.extend(hidden_below(prefix, &names, &any)?);
+        found.extend(hidden_paths_below(prefix, &names, &any)?);
         for path in &own {
-            let start = quoted(prefix);
+            let start = escape_literal(prefix);
             let above = path.split_once('[').map_or(format!("{path}/"), |(head, _)| head.to_owned());
             match (path.starts_with(&start), start.starts_with(&above)) {
                 (true, _) => found.push(at(path)),
@@ -211,11 +215,11 @@ fn hidden_paths(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<S
 }
 
 /// Returns the paths that begin with `prefix` and have a hidden name.
-fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String>, String> {
+fn hidden_paths_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String>, String> {
     if names.is_empty() {
         return Ok(None);
     }
-    let start = quoted(prefix);
+    let start = escape_literal(prefix);
     let within = path_matches(&format!("~ /{any}/"), prefix);
     if within {
         return Err(format!("the paths `{prefix}*` are within a hidden folder"));
@@ -224,7 +228,7 @@ fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String
         return Ok(Some(format!("~ ^{start}(?:.*/)?{any}(?:/|$)")));
     }
     // The last name of the prefix may continue as a hidden one.
-    let last = quoted(prefix.rsplit('/').next().unwrap_or(""));
+    let last = escape_literal(prefix.rsplit('/').next().unwrap_or(""));
     let may_continue = |name: &&str| {
         let head = name.split('[').next().unwrap_or(name);
         head.starts_with(&last) || last.starts_with(head)
@@ -236,8 +240,8 @@ fn hidden_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String
 }
 
 /// Returns the paths that end with a text and have a hidden name.
-fn hidden_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, String> {
-    let (text, end) = (end, quoted(end));
+fn hidden_paths_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, String> {
+    let (text, end) = (end, escape_literal(end));
     let mut found = Vec::new();
     if !names.is_empty() {
         found.push(format!("~ /{any}/.*{end}$"));
@@ -259,11 +263,11 @@ fn hidden_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, St
 mod tests {
     use super::*;
 
-    fn paths(words: &[&str], around: Option<&str>) -> String {
+    fn hidden_path_texts(words: &[&str], around: Option<&str>) -> String {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let item = around.map(TomlItem::text);
-        let found =
-            hidden_files(&words, "/srv/www", "").and_then(|files| hidden_paths(&files, item.as_ref()));
+        let found = parse_hidden_files(&words, "/srv/www", "")
+            .and_then(|files| hidden_path_patterns(&files, item.as_ref()));
         match found {
             Ok(paths) => paths.join(" "),
             Err(reason) => format!("! {reason}"),
@@ -294,9 +298,9 @@ mod tests {
             (&["*.zip"], Some("/a.txt"), ""),
             (&["a[bc]"], None, "! `a[bc]` has a set of characters"),
         ] {
-            assert_eq!(paths(words, around), expected, "{words:?} {around:?}");
+            assert_eq!(hidden_path_texts(words, around), expected, "{words:?} {around:?}");
         }
-        let pattern = paths(&["*.zip"], Some("/files/*"));
+        let pattern = hidden_path_texts(&["*.zip"], Some("/files/*"));
         for (path, expected) in [
             ("/files/a.zip", true),
             ("/files/b/a.zip", true),
@@ -310,8 +314,10 @@ mod tests {
 
     #[test]
     fn files_that_no_request_names() {
-        let files = hidden_files(&["*.html".to_owned()], "/srv/www", "").unwrap();
-        let agree = |index: &str, tried: &str| names_agree(&files, &[index.to_owned()], &[tried.to_owned()]);
+        let files = parse_hidden_files(&["*.html".to_owned()], "/srv/www", "").unwrap();
+        let agree = |index: &str, tried: &str| {
+            check_reachable_files(&files, &[index.to_owned()], &[tried.to_owned()])
+        };
         assert!(agree("index.htm", "$path").is_ok());
         assert!(agree("index.html", "$path").is_err());
         assert!(agree("index.htm", "$path.html").is_err());

@@ -19,21 +19,22 @@ mod variants;
 use std::cell::Cell;
 use std::path::Path;
 
-use crate::conditions::{RouteCondition, any_value, ask, close, value_conditions};
-use crate::data::{Datum, DatumAt, json, read};
-use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
-use crate::findings::{ImportError, ImportLedger, Imported};
+use crate::conditions::{RouteCondition, add_conditions, any_value, close_route, compare_value};
+use crate::data::{DataNode, DataValue, parse_json, read_file};
+use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
+use crate::findings::{ImportError, ImportLedger, ImportResult};
 use clients::are_networks;
 use handlers::{CaddyReader, CaddySettings};
-use hidden::Hidden;
+use hidden::HiddenFilesOutcome;
 use restricts::{
-    HARMLESS, adds_slash, asks_files_alone, asks_for_folders, may_ask_users, names_groups, restricts,
+    HARMLESS_HANDLERS, matches_folders_without_slash, matches_only_files, may_lead_to_login,
+    redirects_to_slash, restricts_access, uses_groups,
 };
-use scripts::{CaddyScripts, fastcgi_of};
+use scripts::{CaddyScripts, fastcgi_handler};
 use variants::VARIANTS_MAX;
 
 /// Differences between the servers that do not depend on the configuration.
-const GENERAL: [&str; 3] = [
+const GENERAL_DIFFERENCES: [&str; 3] = [
     "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
     "HTTP/3 is not there: clients use HTTP/2.",
     "Files with a leading dot are not served (`hidden` in `files`).",
@@ -51,32 +52,33 @@ struct CaddyRoute {
 ///
 /// # Errors
 /// The file cannot be read or is not JSON; a Caddyfile is not.
-pub fn import(path: &Path) -> Result<Imported, ImportError> {
-    let (name, text) = read(path)?;
+pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
+    let (name, text) = read_file(path)?;
     let ledger = ImportLedger::default();
-    let mut config = json(&name, &text).map_err(|error| match text.trim_start().starts_with("{\"") {
+    let mut config = parse_json(&name, &text).map_err(|error| match text.trim_start().starts_with("{\"") {
         true => error,
         false => {
             let remedy = "if this is a Caddyfile, `caddy adapt --config Caddyfile --pretty > caddy.json` makes the JSON that is read here";
             ImportError { message: format!("{}; {remedy}", error.message), ..error }
         }
     })?;
-    config.enter(&ledger, &name, "");
-    let mut draft = Draft::default();
-    let reader = CaddyReader { ledger: &ledger, names_groups: Cell::new(false), client: Cell::default() };
-    let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DatumAt::entries);
-    let clients = reader.trust(servers, &mut draft);
+    config.enter_in_ledger(&ledger, &name, "");
+    let mut draft = ConfigDraft::default();
+    let reader =
+        CaddyReader { ledger: &ledger, uses_groups: Cell::new(false), client_address: Cell::default() };
+    let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DataNode::entries);
+    let clients = reader.write_trusted_proxies(servers, &mut draft);
     for (at, (_, server)) in servers.iter().enumerate() {
-        reader.client.set(clients[at]);
+        reader.client_address.set(clients[at]);
         let mut routes = Vec::new();
-        reader.routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
-        routes.iter_mut().for_each(|route| variants::any_case(&mut route.section));
-        let others: Vec<&DatumAt> =
+        reader.translate_routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
+        routes.iter_mut().for_each(|route| variants::ignore_path_case(&mut route.section));
+        let others: Vec<&DataNode> =
             servers.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, (_, one))| one).collect();
-        let mut sites = sites(routes);
-        let listen = reader.secure((&config, server, &others), &mut sites, &mut draft);
-        server.impossible(&ledger, "a server has nothing like it here");
-        let checks = server.get("errors").map_or_else(Vec::new, |errors| errors.open_ends(&ledger));
+        let mut sites = build_sites(routes);
+        let listen = reader.write_tls((&config, server, &others), &mut sites, &mut draft);
+        server.mark_impossible(&ledger, "a server has nothing like it here");
+        let checks = server.get("errors").map_or_else(Vec::new, |errors| errors.manual_comments(&ledger));
         for site in &mut sites {
             checks.iter().take(1).for_each(|check| site.section.comment(check.clone()));
             if at > 0 && !listen.is_empty() {
@@ -94,30 +96,30 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     }
     if let Some(email) = config
         .at(&["apps", "tls", "automation", "policies"])
-        .and_then(|policies| policies.items().iter().find_map(email))
+        .and_then(|policies| policies.items().iter().find_map(policy_email))
     {
         draft.table("acme").set_text("email", email.text().unwrap_or(""));
-        email.translated(&ledger);
+        email.mark_translated(&ledger);
     }
-    draft.gather();
-    draft.share_fields();
-    config.impossible(
+    draft.hoist_shared();
+    draft.move_fields_to_snippets();
+    config.mark_impossible(
         &ledger,
         "there is nothing like it here: see docs/configuration.md for what Komainu has instead",
     );
-    Ok(Imported {
-        toml: draft.text(),
+    Ok(ImportResult {
+        toml: draft.to_toml(),
         remarks: ledger.into_remarks(),
-        general: GENERAL.map(str::to_owned).into(),
+        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
     })
 }
 
-fn email(policy: &DatumAt) -> Option<&DatumAt> {
+fn policy_email(policy: &DataNode) -> Option<&DataNode> {
     policy.get("issuers")?.items().iter().find_map(|issuer| issuer.get("email"))
 }
 
 /// Returns a site for each set of hosts, in Caddy's order.
-fn sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
+fn build_sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
     let mut found = Vec::new();
     let mut hosts: Vec<Vec<String>> = Vec::new();
     for route in routes.iter().filter(|route| !route.hosts.is_empty()) {
@@ -141,15 +143,15 @@ fn sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
 }
 
 /// Returns the handlers of a route with their names.
-fn handlers_of(route: &DatumAt) -> impl Iterator<Item = (&str, &DatumAt)> {
-    let handlers = route.get("handle").map_or(&[][..], DatumAt::items);
-    handlers.iter().map(|handler| (handler.get("handler").and_then(DatumAt::text).unwrap_or(""), handler))
+fn handlers_of(route: &DataNode) -> impl Iterator<Item = (&str, &DataNode)> {
+    let handlers = route.get("handle").map_or(&[][..], DataNode::items);
+    handlers.iter().map(|handler| (handler.get("handler").and_then(DataNode::text).unwrap_or(""), handler))
 }
 
 impl CaddyReader<'_> {
-    fn routes(
+    fn translate_routes(
         &self,
-        routes: Option<&DatumAt>,
+        routes: Option<&DataNode>,
         hosts: &[String],
         settings: &CaddySettings,
         depth: usize,
@@ -157,21 +159,22 @@ impl CaddyReader<'_> {
     ) {
         let mut settings = settings.clone();
         let before_all = found.len();
-        for route in routes.map_or(&[][..], DatumAt::items) {
+        for route in routes.map_or(&[][..], DataNode::items) {
             for key in ["group", "terminal"] {
                 route.get(key).into_iter().for_each(|one| {
-                    one.needless(self.ledger, "not needed: the first route that matches answers")
+                    one.mark_not_needed(self.ledger, "not needed: the first route that matches answers")
                 });
             }
-            let sets = route.get("match").map_or(&[][..], DatumAt::items);
+            let sets = route.get("match").map_or(&[][..], DataNode::items);
             let kinds: Vec<&str> = handlers_of(route).map(|(kind, _)| kind).collect();
             let only_rewrites = kinds.iter().all(|kind| *kind == "rewrite");
-            if self.file_route(route, only_rewrites, &mut settings, (hosts, depth), found) {
+            if self.translate_file_route(route, only_rewrites, &mut settings, (hosts, depth), found) {
                 continue;
             }
             let mut merged: Vec<(Vec<String>, TomlSection)> = Vec::new();
-            self.names_groups.set(names_groups(route));
-            let matched: Result<Vec<_>, String> = sets.iter().map(|one| self.matcher(one)).collect();
+            self.uses_groups.set(uses_groups(route));
+            let matched: Result<Vec<_>, String> =
+                sets.iter().map(|one| self.translate_matcher_set(one)).collect();
             match matched {
                 Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
                 Ok(all) => merged = all,
@@ -181,30 +184,30 @@ impl CaddyReader<'_> {
                     continue;
                 }
                 Err(reason) => {
-                    self.refused(route, &reason, found, (hosts, &settings.section));
+                    self.refuse_route(route, &reason, found, (hosts, &settings.section));
                     continue;
                 }
             }
             let last = merged.len();
             for (at, (own_hosts, conditions)) in merged.into_iter().enumerate() {
                 let mut inner = settings.clone();
-                inner.name_regex(sets.get(at), &conditions);
+                inner.record_regex_name(sets.get(at), &conditions);
                 let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
                 let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
-                if hosts_clash || self.join(&mut inner, &conditions).is_err() {
+                if hosts_clash || self.join_conditions(&mut inner, &conditions).is_err() {
                     let reason = "conditions within conditions cannot be joined";
-                    self.refused(route, reason, found, (hosts, &settings.section));
+                    self.refuse_route(route, reason, found, (hosts, &settings.section));
                     break;
                 }
                 let next_hosts = if own_hosts.is_empty() { hosts.to_vec() } else { own_hosts };
                 let before = found.len();
-                self.handlers(route, &mut inner, &next_hosts, depth, found);
+                self.translate_handlers(route, &mut inner, &next_hosts, depth, found);
                 match (found.len() > before, is_free) {
                     // Settings of a route without conditions apply to the routes that follow.
                     (false, true) => settings = inner,
-                    (false, false) if kinds.iter().all(|kind| HARMLESS.contains(kind)) => {}
+                    (false, false) if kinds.iter().all(|kind| HARMLESS_HANDLERS.contains(kind)) => {}
                     (false, false) => {
-                        let variant = variants::variant_of(&settings, &inner, &conditions);
+                        let variant = variants::field_variant(&settings, &inner, &conditions);
                         match variant
                             .filter(|_| next_hosts == hosts && settings.variants.len() < VARIANTS_MAX)
                         {
@@ -222,7 +225,7 @@ impl CaddyReader<'_> {
         }
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
-            for section in variants::with_variants(self.scripts_alone(&settings), &settings.variants) {
+            for section in variants::expand_variants(self.scripts_only_route(&settings), &settings.variants) {
                 found.push(CaddyRoute { hosts: hosts.to_vec(), section });
             }
         }
@@ -230,47 +233,49 @@ impl CaddyReader<'_> {
 
     /// Translates a route that only determines how files and scripts are found. Returns false for other
     /// routes.
-    fn file_route(
+    fn translate_file_route(
         &self,
-        route: &DatumAt,
+        route: &DataNode,
         only_rewrites: bool,
         settings: &mut CaddySettings,
         (hosts, depth): (&[String], usize),
         found: &mut Vec<CaddyRoute>,
     ) -> bool {
-        let sets = route.get("match").map_or(&[][..], DatumAt::items);
+        let sets = route.get("match").map_or(&[][..], DataNode::items);
         if let [one] = sets
-            && asks_for_folders(one)
-            && handlers_of(route).all(|(_, handler)| adds_slash(handler))
+            && matches_folders_without_slash(one)
+            && handlers_of(route).all(|(_, handler)| redirects_to_slash(handler))
         {
-            route.needless(self.ledger, "not needed: `files` redirects to folders, with the slash");
+            route.mark_not_needed(self.ledger, "not needed: `files` redirects to folders, with the slash");
             return true;
         }
         if let [one] = sets
-            && asks_files_alone(one)
-            && let (Some(scripts), true) = (one.get("file").and_then(CaddyScripts::of), only_rewrites)
+            && matches_only_files(one)
+            && let (Some(scripts), true) =
+                (one.get("file").and_then(CaddyScripts::from_file_matcher), only_rewrites)
         {
-            one.translated(self.ledger);
+            one.mark_translated(self.ledger);
             settings.scripts = Some(scripts);
-            self.handlers(route, settings, hosts, depth, found);
+            self.translate_handlers(route, settings, hosts, depth, found);
             return true;
         }
-        if let ([one], Some(scripts), Some(handler)) = (sets, settings.scripts.clone(), fastcgi_of(route))
+        if let ([one], Some(scripts), Some(handler)) =
+            (sets, settings.scripts.clone(), fastcgi_handler(route))
             && one.get("path").is_some_and(|paths| paths.texts() == ["*.php"])
-            && let Some(php) = self.php(handler, &scripts, settings)
+            && let Some(php) = self.build_php(handler, &scripts, settings)
         {
-            one.translated(self.ledger);
-            handler.get("handler").into_iter().for_each(|one| one.translated(self.ledger));
+            one.mark_translated(self.ledger);
+            handler.get("handler").into_iter().for_each(|one| one.mark_translated(self.ledger));
             settings.php = Some(php);
-            handler.impossible(self.ledger, "there is nothing like it here");
+            handler.mark_impossible(self.ledger, "there is nothing like it here");
             return true;
         }
         if let [one] = sets
-            && asks_files_alone(one)
+            && matches_only_files(one)
             && let (Some(tries), true) = (one.at(&["file", "try_files"]), only_rewrites)
         {
-            self.tries(one, tries, settings);
-            self.handlers(route, settings, hosts, depth, found);
+            self.translate_try_files(one, tries, settings);
+            self.translate_handlers(route, settings, hosts, depth, found);
             return true;
         }
         false
@@ -278,15 +283,15 @@ impl CaddyReader<'_> {
 
     /// Returns the route of scripts without `file_server`: Komainu also serves the other files of the
     /// directory, which Caddy does not.
-    fn scripts_alone(&self, settings: &CaddySettings) -> TomlSection {
+    fn scripts_only_route(&self, settings: &CaddySettings) -> TomlSection {
         let mut section = settings.section.clone();
-        self.files_with_scripts(settings, &mut section);
+        self.write_files_with_scripts(settings, &mut section);
         section.comment("CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.");
         section
     }
 
     /// Adds the conditions of a route to those of the enclosing routes.
-    fn join(&self, settings: &mut CaddySettings, conditions: &TomlSection) -> Result<(), String> {
+    fn join_conditions(&self, settings: &mut CaddySettings, conditions: &TomlSection) -> Result<(), String> {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
         {
@@ -307,25 +312,25 @@ impl CaddyReader<'_> {
                 settings.section.remove("path");
             }
         }
-        ask(&mut settings.section, &conditions.entries);
+        add_conditions(&mut settings.section, &conditions.entries);
         Ok(())
     }
 
     /// Reports a route as not possible. Closes it if it may restrict access, so that no other route responds
     /// instead.
-    fn refused(
+    fn refuse_route(
         &self,
-        route: &DatumAt,
+        route: &DataNode,
         reason: &str,
         found: &mut Vec<CaddyRoute>,
         (hosts, around): (&[String], &TomlSection),
     ) {
-        if !restricts(route, may_ask_users(route)) {
+        if !restricts_access(route, may_lead_to_login(route)) {
             let what = format!("{reason}: write a `[[site.route]]` by hand");
-            route.refuse(self.ledger, &what);
+            route.mark_all_impossible(self.ledger, &what);
             if let Some(next) = found.last_mut().filter(|next| next.hosts == hosts) {
                 let what = format!("a route after this one is missing: {reason}");
-                next.section.comment(self.ledger.check(route.line, &what));
+                next.section.comment(self.ledger.check_comment(route.line, &what));
             }
             return;
         }
@@ -335,19 +340,19 @@ impl CaddyReader<'_> {
     /// Reports a route as not possible, and closes its paths.
     fn close_route(
         &self,
-        route: &DatumAt,
+        route: &DataNode,
         reason: &str,
         found: &mut Vec<CaddyRoute>,
         (hosts, around): (&[String], &TomlSection),
     ) {
-        let check = self.ledger.check(route.line, reason);
-        let sets = route.get("match").map_or(&[][..], DatumAt::items);
+        let check = self.ledger.check_comment(route.line, reason);
+        let sets = route.get("match").map_or(&[][..], DataNode::items);
         let mut closed: Vec<(Vec<String>, TomlSection)> = sets
             .iter()
             .map(|set| {
-                let (own, conditions, _) = self.matchers(set);
+                let (own, conditions, _) = self.translate_matchers(set);
                 let mut section = around.clone();
-                ask(&mut section, &conditions.entries);
+                add_conditions(&mut section, &conditions.entries);
                 (if own.is_empty() { hosts.to_vec() } else { own }, section)
             })
             .collect();
@@ -355,14 +360,16 @@ impl CaddyReader<'_> {
             closed.push((hosts.to_vec(), around.clone()));
         }
         for (hosts, mut section) in closed {
-            close(&mut section, check.clone());
+            close_route(&mut section, check.clone());
             found.push(CaddyRoute { hosts, section });
         }
-        route
-            .refuse(self.ledger, &format!("{reason}: the route is closed (403) until it is written by hand"));
+        route.mark_all_impossible(
+            self.ledger,
+            &format!("{reason}: the route is closed (403) until it is written by hand"),
+        );
     }
 
-    fn tries(&self, one: &DatumAt, tries: &DatumAt, settings: &mut CaddySettings) {
+    fn translate_try_files(&self, node: &DataNode, tries: &DataNode, settings: &mut CaddySettings) {
         let plain: Vec<String> = tries
             .texts()
             .into_iter()
@@ -372,42 +379,42 @@ impl CaddyReader<'_> {
             })
             .collect();
         match plain.iter().any(|path| path.contains(['{', '=']) || path.ends_with(".php")) {
-            true => one.impossible(self.ledger, "`try` in `files` takes paths with `$path`"),
+            true => node.mark_impossible(self.ledger, "`try` in `files` takes paths with `$path`"),
             false => {
-                one.translated(self.ledger);
-                settings.tries = plain;
+                node.mark_translated(self.ledger);
+                settings.try_files = plain;
             }
         }
     }
 
     /// Returns the hosts and conditions of a set of matchers.
-    fn matcher(&self, one: &DatumAt) -> Result<(Vec<String>, TomlSection), String> {
-        let (hosts, section, results) = self.matchers(one);
+    fn translate_matcher_set(&self, node: &DataNode) -> Result<(Vec<String>, TomlSection), String> {
+        let (hosts, section, results) = self.translate_matchers(node);
         results.into_iter().collect::<Result<Vec<()>, String>>()?;
         Ok((hosts, section))
     }
 
     /// Like [`matcher`](Self::matcher), with the outcome of each matcher: untranslated matchers are omitted,
     /// so that the conditions may match more.
-    fn matchers(&self, one: &DatumAt) -> (Vec<String>, TomlSection, Vec<Result<(), String>>) {
+    fn translate_matchers(&self, node: &DataNode) -> (Vec<String>, TomlSection, Vec<Result<(), String>>) {
         let mut section = TomlSection::default();
         let mut hosts = Vec::new();
-        let results = one
+        let results = node
             .entries()
             .iter()
             .map(|(key, value)| {
-                self.condition(key, value, &mut hosts, &mut section)?;
-                value.translated(self.ledger);
+                self.translate_condition(key, value, &mut hosts, &mut section)?;
+                value.mark_translated(self.ledger);
                 Ok(())
             })
             .collect();
         (hosts, section, results)
     }
 
-    fn condition(
+    fn translate_condition(
         &self,
         key: &str,
-        value: &DatumAt,
+        value: &DataNode,
         hosts: &mut Vec<String>,
         section: &mut TomlSection,
     ) -> Result<(), String> {
@@ -427,15 +434,15 @@ impl CaddyReader<'_> {
                 if !texts.iter().all(is_plain) {
                     return Err("`path` takes paths with `*`".to_owned());
                 }
-                section.set("path", TomlItem::texts(texts));
+                section.set("path", TomlItem::text_or_list(texts));
             }
-            "method" => section.set("method", TomlItem::texts(texts)),
+            "method" => section.set("method", TomlItem::text_or_list(texts)),
             "header" | "query" => {
                 for (name, pattern) in value.entries() {
-                    let of = |pattern: String| RouteCondition::of_value(key, name, pattern);
+                    let of = |pattern: String| RouteCondition::on_value(key, name, pattern);
                     let condition = match pattern.texts().as_slice() {
                         // `null` matches absent fields.
-                        [] if pattern.items().is_empty() && matches!(pattern.datum, Datum::Null) => {
+                        [] if pattern.items().is_empty() && matches!(pattern.value, DataValue::Null) => {
                             RouteCondition::none_of(&[of("*".to_owned())])
                         }
                         [] => of("*".to_owned()),
@@ -447,40 +454,40 @@ impl CaddyReader<'_> {
             }
             "header_regexp" => {
                 for (name, regex) in value.entries() {
-                    let pattern = regex.get("pattern").and_then(DatumAt::text).unwrap_or("");
-                    for one in value_conditions("header", name, "~", pattern)?.iter().take(1) {
+                    let pattern = regex.get("pattern").and_then(DataNode::text).unwrap_or("");
+                    for one in compare_value("header", name, "~", pattern)?.iter().take(1) {
                         one.write(section);
                     }
-                    regex.translated(self.ledger);
+                    regex.mark_translated(self.ledger);
                 }
             }
             "remote_ip" | "client_ip" => {
-                let ranges = value.get("ranges").map_or_else(Vec::new, DatumAt::texts);
-                if let Some(fault) = self.client.get().fault(key) {
+                let ranges = value.get("ranges").map_or_else(Vec::new, DataNode::texts);
+                if let Some(fault) = self.client_address.get().unsupported_reason(key) {
                     return Err(fault.to_owned());
                 }
                 if !are_networks(&ranges) {
                     return Err(format!("`{key}`: `client` takes addresses and networks"));
                 }
-                RouteCondition::new("client", TomlItem::texts(ranges)).write(section);
+                RouteCondition::new("client", TomlItem::text_or_list(ranges)).write(section);
             }
             "not" => {
                 for set in value.items() {
-                    let (hosts, mut excluded) = self.matcher(set)?;
+                    let (hosts, mut excluded) = self.translate_matcher_set(set)?;
                     if excluded.get("not").is_some() || excluded.entries.is_empty() && hosts.is_empty() {
                         return Err("a `not` has the conditions of a route, and no `not`".to_owned());
                     }
                     if !hosts.is_empty() {
-                        excluded.set("host", TomlItem::texts(hosts));
+                        excluded.set("host", TomlItem::text_or_list(hosts));
                     }
                     section.exclude(TomlItem::Table(excluded.entries));
                 }
             }
             "path_regexp" => {
-                let pattern = value.get("pattern").and_then(DatumAt::text).unwrap_or("");
+                let pattern = value.get("pattern").and_then(DataNode::text).unwrap_or("");
                 // A path pattern with `*` would ignore case.
                 let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
-                section.set("path", TomlItem::texts(patterns));
+                section.set("path", TomlItem::text_or_list(patterns));
             }
             _ => return Err(format!("a route cannot ask for `{key}`")),
         }
@@ -488,105 +495,108 @@ impl CaddyReader<'_> {
     }
 
     /// Translates the handler `headers`.
-    fn header_fields(&self, handler: &DatumAt, settings: &mut CaddySettings) {
-        self.fields(handler.get("response"), "response_headers", &mut settings.section);
-        self.fields(handler.get("request"), "request_headers", &mut settings.request);
-        handler.impossible(self.ledger, "fields are set and removed, and nothing else");
-        let checks = handler.open_ends(self.ledger);
+    fn translate_headers(&self, handler: &DataNode, settings: &mut CaddySettings) {
+        self.translate_fields(handler.get("response"), "response_headers", &mut settings.section);
+        self.translate_fields(handler.get("request"), "request_headers", &mut settings.request);
+        handler.mark_impossible(self.ledger, "fields are set and removed, and nothing else");
+        let checks = handler.manual_comments(self.ledger);
         checks.into_iter().for_each(|check| settings.section.comment(check));
     }
 
-    fn handlers(
+    fn translate_handlers(
         &self,
-        route: &DatumAt,
+        route: &DataNode,
         settings: &mut CaddySettings,
         hosts: &[String],
         depth: usize,
         found: &mut Vec<CaddyRoute>,
     ) {
-        for handler in route.get("handle").map_or(&[][..], DatumAt::items) {
-            let kind = handler.get("handler").and_then(DatumAt::text).unwrap_or("");
-            handler.get("handler").into_iter().for_each(|one| one.translated(self.ledger));
+        for handler in route.get("handle").map_or(&[][..], DataNode::items) {
+            let kind = handler.get("handler").and_then(DataNode::text).unwrap_or("");
+            handler.get("handler").into_iter().for_each(|one| one.mark_translated(self.ledger));
             let mut section = settings.section.clone();
             match kind {
                 "subroute" if depth < DEPTH_MAX => {
-                    self.routes(handler.get("routes"), hosts, settings, depth + 1, found);
+                    self.translate_routes(handler.get("routes"), hosts, settings, depth + 1, found);
                     continue;
                 }
                 "vars" => {
                     if let Some(root) = handler.get("root") {
                         settings.root = root.text().map(str::to_owned);
-                        root.translated(self.ledger);
+                        root.mark_translated(self.ledger);
                     }
                     continue;
                 }
                 "headers" => {
-                    self.header_fields(handler, settings);
+                    self.translate_headers(handler, settings);
                     continue;
                 }
                 "encode" => {
-                    self.encode(handler, &mut settings.section);
+                    self.translate_encode(handler, &mut settings.section);
                     continue;
                 }
-                _ if HARMLESS.contains(&kind) => {
-                    handler.impossible(
+                _ if HARMLESS_HANDLERS.contains(&kind) => {
+                    handler.mark_impossible(
                         self.ledger,
                         "there is no such handler here; requests are answered without it",
                     );
                     continue;
                 }
                 "rewrite" => {
-                    self.rewrite(handler, settings);
+                    self.translate_rewrite(handler, settings);
                     continue;
                 }
                 "request_body" => {
                     if let Some(size) = handler.get("max_size") {
                         let bytes = TomlItem::Text(format!("{}B", size.number().unwrap_or(0)));
                         settings.section.set_in("limits", "body", bytes);
-                        size.translated(self.ledger);
+                        size.mark_translated(self.ledger);
                     }
                     continue;
                 }
                 // The adapted form of `forward_auth`.
                 "reverse_proxy"
                     if handler.get("handle_response").is_some()
-                        && self.asks(handler, &mut settings.section) =>
+                        && self.translate_forward_auth(handler, &mut settings.section) =>
                 {
                     continue;
                 }
-                "static_response" | "error" => self.respond(handler, settings, &mut section),
+                "static_response" | "error" => self.translate_respond(handler, settings, &mut section),
                 "file_server" => {
-                    let hidden = self.hidden(handler, settings, &section);
+                    let hidden = self.hidden_files_route(handler, settings, &section);
                     match hidden {
-                        Hidden::Nothing => {}
-                        Hidden::Route(section) => found.push(CaddyRoute { hosts: hosts.to_vec(), section }),
-                        Hidden::Closed(section) => {
-                            handler.impossible(self.ledger, "its route is closed (403): see `hide`");
+                        HiddenFilesOutcome::Nothing => {}
+                        HiddenFilesOutcome::Route(section) => {
+                            found.push(CaddyRoute { hosts: hosts.to_vec(), section })
+                        }
+                        HiddenFilesOutcome::Closed(section) => {
+                            handler.mark_impossible(self.ledger, "its route is closed (403): see `hide`");
                             found.push(CaddyRoute { hosts: hosts.to_vec(), section });
                             return;
                         }
                     }
-                    self.files(handler, settings, &mut section);
-                    self.files_with_scripts(settings, &mut section);
+                    self.translate_files(handler, settings, &mut section);
+                    self.write_files_with_scripts(settings, &mut section);
                 }
                 "reverse_proxy" if handler.get("handle_response").is_none() => {
-                    self.proxy(handler, settings, &mut section);
+                    self.translate_proxy(handler, settings, &mut section);
                 }
                 _ => {
                     let reason = "there is no such handler here: the route is closed (403)";
-                    handler.refuse(self.ledger, reason);
-                    section.close(self.ledger.check(handler.line, &format!("Caddy's handler `{kind}`")));
+                    handler.mark_all_impossible(self.ledger, reason);
+                    section
+                        .close(self.ledger.check_comment(handler.line, &format!("Caddy's handler `{kind}`")));
                 }
             }
             if !settings.request.entries.is_empty() && section.get("php").is_some() {
                 let what = "the variables of scripts are not changed here: the route is closed (403)";
-                section.close(self.ledger.check(handler.line, what));
+                section.close(self.ledger.check_comment(handler.line, what));
             }
-            handler.impossible(self.ledger, "there is nothing like it here");
+            handler.mark_impossible(self.ledger, "there is nothing like it here");
             if !section.is_closed() {
-                handler.open_ends(self.ledger).into_iter().for_each(|check| section.comment(check));
+                handler.manual_comments(self.ledger).into_iter().for_each(|check| section.comment(check));
             }
-            for section in variants::with_variants(section, &settings.variants) {
+            for section in variants::expand_variants(section, &settings.variants) {
                 found.push(CaddyRoute { hosts: hosts.to_vec(), section });
             }
             return;

@@ -1,19 +1,19 @@
 //! Response header fields that apply only to some requests of a route, and case-insensitive paths.
 
-use super::handlers::{CaddySettings, CaddyVariant};
-use crate::conditions::ask;
+use super::handlers::{CaddySettings, FieldVariant};
+use crate::conditions::add_conditions;
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::quoted;
+use crate::expressions::escape_literal;
 
 /// Maximum number of variants of a route: each doubles the number of routes.
 pub(super) const VARIANTS_MAX: usize = 3;
 
 /// Returns the response header fields that a route sets for its requests; `None` if it sets anything else.
-pub(super) fn variant_of(
+pub(super) fn field_variant(
     before: &CaddySettings,
     after: &CaddySettings,
     conditions: &TomlSection,
-) -> Option<CaddyVariant> {
+) -> Option<FieldVariant> {
     const FIELDS: &str = "response_headers";
     let others = |section: &TomlSection| {
         let is_other = |(key, _): &&(String, TomlItem)| key != FIELDS && conditions.get(key).is_none();
@@ -23,21 +23,21 @@ pub(super) fn variant_of(
         && before.section.comments == after.section.comments
         && before.root == after.root
         && before.strip_prefix == after.strip_prefix
-        && before.tries == after.tries
+        && before.try_files == after.try_files
         && before.scripts == after.scripts
         && before.php == after.php
         && before.request == after.request;
     let fields = after.section.get(FIELDS).filter(|_| is_same)?.clone();
-    Some(CaddyVariant { conditions: conditions.clone(), fields })
+    Some(FieldVariant { conditions: conditions.clone(), fields })
 }
 
 /// Returns a route for each combination of variants, the most specific first.
-pub(super) fn with_variants(section: TomlSection, variants: &[CaddyVariant]) -> Vec<TomlSection> {
+pub(super) fn expand_variants(section: TomlSection, variants: &[FieldVariant]) -> Vec<TomlSection> {
     let mut found = vec![section];
     for variant in variants {
         let mut next = Vec::new();
         for route in found {
-            match joined(&route, &variant.conditions) {
+            match join_route_conditions(&route, &variant.conditions) {
                 Ok(Some(mut both)) if !route.is_closed() => {
                     add_fields(&mut both, &variant.fields);
                     next.extend([both, route]);
@@ -56,7 +56,7 @@ pub(super) fn with_variants(section: TomlSection, variants: &[CaddyVariant]) -> 
 }
 
 /// Returns a route for the requests that also meet other conditions; `None` if there are none.
-fn joined(route: &TomlSection, conditions: &TomlSection) -> Result<Option<TomlSection>, ()> {
+fn join_route_conditions(route: &TomlSection, conditions: &TomlSection) -> Result<Option<TomlSection>, ()> {
     let mut both = route.clone();
     let mut others = conditions.clone();
     if let (Some(TomlItem::Text(own)), Some(TomlItem::Text(other))) = (route.get("path"), others.get("path"))
@@ -73,7 +73,7 @@ fn joined(route: &TomlSection, conditions: &TomlSection) -> Result<Option<TomlSe
             _ => return Err(()),
         }
     }
-    ask(&mut both, &others.entries);
+    add_conditions(&mut both, &others.entries);
     Ok(Some(both))
 }
 
@@ -104,33 +104,37 @@ fn add_fields(section: &mut TomlSection, fields: &TomlItem) {
 }
 
 /// Makes the paths of a route case-insensitive, as in Caddy.
-pub(super) fn any_case(section: &mut TomlSection) {
+pub(super) fn ignore_path_case(section: &mut TomlSection) {
     for (key, item) in &mut section.entries {
         match (key.as_str(), item) {
-            ("path", item) => any_case_of(item),
-            ("not", item) => any_case_of_tables(item),
+            ("path", item) => ignore_case_in_patterns(item),
+            ("not", item) => ignore_case_in_tables(item),
             _ => {}
         }
     }
 }
 
-fn any_case_of_tables(item: &mut TomlItem) {
+fn ignore_case_in_tables(item: &mut TomlItem) {
     match item {
-        TomlItem::List(items) => items.iter_mut().for_each(any_case_of_tables),
+        TomlItem::List(items) => items.iter_mut().for_each(ignore_case_in_tables),
         TomlItem::Table(entries) => {
-            entries.iter_mut().filter(|(key, _)| key == "path").for_each(|(_, item)| any_case_of(item));
+            entries
+                .iter_mut()
+                .filter(|(key, _)| key == "path")
+                .for_each(|(_, item)| ignore_case_in_patterns(item));
         }
         _ => {}
     }
 }
 
-fn any_case_of(item: &mut TomlItem) {
+fn ignore_case_in_patterns(item: &mut TomlItem) {
     match item {
-        TomlItem::List(items) => items.iter_mut().for_each(any_case_of),
+        TomlItem::List(items) => items.iter_mut().for_each(ignore_case_in_patterns),
         TomlItem::Text(text)
             if !text.starts_with('~') && text.contains(|c: char| c.is_ascii_alphabetic()) =>
         {
-            let inner = quoted(text.trim_matches('*')).replace("\\*\\*", ".*").replace("\\*", "[^/]*");
+            let inner =
+                escape_literal(text.trim_matches('*')).replace("\\*\\*", ".*").replace("\\*", "[^/]*");
             let start = if text.starts_with('*') { "" } else { "^" };
             let end = if text.ends_with('*') { "" } else { "$" };
             *text = format!("~* {start}{inner}{end}");

@@ -2,12 +2,12 @@
 
 use super::settings::AppSettings;
 use crate::draft::TomlItem;
-use crate::findings::EntryNumber;
+use crate::findings::EntryIndex;
 
 /// Certificate for addresses that use TLS if the configuration names none.
 const UNKNOWN_CERTIFICATE: &str = "/etc/komainu/tls/app.pem";
 impl AppSettings<'_> {
-    pub(super) fn address(&mut self, text: &str, entry: EntryNumber) -> Result<(), &'static str> {
+    pub(super) fn add_address(&mut self, text: &str, entry: EntryIndex) -> Result<(), &'static str> {
         let (text, query) = text.split_once('?').unwrap_or((text, ""));
         let (text, is_tls) = match text.split_once("://") {
             Some(("unix", path)) => (format!("unix:{path}"), false),
@@ -33,12 +33,12 @@ impl AppSettings<'_> {
             self.listen.push(address);
         }
         if is_tls {
-            self.tls.extend(self.listen.last().cloned());
+            self.tls_addresses.extend(self.listen.last().cloned());
             self.certificate = parameter("cert").or(self.certificate.take());
             self.key = parameter("key").or(self.key.take());
             self.authorities = parameter("ca").or(self.authorities.take());
             if let Some(mode) = parameter("verify_mode") {
-                self.asks_clients = Some((entry, mode));
+                self.client_verification = Some((entry, mode));
             }
         }
         match parameter("umask") {
@@ -50,8 +50,8 @@ impl AppSettings<'_> {
     }
 
     /// Translates the requirements for client certificates.
-    fn clients(&mut self) {
-        let Some((entry, mode)) = self.asks_clients.take() else { return };
+    fn write_client_certificates(&mut self) {
+        let Some((entry, mode)) = self.client_verification.take() else { return };
         let is_required = match mode.as_str() {
             "0" | "none" | "NONE" | "CERT_NONE" => return,
             "1" | "peer" | "CERT_OPTIONAL" => false,
@@ -60,8 +60,8 @@ impl AppSettings<'_> {
         let Some(authorities) = self.authorities.clone() else {
             let reason =
                 "the authorities of the clients' certificates are not known: the application is closed (403)";
-            self.ledger.impossible(entry, reason);
-            self.closed.push(entry);
+            self.ledger.mark_impossible(entry, reason);
+            self.untranslated_guards.push(entry);
             return;
         };
         let mut client = vec![("ca".to_owned(), TomlItem::Text(authorities))];
@@ -72,19 +72,19 @@ impl AppSettings<'_> {
     }
 
     /// Writes `listen`, and the certificate for addresses that use TLS.
-    pub(super) fn addresses(&mut self, default: &str) {
+    pub(super) fn write_addresses(&mut self, default: &str) {
         if let Some(port) = &self.port {
             let host =
                 self.host.as_deref().filter(|host| !matches!(*host, "0.0.0.0" | "::" | "*")).unwrap_or("");
             self.listen.push(format!("{host}:{port}"));
             if let Some(tls_port) = self.tls_port.take().filter(|_| self.is_tls) {
-                self.tls.push(format!("{host}:{tls_port}"));
-                self.listen.extend(self.tls.last().cloned());
+                self.tls_addresses.push(format!("{host}:{tls_port}"));
+                self.listen.extend(self.tls_addresses.last().cloned());
                 self.is_tls = false;
             }
         }
-        for entry in std::mem::take(&mut self.unread_addresses) {
-            self.ledger.open_end(entry).into_iter().for_each(|check| self.top.comment(check));
+        for entry in std::mem::take(&mut self.code_addresses) {
+            self.ledger.manual_comment(entry).into_iter().for_each(|check| self.top.comment(check));
             if self.listen.is_empty() {
                 // The address may be a Unix socket that only some users can open, so listen on loopback only.
                 let port = default.rsplit(':').next().unwrap_or(default);
@@ -94,8 +94,9 @@ impl AppSettings<'_> {
         if self.listen.is_empty() {
             self.listen.push(default.to_owned());
         }
-        let all = self.is_tls || self.tls.is_empty() && self.certificate.is_some();
-        let is_tls = |address: &String| self.tls.contains(address) || all && !address.starts_with("unix:");
+        let all = self.is_tls || self.tls_addresses.is_empty() && self.certificate.is_some();
+        let is_tls =
+            |address: &String| self.tls_addresses.contains(address) || all && !address.starts_with("unix:");
         let item = |address: &String| match (is_tls(address), address.ends_with(":443")) {
             (false, false) | (true, true) => TomlItem::text(address.clone()),
             (flag, _) => TomlItem::Table(vec![
@@ -125,6 +126,6 @@ impl AppSettings<'_> {
         if answers_plainly {
             self.site.set("redirect_https", TomlItem::Flag(false));
         }
-        self.clients();
+        self.write_client_certificates();
     }
 }

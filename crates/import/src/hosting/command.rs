@@ -1,10 +1,10 @@
 //! Parser of command lines: of a shell, a Procfile or a systemd unit.
 
-use super::literal::SettingAt;
+use super::literal::LiteralSetting;
 use super::settings::AppSettings;
 
 /// Short options and the corresponding long options.
-const SHORT: [(&str, &str, &str); 20] = [
+const SHORT_OPTIONS: [(&str, &str, &str); 20] = [
     ("gunicorn", "b", "bind"),
     ("gunicorn", "w", "workers"),
     ("gunicorn", "k", "worker_class"),
@@ -49,7 +49,7 @@ const FLAGS: [&str; 18] = [
 ];
 
 /// Splits a line into words as a shell does: quotes and backslashes are interpreted, variables are kept.
-pub(super) fn split(line: &str) -> Vec<String> {
+pub(super) fn split_words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;
@@ -72,8 +72,8 @@ pub(super) fn split(line: &str) -> Vec<String> {
 }
 
 /// Reads a command line; launchers such as `bundle exec` may precede the server.
-pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &[String]) {
-    let name = app.name();
+pub(super) fn read_command(app: &mut AppSettings<'_>, file: &str, line: usize, words: &[String]) {
+    let name = app.program_name();
     let is_server = |word: &String| word.rsplit('/').next() == Some(name);
     let mut words = match words.iter().position(is_server) {
         Some(at) => words[at + 1..].iter(),
@@ -91,13 +91,13 @@ pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &
             (None, Some(short)) => {
                 let end = short.chars().next().map_or(0, char::len_utf8);
                 let (letter, rest) = short.split_at(end);
-                let known = SHORT.iter().find(|(of, known, _)| *of == name && *known == letter);
+                let known = SHORT_OPTIONS.iter().find(|(of, known, _)| *of == name && *known == letter);
                 let rest = Some(rest.trim_start_matches('=').to_owned()).filter(|rest| !rest.is_empty());
                 (known.map_or(letter, |(.., long)| long).to_owned(), rest)
             }
             (None, None) => {
-                let entry = app.ledger.enter(file, line, word);
-                app.take(SettingAt {
+                let entry = app.ledger.add_entry(file, line, word);
+                app.translate_setting(LiteralSetting {
                     entry,
                     name: "application".to_owned(),
                     values: vec![word.clone()],
@@ -114,9 +114,9 @@ pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &
             "{word}{}",
             value.as_ref().filter(|_| !word.contains('=')).map_or(String::new(), |value| format!(" {value}"))
         );
-        let entry = app.ledger.enter(file, line, &shown);
+        let entry = app.ledger.add_entry(file, line, &shown);
         let values = vec![value.unwrap_or_else(|| "true".to_owned())];
-        app.take(SettingAt { entry, name: option, values, is_code: false });
+        app.translate_setting(LiteralSetting { entry, name: option, values, is_code: false });
     }
 }
 
@@ -124,10 +124,10 @@ pub(super) fn words(app: &mut AppSettings<'_>, file: &str, line: usize, words: &
 ///
 /// # Errors
 /// The file has no command of the server.
-pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<(), String> {
-    let server = app.name();
+pub(super) fn read_file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<(), String> {
+    let server = app.program_name();
     let mut found = false;
-    for (at, line) in joined(text) {
+    for (at, line) in join_continued_lines(text) {
         let trimmed = line.trim();
         if trimmed.is_empty() || trimmed.starts_with(['#', ';', '[']) {
             continue;
@@ -138,13 +138,13 @@ pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<
             _ => None,
         };
         if let Some(command) = command {
-            let all = split(command);
+            let all = split_words(command);
             if all.iter().any(|word| word.rsplit('/').next() == Some(server)) {
                 found = true;
-                words(app, name, at, &all);
+                read_command(app, name, at, &all);
             } else {
-                let entry = app.ledger.enter(name, at, trimmed);
-                app.ledger.impossible(
+                let entry = app.ledger.add_entry(name, at, trimmed);
+                app.ledger.mark_impossible(
                     entry,
                     format!("this does not start {server}: it needs a service of its own"),
                 );
@@ -152,24 +152,24 @@ pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<
             continue;
         }
         let Some((key, value)) = trimmed.split_once('=') else { continue };
-        let entry = app.ledger.enter(name, at, trimmed);
+        let entry = app.ledger.add_entry(name, at, trimmed);
         let setting = match key {
             "User" | "Group" => (key.to_lowercase(), vec![value.to_owned()]),
             "WorkingDirectory" => ("chdir".to_owned(), vec![value.to_owned()]),
-            "Environment" => ("raw_env".to_owned(), split(value)),
+            "Environment" => ("raw_env".to_owned(), split_words(value)),
             "EnvironmentFile" => {
-                app.ledger.impossible(
+                app.ledger.mark_impossible(
                     entry,
                     "files of variables are for the service: keep the line in Komainu's own unit",
                 );
                 continue;
             }
             _ => {
-                app.ledger.needless(entry, "not needed: Komainu's own unit has it");
+                app.ledger.mark_not_needed(entry, "not needed: Komainu's own unit has it");
                 continue;
             }
         };
-        app.take(SettingAt { entry, name: setting.0, values: setting.1, is_code: false });
+        app.translate_setting(LiteralSetting { entry, name: setting.0, values: setting.1, is_code: false });
     }
     match found {
         true => Ok(()),
@@ -178,7 +178,7 @@ pub(super) fn file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<
 }
 
 /// Returns lines with their numbers; a line that ends with a backslash is joined with the next one.
-fn joined(text: &str) -> Vec<(usize, String)> {
+fn join_continued_lines(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut now: Option<(usize, String)> = None;
     for (at, line) in text.lines().enumerate() {
@@ -204,6 +204,6 @@ mod tests {
 
     #[test]
     fn words_of_a_shell() {
-        assert_eq!(split(r#"a 'b c' "d \"e\"" f\ g ''"#), ["a", "b c", "d \"e\"", "f g", ""]);
+        assert_eq!(split_words(r#"a 'b c' "d \"e\"" f\ g ''"#), ["a", "b c", "d \"e\"", "f g", ""]);
     }
 }

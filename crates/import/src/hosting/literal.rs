@@ -1,12 +1,12 @@
 //! Reader of Python and Ruby files as far as they are data: assignments of literals, and calls with literal
 //! arguments.
 
-use crate::findings::{EntryNumber, ImportLedger};
+use crate::findings::{EntryIndex, ImportLedger};
 
 /// A setting with its values.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct SettingAt {
-    pub(super) entry: EntryNumber,
+pub(super) struct LiteralSetting {
+    pub(super) entry: EntryIndex,
     pub(super) name: String,
     pub(super) values: Vec<String>,
     /// Whether the value, or a part of it, is code that cannot be interpreted.
@@ -14,7 +14,7 @@ pub(super) struct SettingAt {
 }
 
 /// Placeholder for one process per core.
-pub(super) const PER_CORE: &str = "\u{1}cores";
+pub(super) const PER_CORE_PLACEHOLDER: &str = "\u{1}cores";
 /// Maximum number of lines of a file.
 const LINES_MAX: usize = 20_000;
 
@@ -107,7 +107,7 @@ fn split_commas(text: &str) -> Vec<String> {
 }
 
 /// Returns the values of a literal, and a note if they depend on the environment; `None` if it is code.
-fn values(
+fn literal_values(
     text: &str,
     known: &[(String, Vec<String>)],
     depth: usize,
@@ -121,15 +121,15 @@ fn values(
         return Some((values.clone(), None));
     }
     if text.contains("cpu_count") || text.contains("nprocessors") {
-        return one(PER_CORE);
+        return one(PER_CORE_PLACEHOLDER);
     }
     for wrapped in ["int(", "str(", "Integer(", "float("] {
         if let Some(inner) = text.strip_prefix(wrapped).and_then(|rest| rest.strip_suffix(')')) {
-            return values(inner, known, depth + 1);
+            return literal_values(inner, known, depth + 1);
         }
     }
     if let Some(inner) = text.strip_suffix(".to_i").or_else(|| text.strip_suffix(".to_s")) {
-        return values(inner.trim_start_matches('(').trim_end_matches(')'), known, depth + 1);
+        return literal_values(inner.trim_start_matches('(').trim_end_matches(')'), known, depth + 1);
     }
     let of_environment = ["os.environ.get(", "os.getenv(", "environ.get(", "ENV.fetch(", "ENV["];
     if let Some(start) = of_environment.iter().find(|start| text.starts_with(**start)) {
@@ -143,7 +143,7 @@ fn values(
                 .map(|(value, _)| value.to_owned()),
             () => split_commas(inner.trim_end_matches([')', ']'])).get(1).cloned(),
         };
-        let (values, _) = values(&default?, known, depth + 1)?;
+        let (values, _) = literal_values(&default?, known, depth + 1)?;
         return Some((
             values,
             Some(format!(
@@ -158,13 +158,13 @@ fn values(
         for item in split_commas(inner) {
             match item.split_once("=>").or_else(|| if open == '{' { item.split_once(':') } else { None }) {
                 Some((key, value)) => {
-                    let key = values(key, known, depth + 1)
+                    let key = literal_values(key, known, depth + 1)
                         .or_else(|| is_name(key.trim()).then(|| (vec![key.trim().to_owned()], None)))?
                         .0;
-                    let (value, _) = values(value, known, depth + 1)?;
+                    let (value, _) = literal_values(value, known, depth + 1)?;
                     all.push(format!("{}={}", key.join(","), value.join(",")));
                 }
-                None => all.extend(values(&item, known, depth + 1)?.0),
+                None => all.extend(literal_values(&item, known, depth + 1)?.0),
             }
         }
         return Some((all, None));
@@ -198,50 +198,55 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Returns the settings of a gunicorn.conf.py.
-pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
-    let mut found: Vec<SettingAt> = Vec::new();
+pub(super) fn read_python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<LiteralSetting> {
+    let mut found: Vec<LiteralSetting> = Vec::new();
     let mut known: Vec<(String, Vec<String>)> = Vec::new();
     for (line, text) in logical_lines(text) {
         if text.starts_with([' ', '\t']) {
             // Bodies of blocks are covered by the entry of their first line.
             continue;
         }
-        let entry = ledger.enter(file, line, &text);
+        let entry = ledger.add_entry(file, line, &text);
         let assigned =
             text.split_once('=').filter(|(name, rest)| is_name(name.trim()) && !rest.starts_with('='));
         match assigned {
-            Some((name, value)) => match values(value, &known, 0) {
+            Some((name, value)) => match literal_values(value, &known, 0) {
                 Some((values, note)) => {
-                    note.into_iter().for_each(|note| ledger.differs(entry, note));
+                    note.into_iter().for_each(|note| ledger.mark_different(entry, note));
                     known.push((name.trim().to_owned(), values.clone()));
-                    found.push(SettingAt { entry, name: name.trim().to_owned(), values, is_code: false });
+                    found.push(LiteralSetting {
+                        entry,
+                        name: name.trim().to_owned(),
+                        values,
+                        is_code: false,
+                    });
                 }
                 None => {
-                    ledger.impossible(entry, "it is code, not a value: write what it gives");
+                    ledger.mark_impossible(entry, "it is code, not a value: write what it gives");
                     let name = name.trim().to_owned();
-                    found.push(SettingAt { entry, name, values: Vec::new(), is_code: true });
+                    found.push(LiteralSetting { entry, name, values: Vec::new(), is_code: true });
                 }
             },
             None if text.starts_with("import ")
                 || text.starts_with("from ")
                 || text.starts_with(['"', '\'']) =>
             {
-                ledger.needless(entry, "not needed");
+                ledger.mark_not_needed(entry, "not needed");
             }
             None if text.starts_with("def ") || text.starts_with("async def ") => {
-                ledger.impossible(
+                ledger.mark_impossible(
                     entry,
                     "there are no hooks of the server: do it where the application is loaded, or in a lifespan of ASGI",
                 );
                 let name = text.split("def ").nth(1).and_then(|rest| rest.split('(').next()).unwrap_or("");
-                found.push(SettingAt {
+                found.push(LiteralSetting {
                     entry,
                     name: name.trim().to_owned(),
                     values: Vec::new(),
                     is_code: true,
                 });
             }
-            None => ledger.impossible(entry, "it is code: write what it sets"),
+            None => ledger.mark_impossible(entry, "it is code: write what it sets"),
         }
     }
     found
@@ -249,7 +254,7 @@ pub(super) fn python(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setti
 
 /// Returns the settings of a config/puma.rb: calls and assignments at the top level, including those with a
 /// trailing `if` or `unless`. Statements in blocks are reported as not possible.
-pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<SettingAt> {
+pub(super) fn read_ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<LiteralSetting> {
     let mut found = Vec::new();
     let mut known: Vec<(String, Vec<String>)> = Vec::new();
     let mut depth = 0_usize;
@@ -260,7 +265,7 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
             depth = depth.saturating_sub(1);
             continue;
         }
-        let entry = ledger.enter(file, line, text);
+        let entry = ledger.add_entry(file, line, text);
         let (statement, condition) = match text.split_once(" if ").or_else(|| text.split_once(" unless ")) {
             Some((statement, condition)) if !matches!(first, "if" | "unless") => {
                 (statement.trim(), Some(condition))
@@ -276,30 +281,35 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
                 "if" | "unless" | "case" => "it counts under a condition: write what counts on this machine",
                 _ => "it is code of the master or the workers: do it where the application is loaded",
             };
-            ledger.impossible(entry, reason);
+            ledger.mark_impossible(entry, reason);
             if first == "bind" || first == "ssl_bind" {
                 // The server may listen on other addresses than the default.
-                found.push(SettingAt { entry, name: "bind".to_owned(), values: Vec::new(), is_code: true });
+                found.push(LiteralSetting {
+                    entry,
+                    name: "bind".to_owned(),
+                    values: Vec::new(),
+                    is_code: true,
+                });
             }
             continue;
         }
         if first == "require" || first == "require_relative" || matches!(first, "else" | "elsif") {
-            ledger.needless(entry, "not needed");
+            ledger.mark_not_needed(entry, "not needed");
             continue;
         }
         let assigned = statement
             .split_once('=')
             .filter(|(name, rest)| is_name(name.trim()) && !rest.starts_with(['=', '>']));
         if let Some((name, value)) = assigned {
-            match values(value, &known, 0) {
+            match literal_values(value, &known, 0) {
                 Some((values, note)) => {
                     known.push((name.trim().to_owned(), values));
                     match note {
-                        Some(note) => ledger.differs(entry, note),
-                        None => ledger.translated(entry),
+                        Some(note) => ledger.mark_different(entry, note),
+                        None => ledger.mark_translated(entry),
                     }
                 }
-                None => ledger.impossible(entry, "it is code, not a value: write what it gives"),
+                None => ledger.mark_impossible(entry, "it is code, not a value: write what it gives"),
             }
             continue;
         }
@@ -312,21 +322,24 @@ pub(super) fn ruby(ledger: &ImportLedger, file: &str, text: &str) -> Vec<Setting
         for argument in split_commas(rest) {
             let named = argument.split_once(": ").filter(|(key, _)| is_name(key));
             let pair = named.map(|(key, value)| format!("{{ '{key}' => {value} }}"));
-            match values(pair.as_ref().unwrap_or(&argument), &known, 0) {
+            match literal_values(pair.as_ref().unwrap_or(&argument), &known, 0) {
                 Some((values, note)) => {
-                    note.into_iter().for_each(|note| ledger.differs(entry, note));
+                    note.into_iter().for_each(|note| ledger.mark_different(entry, note));
                     all.extend(values);
                 }
                 None => is_data = false,
             }
         }
         if condition.is_some() {
-            ledger.differs(entry, "its condition is left out: remove what was written if it does not hold");
+            ledger.mark_different(
+                entry,
+                "its condition is left out: remove what was written if it does not hold",
+            );
         }
         if !is_data {
-            ledger.impossible(entry, "it is code, not a value: write what it gives");
+            ledger.mark_impossible(entry, "it is code, not a value: write what it gives");
         }
-        found.push(SettingAt { entry, name: name.to_owned(), values: all, is_code: !is_data });
+        found.push(LiteralSetting { entry, name: name.to_owned(), values: all, is_code: !is_data });
     }
     found
 }

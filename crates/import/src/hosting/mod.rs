@@ -11,14 +11,14 @@ mod command;
 
 use std::path::Path;
 
-use crate::data::{Datum, DatumAt, json, read};
-use crate::findings::{ImportError, ImportLedger, Imported};
+use crate::data::{DataNode, DataValue, parse_json, read_file};
+use crate::findings::{ImportError, ImportLedger, ImportResult};
 use crate::kind::ImportKind;
-use literal::{SettingAt, python, ruby};
+use literal::{LiteralSetting, read_python, read_ruby};
 use settings::AppSettings;
 
 /// Differences between the servers that do not depend on the configuration.
-const GENERAL: [&str; 4] = [
+const GENERAL_DIFFERENCES: [&str; 4] = [
     "The web server and the workers are one: requests and responses are buffered, so that slow clients occupy no worker.",
     "Workers are forked from a process that has loaded the application (`preload`); code that opens connections when it is loaded runs \
      once, and `preload = false` loads it in each worker.",
@@ -31,65 +31,83 @@ const GENERAL: [&str; 4] = [
 ///
 /// # Errors
 /// The file cannot be read or has no configuration of that server, or neither a file nor a command is given.
-pub fn import(kind: ImportKind, file: Option<&Path>, command: &[String]) -> Result<Imported, ImportError> {
+pub fn import(
+    kind: ImportKind,
+    file: Option<&Path>,
+    command: &[String],
+) -> Result<ImportResult, ImportError> {
     let ledger = ImportLedger::default();
     let mut app = AppSettings::new(&ledger, kind);
     if let Some(file) = file {
-        let (name, text) = read(file)?;
+        let (name, text) = read_file(file)?;
         let is_unit = text.lines().any(|line| line.trim_start().starts_with("ExecStart="));
         match kind {
             _ if is_unit || name.starts_with("Procfile") => {
-                command::file(&mut app, &name, &text)
+                command::read_file(&mut app, &name, &text)
                     .map_err(|message| ImportError::new(&name, 0, message))?;
             }
-            ImportKind::Gunicorn => python(&ledger, &name, &text).into_iter().for_each(|one| app.take(one)),
-            ImportKind::Puma => ruby(&ledger, &name, &text).into_iter().for_each(|one| app.take(one)),
+            ImportKind::Gunicorn => {
+                read_python(&ledger, &name, &text).into_iter().for_each(|one| app.translate_setting(one))
+            }
+            ImportKind::Puma => {
+                read_ruby(&ledger, &name, &text).into_iter().for_each(|one| app.translate_setting(one))
+            }
             ImportKind::Passenger => {
-                let mut data = json(&name, &text)?;
-                data.enter(&ledger, &name, "");
-                passengerfile(&mut app, &data);
+                let mut data = parse_json(&name, &text)?;
+                data.enter_in_ledger(&ledger, &name, "");
+                read_passengerfile(&mut app, &data);
             }
             _ => {
                 // A file with a single command.
                 let line =
                     text.lines().find(|line| !line.trim().is_empty() && !line.starts_with('#')).unwrap_or("");
-                command::words(&mut app, &name, 1, &command::split(line));
+                command::read_command(&mut app, &name, 1, &command::split_words(line));
             }
         }
     }
     if !command.is_empty() {
-        command::words(&mut app, "command", 1, command);
+        command::read_command(&mut app, "command", 1, command);
     }
     if file.is_none() && command.is_empty() {
         return Err(ImportError::new("", 0, "neither a file nor a command"));
     }
-    let draft = app.draft();
-    Ok(Imported {
-        toml: draft.text(),
+    let draft = app.into_draft();
+    Ok(ImportResult {
+        toml: draft.to_toml(),
         remarks: ledger.into_remarks(),
-        general: GENERAL.map(str::to_owned).into(),
+        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
     })
 }
 
 /// Reads the keys of a Passengerfile.json.
-fn passengerfile(app: &mut AppSettings<'_>, data: &DatumAt) {
+fn read_passengerfile(app: &mut AppSettings<'_>, data: &DataNode) {
     for (key, value) in data.entries() {
-        match &value.datum {
-            Datum::Table(entries) => {
+        match &value.value {
+            DataValue::Table(entries) => {
                 for (name, value) in entries {
                     if let (Some(entry), Some(text)) = (value.entry, value.text()) {
                         let values = vec![format!("{name}={text}")];
-                        app.take(SettingAt { entry, name: key.clone(), values, is_code: false });
+                        app.translate_setting(LiteralSetting {
+                            entry,
+                            name: key.clone(),
+                            values,
+                            is_code: false,
+                        });
                     }
                 }
             }
             datum => {
                 let values = match datum {
-                    Datum::Flag(flag) => vec![flag.to_string()],
+                    DataValue::Flag(flag) => vec![flag.to_string()],
                     _ => value.texts(),
                 };
                 if let Some(entry) = value.entry {
-                    app.take(SettingAt { entry, name: key.clone(), values, is_code: false });
+                    app.translate_setting(LiteralSetting {
+                        entry,
+                        name: key.clone(),
+                        values,
+                        is_code: false,
+                    });
                 }
             }
         }

@@ -1,12 +1,12 @@
 //! Translation of settings of application servers.
 
-use super::literal::{PER_CORE, SettingAt};
-use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection, table_path};
-use crate::findings::{EntryNumber, ImportLedger};
+use super::literal::{LiteralSetting, PER_CORE_PLACEHOLDER};
+use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, table_path};
+use crate::findings::{EntryIndex, ImportLedger};
 use crate::kind::ImportKind;
 
 /// Settings that need no translation, and the reasons.
-const NEEDLESS: &[(&[&str], &str)] = &[
+const NOT_NEEDED: &[(&[&str], &str)] = &[
     (
         &[
             "pidfile",
@@ -92,7 +92,7 @@ const IMPOSSIBLE: &[(&[&str], &str)] = &[
 ];
 
 /// Settings that restrict access to an application: it is closed if their value is code.
-const GUARDS: [&str; 12] = [
+const GUARD_SETTINGS: [&str; 12] = [
     "certfile",
     "keyfile",
     "ca_certs",
@@ -107,7 +107,7 @@ const GUARDS: [&str; 12] = [
     "pre_request",
 ];
 /// Settings that may restrict access to an application, and are not interpreted.
-const GUARDS_UNREAD: [&str; 2] = ["nginx_config_template", "ssl_context"];
+const UNREAD_GUARD_SETTINGS: [&str; 2] = ["nginx_config_template", "ssl_context"];
 
 /// Settings of an application collected from all sources.
 pub(super) struct AppSettings<'a> {
@@ -118,7 +118,7 @@ pub(super) struct AppSettings<'a> {
     pub(super) site: TomlSection,
     pub(super) listen: Vec<String>,
     /// Addresses of `listen` that use TLS; empty with a certificate for all addresses.
-    pub(super) tls: Vec<String>,
+    pub(super) tls_addresses: Vec<String>,
     pub(super) certificate: Option<String>,
     pub(super) key: Option<String>,
     /// Whether all addresses use TLS.
@@ -126,13 +126,13 @@ pub(super) struct AppSettings<'a> {
     /// Authorities of client certificates.
     pub(super) authorities: Option<String>,
     /// Verification mode of client certificates, in the notation of the application server.
-    pub(super) asks_clients: Option<(EntryNumber, String)>,
+    pub(super) client_verification: Option<(EntryIndex, String)>,
     /// TLS port in addition to the plain one.
     pub(super) tls_port: Option<String>,
     /// Untranslated settings that restricted access to the application.
-    pub(super) closed: Vec<EntryNumber>,
+    pub(super) untranslated_guards: Vec<EntryIndex>,
     /// Addresses whose value is code.
-    pub(super) unread_addresses: Vec<EntryNumber>,
+    pub(super) code_addresses: Vec<EntryIndex>,
     pub(super) host: Option<String>,
     pub(super) port: Option<String>,
     files: Option<String>,
@@ -149,15 +149,15 @@ impl<'a> AppSettings<'a> {
             top: TomlSection::default(),
             site: TomlSection::default(),
             listen: Vec::new(),
-            tls: Vec::new(),
+            tls_addresses: Vec::new(),
             certificate: None,
             key: None,
             is_tls: false,
             authorities: None,
-            asks_clients: None,
+            client_verification: None,
             tls_port: None,
-            closed: Vec::new(),
-            unread_addresses: Vec::new(),
+            untranslated_guards: Vec::new(),
+            code_addresses: Vec::new(),
             host: None,
             port: None,
             files: None,
@@ -167,66 +167,75 @@ impl<'a> AppSettings<'a> {
     }
 
     /// The name of the server's program.
-    pub(super) fn name(&self) -> &'static str {
+    pub(super) fn program_name(&self) -> &'static str {
         ImportKind::ALL.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
     }
 
     /// Translates a setting.
-    pub(super) fn take(&mut self, one: SettingAt) {
-        let is_in = |list: &&(&[&str], &str)| list.0.contains(&one.name.as_str());
-        if one.is_code {
-            match one.name.as_str() {
-                "bind" | "port" | "listen" => self.unread_addresses.push(one.entry),
+    pub(super) fn translate_setting(&mut self, setting: LiteralSetting) {
+        let is_in = |list: &&(&[&str], &str)| list.0.contains(&setting.name.as_str());
+        if setting.is_code {
+            match setting.name.as_str() {
+                "bind" | "port" | "listen" => self.code_addresses.push(setting.entry),
                 "ssl_bind" => {
-                    self.unread_addresses.push(one.entry);
-                    self.closed.push(one.entry);
+                    self.code_addresses.push(setting.entry);
+                    self.untranslated_guards.push(setting.entry);
                 }
-                name if GUARDS.contains(&name) => self.closed.push(one.entry),
+                name if GUARD_SETTINGS.contains(&name) => self.untranslated_guards.push(setting.entry),
                 _ => {}
             }
             return;
         }
-        if GUARDS_UNREAD.contains(&one.name.as_str()) {
-            self.ledger.impossible(one.entry, "what it guards is not known: the application is closed (403)");
-            self.closed.push(one.entry);
+        if UNREAD_GUARD_SETTINGS.contains(&setting.name.as_str()) {
+            self.ledger.mark_impossible(
+                setting.entry,
+                "what it guards is not known: the application is closed (403)",
+            );
+            self.untranslated_guards.push(setting.entry);
             return;
         }
-        if let Some((_, reason)) = NEEDLESS.iter().find(is_in) {
-            self.ledger.needless(one.entry, reason);
+        if let Some((_, reason)) = NOT_NEEDED.iter().find(is_in) {
+            self.ledger.mark_not_needed(setting.entry, reason);
             return;
         }
         if let Some((_, reason)) = IMPOSSIBLE.iter().find(is_in) {
-            self.ledger.impossible(one.entry, reason);
+            self.ledger.mark_impossible(setting.entry, reason);
             return;
         }
-        let first = one.values.first().cloned().unwrap_or_default();
-        if one.values.is_empty() && !one.name.starts_with("preload_app") {
-            self.ledger.needless(one.entry, "its default");
+        let first = setting.values.first().cloned().unwrap_or_default();
+        if setting.values.is_empty() && !setting.name.starts_with("preload_app") {
+            self.ledger.mark_not_needed(setting.entry, "its default");
             return;
         }
-        let found = self.process(&one, &first).or_else(|| self.secured(&one, &first));
-        match found.or_else(|| self.surroundings(&one, &first)) {
-            Some(Ok(())) => self.ledger.translated(one.entry),
-            Some(Err(note)) => self.ledger.differs(one.entry, note),
-            None => {
-                self.ledger.impossible(one.entry, "there is nothing like it here: see docs/applications.md")
-            }
+        let found = self
+            .translate_process(&setting, &first)
+            .or_else(|| self.translate_certificates(&setting, &first));
+        match found.or_else(|| self.translate_environment(&setting, &first)) {
+            Some(Ok(())) => self.ledger.mark_translated(setting.entry),
+            Some(Err(note)) => self.ledger.mark_different(setting.entry, note),
+            None => self
+                .ledger
+                .mark_impossible(setting.entry, "there is nothing like it here: see docs/applications.md"),
         }
     }
 
     /// Translates settings of workers and their timeouts. `Err` describes a difference.
-    fn process(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
+    fn translate_process(
+        &mut self,
+        setting: &LiteralSetting,
+        first: &str,
+    ) -> Option<Result<(), &'static str>> {
         let seconds = |text: &str, min: u64, max: u64| {
             let count = text.trim_end_matches('s').parse::<f64>().unwrap_or(60.0) as u64;
             TomlItem::Text(format!("{}s", count.clamp(min, max)))
         };
         let number = |text: &str, max: u64| TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, max));
-        let is_count = matches!(one.name.as_str(), "workers" | "max_pool_size" | "min_instances");
-        if is_count && first != PER_CORE && first.parse::<u64>().is_err() {
+        let is_count = matches!(setting.name.as_str(), "workers" | "max_pool_size" | "min_instances");
+        if is_count && first != PER_CORE_PLACEHOLDER && first.parse::<u64>().is_err() {
             return Some(Err("this is no number: write `workers`"));
         }
-        match one.name.as_str() {
-            "workers" | "max_pool_size" | "min_instances" if first == PER_CORE => {
+        match setting.name.as_str() {
+            "workers" | "max_pool_size" | "min_instances" if first == PER_CORE_PLACEHOLDER => {
                 return Some(Err(
                     "one worker for each core, and at least 2, is the default: write `workers` for more",
                 ));
@@ -237,7 +246,7 @@ impl<'a> AppSettings<'a> {
             }
             "workers" => self.app.set("workers", number(first, 1024)),
             "max_pool_size" | "min_instances" => {
-                let key = if one.name == "min_instances" { "min" } else { "max" };
+                let key = if setting.name == "min_instances" { "min" } else { "max" };
                 self.app.set_in("workers", key, number(first, 1024));
                 if key == "max"
                     && !matches!(self.app.get("workers"), Some(TomlItem::Table(entries)) if entries.len() > 1)
@@ -246,14 +255,14 @@ impl<'a> AppSettings<'a> {
                 }
             }
             "threads" | "thread_count" => {
-                let most = one
+                let most = setting
                     .values
                     .iter()
                     .flat_map(|value| value.split(':'))
                     .filter_map(|value| value.parse::<u64>().ok())
                     .max();
                 self.app.set("threads", TomlItem::Number(most.unwrap_or(1).clamp(1, 256)));
-                if one.values.len() > 1 || first.contains(':') {
+                if setting.values.len() > 1 || first.contains(':') {
                     return Some(Err("the number of threads does not change: it is the highest"));
                 }
             }
@@ -303,16 +312,24 @@ impl<'a> AppSettings<'a> {
     }
 
     /// Translates certificates and the requirements for client certificates.
-    fn secured(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
-        match one.name.as_str() {
+    fn translate_certificates(
+        &mut self,
+        setting: &LiteralSetting,
+        first: &str,
+    ) -> Option<Result<(), &'static str>> {
+        match setting.name.as_str() {
             "ssl_bind" => {
                 let (pairs, address): (Vec<_>, Vec<_>) =
-                    one.values.iter().cloned().partition(|value| value.contains('='));
+                    setting.values.iter().cloned().partition(|value| value.contains('='));
                 let address = address.join(":");
-                return Some(self.address(&format!("ssl://{address}?{}", pairs.join("&")), one.entry));
+                return Some(
+                    self.add_address(&format!("ssl://{address}?{}", pairs.join("&")), setting.entry),
+                );
             }
             "ca_certs" | "ssl_ca" | "ssl_ca_file" => self.authorities = Some(first.to_owned()),
-            "cert_reqs" | "ssl_verify_mode" => self.asks_clients = Some((one.entry, first.to_owned())),
+            "cert_reqs" | "ssl_verify_mode" => {
+                self.client_verification = Some((setting.entry, first.to_owned()))
+            }
             "enable_ssl" | "ssl" => self.is_tls = first == "true",
             "ssl_port" => self.tls_port = Some(first.to_owned()),
             "certfile" | "ssl_cert" | "ssl_certificate" => self.certificate = Some(first.to_owned()),
@@ -323,18 +340,26 @@ impl<'a> AppSettings<'a> {
     }
 
     /// Translates addresses, the application and its environment.
-    fn surroundings(&mut self, one: &SettingAt, first: &str) -> Option<Result<(), &'static str>> {
-        match one.name.as_str() {
+    fn translate_environment(
+        &mut self,
+        setting: &LiteralSetting,
+        first: &str,
+    ) -> Option<Result<(), &'static str>> {
+        match setting.name.as_str() {
             "bind" | "listen" => {
                 return Some(
-                    one.values.iter().map(|value| self.address(value, one.entry)).fold(Ok(()), Result::and),
+                    setting
+                        .values
+                        .iter()
+                        .map(|value| self.add_address(value, setting.entry))
+                        .fold(Ok(()), Result::and),
                 );
             }
             "socket_file" => self.listen.push(format!("unix:{first}")),
             "host" | "address" => self.host = Some(first.to_owned()),
             "port" => {
                 self.port = Some(first.to_owned());
-                if let Some(host) = one.values.get(1) {
+                if let Some(host) = setting.values.get(1) {
                     self.host = Some(host.clone());
                 }
             }
@@ -353,16 +378,16 @@ impl<'a> AppSettings<'a> {
                 }
             },
             "chdir" | "directory" | "app_root" => self.app.set_text("folder", first),
-            "user" | "group" => self.app.set_text(&one.name, first),
-            "environment" => self.env("RACK_ENV", first),
-            "env" if self.kind == ImportKind::Starman => self.env("PLACK_ENV", first),
+            "user" | "group" => self.app.set_text(&setting.name, first),
+            "environment" => self.set_env("RACK_ENV", first),
+            "env" if self.kind == ImportKind::Starman => self.set_env("PLACK_ENV", first),
             "raw_env" | "env" | "envvars" => {
-                for pair in &one.values {
+                for pair in &setting.values {
                     let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-                    self.env(name, value);
+                    self.set_env(name, value);
                 }
             }
-            "pythonpath" => self.env("PYTHONPATH", &first.replace(',', ":")),
+            "pythonpath" => self.set_env("PYTHONPATH", &first.replace(',', ":")),
             "python" | "ruby" => self.app.set_text("interpreter", first),
             "static_files_dir" => self.files = Some(first.to_owned()),
             "friendly_error_pages" => self.app.set("show_errors", TomlItem::Flag(first == "true")),
@@ -374,7 +399,7 @@ impl<'a> AppSettings<'a> {
             }
             "errorlog" | "error_log" | "stdout_redirect" if first != "-" => {
                 self.top.set_in("log", "errors", TomlItem::text(first));
-                if one.values.len() > 1 {
+                if setting.values.len() > 1 {
                     return Some(Err("what is written to stdout and to stderr is in one log"));
                 }
             }
@@ -395,7 +420,7 @@ impl<'a> AppSettings<'a> {
                     ));
                 }
                 _ => {
-                    let all = one
+                    let all = setting
                         .values
                         .iter()
                         .flat_map(|value| value.split(','))
@@ -420,12 +445,12 @@ impl<'a> AppSettings<'a> {
         Some(Ok(()))
     }
 
-    fn env(&mut self, name: &str, value: &str) {
+    fn set_env(&mut self, name: &str, value: &str) {
         self.app.set_in("env", name, TomlItem::text(value));
     }
 
     /// Returns the configuration.
-    pub(super) fn draft(mut self) -> Draft {
+    pub(super) fn into_draft(mut self) -> ConfigDraft {
         let (key, default, port) = match self.kind {
             ImportKind::Gunicorn if self.is_asgi => ("asgi", "app:app", "127.0.0.1:8000"),
             ImportKind::Gunicorn => ("wsgi", "app:app", "127.0.0.1:8000"),
@@ -464,10 +489,10 @@ impl<'a> AppSettings<'a> {
         if self.app.get("workers").is_none() && matches!(self.kind, ImportKind::Gunicorn | ImportKind::Puma) {
             self.app.comment("There was no number of workers: one for each core, and at least 2.");
         }
-        self.addresses(port);
-        let (ledger, closed) = (self.ledger, std::mem::take(&mut self.closed));
-        let mut draft = draft_of("app", self.app, self.top, self.site, self.files);
-        for check in closed.into_iter().filter_map(|entry| ledger.open_end(entry)) {
+        self.write_addresses(port);
+        let (ledger, closed) = (self.ledger, std::mem::take(&mut self.untranslated_guards));
+        let mut draft = app_draft("app", self.app, self.top, self.site, self.files);
+        for check in closed.into_iter().filter_map(|entry| ledger.manual_comment(entry)) {
             draft.sites.iter_mut().for_each(|site| site.close(check.clone()));
         }
         draft
@@ -475,14 +500,14 @@ impl<'a> AppSettings<'a> {
 }
 
 /// Returns a configuration with one application and its route.
-fn draft_of(
+fn app_draft(
     name: &str,
     app: TomlSection,
     top: TomlSection,
     site: TomlSection,
     files: Option<String>,
-) -> Draft {
-    let mut draft = Draft { top, ..Draft::default() };
+) -> ConfigDraft {
+    let mut draft = ConfigDraft { top, ..ConfigDraft::default() };
     draft.tables.push((table_path("apps", name), app));
     let mut route = TomlSection::default();
     if let Some(root) = files {

@@ -1,11 +1,11 @@
 //! Annotations that restrict access: client certificates, snippets, and unknown ones.
 
-use super::reader::{IngressReader, PREFIX};
-use crate::data::DatumAt;
+use super::reader::{ANNOTATION_PREFIX, IngressReader};
+use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 
 /// Annotations that apply to the hosts of an Ingress instead of its routes.
-pub(super) const OF_HOSTS: [&str; 9] = [
+pub(super) const HOST_ANNOTATIONS: [&str; 9] = [
     "ssl-redirect",
     "force-ssl-redirect",
     "ssl-passthrough",
@@ -17,9 +17,9 @@ pub(super) const OF_HOSTS: [&str; 9] = [
     "auth-tls-pass-certificate-to-upstream",
 ];
 /// The remark on snippets of nginx's configuration.
-pub(super) const SNIPPET: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
+pub(super) const SNIPPET_REMARK: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
 /// Annotations of ingress-nginx that refuse no requests and have no translation.
-const HARMLESS: [&str; 46] = [
+const HARMLESS_ANNOTATIONS: [&str; 46] = [
     "affinity",
     "affinity-canary-behavior",
     "affinity-mode",
@@ -82,76 +82,80 @@ const CONTROLLERS: [&str; 9] = [
 
 impl IngressReader<'_> {
     /// Closes the routes to which an untranslated annotation applies.
-    pub(super) fn close(&self, value: &DatumAt, reason: &str, section: &mut TomlSection) {
-        value.impossible(self.ledger, reason);
-        value.open_ends(self.ledger).into_iter().for_each(|check| section.close(check));
+    pub(super) fn close_routes(&self, value: &DataNode, reason: &str, section: &mut TomlSection) {
+        value.mark_impossible(self.ledger, reason);
+        value.manual_comments(self.ledger).into_iter().for_each(|check| section.close(check));
     }
 
     /// Reports an annotation without a translation; its routes are closed unless it is known to refuse no
     /// requests.
-    pub(super) fn unknown(&self, name: &str, value: &DatumAt, section: &mut TomlSection) {
-        let Some(own) = name.strip_prefix(PREFIX) else {
+    pub(super) fn report_unknown(&self, name: &str, value: &DataNode, section: &mut TomlSection) {
+        let Some(own) = name.strip_prefix(ANNOTATION_PREFIX) else {
             let domain = name.split('/').next().unwrap_or("");
             let is_read = domain != "kubernetes.io" && CONTROLLERS.iter().any(|word| domain.contains(word));
             match is_read || matches!(name, "modsecurity-snippet") {
                 true => {
-                    self.close(
+                    self.close_routes(
                         value,
                         "an annotation of another controller: the route is closed (403)",
                         section,
                     );
                 }
-                false => value.needless(self.ledger, "not needed: no setting of ingress-nginx"),
+                false => value.mark_not_needed(self.ledger, "not needed: no setting of ingress-nginx"),
             }
             return;
         };
         match own {
             // Disabled features need no translation.
-            _ if value.flag() == Some(false) => value.needless(self.ledger, "not needed"),
-            "satisfy" => value.differs(self.ledger, "both, addresses and users, are asked for"),
+            _ if value.flag() == Some(false) => value.mark_not_needed(self.ledger, "not needed"),
+            "satisfy" => value.mark_different(self.ledger, "both, addresses and users, are asked for"),
             _ if own.starts_with("canary-")
                 || own.starts_with("session-cookie-")
                 || own.starts_with("opentelemetry-")
                 || own.starts_with("proxy-ssl-")
                 || own.starts_with("cors-")
-                || HARMLESS.contains(&own) =>
+                || HARMLESS_ANNOTATIONS.contains(&own) =>
             {
-                value.impossible(self.ledger, "this annotation has no translation");
-                value.open_ends(self.ledger).into_iter().for_each(|check| section.comment(check));
+                value.mark_impossible(self.ledger, "this annotation has no translation");
+                value.manual_comments(self.ledger).into_iter().for_each(|check| section.comment(check));
             }
-            _ if own.ends_with("-snippet") => self.close(value, SNIPPET, section),
-            _ => self.close(value, "this annotation has no translation: the route is closed (403)", section),
+            _ if own.ends_with("-snippet") => self.close_routes(value, SNIPPET_REMARK, section),
+            _ => self.close_routes(
+                value,
+                "this annotation has no translation: the route is closed (403)",
+                section,
+            ),
         }
     }
 
     /// Returns the `client` of `tls` for required client certificates, or the comment above the closed
     /// routes.
-    pub(super) fn client_certificates(
+    pub(super) fn translate_client_certificates(
         &self,
-        annotations: Option<&DatumAt>,
-        spec: Option<&DatumAt>,
+        annotations: Option<&DataNode>,
+        spec: Option<&DataNode>,
         namespace: &str,
     ) -> Option<Result<TomlItem, String>> {
-        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}{name}")));
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")));
         let secret = of("auth-tls-secret")?;
         let mode = of("auth-tls-verify-client");
-        let mode_text = mode.and_then(DatumAt::text).unwrap_or("on");
+        let mode_text = mode.and_then(DataNode::text).unwrap_or("on");
         if mode_text == "off" {
-            [Some(secret), mode].into_iter().flatten().for_each(|one| one.translated(self.ledger));
+            [Some(secret), mode].into_iter().flatten().for_each(|one| one.mark_translated(self.ledger));
             return None;
         }
         let with_tls: Vec<String> = items(spec, "tls")
             .iter()
-            .flat_map(|tls| tls.get("hosts").map_or_else(Vec::new, DatumAt::texts))
+            .flat_map(|tls| tls.get("hosts").map_or_else(Vec::new, DataNode::texts))
             .map(|host| host.to_lowercase())
             .collect();
-        let is_secured = hosts(spec).iter().all(|host| with_tls.contains(host));
+        let is_secured = ingress_hosts(spec).iter().all(|host| with_tls.contains(host));
         let reason = match mode_text {
             "on" | "optional" if is_secured => {
                 [Some(secret), mode].into_iter().flatten().for_each(|one| {
-                    one.differs(self.ledger, "the secret has to be mounted where the files are named");
+                    one.mark_different(self.ledger, "the secret has to be mounted where the files are named");
                 });
-                let file = self.secret(secret, namespace, "ca.crt");
+                let file = self.secret_path(secret, namespace, "ca.crt");
                 let mut client = vec![("ca".to_owned(), file)];
                 if mode_text == "optional" {
                     client.push(("required".to_owned(), TomlItem::Flag(false)));
@@ -160,7 +164,7 @@ impl IngressReader<'_> {
                     ["auth-tls-verify-depth", "auth-tls-error-page", "auth-tls-pass-certificate-to-upstream"]
                 {
                     of(name).into_iter().for_each(|one| {
-                        one.differs(self.ledger, "services get `ssl-client-verify`, `ssl-client-subject-dn` and `ssl-client-issuer-dn`");
+                        one.mark_different(self.ledger, "services get `ssl-client-verify`, `ssl-client-subject-dn` and `ssl-client-issuer-dn`");
                     });
                 }
                 return Some(Ok(TomlItem::Table(client)));
@@ -170,13 +174,13 @@ impl IngressReader<'_> {
                 "certificates of clients that nobody verifies are not asked for: the routes are closed (403)"
             }
         };
-        secret.impossible(self.ledger, reason);
-        mode.into_iter().for_each(|one| one.impossible(self.ledger, reason));
-        Some(Err(secret.open_ends(self.ledger).join(" ")))
+        secret.mark_impossible(self.ledger, reason);
+        mode.into_iter().for_each(|one| one.mark_impossible(self.ledger, reason));
+        Some(Err(secret.manual_comments(self.ledger).join(" ")))
     }
 
     /// Returns the path of a file of a secret, whose name may include the namespace.
-    fn secret(&self, secret: &DatumAt, namespace: &str, file: &str) -> TomlItem {
+    fn secret_path(&self, secret: &DataNode, namespace: &str, file: &str) -> TomlItem {
         let text = secret.text().unwrap_or("");
         let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
         TomlItem::Text(format!("/etc/komainu/tls/{namespace}/{name}/{file}"))
@@ -184,52 +188,53 @@ impl IngressReader<'_> {
 
     /// Returns the `tls` of `proxy` for HTTPS services, whose certificates ingress-nginx verifies only if an
     /// annotation requests it.
-    pub(super) fn upstream_tls(&self, annotations: Option<&DatumAt>, namespace: &str) -> TomlItem {
-        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}proxy-ssl-{name}")));
+    pub(super) fn translate_upstream_tls(&self, annotations: Option<&DataNode>, namespace: &str) -> TomlItem {
+        let of =
+            |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}proxy-ssl-{name}")));
         let verify = of("verify").filter(|one| one.text() == Some("on") || one.flag() == Some(true));
         let mut entries = Vec::new();
         match (verify, of("secret")) {
             (Some(_), Some(secret)) => {
-                entries.push(("ca".to_owned(), self.secret(secret, namespace, "ca.crt")))
+                entries.push(("ca".to_owned(), self.secret_path(secret, namespace, "ca.crt")))
             }
             (Some(_), None) => {}
             (None, _) => entries.push(("verify".to_owned(), TomlItem::Flag(false))),
         }
-        if let Some(name) = of("name").and_then(DatumAt::text) {
+        if let Some(name) = of("name").and_then(DataNode::text) {
             entries.push(("name".to_owned(), TomlItem::text(name)));
         }
         for name in ["verify", "secret", "name", "server-name"] {
             of(name).into_iter().for_each(|one| {
-                one.differs(self.ledger, "the secret has to be mounted where the files are named");
+                one.mark_different(self.ledger, "the secret has to be mounted where the files are named");
             });
         }
         TomlItem::Table(entries)
     }
 
     /// Translates annotations that apply to the hosts of an Ingress.
-    pub(super) fn guard_hosts(
+    pub(super) fn translate_host_annotations(
         &mut self,
-        annotations: Option<&DatumAt>,
-        spec: Option<&DatumAt>,
+        annotations: Option<&DataNode>,
+        spec: Option<&DataNode>,
         clients: Option<TomlItem>,
     ) {
         let ledger = self.ledger;
-        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}{name}")));
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")));
         let forced = of("force-ssl-redirect");
-        let is_forced = forced.and_then(DatumAt::flag) == Some(true);
-        for host in hosts(spec) {
+        let is_forced = forced.and_then(DataNode::flag) == Some(true);
+        for host in ingress_hosts(spec) {
             if let Some(client) = &clients {
-                ask_clients(self.site(&host), client.clone());
+                require_client_certificates(self.site_section(&host), client.clone());
             }
-            if is_forced && self.site(&host).get("tls").is_none() {
+            if is_forced && self.site_section(&host).get("tls").is_none() {
                 match host.is_empty() || host.contains('*') {
                     true => forced.into_iter().for_each(|one| {
-                        one.impossible(ledger, "this host has no `tls`: its routes are closed (403)");
+                        one.mark_impossible(ledger, "this host has no `tls`: its routes are closed (403)");
                     }),
                     false => {
-                        self.site(&host).set_text("tls", "auto");
+                        self.site_section(&host).set_text("tls", "auto");
                         forced.into_iter().for_each(|one| {
-                            one.differs(
+                            one.mark_different(
                                 ledger,
                                 "this host has no `tls` of its own: Komainu obtains a certificate",
                             );
@@ -238,43 +243,43 @@ impl IngressReader<'_> {
                 }
             }
             if let Some(snippet) = of("server-snippet") {
-                snippet.impossible(ledger, SNIPPET);
+                snippet.mark_impossible(ledger, SNIPPET_REMARK);
             }
             if let Some(passed) = of("ssl-passthrough").filter(|one| one.flag() == Some(true)) {
-                passed.impossible(
+                passed.mark_impossible(
                     ledger,
                     "the service decrypts: write a `[[stream]]` with `names`; the host is closed (403)",
                 );
             }
             let guards =
                 ["server-snippet", "ssl-passthrough", "force-ssl-redirect"].into_iter().filter_map(of);
-            let checks: Vec<String> = guards.flat_map(|one| one.open_ends(ledger)).collect();
-            self.closed.extend(checks.into_iter().map(|check| (host.clone(), check)));
+            let checks: Vec<String> = guards.flat_map(|one| one.manual_comments(ledger)).collect();
+            self.closed_hosts.extend(checks.into_iter().map(|check| (host.clone(), check)));
         }
-        for name in OF_HOSTS {
+        for name in HOST_ANNOTATIONS {
             of(name)
                 .into_iter()
                 .filter(|one| one.flag().is_some())
-                .for_each(|one| one.needless(ledger, "not needed"));
+                .for_each(|one| one.mark_not_needed(ledger, "not needed"));
         }
     }
 }
 
 /// Makes a site require client certificates.
-pub(super) fn ask_clients(site: &mut TomlSection, client: TomlItem) {
+pub(super) fn require_client_certificates(site: &mut TomlSection, client: TomlItem) {
     if let Some(certificate @ TomlItem::Text(_)) = site.get("tls").cloned() {
         site.set("tls", TomlItem::Table(vec![("certificate".to_owned(), certificate)]));
     }
     site.set_in("tls", "client", client);
 }
 
-fn items<'a>(spec: Option<&'a DatumAt>, key: &str) -> &'a [DatumAt] {
-    spec.and_then(|spec| spec.get(key)).map_or(&[][..], DatumAt::items)
+fn items<'a>(spec: Option<&'a DataNode>, key: &str) -> &'a [DataNode] {
+    spec.and_then(|spec| spec.get(key)).map_or(&[][..], DataNode::items)
 }
 
 /// Returns the hosts of an Ingress.
-fn hosts(spec: Option<&DatumAt>) -> Vec<String> {
-    let of_rule = |rule: &DatumAt| rule.get("host").and_then(DatumAt::text).unwrap_or("").to_lowercase();
+fn ingress_hosts(spec: Option<&DataNode>) -> Vec<String> {
+    let of_rule = |rule: &DataNode| rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
     let mut hosts: Vec<String> = items(spec, "rules").iter().map(of_rule).collect();
     if spec.is_some_and(|spec| spec.get("defaultBackend").is_some()) {
         hosts.push(String::new());
@@ -284,7 +289,7 @@ fn hosts(spec: Option<&DatumAt>) -> Vec<String> {
 
 /// Passes the subject of the client certificate to services in the header fields of ingress-nginx, which
 /// clients cannot set.
-pub(super) fn client_fields(section: &mut TomlSection) {
+pub(super) fn pass_client_fields(section: &mut TomlSection) {
     let set = [
         ("ssl-client-verify", "$tls_client_verify"),
         ("ssl-client-subject-dn", "$tls_client_subject"),
@@ -320,7 +325,7 @@ pub(super) fn set_field(section: &mut TomlSection, table: &str, name: &str, valu
 }
 
 /// Returns the response header fields that a snippet sets, if it does nothing else.
-pub(super) fn fields_of_snippet(text: &str) -> Option<Vec<(String, String)>> {
+pub(super) fn snippet_fields(text: &str) -> Option<Vec<(String, String)>> {
     let mut fields = Vec::new();
     let unquoted = |text: &str| text.trim().trim_matches(['"', '\'']).to_owned();
     for line in text.split(';').map(str::trim).filter(|line| !line.is_empty()) {

@@ -8,18 +8,18 @@ mod guards;
 
 use std::path::Path;
 
-use crate::conditions::close;
-use crate::data::{DatumAt, json, read};
-use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
-use crate::expressions::{path_expression, wider_expression};
-use crate::findings::{ImportError, ImportLedger, Imported};
+use crate::conditions::close_route;
+use crate::data::{DataNode, parse_json, read_file};
+use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
+use crate::expressions::{path_expression, widen_expression};
+use crate::findings::{ImportError, ImportLedger, ImportResult};
 use crate::paths::{from_literal, from_regex};
-use crate::yaml::documents;
-use reader::{IngressReader, IngressRoute, PREFIX};
-use values::{body_size, rewritten, seconds, sign_in};
+use crate::yaml::parse_documents;
+use reader::{ANNOTATION_PREFIX, IngressReader, IngressRoute};
+use values::{translate_body_size, translate_rewrite_target, translate_sign_in, with_timeout};
 
 /// Differences between the servers that do not depend on the configuration.
-const GENERAL: [&str; 4] = [
+const GENERAL_DIFFERENCES: [&str; 4] = [
     "Services are reached by their names in the cluster's DNS (`http://NAME.NAMESPACE.svc:PORT`), through the cluster's balancing, not pod by pod.",
     "The result is one file: Komainu does not watch the cluster. A change of an Ingress needs another import.",
     "`Host` is passed on as the client sent it, and X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are sent, as ingress-nginx does.",
@@ -31,13 +31,13 @@ const GENERAL: [&str; 4] = [
 ///
 /// # Errors
 /// The file cannot be read, or is neither YAML nor JSON.
-pub fn import(path: &Path) -> Result<Imported, ImportError> {
-    let (name, text) = read(path)?;
+pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
+    let (name, text) = read_file(path)?;
     let ledger = ImportLedger::default();
     let is_json = text.trim_start_matches('\u{feff}').trim_start().starts_with('{') && !text.contains("{{");
     let mut documents = match is_json {
-        true => vec![json(&name, &text)?],
-        false => documents(&name, &text).map_err(|error| match text.contains("{{") {
+        true => vec![parse_json(&name, &text)?],
+        false => parse_documents(&name, &text).map_err(|error| match text.contains("{{") {
             true => {
                 let remedy =
                     "this is a template of Helm: `helm template` makes the manifests that are read here";
@@ -49,43 +49,43 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let several = documents.len() > 1;
     for (at, document) in documents.iter_mut().enumerate() {
         let path = if several { format!("[{at}]") } else { String::new() };
-        document.enter(&ledger, &name, &path);
+        document.enter_in_ledger(&ledger, &name, &path);
     }
     let mut reader = IngressReader {
         ledger: &ledger,
         routes: Vec::new(),
         sites: Vec::new(),
-        ports: Vec::new(),
-        closed: Vec::new(),
+        named_ports: Vec::new(),
+        closed_hosts: Vec::new(),
     };
-    let of_list = |document: &DatumAt| match document.get("items") {
+    let of_list = |document: &DataNode| match document.get("items") {
         Some(items) => items.items().to_vec(),
         None => vec![document.clone()],
     };
-    let items: Vec<DatumAt> = documents.iter().flat_map(of_list).collect();
-    items.iter().for_each(|item| reader.service(item));
-    let kind = |item: &DatumAt| item.get("kind").and_then(DatumAt::text).unwrap_or("").to_owned();
+    let items: Vec<DataNode> = documents.iter().flat_map(of_list).collect();
+    items.iter().for_each(|item| reader.read_service(item));
+    let kind = |item: &DataNode| item.get("kind").and_then(DataNode::text).unwrap_or("").to_owned();
     if !items.iter().any(|item| kind(item) == "Ingress") {
         return Err(ImportError::new(&name, 0, "there is no object of the kind Ingress in this file"));
     }
     for item in &items {
         match kind(item).as_str() {
-            "Ingress" => reader.ingress(item),
-            "Service" => item.needless(&ledger, "its ports were read; the cluster has it"),
-            "ConfigMap" => item.impossible(
+            "Ingress" => reader.translate_ingress(item),
+            "Service" => item.mark_not_needed(&ledger, "its ports were read; the cluster has it"),
+            "ConfigMap" => item.mark_impossible(
                 &ledger,
                 "settings of the controller are not read: write what they say at the top of the file",
             ),
-            _ => item.needless(&ledger, "not needed: this is no Ingress, and stays in the cluster"),
+            _ => item.mark_not_needed(&ledger, "not needed: this is no Ingress, and stays in the cluster"),
         }
     }
     for document in &documents {
         for key in ["apiVersion", "kind", "metadata"] {
-            document.get(key).into_iter().for_each(|one| one.needless(&ledger, "not needed"));
+            document.get(key).into_iter().for_each(|one| one.mark_not_needed(&ledger, "not needed"));
         }
-        document.impossible(&ledger, "there is nothing like it here");
+        document.mark_impossible(&ledger, "there is nothing like it here");
     }
-    let mut draft = Draft::default();
+    let mut draft = ConfigDraft::default();
     draft.top.set("listen", TomlItem::text(":80"));
     reader.write(&mut draft);
     if draft.sites.iter().any(|site| site.section.get("tls").is_some()) {
@@ -95,19 +95,19 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
             site.section.set("tls", TomlItem::Flag(false));
         }
     }
-    draft.gather();
-    draft.share_fields();
-    Ok(Imported {
-        toml: draft.text(),
+    draft.hoist_shared();
+    draft.move_fields_to_snippets();
+    Ok(ImportResult {
+        toml: draft.to_toml(),
         remarks: ledger.into_remarks(),
-        general: GENERAL.map(str::to_owned).into(),
+        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
     })
 }
 
 impl<'a> IngressReader<'a> {
-    fn write(mut self, draft: &mut Draft) {
+    fn write(mut self, draft: &mut ConfigDraft) {
         // Same precedence as in ingress-nginx: exact paths first, then the longest.
-        self.routes.sort_by_key(|route| (!route.is_exact, std::cmp::Reverse(route.length)));
+        self.routes.sort_by_key(|route| (!route.is_exact, std::cmp::Reverse(route.path_length)));
         let mut hosts: Vec<String> = Vec::new();
         for route in &self.routes {
             if !hosts.contains(&route.host) {
@@ -126,7 +126,7 @@ impl<'a> IngressReader<'a> {
             }
             let own = self.routes.iter().filter(|route| route.host == host);
             site.routes = own.map(|route| route.section.clone()).collect();
-            for (_, check) in self.closed.iter().filter(|(closed, _)| *closed == host) {
+            for (_, check) in self.closed_hosts.iter().filter(|(closed, _)| *closed == host) {
                 site.close(check.clone());
             }
             draft.sites.push(site);
@@ -134,30 +134,30 @@ impl<'a> IngressReader<'a> {
     }
 
     /// Reads the named ports of a service.
-    fn service(&mut self, item: &DatumAt) {
-        if item.get("kind").and_then(DatumAt::text) != Some("Service") {
+    fn read_service(&mut self, item: &DataNode) {
+        if item.get("kind").and_then(DataNode::text) != Some("Service") {
             return;
         }
-        let text = |path: &[&str]| item.at(path).and_then(DatumAt::text).map(str::to_owned);
+        let text = |path: &[&str]| item.at(path).and_then(DataNode::text).map(str::to_owned);
         let namespace = text(&["metadata", "namespace"]).unwrap_or_else(|| "default".to_owned());
         let Some(name) = text(&["metadata", "name"]) else { return };
-        for port in item.at(&["spec", "ports"]).map_or(&[][..], DatumAt::items) {
+        for port in item.at(&["spec", "ports"]).map_or(&[][..], DataNode::items) {
             let found =
-                (port.get("name").and_then(DatumAt::text), port.get("port").and_then(DatumAt::number));
+                (port.get("name").and_then(DataNode::text), port.get("port").and_then(DataNode::number));
             if let (Some(port), Some(number)) = found {
-                self.ports.push((namespace.clone(), name.clone(), port.to_owned(), number));
+                self.named_ports.push((namespace.clone(), name.clone(), port.to_owned(), number));
             }
         }
     }
 
-    fn ingress(&mut self, item: &DatumAt) {
+    fn translate_ingress(&mut self, item: &DataNode) {
         let ledger = self.ledger;
         let namespace =
-            item.at(&["metadata", "namespace"]).and_then(DatumAt::text).unwrap_or("default").to_owned();
+            item.at(&["metadata", "namespace"]).and_then(DataNode::text).unwrap_or("default").to_owned();
         let annotations = item.at(&["metadata", "annotations"]);
-        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{PREFIX}{name}")));
-        if of("canary").and_then(DatumAt::flag) == Some(true) {
-            item.impossible(
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")));
+        if of("canary").and_then(DataNode::flag) == Some(true) {
+            item.mark_impossible(
                 ledger,
                 "requests are not split by canaries: give the servers of `[upstreams.NAME]` weights",
             );
@@ -165,70 +165,72 @@ impl<'a> IngressReader<'a> {
         }
         let mut common = TomlSection::default();
         let spec = item.get("spec");
-        let clients = self.client_certificates(annotations, spec, &namespace);
-        let scheme = self.annotations(annotations, &namespace, &mut common);
+        let clients = self.translate_client_certificates(annotations, spec, &namespace);
+        let scheme = self.translate_annotations(annotations, &namespace, &mut common);
         if let Some(Err(check)) = &clients {
             common.close(check.clone());
         } else if let Some(Ok(_)) = &clients
             && !common.is_closed()
         {
-            guards::client_fields(&mut common);
+            guards::pass_client_fields(&mut common);
         }
         let rewrite = of("rewrite-target");
-        for rule in spec.and_then(|spec| spec.get("rules")).map_or(&[][..], DatumAt::items) {
-            let host = rule.get("host").and_then(DatumAt::text).unwrap_or("").to_lowercase();
-            rule.get("host").into_iter().for_each(|one| one.translated(ledger));
-            if let Some(root) = of("app-root").and_then(DatumAt::text) {
+        for rule in spec.and_then(|spec| spec.get("rules")).map_or(&[][..], DataNode::items) {
+            let host = rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
+            rule.get("host").into_iter().for_each(|one| one.mark_translated(ledger));
+            if let Some(root) = of("app-root").and_then(DataNode::text) {
                 let mut section = TomlSection::default();
                 section.set_text("path", "/");
                 section.set_text("redirect", root);
                 self.routes.push(IngressRoute {
                     host: host.clone(),
                     is_exact: true,
-                    length: usize::MAX,
+                    path_length: usize::MAX,
                     section,
                 });
-                of("app-root").into_iter().for_each(|one| one.translated(ledger));
+                of("app-root").into_iter().for_each(|one| one.mark_translated(ledger));
             }
             if let Some(redirect) = of("ssl-redirect").filter(|one| one.flag() == Some(false)) {
-                self.site(&host).set("redirect_https", TomlItem::Flag(false));
-                redirect.translated(ledger);
+                self.site_section(&host).set("redirect_https", TomlItem::Flag(false));
+                redirect.mark_translated(ledger);
             }
-            for path in rule.at(&["http", "paths"]).map_or(&[][..], DatumAt::items) {
-                self.path(path, &host, &namespace, &common, (scheme, rewrite, of("use-regex")));
+            for path in rule.at(&["http", "paths"]).map_or(&[][..], DataNode::items) {
+                self.translate_path(path, &host, &namespace, &common, (scheme, rewrite, of("use-regex")));
             }
         }
         if let Some(backend) = spec.and_then(|spec| spec.get("defaultBackend")) {
             let mut section = common.clone();
-            self.backend(backend, &namespace, scheme, &mut section);
-            self.routes.push(IngressRoute { host: String::new(), is_exact: false, length: 0, section });
+            self.translate_backend(backend, &namespace, scheme, &mut section);
+            self.routes.push(IngressRoute { host: String::new(), is_exact: false, path_length: 0, section });
         }
-        self.tls(spec, &namespace, annotations);
-        self.guard_hosts(annotations, spec, clients.and_then(Result::ok));
+        self.translate_tls(spec, &namespace, annotations);
+        self.translate_host_annotations(annotations, spec, clients.and_then(Result::ok));
         for key in ["apiVersion", "kind", "status"] {
-            item.get(key).into_iter().for_each(|one| one.needless(ledger, "not needed"));
+            item.get(key).into_iter().for_each(|one| one.mark_not_needed(ledger, "not needed"));
         }
         if let Some(class) = spec.and_then(|spec| spec.get("ingressClassName")) {
-            class.needless(ledger, "not needed: all Ingresses of the file are translated");
+            class.mark_not_needed(ledger, "not needed: all Ingresses of the file are translated");
         }
-        annotations.into_iter().for_each(|all| all.impossible(ledger, "this annotation has no translation"));
+        annotations
+            .into_iter()
+            .for_each(|all| all.mark_impossible(ledger, "this annotation has no translation"));
         item.get("metadata").into_iter().for_each(|all| {
             all.entries()
                 .iter()
                 .filter(|(key, _)| key != "annotations")
-                .for_each(|(_, one)| one.needless(ledger, "not needed"));
+                .for_each(|(_, one)| one.mark_not_needed(ledger, "not needed"));
         });
-        item.impossible(ledger, "there is nothing like it here");
+        item.mark_impossible(ledger, "there is nothing like it here");
     }
 
-    fn tls(&mut self, spec: Option<&DatumAt>, namespace: &str, annotations: Option<&DatumAt>) {
+    fn translate_tls(&mut self, spec: Option<&DataNode>, namespace: &str, annotations: Option<&DataNode>) {
         let issuer = annotations
             .into_iter()
-            .flat_map(DatumAt::entries)
+            .flat_map(DataNode::entries)
             .find(|(name, _)| name.starts_with("cert-manager.io/"));
-        for tls in spec.and_then(|spec| spec.get("tls")).map_or(&[][..], DatumAt::items) {
-            let secret = tls.get("secretName").and_then(DatumAt::text).unwrap_or("").to_owned();
-            for host in tls.get("hosts").map_or_else(Vec::new, DatumAt::texts) {
+        for tls in spec.and_then(|spec| spec.get("tls")).map_or(&[][..], DataNode::items) {
+            let secret = tls.get("secretName").and_then(DataNode::text).unwrap_or("").to_owned();
+            for host in tls.get("hosts").map_or_else(Vec::new, DataNode::texts) {
                 let file =
                     |name: &str| TomlItem::Text(format!("/etc/komainu/tls/{namespace}/{secret}/{name}"));
                 let value = match (&issuer, secret.is_empty()) {
@@ -238,42 +240,45 @@ impl<'a> IngressReader<'a> {
                     ]),
                     _ => TomlItem::text("auto"),
                 };
-                let site = self.site(&host.to_lowercase());
+                let site = self.site_section(&host.to_lowercase());
                 // Another Ingress for the same host may require client certificates.
                 let client = match site.get("tls") {
                     Some(TomlItem::Table(known)) => known.iter().find(|(key, _)| key == "client").cloned(),
                     _ => None,
                 };
                 site.set("tls", value);
-                client.into_iter().for_each(|(_, client)| guards::ask_clients(site, client));
+                client.into_iter().for_each(|(_, client)| guards::require_client_certificates(site, client));
             }
             match &issuer {
-                Some(_) => {
-                    tls.differs(self.ledger, "Komainu obtains the certificate by itself (`tls = \"auto\"`)")
+                Some(_) => tls.mark_different(
+                    self.ledger,
+                    "Komainu obtains the certificate by itself (`tls = \"auto\"`)",
+                ),
+                None => {
+                    tls.mark_different(self.ledger, "the secret has to be mounted where the files are named")
                 }
-                None => tls.differs(self.ledger, "the secret has to be mounted where the files are named"),
             }
         }
         if let Some((_, issuer)) = issuer {
-            issuer.differs(self.ledger, "Komainu obtains the certificate by itself (`[acme]`)");
+            issuer.mark_different(self.ledger, "Komainu obtains the certificate by itself (`[acme]`)");
         }
     }
 
-    fn path(
+    fn translate_path(
         &mut self,
-        path: &DatumAt,
+        path: &DataNode,
         host: &str,
         namespace: &str,
         common: &TomlSection,
-        (scheme, rewrite, regex): (&str, Option<&DatumAt>, Option<&DatumAt>),
+        (scheme, rewrite, regex): (&str, Option<&DataNode>, Option<&DataNode>),
     ) {
-        let text = path.get("path").and_then(DatumAt::text).unwrap_or("/").to_owned();
-        let kind = path.get("pathType").and_then(DatumAt::text).unwrap_or("Prefix");
-        let is_regex = regex.and_then(DatumAt::flag) == Some(true)
-            || rewrite.and_then(DatumAt::text).is_some_and(|to| to.contains('$'));
-        regex.into_iter().for_each(|one| one.translated(self.ledger));
+        let text = path.get("path").and_then(DataNode::text).unwrap_or("/").to_owned();
+        let kind = path.get("pathType").and_then(DataNode::text).unwrap_or("Prefix");
+        let is_regex = regex.and_then(DataNode::flag) == Some(true)
+            || rewrite.and_then(DataNode::text).is_some_and(|to| to.contains('$'));
+        regex.into_iter().for_each(|one| one.mark_translated(self.ledger));
         for key in ["path", "pathType"] {
-            path.get(key).into_iter().for_each(|one| one.translated(self.ledger));
+            path.get(key).into_iter().for_each(|one| one.mark_translated(self.ledger));
         }
         let captured = text.strip_suffix("(/|$)(.*)").or(text.strip_suffix("/(.*)"));
         let plain = captured.unwrap_or(&text).trim_end_matches('/').to_owned();
@@ -283,7 +288,7 @@ impl<'a> IngressReader<'a> {
                 Ok(found) => Ok(vec![found.pattern]),
                 Err(reason) => from_regex(&format!("^{text}"), true)
                     .map(|set| {
-                        path.differs(
+                        path.mark_different(
                             self.ledger,
                             &format!("{reason}; the patterns match more than the expression"),
                         );
@@ -302,25 +307,28 @@ impl<'a> IngressReader<'a> {
         match patterns {
             Ok(patterns) if patterns.is_empty() => {}
             Ok(patterns) => {
-                section.set("path", TomlItem::texts(patterns));
+                section.set("path", TomlItem::text_or_list(patterns));
             }
             Err(reason) => {
                 let restricts = ["auth", "allow", "deny"].iter().any(|key| common.get(key).is_some());
-                path.impossible(self.ledger, &reason);
+                path.mark_impossible(self.ledger, &reason);
                 path.get("path").into_iter().filter_map(|one| one.entry).for_each(|entry| {
                     let what =
                         if restricts { "the route is closed (403)" } else { "no route was written for it" };
-                    self.ledger.impossible(entry, format!("{reason}: {what}"));
+                    self.ledger.mark_impossible(entry, format!("{reason}: {what}"));
                 });
                 if !restricts {
                     return;
                 }
-                section.set("path", TomlItem::text(wider_expression(&format!("^{text}"), true)));
-                close(&mut section, self.ledger.check(path.line, &format!("`{text}`: {reason}")));
+                section.set("path", TomlItem::text(widen_expression(&format!("^{text}"), true)));
+                close_route(
+                    &mut section,
+                    self.ledger.check_comment(path.line, &format!("`{text}`: {reason}")),
+                );
                 self.routes.push(IngressRoute {
                     host: host.to_owned(),
                     is_exact: false,
-                    length: text.len(),
+                    path_length: text.len(),
                     section,
                 });
                 return;
@@ -328,44 +336,55 @@ impl<'a> IngressReader<'a> {
         }
         section.entries.extend(common.entries.clone());
         section.comments.extend(common.comments.clone());
-        self.backend(path.get("backend").unwrap_or(path), namespace, scheme, &mut section);
+        self.translate_backend(path.get("backend").unwrap_or(path), namespace, scheme, &mut section);
         if let Some(target) = rewrite {
             let is_expression = is_regex && captured.is_none();
-            rewritten(self.ledger, target, (&plain, captured.is_some(), is_expression), &mut section);
+            translate_rewrite_target(
+                self.ledger,
+                target,
+                (&plain, captured.is_some(), is_expression),
+                &mut section,
+            );
         }
         self.routes.push(IngressRoute {
             host: host.to_owned(),
             is_exact: kind == "Exact",
-            length: text.len(),
+            path_length: text.len(),
             section,
         });
     }
 
-    fn backend(&self, backend: &DatumAt, namespace: &str, scheme: &str, section: &mut TomlSection) {
+    fn translate_backend(
+        &self,
+        backend: &DataNode,
+        namespace: &str,
+        scheme: &str,
+        section: &mut TomlSection,
+    ) {
         let service = backend.get("service");
-        let name = service.and_then(|service| service.get("name")).and_then(DatumAt::text);
+        let name = service.and_then(|service| service.get("name")).and_then(DataNode::text);
         let port = service.and_then(|service| service.get("port"));
-        let number = port.and_then(|port| port.get("number")).and_then(DatumAt::number);
+        let number = port.and_then(|port| port.get("number")).and_then(DataNode::number);
         if section.get("redirect").is_some() || section.get("respond").is_some() {
             section.remove("proxy");
-            backend.needless(self.ledger, "not needed: an annotation answers");
+            backend.mark_not_needed(self.ledger, "not needed: an annotation answers");
             return;
         }
         let Some(name) = name else {
-            backend.impossible(self.ledger, "a backend is a service here; the route answers 501");
+            backend.mark_impossible(self.ledger, "a backend is a service here; the route answers 501");
             section.remove("proxy");
             section.set("respond", TomlItem::Number(501));
             return;
         };
-        backend.translated(self.ledger);
-        let port_name = port.and_then(|port| port.get("name")).and_then(DatumAt::text).unwrap_or("");
+        backend.mark_translated(self.ledger);
+        let port_name = port.and_then(|port| port.get("name")).and_then(DataNode::text).unwrap_or("");
         let known = self
-            .ports
+            .named_ports
             .iter()
             .find(|(of, service, port, _)| of == namespace && service == name && port == port_name);
         let number = number.or(known.map(|(.., number)| *number)).unwrap_or_else(|| {
             port.into_iter().for_each(|port| {
-                port.differs(self.ledger, "ports have numbers here: 80 was written for this name")
+                port.mark_different(self.ledger, "ports have numbers here: 80 was written for this name")
             });
             80
         });
@@ -374,17 +393,17 @@ impl<'a> IngressReader<'a> {
 
     /// Translates the less common annotations. Returns false if the annotation is unknown or has been
     /// reported already.
-    fn more(&self, name: &str, value: &DatumAt, section: &mut TomlSection) -> bool {
+    fn translate_rare_annotation(&self, name: &str, value: &DataNode, section: &mut TomlSection) -> bool {
         let text = value.text().unwrap_or("");
         let networks = || TomlItem::List(text.split(',').map(|one| TomlItem::text(one.trim())).collect());
-        match name.strip_prefix(PREFIX).unwrap_or(name) {
+        match name.strip_prefix(ANNOTATION_PREFIX).unwrap_or(name) {
             "enable-cors" => {
                 if value.flag() == Some(true) && section.get("cors").is_none() {
                     section.set("cors", TomlItem::Flag(true));
                 }
             }
             "cors-allow-origin" | "cors-allow-methods" | "cors-allow-headers" | "cors-expose-headers" => {
-                let key = match name.strip_prefix(PREFIX).unwrap_or(name) {
+                let key = match name.strip_prefix(ANNOTATION_PREFIX).unwrap_or(name) {
                     "cors-allow-origin" => "origins",
                     "cors-allow-methods" => "methods",
                     "cors-allow-headers" => "headers",
@@ -420,7 +439,7 @@ impl<'a> IngressReader<'a> {
                     );
                 }
                 _ => {
-                    value.differs(self.ledger, "`attempts` in `retry` is 3");
+                    value.mark_different(self.ledger, "`attempts` in `retry` is 3");
                     return false;
                 }
             },
@@ -431,18 +450,18 @@ impl<'a> IngressReader<'a> {
             "load-balance" => match text {
                 "round_robin" => {}
                 _ => {
-                    value.differs(self.ledger, "the cluster balances between the pods of a service");
+                    value.mark_different(self.ledger, "the cluster balances between the pods of a service");
                     return false;
                 }
             },
-            "configuration-snippet" => match guards::fields_of_snippet(text) {
+            "configuration-snippet" => match guards::snippet_fields(text) {
                 Some(fields) => {
                     for (field, value) in fields {
                         guards::set_field(section, "response_headers", &field, value);
                     }
                 }
                 None => {
-                    self.close(value, guards::SNIPPET, section);
+                    self.close_routes(value, guards::SNIPPET_REMARK, section);
                     return false;
                 }
             },
@@ -452,25 +471,32 @@ impl<'a> IngressReader<'a> {
     }
 
     /// Translates annotations that apply to all routes; returns the scheme of the services.
-    fn annotations(&self, all: Option<&DatumAt>, namespace: &str, section: &mut TomlSection) -> &'static str {
+    fn translate_annotations(
+        &self,
+        all: Option<&DataNode>,
+        namespace: &str,
+        section: &mut TomlSection,
+    ) -> &'static str {
         let mut scheme = "http";
         section.set_in("limits", "body", TomlItem::text("1MiB"));
-        for (name, value) in all.map_or(&[][..], DatumAt::entries) {
+        for (name, value) in all.map_or(&[][..], DataNode::entries) {
             let text = value.text().unwrap_or("");
             let networks = || TomlItem::List(text.split(',').map(|one| TomlItem::text(one.trim())).collect());
-            match name.strip_prefix(PREFIX).unwrap_or(name) {
-                "proxy-body-size" => section.set_in("limits", "body", TomlItem::Text(body_size(text))),
+            match name.strip_prefix(ANNOTATION_PREFIX).unwrap_or(name) {
+                "proxy-body-size" => {
+                    section.set_in("limits", "body", TomlItem::Text(translate_body_size(text)))
+                }
                 "proxy-connect-timeout" => {
-                    section.set_in("proxy", "timeouts", seconds(section, "connect", text))
+                    section.set_in("proxy", "timeouts", with_timeout(section, "connect", text))
                 }
                 "proxy-read-timeout" => {
-                    section.set_in("proxy", "timeouts", seconds(section, "head", text));
-                    section.set_in("proxy", "timeouts", seconds(section, "between", text));
+                    section.set_in("proxy", "timeouts", with_timeout(section, "head", text));
+                    section.set_in("proxy", "timeouts", with_timeout(section, "between", text));
                 }
                 "backend-protocol" => match text.to_uppercase().as_str() {
                     "HTTPS" | "GRPCS" => {
                         scheme = "https";
-                        section.set_in("proxy", "tls", self.upstream_tls(all, namespace));
+                        section.set_in("proxy", "tls", self.translate_upstream_tls(all, namespace));
                     }
                     "GRPC" => scheme = "h2c",
                     _ => {}
@@ -506,14 +532,14 @@ impl<'a> IngressReader<'a> {
                 "auth-url" if !text.contains('$') => section.set_in("auth", "ask", TomlItem::text(text)),
                 "auth-url" | "auth-type" | "auth-secret" => {
                     let reason = "users and passwords are in a file (`auth = { basic = FILE }`): the route is closed (403) until `auth` asks for them";
-                    self.close(value, reason, section);
+                    self.close_routes(value, reason, section);
                     continue;
                 }
-                "auth-signin" => match signs_in(all, text) {
+                "auth-signin" => match sign_in_target(all, text) {
                     Some(to) => section.set_in("auth", "sign_in", TomlItem::Text(to)),
                     None => {
                         let reason = "write `sign_in` in `auth`, with `$url` for the URL that was asked for";
-                        value.impossible(self.ledger, reason);
+                        value.mark_impossible(self.ledger, reason);
                         continue;
                     }
                 },
@@ -527,18 +553,22 @@ impl<'a> IngressReader<'a> {
                 | "proxy-send-timeout"
                 | "service-upstream"
                 | "proxy-request-buffering" => {
-                    value.needless(self.ledger, "not needed");
+                    value.mark_not_needed(self.ledger, "not needed");
                     continue;
                 }
                 "rewrite-target" | "use-regex" | "app-root" => continue,
-                _ if guards::OF_HOSTS.contains(&name.strip_prefix(PREFIX).unwrap_or("")) => continue,
-                _ if self.more(name, value, section) => {}
+                _ if guards::HOST_ANNOTATIONS
+                    .contains(&name.strip_prefix(ANNOTATION_PREFIX).unwrap_or("")) =>
+                {
+                    continue;
+                }
+                _ if self.translate_rare_annotation(name, value, section) => {}
                 _ => {
-                    self.unknown(name, value, section);
+                    self.report_unknown(name, value, section);
                     continue;
                 }
             }
-            value.translated(self.ledger);
+            value.mark_translated(self.ledger);
         }
         if section.is_closed() {
             section.entries.retain(|(key, _)| key == "respond");
@@ -548,8 +578,8 @@ impl<'a> IngressReader<'a> {
 }
 
 /// Returns the target of the redirect to the login page, if `auth-url` is translated.
-fn signs_in(all: Option<&DatumAt>, text: &str) -> Option<String> {
-    let other = |name: &str| all?.get(&format!("{PREFIX}{name}")).and_then(DatumAt::text);
+fn sign_in_target(all: Option<&DataNode>, text: &str) -> Option<String> {
+    let other = |name: &str| all?.get(&format!("{ANNOTATION_PREFIX}{name}")).and_then(DataNode::text);
     other("auth-url").filter(|url| !url.contains('$'))?;
-    sign_in(text, other("auth-signin-redirect-param"))
+    translate_sign_in(text, other("auth-signin-redirect-param"))
 }

@@ -4,13 +4,13 @@ use crate::draft::TomlSection;
 use crate::findings::ImportLedger;
 
 /// Prefix of ingress-nginx's annotations.
-pub(super) const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+pub(super) const ANNOTATION_PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// A route of a host, with the keys of its precedence.
 pub(super) struct IngressRoute {
     pub(super) host: String,
     pub(super) is_exact: bool,
-    pub(super) length: usize,
+    pub(super) path_length: usize,
     pub(super) section: TomlSection,
 }
 
@@ -20,14 +20,14 @@ pub(super) struct IngressReader<'a> {
     /// Directives of sites other than routes, by host.
     pub(super) sites: Vec<(String, TomlSection)>,
     /// Named ports of services: namespace, service, port name, number.
-    pub(super) ports: Vec<(String, String, String, u64)>,
+    pub(super) named_ports: Vec<(String, String, String, u64)>,
     /// Hosts whose routes are all closed, with the comment above them.
-    pub(super) closed: Vec<(String, String)>,
+    pub(super) closed_hosts: Vec<(String, String)>,
 }
 
 impl IngressReader<'_> {
     /// Returns the directives of a host other than routes.
-    pub(super) fn site(&mut self, host: &str) -> &mut TomlSection {
+    pub(super) fn site_section(&mut self, host: &str) -> &mut TomlSection {
         let at = match self.sites.iter().position(|(known, _)| known == host) {
             Some(at) => at,
             None => {

@@ -1,11 +1,11 @@
 //! Translation of annotation values.
 
-use crate::data::DatumAt;
+use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
 
 /// Returns the `timeouts` of `proxy` with another one added.
-pub(super) fn seconds(section: &TomlSection, key: &str, text: &str) -> TomlItem {
+pub(super) fn with_timeout(section: &TomlSection, key: &str, text: &str) -> TomlItem {
     let value = format!("{}s", text.trim_end_matches('s').parse::<u64>().unwrap_or(60).clamp(1, 86_400));
     let mut entries = match section.get("proxy") {
         Some(TomlItem::Table(entries)) => match entries.iter().find(|(name, _)| name == "timeouts") {
@@ -19,7 +19,7 @@ pub(super) fn seconds(section: &TomlSection, key: &str, text: &str) -> TomlItem 
 }
 
 /// Returns the target of the redirect to the login page, with the requested URL as a parameter.
-pub(super) fn sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
+pub(super) fn translate_sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
     let mut to = text.to_owned();
     for host in ["$host", "$http_host", "$best_http_host"] {
         for scheme in ["$scheme", "$pass_access_scheme", "https", "http"] {
@@ -38,7 +38,7 @@ pub(super) fn sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
 }
 
 /// Translates a size in nginx's notation.
-pub(super) fn body_size(text: &str) -> String {
+pub(super) fn translate_body_size(text: &str) -> String {
     let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
     match (digits.parse::<u64>(), text.to_lowercase().chars().last()) {
         (Ok(0), _) => "unlimited".to_owned(),
@@ -51,9 +51,9 @@ pub(super) fn body_size(text: &str) -> String {
 }
 
 /// Translates `rewrite-target`, which replaces the prefix of the path.
-pub(super) fn rewritten(
+pub(super) fn translate_rewrite_target(
     ledger: &ImportLedger,
-    target: &DatumAt,
+    target: &DataNode,
     (prefix, keeps_rest, is_expression): (&str, bool, bool),
     section: &mut TomlSection,
 ) {
@@ -73,12 +73,12 @@ pub(super) fn rewritten(
             section.entries.retain(|(key, _)| key != "rewrite");
             section.set_text("rewrite", text);
         }
-        target.translated(ledger);
+        target.mark_translated(ledger);
         return;
     }
     let head = text.trim_end_matches("$1").trim_end_matches("$2").trim_end_matches('/');
     if !keeps_rest || head.contains('$') || !(text.ends_with("$1") || text.ends_with("$2")) {
-        target.impossible(ledger, "only what a final `(.*)` finds can be kept: `strip_prefix` and `add_prefix` change the start of paths");
+        target.mark_impossible(ledger, "only what a final `(.*)` finds can be kept: `strip_prefix` and `add_prefix` change the start of paths");
         section.comment(format!("CHECK: rewrite-target {text} is not applied."));
         return;
     }
@@ -90,5 +90,5 @@ pub(super) fn rewritten(
             section.set_in("proxy", "add_prefix", TomlItem::text(head));
         }
     }
-    target.translated(ledger);
+    target.mark_translated(ledger);
 }

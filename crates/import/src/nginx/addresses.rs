@@ -2,19 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use super::render::Replacement;
-use super::scope::{Scope, constants};
-use super::scratch::ScratchPlan;
+use super::render::DirectiveReplacement;
+use super::scope::{Scope, replace_constants};
+use super::scratch::ScratchBuilder;
 use super::tree::NginxDirective;
 use crate::scratch::{ScratchFile, ScratchListener, StubProtocol, StubServer};
 
-impl ScratchPlan<'_, '_> {
-    pub(super) fn upstream_server(&mut self, one: &NginxDirective, scope: &Scope<'_>) -> Result<(), String> {
-        let group = self.group.clone().unwrap_or_default();
+impl ScratchBuilder<'_, '_> {
+    pub(super) fn replace_upstream_server(
+        &mut self,
+        directive: &NginxDirective,
+        scope: &Scope<'_>,
+    ) -> Result<(), String> {
+        let group = self.current_group.clone().unwrap_or_default();
         let mut protocol = StubProtocol::Http;
         for level in &scope.levels {
             super::tree::visit(level, &mut |pass| {
-                if pass.first().rsplit("://").next() == Some(group.as_str()) {
+                if pass.first_arg().rsplit("://").next() == Some(group.as_str()) {
                     match pass.name.as_str() {
                         "fastcgi_pass" => protocol = StubProtocol::FastCgi,
                         "grpc_pass" | "uwsgi_pass" | "scgi_pass" | "memcached_pass" => {
@@ -29,25 +33,25 @@ impl ScratchPlan<'_, '_> {
         let port = (self.options.port)()?;
         self.stubs.push(StubServer { name: format!("the group {group}"), protocol, port });
         let address = format!("127.0.0.1:{port}");
-        let kept = one.args.iter().skip(1).filter(|arg| {
+        let kept = directive.args.iter().skip(1).filter(|arg| {
             ["weight=", "max_fails=", "fail_timeout=", "max_conns=", "backup", "down"]
                 .iter()
                 .any(|word| arg.starts_with(word))
         });
         let args = [address].into_iter().chain(kept.cloned()).collect();
-        self.replaced.insert(one.entry, Replacement::Arguments(args));
+        self.replacements.insert(directive.entry, DirectiveReplacement::Arguments(args));
         Ok(())
     }
 
     /// Returns the stub for an address of the original configuration; groups keep their names.
-    pub(super) fn address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
-        match self.groups.iter().any(|name| name == old) {
+    pub(super) fn stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
+        match self.upstream_groups.iter().any(|name| name == old) {
             true => Ok(old.to_owned()),
-            false => self.address_of(old, protocol),
+            false => self.find_stub_address(old, protocol),
         }
     }
 
-    fn address_of(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
+    fn find_stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
         let known = self.stubs.iter().find(|stub| stub.name == old && stub.protocol == protocol);
         let port = match known {
             Some(stub) => stub.port,
@@ -61,17 +65,17 @@ impl ScratchPlan<'_, '_> {
     }
 
     /// Replaces the address in a URL by that of a stub. Addresses that depend on the request share one stub.
-    pub(super) fn url(
+    pub(super) fn replace_url(
         &mut self,
         old: &str,
         protocol: StubProtocol,
         scope: &Scope<'_>,
     ) -> Result<String, String> {
-        let resolved = constants(old, scope, 0);
+        let resolved = replace_constants(old, scope, 0);
         let Some((scheme, rest)) = resolved.split_once("://") else {
             self.not_compared
                 .insert(format!("which upstream server `{old}` is: one stub is in the place of all"));
-            return Ok(format!("http://{}", self.address_of(old, protocol)?));
+            return Ok(format!("http://{}", self.find_stub_address(old, protocol)?));
         };
         let (authority, path) = match rest.strip_prefix("unix:") {
             Some(socket) => {
@@ -96,41 +100,46 @@ impl ScratchPlan<'_, '_> {
         }
         let is_tls = scheme == "https";
         let address = match is_tls {
-            true if self.groups.contains(&authority) => {
+            true if self.upstream_groups.contains(&authority) => {
                 self.not_compared
                     .insert(format!("TLS to the group `{authority}`: its stubs speak plain HTTP"));
                 return Ok(format!("http://{authority}{path}"));
             }
-            true => self.address_of(&authority, StubProtocol::Https)?,
-            false => self.address(&authority, protocol)?,
+            true => self.find_stub_address(&authority, StubProtocol::Https)?,
+            false => self.stub_address(&authority, protocol)?,
         };
         let scheme = if is_tls { "https" } else { "http" };
         Ok(format!("{scheme}://{address}{path}"))
     }
 
-    pub(super) fn listen(&mut self, one: &NginxDirective, ports: &mut Vec<u16>) -> Result<(), String> {
-        let has = |name: &str| one.args.iter().skip(1).any(|arg| arg == name);
+    pub(super) fn replace_listen(
+        &mut self,
+        directive: &NginxDirective,
+        ports: &mut Vec<u16>,
+    ) -> Result<(), String> {
+        let has = |name: &str| directive.args.iter().skip(1).any(|arg| arg == name);
         if has("quic") {
-            self.replaced.insert(one.entry, Replacement::Dropped);
+            self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             return Ok(());
         }
         if has("proxy_protocol") {
             self.not_compared.insert("the PROXY protocol (`listen … proxy_protocol`)".to_owned());
         }
-        let port = self.listener(one.first(), has("ssl"))?;
+        let port = self.scratch_port(directive.first_arg(), has("ssl"))?;
         if ports.contains(&port) {
-            self.replaced.insert(one.entry, Replacement::Dropped);
+            self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             return Ok(());
         }
         ports.push(port);
         let kept = ["ssl", "default_server", "default"].into_iter().filter(|name| has(name));
-        self.replaced.insert(one.entry, Replacement::Listen(port, kept.map(str::to_owned).collect()));
+        self.replacements
+            .insert(directive.entry, DirectiveReplacement::Listen(port, kept.map(str::to_owned).collect()));
         Ok(())
     }
 
     /// Returns the scratch port of an address. Wildcard addresses of IPv4 and IPv6 share one port.
-    pub(super) fn listener(&mut self, old: &str, tls: bool) -> Result<u16, String> {
-        let name = listener_name(old);
+    pub(super) fn scratch_port(&mut self, old: &str, tls: bool) -> Result<u16, String> {
+        let name = complete_address(old);
         if let Some(known) = self.listeners.iter_mut().find(|known| known.name == name) {
             known.tls |= tls;
             return Ok(known.port);
@@ -142,7 +151,7 @@ impl ScratchPlan<'_, '_> {
 
     /// Creates files for error pages in every directory, because the directory depends on the location of the
     /// page.
-    pub(super) fn error_pages(&mut self, main: &[NginxDirective]) {
+    pub(super) fn create_error_pages(&mut self, main: &[NginxDirective]) {
         let mut targets = BTreeSet::new();
         super::tree::visit(main, &mut |one| {
             if let Some(target) =
@@ -172,14 +181,14 @@ impl ScratchPlan<'_, '_> {
         }
     }
 
-    pub(super) fn credentials(&mut self) {
+    pub(super) fn create_credentials(&mut self) {
         let content = format!("verify:{}\n", self.options.password).into_bytes();
         self.files.push(ScratchFile { path: "users".to_owned(), content });
     }
 }
 
 /// Returns an address with its port; the host is `*` for wildcard addresses.
-pub(super) fn listener_name(old: &str) -> String {
+pub(super) fn complete_address(old: &str) -> String {
     let (host, port) = match old {
         _ if old.starts_with("unix:") => return old.to_owned(),
         port if port.bytes().all(|b| b.is_ascii_digit()) => ("*", port),

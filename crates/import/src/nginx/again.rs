@@ -2,10 +2,10 @@
 //! server once, and Komainu, which restarts the search for a route.
 
 use super::conditions::IfConditions;
-use super::place::{Place, ServerLocations};
-use super::rewrite::{EVERYTHING, refuses};
+use super::place::{LocationPlace, ServerLocations};
+use super::rewrite::{MATCH_ALL_EXPRESSIONS, refuses_or_redirects};
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation};
+use super::work::{LocationMatcher, Translation};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{literal_start, path_expression, path_matches};
 use crate::paths::from_literal;
@@ -17,7 +17,7 @@ struct RewrittenPaths<'t> {
 }
 
 impl<'t> RewrittenPaths<'t> {
-    fn of(to: &'t str) -> Self {
+    fn from_template(to: &'t str) -> Self {
         let path = to.split('?').next().unwrap_or(to);
         match path.find('$') {
             None => Self { start: path, is_whole: true },
@@ -26,7 +26,7 @@ impl<'t> RewrittenPaths<'t> {
     }
 
     /// Returns a pattern for the paths; `None` if they may be any.
-    fn pattern(&self) -> Option<String> {
+    fn to_pattern(&self) -> Option<String> {
         (self.start.len() > 1).then(|| from_literal(self.start, !self.is_whole)).flatten()
     }
 
@@ -47,32 +47,32 @@ impl<'d> Translation<'d> {
     ///
     /// # Errors
     /// Directives would be executed again.
-    pub(crate) fn search_again(
+    pub(crate) fn check_new_search(
         &self,
-        one: &NginxDirective,
-        (place, around): (&Place<'d>, &ServerLocations<'d>),
+        directive: &NginxDirective,
+        (place, locations): (&LocationPlace<'d>, &ServerLocations<'d>),
         is_last: bool,
         (to, route): (&str, &mut TomlSection),
     ) -> Result<(), String> {
-        let made = RewrittenPaths::of(to);
-        if one.arg(2).is_empty() && !is_last {
+        let made = RewrittenPaths::from_template(to);
+        if directive.arg_at(2).is_empty() && !is_last {
             return Err(
                 "what stands behind it sees the new path: what it changes is refused (403)".to_owned()
             );
         }
-        let is_server = place.matcher == Matcher::Server;
-        let own = around.server.own();
+        let is_server = place.matcher == LocationMatcher::Server;
+        let own = locations.server.innermost();
         let at = own.iter().position(|other| {
-            other.entry == one.entry || other.inner().iter().any(|inner| inner.entry == one.entry)
+            other.entry == directive.entry
+                || other.block_directives().iter().any(|inner| inner.entry == directive.entry)
         });
         for (other_at, other) in own.iter().enumerate() {
             let is_behind = at.is_some_and(|at| other_at > at);
             let again = match other.name.as_str() {
                 _ if Some(other_at) == at => false,
-                "rewrite" => {
-                    path_expression(other.first(), false).map_or(true, |found| made.may_match(&found.pattern))
-                }
-                "if" => self.acts_again(other, around, &made, is_behind),
+                "rewrite" => path_expression(other.first_arg(), false)
+                    .map_or(true, |found| made.may_match(&found.pattern)),
+                "if" => self.may_act_again(other, locations, &made, is_behind),
                 "return" => is_behind,
                 _ => false,
             };
@@ -85,11 +85,12 @@ impl<'d> Translation<'d> {
                 other.args.join(" ")
             );
             // Directives that refuse or redirect do not grant access.
-            let body = if other.name == "if" { other.inner() } else { std::slice::from_ref(other) };
-            if !body.iter().all(|one| one.name == "set" || refuses(one)) {
+            let body =
+                if other.name == "if" { other.block_directives() } else { std::slice::from_ref(other) };
+            if !body.iter().all(|one| one.name == "set" || refuses_or_redirects(one)) {
                 return Err(format!("{what}: what it changes is refused (403)"));
             }
-            self.ledger.differs(one.entry, what);
+            self.ledger.mark_different(directive.entry, what);
         }
         let own_paths = route.get("path").cloned();
         let own_paths: Vec<String> = match &own_paths {
@@ -102,18 +103,23 @@ impl<'d> Translation<'d> {
         let finds_itself = own_paths.iter().any(|pattern| made.may_match(pattern));
         // A location that matches its own result loops in nginx too, unless the path belongs to another
         // location.
-        let belongs_to_other =
-            || made.is_whole && around.at(made.start).is_some_and(|other| other.entry != place.entry);
+        let belongs_to_other = || {
+            made.is_whole
+                && locations.find_location(made.start).is_some_and(|other| other.entry != place.entry)
+        };
         if finds_itself && (is_server || belongs_to_other()) {
             // A rewrite of the server can exclude the new paths only if they are a single path, or if its
             // expression matches every path.
-            let is_safe = made.is_whole || EVERYTHING.contains(&one.first());
-            let Some(pattern) = made.pattern().filter(|_| is_safe || !is_server) else {
+            let is_safe = made.is_whole || MATCH_ALL_EXPRESSIONS.contains(&directive.first_arg());
+            let Some(pattern) = made.to_pattern().filter(|_| is_safe || !is_server) else {
                 return Err("its expression finds the new path too, and here the search begins again with it: what it changes is refused (403)".to_owned());
             };
             route.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(pattern))]));
             if is_server {
-                self.ledger.differs(one.entry, "requests for paths that it makes are not rewritten (`not`)");
+                self.ledger.mark_different(
+                    directive.entry,
+                    "requests for paths that it makes are not rewritten (`not`)",
+                );
             }
         }
         Ok(())
@@ -121,43 +127,49 @@ impl<'d> Translation<'d> {
 
     /// Whether a directive of the server acts on an internal path although it did not act on that of the
     /// request.
-    pub(crate) fn server_acts_on(&self, path: &str, around: &ServerLocations<'d>) -> bool {
-        let made = RewrittenPaths::of(path);
-        around.server.own().iter().any(|one| match one.name.as_str() {
+    pub(crate) fn is_changed_by_server(&self, path: &str, locations: &ServerLocations<'d>) -> bool {
+        let made = RewrittenPaths::from_template(path);
+        locations.server.innermost().iter().any(|one| match one.name.as_str() {
             "rewrite" => {
-                path_expression(one.first(), false).map_or(true, |found| made.may_match(&found.pattern))
+                path_expression(one.first_arg(), false).map_or(true, |found| made.may_match(&found.pattern))
             }
-            "if" => self.acts_again(one, around, &made, false),
+            "if" => self.may_act_again(one, locations, &made, false),
             _ => false,
         })
     }
 
     /// Whether a rewritten path may meet an `if` of the server that the previous path did not meet.
-    fn acts_again(
+    fn may_act_again(
         &self,
-        one: &'d NginxDirective,
-        around: &ServerLocations<'d>,
+        directive: &'d NginxDirective,
+        locations: &ServerLocations<'d>,
         made: &RewrittenPaths<'_>,
         is_behind: bool,
     ) -> bool {
-        let server = Place::of_server(&around.server);
-        if self.maintenance_of(one, &around.server).is_some() || self.is_of_own_files(one, (&server, around))
+        let server = LocationPlace::for_server(&locations.server);
+        if self.maintenance_file(directive, &locations.server).is_some()
+            || self.is_redundant_file_check(directive, (&server, locations))
         {
             return false;
         }
-        let Ok(conditions) = self.if_conditions(one, &around.server) else { return true };
+        let Ok(conditions) = self.translate_if(directive, &locations.server) else { return true };
         let IfConditions::Any(conditions) = conditions else {
             return is_behind && matches!(conditions, IfConditions::Always);
         };
-        let rewrites = one.inner().iter().filter(|inner| inner.name == "rewrite");
+        let rewrites = directive.block_directives().iter().filter(|inner| inner.name == "rewrite");
         let patterns: Vec<String> = rewrites
-            .map(|inner| path_expression(inner.first(), false).map_or("*".to_owned(), |found| found.pattern))
+            .map(|inner| {
+                path_expression(inner.first_arg(), false).map_or("*".to_owned(), |found| found.pattern)
+            })
             .collect();
-        let ends = one.inner().iter().any(|inner| matches!(inner.name.as_str(), "return" | "break"));
+        let ends = directive
+            .block_directives()
+            .iter()
+            .any(|inner| matches!(inner.name.as_str(), "return" | "break"));
         conditions.iter().any(|(condition, _)| match condition.paths() {
             Some(TomlItem::Text(path)) => made.may_match(path),
             Some(_) => true,
-            None if condition.is_about_paths() => true,
+            None if condition.depends_on_path() => true,
             None => is_behind && ends || patterns.iter().any(|pattern| made.may_match(pattern)),
         })
     }

@@ -1,6 +1,9 @@
 //! Translation of `proxy_cache` and related directives.
 
-use super::scope::{Scope, TextPart, bytes, constants, duration, field_name, milliseconds, parts, size};
+use super::scope::{
+    Scope, TextPart, field_name, format_duration, parse_bytes, parse_milliseconds, replace_constants,
+    split_template, translate_size,
+};
 use super::tree::{NginxDirective, unique};
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
@@ -11,60 +14,63 @@ const KEY_PARTS_MAX: usize = 16;
 
 impl Translation<'_> {
     /// Writes the `cache` of a location.
-    pub(crate) fn cache(&self, protocol: &str, scope: &Scope<'_>, section: &mut TomlSection) {
-        let of = |name: &str| scope.one(&format!("{protocol}_{name}"));
+    pub(crate) fn translate_cache(&self, protocol: &str, scope: &Scope<'_>, section: &mut TomlSection) {
+        let of = |name: &str| scope.effective(&format!("{protocol}_{name}"));
         let Some(one) = of("cache") else { return };
-        self.ledger.translated(one.entry);
-        if one.first() == "off" {
+        self.ledger.mark_translated(one.entry);
+        if one.first_arg() == "off" {
             return;
         }
-        self.store(one, protocol);
+        self.translate_store(one, protocol);
         let mut cache = TomlSection::default();
         let mut rules: Vec<TomlItem> = Vec::new();
-        if !self.bypasses(protocol, scope, &mut rules) {
+        if !self.translate_bypasses(protocol, scope, &mut rules) {
             section.comment(format!("CHECK: nothing is cached here until the conditions of {protocol}_cache_bypass and {protocol}_no_cache are written: `cache` with rules that have `bypass = true`."));
             return;
         }
         let mut common = Vec::new();
-        if !self.key(of("cache_key"), scope, &mut common) {
+        if !self.translate_key(of("cache_key"), scope, &mut common) {
             section.comment(format!("CHECK: nothing is cached here until the key of {protocol}_cache_key is written: `cache` with a rule that has `key`."));
             return;
         }
-        self.ignored(of("ignore_headers"), &mut common, &mut cache);
+        self.translate_ignored(of("ignore_headers"), &mut common, &mut cache);
         if let Some(uses) = of("cache_min_uses") {
             common.push((
                 "min_uses".to_owned(),
-                TomlItem::Number(uses.first().parse().unwrap_or(1).clamp(1, 1000)),
+                TomlItem::Number(uses.first_arg().parse().unwrap_or(1).clamp(1, 1000)),
             ));
-            self.ledger.translated(uses.entry);
+            self.ledger.mark_translated(uses.entry);
         }
         if let Some(update) = of("cache_background_update") {
-            if update.first() == "on" {
+            if update.first_arg() == "on" {
                 common.push(("stale_while_revalidate".to_owned(), TomlItem::text("1h")));
                 cache.comment("CHECK: how long stale responses are used while new ones are fetched: stale_while_revalidate.");
             }
-            self.ledger
-                .differs(update.entry, "for at most an hour (`stale_while_revalidate`); nginx sets no end");
+            self.ledger.mark_different(
+                update.entry,
+                "for at most an hour (`stale_while_revalidate`); nginx sets no end",
+            );
         }
         if !common.is_empty() {
             rules.push(TomlItem::Table(common));
         }
-        for valid in scope.all(&format!("{protocol}_cache_valid")) {
-            rules.extend(self.valid(valid));
+        for valid in scope.effective_all(&format!("{protocol}_cache_valid")) {
+            rules.extend(self.translate_valid(valid));
         }
         match of("cache_use_stale") {
-            Some(stale) if stale.first() == "off" => {
+            Some(stale) if stale.first_arg() == "off" => {
                 cache.set_text("grace", "0s");
-                self.ledger.translated(stale.entry);
+                self.ledger.mark_translated(stale.entry);
             }
-            Some(stale) => self.ledger.differs(
+            Some(stale) => self.ledger.mark_different(
                 stale.entry,
                 "stale responses are used for an hour (`grace`) while the origin cannot be reached, and for errors as `stale_if_error` says",
             ),
             None => cache.set_text("grace", "0s"),
         }
         if let Some(methods) = of("cache_methods") {
-            self.ledger.differs(methods.entry, "responses to GET and HEAD are stored, to no other method");
+            self.ledger
+                .mark_different(methods.entry, "responses to GET and HEAD are stored, to no other method");
         }
         if !rules.is_empty() {
             cache.set("rule", TomlItem::List(rules));
@@ -80,42 +86,43 @@ impl Translation<'_> {
     }
 
     /// Translates the `proxy_cache_path` of a zone to the store, `[cache]`.
-    fn store(&self, zone: &NginxDirective, protocol: &str) {
+    fn translate_store(&self, zone: &NginxDirective, protocol: &str) {
         let is_zone = |path: &&NginxDirective| {
             path.args.iter().any(|arg| {
                 arg.strip_prefix("keys_zone=")
-                    .is_some_and(|rest| rest.split(':').next() == Some(zone.first()))
+                    .is_some_and(|rest| rest.split(':').next() == Some(zone.first_arg()))
             })
         };
-        let Some(path) = self.http.all(&format!("{protocol}_cache_path")).into_iter().find(is_zone) else {
+        let Some(path) = self.http.effective_all(&format!("{protocol}_cache_path")).into_iter().find(is_zone)
+        else {
             return;
         };
         let value = |name: &str| path.args.iter().find_map(|arg| arg.strip_prefix(name));
         let disk_size = value("max_size=")
-            .filter(|text| bytes(text).is_some_and(|bytes| bytes >= 1 << 20))
-            .and_then(size);
-        self.table("cache", |section| {
+            .filter(|text| parse_bytes(text).is_some_and(|bytes| bytes >= 1 << 20))
+            .and_then(translate_size);
+        self.change_table("cache", |section| {
             let found = section.get("disk").is_some();
             let reason = match found {
                 true => "there is one store: this zone shares that of the first",
                 false => "responses are kept in memory (64 MiB, `memory` in `[cache]`) and on disk; `levels` and `inactive` are not needed",
             };
-            self.ledger.differs(path.entry, reason);
+            self.ledger.mark_different(path.entry, reason);
             if !found {
-                section.set_in("disk", "path", TomlItem::text(self.file(path.first())));
+                section.set_in("disk", "path", TomlItem::text(self.resolve_path(path.first_arg())));
                 let text = disk_size.unwrap_or_else(|| "1GiB".to_owned());
                 section.set_in("disk", "size", TomlItem::text(text));
             }
         });
     }
 
-    fn valid(&self, one: &NginxDirective) -> Option<TomlItem> {
-        let (codes, time) = match one.args.split_last() {
+    fn translate_valid(&self, directive: &NginxDirective) -> Option<TomlItem> {
+        let (codes, time) = match directive.args.split_last() {
             Some((time, codes)) => (codes, time),
             None => return None,
         };
-        let Some(ms) = milliseconds(time) else {
-            self.ledger.impossible(one.entry, "this is no duration");
+        let Some(ms) = parse_milliseconds(time) else {
+            self.ledger.mark_impossible(directive.entry, "this is no duration");
             return None;
         };
         let status = |code: &String| match code.as_str() {
@@ -126,18 +133,18 @@ impl Translation<'_> {
             [] => [200, 301, 302].into_iter().map(TomlItem::Number).collect(),
             codes => codes.iter().flat_map(status).collect(),
         };
-        self.ledger.translated(one.entry);
+        self.ledger.mark_translated(directive.entry);
         Some(TomlItem::Table(vec![
             ("status".to_owned(), TomlItem::List(statuses)),
-            ("default_ttl".to_owned(), TomlItem::text(duration(ms.min(YEAR_MS)))),
+            ("default_ttl".to_owned(), TomlItem::text(format_duration(ms.min(YEAR_MS)))),
         ]))
     }
 
     /// Translates `proxy_cache_bypass` and `proxy_no_cache`: conditions of requests that bypass the cache.
     /// Returns false if a condition has no equivalent, because private responses must not be shared.
-    fn bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) -> bool {
+    fn translate_bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) -> bool {
         let mut are_known = true;
-        let all = |name: &str| scope.all(&format!("{protocol}_{name}"));
+        let all = |name: &str| scope.effective_all(&format!("{protocol}_{name}"));
         for one in [all("cache_bypass"), all("no_cache")].concat() {
             for variable in &one.args {
                 let condition = match variable.trim_start_matches('$') {
@@ -145,13 +152,15 @@ impl Translation<'_> {
                         Some(("cookie", TomlItem::text(&name["cookie_".len()..])))
                     }
                     name if name.starts_with("http_") => {
-                        Some(("header", present(&field_name(&name["http_".len()..]))))
+                        Some(("header", present_condition(&field_name(&name["http_".len()..]))))
                     }
-                    name if name.starts_with("arg_") => Some(("query", present(&name["arg_".len()..]))),
+                    name if name.starts_with("arg_") => {
+                        Some(("query", present_condition(&name["arg_".len()..])))
+                    }
                     _ => None,
                 };
                 let Some((key, condition)) = condition else {
-                    self.ledger.impossible(
+                    self.ledger.mark_impossible(
                         one.entry,
                         format!("`{variable}` cannot be a condition, so nothing is cached here: use `cookie`, `header`, `query` or `path` of a rule with `bypass = true`"),
                     );
@@ -165,7 +174,7 @@ impl Translation<'_> {
                 if !rules.contains(&rule) {
                     rules.push(rule);
                 }
-                self.ledger.differs(
+                self.ledger.mark_different(
                     one.entry,
                     "such requests pass the cache in both directions, whatever the value is",
                 );
@@ -176,7 +185,7 @@ impl Translation<'_> {
 
     /// Translates `proxy_cache_key`: the parts of the key besides scheme, host and path. Returns false if a
     /// variable has no equivalent, because private responses must not be shared.
-    fn key(
+    fn translate_key(
         &self,
         one: Option<&NginxDirective>,
         scope: &Scope<'_>,
@@ -186,7 +195,7 @@ impl Translation<'_> {
         let (mut has_path, mut has_query) = (false, false);
         let mut parameters = Vec::new();
         let (mut fields, mut cookies) = (Vec::new(), Vec::new());
-        for part in parts(&constants(one.first(), scope, 0)) {
+        for part in split_template(&replace_constants(one.first_arg(), scope, 0)) {
             let TextPart::Variable(name) = part else { continue };
             match name.as_str() {
                 "scheme" | "https" | "host" | "http_host" | "server_name" | "server_port" | "proxy_host"
@@ -202,7 +211,7 @@ impl Translation<'_> {
                     (_, Some(cookie), _) => cookies.push(cookie.to_owned()),
                     (.., Some(parameter)) => parameters.push(parameter.to_owned()),
                     _ => {
-                        self.ledger.impossible(
+                        self.ledger.mark_impossible(
                             one.entry,
                             format!("`${name}` cannot be in the key, so nothing is cached here: `key` of a rule takes fields, cookies and parameters"),
                         );
@@ -214,25 +223,25 @@ impl Translation<'_> {
         let (fields, cookies) = (unique(fields), unique(cookies));
         if fields.len() + cookies.len() > KEY_PARTS_MAX {
             let reason = "a key has at most 16 fields and cookies, so nothing is cached here";
-            self.ledger.impossible(one.entry, reason);
+            self.ledger.mark_impossible(one.entry, reason);
             return false;
         }
-        self.ledger.translated(one.entry);
+        self.ledger.mark_translated(one.entry);
         let mut key = Vec::new();
         if !has_query && has_path {
             let query = match parameters.is_empty() {
                 true => TomlItem::Flag(false),
-                false => TomlItem::texts(unique(parameters)),
+                false => TomlItem::text_or_list(unique(parameters)),
             };
             key.push(("query".to_owned(), query));
-            self.ledger.differs(one.entry, "the origin gets no parameters that the key leaves out");
+            self.ledger.mark_different(one.entry, "the origin gets no parameters that the key leaves out");
         }
         if !fields.is_empty() || !cookies.is_empty() {
-            self.ledger.differs(one.entry, "of each URL 16 variants by fields and cookies are kept");
+            self.ledger.mark_different(one.entry, "of each URL 16 variants by fields and cookies are kept");
         }
         for (name, parts) in [("header", fields), ("cookie", cookies)] {
             if !parts.is_empty() {
-                key.push((name.to_owned(), TomlItem::texts(parts)));
+                key.push((name.to_owned(), TomlItem::text_or_list(parts)));
             }
         }
         if !key.is_empty() {
@@ -241,7 +250,7 @@ impl Translation<'_> {
         true
     }
 
-    fn ignored(
+    fn translate_ignored(
         &self,
         one: Option<&NginxDirective>,
         common: &mut Vec<(String, TomlItem)>,
@@ -249,14 +258,16 @@ impl Translation<'_> {
     ) {
         let Some(one) = one else { return };
         let mut ignored = Vec::new();
-        self.ledger.translated(one.entry);
+        self.ledger.mark_translated(one.entry);
         for name in &one.args {
             match name.to_ascii_lowercase().as_str() {
                 "cache-control" => ignored.push(TomlItem::text("Cache-Control")),
                 "expires" => ignored.push(TomlItem::text("Expires")),
                 "vary" => ignored.push(TomlItem::text("Vary")),
                 "set-cookie" => cache.set("set_cookie", TomlItem::Flag(true)),
-                _ => self.ledger.differs(one.entry, format!("`{name}` has no effect here in any case")),
+                _ => {
+                    self.ledger.mark_different(one.entry, format!("`{name}` has no effect here in any case"))
+                }
             }
         }
         if !ignored.is_empty() {
@@ -265,6 +276,6 @@ impl Translation<'_> {
     }
 }
 
-fn present(name: &str) -> TomlItem {
+fn present_condition(name: &str) -> TomlItem {
     TomlItem::Table(vec![(name.to_owned(), TomlItem::Flag(true))])
 }

@@ -1,15 +1,15 @@
 //! Translation of `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: the servers and the variables that they
 //! receive.
 
-use super::scope::{Scope, TemplateUse, constants, milliseconds};
+use super::scope::{Scope, TemplateDestination, parse_milliseconds, replace_constants};
 use super::tree::NginxDirective;
-use super::work::{Translation, unavailable};
+use super::work::{Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
 
 const DAY_MS: u64 = 86_400_000;
 
 /// Variables that Komainu sends by default.
-const OWN_VARIABLES: [&str; 26] = [
+const DEFAULT_VARIABLES: [&str; 26] = [
     "QUERY_STRING",
     "REQUEST_METHOD",
     "CONTENT_TYPE",
@@ -40,7 +40,7 @@ const OWN_VARIABLES: [&str; 26] = [
 
 /// Other settings of these protocols, and the reason why they are not translated; after a \u{1}, the
 /// difference.
-const SETTINGS: [(&str, &str); 19] = [
+const UNTRANSLATED_SETTINGS: [(&str, &str); 19] = [
     ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
     ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
     ("keep_conn", "not needed: connections are kept (`keep_alive`)"),
@@ -66,7 +66,7 @@ const SETTINGS: [(&str, &str); 19] = [
 ];
 
 /// Returns the address of a server without the scheme.
-fn bare(address: &str) -> String {
+fn strip_scheme(address: &str) -> String {
     let address = ["uwsgi://", "fastcgi://", "scgi://", "http://"]
         .iter()
         .find_map(|scheme| address.strip_prefix(scheme))
@@ -80,36 +80,36 @@ fn bare(address: &str) -> String {
 /// Value of one variable, compared with the one that Komainu sends by default.
 enum CgiValue {
     /// Equal to Komainu's.
-    Same,
+    Default,
     /// A different value.
     Value(String),
     /// The upstream server uses another directory for the scripts.
-    Root(String),
+    OtherRoot(String),
 }
 
 impl<'d> Translation<'d> {
     /// Writes `to` or `upstream` of `php` or `proxy`. Returns false if the server depends on the request.
-    fn cgi_server(
+    fn write_cgi_server(
         &self,
         pass: &NginxDirective,
         (protocol, is_php): (&'static str, bool),
         scope: &Scope<'d>,
         proxy: &mut TomlSection,
     ) -> bool {
-        let address = bare(&constants(pass.first(), scope, 0));
+        let address = strip_scheme(&replace_constants(pass.first_arg(), scope, 0));
         if address.contains('$') {
-            self.ledger.impossible(
+            self.ledger.mark_impossible(
                 pass.entry,
                 "the server depends on the request: write a route with its own for each",
             );
             return false;
         }
-        if pass.first().starts_with("suwsgi://") {
-            self.ledger.impossible(pass.entry, "uwsgi through TLS is not there");
+        if pass.first_arg().starts_with("suwsgi://") {
+            self.ledger.mark_impossible(pass.entry, "uwsgi through TLS is not there");
             return false;
         }
-        self.ledger.translated(pass.entry);
-        match (self.group(&address, protocol), is_php) {
+        self.ledger.mark_translated(pass.entry);
+        match (self.use_group(&address, protocol), is_php) {
             (Some(group), _) => proxy.set_text("upstream", group),
             (None, true) if address.starts_with("unix:") => proxy.set_text("to", address),
             (None, true) => proxy.set_text("to", format!("fastcgi://{address}")),
@@ -120,28 +120,33 @@ impl<'d> Translation<'d> {
 
     /// Writes the `proxy` of a location with a FastCGI, uwsgi or SCGI server that does not run scripts stored
     /// among static files.
-    pub(crate) fn cgi(&self, pass: &NginxDirective, scope: &Scope<'d>, section: &mut TomlSection) {
+    pub(crate) fn write_cgi_proxy(
+        &self,
+        pass: &NginxDirective,
+        scope: &Scope<'d>,
+        section: &mut TomlSection,
+    ) {
         let protocol = match pass.name.as_str() {
             "fastcgi_pass" => "fastcgi",
             "uwsgi_pass" => "uwsgi",
             _ => "scgi",
         };
         let mut proxy = TomlSection::default();
-        if !self.cgi_server(pass, (protocol, false), scope, &mut proxy) {
-            unavailable(section);
+        if !self.write_cgi_server(pass, (protocol, false), scope, &mut proxy) {
+            make_unavailable(section);
             return;
         }
-        self.cgi_settings(protocol, scope, None, &mut proxy);
-        self.one_script(protocol, scope, &mut proxy);
-        let intercepts = scope.one(&format!("{protocol}_intercept_errors"));
-        self.intercepts(intercepts, section);
-        self.cache(protocol, scope, section);
-        section.set("proxy", short(proxy));
+        self.translate_cgi_settings(protocol, scope, None, &mut proxy);
+        self.complete_script_variables(protocol, scope, &mut proxy);
+        let intercepts = scope.effective(&format!("{protocol}_intercept_errors"));
+        self.translate_intercept_errors(intercepts, section);
+        self.translate_cache(protocol, scope, section);
+        section.set("proxy", shorten_proxy(proxy));
     }
 
     /// Completes the variables of a FastCGI location that sets SCRIPT_FILENAME: DOCUMENT_ROOT, SCRIPT_NAME,
     /// an empty PATH_INFO and REDIRECT_STATUS.
-    fn one_script(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
+    fn complete_script_variables(&self, protocol: &str, scope: &Scope<'d>, proxy: &mut TomlSection) {
         let Some(TomlItem::Table(variables)) = proxy.get("variables") else { return };
         let has = |name: &str| variables.iter().any(|(known, _)| known == name);
         let script = variables.iter().find_map(|(name, value)| match value {
@@ -150,11 +155,12 @@ impl<'d> Translation<'d> {
         });
         let Some(script) = script.filter(|_| protocol == "fastcgi") else { return };
         let is_path = script.ends_with("$path") && !has("SCRIPT_NAME");
-        let names_path = scope.all("fastcgi_param").iter().any(|one| one.first() == "PATH_INFO");
-        let root = scope.one("root").map_or("html", |one| one.first());
+        let names_path =
+            scope.effective_all("fastcgi_param").iter().any(|one| one.first_arg() == "PATH_INFO");
+        let root = scope.effective("root").map_or("html", |one| one.first_arg());
         let (has_root, has_info) = (has("DOCUMENT_ROOT"), has("PATH_INFO") || names_path);
         if !has_root && !root.contains('$') {
-            proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.file(root)));
+            proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.resolve_path(root)));
         }
         if is_path {
             proxy.set_in("variables", "SCRIPT_NAME", TomlItem::text("$path"));
@@ -167,7 +173,7 @@ impl<'d> Translation<'d> {
 
     /// Returns the `php` of a route: `front` is the script for all other paths, `root` the directory of the
     /// scripts in nginx's configuration.
-    pub(crate) fn php_servers(
+    pub(crate) fn build_php_servers(
         &self,
         pass: &NginxDirective,
         scope: &Scope<'d>,
@@ -175,7 +181,7 @@ impl<'d> Translation<'d> {
         root: Option<&str>,
     ) -> Option<TomlItem> {
         let mut php = TomlSection::default();
-        if !self.cgi_server(pass, ("fastcgi", true), scope, &mut php) {
+        if !self.write_cgi_server(pass, ("fastcgi", true), scope, &mut php) {
             return None;
         }
         match front {
@@ -183,13 +189,13 @@ impl<'d> Translation<'d> {
             Some(front) => php.set_in("scripts", "front", TomlItem::text(front)),
             None => php.set_in("scripts", "front", TomlItem::Flag(false)),
         }
-        self.cgi_settings("fastcgi", scope, Some(root), &mut php);
-        Some(short(php))
+        self.translate_cgi_settings("fastcgi", scope, Some(root), &mut php);
+        Some(shorten_proxy(php))
     }
 
     /// Translates the settings that these protocols share. `scripts` is set for `php`: the root of its
     /// scripts, if known.
-    fn cgi_settings(
+    fn translate_cgi_settings(
         &self,
         protocol: &str,
         scope: &Scope<'d>,
@@ -197,69 +203,74 @@ impl<'d> Translation<'d> {
         proxy: &mut TomlSection,
     ) {
         let named = |name: &str| format!("{protocol}_{name}");
-        self.charset_of_files(scope);
-        for one in scope.all(&named("param")) {
-            self.cgi_variable(one, scope, scripts, proxy);
+        self.report_charset(scope);
+        for one in scope.effective_all(&named("param")) {
+            self.translate_cgi_variable(one, scope, scripts, proxy);
         }
         let range = (10, DAY_MS);
-        self.time(scope, &named("connect_timeout"), proxy, ("timeouts", "connect"), range);
-        self.time(scope, &named("read_timeout"), proxy, ("timeouts", "head"), range);
-        self.time(scope, &named("read_timeout"), proxy, ("timeouts", "between"), range);
-        if let Some(send) = scope.one(&named("send_timeout")) {
-            let read = scope.one(&named("read_timeout")).and_then(|one| milliseconds(one.first()));
-            match milliseconds(send.first()) == read {
-                true => self.ledger.translated(send.entry),
-                false => self.ledger.differs(
+        self.translate_time(scope, &named("connect_timeout"), proxy, ("timeouts", "connect"), range);
+        self.translate_time(scope, &named("read_timeout"), proxy, ("timeouts", "head"), range);
+        self.translate_time(scope, &named("read_timeout"), proxy, ("timeouts", "between"), range);
+        if let Some(send) = scope.effective(&named("send_timeout")) {
+            let read =
+                scope.effective(&named("read_timeout")).and_then(|one| parse_milliseconds(one.first_arg()));
+            match parse_milliseconds(send.first_arg()) == read {
+                true => self.ledger.mark_translated(send.entry),
+                false => self.ledger.mark_different(
                     send.entry,
                     format!("`between` counts for both directions, and is that of `{protocol}_read_timeout` (or 60 s)"),
                 ),
             }
         }
-        let hidden = scope.all(&named("hide_header"));
+        let hidden = scope.effective_all(&named("hide_header"));
         if !hidden.is_empty() {
             let names = hidden.iter().map(|one| {
-                self.ledger.translated(one.entry);
-                TomlItem::text(one.first())
+                self.ledger.mark_translated(one.entry);
+                TomlItem::text(one.first_arg())
             });
             proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
         }
-        if let Some(one) = scope.one(&named("next_upstream")) {
-            match one.first() {
+        if let Some(one) = scope.effective(&named("next_upstream")) {
+            match one.first_arg() {
                 "off" => {
                     proxy.set("retry", TomlItem::Flag(false));
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
-                _ => self.ledger.differs(one.entry, "at most 20 of 100 requests are sent again (`retry`)"),
+                _ => self
+                    .ledger
+                    .mark_different(one.entry, "at most 20 of 100 requests are sent again (`retry`)"),
             }
         }
-        self.client_abort(scope, &named("ignore_client_abort"), proxy);
-        for (name, reason) in SETTINGS {
-            for one in scope.all(&named(name)) {
+        self.translate_client_abort(scope, &named("ignore_client_abort"), proxy);
+        for (name, reason) in UNTRANSLATED_SETTINGS {
+            for one in scope.effective_all(&named(name)) {
                 match reason.strip_prefix('\u{1}') {
-                    Some(reason) => self.ledger.differs(one.entry, reason),
-                    None => self.ledger.needless(one.entry, reason),
+                    Some(reason) => self.ledger.mark_different(one.entry, reason),
+                    None => self.ledger.mark_not_needed(one.entry, reason),
                 }
             }
         }
     }
 
-    fn cgi_variable(
+    fn translate_cgi_variable(
         &self,
-        one: &NginxDirective,
+        directive: &NginxDirective,
         scope: &Scope<'d>,
         scripts: Option<Option<&str>>,
         proxy: &mut TomlSection,
     ) {
-        let name = one.first();
-        match variable_value(one, scope, scripts) {
-            CgiValue::Same => self.ledger.needless(one.entry, "not needed: the server gets it by itself"),
-            CgiValue::Root(root) => {
+        let name = directive.first_arg();
+        match variable_value(directive, scope, scripts) {
+            CgiValue::Default => {
+                self.ledger.mark_not_needed(directive.entry, "not needed: the server gets it by itself")
+            }
+            CgiValue::OtherRoot(root) => {
                 proxy.set_in("scripts", "root", TomlItem::Text(root));
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(directive.entry);
             }
             CgiValue::Value(value) if value.contains(['\n', '\r']) => {
-                self.ledger.impossible(
-                    one.entry,
+                self.ledger.mark_impossible(
+                    directive.entry,
                     "a variable has one line: set it in PHP-FPM's pool (`php_value`), or in `ini` of PHP inside",
                 );
             }
@@ -267,46 +278,50 @@ impl<'d> Translation<'d> {
                 let script = "fastcgi_script_name";
                 let of_path = value.replace(&format!("${{{script}}}"), "${uri}");
                 if of_path != value {
-                    self.ledger.differs(
-                        one.entry,
+                    self.ledger.mark_different(
+                        directive.entry,
                         "the path is percent-encoded; `cgi` in the route runs programs without a server",
                     );
                 }
                 let value = of_path;
-                if let Some(value) = self.template(one, &value, scope, TemplateUse::Header) {
+                if let Some(value) =
+                    self.translate_template(directive, &value, scope, TemplateDestination::Header)
+                {
                     proxy.set_in("variables", name, TomlItem::Text(value));
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(directive.entry);
                 }
             }
         }
     }
 
     /// Reports that `charset` applies only to files.
-    pub(crate) fn charset_of_files(&self, scope: &Scope<'_>) {
-        if let Some(one) = scope.one("charset").filter(|one| one.first() != "off") {
-            self.ledger
-                .differs(one.entry, "it is in the Content-Type of files, not of upstream servers' responses");
+    pub(crate) fn report_charset(&self, scope: &Scope<'_>) {
+        if let Some(one) = scope.effective("charset").filter(|one| one.first_arg() != "off") {
+            self.ledger.mark_different(
+                one.entry,
+                "it is in the Content-Type of files, not of upstream servers' responses",
+            );
         }
     }
 
     /// Translates `proxy_intercept_errors` and its variants: error pages replace errors of upstream servers.
-    pub(crate) fn intercepts(&self, one: Option<&NginxDirective>, section: &mut TomlSection) {
+    pub(crate) fn translate_intercept_errors(&self, one: Option<&NginxDirective>, section: &mut TomlSection) {
         let Some(one) = one else { return };
-        self.ledger.translated(one.entry);
-        if one.first() == "on" {
+        self.ledger.mark_translated(one.entry);
+        if one.first_arg() == "on" {
             section.set("intercept_errors", TomlItem::Flag(true));
         }
     }
 }
 
-fn variable_value(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> CgiValue {
-    let (name, given) = (one.first(), one.arg(1));
-    let value = constants(given, scope, 0);
+fn variable_value(directive: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> CgiValue {
+    let (name, given) = (directive.first_arg(), directive.arg_at(1));
+    let value = replace_constants(given, scope, 0);
     let plain = value.replace(['{', '}'], "");
     if name == "HTTP_PROXY" {
-        return CgiValue::Same;
+        return CgiValue::Default;
     }
-    let own_root = scope.one("root").map(|one| one.first().trim_end_matches('/').to_owned());
+    let own_root = scope.effective("root").map(|one| one.first_arg().trim_end_matches('/').to_owned());
     if name == "SCRIPT_FILENAME"
         && let Some(root) = scripts
     {
@@ -315,13 +330,13 @@ fn variable_value(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Optio
             .or_else(|| plain.strip_suffix("$1"))
             .map(|text| text.trim_end_matches('/'));
         return match before {
-            Some("$document_root" | "$realpath_root" | "$request_filename") => CgiValue::Same,
-            Some(before) if Some(before) == root || Some(before) == own_root.as_deref() => CgiValue::Same,
+            Some("$document_root" | "$realpath_root" | "$request_filename") => CgiValue::Default,
+            Some(before) if Some(before) == root || Some(before) == own_root.as_deref() => CgiValue::Default,
             Some(before) if before.starts_with('/') && !before.contains('$') => {
-                CgiValue::Root(before.to_owned())
+                CgiValue::OtherRoot(before.to_owned())
             }
             // The script or the file of the location itself.
-            _ if plain == "$request_filename" || plain.ends_with(".php") => CgiValue::Same,
+            _ if plain == "$request_filename" || plain.ends_with(".php") => CgiValue::Default,
             _ => CgiValue::Value(value),
         };
     }
@@ -334,7 +349,7 @@ fn variable_value(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Optio
             plain.starts_with("$document_root") || own_root.is_some_and(|root| plain.starts_with(&root))
         }
         "DOCUMENT_ROOT" => scripts.is_some() || plain.starts_with('$'),
-        "HTTPS" => plain.starts_with('$') || (plain == "on" && speaks_tls(scope)),
+        "HTTPS" => plain.starts_with('$') || (plain == "on" && uses_tls(scope)),
         "UWSGI_SCHEME" => plain == "$scheme",
         "SERVER_NAME" => given == "$server_name" || given == "$host" || given == "$http_host",
         "HTTP_HOST" => plain == "$http_host" || plain == "$host",
@@ -344,18 +359,18 @@ fn variable_value(one: &NginxDirective, scope: &Scope<'_>, scripts: Option<Optio
                 || matches!(name, "GATEWAY_INTERFACE" | "REDIRECT_STATUS" | "SERVER_SOFTWARE")
         }
     };
-    match OWN_VARIABLES.contains(&name) && is_usual {
-        true => CgiValue::Same,
+    match DEFAULT_VARIABLES.contains(&name) && is_usual {
+        true => CgiValue::Default,
         false => CgiValue::Value(value),
     }
 }
 
-fn speaks_tls(scope: &Scope<'_>) -> bool {
-    scope.all("listen").iter().any(|one| one.args.iter().any(|arg| arg == "ssl"))
+fn uses_tls(scope: &Scope<'_>) -> bool {
+    scope.effective_all("listen").iter().any(|one| one.args.iter().any(|arg| arg == "ssl"))
 }
 
 /// Reduces a table that has only `to` to its value.
-fn short(proxy: TomlSection) -> TomlItem {
+fn shorten_proxy(proxy: TomlSection) -> TomlItem {
     match proxy.entries.as_slice() {
         [(key, to)] if key == "to" => to.clone(),
         _ => TomlItem::Table(proxy.entries),

@@ -1,13 +1,13 @@
 //! Translation of `if` to conditions of routes.
 
-use super::guards::{inexact, inexact_field, other_values};
-use super::rewrite::slash_apart;
-use super::scope::{Scope, TextPart, constants, field_name, parts};
+use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
+use super::rewrite::move_leading_slash;
+use super::scope::{Scope, TextPart, field_name, replace_constants, split_template};
 use super::tree::NginxDirective;
-use super::work::{Translation, UNKNOWN_CLIENTS};
-use crate::conditions::{RouteCondition, cookie_conditions, method_condition, value_conditions};
+use super::work::{Translation, UNKNOWN_CLIENTS_REMARK};
+use crate::conditions::{RouteCondition, compare_cookie, compare_value, method_condition};
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::{path_expression, quoted};
+use crate::expressions::{escape_literal, path_expression};
 use crate::paths::{from_literal, hosts_from_regex};
 
 /// A condition of a route, and the variable that it tests with its value, if that is known.
@@ -25,41 +25,42 @@ pub(crate) enum IfConditions<'d> {
 
 impl<'d> Translation<'d> {
     /// Writes the `maintenance` of a site: `if (-f FILE) { return 503; }`.
-    pub(crate) fn maintenance(&self, server: &Scope<'d>, section: &mut TomlSection) {
-        let found = server.own().iter().filter(|one| one.name == "if");
-        let Some((one, file)) = found.filter_map(|one| Some((one, self.maintenance_of(one, server)?))).next()
+    pub(crate) fn write_maintenance(&self, server: &Scope<'d>, section: &mut TomlSection) {
+        let found = server.innermost().iter().filter(|one| one.name == "if");
+        let Some((one, file)) =
+            found.filter_map(|one| Some((one, self.maintenance_file(one, server)?))).next()
         else {
             return;
         };
-        self.ledger.translated(one.entry);
-        one.inner().iter().for_each(|inner| self.ledger.translated(inner.entry));
+        self.ledger.mark_translated(one.entry);
+        one.block_directives().iter().for_each(|inner| self.ledger.mark_translated(inner.entry));
         section.set_in("maintenance", "file", TomlItem::Text(file));
     }
 
     /// Returns the file whose existence makes a server answer 503 to all requests.
-    pub(crate) fn maintenance_of(&self, one: &NginxDirective, scope: &Scope<'d>) -> Option<String> {
-        let [answer] = one.inner() else { return None };
+    pub(crate) fn maintenance_file(&self, directive: &NginxDirective, scope: &Scope<'d>) -> Option<String> {
+        let [answer] = directive.block_directives() else { return None };
         if answer.name != "return" || answer.args != ["503"] {
             return None;
         }
-        let words = words(one);
+        let words = condition_words(directive);
         let [_, path] = words.as_slice() else { return None };
-        let root = scope.one("root").map_or("", |one| one.first());
+        let root = scope.effective("root").map_or("", |one| one.first_arg());
         let file = path.replace("$document_root", root).replace("$realpath_root", root);
         let is_file = matches!(words[0], "-f" | "-e") && !file.contains('$') && !file.is_empty();
-        is_file.then(|| self.file(&file))
+        is_file.then(|| self.resolve_path(&file))
     }
 
     /// Translates the condition of an `if` to conditions of routes, of which one has to be met.
     ///
     /// # Errors
     /// The reason why routes cannot express the condition.
-    pub(crate) fn if_conditions(
+    pub(crate) fn translate_if(
         &self,
-        one: &'d NginxDirective,
+        directive: &'d NginxDirective,
         scope: &Scope<'d>,
     ) -> Result<IfConditions<'d>, String> {
-        let words = words(one);
+        let words = condition_words(directive);
         let (variable, operator, value) = match words.as_slice() {
             [variable] if variable.starts_with('$') => (*variable, "", ""),
             [variable, operator, value] if variable.starts_with('$') => (*variable, *operator, *value),
@@ -71,8 +72,8 @@ impl<'d> Translation<'d> {
             _ => return Err("a route cannot ask for it".to_owned()),
         };
         let name = variable[1..].trim_matches(['{', '}']);
-        let known = scope.before(one);
-        let resolved = constants(value, &known, 0);
+        let known = scope.before(directive);
+        let resolved = replace_constants(value, &known, 0);
         if matches!(operator, "=" | "!=") && resolved.contains('$') {
             return Err("it compares two values that depend on the request".to_owned());
         }
@@ -83,34 +84,38 @@ impl<'d> Translation<'d> {
             _ => found != value,
         };
         let is_expression = operator.starts_with('~') || operator.starts_with("!~");
-        let is_guard = !one.inner().iter().all(super::rewrite::answers);
+        let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_rewrites);
         let bare = operator.trim_start_matches('!');
         let is_negated_expression = is_expression && operator.starts_with('!');
-        let fault = inexact(name, bare, value)
-            .or_else(|| inexact_field(name, value).filter(|_| is_negated_expression))
+        let fault = inexact_reason(name, bare, value)
+            .or_else(|| inexact_field_reason(name, value).filter(|_| is_negated_expression))
             .filter(|_| is_guard);
         if let Some(fault) = fault {
             return Err(fault.to_owned());
         }
-        if let Some(constant) = constant(name, &known).filter(|_| !is_expression) {
+        if let Some(constant) = constant_value(name, &known).filter(|_| !is_expression) {
             return Ok(if is_meant(&constant) { IfConditions::Always } else { IfConditions::Never });
         }
         if name == "invalid_referer" && operator.is_empty() {
-            return self.invalid_referer(scope).map(|one| IfConditions::Any(vec![(one, None)]));
+            return self.invalid_referer_condition(scope).map(|one| IfConditions::Any(vec![(one, None)]));
         }
-        if let Some(block) = self.map_block(name) {
+        if let Some(block) = self.find_map(name) {
             if is_expression {
                 return Err("it compares the value of a map with an expression".to_owned());
             }
-            let found = self.compared_map(one, block, (operator, &is_meant))?;
+            let found = self.map_comparison(directive, block, (operator, &is_meant))?;
             let of_value = |(condition, value)| (condition, Some((name.to_owned(), value)));
             return Ok(IfConditions::Any(found.into_iter().map(of_value).collect()));
         }
-        if name == "remote_addr" && !self.knows_clients {
-            return Err(UNKNOWN_CLIENTS.to_owned());
+        if name == "remote_addr" && !self.knows_client_addresses {
+            return Err(UNKNOWN_CLIENTS_REMARK.to_owned());
         }
-        let target = one.inner().iter().find(|one| one.name == "return").and_then(|one| one.args.last());
-        let apart = target.and_then(|target| slash_apart(value, target));
+        let target = directive
+            .block_directives()
+            .iter()
+            .find(|one| one.name == "return")
+            .and_then(|one| one.args.last());
+        let apart = target.and_then(|target| move_leading_slash(value, target));
         let value = apart.as_ref().map_or(value, |(value, _)| value.as_str());
         let found = match operator.strip_prefix('!') {
             Some(_) if name == "request_uri" => {
@@ -119,78 +124,86 @@ impl<'d> Translation<'d> {
                 );
             }
             Some(operator) => {
-                let mut found = vec![RouteCondition::none_of(&conditions(name, operator, value)?)];
+                let mut found = vec![RouteCondition::none_of(&comparison_conditions(name, operator, value)?)];
                 if operator == "=" {
-                    found.extend(other_values(name, &[value], false));
+                    found.extend(other_value_condition(name, &[value], false));
                 }
                 found
             }
-            None => conditions(name, operator, value)?,
+            None => comparison_conditions(name, operator, value)?,
         };
         Ok(IfConditions::Any(found.into_iter().map(|condition| (condition, None)).collect()))
     }
 
     /// Returns the conditions under which the value of a map meets the condition of an `if`, each with that
     /// value.
-    fn compared_map(
+    fn map_comparison(
         &self,
-        one: &NginxDirective,
+        directive: &NginxDirective,
         block: &'d NginxDirective,
         (operator, is_meant): (&str, &dyn Fn(&str) -> bool),
     ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
-        let is_guard = !one.inner().iter().all(super::rewrite::answers);
+        let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_rewrites);
         // A value with literal text is neither empty nor `0`.
         let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
-        let is_certain = |value: &str| operator.is_empty() && parts(value).iter().any(is_text);
-        let mut values = block.inner().iter().map(NginxDirective::first);
+        let is_certain = |value: &str| operator.is_empty() && split_template(value).iter().any(is_text);
+        let mut values = block.block_directives().iter().map(NginxDirective::first_arg);
         if values.any(|value| value.contains('$') && !is_certain(value)) {
             return Err("a value of its map depends on the request".to_owned());
         }
-        let refuses = one.inner().iter().all(super::rewrite::refuses);
-        let found = self.map_conditions(block, is_meant, (refuses, is_guard))?;
-        self.ledger.needless(block.entry, "a route for each of its values stands in place of it");
-        for differs in found.iter().filter_map(|(condition, _)| condition.differs) {
-            self.ledger.differs(block.entry, differs);
+        let refuses = directive.block_directives().iter().all(super::rewrite::refuses_or_redirects);
+        let found = self.translate_map_conditions(block, is_meant, (refuses, is_guard))?;
+        self.ledger.mark_not_needed(block.entry, "a route for each of its values stands in place of it");
+        for differs in found.iter().filter_map(|(condition, _)| condition.difference) {
+            self.ledger.mark_different(block.entry, differs);
         }
         Ok(found)
     }
 
     /// Reports the directives in an `if` that was not translated.
-    pub(crate) fn lost(&self, one: &NginxDirective) {
-        for inner in one.inner() {
-            self.ledger.impossible(inner.entry, "it belongs to an `if` that was not translated");
+    pub(crate) fn report_untranslated_if(&self, directive: &NginxDirective) {
+        for inner in directive.block_directives() {
+            self.ledger.mark_impossible(inner.entry, "it belongs to an `if` that was not translated");
         }
     }
 
     /// Returns the condition for `if ($invalid_referer)`: the Referer matches none of `valid_referers`.
-    fn invalid_referer(&self, scope: &Scope<'d>) -> Result<RouteCondition, String> {
-        let valid = scope.all("valid_referers");
+    fn invalid_referer_condition(&self, scope: &Scope<'d>) -> Result<RouteCondition, String> {
+        let valid = scope.effective_all("valid_referers");
         let mut pages = Vec::new();
         for one in &valid {
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(one.entry);
             for word in &one.args {
-                pages.extend(self.pages(word, one, scope).map_err(|reason| format!("`{word}`: {reason}"))?);
+                pages.extend(
+                    self.referer_patterns(word, one, scope)
+                        .map_err(|reason| format!("`{word}`: {reason}"))?,
+                );
             }
         }
         match pages.is_empty() {
             true => Err("`valid_referers` is missing".to_owned()),
             false => {
-                let pages = TomlItem::texts(super::tree::unique(pages));
+                let pages = TomlItem::text_or_list(super::tree::unique(pages));
                 Ok(RouteCondition::none_of(&[RouteCondition::new("referer", pages)]))
             }
         }
     }
 
     /// Translates one argument of `valid_referers` to patterns of pages.
-    fn pages(&self, word: &str, one: &NginxDirective, scope: &Scope<'d>) -> Result<Vec<String>, String> {
+    fn referer_patterns(
+        &self,
+        word: &str,
+        directive: &NginxDirective,
+        scope: &Scope<'d>,
+    ) -> Result<Vec<String>, String> {
         match word {
             "none" => Ok(vec!["none".to_owned()]),
             "blocked" => {
-                self.ledger.differs(one.entry, "`blocked`: a Referer without a scheme is looked up as it is, a firewall's `XXXX` is refused");
+                self.ledger.mark_different(directive.entry, "`blocked`: a Referer without a scheme is looked up as it is, a firewall's `XXXX` is refused");
                 Ok(Vec::new())
             }
             "server_names" => {
-                let names = scope.one("server_name").map_or(&[][..], |one| &one.args);
+                let names = scope.effective("server_name").map_or(&[][..], |one| &one.args);
                 let is_host = |name: &&String| {
                     !name.starts_with('~') && !name.contains('$') && *name != "_" && !name.is_empty()
                 };
@@ -204,27 +217,32 @@ impl<'d> Translation<'d> {
                 let regex = word.trim_start_matches(['~', '*']);
                 path_expression(regex, true).map(|found| vec![found.pattern])
             }
-            _ if word.contains('/') => Ok(vec![format!("~* ^{}", quoted(word).replace("\\*", "[^/]*"))]),
+            _ if word.contains('/') => {
+                Ok(vec![format!("~* ^{}", escape_literal(word).replace("\\*", "[^/]*"))])
+            }
             _ => match (word.strip_prefix("*."), word.strip_suffix(".*")) {
                 (Some(rest), None) if !rest.contains('*') => Ok(vec![word.to_owned()]),
-                (None, Some(rest)) if !rest.contains('*') => Ok(vec![format!("~* ^{}\\.", quoted(rest))]),
+                (None, Some(rest)) if !rest.contains('*') => {
+                    Ok(vec![format!("~* ^{}\\.", escape_literal(rest))])
+                }
                 (None, None) if !word.contains('*') => Ok(vec![word.to_owned()]),
-                _ => Ok(vec![format!("~* ^{}(?:[:/]|$)", quoted(word).replace("\\*", "[^/:]*"))]),
+                _ => Ok(vec![format!("~* ^{}(?:[:/]|$)", escape_literal(word).replace("\\*", "[^/:]*"))]),
             },
         }
     }
 }
 
 /// Returns the words of a condition, without its parentheses.
-pub(crate) fn words(one: &NginxDirective) -> Vec<&str> {
-    let last = one.args.len().saturating_sub(1);
+pub(crate) fn condition_words(directive: &NginxDirective) -> Vec<&str> {
+    let last = directive.args.len().saturating_sub(1);
     let bare = |(at, word): (usize, &'_ String)| -> (usize, usize) {
         let start = if at == 0 && word.starts_with('(') { 1 } else { 0 };
         let end =
             if at == last && word.ends_with(')') && word.len() > start { word.len() - 1 } else { word.len() };
         (start, end)
     };
-    one.args
+    directive
+        .args
         .iter()
         .enumerate()
         .map(|(at, word)| {
@@ -236,8 +254,8 @@ pub(crate) fn words(one: &NginxDirective) -> Vec<&str> {
 }
 
 /// Returns the operator of an `if` that tests for a file.
-pub(crate) fn file_operator(one: &NginxDirective) -> Option<&str> {
-    let words = words(one);
+pub(crate) fn file_operator(directive: &NginxDirective) -> Option<&str> {
+    let words = condition_words(directive);
     match words.as_slice() {
         [operator, path]
             if matches!(*operator, "-f" | "!-f" | "-e" | "!-e" | "-d" | "!-d")
@@ -253,15 +271,15 @@ pub(crate) fn file_operator(one: &NginxDirective) -> Option<&str> {
 
 /// Whether an `if` tests for a missing file and passes such requests to a script or answers 404: `files` and
 /// `php` do the same.
-pub(crate) fn is_of_files(one: &NginxDirective) -> bool {
-    let is_for_missing = matches!(file_operator(one), Some("!-f" | "!-e"));
+pub(crate) fn is_file_fallback(directive: &NginxDirective) -> bool {
+    let is_for_missing = matches!(file_operator(directive), Some("!-f" | "!-e"));
     let is_plain = |inner: &NginxDirective| match inner.name.as_str() {
-        "rewrite" => front_script(inner.arg(1)).is_some(),
-        "return" => inner.first() == "404",
+        "rewrite" => front_script(inner.arg_at(1)).is_some(),
+        "return" => inner.first_arg() == "404",
         "break" => true,
         _ => false,
     };
-    is_for_missing && one.inner().iter().all(is_plain)
+    is_for_missing && directive.block_directives().iter().all(is_plain)
 }
 
 /// Returns the script in a target with variables: `/index.php` for `/index.php?$args`.
@@ -272,27 +290,27 @@ pub(crate) fn front_script(path: &str) -> Option<&str> {
 }
 
 /// Returns the value of a variable if it is the same for all requests of a server.
-fn constant(name: &str, scope: &Scope<'_>) -> Option<String> {
+fn constant_value(name: &str, scope: &Scope<'_>) -> Option<String> {
     if let "scheme" | "https" = name {
         let server = scope.levels.iter().find(|level| level.iter().any(|one| one.name == "listen"));
         let listens = server.map(|level| level.iter().filter(|one| one.name == "listen"));
         let speaks = |one: &NginxDirective| one.args.iter().any(|arg| arg == "ssl");
         let kinds: Vec<bool> = listens.into_iter().flatten().map(speaks).collect();
         let speaks_tls = match kinds.as_slice() {
-            [] => scope.one("ssl").is_some_and(|one| one.first() == "on"),
+            [] => scope.effective("ssl").is_some_and(|one| one.first_arg() == "on"),
             [first, rest @ ..] if rest.iter().all(|other| other == first) => *first,
             _ => return None,
         };
         let values = if name == "scheme" { ("http", "https") } else { ("", "on") };
         return Some(if speaks_tls { values.1 } else { values.0 }.to_owned());
     }
-    let value = constants(&format!("${name}"), scope, 0);
+    let value = replace_constants(&format!("${name}"), scope, 0);
     (!value.contains('$')).then_some(value)
 }
 
 /// Translates a comparison to conditions of routes, of which one has to be met. `operator` is `=`, `~`, `~*`
 /// or empty.
-fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
+fn comparison_conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
     if !matches!(operator, "" | "=" | "~" | "~*") {
         return Err(format!("nginx has no `{operator}`"));
     }
@@ -302,17 +320,20 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
             let differs = (name == "request_uri")
                 .then_some("the path alone is looked up, decoded and without its query");
             let condition = RouteCondition::new("path", TomlItem::Text(found.pattern));
-            Ok(vec![condition.with_groups(found.groups).but(differs)])
+            Ok(vec![condition.with_groups(found.groups).with_difference(differs)])
         }
         "uri" | "document_uri" if operator == "=" => {
-            let pattern = from_literal(value, false).unwrap_or_else(|| format!("~ ^{}$", quoted(value)));
+            let pattern =
+                from_literal(value, false).unwrap_or_else(|| format!("~ ^{}$", escape_literal(value)));
             Ok(vec![RouteCondition::new("path", TomlItem::Text(pattern))])
         }
-        "request_method" if !operator.is_empty() => Ok(vec![method_condition(methods(operator, value)?)]),
+        "request_method" if !operator.is_empty() => {
+            Ok(vec![method_condition(compared_methods(operator, value)?)])
+        }
         "remote_addr" if operator == "=" && value.parse::<std::net::IpAddr>().is_ok() => {
             Ok(vec![RouteCondition::new("client", TomlItem::text(value))])
         }
-        "http_host" => value_conditions("header", "Host", operator, value),
+        "http_host" => compare_value("header", "Host", operator, value),
         "host" => {
             let hosts = match operator {
                 "=" => Some(vec![value.to_lowercase()]),
@@ -321,15 +342,15 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
             };
             let is_host = |host: &String| !host.is_empty() && !host.contains([':', '/', '*', '$']);
             match hosts.filter(|hosts| hosts.iter().all(is_host)) {
-                Some(hosts) => Ok(vec![RouteCondition::new("host", TomlItem::texts(hosts))]),
+                Some(hosts) => Ok(vec![RouteCondition::new("host", TomlItem::text_or_list(hosts))]),
                 None => Err("the host chooses a site: write a `[[site]]` with it in `hosts`".to_owned()),
             }
         }
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
                 let is_empty = operator == "=" && value.is_empty();
-                let others = is_empty.then(|| other_values(name, &[""], false)).flatten();
-                return cookie_conditions(cookie, operator, value)
+                let others = is_empty.then(|| other_value_condition(name, &[""], false)).flatten();
+                return compare_cookie(cookie, operator, value)
                     .map(|found| found.into_iter().chain(others).collect());
             }
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
@@ -337,13 +358,13 @@ fn conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondit
                 (_, Some(parameter)) => ("query", parameter.to_owned()),
                 _ => return Err(format!("a route cannot ask for `${name}`")),
             };
-            value_conditions(directive, &name, operator, value)
+            compare_value(directive, &name, operator, value)
         }
     }
 }
 
 /// Returns the methods in a comparison: a word, or an expression of words such as `^(GET|POST)$`.
-fn methods(operator: &str, value: &str) -> Result<Vec<String>, String> {
+fn compared_methods(operator: &str, value: &str) -> Result<Vec<String>, String> {
     let words = match operator {
         "=" => value,
         _ => {

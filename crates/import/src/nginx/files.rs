@@ -1,33 +1,33 @@
 //! Translation of static files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
-use super::conditions::words;
+use super::conditions::condition_words;
 use super::php::FrontScript;
-use super::place::{Place, ServerLocations};
-use super::scope::{Scope, TemplateUse, constants};
+use super::place::{LocationPlace, ServerLocations};
+use super::scope::{Scope, TemplateDestination, replace_constants};
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation, unavailable};
+use super::work::{LocationMatcher, Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_expression, path_matches};
-use crate::findings::EntryNumber;
-use crate::paths::{may_be_folder, may_be_for_file};
+use crate::findings::EntryIndex;
+use crate::paths::{may_be_folder, may_match_only_file};
 
 /// The remark on `$uri/` in `try_files`.
-pub(super) const NO_PAGE: &str =
+pub(super) const NO_INDEX_REMARK: &str =
     "a folder without a page is answered as if it were not there, and not refused (403)";
 
 /// The remark on `autoindex` beside `expires`.
-pub(super) const NOT_IN_LISTINGS: &str = "listings have no `Cache-Control`";
+pub(super) const LISTINGS_REMARK: &str = "listings have no `Cache-Control`";
 
 /// Meaning of the last argument of `try_files`.
-pub(crate) enum Last<'d> {
+pub(crate) enum FilesFallback<'d> {
     /// Only files.
-    Files,
+    FilesOnly,
     /// A named location that handles paths without a file.
     Named(&'d NginxDirective),
 }
 
 /// The remark on header fields if one of two locations leads to a page of the other.
-pub(crate) const LED_TO: &str =
+pub(crate) const LEADS_TO_REMARK: &str =
     "a page that another location's `index` or `try_files` leads to has the fields of that location here";
 
 /// Maximum number of extensions of a translated `types` block: longer ones are copies of the usual list.
@@ -35,76 +35,81 @@ const TYPES_MAX: usize = 40;
 
 impl<'d> Translation<'d> {
     /// Writes the `files` of a location. `front` is the script that handles paths without a file.
-    pub(crate) fn files(
+    pub(crate) fn write_files(
         &self,
-        place: &Place<'d>,
+        place: &LocationPlace<'d>,
         section: &mut TomlSection,
-        around: &ServerLocations<'d>,
+        locations: &ServerLocations<'d>,
         front: Option<&FrontScript<'d>>,
-    ) -> Last<'d> {
+    ) -> FilesFallback<'d> {
         let scope = &place.scope;
         let mut files = TomlSection::default();
-        self.folder(place, &mut files);
+        self.write_folder(place, &mut files);
         if files.get("root").is_none() {
-            unavailable(section);
-            return Last::Files;
+            make_unavailable(section);
+            return FilesFallback::FilesOnly;
         }
         if let Some(rewrite) = files.remove("rewrite") {
             section.set("rewrite", rewrite);
         }
-        let has_index = self.index(place, around, &mut files);
-        self.file_settings(scope, &mut files);
+        let has_index = self.write_index(place, locations, &mut files);
+        self.write_file_settings(scope, &mut files);
         if !has_index {
             // The index page may exist to hide the contents of a directory.
             files.remove("listing");
         }
-        self.media_types(scope, &mut files);
-        let is_folder = matches!(&place.matcher, Matcher::Exact(path) if path.ends_with('/'));
-        let last = match scope.own_one("try_files") {
+        self.translate_media_types(scope, &mut files);
+        let is_folder = matches!(&place.matcher, LocationMatcher::Exact(path) if path.ends_with('/'));
+        let last = match scope.innermost_last("try_files") {
             Some(one) if is_folder && !has_index => {
-                self.ledger.impossible(
+                self.ledger.mark_impossible(
                     one.entry,
                     "another location answers for its folder, and not what it ends with",
                 );
-                Last::Files
+                FilesFallback::FilesOnly
             }
-            Some(one) => self.try_files(one, place, &mut files, (around, front)),
-            None => Last::Files,
+            Some(one) => self.translate_try_files(one, place, &mut files, (locations, front)),
+            None => FilesFallback::FilesOnly,
         };
         section.set("files", TomlItem::Table(files.entries));
         last
     }
 
     /// Writes `index`, and returns whether index pages are served.
-    fn index(&self, place: &Place<'d>, around: &ServerLocations<'d>, files: &mut TomlSection) -> bool {
-        let index = place.scope.all("index");
+    fn write_index(
+        &self,
+        place: &LocationPlace<'d>,
+        locations: &ServerLocations<'d>,
+        files: &mut TomlSection,
+    ) -> bool {
+        let index = place.scope.effective_all("index");
         let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
             match one.args.iter().any(|name| name.contains(['$', '/'])) {
-                true => self.ledger.differs(one.entry, "a name with variables or a path is left out"),
-                false => self.ledger.translated(one.entry),
+                true => self.ledger.mark_different(one.entry, "a name with variables or a path is left out"),
+                false => self.ledger.mark_translated(one.entry),
             }
         }
         let mut names: Vec<&str> = names.into_iter().filter(|name| !name.contains(['$', '/'])).collect();
         if index.is_empty() {
             names.push("index.html");
         }
-        let is_file = matches!(&place.matcher, Matcher::Exact(path) if !path.ends_with('/'));
+        let is_file = matches!(&place.matcher, LocationMatcher::Exact(path) if !path.ends_with('/'));
         if let Some((name, (other, other_entry))) =
-            names.iter().find_map(|name| Some((name, self.index_elsewhere(place, around, name)?)))
+            names.iter().find_map(|name| Some((name, self.find_index_location(place, locations, name)?)))
             && !is_file
         {
             let reason = format!(
                 "`{name}` of a folder is answered by `{other}`, which does something else: folders have no index here"
             );
-            let folder = place.folder().map(|(one, _)| one.entry);
+            let folder = place.find_folder().map(|(one, _)| one.entry);
             let entry = index.first().map(|one| one.entry).or(place.entry).or(folder).or(other_entry);
-            entry.into_iter().for_each(|entry| self.ledger.impossible(entry, &reason));
+            entry.into_iter().for_each(|entry| self.ledger.mark_impossible(entry, &reason));
             files.set("index", TomlItem::List(Vec::new()));
             return false;
         }
         if !names.is_empty() && names != ["index.html"] && !is_file {
-            files.set("index", TomlItem::texts_list(&names));
+            files.set("index", TomlItem::text_list(&names));
         }
         true
     }
@@ -112,82 +117,91 @@ impl<'d> Translation<'d> {
     /// Returns the location that serves an index page instead of this one, if it behaves differently: nginx
     /// restarts the selection with the path of the page, and executes the rewrite directives of the server
     /// again.
-    fn index_elsewhere(
+    fn find_index_location(
         &self,
-        place: &Place<'d>,
-        around: &ServerLocations<'d>,
+        place: &LocationPlace<'d>,
+        locations: &ServerLocations<'d>,
         name: &str,
-    ) -> Option<(String, Option<EntryNumber>)> {
-        let is_for_files = matches!(&place.matcher, Matcher::Regex(regex, _) if !may_be_folder(regex));
+    ) -> Option<(String, Option<EntryIndex>)> {
+        let is_for_files =
+            matches!(&place.matcher, LocationMatcher::Regex(regex, _) if !may_be_folder(regex));
         if name.ends_with(".php") || is_for_files {
             return None;
         }
-        if let Some(one) = executed(place, around).find(|one| may_act_on_file(one, name)) {
+        if let Some(one) = executed_directives(place, locations).find(|one| may_act_on_file(one, name)) {
             return Some((format!("{} {}", one.name, one.args.join(" ")), Some(one.entry)));
         }
-        let server = Place::of_server(&around.server);
-        if let Matcher::Exact(folder) = &place.matcher {
-            let other = around.at(&format!("{folder}{name}")).unwrap_or(&server);
-            return (!self.answers_alike(place, other)).then(|| (other.matcher.shown(), other.entry));
+        let server = LocationPlace::for_server(&locations.server);
+        if let LocationMatcher::Exact(folder) = &place.matcher {
+            let other = locations.find_location(&format!("{folder}{name}")).unwrap_or(&server);
+            return (!self.serves_same_files(place, other))
+                .then(|| (other.matcher.to_nginx_syntax(), other.entry));
         }
         // An expression that is anchored at the end may not match the path of the page.
         let keeps = |pattern: &String| match pattern.strip_prefix('~') {
             Some(regex) => !regex.contains('$'),
             None => pattern.ends_with('*'),
         };
-        let own = if matches!(place.matcher, Matcher::Regex(..)) { &place.paths.any[..] } else { &[] };
-        let keeps_files = own.iter().chain(place.paths.within.iter().flatten()).all(keeps);
-        let takes = |other: &&Place<'d>| match &other.matcher {
+        let own =
+            if matches!(place.matcher, LocationMatcher::Regex(..)) { &place.paths.patterns[..] } else { &[] };
+        let keeps_files = own.iter().chain(place.paths.enclosing_patterns.iter().flatten()).all(keeps);
+        let takes = |other: &&LocationPlace<'d>| match &other.matcher {
             _ if !keeps_files => true,
-            Matcher::Exact(path) | Matcher::Prefix(path, _) => {
+            LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _) => {
                 let (folder, last) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
                 let is_start = !last.is_empty() && name.starts_with(last);
-                let is_it = if matches!(other.matcher, Matcher::Exact(_)) { last == name } else { is_start };
+                let is_it =
+                    if matches!(other.matcher, LocationMatcher::Exact(_)) { last == name } else { is_start };
                 is_it && place.paths.matches(folder)
             }
             // A nested location applies if it or an enclosing one may match the page but not its directory.
-            Matcher::Regex(..) => {
-                other.around.iter().all(|around| may_be_around_page(around, place, name))
-                    && other.around.iter().chain([&other.matcher]).any(|matcher| match matcher {
-                        Matcher::Regex(regex, _) => may_be_for_file(regex, name),
+            LocationMatcher::Regex(..) => {
+                other.enclosing_matchers.iter().all(|around| may_be_around_page(around, place, name))
+                    && other.enclosing_matchers.iter().chain([&other.matcher]).any(|matcher| match matcher {
+                        LocationMatcher::Regex(regex, _) => may_match_only_file(regex, name),
                         _ => false,
                     })
             }
-            Matcher::Server => true,
+            LocationMatcher::Server => true,
         };
         let rest = (!keeps_files).then_some(&server);
-        let others = around.places.iter().filter(|other| other.entry != place.entry && !other.lacks_slash);
+        let others =
+            locations.ordered_places.iter().filter(|other| other.entry != place.entry && !other.lacks_slash);
         let mut others = others.filter(takes).chain(rest);
-        let found = others.find(|other| !self.answers_alike(place, other))?;
-        Some((found.matcher.shown(), found.entry))
+        let found = others.find(|other| !self.serves_same_files(place, other))?;
+        Some((found.matcher.to_nginx_syntax(), found.entry))
     }
 
     /// Returns the location that serves a page of `try_files` instead of this one, if it behaves differently.
-    fn page_elsewhere(&self, path: &str, place: &Place<'d>, around: &ServerLocations<'d>) -> Option<String> {
+    fn find_page_location(
+        &self,
+        path: &str,
+        place: &LocationPlace<'d>,
+        locations: &ServerLocations<'d>,
+    ) -> Option<String> {
         if path.contains('$') {
             return None;
         }
         let page = if path.ends_with('/') { format!("{path}index.html") } else { path.to_owned() };
-        let server = Place::of_server(&around.server);
-        let other = around.at(&page).unwrap_or(&server);
+        let server = LocationPlace::for_server(&locations.server);
+        let other = locations.find_location(&page).unwrap_or(&server);
         let is_same = match other.entry == place.entry {
-            true => !self.acts_on(&page, place),
-            false => self.answers_alike(place, other),
+            true => !self.acts_on_page(&page, place),
+            false => self.serves_same_files(place, other),
         };
-        (!is_same || self.server_acts_on(&page, around)).then(|| other.matcher.shown())
+        (!is_same || self.is_changed_by_server(&page, locations)).then(|| other.matcher.to_nginx_syntax())
     }
 
     /// Whether a location whose `try_files` leads to a page of its own behaves differently for the path of
     /// the page, for which it is executed again.
-    fn acts_on(&self, page: &str, place: &Place<'d>) -> bool {
-        let own = place.scope.own();
+    fn acts_on_page(&self, page: &str, place: &LocationPlace<'d>) -> bool {
+        let own = place.scope.innermost();
         let breaks =
-            |one: &NginxDirective| one.name == "break" || one.name == "rewrite" && one.arg(2) == "break";
-        let is_broken = own.iter().any(|one| breaks(one) || one.inner().iter().any(breaks));
+            |one: &NginxDirective| one.name == "break" || one.name == "rewrite" && one.arg_at(2) == "break";
+        let is_broken = own.iter().any(|one| breaks(one) || one.block_directives().iter().any(breaks));
         own.iter().any(|one| match one.name.as_str() {
-            "rewrite" => {
-                path_expression(one.first(), false).map_or(true, |found| path_matches(&found.pattern, page))
-            }
+            "rewrite" => path_expression(one.first_arg(), false)
+                .map_or(true, |found| path_matches(&found.pattern, page)),
             "return" => is_broken,
             "if" => is_broken || may_act_on_file(one, page.rsplit('/').next().unwrap_or(page)),
             _ => false,
@@ -196,7 +210,7 @@ impl<'d> Translation<'d> {
 
     /// Whether another location sends the same files to the same clients. Differing header fields are
     /// reported.
-    pub(crate) fn answers_alike(&self, place: &Place<'d>, other: &Place<'d>) -> bool {
+    pub(crate) fn serves_same_files(&self, place: &LocationPlace<'d>, other: &LocationPlace<'d>) -> bool {
         let acts = |one: &NginxDirective| {
             one.name.ends_with("_pass")
                 || matches!(
@@ -205,127 +219,137 @@ impl<'d> Translation<'d> {
                 )
                 || self.ledger.is_impossible(one.entry) && !super::known::is_harmless(&one.name)
         };
-        let is_server = other.matcher == Matcher::Server;
-        let folder = |place: &Place<'d>| {
-            place.folder().map(|(one, matcher)| {
+        let is_server = other.matcher == LocationMatcher::Server;
+        let folder = |place: &LocationPlace<'d>| {
+            place.find_folder().map(|(one, matcher)| {
                 (one.name.clone(), one.args.clone(), (one.name == "alias").then_some(matcher))
             })
         };
         if other.is_closed
-            || other.scope.one("internal").is_some()
-            || !is_server && other.scope.own().iter().any(acts)
+            || other.scope.effective("internal").is_some()
+            || !is_server && other.scope.innermost().iter().any(acts)
             || folder(place) != folder(other)
-            || !self.asks_no_more(&other.scope, &place.scope)
+            || !self.is_no_stricter(&other.scope, &place.scope)
         {
             return false;
         }
         for name in ["add_header", "expires"] {
-            let shown = |place: &Place<'d>| -> Vec<Vec<String>> {
-                place.scope.all(name).into_iter().map(|one| one.args.clone()).collect()
+            let shown = |place: &LocationPlace<'d>| -> Vec<Vec<String>> {
+                place.scope.effective_all(name).into_iter().map(|one| one.args.clone()).collect()
             };
             if shown(place) != shown(other) {
-                let entries =
-                    place.scope.all(name).into_iter().chain(other.scope.all(name)).map(|one| one.entry);
-                entries.for_each(|entry| self.ledger.differs(entry, LED_TO));
+                let entries = place
+                    .scope
+                    .effective_all(name)
+                    .into_iter()
+                    .chain(other.scope.effective_all(name))
+                    .map(|one| one.entry);
+                entries.for_each(|entry| self.ledger.mark_different(entry, LEADS_TO_REMARK));
             }
         }
         true
     }
 
-    pub(crate) fn file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
-        if let Some(one) = scope.one("autoindex") {
-            if one.first() == "on" {
+    pub(crate) fn write_file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+        if let Some(one) = scope.effective("autoindex") {
+            if one.first_arg() == "on" {
                 files.set("listing", TomlItem::Flag(true));
             }
-            match one.first() == "on" && scope.one("expires").is_some() {
-                true => self.ledger.differs(one.entry, NOT_IN_LISTINGS),
-                false => self.ledger.translated(one.entry),
+            match one.first_arg() == "on" && scope.effective("expires").is_some() {
+                true => self.ledger.mark_different(one.entry, LISTINGS_REMARK),
+                false => self.ledger.mark_translated(one.entry),
             }
         }
-        if let Some(one) = scope.one("disable_symlinks") {
-            match one.first() {
+        if let Some(one) = scope.effective("disable_symlinks") {
+            match one.first_arg() {
                 "off" => files.set_text("symlinks", "on"),
                 "if_not_owner" => files.set_text("symlinks", "owner-match"),
                 _ => {}
             }
-            self.ledger.differs(one.entry, "links that stay below the root are always followed");
+            self.ledger.mark_different(one.entry, "links that stay below the root are always followed");
         } else {
             files.set_text("symlinks", "on");
         }
-        if let Some(one) = scope.one("max_ranges") {
-            files.set("ranges", TomlItem::Number(one.first().parse::<u64>().unwrap_or(16).min(1000)));
-            self.ledger.translated(one.entry);
+        if let Some(one) = scope.effective("max_ranges") {
+            files.set("ranges", TomlItem::Number(one.first_arg().parse::<u64>().unwrap_or(16).min(1000)));
+            self.ledger.mark_translated(one.entry);
         }
-        match scope.one("charset") {
-            Some(one) if one.first() == "off" => {
+        match scope.effective("charset") {
+            Some(one) if one.first_arg() == "off" => {
                 files.set("charset", TomlItem::Flag(false));
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(one.entry);
             }
             Some(one) => {
-                if one.first() != "utf-8" {
-                    files.set_text("charset", one.first());
+                if one.first_arg() != "utf-8" {
+                    files.set_text("charset", one.first_arg());
                 }
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(one.entry);
             }
             None => {}
         }
     }
 
-    fn folder_of(&self, one: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
-        let folder = constants(one.first(), scope, 0);
+    fn write_own_folder(&self, directive: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
+        let folder = replace_constants(directive.first_arg(), scope, 0);
         match folder.contains('$') {
-            true => self.ledger.impossible(
-                one.entry,
+            true => self.ledger.mark_impossible(
+                directive.entry,
                 "the folder depends on the request: write a site or route for each value",
             ),
             false => {
-                self.ledger.translated(one.entry);
-                files.set_text("root", self.file(&folder));
+                self.ledger.mark_translated(directive.entry);
+                files.set_text("root", self.resolve_path(&folder));
             }
         }
     }
 
     /// Writes the root directory of a place: that of the nearest `root` or `alias`, which may belong to an
     /// enclosing location.
-    pub(crate) fn folder(&self, place: &Place<'d>, files: &mut TomlSection) {
-        match place.folder() {
+    pub(crate) fn write_folder(&self, place: &LocationPlace<'d>, files: &mut TomlSection) {
+        match place.find_folder() {
             Some((alias, matcher)) if alias.name == "alias" => {
-                let is_own = place.scope.own().iter().any(|one| one.entry == alias.entry);
-                if let (false, Matcher::Regex(..)) = (is_own, &matcher) {
+                let is_own = place.scope.innermost().iter().any(|one| one.entry == alias.entry);
+                if let (false, LocationMatcher::Regex(..)) = (is_own, &matcher) {
                     let reason = "what the expression around it found is not known in this location";
-                    self.ledger.impossible(alias.entry, reason);
+                    self.ledger.mark_impossible(alias.entry, reason);
                     return;
                 }
-                self.alias(alias, &place.scope, &matcher, files);
+                self.translate_alias(alias, &place.scope, &matcher, files);
             }
-            Some((root, _)) => self.folder_of(root, &place.scope, files),
+            Some((root, _)) => self.write_own_folder(root, &place.scope, files),
             // nginx's default.
-            None => files.set_text("root", self.file("html")),
+            None => files.set_text("root", self.resolve_path("html")),
         }
     }
 
-    fn alias(&self, alias: &NginxDirective, scope: &Scope<'_>, matcher: &Matcher, files: &mut TomlSection) {
-        let folder = constants(alias.first(), scope, 0);
+    fn translate_alias(
+        &self,
+        alias: &NginxDirective,
+        scope: &Scope<'_>,
+        matcher: &LocationMatcher,
+        files: &mut TomlSection,
+    ) {
+        let folder = replace_constants(alias.first_arg(), scope, 0);
         match matcher {
-            Matcher::Prefix(path, _) if !folder.contains('$') => {
-                self.folder_of(alias, scope, files);
+            LocationMatcher::Prefix(path, _) if !folder.contains('$') => {
+                self.write_own_folder(alias, scope, files);
                 let strip = path.trim_end_matches('/');
                 if !strip.is_empty() {
                     files.set_text("strip_prefix", strip);
                 }
-                if path.ends_with('/') != alias.first().ends_with('/') {
-                    self.ledger.differs(alias.entry, "either the location or `alias` ends with `/`: whole segments of the path are replaced");
+                if path.ends_with('/') != alias.first_arg().ends_with('/') {
+                    self.ledger.mark_different(alias.entry, "either the location or `alias` ends with `/`: whole segments of the path are replaced");
                 }
             }
-            Matcher::Exact(_) if !folder.contains('$') => {
-                let path = self.file(&folder);
+            LocationMatcher::Exact(_) if !folder.contains('$') => {
+                let path = self.resolve_path(&folder);
                 let (root, name) = path.rsplit_once('/').unwrap_or(("", path.as_str()));
                 files.set_text("root", if root.is_empty() { "/" } else { root });
                 files.set("try", TomlItem::List(vec![TomlItem::Text(format!("/{name}"))]));
-                self.ledger.translated(alias.entry);
+                self.ledger.mark_translated(alias.entry);
             }
-            Matcher::Regex(..) if self.alias_of_groups(alias, scope, files) => {}
-            _ => self.ledger.impossible(
+            LocationMatcher::Regex(..) if self.translate_alias_with_groups(alias, scope, files) => {}
+            _ => self.ledger.mark_impossible(
                 alias.entry,
                 "the file depends on what the expression found: write a route with `strip_prefix` for each folder",
             ),
@@ -333,39 +357,46 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates `alias /folder/$1` to a root directory and a `rewrite` of the path below it.
-    fn alias_of_groups(&self, alias: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) -> bool {
-        let text = alias.first();
+    fn translate_alias_with_groups(
+        &self,
+        alias: &NginxDirective,
+        scope: &Scope<'_>,
+        files: &mut TomlSection,
+    ) -> bool {
+        let text = alias.first_arg();
         let Some(at) = text.find('$').and_then(|at| text[..at].rfind('/')).filter(|at| *at > 0) else {
             return false;
         };
-        let Some(to) = self.template(alias, &text[at..], scope, TemplateUse::Target) else { return false };
-        self.ledger.translated(alias.entry);
-        files.set_text("root", self.file(&text[..at]));
+        let Some(to) = self.translate_template(alias, &text[at..], scope, TemplateDestination::Target) else {
+            return false;
+        };
+        self.ledger.mark_translated(alias.entry);
+        files.set_text("root", self.resolve_path(&text[..at]));
         files.set_text("rewrite", to);
         true
     }
 
     /// Translates `types` and `default_type`: media types by extension.
-    fn media_types(&self, scope: &Scope<'_>, files: &mut TomlSection) {
+    fn translate_media_types(&self, scope: &Scope<'_>, files: &mut TomlSection) {
         let mut types: Vec<(String, TomlItem)> = Vec::new();
-        for block in scope.all("types") {
-            for line in block.inner() {
+        for block in scope.effective_all("types") {
+            for line in block.block_directives() {
                 for extension in &line.args {
                     types.push((extension.clone(), TomlItem::text(line.name.clone())));
                 }
             }
-            match block.inner().is_empty() {
-                true => self.ledger.differs(
+            match block.block_directives().is_empty() {
+                true => self.ledger.mark_different(
                     block.entry,
                     "extensions that Komainu knows keep their media types: `response_headers` can set Content-Type for all",
                 ),
-                false => self.ledger.differs(block.entry, "extensions that are not in it have the media types of Komainu's list"),
+                false => self.ledger.mark_different(block.entry, "extensions that are not in it have the media types of Komainu's list"),
             }
         }
-        if let Some(one) = scope.one("default_type") {
-            self.ledger.translated(one.entry);
-            if !matches!(one.first(), "application/octet-stream" | "") && one.first().contains('/') {
-                types.push(("*".to_owned(), TomlItem::text(one.first())));
+        if let Some(one) = scope.effective("default_type") {
+            self.ledger.mark_translated(one.entry);
+            if !matches!(one.first_arg(), "application/octet-stream" | "") && one.first_arg().contains('/') {
+                types.push(("*".to_owned(), TomlItem::text(one.first_arg())));
             }
         }
         if !types.is_empty() && types.len() <= TYPES_MAX {
@@ -373,14 +404,14 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn try_files(
+    fn translate_try_files(
         &self,
-        one: &NginxDirective,
-        place: &Place<'d>,
+        directive: &NginxDirective,
+        place: &LocationPlace<'d>,
         files: &mut TomlSection,
-        (around, front): (&ServerLocations<'d>, Option<&FrontScript<'d>>),
-    ) -> Last<'d> {
-        let Some((last, tries)) = one.args.split_last() else { return Last::Files };
+        (locations, front): (&ServerLocations<'d>, Option<&FrontScript<'d>>),
+    ) -> FilesFallback<'d> {
+        let Some((last, tries)) = directive.args.split_last() else { return FilesFallback::FilesOnly };
         let mut paths: Vec<String> = Vec::new();
         let mut is_exact = true;
         let finds_folders = finds_folders(tries);
@@ -397,83 +428,87 @@ impl<'d> Translation<'d> {
             }
         }
         match is_exact {
-            true => self.ledger.translated(one.entry),
-            false => self.ledger.differs(one.entry, "paths with other variables than `$uri` are not tried"),
+            true => self.ledger.mark_translated(directive.entry),
+            false => self
+                .ledger
+                .mark_different(directive.entry, "paths with other variables than `$uri` are not tried"),
         }
         if !finds_folders && !paths.is_empty() {
             files.remove("listing");
             match front {
                 // A directory is not a file: the last argument of `try_files` handles it.
                 None => files.set("index", TomlItem::List(Vec::new())),
-                Some(_) => {
-                    self.ledger.differs(one.entry, "a folder with an index answers too, as with `$uri/`")
-                }
+                Some(_) => self
+                    .ledger
+                    .mark_different(directive.entry, "a folder with an index answers too, as with `$uri/`"),
             }
         }
         if paths.is_empty() {
-            self.ledger.differs(one.entry, "the path itself is tried too");
+            self.ledger.mark_different(directive.entry, "the path itself is tried too");
         } else if paths != ["$path"] {
             files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
         }
         if finds_folders && front.is_none() {
-            self.ledger.differs(one.entry, NO_PAGE);
+            self.ledger.mark_different(directive.entry, NO_INDEX_REMARK);
         }
-        self.last_word(one, place, files, (around, front), last)
+        self.translate_last_argument(directive, place, files, (locations, front), last)
     }
 
     /// Translates the last argument of `try_files`.
-    fn last_word(
+    fn translate_last_argument(
         &self,
-        one: &NginxDirective,
-        place: &Place<'d>,
+        directive: &NginxDirective,
+        place: &LocationPlace<'d>,
         files: &mut TomlSection,
-        (around, front): (&ServerLocations<'d>, Option<&FrontScript<'d>>),
+        (locations, front): (&ServerLocations<'d>, Option<&FrontScript<'d>>),
         last: &str,
-    ) -> Last<'d> {
+    ) -> FilesFallback<'d> {
         match last {
-            "=404" => Last::Files,
+            "=404" => FilesFallback::FilesOnly,
             code if code.starts_with('=') => {
-                self.ledger.differs(one.entry, format!("the status is 404, not {}", &code[1..]));
-                Last::Files
+                self.ledger.mark_different(directive.entry, format!("the status is 404, not {}", &code[1..]));
+                FilesFallback::FilesOnly
             }
-            name if name.starts_with('@') => match around.named(name) {
+            name if name.starts_with('@') => match locations.find_named(name) {
                 Some(location) => {
-                    let expires = |scope: &Scope<'d>| scope.one("expires").map(|one| one.args.clone());
-                    if expires(&place.scope) != expires(&around.server.with(location.inner())) {
-                        self.ledger.differs(one.entry, LED_TO);
+                    let expires = |scope: &Scope<'d>| scope.effective("expires").map(|one| one.args.clone());
+                    if expires(&place.scope)
+                        != expires(&locations.server.with_block(location.block_directives()))
+                    {
+                        self.ledger.mark_different(directive.entry, LEADS_TO_REMARK);
                     }
-                    Last::Named(location)
+                    FilesFallback::Named(location)
                 }
                 None => {
-                    self.ledger.impossible(one.entry, format!("there is no `location {name}`"));
-                    Last::Files
+                    self.ledger.mark_impossible(directive.entry, format!("there is no `location {name}`"));
+                    FilesFallback::FilesOnly
                 }
             },
             path => {
                 let path = path.split('?').next().unwrap_or(path);
                 if front.is_some() {
-                    return Last::Files;
+                    return FilesFallback::FilesOnly;
                 }
-                if let Some(other) = self.page_elsewhere(path, place, around) {
-                    self.ledger.impossible(
-                        one.entry,
+                if let Some(other) = self.find_page_location(path, place, locations) {
+                    self.ledger.mark_impossible(
+                        directive.entry,
                         format!("`{path}` is answered by `{other}`, which does something else"),
                     );
-                    return Last::Files;
+                    return FilesFallback::FilesOnly;
                 }
                 // The path of a page is relative to the root, without the prefix that `alias` replaces.
                 let prefix = files.get("strip_prefix").and_then(TomlItem::as_text).unwrap_or_default();
                 let below = path.strip_prefix(prefix).filter(|rest| rest.starts_with('/'));
                 let Some(path) = below.or((!path.starts_with('/')).then_some(path)) else {
-                    self.ledger.impossible(
-                        one.entry,
+                    self.ledger.mark_impossible(
+                        directive.entry,
                         format!("`{path}` is answered by another location, which has a folder of its own: what is no file is 404 until `fallback` names a page below this root"),
                     );
-                    return Last::Files;
+                    return FilesFallback::FilesOnly;
                 };
                 if path.contains('$') || path.ends_with(".php") || !path.starts_with('/') {
-                    self.ledger.impossible(
-                        one.entry,
+                    self.ledger.mark_impossible(
+                        directive.entry,
                         format!("`{path}` is answered by another location: give this route its `proxy` or `app` beside `files`"),
                     );
                 } else if path == "/" {
@@ -485,7 +520,7 @@ impl<'d> Translation<'d> {
                             .map_or(path.to_owned(), |folder| format!("{folder}/index.html")),
                     );
                 }
-                Last::Files
+                FilesFallback::FilesOnly
             }
         }
     }
@@ -493,12 +528,12 @@ impl<'d> Translation<'d> {
 
 /// Whether the location `around` may enclose the one that serves the index page of a directory of `place`: it
 /// contains the directory, or its prefix ends within the name of the page.
-fn may_be_around_page(around: &Matcher, place: &Place<'_>, name: &str) -> bool {
-    let Matcher::Prefix(path, _) = around else { return true };
+fn may_be_around_page(around: &LocationMatcher, place: &LocationPlace<'_>, name: &str) -> bool {
+    let LocationMatcher::Prefix(path, _) = around else { return true };
     let (folder, last) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
     let begins_in_name = !last.is_empty() && name.starts_with(last) && place.paths.matches(folder);
-    let is_known = !matches!(place.matcher, Matcher::Regex(..));
-    let has_folder = place.matcher == *around || place.around.contains(around);
+    let is_known = !matches!(place.matcher, LocationMatcher::Regex(..));
+    let has_folder = place.matcher == *around || place.enclosing_matchers.contains(around);
     !is_known || has_folder || begins_in_name
 }
 
@@ -508,22 +543,25 @@ pub(super) fn finds_folders(tries: &[String]) -> bool {
 }
 
 /// Returns the directives that nginx executes for the path of a page in a place.
-fn executed<'d>(place: &Place<'d>, around: &ServerLocations<'d>) -> impl Iterator<Item = &'d NginxDirective> {
-    around.server.own().iter().chain(place.scope.own())
+fn executed_directives<'d>(
+    place: &LocationPlace<'d>,
+    locations: &ServerLocations<'d>,
+) -> impl Iterator<Item = &'d NginxDirective> {
+    locations.server.innermost().iter().chain(place.scope.innermost())
 }
 
 /// Whether a directive may act on the path of a file with this name, although it did not act on its
 /// directory.
-fn may_act_on_file(one: &NginxDirective, name: &str) -> bool {
-    match one.name.as_str() {
-        "rewrite" => may_be_for_file(one.first(), name),
+fn may_act_on_file(directive: &NginxDirective, name: &str) -> bool {
+    match directive.name.as_str() {
+        "rewrite" => may_match_only_file(directive.first_arg(), name),
         "if" => {
-            let inner = one.inner().iter().filter(|inner| inner.name == "rewrite");
-            let rewrites = inner.into_iter().any(|inner| may_be_for_file(inner.first(), name));
+            let inner = directive.block_directives().iter().filter(|inner| inner.name == "rewrite");
+            let rewrites = inner.into_iter().any(|inner| may_match_only_file(inner.first_arg(), name));
             rewrites
-                || match words(one).as_slice() {
+                || match condition_words(directive).as_slice() {
                     ["$uri" | "$document_uri", "=", path] => path.ends_with(name),
-                    ["$uri" | "$document_uri", "~" | "~*", regex] => may_be_for_file(regex, name),
+                    ["$uri" | "$document_uri", "~" | "~*", regex] => may_match_only_file(regex, name),
                     all => {
                         all.iter().any(|word| matches!(*word, "$uri" | "$document_uri" | "$request_filename"))
                     }

@@ -1,16 +1,16 @@
 //! Comparisons that routes can only approximate, and which of them may miss requests that nginx refuses.
 
 use super::scope::field_name;
-use crate::conditions::{RouteCondition, of_cookie};
-use crate::expressions::{has_alternatives, other_than, quoted};
+use crate::conditions::{RouteCondition, cookie_regex_condition};
+use crate::expressions::{escape_literal, has_alternatives, not_starting_with};
 use crate::paths::from_literal;
 use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_tokens};
 
 /// Returns the reason why a condition of a route may miss requests that nginx's comparison matches, if it
 /// may.
-pub(crate) fn inexact(name: &str, operator: &str, value: &str) -> Option<&'static str> {
+pub(crate) fn inexact_reason(name: &str, operator: &str, value: &str) -> Option<&'static str> {
     let is_of_path = match operator.starts_with('~') {
-        true => is_of_path_alone(value),
+        true => matches_only_path(value),
         false => from_literal(value, false).is_some() && !value.contains("//"),
     };
     match name {
@@ -25,14 +25,14 @@ pub(crate) fn inexact(name: &str, operator: &str, value: &str) -> Option<&'stati
 }
 
 /// Returns the reason why an expression may accept a field that nginx refuses, if it may.
-pub(crate) fn inexact_field(name: &str, regex: &str) -> Option<&'static str> {
+pub(crate) fn inexact_field_reason(name: &str, regex: &str) -> Option<&'static str> {
     let reason =
         "it takes all lines of a field that is sent more than once as one text: a route looks at each";
-    is_bound_field(name, regex).then_some(reason)
+    is_anchored_field(name, regex).then_some(reason)
 }
 
 /// Whether an expression matches only within the path of a target, with the same result after decoding.
-fn is_of_path_alone(regex: &str) -> bool {
+fn matches_only_path(regex: &str) -> bool {
     let Some(body) = regex.strip_prefix("^/") else { return false };
     let ends = [".*", ".*$", "(.*)", "(.*)$", "$"];
     let body = ends.iter().find_map(|end| body.strip_suffix(end)).unwrap_or(body);
@@ -64,7 +64,7 @@ fn is_of_path_alone(regex: &str) -> bool {
 
 /// Whether an expression is anchored to the start or end of a field that may be repeated: nginx compares all
 /// lines as one text.
-fn is_bound_field(name: &str, regex: &str) -> bool {
+fn is_anchored_field(name: &str, regex: &str) -> bool {
     let is_bound = |token: &RegexToken<'_>| matches!(token.text, "^" | "$" | r"\A" | r"\z" | r"\b" | r"\B");
     let is_single = matches!(name, "http_host" | "http_referer" | "http_user_agent");
     name.starts_with("http_") && !is_single && regex_tokens(regex).iter().any(is_bound)
@@ -72,20 +72,24 @@ fn is_bound_field(name: &str, regex: &str) -> bool {
 
 /// Returns the condition that a field or cookie has a value other than these in addition to one of them:
 /// nginx compares only the first cookie, and all lines of a field as one text.
-pub(crate) fn other_values(name: &str, texts: &[&str], ignores_case: bool) -> Option<RouteCondition> {
+pub(crate) fn other_value_condition(
+    name: &str,
+    texts: &[&str],
+    ignores_case: bool,
+) -> Option<RouteCondition> {
     let words: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
     let slices: Vec<&[char]> = words.iter().map(Vec::as_slice).collect();
     let is_cookie = name.starts_with("cookie_");
     let longer = if is_cookie { "[^;]" } else { "." };
-    let longer: Vec<String> = texts.iter().map(|text| format!("{}{longer}", quoted(text))).collect();
+    let longer: Vec<String> = texts.iter().map(|text| format!("{}{longer}", escape_literal(text))).collect();
     let sign = if ignores_case { "~*" } else { "~" };
     let other = match texts {
-        [""] => return name.strip_prefix("cookie_").map(|cookie| of_cookie(cookie, "(;|$)")),
-        _ => format!("(?:{}|{})", other_than(&slices)?, longer.join("|")),
+        [""] => return name.strip_prefix("cookie_").map(|cookie| cookie_regex_condition(cookie, "(;|$)")),
+        _ => format!("(?:{}|{})", not_starting_with(&slices)?, longer.join("|")),
     };
     if let Some(cookie) = name.strip_prefix("cookie_") {
-        return Some(of_cookie(cookie, &other));
+        return Some(cookie_regex_condition(cookie, &other));
     }
     let field = field_name(name.strip_prefix("http_")?);
-    Some(RouteCondition::of_value("header", &field, format!("{sign} ^{other}")))
+    Some(RouteCondition::on_value("header", &field, format!("{sign} ^{other}")))
 }

@@ -1,20 +1,23 @@
 //! Translation of response header fields and compression.
 
-use super::place::{Place, ServerLocations};
-use super::scope::{OF_CONNECTION, Scope, TemplateUse, TextPart, is_of_connection, milliseconds, parts};
+use super::place::{LocationPlace, ServerLocations};
+use super::scope::{
+    CONNECTION_FIELD_REMARK, Scope, TemplateDestination, TextPart, is_connection_field, parse_milliseconds,
+    split_template,
+};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 /// Maximum size of a replaced text in bytes, and maximum ratio of the replacement's size to it.
-const REPLACED_BYTES_MAX: usize = 1024;
-const REPLACED_TIMES_MAX: usize = 64;
+const REPLACED_TEXT_BYTES_MAX: usize = 1024;
+const REPLACEMENT_RATIO_MAX: usize = 64;
 /// Value of `expires max` in seconds.
 const EXPIRES_MAX: u64 = 315_360_000;
 
 /// Translation of `expires`.
 #[derive(Debug, PartialEq)]
-enum Expires {
+enum ExpiresTranslation {
     Off,
     Value(String),
     /// Values by media type, through a `map` of `$sent_http_content_type`.
@@ -22,69 +25,74 @@ enum Expires {
     Unknown(&'static str),
 }
 
-fn expires_word(word: &str) -> Expires {
+fn translate_expires_word(word: &str) -> ExpiresTranslation {
     match word {
-        "off" => Expires::Off,
-        "epoch" => Expires::Value("no-cache".to_owned()),
-        "max" => Expires::Value(format!("max-age={EXPIRES_MAX}")),
-        word if word.starts_with('-') => Expires::Value("no-cache".to_owned()),
-        word if word.starts_with('@') => Expires::Unknown("a time of day cannot be set: write `max-age`"),
-        word => match milliseconds(word.trim_start_matches('+')) {
-            Some(ms) => Expires::Value(format!("max-age={}", ms / 1000)),
-            None => Expires::Unknown("this is no duration"),
+        "off" => ExpiresTranslation::Off,
+        "epoch" => ExpiresTranslation::Value("no-cache".to_owned()),
+        "max" => ExpiresTranslation::Value(format!("max-age={EXPIRES_MAX}")),
+        word if word.starts_with('-') => ExpiresTranslation::Value("no-cache".to_owned()),
+        word if word.starts_with('@') => {
+            ExpiresTranslation::Unknown("a time of day cannot be set: write `max-age`")
+        }
+        word => match parse_milliseconds(word.trim_start_matches('+')) {
+            Some(ms) => ExpiresTranslation::Value(format!("max-age={}", ms / 1000)),
+            None => ExpiresTranslation::Unknown("this is no duration"),
         },
     }
 }
 
 /// The remark on the `Cache-Control` of files.
-const NOT_IN_REDIRECTS: &str = "where files are served, redirects to the `/` behind a folder have none";
+const REDIRECTS_REMARK: &str = "where files are served, redirects to the `/` behind a folder have none";
 
 impl Translation<'_> {
     /// Writes `response_headers`, and `cache_control` of `files`.
-    pub(crate) fn headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+    pub(crate) fn write_headers(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let has_files = section.get("files").is_some();
         // The location's own fields do not apply to the fallback that responds if there is no file.
-        let is_own = scope.own_one("expires").or_else(|| scope.own_one("add_header")).is_some();
+        let is_own = scope.innermost_last("expires").or_else(|| scope.innermost_last("add_header")).is_some();
         let serves_files = has_files && (is_own || section.get("proxy").is_none());
         let is_error = match section.get("respond") {
             Some(TomlItem::Number(status)) => *status >= 400,
             _ => false,
         };
         // nginx sends these fields only with responses that are not errors.
-        let expires = if is_error { Expires::Off } else { self.expires(scope) };
+        let expires = if is_error { ExpiresTranslation::Off } else { self.translate_expires(scope) };
         let mut controls: Vec<String> = Vec::new();
         let mut set: Vec<(String, TomlItem)> = Vec::new();
         let mut add: Vec<(String, TomlItem)> = Vec::new();
-        let replaces = matches!(expires, Expires::Value(_));
+        let replaces = matches!(expires, ExpiresTranslation::Value(_));
         match expires {
-            Expires::Value(value) => controls.push(value),
-            Expires::Types(types) if has_files => files_control(section, TomlItem::Table(types)),
-            Expires::Types(_) if section.get("proxy").is_none() => {}
-            Expires::Types(_) => section.comment(
+            ExpiresTranslation::Value(value) => controls.push(value),
+            ExpiresTranslation::Types(types) if has_files => set_files_cache_control(section, TomlItem::Table(types)),
+            ExpiresTranslation::Types(_) if section.get("proxy").is_none() => {}
+            ExpiresTranslation::Types(_) => section.comment(
                 "CHECK: `expires` by media type counts for files alone: let the application send Cache-Control.",
             ),
-            Expires::Off | Expires::Unknown(_) => {}
+            ExpiresTranslation::Off | ExpiresTranslation::Unknown(_) => {}
         }
-        for one in scope.all("add_header") {
-            let (name, lower) = (one.first(), one.first().to_ascii_lowercase());
-            if one.arg(1).is_empty() {
-                self.ledger.needless(one.entry, "not needed: an empty field is not sent");
+        for one in scope.effective_all("add_header") {
+            let (name, lower) = (one.first_arg(), one.first_arg().to_ascii_lowercase());
+            if one.arg_at(1).is_empty() {
+                self.ledger.mark_not_needed(one.entry, "not needed: an empty field is not sent");
                 continue;
             }
-            if lower == "x-cache-status" || one.arg(1).contains("$upstream_cache_status") {
-                self.ledger.differs(one.entry, "`Cache-Status` is sent instead, by itself");
+            if lower == "x-cache-status" || one.arg_at(1).contains("$upstream_cache_status") {
+                self.ledger.mark_different(one.entry, "`Cache-Status` is sent instead, by itself");
                 continue;
             }
-            if is_of_connection(name) {
-                self.ledger.needless(one.entry, OF_CONNECTION);
+            if is_connection_field(name) {
+                self.ledger.mark_not_needed(one.entry, CONNECTION_FIELD_REMARK);
                 continue;
             }
-            let Some(value) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
-            self.always(one);
+            let Some(value) = self.translate_template(one, one.arg_at(1), scope, TemplateDestination::Header)
+            else {
+                continue;
+            };
+            self.report_always(one);
             match lower.as_str() {
                 "cache-control" => {
                     if serves_files {
-                        self.ledger.differs(one.entry, NOT_IN_REDIRECTS);
+                        self.ledger.mark_different(one.entry, REDIRECTS_REMARK);
                     }
                     controls.push(value);
                 }
@@ -96,7 +104,7 @@ impl Translation<'_> {
                 }
                 _ => match add.iter_mut().find(|(known, _)| known.eq_ignore_ascii_case(name)) {
                     Some(_) if lower == "set-cookie" => {
-                        self.ledger.impossible(
+                        self.ledger.mark_impossible(
                             one.entry,
                             "a field can be added once: let the application send this cookie",
                         );
@@ -106,12 +114,14 @@ impl Translation<'_> {
                 },
             }
         }
-        for one in [scope.all("more_set_headers"), scope.all("more_clear_headers")].concat() {
-            self.more(one, scope, section, &mut set);
+        for one in
+            [scope.effective_all("more_set_headers"), scope.effective_all("more_clear_headers")].concat()
+        {
+            self.translate_headers_more(one, scope, section, &mut set);
         }
         match (controls.is_empty(), serves_files) {
             (true, _) => {}
-            (false, true) => files_control(section, TomlItem::text(controls.join(", "))),
+            (false, true) => set_files_cache_control(section, TomlItem::text(controls.join(", "))),
             (false, false) => {
                 let field = ("Cache-Control".to_owned(), TomlItem::text(controls.join(", ")));
                 if replaces { set.push(field) } else { add.push(field) }
@@ -125,7 +135,7 @@ impl Translation<'_> {
     }
 
     /// Writes the header fields of the location that responds if there is no file, after those of the files.
-    pub(crate) fn headers_of_fallback(
+    pub(crate) fn write_fallback_headers(
         &self,
         location: &NginxDirective,
         (files, fallback): (&Scope<'_>, &Scope<'_>),
@@ -133,14 +143,15 @@ impl Translation<'_> {
     ) {
         let mut theirs = TomlSection::default();
         theirs.set("proxy", TomlItem::Flag(true));
-        self.headers(fallback, &mut theirs);
+        self.write_headers(fallback, &mut theirs);
         section.comments.append(&mut theirs.comments);
         let (ours, theirs) = (response_fields(section), response_fields(&theirs));
         for (_, name, _) in ours.iter().filter(|field| !theirs.contains(field)) {
-            let named = |one: &&&NginxDirective| one.first().eq_ignore_ascii_case(name);
-            if let Some(one) = files.all("add_header").iter().find(named) {
-                let other = location.first();
-                self.ledger.differs(one.entry, format!("what {other} answers in place of a file has it too"));
+            let named = |one: &&&NginxDirective| one.first_arg().eq_ignore_ascii_case(name);
+            if let Some(one) = files.effective_all("add_header").iter().find(named) {
+                let other = location.first_arg();
+                self.ledger
+                    .mark_different(one.entry, format!("what {other} answers in place of a file has it too"));
             }
         }
         let more: Vec<_> = theirs.into_iter().filter(|field| !ours.contains(field)).collect();
@@ -148,7 +159,7 @@ impl Translation<'_> {
             return;
         }
         let Some(proxy) = section.remove("proxy") else {
-            section.comment(format!("CHECK: the response fields of {} are left out.", location.first()));
+            section.comment(format!("CHECK: the response fields of {} are left out.", location.first_arg()));
             return;
         };
         let mut inner = TomlSection::default();
@@ -169,10 +180,10 @@ impl Translation<'_> {
 
     /// Writes `cache_control` rules for pages that another location serves: nginx restarts the selection with
     /// their paths.
-    pub(crate) fn cache_control_of_pages(
+    pub(crate) fn write_page_cache_control(
         &self,
-        place: &Place<'_>,
-        around: &ServerLocations<'_>,
+        place: &LocationPlace<'_>,
+        locations: &ServerLocations<'_>,
         section: &mut TomlSection,
     ) {
         let Some(TomlItem::Table(files)) = section.get("files") else { return };
@@ -194,10 +205,12 @@ impl Translation<'_> {
         let prefix = entry("strip_prefix");
         let prefix = prefix.as_ref().and_then(TomlItem::as_text).unwrap_or_default();
         let asked = format!("{prefix}{page}");
-        let Some(other) = around.at(&asked).filter(|other| other.entry != place.entry) else { return };
+        let Some(other) = locations.find_location(&asked).filter(|other| other.entry != place.entry) else {
+            return;
+        };
         let mut theirs = TomlSection::default();
         theirs.set("files", TomlItem::Table(Vec::new()));
-        self.headers(&other.scope, &mut theirs);
+        self.write_headers(&other.scope, &mut theirs);
         let theirs = match theirs.get("files") {
             Some(TomlItem::Table(entries)) => entries.first().map(|(_, item)| item.clone()),
             _ => None,
@@ -206,7 +219,7 @@ impl Translation<'_> {
             (theirs, ours) if theirs == ours => {}
             (Some(theirs @ TomlItem::Text(_)), ours) => {
                 let rest = ours.map(|ours| ("/*".to_owned(), ours));
-                files_control(
+                set_files_cache_control(
                     section,
                     TomlItem::Table(std::iter::once((page, theirs)).chain(rest).collect()),
                 );
@@ -217,36 +230,41 @@ impl Translation<'_> {
     }
 
     /// Translates `sub_filter` to `replace`.
-    pub(crate) fn replacements(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let all = scope.all("sub_filter");
-        let once = scope.one("sub_filter_once").is_none_or(|one| one.first() != "off");
-        let types = scope.one("sub_filter_types");
-        for one in [scope.one("sub_filter_once"), types].into_iter().flatten() {
-            self.ledger.translated(one.entry);
+    pub(crate) fn translate_sub_filter(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+        let all = scope.effective_all("sub_filter");
+        let once = scope.effective("sub_filter_once").is_none_or(|one| one.first_arg() != "off");
+        let types = scope.effective("sub_filter_types");
+        for one in [scope.effective("sub_filter_once"), types].into_iter().flatten() {
+            self.ledger.mark_translated(one.entry);
         }
         let mut rules = Vec::new();
         for one in all {
-            let from = one.first();
-            if from.contains('$') || from.is_empty() || from.len() > REPLACED_BYTES_MAX {
-                self.ledger
-                    .impossible(one.entry, "`from` of `replace` is a text of up to 1 KiB, without variables");
+            let from = one.first_arg();
+            if from.contains('$') || from.is_empty() || from.len() > REPLACED_TEXT_BYTES_MAX {
+                self.ledger.mark_impossible(
+                    one.entry,
+                    "`from` of `replace` is a text of up to 1 KiB, without variables",
+                );
                 continue;
             }
-            let Some(to) = self.template(one, one.arg(1), scope, TemplateUse::Header) else { continue };
-            if !once && to.len() > from.len() * REPLACED_TIMES_MAX {
-                self.ledger.impossible(
+            let Some(to) = self.translate_template(one, one.arg_at(1), scope, TemplateDestination::Header)
+            else {
+                continue;
+            };
+            if !once && to.len() > from.len() * REPLACEMENT_RATIO_MAX {
+                self.ledger.mark_impossible(
                     one.entry,
                     "`to` of `replace` may be 64 times as long as `from`, unless `once` is `true`",
                 );
                 continue;
             }
-            self.ledger.differs(one.entry, "upper and lower case differ in the text that is replaced");
+            self.ledger.mark_different(one.entry, "upper and lower case differ in the text that is replaced");
             let mut rule =
                 vec![("from".to_owned(), TomlItem::text(from)), ("to".to_owned(), TomlItem::Text(to))];
             if let Some(types) = types {
                 let names: Vec<TomlItem> = match types.args.iter().any(|name| name == "*") {
                     true => {
-                        self.ledger.differs(types.entry, "types of texts are named, not all");
+                        self.ledger.mark_different(types.entry, "types of texts are named, not all");
                         ["text/*", "application/*"].map(TomlItem::text).into()
                     }
                     false => {
@@ -268,91 +286,102 @@ impl Translation<'_> {
         }
     }
 
-    fn always(&self, one: &NginxDirective) {
-        match one.arg(2) {
-            "always" => self.ledger.translated(one.entry),
-            _ => {
-                self.ledger.differs(one.entry, "responses with an error status have it too, as with `always`")
-            }
+    fn report_always(&self, directive: &NginxDirective) {
+        match directive.arg_at(2) {
+            "always" => self.ledger.mark_translated(directive.entry),
+            _ => self.ledger.mark_different(
+                directive.entry,
+                "responses with an error status have it too, as with `always`",
+            ),
         }
     }
 
     /// Translates `more_set_headers` and `more_clear_headers`.
-    fn more(
+    fn translate_headers_more(
         &self,
-        one: &NginxDirective,
+        directive: &NginxDirective,
         scope: &Scope<'_>,
         section: &mut TomlSection,
         set: &mut Vec<(String, TomlItem)>,
     ) {
-        for arg in &one.args {
+        for arg in &directive.args {
             match arg.split_once(':') {
                 _ if arg.starts_with('-') => {
-                    self.ledger.impossible(
-                        one.entry,
+                    self.ledger.mark_impossible(
+                        directive.entry,
                         "`-s` and `-t` limit it to some responses: fields are for all",
                     );
                 }
-                _ if is_of_connection(arg.split(':').next().unwrap_or(arg).trim()) => {
-                    self.ledger.needless(one.entry, OF_CONNECTION);
+                _ if is_connection_field(arg.split(':').next().unwrap_or(arg).trim()) => {
+                    self.ledger.mark_not_needed(directive.entry, CONNECTION_FIELD_REMARK);
                 }
-                Some((name, value)) if one.name == "more_set_headers" => {
-                    if let Some(value) = self.template(one, value.trim(), scope, TemplateUse::Header) {
+                Some((name, value)) if directive.name == "more_set_headers" => {
+                    if let Some(value) =
+                        self.translate_template(directive, value.trim(), scope, TemplateDestination::Header)
+                    {
                         set.push((name.trim().to_owned(), TomlItem::Text(value)));
-                        self.ledger.translated(one.entry);
+                        self.ledger.mark_translated(directive.entry);
                     }
                 }
                 _ => {
                     let name = arg.split(':').next().unwrap_or(arg).trim();
-                    section.add_in("response_headers", "remove", TomlItem::List(vec![TomlItem::text(name)]));
-                    self.ledger.translated(one.entry);
+                    section.merge_in(
+                        "response_headers",
+                        "remove",
+                        TomlItem::List(vec![TomlItem::text(name)]),
+                    );
+                    self.ledger.mark_translated(directive.entry);
                 }
             }
         }
     }
 
-    fn expires(&self, scope: &Scope<'_>) -> Expires {
-        let Some(one) = scope.one("expires") else { return Expires::Off };
-        let word = match one.first() {
+    fn translate_expires(&self, scope: &Scope<'_>) -> ExpiresTranslation {
+        let Some(one) = scope.effective("expires") else { return ExpiresTranslation::Off };
+        let word = match one.first_arg() {
             "modified" => {
-                self.ledger
-                    .impossible(one.entry, "a time since the last change cannot be set: write `max-age`");
-                return Expires::Off;
+                self.ledger.mark_impossible(
+                    one.entry,
+                    "a time since the last change cannot be set: write `max-age`",
+                );
+                return ExpiresTranslation::Off;
             }
             word => word,
         };
         let found = match word.strip_prefix('$') {
-            Some(variable) => self.expires_map(variable),
-            None => expires_word(word),
+            Some(variable) => self.translate_expires_map(variable),
+            None => translate_expires_word(word),
         };
         match &found {
-            Expires::Unknown(reason) => self.ledger.impossible(one.entry, reason),
-            Expires::Off => self.ledger.translated(one.entry),
-            _ => self.ledger.differs(
+            ExpiresTranslation::Unknown(reason) => self.ledger.mark_impossible(one.entry, reason),
+            ExpiresTranslation::Off => self.ledger.mark_translated(one.entry),
+            _ => self.ledger.mark_different(
                 one.entry,
-                format!("as `Cache-Control` alone, without `Expires`; {NOT_IN_REDIRECTS}"),
+                format!("as `Cache-Control` alone, without `Expires`; {REDIRECTS_REMARK}"),
             ),
         }
         found
     }
 
     /// Translates a `map $sent_http_content_type $variable { ... }` to rules by media type.
-    fn expires_map(&self, variable: &str) -> Expires {
-        let is_it = |map: &&&NginxDirective| map.arg(1).strip_prefix('$') == Some(variable);
-        let maps = self.http.all("map");
+    fn translate_expires_map(&self, variable: &str) -> ExpiresTranslation {
+        let is_it = |map: &&&NginxDirective| map.arg_at(1).strip_prefix('$') == Some(variable);
+        let maps = self.http.effective_all("map");
         let Some(map) = maps.iter().find(is_it) else {
-            return Expires::Unknown("the variable has no `map`");
+            return ExpiresTranslation::Unknown("the variable has no `map`");
         };
-        if !matches!(parts(map.first()).as_slice(), [TextPart::Variable(name)] if name == "sent_http_content_type")
+        if !matches!(split_template(map.first_arg()).as_slice(), [TextPart::Variable(name)] if name == "sent_http_content_type")
         {
-            return Expires::Unknown("only a `map` of `$sent_http_content_type` can be translated");
+            return ExpiresTranslation::Unknown(
+                "only a `map` of `$sent_http_content_type` can be translated",
+            );
         }
         let mut rules = Vec::new();
         let mut rest = None;
         let mut is_exact = true;
-        for line in map.inner() {
-            let value = match expires_word(line.first()) {
-                Expires::Value(value) => value,
+        for line in map.block_directives() {
+            let value = match translate_expires_word(line.first_arg()) {
+                ExpiresTranslation::Value(value) => value,
                 _ => {
                     is_exact &= line.name == "default";
                     continue;
@@ -362,9 +391,9 @@ impl Translation<'_> {
                 "default" => rest = Some(value),
                 "volatile" | "hostnames" | "include" => {}
                 name => {
-                    let (types, exact) = media_types(name);
+                    let (types, exact) = matched_media_types(name);
                     is_exact &= exact && !types.is_empty();
-                    let all = types.iter().flat_map(|name| with_ours(name));
+                    let all = types.iter().flat_map(|name| with_own_name(name));
                     rules.extend(all.map(|name| (name.to_owned(), TomlItem::text(value.clone()))));
                 }
             }
@@ -380,29 +409,29 @@ impl Translation<'_> {
             }
         });
         match is_exact {
-            true => self.ledger.translated(map.entry),
-            false => self.ledger.differs(
+            true => self.ledger.mark_translated(map.entry),
+            false => self.ledger.mark_different(
                 map.entry,
                 "media types count as a whole: what an expression matched within a type is left out",
             ),
         }
-        Expires::Types(rules)
+        ExpiresTranslation::Types(rules)
     }
 
     /// Writes `compress`, and `precompressed` if files are served.
-    pub(crate) fn compression(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+    pub(crate) fn write_compression(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let mut codings = Vec::new();
         let mut compress = TomlSection::default();
         for (coding, on) in [("br", "brotli"), ("zstd", "zstd"), ("gzip", "gzip")] {
-            let Some(one) = scope.one(on) else { continue };
-            self.ledger.translated(one.entry);
-            if one.first() != "on" {
+            let Some(one) = scope.effective(on) else { continue };
+            self.ledger.mark_translated(one.entry);
+            if one.first_arg() != "on" {
                 continue;
             }
             codings.push(TomlItem::text(coding));
-            self.compression_of(on, scope, &mut compress);
+            self.translate_gzip(on, scope, &mut compress);
         }
-        self.precompressed(scope, section);
+        self.write_precompressed(scope, section);
         if codings.is_empty() {
             return;
         }
@@ -416,14 +445,14 @@ impl Translation<'_> {
         section.set("compress", TomlItem::Table(compress.entries));
     }
 
-    fn compression_of(&self, on: &str, scope: &Scope<'_>, compress: &mut TomlSection) {
-        if let Some(one) = scope.one(&format!("{on}_min_length"))
-            && let Some(size) = self.size(one)
+    fn translate_gzip(&self, on: &str, scope: &Scope<'_>, compress: &mut TomlSection) {
+        if let Some(one) = scope.effective(&format!("{on}_min_length"))
+            && let Some(size) = self.translate_size(one)
         {
             compress.set_text("min", size);
         }
-        if let Some(one) = scope.one(&format!("{on}_comp_level")) {
-            let level = one.first().parse::<u32>().unwrap_or(1);
+        if let Some(one) = scope.effective(&format!("{on}_comp_level")) {
+            let level = one.first_arg().parse::<u32>().unwrap_or(1);
             compress.set_text(
                 "level",
                 match level {
@@ -432,43 +461,46 @@ impl Translation<'_> {
                     _ => "small",
                 },
             );
-            self.ledger.differs(one.entry, "there are three levels: \"fast\", \"balanced\" and \"small\"");
+            self.ledger
+                .mark_different(one.entry, "there are three levels: \"fast\", \"balanced\" and \"small\"");
         }
-        if let Some(one) = scope.one(&format!("{on}_types")) {
+        if let Some(one) = scope.effective(&format!("{on}_types")) {
             let mut types = vec![TomlItem::text("text/html")];
-            for name in one.args.iter().flat_map(|name| with_ours(name)) {
+            for name in one.args.iter().flat_map(|name| with_own_name(name)) {
                 let item = TomlItem::text(if name == "*" { "*/*" } else { name });
                 if !types.contains(&item) {
                     types.push(item);
                 }
             }
             if types.contains(&TomlItem::text("*/*")) {
-                self.ledger.differs(one.entry, "what is usually compressed: `types` cannot name every type");
+                self.ledger
+                    .mark_different(one.entry, "what is usually compressed: `types` cannot name every type");
                 types = ["text/*", "application/*", "image/svg+xml", "font/*"].map(TomlItem::text).into();
             } else {
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(one.entry);
             }
             compress.set("types", TomlItem::List(types));
         }
-        if let Some(one) = scope.one(&format!("{on}_proxied")) {
-            match one.first() {
-                "any" => self.ledger.translated(one.entry),
-                _ => self
-                    .ledger
-                    .differs(one.entry, "requests that come through a proxy get compressed responses too"),
+        if let Some(one) = scope.effective(&format!("{on}_proxied")) {
+            match one.first_arg() {
+                "any" => self.ledger.mark_translated(one.entry),
+                _ => self.ledger.mark_different(
+                    one.entry,
+                    "requests that come through a proxy get compressed responses too",
+                ),
             }
         }
     }
 
-    fn precompressed(&self, scope: &Scope<'_>, section: &mut TomlSection) {
+    fn write_precompressed(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let found: Vec<&NginxDirective> =
             [("br", "brotli_static"), ("zst", "zstd_static"), ("gz", "gzip_static")]
                 .iter()
-                .filter_map(|(_, name)| scope.one(name))
+                .filter_map(|(_, name)| scope.effective(name))
                 .collect();
         let mut endings = Vec::new();
         for one in found {
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(one.entry);
             let ending = if one.name.starts_with("br") {
                 "br"
             } else if one.name.starts_with('z') {
@@ -476,10 +508,11 @@ impl Translation<'_> {
             } else {
                 "gz"
             };
-            match one.first() {
+            match one.first_arg() {
                 "off" => {}
                 "always" => {
-                    self.ledger.differs(one.entry, "only clients that accept them get compressed files");
+                    self.ledger
+                        .mark_different(one.entry, "only clients that accept them get compressed files");
                     endings.push(TomlItem::text(ending));
                 }
                 _ => endings.push(TomlItem::text(ending)),
@@ -491,7 +524,7 @@ impl Translation<'_> {
     }
 }
 
-fn files_control(section: &mut TomlSection, value: TomlItem) {
+fn set_files_cache_control(section: &mut TomlSection, value: TomlItem) {
     section.set_in("files", "cache_control", value);
 }
 
@@ -519,13 +552,13 @@ const MEDIA_TYPES: [&[&str]; 7] = [
 ];
 
 /// Returns a media type, followed by the name that Komainu sends if it differs.
-fn with_ours(name: &str) -> impl Iterator<Item = &str> {
+fn with_own_name(name: &str) -> impl Iterator<Item = &str> {
     let ours = MEDIA_TYPES.iter().find(|names| names.contains(&name)).map(|names| names[0]);
     std::iter::once(name).chain(ours.filter(|ours| *ours != name))
 }
 
 /// Returns the media types that an entry of a map of media types matches, and whether they are complete.
-fn media_types(name: &str) -> (Vec<String>, bool) {
+fn matched_media_types(name: &str) -> (Vec<String>, bool) {
     let Some(regex) = name.strip_prefix("~*").or_else(|| name.strip_prefix('~')) else {
         return (vec![name.to_owned()], true);
     };

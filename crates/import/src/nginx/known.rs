@@ -5,7 +5,7 @@ use crate::findings::ImportLedger;
 
 /// Names of directives, and the reason why they are not translated. A leading \u{1} marks those without an
 /// equivalent.
-const NEEDLESS: &[(&[&str], &str)] = &[
+const NOT_TRANSLATED: &[(&[&str], &str)] = &[
     (
         &[
             "events",
@@ -330,7 +330,7 @@ const NEEDLESS: &[(&[&str], &str)] = &[
 
 /// Directives that neither refuse requests nor pass them on: a route may be served without them if they
 /// cannot be translated. A final `*` matches all names with this prefix.
-const HARMLESS: &[&str] = &[
+const HARMLESS_DIRECTIVES: &[&str] = &[
     "absolute_redirect",
     "access_log",
     "add_*",
@@ -402,22 +402,24 @@ const HARMLESS: &[&str] = &[
 
 /// Whether a route may be served without a directive of this name.
 pub(crate) fn is_harmless(name: &str) -> bool {
-    HARMLESS.iter().any(|known| match known.strip_suffix('*') {
+    HARMLESS_DIRECTIVES.iter().any(|known| match known.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => *known == name,
     })
 }
 
 /// Reports a directive that needs no translation or has no equivalent. Returns whether it is in the list.
-pub(crate) fn mark(ledger: &ImportLedger, one: &NginxDirective) -> bool {
-    let Some((_, reason)) = NEEDLESS.iter().find(|(names, _)| names.contains(&one.name.as_str())) else {
+pub(crate) fn mark_known(ledger: &ImportLedger, directive: &NginxDirective) -> bool {
+    let Some((_, reason)) = NOT_TRANSLATED.iter().find(|(names, _)| names.contains(&directive.name.as_str()))
+    else {
         return false;
     };
-    let is_default = matches!(one.name.as_str(), "proxy_pass_request_headers" | "proxy_pass_request_body");
+    let is_default =
+        matches!(directive.name.as_str(), "proxy_pass_request_headers" | "proxy_pass_request_body");
     match reason.strip_prefix('\u{1}') {
-        Some(_) if is_default && one.first() == "on" => ledger.translated(one.entry),
-        Some(reason) => ledger.impossible(one.entry, reason),
-        None => ledger.needless(one.entry, reason),
+        Some(_) if is_default && directive.first_arg() == "on" => ledger.mark_translated(directive.entry),
+        Some(reason) => ledger.mark_impossible(directive.entry, reason),
+        None => ledger.mark_not_needed(directive.entry, reason),
     }
     true
 }

@@ -13,7 +13,7 @@ pub(crate) enum NginxToken {
 
 /// A token and its line.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TokenAt {
+pub(crate) struct NginxTokenAtLine {
     pub(crate) token: NginxToken,
     pub(crate) line: usize,
 }
@@ -24,7 +24,7 @@ const WORD_BYTES_MAX: usize = 64 << 10;
 struct Lexer<'a> {
     file: &'a str,
     text: &'a str,
-    at: usize,
+    position: usize,
     line: usize,
 }
 
@@ -32,12 +32,12 @@ struct Lexer<'a> {
 ///
 /// # Errors
 /// An unterminated quote or Lua block, a word that directly follows a quote, or a word that is too long.
-pub(crate) fn tokens(file: &str, text: &str) -> Result<Vec<TokenAt>, ImportError> {
-    let mut lexer = Lexer { file, text, at: 0, line: 1 };
+pub(crate) fn tokenize(file: &str, text: &str) -> Result<Vec<NginxTokenAtLine>, ImportError> {
+    let mut lexer = Lexer { file, text, position: 0, line: 1 };
     let mut found = Vec::new();
     while let Some(one) = lexer.next()? {
         let opens_lua = one.token == NginxToken::Open
-            && matches!(found.last(), Some(TokenAt { token: NginxToken::Word(word), .. }) if word.ends_with("_by_lua_block"));
+            && matches!(found.last(), Some(NginxTokenAtLine { token: NginxToken::Word(word), .. }) if word.ends_with("_by_lua_block"));
         found.push(one);
         if opens_lua {
             lexer.skip_block()?;
@@ -48,21 +48,21 @@ pub(crate) fn tokens(file: &str, text: &str) -> Result<Vec<TokenAt>, ImportError
 
 impl Lexer<'_> {
     fn peek(&self) -> Option<char> {
-        self.text[self.at..].chars().next()
+        self.text[self.position..].chars().next()
     }
 
     fn take(&mut self) -> Option<char> {
         let c = self.peek()?;
-        self.at += c.len_utf8();
+        self.position += c.len_utf8();
         self.line += usize::from(c == '\n');
         Some(c)
     }
 
-    fn fault(&self, line: usize, message: &str) -> ImportError {
+    fn error(&self, line: usize, message: &str) -> ImportError {
         ImportError::new(self.file, line, message)
     }
 
-    fn next(&mut self) -> Result<Option<TokenAt>, ImportError> {
+    fn next(&mut self) -> Result<Option<NginxTokenAtLine>, ImportError> {
         loop {
             match self.peek() {
                 None => return Ok(None),
@@ -87,12 +87,12 @@ impl Lexer<'_> {
                 self.take();
                 sign
             }
-            None => NginxToken::Word(self.word()?),
+            None => NginxToken::Word(self.read_word()?),
         };
-        Ok(Some(TokenAt { token, line }))
+        Ok(Some(NginxTokenAtLine { token, line }))
     }
 
-    fn word(&mut self) -> Result<String, ImportError> {
+    fn read_word(&mut self) -> Result<String, ImportError> {
         let line = self.line;
         let quote = self.peek().filter(|c| matches!(c, '"' | '\''));
         if quote.is_some() {
@@ -101,20 +101,20 @@ impl Lexer<'_> {
         let mut word = String::new();
         loop {
             if word.len() > WORD_BYTES_MAX {
-                return Err(self.fault(line, "a word is too long: is a quote missing?"));
+                return Err(self.error(line, "a word is too long: is a quote missing?"));
             }
             let Some(c) = self.peek() else {
                 return match quote {
-                    Some(_) => Err(self.fault(line, "a quote is not closed")),
+                    Some(_) => Err(self.error(line, "a quote is not closed")),
                     None => Ok(word),
                 };
             };
             match c {
                 '\\' => {
                     self.take();
-                    self.escaped(&mut word);
+                    self.read_escape(&mut word);
                 }
-                '$' if self.text[self.at..].starts_with("${") => {
+                '$' if self.text[self.position..].starts_with("${") => {
                     self.take();
                     self.take();
                     word.push_str("${");
@@ -125,7 +125,7 @@ impl Lexer<'_> {
                         self.peek().is_none_or(|c| c.is_ascii_whitespace() || matches!(c, ';' | '{' | ')'));
                     return match is_end {
                         true => Ok(word),
-                        false => Err(self.fault(self.line, "a space or `;` is missing after a quote")),
+                        false => Err(self.error(self.line, "a space or `;` is missing after a quote")),
                     };
                 }
                 c if quote.is_none() && (c.is_ascii_whitespace() || matches!(c, ';' | '{')) => {
@@ -140,7 +140,7 @@ impl Lexer<'_> {
     }
 
     /// Reads an escape sequence: nginx keeps the backslash before all other characters.
-    fn escaped(&mut self, word: &mut String) {
+    fn read_escape(&mut self, word: &mut String) {
         match self.take() {
             Some(c @ ('"' | '\'' | '\\')) => word.push(c),
             Some('t') => word.push('\t'),
@@ -157,7 +157,7 @@ impl Lexer<'_> {
         let mut depth = 0;
         loop {
             match self.peek() {
-                None => return Err(self.fault(line, "a block of Lua is not closed")),
+                None => return Err(self.error(line, "a block of Lua is not closed")),
                 Some('}') if depth == 0 => return Ok(()),
                 Some('}') => depth -= 1,
                 Some('{') => depth += 1,
@@ -173,13 +173,13 @@ mod tests {
     use super::*;
 
     fn words(text: &str) -> String {
-        let shown = |one: &TokenAt| match &one.token {
+        let shown = |one: &NginxTokenAtLine| match &one.token {
             NginxToken::Word(word) => format!("<{word}>"),
             NginxToken::Open => "{".to_owned(),
             NginxToken::Close => "}".to_owned(),
             NginxToken::End => ";".to_owned(),
         };
-        match tokens("f", text) {
+        match tokenize("f", text) {
             Ok(all) => all.iter().map(shown).collect(),
             Err(error) => error.to_string(),
         }

@@ -5,14 +5,14 @@
 //! regular expression, or the prefix has `^~`, the regular expressions of the level follow; then the longest
 //! prefix applies, the innermost first. A match by a regular expression is final.
 
-use super::conditions::words;
-use super::place::{LocationPaths, PathException, Place, ServerLocations, prefix_pattern};
+use super::conditions::condition_words;
+use super::place::{LocationPlace, PathConditions, PathException, ServerLocations, prefix_pattern};
 use super::scope::Scope;
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation, redirect};
+use super::work::{LocationMatcher, Translation, redirect_item};
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::{implies_prefix, path_expression, quoted, wider_expression};
-use crate::findings::EntryNumber;
+use crate::expressions::{escape_literal, implies_prefix, path_expression, widen_expression};
+use crate::findings::EntryIndex;
 use crate::paths::{below_suffix, from_literal, from_regex};
 
 /// Names of the groups of an expression in nginx and in Komainu.
@@ -20,44 +20,46 @@ type GroupNames = Vec<(String, String)>;
 
 /// A location whose order among the others is not yet determined.
 #[derive(Clone)]
-struct FoundLocation<'d> {
+struct UnorderedLocation<'d> {
     directive: &'d NginxDirective,
     scope: Scope<'d>,
-    matcher: Matcher,
+    matcher: LocationMatcher,
     /// Patterns of its paths, regardless of the enclosing locations.
     paths: Vec<String>,
     /// See [`Place::is_closed`].
     is_closed: bool,
-    inner: Vec<FoundLocation<'d>>,
+    nested: Vec<UnorderedLocation<'d>>,
 }
 
-impl FoundLocation<'_> {
+impl UnorderedLocation<'_> {
     /// The prefix of a prefix location, and whether it has `^~`.
     fn prefix(&self) -> Option<(&str, bool)> {
         match &self.matcher {
-            Matcher::Prefix(path, first) => Some((path, *first)),
+            LocationMatcher::Prefix(path, first) => Some((path, *first)),
             _ => None,
         }
     }
 
     fn is_regex(&self) -> bool {
-        matches!(self.matcher, Matcher::Regex(..))
+        matches!(self.matcher, LocationMatcher::Regex(..))
     }
 
     /// Returns the path without the trailing slash if nginx redirects it to this location.
     fn redirects_to_slash(&self) -> Option<&str> {
-        let (Matcher::Exact(path) | Matcher::Prefix(path, _)) = &self.matcher else { return None };
-        let passes = self.directive.inner().iter().any(|one| one.name.ends_with("_pass"));
+        let (LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _)) = &self.matcher else {
+            return None;
+        };
+        let passes = self.directive.block_directives().iter().any(|one| one.name.ends_with("_pass"));
         path.strip_suffix('/').filter(|path| passes && !path.is_empty())
     }
 
     /// Returns a copy of the location for exactly `path`.
     fn without_slash(&self, path: &str) -> Self {
-        let pattern = from_literal(path, false).unwrap_or_else(|| format!("~ ^{}$", quoted(path)));
+        let pattern = from_literal(path, false).unwrap_or_else(|| format!("~ ^{}$", escape_literal(path)));
         Self {
-            matcher: Matcher::Exact(path.to_owned()),
+            matcher: LocationMatcher::Exact(path.to_owned()),
             paths: vec![pattern],
-            inner: Vec::new(),
+            nested: Vec::new(),
             ..self.clone()
         }
     }
@@ -65,74 +67,78 @@ impl FoundLocation<'_> {
 
 /// Context of the locations of a level.
 #[derive(Clone, Default)]
-struct AroundLevel {
+struct EnclosingContext {
     /// Patterns of the enclosing regular expressions.
-    within: Vec<Vec<String>>,
+    enclosing_patterns: Vec<Vec<String>>,
     /// Innermost enclosing prefix.
     prefix: String,
     /// Paths that belong to siblings of the enclosing locations.
-    except: Vec<PathException>,
-    matchers: Vec<Matcher>,
+    sibling_exceptions: Vec<PathException>,
+    matchers: Vec<LocationMatcher>,
 }
 
 /// Places of a level: those that are final, and those that come after the regular expressions of the
 /// enclosing level.
 #[derive(Default)]
-struct LevelPlaces<'d> {
-    decided: Vec<Place<'d>>,
-    rest: Vec<Place<'d>>,
+struct LevelLocations<'d> {
+    final_places: Vec<LocationPlace<'d>>,
+    late_places: Vec<LocationPlace<'d>>,
 }
 
 /// The remark on a server without a `root`.
-pub(super) const NO_REST: &str = "what no location has is 404: nginx serves a folder of its own";
+pub(super) const NO_ROOT_REMARK: &str = "what no location has is 404: nginx serves a folder of its own";
 
 impl<'d> Translation<'d> {
     /// Returns the routes of a server. They are cached, because several sites may have the same ones.
-    pub(crate) fn locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
-        if let Some(known) = self.routes.borrow().get(&entry) {
+    pub(crate) fn server_routes(&self, server: &Scope<'d>, entry: EntryIndex) -> Vec<TomlSection> {
+        if let Some(known) = self.cached_routes.borrow().get(&entry) {
             return known.clone();
         }
-        let routes = self.translated_locations(server, entry);
-        self.routes.borrow_mut().insert(entry, routes.clone());
+        let routes = self.translate_locations(server, entry);
+        self.cached_routes.borrow_mut().insert(entry, routes.clone());
         routes
     }
 
-    fn translated_locations(&self, server: &Scope<'d>, entry: EntryNumber) -> Vec<TomlSection> {
+    fn translate_locations(&self, server: &Scope<'d>, entry: EntryIndex) -> Vec<TomlSection> {
         let mut named = Vec::new();
-        let found = self.collect(server, &mut named);
-        let LevelPlaces { decided, rest } = level(&found, &AroundLevel::default());
+        let found = self.collect_locations(server, &mut named);
+        let LevelLocations { final_places: decided, late_places: rest } =
+            order_level(&found, &EnclosingContext::default());
         let places = decided.into_iter().chain(rest).collect();
-        let around = ServerLocations { places, named, server: server.clone() };
-        let places = &around.places;
-        let server_place = Place::of_server(server);
-        let phase = self.rewrite_phase(&server_place, &around);
+        let around = ServerLocations { ordered_places: places, named, server: server.clone() };
+        let places = &around.ordered_places;
+        let server_place = LocationPlace::for_server(server);
+        let phase = self.translate_rewrite_phase(&server_place, &around);
         let continues = phase.continues;
-        let mut routes = self.finished(self.line_feeds(server), server);
-        routes.extend(self.finished(phase.whole(), server));
+        let mut routes = self.finish_routes(self.line_feed_route(server), server);
+        routes.extend(self.finish_routes(phase.into_final_routes(), server));
         if !continues {
-            places.iter().for_each(|place| self.unreached(place.scope.own()));
+            places.iter().for_each(|place| self.report_unreached(place.scope.innermost()));
             return routes;
         }
-        let mut own: Vec<Vec<TomlSection>> = places.iter().map(|place| self.routes(place, &around)).collect();
+        let mut own: Vec<Vec<TomlSection>> =
+            places.iter().map(|place| self.location_routes(place, &around)).collect();
         // Paths without a location are served from the root of the server.
-        let has_rest = places.iter().any(|place| place.paths.is_everything());
-        let serves = server.own().iter().any(|one| matches!(one.name.as_str(), "root" | "try_files"))
+        let has_rest = places.iter().any(|place| place.paths.includes_every_path());
+        let serves = server.innermost().iter().any(|one| matches!(one.name.as_str(), "root" | "try_files"))
             || places.is_empty();
-        let rest = [Place::of_server(server)];
-        let mut all: Vec<&Place<'d>> = places.iter().collect();
-        if !has_rest && (serves || server.one("root").is_some()) {
-            own.push(self.routes(&server_place, &around));
+        let rest = [LocationPlace::for_server(server)];
+        let mut all: Vec<&LocationPlace<'d>> = places.iter().collect();
+        if !has_rest && (serves || server.effective("root").is_some()) {
+            own.push(self.location_routes(&server_place, &around));
             all.extend(&rest);
         } else if !has_rest {
-            self.ledger.differs(entry, NO_REST);
+            self.ledger.mark_different(entry, NO_ROOT_REMARK);
         }
-        self.merge_scripts(&all, &mut own);
+        self.merge_script_routes(&all, &mut own);
         routes.extend(own.into_iter().flatten());
         for one in &around.named {
             if !self.ledger.is_marked(one.entry) {
-                self.ledger
-                    .differs(one.entry, "no `try_files` that was translated names it, so it is left out");
-                self.unreached(one.inner());
+                self.ledger.mark_different(
+                    one.entry,
+                    "no `try_files` that was translated names it, so it is left out",
+                );
+                self.report_unreached(one.block_directives());
             }
         }
         routes
@@ -140,20 +146,20 @@ impl<'d> Translation<'d> {
 
     /// Returns the route for paths with a line feed if the server has regular expressions: in nginx, `$` also
     /// matches before a trailing line feed, and `.` does not match one.
-    fn line_feeds(&self, server: &Scope<'d>) -> Vec<TomlSection> {
+    fn line_feed_route(&self, server: &Scope<'d>) -> Vec<TomlSection> {
         let reads_path = |text: &str| matches!(text.trim_matches(['$', '{', '}']), "uri" | "document_uri");
         let differs = |expression: &str| expression.contains(['$', '.']);
         let mut found = false;
-        super::tree::visit(server.own(), &mut |one| match one.name.as_str() {
-            "location" => found |= one.first().starts_with('~') && differs(one.arg(1)),
-            "rewrite" => found |= differs(one.first()),
+        super::tree::visit(server.innermost(), &mut |one| match one.name.as_str() {
+            "location" => found |= one.first_arg().starts_with('~') && differs(one.arg_at(1)),
+            "rewrite" => found |= differs(one.first_arg()),
             "if" => {
-                let words = words(one);
+                let words = condition_words(one);
                 let variable = words.first().copied().unwrap_or_default();
                 found |= reads_path(variable) && words.last().is_some_and(|last| differs(last));
-                let map = self.map_block(variable.trim_matches(['$', '{', '}']));
+                let map = self.find_map(variable.trim_matches(['$', '{', '}']));
                 let map = map.filter(|map| reads_path(Self::map_source(map)));
-                let keys = map.iter().flat_map(|map| map.inner());
+                let keys = map.iter().flat_map(|map| map.block_directives());
                 found |= keys.into_iter().any(|line| line.name.starts_with('~') && differs(&line.name));
             }
             _ => {}
@@ -169,39 +175,44 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the redirect of `/a` to `location /a/` with `proxy_pass`.
-    pub(crate) fn slash_redirect(&self, place: &Place<'d>) -> TomlSection {
-        let mut section = place.paths.route();
-        if let Some(path) = place.matcher.replaced() {
-            section.set("redirect", redirect(&format!("{path}$query"), 301));
+    pub(crate) fn slash_redirect_route(&self, place: &LocationPlace<'d>) -> TomlSection {
+        let mut section = place.paths.to_route();
+        if let Some(path) = place.matcher.replaced_part() {
+            section.set("redirect", redirect_item(&format!("{path}$query"), 301));
         }
-        self.headers(&place.scope, &mut section);
+        self.write_headers(&place.scope, &mut section);
         section
     }
 
-    pub(crate) fn unreached(&self, block: &[NginxDirective]) {
+    pub(crate) fn report_unreached(&self, block: &[NginxDirective]) {
         for one in block {
             if !self.ledger.is_marked(one.entry) {
-                self.ledger.differs(one.entry, "nothing that was translated reaches it, so it is left out");
+                self.ledger
+                    .mark_different(one.entry, "nothing that was translated reaches it, so it is left out");
             }
-            self.unreached(one.inner());
+            self.report_unreached(one.block_directives());
         }
     }
 
-    fn collect(&self, scope: &Scope<'d>, named: &mut Vec<&'d NginxDirective>) -> Vec<FoundLocation<'d>> {
+    fn collect_locations(
+        &self,
+        scope: &Scope<'d>,
+        named: &mut Vec<&'d NginxDirective>,
+    ) -> Vec<UnorderedLocation<'d>> {
         let mut found = Vec::new();
-        for one in scope.own().iter().filter(|one| one.name == "location") {
+        for one in scope.innermost().iter().filter(|one| one.name == "location") {
             let (operator, path) = match one.args.as_slice() {
                 [path] => ("", path.as_str()),
                 [operator, path] => (operator.as_str(), path.as_str()),
                 _ => ("?", ""),
             };
             let matcher = match operator {
-                "=" => Matcher::Exact(path.to_owned()),
-                "~" => Matcher::Regex(path.to_owned(), false),
-                "~*" => Matcher::Regex(path.to_owned(), true),
-                "" | "^~" => Matcher::Prefix(path.to_owned(), operator == "^~"),
+                "=" => LocationMatcher::Exact(path.to_owned()),
+                "~" => LocationMatcher::Regex(path.to_owned(), false),
+                "~*" => LocationMatcher::Regex(path.to_owned(), true),
+                "" | "^~" => LocationMatcher::Prefix(path.to_owned(), operator == "^~"),
                 _ => {
-                    self.ledger.impossible(one.entry, "this is no location of nginx");
+                    self.ledger.mark_impossible(one.entry, "this is no location of nginx");
                     continue;
                 }
             };
@@ -209,119 +220,125 @@ impl<'d> Translation<'d> {
                 named.push(one);
                 continue;
             }
-            if !matches!(matcher, Matcher::Regex(..)) && !path.is_empty() && !path.starts_with('/') {
-                self.ledger.needless(one.entry, "no path begins so, and nothing of it is ever used");
-                self.unreached(one.inner());
+            if !matches!(matcher, LocationMatcher::Regex(..)) && !path.is_empty() && !path.starts_with('/') {
+                self.ledger.mark_not_needed(one.entry, "no path begins so, and nothing of it is ever used");
+                self.report_unreached(one.block_directives());
                 continue;
             }
-            let inner = scope.with(one.inner());
-            let (paths, groups, is_closed) = match self.paths(one, &matcher) {
+            let inner = scope.with_block(one.block_directives());
+            let (paths, groups, is_closed) = match self.location_patterns(one, &matcher) {
                 Some((paths, groups)) => (paths, groups, false),
-                None => (vec![closed_path(&matcher)], GroupNames::new(), true),
+                None => (vec![covering_pattern(&matcher)], GroupNames::new(), true),
             };
             let scope = if groups.is_empty() { inner } else { inner.with_groups(&groups) };
-            let inner = if is_closed { Vec::new() } else { self.collect(&scope, named) };
-            found.push(FoundLocation { directive: one, scope, matcher, paths, is_closed, inner });
+            let inner = if is_closed { Vec::new() } else { self.collect_locations(&scope, named) };
+            found.push(UnorderedLocation { directive: one, scope, matcher, paths, is_closed, nested: inner });
         }
         found
     }
 
     /// Returns the patterns of a location and the groups of its expression; `None` if its paths cannot be
     /// expressed by a route.
-    fn paths(&self, one: &NginxDirective, matcher: &Matcher) -> Option<(Vec<String>, GroupNames)> {
+    fn location_patterns(
+        &self,
+        directive: &NginxDirective,
+        matcher: &LocationMatcher,
+    ) -> Option<(Vec<String>, GroupNames)> {
         let literal = |path: &str, is_prefix| {
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(directive.entry);
             let end = if is_prefix { "" } else { "$" };
             let pattern =
-                from_literal(path, is_prefix).unwrap_or_else(|| format!("~ ^{}{end}", quoted(path)));
+                from_literal(path, is_prefix).unwrap_or_else(|| format!("~ ^{}{end}", escape_literal(path)));
             Some((vec![pattern], GroupNames::new()))
         };
         let (regex, ignores_case) = match matcher {
-            Matcher::Exact(path) => return literal(path, false),
-            Matcher::Prefix(path, _) => return literal(path, true),
-            Matcher::Regex(regex, ignores_case) => (regex, *ignores_case),
-            Matcher::Server => return None,
+            LocationMatcher::Exact(path) => return literal(path, false),
+            LocationMatcher::Prefix(path, _) => return literal(path, true),
+            LocationMatcher::Regex(regex, ignores_case) => (regex, *ignores_case),
+            LocationMatcher::Server => return None,
         };
         let expression = path_expression(regex, ignores_case);
-        let needs_groups = expression.as_ref().is_ok_and(|found| names_groups(one, &found.groups));
+        let needs_groups = expression.as_ref().is_ok_and(|found| uses_groups(directive, &found.groups));
         if let (Ok(set), false) = (from_regex(regex, ignores_case), needs_groups)
-            && set.differs.is_none()
+            && set.difference.is_none()
         {
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(directive.entry);
             return Some((set.patterns, GroupNames::new()));
         }
         match expression {
             Ok(found) => {
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(directive.entry);
                 Some((vec![found.pattern], found.groups))
             }
             Err(reason) => {
                 let what = "its paths, and perhaps more, are closed (403) until somebody writes them";
-                self.ledger.impossible(one.entry, format!("{reason}: {what}"));
-                self.lost_location(one);
+                self.ledger.mark_impossible(directive.entry, format!("{reason}: {what}"));
+                self.report_untranslated_location(directive);
                 None
             }
         }
     }
 
-    fn lost_location(&self, one: &NginxDirective) {
-        for inner in one.inner() {
+    fn report_untranslated_location(&self, directive: &NginxDirective) {
+        for inner in directive.block_directives() {
             if !self.ledger.is_marked(inner.entry) {
-                self.ledger.impossible(inner.entry, "it belongs to a location without a route");
+                self.ledger.mark_impossible(inner.entry, "it belongs to a location without a route");
             }
-            self.lost_location(inner);
+            self.report_untranslated_location(inner);
         }
     }
 }
 
 /// Returns the places of the locations of one level, including nested ones.
-fn level<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> LevelPlaces<'d> {
-    let mut places = LevelPlaces::default();
-    for one in found.iter().filter(|one| matches!(one.matcher, Matcher::Exact(_))) {
-        places.decided.extend(place(one, around));
+fn order_level<'d>(found: &[UnorderedLocation<'d>], context: &EnclosingContext) -> LevelLocations<'d> {
+    let mut places = LevelLocations::default();
+    for one in found.iter().filter(|one| matches!(one.matcher, LocationMatcher::Exact(_))) {
+        places.final_places.extend(build_place(one, context));
     }
-    places.decided.extend(slash_redirects(found, around));
-    let mut prefixes: Vec<&FoundLocation<'d>> = found.iter().filter(|one| one.prefix().is_some()).collect();
+    places.final_places.extend(slash_redirect_places(found, context));
+    let mut prefixes: Vec<&UnorderedLocation<'d>> =
+        found.iter().filter(|one| one.prefix().is_some()).collect();
     prefixes.sort_by_key(|one| std::cmp::Reverse(one.prefix().map_or(0, |(path, _)| path.len())));
     // At the outermost level, locations with `^~` can simply precede the expressions.
-    let is_outermost = around.matchers.is_empty();
-    let (first, others): (Vec<&FoundLocation<'d>>, Vec<&FoundLocation<'d>>) =
-        prefixes.iter().partition(|one| is_outermost && comes_first(one, &prefixes));
+    let is_outermost = context.matchers.is_empty();
+    let (first, others): (Vec<&UnorderedLocation<'d>>, Vec<&UnorderedLocation<'d>>) =
+        prefixes.iter().partition(|one| is_outermost && precedes_expressions(one, &prefixes));
     for one in first {
-        let LevelPlaces { decided, rest } = level(&one.inner, &inside(one, &[], around));
-        places.decided.extend(decided.into_iter().chain(rest).chain(place(one, around)));
+        let LevelLocations { final_places: decided, late_places: rest } =
+            order_level(&one.nested, &context_within(one, &[], context));
+        places.final_places.extend(decided.into_iter().chain(rest).chain(build_place(one, context)));
     }
     let mut rest = Vec::new();
     for one in &others {
-        let inner = level(&one.inner, &inside(one, &others, around));
-        places.decided.extend(inner.decided);
-        rest.extend(inner.rest.into_iter().chain(place(one, around)));
+        let inner = order_level(&one.nested, &context_within(one, &others, context));
+        places.final_places.extend(inner.final_places);
+        rest.extend(inner.late_places.into_iter().chain(build_place(one, context)));
     }
-    let mut except = around.except.clone();
-    except.extend(without_expressions(&others, true));
-    let level_around = AroundLevel { except, ..around.clone() };
+    let mut except = context.sibling_exceptions.clone();
+    except.extend(paths_without_expressions(&others, true));
+    let level_around = EnclosingContext { sibling_exceptions: except, ..context.clone() };
     for one in found.iter().filter(|one| one.is_regex()) {
         let mut inner_around = level_around.clone();
-        inner_around.within.push(one.paths.clone());
+        inner_around.enclosing_patterns.push(one.paths.clone());
         inner_around.matchers.push(one.matcher.clone());
-        let inner = level(&one.inner, &inner_around);
-        places.decided.extend(inner.decided.into_iter().chain(inner.rest));
-        places.decided.extend(place(one, &level_around));
+        let inner = order_level(&one.nested, &inner_around);
+        places.final_places.extend(inner.final_places.into_iter().chain(inner.late_places));
+        places.final_places.extend(build_place(one, &level_around));
     }
-    places.rest = rest;
+    places.late_places = rest;
     places
 }
 
 /// Whether a prefix and all longer ones below it have `^~`.
-fn comes_first(one: &FoundLocation<'_>, all: &[&FoundLocation<'_>]) -> bool {
-    let Some((prefix, _)) = one.prefix() else { return false };
+fn precedes_expressions(location: &UnorderedLocation<'_>, all: &[&UnorderedLocation<'_>]) -> bool {
+    let Some((prefix, _)) = location.prefix() else { return false };
     all.iter().filter_map(|other| other.prefix()).all(|(path, first)| first || !path.starts_with(prefix))
 }
 
 /// Returns the paths to which the expressions of a level do not apply, because their longest prefix has `^~`
 /// (if `wanted`), or the opposite.
-fn without_expressions(prefixes: &[&FoundLocation<'_>], wanted: bool) -> Vec<PathException> {
-    let of_kind = |one: &&FoundLocation<'_>| one.prefix().is_some_and(|(_, first)| first == wanted);
+fn paths_without_expressions(prefixes: &[&UnorderedLocation<'_>], wanted: bool) -> Vec<PathException> {
+    let of_kind = |one: &&UnorderedLocation<'_>| one.prefix().is_some_and(|(_, first)| first == wanted);
     let mut found: Vec<PathException> = Vec::new();
     // The shortest prefixes are last.
     for one in prefixes.iter().copied().filter(of_kind).collect::<Vec<_>>().into_iter().rev() {
@@ -329,50 +346,61 @@ fn without_expressions(prefixes: &[&FoundLocation<'_>], wanted: bool) -> Vec<Pat
         if found.iter().any(|known| prefix.starts_with(&known.prefix)) {
             continue;
         }
-        let is_below = |other: &&FoundLocation<'_>| {
+        let is_below = |other: &&UnorderedLocation<'_>| {
             other.prefix().is_some_and(|(path, _)| path.len() > prefix.len() && path.starts_with(prefix))
         };
-        let below: Vec<&FoundLocation<'_>> = prefixes.iter().copied().filter(is_below).collect();
-        let except = without_expressions(&below, !wanted);
+        let below: Vec<&UnorderedLocation<'_>> = prefixes.iter().copied().filter(is_below).collect();
+        let except = paths_without_expressions(&below, !wanted);
         found.push(PathException { prefix: prefix.to_owned(), except });
     }
     found
 }
 
 /// Returns the context of the locations within a prefix; `beside` are the prefixes of its level.
-fn inside(one: &FoundLocation<'_>, beside: &[&FoundLocation<'_>], around: &AroundLevel) -> AroundLevel {
-    let Some((prefix, _)) = one.prefix() else { return around.clone() };
+fn context_within(
+    location: &UnorderedLocation<'_>,
+    beside: &[&UnorderedLocation<'_>],
+    context: &EnclosingContext,
+) -> EnclosingContext {
+    let Some((prefix, _)) = location.prefix() else { return context.clone() };
     let longer = beside
         .iter()
         .filter_map(|other| other.prefix())
         .filter(|(path, _)| path.len() > prefix.len() && path.starts_with(prefix));
-    let mut except = around.except.clone();
+    let mut except = context.sibling_exceptions.clone();
     except.extend(longer.map(|(path, _)| PathException { prefix: path.to_owned(), except: Vec::new() }));
-    let mut matchers = around.matchers.clone();
-    matchers.push(one.matcher.clone());
-    AroundLevel { within: around.within.clone(), prefix: prefix.to_owned(), except, matchers }
+    let mut matchers = context.matchers.clone();
+    matchers.push(location.matcher.clone());
+    EnclosingContext {
+        enclosing_patterns: context.enclosing_patterns.clone(),
+        prefix: prefix.to_owned(),
+        sibling_exceptions: except,
+        matchers,
+    }
 }
 
 /// Returns the redirects to locations with a trailing slash.
-fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec<Place<'d>> {
+fn slash_redirect_places<'d>(
+    found: &[UnorderedLocation<'d>],
+    context: &EnclosingContext,
+) -> Vec<LocationPlace<'d>> {
     let is_taken = |path: &str| {
-        let own = |one: &FoundLocation<'_>| match &one.matcher {
-            Matcher::Exact(own) | Matcher::Prefix(own, _) => own == path,
+        let own = |one: &UnorderedLocation<'_>| match &one.matcher {
+            LocationMatcher::Exact(own) | LocationMatcher::Prefix(own, _) => own == path,
             _ => false,
         };
         found.iter().any(own)
     };
-    let mut places: Vec<Place<'d>> = Vec::new();
+    let mut places: Vec<LocationPlace<'d>> = Vec::new();
     for one in found {
         let Some(path) = one.redirects_to_slash().filter(|path| !is_taken(path)) else { continue };
         // Other locations may take all paths below the prefix, but not this path.
-        let Some(mut place) = place(&one.without_slash(path), around) else { continue };
+        let Some(mut place) = build_place(&one.without_slash(path), context) else { continue };
         place.matcher = one.matcher.clone();
         // An exact location for the same path determines the redirect.
         let slashed = format!("{path}/");
-        let is_exact =
-            |other: &&FoundLocation<'_>| matches!(&other.matcher, Matcher::Exact(exact) if *exact == slashed);
-        if let Some(exact) = found.iter().find(is_exact).and_then(|exact| self::place(exact, around)) {
+        let is_exact = |other: &&UnorderedLocation<'_>| matches!(&other.matcher, LocationMatcher::Exact(exact) if *exact == slashed);
+        if let Some(exact) = found.iter().find(is_exact).and_then(|exact| self::build_place(exact, context)) {
             place.scope = exact.scope;
         }
         place.lacks_slash = true;
@@ -384,36 +412,42 @@ fn slash_redirects<'d>(found: &[FoundLocation<'d>], around: &AroundLevel) -> Vec
 }
 
 /// Returns the place of a location; `None` if other locations take all of its paths.
-fn place<'d>(one: &FoundLocation<'d>, around: &AroundLevel) -> Option<Place<'d>> {
-    let mut paths =
-        LocationPaths { any: one.paths.clone(), within: around.within.clone(), except: Vec::new() };
-    match &one.matcher {
-        Matcher::Exact(path) | Matcher::Prefix(path, _) => {
-            let is_exact = matches!(one.matcher, Matcher::Exact(_));
-            for except in &around.except {
+fn build_place<'d>(
+    location: &UnorderedLocation<'d>,
+    context: &EnclosingContext,
+) -> Option<LocationPlace<'d>> {
+    let mut paths = PathConditions {
+        patterns: location.paths.clone(),
+        enclosing_patterns: context.enclosing_patterns.clone(),
+        exceptions: Vec::new(),
+    };
+    match &location.matcher {
+        LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _) => {
+            let is_exact = matches!(location.matcher, LocationMatcher::Exact(_));
+            for except in &context.sibling_exceptions {
                 if is_excluded(path, is_exact, except) {
                     return None;
                 }
                 if !is_exact && (except.prefix.starts_with(path) || path.starts_with(&except.prefix)) {
-                    paths.except.push(except.clone());
+                    paths.exceptions.push(except.clone());
                 }
             }
         }
         _ => {
-            paths.except.clone_from(&around.except);
-            match below_all(&around.prefix, &one.paths) {
-                Some(any) => paths.any = any,
-                None => paths.within.push(vec![prefix_pattern(&around.prefix)]),
+            paths.exceptions.clone_from(&context.sibling_exceptions);
+            match restrict_to_prefix(&context.prefix, &location.paths) {
+                Some(any) => paths.patterns = any,
+                None => paths.enclosing_patterns.push(vec![prefix_pattern(&context.prefix)]),
             }
         }
     }
-    Some(Place {
-        scope: one.scope.clone(),
-        matcher: one.matcher.clone(),
+    Some(LocationPlace {
+        scope: location.scope.clone(),
+        matcher: location.matcher.clone(),
         paths,
-        around: around.matchers.clone(),
-        entry: Some(one.directive.entry),
-        is_closed: one.is_closed,
+        enclosing_matchers: context.matchers.clone(),
+        entry: Some(location.directive.entry),
+        is_closed: location.is_closed,
         lacks_slash: false,
     })
 }
@@ -425,7 +459,7 @@ fn is_excluded(path: &str, is_exact: bool, except: &PathException) -> bool {
 }
 
 /// Restricts patterns to the paths that begin with a prefix; `None` if that cannot be expressed by patterns.
-fn below_all(prefix: &str, patterns: &[String]) -> Option<Vec<String>> {
+fn restrict_to_prefix(prefix: &str, patterns: &[String]) -> Option<Vec<String>> {
     if matches!(prefix, "" | "/") {
         return Some(patterns.to_vec());
     }
@@ -439,19 +473,19 @@ fn below_all(prefix: &str, patterns: &[String]) -> Option<Vec<String>> {
 }
 
 /// Returns a pattern that includes all paths of a location whose exact paths cannot be expressed.
-fn closed_path(matcher: &Matcher) -> String {
+fn covering_pattern(matcher: &LocationMatcher) -> String {
     match matcher {
-        Matcher::Exact(path) => format!("~ ^{}$", quoted(path)),
-        Matcher::Prefix(path, _) => format!("~ ^{}", quoted(path)),
-        Matcher::Regex(regex, ignores_case) => wider_expression(regex, *ignores_case),
-        Matcher::Server => "*".to_owned(),
+        LocationMatcher::Exact(path) => format!("~ ^{}$", escape_literal(path)),
+        LocationMatcher::Prefix(path, _) => format!("~ ^{}", escape_literal(path)),
+        LocationMatcher::Regex(regex, ignores_case) => widen_expression(regex, *ignores_case),
+        LocationMatcher::Server => "*".to_owned(),
     }
 }
 
 /// Whether a location uses groups of its expression.
-fn names_groups(one: &NginxDirective, groups: &[(String, String)]) -> bool {
+fn uses_groups(directive: &NginxDirective, groups: &[(String, String)]) -> bool {
     let mut found = false;
-    super::tree::visit(one.inner(), &mut |inner| {
+    super::tree::visit(directive.block_directives(), &mut |inner| {
         found |= inner.args.iter().any(|arg| {
             groups
                 .iter()

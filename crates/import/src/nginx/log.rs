@@ -1,6 +1,6 @@
 //! Translation of logs and trusted proxies.
 
-use super::scope::{Scope, TemplateUse, template};
+use super::scope::{Scope, TemplateDestination, translate_template};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
@@ -10,58 +10,58 @@ pub(super) const DEFAULT_LOG: &str = "/var/log/nginx/access.log";
 
 impl<'d> Translation<'d> {
     /// Returns the access logs of a place, each as a table; empty if they are off.
-    pub(crate) fn access_logs(&self, scope: &Scope<'d>) -> Vec<TomlItem> {
-        let all = scope.all("access_log");
+    pub(crate) fn translate_access_logs(&self, scope: &Scope<'d>) -> Vec<TomlItem> {
+        let all = scope.effective_all("access_log");
         if all.is_empty() {
             let mut log = TomlSection::default();
             log.set_text("access", "combined");
             log.set_text("file", DEFAULT_LOG);
             return vec![TomlItem::Table(log.entries)];
         }
-        if let Some(off) = all.iter().find(|one| one.first() == "off") {
-            self.ledger.translated(off.entry);
+        if let Some(off) = all.iter().find(|one| one.first_arg() == "off") {
+            self.ledger.mark_translated(off.entry);
             return Vec::new();
         }
         let log = |one: &&NginxDirective| {
             let mut log = TomlSection::default();
-            self.access_log(one, &mut log).then_some(TomlItem::Table(log.entries))
+            self.translate_access_log(one, &mut log).then_some(TomlItem::Table(log.entries))
         };
         all.iter().filter_map(log).collect()
     }
 
     /// Reports `access_log` of locations: logs belong to whole sites.
-    pub(crate) fn logs_of_locations(&self, all: &[&NginxDirective]) {
+    pub(crate) fn report_location_logs(&self, all: &[&NginxDirective]) {
         for one in all.iter().filter(|one| one.name == "access_log" && !self.ledger.is_marked(one.entry)) {
-            let reason = match one.first() {
+            let reason = match one.first_arg() {
                 "off" => "a log is for a whole site: `only` limits it by status, time or share",
                 _ => "a log is for a whole site",
             };
-            self.ledger.differs(one.entry, reason);
+            self.ledger.mark_different(one.entry, reason);
         }
     }
 
     /// Writes the error log.
-    pub(crate) fn error_log(&self, all: &[&NginxDirective], log: &mut TomlSection) {
+    pub(crate) fn translate_error_log(&self, all: &[&NginxDirective], log: &mut TomlSection) {
         let mut has_errors = false;
         for one in all.iter().filter(|one| one.name == "error_log") {
             if has_errors {
-                self.ledger.differs(one.entry, "there is one error log for all");
+                self.ledger.mark_different(one.entry, "there is one error log for all");
                 continue;
             }
             has_errors = true;
-            match one.first() {
+            match one.first_arg() {
                 "stderr" | "/dev/stderr" => log.set_text("errors", "stderr"),
-                "/dev/null" => self.ledger.differs(one.entry, "errors are written to stderr"),
+                "/dev/null" => self.ledger.mark_different(one.entry, "errors are written to stderr"),
                 name if name.starts_with("syslog:") || name.starts_with("memory:") => {
-                    self.ledger.impossible(
+                    self.ledger.mark_impossible(
                         one.entry,
                         "errors are written to a file or to stderr, which a service manager keeps",
                     );
                     continue;
                 }
-                name => log.set_text("errors", self.file(name)),
+                name => log.set_text("errors", self.resolve_path(name)),
             }
-            let level = match one.arg(1) {
+            let level = match one.arg_at(1) {
                 "debug" => Some("debug"),
                 "info" | "notice" => None,
                 "" | "error" | "crit" | "alert" | "emerg" => Some("error"),
@@ -70,66 +70,74 @@ impl<'d> Translation<'d> {
             if let Some(level) = level {
                 log.set_text("level", level);
             }
-            self.ledger.differs(one.entry, "the levels are \"error\", \"warn\", \"info\" and \"debug\"");
+            self.ledger
+                .mark_different(one.entry, "the levels are \"error\", \"warn\", \"info\" and \"debug\"");
         }
     }
 
     /// Translates one access log. Returns false if its destination has no equivalent.
-    fn access_log(&self, one: &NginxDirective, log: &mut TomlSection) -> bool {
-        let format = match one.arg(1) {
+    fn translate_access_log(&self, directive: &NginxDirective, log: &mut TomlSection) -> bool {
+        let format = match directive.arg_at(1) {
             name if name.contains('=') => "",
             name => name,
         };
-        let known = self.http.all("log_format").into_iter().find(|found| found.first() == format);
+        let known =
+            self.http.effective_all("log_format").into_iter().find(|found| found.first_arg() == format);
         match known {
             None => log.set_text("access", "combined"),
-            Some(found) => self.format(found, log),
+            Some(found) => self.translate_format(found, log),
         }
-        for word in one.args.iter().skip(1).filter(|word| word.contains('=')) {
+        for word in directive.args.iter().skip(1).filter(|word| word.contains('=')) {
             match word.strip_prefix("if=") {
-                Some(condition) => match self.statuses_of(condition) {
+                Some(condition) => match self.mapped_statuses(condition) {
                     Some(statuses) => log.set_in("only", "status", statuses),
-                    None => self.ledger.differs(
-                        one.entry,
+                    None => self.ledger.mark_different(
+                        directive.entry,
                         "`if` is left out: `only` limits the log by status, time or share",
                     ),
                 },
-                None => self.ledger.differs(
-                    one.entry,
+                None => self.ledger.mark_different(
+                    directive.entry,
                     format!("`{word}` is left out: lines are written within a tenth of a second"),
                 ),
             }
         }
-        match one.first() {
+        match directive.first_arg() {
             "/dev/stdout" => log.set_text("file", "stdout"),
             "/dev/stderr" => log.set_text("file", "stderr"),
-            name if name.starts_with("syslog:") => match syslog(name) {
+            name if name.starts_with("syslog:") => match parse_syslog(name) {
                 Some(to) => log.set("file", to),
                 None => {
-                    self.ledger.impossible(one.entry, "its server is an address, or a socket (`unix:`)");
+                    self.ledger
+                        .mark_impossible(directive.entry, "its server is an address, or a socket (`unix:`)");
                     return false;
                 }
             },
             name if name.contains('$') => {
-                self.ledger
-                    .impossible(one.entry, "the name of a log has no variables: give each site its `logs`");
+                self.ledger.mark_impossible(
+                    directive.entry,
+                    "the name of a log has no variables: give each site its `logs`",
+                );
                 return false;
             }
-            name => log.set_text("file", self.file(name)),
+            name => log.set_text("file", self.resolve_path(name)),
         }
-        self.ledger.translated(one.entry);
+        self.ledger.mark_translated(directive.entry);
         true
     }
 
     /// Returns the statuses for which a `map` of `$status` has a true value.
-    fn statuses_of(&self, condition: &str) -> Option<TomlItem> {
+    fn mapped_statuses(&self, condition: &str) -> Option<TomlItem> {
         let variable = condition.strip_prefix('$')?;
-        let map =
-            self.http.all("map").into_iter().find(|map| map.arg(1).strip_prefix('$') == Some(variable))?;
-        let is_true = |line: &NginxDirective| !matches!(line.first(), "" | "0");
-        let rest = map.inner().iter().find(|line| line.name == "default").is_some_and(is_true);
+        let map = self
+            .http
+            .effective_all("map")
+            .into_iter()
+            .find(|map| map.arg_at(1).strip_prefix('$') == Some(variable))?;
+        let is_true = |line: &NginxDirective| !matches!(line.first_arg(), "" | "0");
+        let rest = map.block_directives().iter().find(|line| line.name == "default").is_some_and(is_true);
         let mut classes = [rest; 5];
-        for line in map.inner().iter().filter(|line| line.name != "default") {
+        for line in map.block_directives().iter().filter(|line| line.name != "default") {
             let digits = line.name.strip_prefix("~^")?;
             let digits =
                 digits.strip_prefix('[').and_then(|digits| digits.strip_suffix(']')).unwrap_or(digits);
@@ -138,18 +146,18 @@ impl<'d> Translation<'d> {
                 classes[class as usize - 1] = is_true(line);
             }
         }
-        let is_of_status = matches!(map.first(), "$status" | "${status}");
+        let is_of_status = matches!(map.first_arg(), "$status" | "${status}");
         let named = (1..=5).zip(classes).filter(|(_, is_meant)| *is_meant);
         let names: Vec<String> = named.map(|(class, _)| format!("{class}xx")).collect();
         if !is_of_status || names.is_empty() {
             return None;
         }
-        self.ledger.needless(map.entry, "`only` of the log that names it");
-        Some(TomlItem::texts(names))
+        self.ledger.mark_not_needed(map.entry, "`only` of the log that names it");
+        Some(TomlItem::text_or_list(names))
     }
 
-    fn format(&self, found: &NginxDirective, log: &mut TomlSection) {
-        let skip = if found.arg(1).starts_with("escape=") { 2 } else { 1 };
+    fn translate_format(&self, found: &NginxDirective, log: &mut TomlSection) {
+        let skip = if found.arg_at(1).starts_with("escape=") { 2 } else { 1 };
         let text: String = found.args.iter().skip(skip).cloned().collect();
         let text = text.replace("$request\"", "$request_method $request_uri $server_protocol\"");
         let text = text.replace("$request ", "$request_method $request_uri $server_protocol ");
@@ -157,27 +165,29 @@ impl<'d> Translation<'d> {
         let combined = r#"$remote_addr - $remote_user [$time_local] "$request_method $request_uri $server_protocol" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
         if text == combined {
             log.set_text("access", "combined");
-            self.ledger.translated(found.entry);
+            self.ledger.mark_translated(found.entry);
             return;
         }
-        match template(&text, &scope, TemplateUse::Log, &|name| self.map_variable(name)) {
+        match translate_template(&text, &scope, TemplateDestination::Log, &|name| self.use_map(name)) {
             Ok(text) if !text.trim_start().starts_with('{') => {
                 let has_times =
                     ["$upstream_ms", "$connect_ms", "$first_byte_ms"].iter().any(|time| text.contains(time));
                 log.set_text("access", text);
                 match has_times {
-                    true => self.ledger.differs(found.entry, "times of upstream servers are in milliseconds; `$upstream_ms` ends with the head of the response"),
-                    false => self.ledger.translated(found.entry),
+                    true => self.ledger.mark_different(found.entry, "times of upstream servers are in milliseconds; `$upstream_ms` ends with the head of the response"),
+                    false => self.ledger.mark_translated(found.entry),
                 }
             }
             Ok(_) => {
                 log.set_text("access", "json");
-                self.ledger
-                    .differs(found.entry, "`access = \"json\"`: names are those of `fields` in `[log]`");
+                self.ledger.mark_different(
+                    found.entry,
+                    "`access = \"json\"`: names are those of `fields` in `[log]`",
+                );
             }
             Err(reason) => {
                 log.set_text("access", "combined");
-                self.ledger.impossible(
+                self.ledger.mark_impossible(
                     found.entry,
                     format!("{reason}: the log is \"combined\"; `access` takes a text with variables"),
                 );
@@ -188,21 +198,21 @@ impl<'d> Translation<'d> {
     /// Translates `set_real_ip_from` to `trusted_proxies`. Nothing is written if the address is in a field
     /// that Komainu does not read: a proxy that sends another field passes on the `X-Forwarded-For` of the
     /// client unchanged.
-    pub(crate) fn proxies(&self, all: &[&NginxDirective], top: &mut TomlSection) {
+    pub(crate) fn translate_real_ip(&self, all: &[&NginxDirective], top: &mut TomlSection) {
         let named = |name: &'static str| all.iter().filter(move |one| one.name == name);
         let is_named =
-            |field: &str| named("real_ip_header").any(|one| one.first().eq_ignore_ascii_case(field));
+            |field: &str| named("real_ip_header").any(|one| one.first_arg().eq_ignore_ascii_case(field));
         let reads_forwarded = is_named("forwarded");
         let is_mixed = reads_forwarded && is_named("x-forwarded-for");
         let mut from = Vec::new();
         for one in named("set_real_ip_from") {
-            let item = match one.first() {
-                _ if !self.knows_clients => {
-                    self.ledger.impossible(
+            let item = match one.first_arg() {
+                _ if !self.knows_client_addresses => {
+                    self.ledger.mark_impossible(
                         one.entry,
                         "`trusted_proxies` is not written: have this proxy send X-Forwarded-For in place of the field of `real_ip_header` (X-Real-IP by default), then write it",
                     );
-                    self.ledger.open_end(one.entry).into_iter().for_each(|check| top.comment(check));
+                    self.ledger.manual_comment(one.entry).into_iter().for_each(|check| top.comment(check));
                     continue;
                 }
                 "unix:" => TomlItem::text("unix"),
@@ -210,36 +220,36 @@ impl<'d> Translation<'d> {
                     TomlItem::text(name)
                 }
                 _ => {
-                    self.ledger.impossible(one.entry, "a trusted proxy is an address or a network");
+                    self.ledger.mark_impossible(one.entry, "a trusted proxy is an address or a network");
                     continue;
                 }
             };
             if !from.contains(&item) {
                 from.push(item);
             }
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(one.entry);
         }
         for one in named("real_ip_header") {
-            match one.first().to_ascii_lowercase().as_str() {
-                "x-forwarded-for" | "forwarded" if !is_mixed => self.ledger.translated(one.entry),
+            match one.first_arg().to_ascii_lowercase().as_str() {
+                "x-forwarded-for" | "forwarded" if !is_mixed => self.ledger.mark_translated(one.entry),
                 "proxy_protocol" => self
                     .ledger
-                    .needless(one.entry, "`proxy_protocol` of `listen` takes the address from there"),
+                    .mark_not_needed(one.entry, "`proxy_protocol` of `listen` takes the address from there"),
                 "x-forwarded-for" | "forwarded" => self
                     .ledger
-                    .impossible(one.entry, "the address is read from one kind of field for all sites"),
-                _ => self.ledger.impossible(
+                    .mark_impossible(one.entry, "the address is read from one kind of field for all sites"),
+                _ => self.ledger.mark_impossible(
                     one.entry,
                     "the client's address is read from X-Forwarded-For or Forwarded: have the proxy send one",
                 ),
             }
         }
         for one in all.iter().filter(|one| one.name == "real_ip_recursive") {
-            match one.first() {
-                "on" => self.ledger.translated(one.entry),
+            match one.first_arg() {
+                "on" => self.ledger.mark_translated(one.entry),
                 _ => self
                     .ledger
-                    .differs(one.entry, "trusted proxies in the field are passed over, as with `on`"),
+                    .mark_different(one.entry, "trusted proxies in the field are passed over, as with `on`"),
             }
         }
         if from.is_empty() {
@@ -258,7 +268,7 @@ impl<'d> Translation<'d> {
 }
 
 /// Parses a destination such as `syslog:server=ADDRESS,facility=local7,tag=shop`.
-fn syslog(text: &str) -> Option<TomlItem> {
+fn parse_syslog(text: &str) -> Option<TomlItem> {
     let mut to = TomlSection::default();
     for word in text.strip_prefix("syslog:")?.split(',') {
         match word.split_once('=') {

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use super::guards::{inexact, inexact_field, other_values};
-use super::scope::{Scope, TemplateUse, parts, template};
+use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
+use super::scope::{Scope, TemplateDestination, split_template, translate_template};
 use super::tree::NginxDirective;
-use super::work::{Translation, UNKNOWN_CLIENTS};
-use crate::conditions::{RouteCondition, cookie_conditions, exact_value, method_condition, value_conditions};
+use super::work::{Translation, UNKNOWN_CLIENTS_REMARK};
+use crate::conditions::{RouteCondition, compare_cookie, compare_value, exact_value, method_condition};
 use crate::draft::{TomlItem, TomlSection, table_path};
-use crate::expressions::{path_expression, quoted};
+use crate::expressions::{escape_literal, path_expression};
 use config::HostPattern;
 
 /// Maximum number of values of a map that become conditions of routes.
@@ -25,11 +25,11 @@ pub(crate) struct MapLine<'d> {
 }
 
 /// Returns the lines of a `map` or `geo`, and whether its keys may be hosts with `*` (`hostnames`).
-fn lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String> {
+fn map_lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String> {
     let mut found = Vec::new();
     let mut hostnames = false;
-    for one in block.inner() {
-        let value = one.first();
+    for one in block.block_directives() {
+        let value = one.first_arg();
         match one.name.as_str() {
             "hostnames" => hostnames = true,
             "volatile" => {}
@@ -46,7 +46,11 @@ fn lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String> {
 }
 
 /// Translates a key, which nginx compares case-insensitively, to keys of Komainu's map.
-fn key(text: &str, hostnames: bool, differs: &mut Vec<&'static str>) -> Result<Vec<String>, String> {
+fn translate_key(
+    text: &str,
+    hostnames: bool,
+    differs: &mut Vec<&'static str>,
+) -> Result<Vec<String>, String> {
     if let Some(regex) = text.strip_prefix('~') {
         let (regex, sign) = match regex.strip_prefix('*') {
             Some(regex) => (regex, "~*"),
@@ -63,12 +67,12 @@ fn key(text: &str, hostnames: bool, differs: &mut Vec<&'static str>) -> Result<V
                 let rest = rest.to_lowercase();
                 return Ok(vec![rest.clone(), format!("*.{rest}")]);
             }
-            (.., Some(rest)) if is_name(rest) => return Ok(vec![format!("~* ^{}\\.", quoted(rest))]),
+            (.., Some(rest)) if is_name(rest) => return Ok(vec![format!("~* ^{}\\.", escape_literal(rest))]),
             _ => {}
         }
     }
     if text.contains('*') || text.starts_with('~') {
-        return Ok(vec![format!("~* ^{}$", quoted(text))]);
+        return Ok(vec![format!("~* ^{}$", escape_literal(text))]);
     }
     if text.contains(|c: char| c.is_ascii_alphabetic()) && !hostnames {
         differs.push("upper and lower case differ in texts (`~* ^text$` ignores case)");
@@ -78,7 +82,7 @@ fn key(text: &str, hostnames: bool, differs: &mut Vec<&'static str>) -> Result<V
 
 impl<'d> Translation<'d> {
     /// Returns the `map` or `geo` that defines a variable.
-    pub(crate) fn map_block(&self, name: &str) -> Option<&'d NginxDirective> {
+    pub(crate) fn find_map(&self, name: &str) -> Option<&'d NginxDirective> {
         let is_it = |one: &&NginxDirective| {
             matches!(one.name.as_str(), "map" | "geo")
                 && one.args.last().is_some_and(|last| last.strip_prefix('$') == Some(name))
@@ -90,15 +94,15 @@ impl<'d> Translation<'d> {
     pub(crate) fn map_source(block: &'d NginxDirective) -> &'d str {
         match (block.name.as_str(), block.args.len()) {
             ("geo", 1) => "$remote_addr",
-            _ => block.first(),
+            _ => block.first_arg(),
         }
     }
 
     /// Returns Komainu's name of a variable that a `map` or `geo` defines; its first use translates the map.
     /// `None` if there is no such map or it cannot be translated.
-    pub(crate) fn map_variable(&self, name: &str) -> Option<String> {
-        let block = self.map_block(name)?;
-        let own = match config::own_name(name) {
+    pub(crate) fn use_map(&self, name: &str) -> Option<String> {
+        let block = self.find_map(name)?;
+        let own = match config::check_variable_name(name) {
             Ok(()) => name.to_owned(),
             Err(_) => format!("{name}_"),
         };
@@ -106,28 +110,28 @@ impl<'d> Translation<'d> {
         if self.tables.borrow().iter().any(|(known, _)| *known == path) {
             return Some(own);
         }
-        match self.map_section(block) {
+        match self.translate_map(block) {
             Ok((section, differs)) => {
-                self.ledger.translated(block.entry);
-                differs.iter().for_each(|reason| self.ledger.differs(block.entry, reason));
+                self.ledger.mark_translated(block.entry);
+                differs.iter().for_each(|reason| self.ledger.mark_different(block.entry, reason));
                 self.tables.borrow_mut().push((path, section));
                 Some(own)
             }
             Err(reason) => {
-                self.ledger.impossible(block.entry, reason);
+                self.ledger.mark_impossible(block.entry, reason);
                 None
             }
         }
     }
 
-    fn map_section(&self, block: &'d NginxDirective) -> Result<(TomlSection, Vec<&'static str>), String> {
-        let (lines, hostnames) = lines(block)?;
+    fn translate_map(&self, block: &'d NginxDirective) -> Result<(TomlSection, Vec<&'static str>), String> {
+        let (lines, hostnames) = map_lines(block)?;
         if lines.len() > VALUES_MAX {
             return Err(format!("a map has at most {VALUES_MAX} values"));
         }
         let scope = Scope::of(self.http.levels.clone());
         let text = |text: &str| {
-            template(text, &scope, TemplateUse::Header, &|_| None).map_err(|reason| {
+            translate_template(text, &scope, TemplateDestination::Header, &|_| None).map_err(|reason| {
                 format!("{reason}: a map has neither those of other maps nor groups of its own")
             })
         };
@@ -149,7 +153,7 @@ impl<'d> Translation<'d> {
                     values.push(((*network).to_owned(), TomlItem::Text(value)));
                 }
                 Some(given) => {
-                    for key in key(given, hostnames, &mut differs)? {
+                    for key in translate_key(given, hostnames, &mut differs)? {
                         if known.insert(key.clone()) {
                             values.push((key, TomlItem::text(value.clone())));
                         }
@@ -174,13 +178,13 @@ impl<'d> Translation<'d> {
     ///
     /// # Errors
     /// The reason why routes cannot express the condition.
-    pub(crate) fn map_conditions(
+    pub(crate) fn translate_map_conditions(
         &self,
         block: &'d NginxDirective,
         is_meant: &dyn Fn(&str) -> bool,
         (may_be_wider, is_guard): (bool, bool),
     ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
-        let (lines, hostnames) = lines(block)?;
+        let (lines, hostnames) = map_lines(block)?;
         let source = Self::map_source(block);
         let default = lines.iter().rev().find(|line| line.key.is_none()).map_or("", |line| line.value);
         let is_of_target = source.trim_matches(['$', '{', '}']) == "request_uri";
@@ -197,22 +201,22 @@ impl<'d> Translation<'d> {
         if is_of_networks && name != "remote_addr" {
             return Err(format!("a route asks for networks of the client, not of `{source}`"));
         }
-        if name == "remote_addr" && !self.knows_clients {
-            return Err(UNKNOWN_CLIENTS.to_owned());
+        if name == "remote_addr" && !self.knows_client_addresses {
+            return Err(UNKNOWN_CLIENTS_REMARK.to_owned());
         }
-        if let Some(fault) = inexact_map(name, &lines, is_meant(default)).filter(|_| is_guard) {
+        if let Some(fault) = inexact_map_reason(name, &lines, is_meant(default)).filter(|_| is_guard) {
             return Err(fault.to_owned());
         }
         // In order of precedence: literal keys first, then expressions in the order of the source.
         let mut given: Vec<(&str, &'d str)> =
             lines.iter().filter_map(|line| Some((line.key?, line.value))).collect();
-        given.sort_by_key(|(key, _)| rank(key, is_of_networks, hostnames));
+        given.sort_by_key(|(key, _)| key_precedence(key, is_of_networks, hostnames));
         let mut found: Vec<(RouteCondition, &'d str)> = Vec::new();
         let mut others: Vec<RouteCondition> = Vec::new();
         for (key, value) in given {
             let conditions = match is_of_networks {
-                true => vec![network(key)?],
-                false => condition(source, key, hostnames)?,
+                true => vec![network_condition(key)?],
+                false => line_conditions(source, key, hostnames)?,
             };
             if !is_meant(value) {
                 others.extend(conditions);
@@ -224,9 +228,9 @@ impl<'d> Translation<'d> {
             for one in conditions {
                 let one = match is_exact || others.is_empty() {
                     true => one,
-                    false => one.except(&others),
+                    false => one.excluding(&others),
                 };
-                if !found.iter().any(|(known, _)| known.is_same(&one)) {
+                if !found.iter().any(|(known, _)| known.has_same_directives(&one)) {
                     found.push((one, value));
                 }
             }
@@ -237,9 +241,9 @@ impl<'d> Translation<'d> {
             let excluded: Vec<&str> = excluded.collect();
             let are_texts = !excluded.iter().any(|key| key.is_empty() || key.starts_with(['~', '\\']));
             if name.starts_with("http_") && !excluded.is_empty() && are_texts {
-                found.extend(other_values(name, &excluded, true).map(|one| (one, default)));
+                found.extend(other_value_condition(name, &excluded, true).map(|one| (one, default)));
             } else if name.starts_with("cookie_") {
-                found.extend(other_values(name, &[""], false).map(|one| (one, default)));
+                found.extend(other_value_condition(name, &[""], false).map(|one| (one, default)));
             }
         }
         Ok(found)
@@ -254,22 +258,22 @@ fn is_method(text: &str) -> bool {
 
 /// Returns the reason why the conditions of a guard may miss requests for which the map has its value, if
 /// they may. `excludes` if the keys are the requests that are allowed.
-fn inexact_map(name: &str, lines: &[MapLine<'_>], excludes: bool) -> Option<&'static str> {
+fn inexact_map_reason(name: &str, lines: &[MapLine<'_>], excludes: bool) -> Option<&'static str> {
     let fault = |key: &str| {
         let regex = key.strip_prefix('~').map(|regex| regex.trim_start_matches('*'));
         let operator = if regex.is_some() { "~" } else { "=" };
-        let of_field = regex.and_then(|regex| inexact_field(name, regex)).filter(|_| excludes);
-        of_field.or_else(|| inexact(name, operator, regex.unwrap_or(key)))
+        let of_field = regex.and_then(|regex| inexact_field_reason(name, regex)).filter(|_| excludes);
+        of_field.or_else(|| inexact_reason(name, operator, regex.unwrap_or(key)))
     };
     lines.iter().filter_map(|line| line.key).find_map(fault)
 }
 
 /// Precedence of the keys of a map: the longest networks; hosts before the longest names with a `*`;
 /// expressions last, in the order of the source.
-fn rank(key: &str, is_of_networks: bool, hostnames: bool) -> (usize, std::cmp::Reverse<usize>) {
+fn key_precedence(key: &str, is_of_networks: bool, hostnames: bool) -> (usize, std::cmp::Reverse<usize>) {
     use std::cmp::Reverse;
     match key {
-        _ if is_of_networks => (0, Reverse(network_length(key).unwrap_or(0))),
+        _ if is_of_networks => (0, Reverse(prefix_length(key).unwrap_or(0))),
         _ if key.starts_with('~') => (3, Reverse(0)),
         _ if hostnames && key.starts_with(['*', '.']) => (1, Reverse(key.trim_start_matches('*').len())),
         _ if hostnames && key.ends_with(".*") => (2, Reverse(key.len())),
@@ -278,25 +282,25 @@ fn rank(key: &str, is_of_networks: bool, hostnames: bool) -> (usize, std::cmp::R
 }
 
 /// Prefix length of a network; `None` if the text is not a network.
-fn network_length(text: &str) -> Option<usize> {
+fn prefix_length(text: &str) -> Option<usize> {
     let (address, length) = text.split_once('/').unwrap_or((text, ""));
     let all = if address.parse::<std::net::IpAddr>().ok()?.is_ipv4() { 32 } else { 128 };
     if length.is_empty() { Some(all) } else { length.parse().ok().filter(|length| *length <= all) }
 }
 
 /// Returns the condition for clients of a network.
-fn network(text: &str) -> Result<RouteCondition, String> {
-    match network_length(text) {
+fn network_condition(text: &str) -> Result<RouteCondition, String> {
+    match prefix_length(text) {
         Some(_) => Ok(RouteCondition::new("client", TomlItem::text(text))),
         None => Err("`client` takes addresses and networks".to_owned()),
     }
 }
 
 /// Returns the conditions for a line of a map, of which one has to be met; empty if no request can meet them.
-fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCondition>, String> {
-    let plain = |directive, item, differs| RouteCondition::new(directive, item).but(differs);
+fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCondition>, String> {
+    let plain = |directive, item, differs| RouteCondition::new(directive, item).with_difference(differs);
     let name = source.trim_start_matches('$').trim_matches(['{', '}']);
-    if parts(source).len() != 1 {
+    if split_template(source).len() != 1 {
         return Err("a route cannot ask for such a text".to_owned());
     }
     match name {
@@ -316,7 +320,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 return Err("a route asks for parameters by `query`".to_owned());
             }
             let pattern = match text.contains(|c: char| c.is_ascii_alphabetic()) {
-                true => format!("~* ^{}$", quoted(text)),
+                true => format!("~* ^{}$", escape_literal(text)),
                 false => crate::paths::from_literal(text, false).ok_or("this is no path")?,
             };
             Ok(vec![plain("path", TomlItem::Text(pattern), differs)])
@@ -326,7 +330,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
         }
         // An address never equals any other text.
         "remote_addr" if given.parse::<std::net::IpAddr>().is_err() => Ok(Vec::new()),
-        "remote_addr" => network(given).map(|one| vec![one]),
+        "remote_addr" => network_condition(given).map(|one| vec![one]),
         "host" if !given.starts_with('~') => {
             let given = given.to_lowercase();
             let hosts = match given.strip_prefix('.').filter(|_| hostnames) {
@@ -334,7 +338,7 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 None => vec![given],
             };
             match hosts.iter().all(|host| HostPattern::parse(host).is_ok()) {
-                true => Ok(vec![plain("host", TomlItem::texts(hosts), None)]),
+                true => Ok(vec![plain("host", TomlItem::text_or_list(hosts), None)]),
                 false => Err("its value is no host".to_owned()),
             }
         }
@@ -344,8 +348,8 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
                 return match given.strip_prefix('~') {
-                    Some(regex) => cookie_conditions(cookie, "~", regex),
-                    None if given.is_empty() => cookie_conditions(cookie, "=", ""),
+                    Some(regex) => compare_cookie(cookie, "~", regex),
+                    None if given.is_empty() => compare_cookie(cookie, "=", ""),
                     // Literal keys of a map are case-insensitive.
                     None => Err("a route compares a cookie exactly".to_owned()),
                 };
@@ -356,15 +360,15 @@ fn condition(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCond
                 _ => return Err(format!("a route cannot ask for `{source}`")),
             };
             match given.strip_prefix('~').map(|regex| (regex.strip_prefix('*'), regex)) {
-                Some((Some(regex), _)) => value_conditions(directive, &name, "~*", regex),
-                Some((None, regex)) => value_conditions(directive, &name, "~", regex),
+                Some((Some(regex), _)) => compare_value(directive, &name, "~*", regex),
+                Some((None, regex)) => compare_value(directive, &name, "~", regex),
                 None if hostnames && (given.contains('*') || given.starts_with('.')) => {
                     Err("its value has a `*` in it".to_owned())
                 }
-                None if given.is_empty() => value_conditions(directive, &name, "=", ""),
+                None if given.is_empty() => compare_value(directive, &name, "=", ""),
                 None => {
                     let text = given.strip_prefix('\\').unwrap_or(given);
-                    Ok(vec![RouteCondition::of_value(directive, &name, exact_value(text, true))])
+                    Ok(vec![RouteCondition::on_value(directive, &name, exact_value(text, true))])
                 }
             }
         }

@@ -68,8 +68,8 @@ mod named;
 
 use std::path::Path;
 
-use crate::draft::{Draft, TomlItem};
-use crate::findings::{EntryNumber, ImportError, ImportLedger, Imported};
+use crate::draft::{ConfigDraft, TomlItem};
+use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportResult};
 pub use named::LocatedRequest;
 pub use scratch::NginxScratch;
 
@@ -78,7 +78,7 @@ use tree::{NginxDirective, TreeReader, visit};
 use work::Translation;
 
 /// Differences between the servers that do not depend on the configuration.
-const GENERAL: [&str; 15] = [
+const GENERAL_DIFFERENCES: [&str; 15] = [
     "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
     "Paths with an encoded slash (`%2F`) are matched with it, and answered 400 by most routes (`encoded_slashes`); files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
@@ -111,12 +111,12 @@ const GENERAL: [&str; 15] = [
 ///
 /// # Errors
 /// A file cannot be read or is not a configuration of nginx.
-pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportError> {
+pub fn import(path: &Path, prefix: Option<&Path>) -> Result<ImportResult, ImportError> {
     // Directives without a translation are known only at the end: the second pass adds comments for them.
     let (_, ledger) = translate(path, prefix, &[])?;
-    let (toml, ledger) = translate(path, prefix, &ledger.unread())?;
-    let general = GENERAL.iter().map(|one| (*one).to_owned()).collect();
-    Ok(Imported { toml, remarks: ledger.into_remarks(), general })
+    let (toml, ledger) = translate(path, prefix, &ledger.entries_without_verdict())?;
+    let general = GENERAL_DIFFERENCES.iter().map(|one| (*one).to_owned()).collect();
+    Ok(ImportResult { toml, remarks: ledger.into_remarks(), general_differences: general })
 }
 
 /// Returns the translation and the outcome of each directive. Directives in `unread` are reported as not
@@ -124,7 +124,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<Imported, ImportErro
 fn translate(
     path: &Path,
     prefix: Option<&Path>,
-    unread: &[EntryNumber],
+    unread: &[EntryIndex],
 ) -> Result<(String, ImportLedger), ImportError> {
     let ledger = ImportLedger::default();
     let folder = prefix.or(path.parent()).unwrap_or(Path::new("")).to_owned();
@@ -133,39 +133,39 @@ fn translate(
         TreeReader::new(&ledger, path, include_folder).read(path)?
     };
     let toml = {
-        unread.iter().for_each(|entry| ledger.mark_unread(*entry));
+        unread.iter().for_each(|entry| ledger.mark_untranslated(*entry));
         visit(&main, &mut |one| {
-            known::mark(&ledger, one);
+            known::mark_known(&ledger, one);
         });
         let http = main.iter().find(|one| one.name == "http");
         if let Some(http) = http {
-            ledger.translated(http.entry);
+            ledger.mark_translated(http.entry);
         }
         let levels = match http {
-            Some(http) => vec![main.as_slice(), http.inner()],
+            Some(http) => vec![main.as_slice(), http.block_directives()],
             None => vec![main.as_slice()],
         };
         let work = Translation::new(&ledger, Scope::of(levels), folder);
-        let mut draft = work.draft(&main);
-        work.variables(&main);
-        work.open_ends(&main, &mut draft.top);
+        let mut draft = work.build_draft(&main);
+        work.report_unused_definitions(&main);
+        work.add_manual_comments(&main, &mut draft.top);
         if let Some(http) = http {
-            work.open_ends(http.inner(), &mut draft.top);
+            work.add_manual_comments(http.block_directives(), &mut draft.top);
         }
-        draft.gather();
-        draft.share_fields();
-        gather_logs(&mut draft);
+        draft.hoist_shared();
+        draft.move_fields_to_snippets();
+        hoist_logs(&mut draft);
         draft.tables.extend(work.tables.into_inner());
         if draft.sites.is_empty() && draft.streams.is_empty() {
             draft.top.comment("There was no `server` in this file.");
         }
-        draft.text()
+        draft.to_toml()
     };
     Ok((toml, ledger))
 }
 
 /// Moves logs that all sites share to the `[log]` of the server.
-fn gather_logs(draft: &mut Draft) {
+fn hoist_logs(draft: &mut ConfigDraft) {
     if let Some(TomlItem::List(mut logs)) = draft.top.remove("logs")
         && !logs.is_empty()
     {
@@ -190,52 +190,53 @@ fn gather_logs(draft: &mut Draft) {
 }
 
 impl<'d> Translation<'d> {
-    fn draft(&self, main: &'d [NginxDirective]) -> Draft {
-        let mut draft = Draft::default();
+    fn build_draft(&self, main: &'d [NginxDirective]) -> ConfigDraft {
+        let mut draft = ConfigDraft::default();
         let mut all = Vec::new();
         let is_http = |one: &&NginxDirective| !matches!(one.name.as_str(), "stream" | "mail");
         for one in main.iter().filter(is_http) {
             visit(std::slice::from_ref(one), &mut |one| all.push(one));
         }
-        self.process(main, &mut draft);
-        self.connection_settings(&self.http, &mut draft.top);
-        let servers: Vec<_> = self.http.own().iter().filter(|one| one.name == "server").collect();
-        self.sites(servers, &mut draft);
-        for server in self.http.own().iter().filter(|one| one.name == "server") {
+        self.translate_process(main, &mut draft);
+        self.translate_connection_settings(&self.http, &mut draft.top);
+        let servers: Vec<_> = self.http.innermost().iter().filter(|one| one.name == "server").collect();
+        self.write_sites(servers, &mut draft);
+        for server in self.http.innermost().iter().filter(|one| one.name == "server") {
             // Settings of the first server that has some, if `http` has none.
-            let scope = Scope::of(vec![server.inner()]);
-            self.connection_settings_of_server(&scope, &mut draft.top);
+            let scope = Scope::of(vec![server.block_directives()]);
+            self.translate_server_connection_settings(&scope, &mut draft.top);
         }
         for block in main.iter().filter(|one| one.name == "stream") {
-            draft.streams.extend(self.streams(block));
+            draft.streams.extend(self.translate_streams(block));
         }
-        self.proxies(&all, &mut draft.top);
-        self.server_wide(&all, &mut draft);
-        self.error_log(&all, draft.table("log"));
-        self.logs_of_locations(&all);
-        self.unused_upstreams(&self.http);
+        self.translate_real_ip(&all, &mut draft.top);
+        self.translate_global_settings(&all, &mut draft);
+        self.translate_error_log(&all, draft.table("log"));
+        self.report_location_logs(&all);
+        self.report_unused_upstreams(&self.http);
         draft
     }
 
     /// Translates the settings of nginx's processes.
-    fn process(&self, main: &[NginxDirective], draft: &mut Draft) {
+    fn translate_process(&self, main: &[NginxDirective], draft: &mut ConfigDraft) {
         for one in main {
             match one.name.as_str() {
                 "user" => {
-                    draft.top.set_text("user", one.first());
-                    if !one.arg(1).is_empty() {
-                        draft.top.set_text("group", one.arg(1));
+                    draft.top.set_text("user", one.first_arg());
+                    if !one.arg_at(1).is_empty() {
+                        draft.top.set_text("group", one.arg_at(1));
                     }
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
                 "worker_processes" => {
-                    match one.first().parse::<u64>() {
+                    match one.first_arg().parse::<u64>() {
                         Ok(count) => draft.top.set("threads", TomlItem::Number(count.min(1024))),
-                        Err(_) => self
-                            .ledger
-                            .needless(one.entry, "not needed: one thread for each core is the default"),
+                        Err(_) => self.ledger.mark_not_needed(
+                            one.entry,
+                            "not needed: one thread for each core is the default",
+                        ),
                     }
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
                 _ => {}
             }
@@ -243,7 +244,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates settings that apply to the whole server in Komainu: the first occurrence takes precedence.
-    fn server_wide(&self, all: &[&'d NginxDirective], draft: &mut Draft) {
+    fn translate_global_settings(&self, all: &[&'d NginxDirective], draft: &mut ConfigDraft) {
         let first = |name: &str| all.iter().filter(|one| one.name == name).collect::<Vec<_>>();
         for (at, one) in first("ssl_protocols").into_iter().enumerate() {
             let is_new = one.args == ["TLSv1.3"];
@@ -251,18 +252,18 @@ impl<'d> Translation<'d> {
                 draft.table("tls").set_text("min", "1.3");
             }
             match one.args.iter().all(|arg| matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
-                true => self.ledger.translated(one.entry),
-                false => self.ledger.differs(one.entry, "TLS 1.2 is the oldest version that there is"),
+                true => self.ledger.mark_translated(one.entry),
+                false => self.ledger.mark_different(one.entry, "TLS 1.2 is the oldest version that there is"),
             }
         }
         for one in first("ssl_session_tickets") {
-            self.ledger.needless(one.entry, "not needed: the keys of tickets change every 12 hours; `tickets = false` in `[tls]` turns them off");
+            self.ledger.mark_not_needed(one.entry, "not needed: the keys of tickets change every 12 hours; `tickets = false` in `[tls]` turns them off");
         }
         let keys: Vec<TomlItem> = first("ssl_session_ticket_key")
             .into_iter()
             .map(|one| {
-                self.ledger.translated(one.entry);
-                TomlItem::text(self.file(one.first()))
+                self.ledger.mark_translated(one.entry);
+                TomlItem::text(self.resolve_path(one.first_arg()))
             })
             .collect();
         if !keys.is_empty() {
@@ -273,10 +274,11 @@ impl<'d> Translation<'d> {
             {
                 draft.table("open_files").set("entries", TomlItem::Number(count.min(1_000_000)));
             }
-            self.ledger.differs(one.entry, "open files are kept by default; the limit is for each route");
+            self.ledger
+                .mark_different(one.entry, "open files are kept by default; the limit is for each route");
         }
         for one in first("open_file_cache_valid") {
-            self.ledger.needless(
+            self.ledger.mark_not_needed(
                 one.entry,
                 "not needed: files are checked again after a second (`recheck` in `[open_files]`)",
             );
@@ -284,7 +286,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Reports the remaining zones, formats and variables, depending on whether they are used.
-    fn variables(&self, main: &'d [NginxDirective]) {
+    fn report_unused_definitions(&self, main: &'d [NginxDirective]) {
         let mut texts = String::new();
         visit(main, &mut |one| {
             texts.push_str(&one.args.join(" "));
@@ -303,25 +305,25 @@ impl<'d> Translation<'d> {
                         > 1
             };
             match one.name.as_str() {
-                "map" if one.first() == "$http_upgrade" => {
-                    self.ledger.needless(one.entry, "not needed: WebSockets are passed on (`upgrades` in `proxy`)");
+                "map" if one.first_arg() == "$http_upgrade" => {
+                    self.ledger.mark_not_needed(one.entry, "not needed: WebSockets are passed on (`upgrades` in `proxy`)");
                 }
                 "map" | "geo" if !used(one.args.last().map_or("", String::as_str)) => {
-                    self.ledger.needless(one.entry, "nothing uses its variable");
+                    self.ledger.mark_not_needed(one.entry, "nothing uses its variable");
                 }
-                "map" | "geo" => self.ledger.differs(
+                "map" | "geo" => self.ledger.mark_different(
                     one.entry,
                     "nothing that was translated names its variable, so it is left out; `[maps.NAME]` is what it would be",
                 ),
                 name if ["fastcgi_", "uwsgi_", "scgi_"].iter().any(|start| name.starts_with(start)) => {
-                    self.ledger.differs(one.entry, "no location that was translated uses it, so it is left out");
+                    self.ledger.mark_different(one.entry, "no location that was translated uses it, so it is left out");
                 }
                 "valid_referers" => {
-                    self.ledger.differs(one.entry, "no `if ($invalid_referer)` that was translated uses it, so it is left out");
+                    self.ledger.mark_different(one.entry, "no `if ($invalid_referer)` that was translated uses it, so it is left out");
                 }
-                "log_format" => self.ledger.needless(one.entry, "the access log that is written does not use it"),
+                "log_format" => self.ledger.mark_not_needed(one.entry, "the access log that is written does not use it"),
                 "limit_req_zone" | "proxy_cache_path" => {
-                    self.ledger.differs(one.entry, "no location that was translated uses it, so it is left out");
+                    self.ledger.mark_different(one.entry, "no location that was translated uses it, so it is left out");
                 }
                 _ => {}
             }

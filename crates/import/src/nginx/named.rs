@@ -2,17 +2,17 @@
 
 use super::scratch::NginxScratch;
 use super::tree::NginxDirective;
-use crate::expressions::{path_expression, path_matches, wider_expression};
-use crate::findings::{EntryNumber, ImportVerdict, Imported, Remark};
-use crate::scratch::{Aspect, DifferingAnswers, SourcePlace, VerifyRequest};
+use crate::expressions::{path_expression, path_matches, widen_expression};
+use crate::findings::{EntryIndex, ImportRemark, ImportResult, ImportVerdict};
+use crate::scratch::{Aspect, DifferingResponses, SourcePosition, VerifyRequest};
 
 /// Processing of a request by nginx, as recorded in its access log.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LocatedRequest {
     /// The server and the locations that processed the request; the last one produced the response.
-    places: Vec<EntryNumber>,
+    locations: Vec<EntryIndex>,
     /// The `if` blocks whose condition was true.
-    conditions: Vec<EntryNumber>,
+    conditions: Vec<EntryIndex>,
 }
 
 impl LocatedRequest {
@@ -24,7 +24,7 @@ impl LocatedRequest {
         let place = parts.next().unwrap_or("");
         let conditions = parts.next().unwrap_or("");
         let located = Self {
-            places: place.split(' ').filter_map(|number| number.parse().ok()).collect(),
+            locations: place.split(' ').filter_map(|number| number.parse().ok()).collect(),
             conditions: conditions.split(' ').filter_map(|number| number.parse().ok()).collect(),
         };
         Some((number, located))
@@ -32,14 +32,14 @@ impl LocatedRequest {
 }
 
 /// Property of a response or an upstream request that a directive determines.
-enum Decides {
+enum DecidedProperty {
     /// Every property.
     Everything,
     /// The location that responds, and with it everything that comes from there.
-    Place,
+    Location,
     Nothing,
     /// The response of the same location.
-    Answer,
+    SameLocation,
     /// Whether the request is accepted or refused; does not matter if both servers decide alike.
     Access,
     Field(String),
@@ -48,36 +48,36 @@ enum Decides {
     Retries,
 }
 
-fn decides(one: &NginxDirective) -> Decides {
-    let first = one.first().to_ascii_lowercase();
-    match one.name.as_str() {
+fn decided_property(directive: &NginxDirective) -> DecidedProperty {
+    let first = directive.first_arg().to_ascii_lowercase();
+    match directive.name.as_str() {
         "add_header" | "proxy_hide_header" | "proxy_pass_header" | "fastcgi_hide_header" => {
-            Decides::Field(first)
+            DecidedProperty::Field(first)
         }
-        "upstream" => Decides::Field("location".to_owned()),
+        "upstream" => DecidedProperty::Field("location".to_owned()),
         "more_set_headers" | "more_clear_headers" => {
-            Decides::Field(first.split(':').next().unwrap_or("").trim().to_owned())
+            DecidedProperty::Field(first.split(':').next().unwrap_or("").trim().to_owned())
         }
-        "expires" => Decides::Field("cache-control expires".to_owned()),
+        "expires" => DecidedProperty::Field("cache-control expires".to_owned()),
         "proxy_redirect" | "absolute_redirect" | "port_in_redirect" | "server_name_in_redirect" => {
-            Decides::Field("location".to_owned())
+            DecidedProperty::Field("location".to_owned())
         }
         "proxy_cookie_domain" | "proxy_cookie_path" | "proxy_cookie_flags" => {
-            Decides::Field("set-cookie".to_owned())
+            DecidedProperty::Field("set-cookie".to_owned())
         }
         "charset" | "charset_types" | "override_charset" | "default_type" | "types" => {
-            Decides::Field("content-type".to_owned())
+            DecidedProperty::Field("content-type".to_owned())
         }
-        "etag" => Decides::Field("etag".to_owned()),
-        "if_modified_since" => Decides::Answer,
-        "proxy_set_header" | "grpc_set_header" => Decides::UpstreamField(first),
-        "fastcgi_param" => Decides::UpstreamField(first),
-        "proxy_http_version" => Decides::UpstreamField("connection".to_owned()),
+        "etag" => DecidedProperty::Field("etag".to_owned()),
+        "if_modified_since" => DecidedProperty::SameLocation,
+        "proxy_set_header" | "grpc_set_header" => DecidedProperty::UpstreamField(first),
+        "fastcgi_param" => DecidedProperty::UpstreamField(first),
+        "proxy_http_version" => DecidedProperty::UpstreamField("connection".to_owned()),
         name if name.starts_with("gzip") || name.starts_with("brotli") || name.starts_with("zstd") => {
-            Decides::Coding
+            DecidedProperty::Coding
         }
         name if name.starts_with("proxy_next_upstream") || name.starts_with("fastcgi_next_upstream") => {
-            Decides::Retries
+            DecidedProperty::Retries
         }
         "sub_filter"
         | "sub_filter_types"
@@ -87,7 +87,7 @@ fn decides(one: &NginxDirective) -> Decides {
         | "autoindex_exact_size"
         | "autoindex_localtime"
         | "autoindex_format"
-        | "ssi" => Decides::Answer,
+        | "ssi" => DecidedProperty::SameLocation,
         "keepalive_timeout"
         | "listen"
         | "keepalive_requests"
@@ -104,9 +104,9 @@ fn decides(one: &NginxDirective) -> Decides {
         | "proxy_request_buffering"
         | "keepalive"
         | "zone"
-        | "proxy_ssl_verify" => Decides::Nothing,
+        | "proxy_ssl_verify" => DecidedProperty::Nothing,
         // The response of the authorization server has fields of its own.
-        "auth_request" | "auth_request_set" => Decides::Everything,
+        "auth_request" | "auth_request_set" => DecidedProperty::Everything,
         "auth_basic"
         | "auth_basic_user_file"
         | "auth_jwt"
@@ -117,15 +117,15 @@ fn decides(one: &NginxDirective) -> Decides {
         | "recursive_error_pages"
         | "internal"
         | "limit_except"
-        | "client_max_body_size" => Decides::Access,
+        | "client_max_body_size" => DecidedProperty::Access,
         name if name.starts_with("ssl_")
             || name.ends_with("_timeout")
             || name.ends_with("_ignore_client_abort")
             || name.starts_with("limit_") =>
         {
-            Decides::Nothing
+            DecidedProperty::Nothing
         }
-        _ => Decides::Place,
+        _ => DecidedProperty::Location,
     }
 }
 
@@ -147,7 +147,7 @@ const CONTENT_FIELDS: [&str; 11] = [
     "www-authenticate",
 ];
 
-impl Decides {
+impl DecidedProperty {
     /// Returns the weight of the directive as an explanation of a difference; it is larger the fewer other
     /// properties the directive determines. `None` if it does not determine `aspect`. `differing` are all
     /// differences of this request.
@@ -161,11 +161,11 @@ impl Decides {
         let answers_differ = || differing.iter().any(is_of_answer);
         match (self, aspect) {
             // Another location may set other fields, but then the rest of the response differs as well.
-            (Self::Place | Self::Answer, Aspect::Field(name)) if !is_of_content(name) => {
+            (Self::Location | Self::SameLocation, Aspect::Field(name)) if !is_of_content(name) => {
                 answers_differ().then_some(0)
             }
-            (Self::Everything | Self::Place, _) => Some(1),
-            (Self::Answer, Aspect::Status | Aspect::Content | Aspect::Field(_)) => Some(2),
+            (Self::Everything | Self::Location, _) => Some(1),
+            (Self::SameLocation, Aspect::Status | Aspect::Content | Aspect::Field(_)) => Some(2),
             (Self::Access, Aspect::Status | Aspect::Content | Aspect::UpstreamRequests) => Some(2),
             (Self::Access, Aspect::Field(name)) if is_of_content(name) => Some(1),
             (Self::Access, _) => answers_differ().then_some(0),
@@ -190,37 +190,37 @@ impl Decides {
 
 impl NginxScratch {
     /// Returns the position of the location, or the server, that responded.
-    pub fn place(&self, traced: &LocatedRequest) -> Option<SourcePlace> {
-        self.source(*traced.places.last()?)
+    pub fn responding_location(&self, traced: &LocatedRequest) -> Option<SourcePosition> {
+        self.source_place(*traced.locations.last()?)
     }
 
     /// Returns the remark that explains a difference: the remark is about a directive that applies to the
     /// request and determines `aspect`. `differing` are all differences of this request.
-    pub fn named(
+    pub fn find_explanation(
         &self,
-        imported: &Imported,
+        imported: &ImportResult,
         traced: &LocatedRequest,
         request: &VerifyRequest,
         aspect: &Aspect,
-        (answers, differing): (DifferingAnswers<'_>, &[Aspect]),
+        (answers, differing): (DifferingResponses<'_>, &[Aspect]),
     ) -> Option<String> {
         let (old, new) = answers.statuses;
         let path = request.target.split('?').next().unwrap_or("");
         let is_opened = matches!(old, 401 | 403) && (200..300).contains(&new);
         let mut chain = Vec::new();
-        for entry in &traced.places {
+        for entry in &traced.locations {
             let mut blocks = Vec::new();
-            path_to(&self.main, *entry, &mut blocks);
+            find_enclosing_blocks(&self.main, *entry, &mut blocks);
             chain.extend(blocks);
         }
-        let counting = self.around(&chain, traced);
+        let counting = self.surrounding_directives(&chain, traced);
         // nginx answers 403 for a directory without an index page, whereas the last argument of `try_files`
         // handles all other paths without a file.
         let leads_to_folder = |one: &&NginxDirective| {
-            one.name == "rewrite" && one.arg(1).split('?').next().is_some_and(|path| path.ends_with('/'))
+            one.name == "rewrite" && one.arg_at(1).split('?').next().is_some_and(|path| path.ends_with('/'))
         };
         let may_lack_page =
-            old == 403 && (decoded(path).ends_with('/') || counting.iter().any(leads_to_folder));
+            old == 403 && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder));
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -235,26 +235,30 @@ impl NginxScratch {
             _ => true,
         };
         let server = chain.iter().find(|block| block.name == "server");
-        let mut elsewhere = self.elsewhere(imported, request, path, server.copied());
+        let mut elsewhere = self.other_directives(imported, request, path, server.copied());
         // The trace of a rewritten request lacks the location that redirects to the path with the slash.
         if (old, new) == (301, 301) && counting.iter().any(|one| one.name == "rewrite") {
-            super::tree::visit(server.map(|block| block.inner()).unwrap_or_default(), &mut |one| {
-                if one.name == "expires" {
-                    elsewhere.push(one);
-                }
-            });
+            super::tree::visit(
+                server.map(|block| block.block_directives()).unwrap_or_default(),
+                &mut |one| {
+                    if one.name == "expires" {
+                        elsewhere.push(one);
+                    }
+                },
+            );
         }
-        let runs_script =
-            chain.last().is_some_and(|block| block.inner().iter().any(|one| one.name == "fastcgi_pass"));
+        let runs_script = chain
+            .last()
+            .is_some_and(|block| block.block_directives().iter().any(|one| one.name == "fastcgi_pass"));
         // The trace lacks the locations that led to a script: nginx restarts the selection with the path of
         // the script.
         let is_named =
-            chain.last().is_some_and(|block| block.name == "location" && block.first().starts_with('@'));
-        let led = leading(server.copied().filter(|_| runs_script || is_named));
-        let asked = asking(server.copied(), chain.last().copied());
+            chain.last().is_some_and(|block| block.name == "location" && block.first_arg().starts_with('@'));
+        let led = leading_try_files(server.copied().filter(|_| runs_script || is_named));
+        let asked = subrequest_directives(server.copied(), chain.last().copied());
         let counting =
             counting.into_iter().filter(|one| is_own(one)).chain(elsewhere).chain(led).chain(asked);
-        let remark = |one: &NginxDirective| -> Option<(u8, &Remark)> {
+        let remark = |one: &NginxDirective| -> Option<(u8, &ImportRemark)> {
             let remark = imported.remarks.get(one.entry)?;
             if one.name == "merge_slashes" {
                 let explains = request.target.contains("//") && remark.verdict != ImportVerdict::Translated;
@@ -262,11 +266,12 @@ impl NginxScratch {
             }
             // No other remark explains why Komainu accepts what nginx refuses.
             if is_opened
-                && !(may_lack_page && remark.reasons.iter().any(|reason| reason == super::files::NO_PAGE))
+                && !(may_lack_page
+                    && remark.reasons.iter().any(|reason| reason == super::files::NO_INDEX_REMARK))
             {
                 return None;
             }
-            let decided = decided_by(one, remark, new);
+            let decided = property_after_translation(one, remark, new);
             let about_scripts = matches!(one.name.as_str(), "location" | "try_files")
                 && remark.verdict == ImportVerdict::Differs
                 && remark.reasons.iter().all(|reason| reason.starts_with("a script"));
@@ -278,18 +283,18 @@ impl NginxScratch {
             if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
                 return None;
             }
-            if refuses_alone(one, remark)
+            if explains_only_refusals(one, remark)
                 && *aspect == Aspect::Status
                 && !matches!(answers.statuses.1, 403 | 404 | 405 | 501)
             {
                 return None;
             }
-            let is_led_to = is_said(remark, super::files::LED_TO);
+            let is_led_to = has_reason(remark, super::files::LEADS_TO_REMARK);
             if is_led_to && one.name == "try_files" && matches!(aspect, Aspect::Field(_)) {
                 return Some((DECISIVE_WEIGHT, remark));
             }
             if !is_led_to
-                && !is_said(remark, super::route::NOT_EXECUTED)
+                && !has_reason(remark, super::route::LIMIT_EXCEPT_REMARK)
                 && !can_explain(one, aspect, answers)
             {
                 return None;
@@ -299,14 +304,14 @@ impl NginxScratch {
         let Some((_, found)) =
             counting.filter_map(remark).max_by_key(|(weight, remark)| (*weight, remark.verdict))
         else {
-            return self.other_default(request, server.copied()).filter(|_| !is_opened);
+            return self.default_site_remark(request, server.copied()).filter(|_| !is_opened);
         };
         Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
     }
 
     /// Returns the directives in and around these blocks, and those of the `if` blocks whose condition was
     /// true.
-    fn around<'d>(
+    fn surrounding_directives<'d>(
         &'d self,
         chain: &[&'d NginxDirective],
         traced: &LocatedRequest,
@@ -315,41 +320,41 @@ impl NginxScratch {
         for one in &self.main {
             found.push(one);
             if one.name == "http" {
-                found.extend(one.inner());
+                found.extend(one.block_directives());
             }
         }
         for block in chain {
             found.push(block);
-            found.extend(block.inner());
+            found.extend(block.block_directives());
         }
-        found.extend(self.conditions(traced));
+        found.extend(self.true_conditions(traced));
         found
     }
 
     /// Returns the `if` blocks whose condition was true, with their directives.
-    fn conditions(&self, traced: &LocatedRequest) -> Vec<&NginxDirective> {
+    fn true_conditions(&self, traced: &LocatedRequest) -> Vec<&NginxDirective> {
         let mut counting = Vec::new();
         for entry in &traced.conditions {
             let mut inner = Vec::new();
-            path_to(&self.main, *entry, &mut inner);
+            find_enclosing_blocks(&self.main, *entry, &mut inner);
             if let Some(condition) = inner.last().copied() {
                 counting.push(condition);
-                counting.extend(condition.inner());
+                counting.extend(condition.block_directives());
             }
         }
         counting
     }
 
     /// Returns directives that apply to a request although nginx has no trace of them.
-    fn elsewhere<'d>(
+    fn other_directives<'d>(
         &'d self,
-        imported: &Imported,
+        imported: &ImportResult,
         request: &VerifyRequest,
         path: &str,
         server: Option<&'d NginxDirective>,
     ) -> Vec<&'d NginxDirective> {
-        let all = server.map(NginxDirective::inner).unwrap_or_default();
-        let path = decoded(path);
+        let all = server.map(NginxDirective::block_directives).unwrap_or_default();
+        let path = normalize_path(path);
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -362,8 +367,8 @@ impl NginxScratch {
             let has_no_index = imported.remarks.get(one.entry).is_some_and(|remark| {
                 remark.reasons.iter().any(|reason| reason.contains("folders have no index"))
             });
-            let pattern = wider_expression(one.arg(1), one.first() == "~*");
-            if has_no_index || one.first().starts_with('~') && path_matches(&pattern, &path) {
+            let pattern = widen_expression(one.arg_at(1), one.first_arg() == "~*");
+            if has_no_index || one.first_arg().starts_with('~') && path_matches(&pattern, &path) {
                 closed.push(one);
             }
         });
@@ -379,10 +384,10 @@ impl NginxScratch {
                 return;
             }
             let is_slash = one.args.last().is_some_and(|last| *last == format!("{path}/"));
-            if is_slash || one.inner().iter().any(limits) && may_have(one, &path) {
+            if is_slash || one.block_directives().iter().any(limits) && may_match(one, &path) {
                 let mut blocks = Vec::new();
-                path_to(all, one.entry, &mut blocks);
-                untraced.extend(blocks.iter().flat_map(|block| block.inner()));
+                find_enclosing_blocks(all, one.entry, &mut blocks);
+                untraced.extend(blocks.iter().flat_map(|block| block.block_directives()));
                 untraced.push(one);
             }
         });
@@ -392,41 +397,48 @@ impl NginxScratch {
 }
 
 /// Returns what a directive determines, considering its translation. `status` is that of Komainu's response.
-fn decided_by(one: &NginxDirective, remark: &Remark, status: u16) -> Decides {
+fn property_after_translation(
+    directive: &NginxDirective,
+    remark: &ImportRemark,
+    status: u16,
+) -> DecidedProperty {
     let is_impossible = remark.verdict == ImportVerdict::Impossible;
     let about_redirects = |reason: &String| reason.contains("redirects") || reason.contains("cookies");
-    let is_of_proxy = matches!(one.name.as_str(), "proxy_pass" | "rewrite" | "upstream");
+    let is_of_proxy = matches!(directive.name.as_str(), "proxy_pass" | "rewrite" | "upstream");
     if is_of_proxy && remark.verdict == ImportVerdict::Differs && remark.reasons.iter().all(about_redirects) {
-        return Decides::Field("location set-cookie refresh".to_owned());
+        return DecidedProperty::Field("location set-cookie refresh".to_owned());
     }
-    if is_said(remark, super::location::NO_REST) || is_said(remark, super::sites::NOT_DEFAULT) {
-        return Decides::Everything;
+    if has_reason(remark, super::location::NO_ROOT_REMARK)
+        || has_reason(remark, super::sites::NOT_DEFAULT_REMARK)
+    {
+        return DecidedProperty::Everything;
     }
-    if is_said(remark, super::files::NOT_IN_LISTINGS) {
-        return Decides::Field("cache-control expires".to_owned());
+    if has_reason(remark, super::files::LISTINGS_REMARK) {
+        return DecidedProperty::Field("cache-control expires".to_owned());
     }
-    if is_said(remark, super::route::NOT_EXECUTED) {
-        return Decides::Place;
+    if has_reason(remark, super::route::LIMIT_EXCEPT_REMARK) {
+        return DecidedProperty::Location;
     }
     // Untranslated directives that may restrict access close all routes to which they apply.
-    let closes = one.name == "if" || status == 403 && !super::known::is_harmless(&one.name);
-    if is_impossible && closes { Decides::Everything } else { decides(one) }
+    let closes = directive.name == "if" || status == 403 && !super::known::is_harmless(&directive.name);
+    if is_impossible && closes { DecidedProperty::Everything } else { decided_property(directive) }
 }
 
 /// Whether `reason` is one of the reasons of a remark.
-fn is_said(remark: &Remark, reason: &str) -> bool {
+fn has_reason(remark: &ImportRemark, reason: &str) -> bool {
     remark.reasons.iter().any(|one| one == reason)
 }
 
 /// Whether a remark can only explain refusals, because an untranslated directive closes its routes.
-fn refuses_alone(one: &NginxDirective, remark: &Remark) -> bool {
+fn explains_only_refusals(directive: &NginxDirective, remark: &ImportRemark) -> bool {
     let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
-    let is_closed = remark.verdict == ImportVerdict::Impossible && !super::known::is_harmless(&one.name);
+    let is_closed =
+        remark.verdict == ImportVerdict::Impossible && !super::known::is_harmless(&directive.name);
     is_closed || is_without_index && !remark.reasons.is_empty()
 }
 
 /// Whether a location's own pattern matches a path, regardless of other locations.
-fn may_have(location: &NginxDirective, path: &str) -> bool {
+fn may_match(location: &NginxDirective, path: &str) -> bool {
     match location.args.as_slice() {
         [operator, regex] if operator.starts_with('~') => {
             path_expression(regex, operator == "~*").is_ok_and(|found| path_matches(&found.pattern, path))
@@ -437,7 +449,7 @@ fn may_have(location: &NginxDirective, path: &str) -> bool {
 }
 
 /// Normalizes a path: decodes percent-encoding, merges slashes and resolves dot segments.
-fn decoded(path: &str) -> String {
+fn normalize_path(path: &str) -> String {
     let mut out: Vec<u8> = Vec::new();
     let mut rest = path.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
@@ -464,11 +476,11 @@ fn decoded(path: &str) -> String {
 }
 
 /// Whether a directive can explain a difference with these statuses and values.
-fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<'_>) -> bool {
-    let DifferingAnswers { statuses: (old, new), old: before, new: after } = answers;
+fn can_explain(directive: &NginxDirective, aspect: &Aspect, answers: DifferingResponses<'_>) -> bool {
+    let DifferingResponses { statuses: (old, new), old: before, new: after } = answers;
     let is_error = |status: u16| status >= 400;
     let either = |is_it: &dyn Fn(u16) -> bool| is_it(old) || is_it(new);
-    match (one.name.as_str(), aspect) {
+    match (directive.name.as_str(), aspect) {
         (
             "error_page"
             | "recursive_error_pages"
@@ -485,7 +497,9 @@ fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<
         ("client_max_body_size", _) => either(&|status| status == 413),
         // In Komainu, errors have the field as well, which does not explain why a response lacks it.
         ("add_header", Aspect::Field(name)) if name == "cache-control" => after != "-" || new == 301,
-        ("add_header", Aspect::Field(_)) => after != "-" || one.arg(1).contains("$upstream_cache_status"),
+        ("add_header", Aspect::Field(_)) => {
+            after != "-" || directive.arg_at(1).contains("$upstream_cache_status")
+        }
         ("expires", Aspect::Field(name)) if name == "expires" => after == "-",
         ("expires", Aspect::Field(_)) => after != "-" && before != "-" || is_error(new) || new == 301,
         _ => true,
@@ -495,10 +509,17 @@ fn can_explain(one: &NginxDirective, aspect: &Aspect, answers: DifferingAnswers<
 impl NginxScratch {
     /// Returns the general remark on default sites, if there are several listeners and the server responds
     /// only because it is the default of its address.
-    fn other_default(&self, request: &VerifyRequest, server: Option<&NginxDirective>) -> Option<String> {
+    fn default_site_remark(
+        &self,
+        request: &VerifyRequest,
+        server: Option<&NginxDirective>,
+    ) -> Option<String> {
         let host = request.host.as_deref().unwrap_or("").to_ascii_lowercase();
-        let mut names =
-            server?.inner().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args);
+        let mut names = server?
+            .block_directives()
+            .iter()
+            .filter(|one| one.name == "server_name")
+            .flat_map(|one| &one.args);
         let is_named = names.any(|name| host == name.trim_start_matches('.') || name.starts_with(['~', '*']));
         (self.listeners.iter().any(|one| one.tls) && self.listeners.len() > 1 && !is_named).then(|| {
             "in any case: each site answers at every address, and there is one default site".to_owned()
@@ -507,25 +528,25 @@ impl NginxScratch {
 
     /// Whether stubs implement the upstream protocol of the location that responded.
     pub fn is_compared(&self, traced: &LocatedRequest) -> bool {
-        let Some(entry) = traced.places.last() else { return true };
+        let Some(entry) = traced.locations.last() else { return true };
         let mut chain = Vec::new();
-        path_to(&self.main, *entry, &mut chain);
+        find_enclosing_blocks(&self.main, *entry, &mut chain);
         let unknown = ["grpc_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
-        !chain
-            .last()
-            .is_some_and(|block| block.inner().iter().any(|one| unknown.contains(&one.name.as_str())))
+        !chain.last().is_some_and(|block| {
+            block.block_directives().iter().any(|one| unknown.contains(&one.name.as_str()))
+        })
     }
 }
 
 /// Returns the `auth_request` directives of a server that refer to a location: nginx traces only the last
 /// location of a request.
-fn asking<'d>(
+fn subrequest_directives<'d>(
     server: Option<&'d NginxDirective>,
     location: Option<&NginxDirective>,
 ) -> Vec<&'d NginxDirective> {
     let mut found = Vec::new();
     let asked = location.and_then(|location| location.args.last());
-    super::tree::visit(server.map(NginxDirective::inner).unwrap_or_default(), &mut |one| {
+    super::tree::visit(server.map(NginxDirective::block_directives).unwrap_or_default(), &mut |one| {
         if one.name == "auth_request" && one.args.last() == asked {
             found.push(one);
         }
@@ -534,9 +555,9 @@ fn asking<'d>(
 }
 
 /// Returns the `try_files` directives of a server that lead to a script or a named location.
-fn leading(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
+fn leading_try_files(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
     let mut found = Vec::new();
-    super::tree::visit(server.map(NginxDirective::inner).unwrap_or_default(), &mut |one| {
+    super::tree::visit(server.map(NginxDirective::block_directives).unwrap_or_default(), &mut |one| {
         let leads = one.args.last().is_some_and(|last| last.contains(".php") || last.starts_with('@'));
         if one.name == "try_files" && leads {
             found.push(one);
@@ -546,10 +567,14 @@ fn leading(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
 }
 
 /// Finds the blocks that enclose a directive, followed by the directive itself. Returns whether it was found.
-fn path_to<'d>(block: &'d [NginxDirective], entry: EntryNumber, found: &mut Vec<&'d NginxDirective>) -> bool {
+fn find_enclosing_blocks<'d>(
+    block: &'d [NginxDirective],
+    entry: EntryIndex,
+    found: &mut Vec<&'d NginxDirective>,
+) -> bool {
     for one in block {
         found.push(one);
-        if one.entry == entry || path_to(one.inner(), entry, found) {
+        if one.entry == entry || find_enclosing_blocks(one.block_directives(), entry, found) {
             return true;
         }
         found.pop();

@@ -16,33 +16,33 @@ impl<'d> Translation<'d> {
             if count == 0 {
                 continue;
             }
-            server.is_too_wide = count == server.addresses.len();
+            server.reaches_other_addresses = count == server.addresses.len();
             for address in &mut server.addresses {
                 if let Some(wide) = wide(address) {
                     *address = ListenAddress { is_default: false, ..wide.clone() };
                 }
             }
-            let listen = server.scope.own_one("listen").map_or(server.block.entry, |one| one.entry);
+            let listen = server.scope.innermost_last("listen").map_or(server.block.entry, |one| one.entry);
             let reason = "one socket is at every address with this port, and another server listens on it";
-            match server.is_too_wide {
-                true => self.ledger.impossible(
+            match server.reaches_other_addresses {
+                true => self.ledger.mark_impossible(
                     listen,
                     format!("{reason}: the site is closed (403), write `allow` for it, or another port"),
                 ),
-                false => self.ledger.differs(listen, reason),
+                false => self.ledger.mark_different(listen, reason),
             }
-            if server.is_too_wide {
-                server.expressions.iter_mut().for_each(|one| one.is_wider = true);
+            if server.reaches_other_addresses {
+                server.expressions.iter_mut().for_each(|one| one.matches_too_much = true);
             }
         }
         // None of these servers may be the default of the shared address.
-        servers.sort_by_key(|server| server.is_too_wide);
+        servers.sort_by_key(|server| server.reaches_other_addresses);
     }
 
     /// Removes hosts that were derived from an expression if names of other servers match them too: nginx
     /// tries expressions after all other names, and in their order. The server is then selected by a pattern
     /// for `Host`.
-    pub(crate) fn yield_contested(&self, servers: &mut [NginxServer<'d>]) {
+    pub(crate) fn remove_contested_hosts(&self, servers: &mut [NginxServer<'d>]) {
         let contested_of = |server: &NginxServer<'d>| -> Vec<(String, Vec<String>)> {
             let is_contested = |host: &String| {
                 let is_other = |other: &&NginxServer<'d>| {
@@ -53,7 +53,7 @@ impl<'d> Translation<'d> {
                         || other.expressions.iter().any(|one| one.may_match(host))
                 })
             };
-            let mut found = server.named_by_expression.clone();
+            let mut found = server.hosts_by_expression.clone();
             found.retain(|(_, hosts)| hosts.iter().any(is_contested));
             found
         };
@@ -61,8 +61,8 @@ impl<'d> Translation<'d> {
         for (server, contested) in servers.iter_mut().zip(contested) {
             for (expression, hosts) in contested {
                 server.hosts.retain(|host| !hosts.contains(host));
-                let names = server.scope.own_one("server_name").unwrap_or(server.block);
-                server.expressions.push(self.host_expression(names, &expression));
+                let names = server.scope.innermost_last("server_name").unwrap_or(server.block);
+                server.expressions.push(self.translate_host_expression(names, &expression));
             }
         }
     }
@@ -75,9 +75,9 @@ fn covers_host(name: &str, host: &str) -> bool {
 
 /// Returns the hosts of a default server that less specific names of other servers match: without a site of
 /// their own, the sites and routes of those would respond.
-pub(crate) fn contested_hosts(server: &NginxServer<'_>, all: &[&NginxServer<'_>]) -> Vec<String> {
+pub(crate) fn contested_hosts(server: &NginxServer<'_>, servers: &[&NginxServer<'_>]) -> Vec<String> {
     let is_contested = |host: &&String| {
-        all.iter().filter(|other| other.block.entry != server.block.entry).any(|other| {
+        servers.iter().filter(|other| other.block.entry != server.block.entry).any(|other| {
             other.hosts.iter().any(|name| name != *host && covers_host(name, host))
                 || other.expressions.iter().any(|one| one.may_match(host))
         })

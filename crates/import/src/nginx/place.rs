@@ -2,20 +2,20 @@
 
 use super::scope::Scope;
 use super::tree::NginxDirective;
-use super::work::Matcher;
+use super::work::LocationMatcher;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::path_matches;
-use crate::findings::EntryNumber;
+use crate::findings::EntryIndex;
 
 /// The paths of a location, without those that other locations take first.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct LocationPaths {
+pub(crate) struct PathConditions {
     /// Patterns of which one has to match; empty for every path.
-    pub(crate) any: Vec<String>,
+    pub(crate) patterns: Vec<String>,
     /// Patterns of each enclosing location, of which one has to match as well.
-    pub(crate) within: Vec<Vec<String>>,
+    pub(crate) enclosing_patterns: Vec<Vec<String>>,
     /// Excluded paths, which belong to other locations.
-    pub(crate) except: Vec<PathException>,
+    pub(crate) exceptions: Vec<PathException>,
 }
 
 /// Excluded paths below a prefix, except those of longer prefixes.
@@ -32,10 +32,10 @@ impl PathException {
         path.starts_with(&self.prefix) && !self.except.iter().any(|one| one.matches(path))
     }
 
-    fn condition(&self) -> TomlItem {
+    fn to_condition(&self) -> TomlItem {
         let mut section = TomlSection::default();
         section.set_text("path", prefix_pattern(&self.prefix));
-        self.except.iter().for_each(|one| section.exclude(one.condition()));
+        self.except.iter().for_each(|one| section.exclude(one.to_condition()));
         TomlItem::Table(section.entries)
     }
 }
@@ -43,54 +43,54 @@ impl PathException {
 /// Returns the pattern of the paths that begin with `prefix`.
 pub(crate) fn prefix_pattern(prefix: &str) -> String {
     crate::paths::from_literal(prefix, true)
-        .unwrap_or_else(|| format!("~ ^{}", crate::expressions::quoted(prefix)))
+        .unwrap_or_else(|| format!("~ ^{}", crate::expressions::escape_literal(prefix)))
 }
 
-impl LocationPaths {
+impl PathConditions {
     /// The paths that match one of these patterns.
-    pub(crate) fn of(any: Vec<String>) -> Self {
-        Self { any, ..Self::default() }
+    pub(crate) fn from_patterns(any: Vec<String>) -> Self {
+        Self { patterns: any, ..Self::default() }
     }
 
     /// Whether `path` is one of the paths.
     pub(crate) fn matches(&self, path: &str) -> bool {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| path_matches(pattern, path));
-        (self.any.is_empty() || any(&self.any))
-            && self.within.iter().all(|patterns| any(patterns))
-            && !self.except.iter().any(|one| one.matches(path))
+        (self.patterns.is_empty() || any(&self.patterns))
+            && self.enclosing_patterns.iter().all(|patterns| any(patterns))
+            && !self.exceptions.iter().any(|one| one.matches(path))
     }
 
     /// Whether every path is included.
-    pub(crate) fn is_everything(&self) -> bool {
-        self.within.is_empty()
-            && self.except.is_empty()
-            && (self.any.is_empty() || self.any == ["/*"] || self.any == ["*"])
+    pub(crate) fn includes_every_path(&self) -> bool {
+        self.enclosing_patterns.is_empty()
+            && self.exceptions.is_empty()
+            && (self.patterns.is_empty() || self.patterns == ["/*"] || self.patterns == ["*"])
     }
 
     /// Returns a route with the conditions for these paths.
-    pub(crate) fn route(&self) -> TomlSection {
+    pub(crate) fn to_route(&self) -> TomlSection {
         let mut section = TomlSection::default();
-        if !self.any.is_empty() && self.any != ["/*"] && self.any != ["*"] {
-            section.set("path", TomlItem::texts(self.any.iter().cloned()));
+        if !self.patterns.is_empty() && self.patterns != ["/*"] && self.patterns != ["*"] {
+            section.set("path", TomlItem::text_or_list(self.patterns.iter().cloned()));
         }
-        for patterns in &self.within {
-            section.require("path", TomlItem::texts(patterns.iter().cloned()));
+        for patterns in &self.enclosing_patterns {
+            section.require("path", TomlItem::text_or_list(patterns.iter().cloned()));
         }
-        self.except.iter().for_each(|one| section.exclude(one.condition()));
+        self.exceptions.iter().for_each(|one| section.exclude(one.to_condition()));
         section
     }
 }
 
 /// A location with its paths.
 #[derive(Clone)]
-pub(crate) struct Place<'d> {
+pub(crate) struct LocationPlace<'d> {
     pub(crate) scope: Scope<'d>,
-    pub(crate) matcher: Matcher,
-    pub(crate) paths: LocationPaths,
+    pub(crate) matcher: LocationMatcher,
+    pub(crate) paths: PathConditions,
     /// Matchers of the enclosing locations, the outermost first.
-    pub(crate) around: Vec<Matcher>,
+    pub(crate) enclosing_matchers: Vec<LocationMatcher>,
     /// Number of the `location` in the report.
-    pub(crate) entry: Option<EntryNumber>,
+    pub(crate) entry: Option<EntryIndex>,
     /// Whether the exact paths of the location cannot be expressed: `paths` are more than them, and all are
     /// refused.
     pub(crate) is_closed: bool,
@@ -99,14 +99,14 @@ pub(crate) struct Place<'d> {
     pub(crate) lacks_slash: bool,
 }
 
-impl<'d> Place<'d> {
+impl<'d> LocationPlace<'d> {
     /// The place of the server itself, without its locations.
-    pub(crate) fn of_server(server: &Scope<'d>) -> Self {
+    pub(crate) fn for_server(server: &Scope<'d>) -> Self {
         Self {
             scope: server.clone(),
-            matcher: Matcher::Server,
-            paths: LocationPaths::default(),
-            around: Vec::new(),
+            matcher: LocationMatcher::Server,
+            paths: PathConditions::default(),
+            enclosing_matchers: Vec::new(),
             entry: None,
             is_closed: false,
             lacks_slash: false,
@@ -114,15 +114,15 @@ impl<'d> Place<'d> {
     }
 
     /// Returns the effective `root` or `alias`, and the matcher of the location that contains it.
-    pub(crate) fn folder(&self) -> Option<(&'d NginxDirective, Matcher)> {
-        let matchers: Vec<&Matcher> = self.around.iter().chain([&self.matcher]).collect();
+    pub(crate) fn find_folder(&self) -> Option<(&'d NginxDirective, LocationMatcher)> {
+        let matchers: Vec<&LocationMatcher> = self.enclosing_matchers.iter().chain([&self.matcher]).collect();
         let levels = &self.scope.levels;
         for (at, level) in levels.iter().enumerate().rev() {
             let is_folder = |one: &&NginxDirective| matches!(one.name.as_str(), "root" | "alias");
             let Some(found) = level.iter().rev().find(is_folder) else { continue };
             let from_end = levels.len() - 1 - at;
             let matcher = matchers.len().checked_sub(from_end + 1).map(|at| matchers[at].clone());
-            return Some((found, matcher.unwrap_or(Matcher::Server)));
+            return Some((found, matcher.unwrap_or(LocationMatcher::Server)));
         }
         None
     }
@@ -130,7 +130,7 @@ impl<'d> Place<'d> {
 
 /// Locations of a server, in an order in which the first match is the one that nginx selects.
 pub(crate) struct ServerLocations<'d> {
-    pub(crate) places: Vec<Place<'d>>,
+    pub(crate) ordered_places: Vec<LocationPlace<'d>>,
     /// Named locations (`@name`).
     pub(crate) named: Vec<&'d NginxDirective>,
     /// Scope of the server.
@@ -139,12 +139,12 @@ pub(crate) struct ServerLocations<'d> {
 
 impl<'d> ServerLocations<'d> {
     /// Returns the named location `name`, which includes the `@`.
-    pub(crate) fn named(&self, name: &str) -> Option<&'d NginxDirective> {
-        self.named.iter().copied().find(|one| one.first() == name)
+    pub(crate) fn find_named(&self, name: &str) -> Option<&'d NginxDirective> {
+        self.named.iter().copied().find(|one| one.first_arg() == name)
     }
 
     /// Returns the location that nginx selects for a path.
-    pub(crate) fn at(&self, path: &str) -> Option<&Place<'d>> {
-        self.places.iter().find(|place| place.paths.matches(path))
+    pub(crate) fn find_location(&self, path: &str) -> Option<&LocationPlace<'d>> {
+        self.ordered_places.iter().find(|place| place.paths.matches(path))
     }
 }

@@ -2,68 +2,69 @@
 
 use std::collections::BTreeSet;
 
-use super::addresses::listener_name;
-use super::probe_paths::{PATHS_MAX, is_target, prefix_paths, regex_paths, shorter};
-use super::scope::{Scope, constants};
-use super::scratch::ScratchPlan;
+use super::addresses::complete_address;
+use super::probe_paths::{PATHS_MAX, is_target, paths_for_prefix, paths_for_regex, shorten_path};
+use super::scope::{Scope, replace_constants};
+use super::scratch::ScratchBuilder;
 use super::tree::NginxDirective;
-use crate::paths::{examples, hosts_from_regex};
+use crate::paths::{hosts_from_regex, matching_examples};
 use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
 
 /// Kind of response of a location, which determines the useful requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum AnswerKind {
+enum ResponseKind {
     Files,
     Proxy,
     Fixed,
 }
 
 /// A location with paths that it matches, and similar paths that it does not match.
-struct Place {
-    answer: AnswerKind,
+struct ProbedLocation {
+    response_kind: ResponseKind,
     paths: Vec<String>,
-    beside: Vec<String>,
+    other_paths: Vec<String>,
     /// Directories of its files: the prefix that is removed from the path, and the scratch directory.
     folders: Vec<(String, String)>,
     index: String,
 }
 
-impl ScratchPlan<'_, '_> {
+impl ScratchBuilder<'_, '_> {
     /// Returns the requests for all servers, and the number of omitted ones.
-    pub(super) fn requests(&mut self, http: &Scope<'_>) -> (Vec<VerifyRequest>, usize) {
+    pub(super) fn build_requests(&mut self, http: &Scope<'_>) -> (Vec<VerifyRequest>, usize) {
         let mut all: Vec<VerifyRequest> = Vec::new();
         let mut seen = BTreeSet::new();
         let mut made = BTreeSet::new();
-        let crossed = crossed_hosts(http);
-        for server in http.own().iter().filter(|one| one.name == "server" && one.block.is_some()) {
-            let scope = http.with(server.inner());
-            let listeners = self.listeners_of(server);
-            let hosts = hosts_of(server);
-            let mut places = vec![self.server_place(&scope)];
-            self.places(&scope, None, &mut places);
-            places.iter().for_each(|place| self.place_files(place, &mut made));
+        let crossed = combined_hosts(http);
+        for server in http.innermost().iter().filter(|one| one.name == "server" && one.block.is_some()) {
+            let scope = http.with_block(server.block_directives());
+            let listeners = self.server_listeners(server);
+            let hosts = server_hosts(server);
+            let mut places = vec![self.probe_server(&scope)];
+            self.collect_locations(&scope, None, &mut places);
+            places.iter().for_each(|place| self.create_location_files(place, &mut made));
             let Some(&first) = listeners.first() else { continue };
             let before = all.len();
             let base = VerifyRequest {
-                listener: first,
+                listener_index: first,
                 method: "GET".to_owned(),
                 target: "/".to_owned(),
                 version: "1.1",
                 host: Some(hosts[0].clone()),
                 fields: Vec::new(),
                 content: RequestContent::Absent,
-                what: String::new(),
+                purpose: String::new(),
             };
             for (at, &listener) in listeners.iter().enumerate() {
                 for (number, host) in hosts.iter().chain(&crossed).enumerate() {
-                    let one = VerifyRequest { listener, host: Some(host.clone()), ..base.clone() };
-                    all.push(VerifyRequest { what: "each name and address".to_owned(), ..one.clone() });
+                    let one =
+                        VerifyRequest { listener_index: listener, host: Some(host.clone()), ..base.clone() };
+                    all.push(VerifyRequest { purpose: "each name and address".to_owned(), ..one.clone() });
                     if at + number > 0 {
                         for place in &places {
                             let path = place.paths.first().cloned().unwrap_or_default();
                             all.push(VerifyRequest {
                                 target: path,
-                                what: "each name and address".to_owned(),
+                                purpose: "each name and address".to_owned(),
                                 ..one.clone()
                             });
                         }
@@ -72,40 +73,44 @@ impl ScratchPlan<'_, '_> {
             }
             for place in &places {
                 let paths = place.paths.iter().map(|path| (path, "a path of the location"));
-                let beside = place.beside.iter().map(|path| (path, "a path beside the location"));
+                let beside = place.other_paths.iter().map(|path| (path, "a path beside the location"));
                 for (path, what) in paths.chain(beside) {
-                    all.push(VerifyRequest { target: path.clone(), what: what.to_owned(), ..base.clone() });
+                    all.push(VerifyRequest {
+                        target: path.clone(),
+                        purpose: what.to_owned(),
+                        ..base.clone()
+                    });
                 }
             }
-            if self.options.paths_alone {
-                all.extend(combinations(&base, &places));
+            if self.options.only_paths {
+                all.extend(combined_path_requests(&base, &places));
             }
             // Most variations are sent once for each kind of response, essential ones to every location.
             let mut tried = BTreeSet::new();
             for place in &places {
                 let Some(path) = place.paths.first() else { continue };
                 let one = VerifyRequest { target: path.clone(), ..base.clone() };
-                if self.options.paths_alone {
-                    all.extend(few(&one));
+                if self.options.only_paths {
+                    all.extend(basic_requests(&one));
                     continue;
                 }
-                match tried.insert(place.answer) {
+                match tried.insert(place.response_kind) {
                     true => {
-                        all.extend(tricks(&one, place.answer));
-                        all.extend(spellings(&one, path));
-                        all.extend(hosts_tried(&one, &hosts[0]));
+                        all.extend(unusual_requests(&one, place.response_kind));
+                        all.extend(spelling_requests(&one, path));
+                        all.extend(host_requests(&one, &hosts[0]));
                     }
-                    false => all.extend(essentials(&one, place.answer)),
+                    false => all.extend(essential_requests(&one, place.response_kind)),
                 }
             }
-            for name in fields_asked(server) {
+            for name in tested_fields(server) {
                 for value in ["verify", "1"] {
-                    all.push(with(&base, &name, value));
+                    all.push(with_field(&base, &name, value));
                 }
             }
             let mut own = all.split_off(before);
             own.retain(|one| {
-                seen.insert(format!("{:?}", VerifyRequest { what: String::new(), ..one.clone() }))
+                seen.insert(format!("{:?}", VerifyRequest { purpose: String::new(), ..one.clone() }))
             });
             all.extend(own);
         }
@@ -123,12 +128,12 @@ impl ScratchPlan<'_, '_> {
         (all, left_out)
     }
 
-    fn listeners_of(&mut self, server: &NginxDirective) -> Vec<usize> {
+    fn server_listeners(&mut self, server: &NginxDirective) -> Vec<usize> {
         let names: Vec<String> = server
-            .inner()
+            .block_directives()
             .iter()
             .filter(|one| one.name == "listen")
-            .map(|one| listener_name(one.first()))
+            .map(|one| complete_address(one.first_arg()))
             .collect();
         let names = if names.is_empty() { vec!["*:80".to_owned()] } else { names };
         let mut found: Vec<usize> = names
@@ -139,11 +144,11 @@ impl ScratchPlan<'_, '_> {
         found
     }
 
-    fn folders_of(&mut self, scope: &Scope<'_>) -> Vec<(String, String)> {
+    fn scope_folders(&mut self, scope: &Scope<'_>) -> Vec<(String, String)> {
         let mut found = Vec::new();
         for level in scope.levels.iter().skip(1) {
             for one in level.iter().filter(|one| one.name == "root") {
-                let path = constants(one.first(), scope, 0);
+                let path = replace_constants(one.first_arg(), scope, 0);
                 let fixed = self.scratch_path(path.split('$').next().unwrap_or(""), false);
                 found.push((String::new(), fixed));
             }
@@ -156,10 +161,10 @@ impl ScratchPlan<'_, '_> {
         found
     }
 
-    fn server_place(&mut self, scope: &Scope<'_>) -> Place {
-        let returns = scope.own_one("return").is_some();
+    fn probe_server(&mut self, scope: &Scope<'_>) -> ProbedLocation {
+        let returns = scope.innermost_last("return").is_some();
         let mut runs_scripts = false;
-        super::tree::visit(scope.own(), &mut |one| runs_scripts |= one.name == "fastcgi_pass");
+        super::tree::visit(scope.innermost(), &mut |one| runs_scripts |= one.name == "fastcgi_pass");
         let scripts: &[&str] = match runs_scripts {
             true => &[
                 "/index.php",
@@ -170,8 +175,8 @@ impl ScratchPlan<'_, '_> {
             ],
             false => &[],
         };
-        Place {
-            answer: if returns { AnswerKind::Fixed } else { AnswerKind::Files },
+        ProbedLocation {
+            response_kind: if returns { ResponseKind::Fixed } else { ResponseKind::Files },
             paths: [
                 "/verify.txt",
                 "/",
@@ -188,14 +193,19 @@ impl ScratchPlan<'_, '_> {
             .chain(scripts)
             .map(|path| (*path).to_owned())
             .collect(),
-            beside: Vec::new(),
-            folders: self.folders_of(scope),
-            index: index_of(scope),
+            other_paths: Vec::new(),
+            folders: self.scope_folders(scope),
+            index: index_file(scope),
         }
     }
 
-    fn places(&mut self, scope: &Scope<'_>, within: Option<&str>, found: &mut Vec<Place>) {
-        for one in scope.own().iter().filter(|one| one.name == "location") {
+    fn collect_locations(
+        &mut self,
+        scope: &Scope<'_>,
+        within: Option<&str>,
+        found: &mut Vec<ProbedLocation>,
+    ) {
+        for one in scope.innermost().iter().filter(|one| one.name == "location") {
             let (operator, path) = match one.args.as_slice() {
                 [path] => match path.strip_prefix("^~").or(path.strip_prefix('=')) {
                     Some(rest) if !rest.is_empty() => (&path[..path.len() - rest.len()], rest),
@@ -204,38 +214,44 @@ impl ScratchPlan<'_, '_> {
                 [operator, path] => (operator.as_str(), path.as_str()),
                 _ => continue,
             };
-            let inner = scope.with(one.inner());
-            self.places(&inner, if operator.starts_with('~') { within } else { Some(path) }, found);
+            let inner = scope.with_block(one.block_directives());
+            self.collect_locations(
+                &inner,
+                if operator.starts_with('~') { within } else { Some(path) },
+                found,
+            );
             if path.starts_with('@') {
                 continue;
             }
             let (paths, beside) = match operator {
-                "=" => (vec![path.to_owned()], vec![format!("{path}/"), format!("{path}x"), shorter(path)]),
-                "~" | "~*" => regex_paths(path, operator == "~*", within),
-                _ => prefix_paths(path),
+                "=" => {
+                    (vec![path.to_owned()], vec![format!("{path}/"), format!("{path}x"), shorten_path(path)])
+                }
+                "~" | "~*" => paths_for_regex(path, operator == "~*", within),
+                _ => paths_for_prefix(path),
             };
             let is_prefix = !operator.starts_with('~');
-            let folders = match inner.own_one("alias") {
+            let folders = match inner.innermost_last("alias") {
                 Some(alias) => {
-                    let target = self.scratch_path(alias.first().split('$').next().unwrap_or(""), true);
+                    let target = self.scratch_path(alias.first_arg().split('$').next().unwrap_or(""), true);
                     vec![(if is_prefix { path.to_owned() } else { String::new() }, target)]
                 }
-                None => self.folders_of(&inner),
+                None => self.scope_folders(&inner),
             };
-            found.push(Place {
-                answer: answer_of(one),
+            found.push(ProbedLocation {
+                response_kind: response_kind_of(one),
                 paths: paths.into_iter().filter(|path| is_target(path)).take(PATHS_MAX).collect(),
-                beside: beside.into_iter().filter(|path| is_target(path)).take(PATHS_MAX).collect(),
+                other_paths: beside.into_iter().filter(|path| is_target(path)).take(PATHS_MAX).collect(),
                 folders,
-                index: index_of(&inner),
+                index: index_file(&inner),
             });
         }
     }
 
     /// Creates files for the paths of a location, except those with `missing` in their name.
-    fn place_files(&mut self, place: &Place, made: &mut BTreeSet<String>) {
+    fn create_location_files(&mut self, place: &ProbedLocation, made: &mut BTreeSet<String>) {
         let scratch = self.options.folder.display().to_string();
-        for path in place.paths.iter().chain(&place.beside).filter(|path| !path.contains("missing")) {
+        for path in place.paths.iter().chain(&place.other_paths).filter(|path| !path.contains("missing")) {
             for (prefix, folder) in &place.folders {
                 let Some(rest) = path.strip_prefix(prefix.as_str()) else { continue };
                 let Some(folder) = folder.strip_prefix(&scratch) else { continue };
@@ -279,26 +295,29 @@ impl ScratchPlan<'_, '_> {
     }
 }
 
-fn answer_of(location: &NginxDirective) -> AnswerKind {
-    let has = |test: &dyn Fn(&str) -> bool| location.inner().iter().any(|one| test(one.name.as_str()));
+fn response_kind_of(location: &NginxDirective) -> ResponseKind {
+    let has =
+        |test: &dyn Fn(&str) -> bool| location.block_directives().iter().any(|one| test(one.name.as_str()));
     match () {
-        () if has(&|name| name.ends_with("_pass")) => AnswerKind::Proxy,
-        () if has(&|name| matches!(name, "return" | "deny")) => AnswerKind::Fixed,
-        () => AnswerKind::Files,
+        () if has(&|name| name.ends_with("_pass")) => ResponseKind::Proxy,
+        () if has(&|name| matches!(name, "return" | "deny")) => ResponseKind::Fixed,
+        () => ResponseKind::Files,
     }
 }
 
 /// Returns the first static file name of `index`.
-fn index_of(scope: &Scope<'_>) -> String {
-    let names = scope.all("index").into_iter().flat_map(|one| one.args.iter());
+fn index_file(scope: &Scope<'_>) -> String {
+    let names = scope.effective_all("index").into_iter().flat_map(|one| one.args.iter());
     let mut plain = names.filter(|name| !name.contains(['$', '/']) && !name.ends_with(".php"));
     plain.next().map_or_else(|| "index.html".to_owned(), Clone::clone)
 }
 
 /// Returns concrete hosts for the names of a server; an unknown host if it has none.
-fn hosts_of(server: &NginxDirective) -> Vec<String> {
+fn server_hosts(server: &NginxDirective) -> Vec<String> {
     let mut hosts = Vec::new();
-    for name in server.inner().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
+    for name in
+        server.block_directives().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args)
+    {
         match name.as_str() {
             "" | "_" | "__" | "$hostname" => {}
             name if name.starts_with('~') => {
@@ -319,14 +338,15 @@ fn hosts_of(server: &NginxDirective) -> Vec<String> {
 
 /// Returns hosts that names of several servers match: each beginning of a name combined with each end of
 /// another.
-fn crossed_hosts(http: &Scope<'_>) -> Vec<String> {
+fn combined_hosts(http: &Scope<'_>) -> Vec<String> {
     const CROSSED_MAX: usize = 8;
     let (mut starts, mut ends) = (BTreeSet::new(), BTreeSet::new());
-    let servers = http.own().iter().filter(|one| one.name == "server").flat_map(NginxDirective::inner);
+    let servers =
+        http.innermost().iter().filter(|one| one.name == "server").flat_map(NginxDirective::block_directives);
     for name in servers.filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
         match (name.strip_prefix('~'), name.strip_suffix(".*"), name.trim_start_matches('*')) {
             (Some(regex), ..) => {
-                for (text, at_start, at_end) in examples(regex) {
+                for (text, at_start, at_end) in matching_examples(regex) {
                     match (at_start, at_end) {
                         (true, false) => drop(starts.insert(text.trim_end_matches('.').to_owned())),
                         (false, true) => drop(ends.insert(text.trim_start_matches('.').to_owned())),
@@ -348,9 +368,9 @@ fn crossed_hosts(http: &Scope<'_>) -> Vec<String> {
 }
 
 /// Returns the names of fields, cookies and parameters that conditions and maps of a server use.
-fn fields_asked(server: &NginxDirective) -> Vec<String> {
+fn tested_fields(server: &NginxDirective) -> Vec<String> {
     let mut found = BTreeSet::new();
-    super::tree::visit(server.inner(), &mut |one| {
+    super::tree::visit(server.block_directives(), &mut |one| {
         for word in one.args.iter().filter(|_| one.name == "if") {
             if let Some(at) = word.find("$http_") {
                 let name: String =
@@ -363,31 +383,31 @@ fn fields_asked(server: &NginxDirective) -> Vec<String> {
     found.into_iter().take(8).collect()
 }
 
-fn with(one: &VerifyRequest, name: &str, value: &str) -> VerifyRequest {
+fn with_field(request: &VerifyRequest, name: &str, value: &str) -> VerifyRequest {
     let fields = vec![(name.to_owned(), value.to_owned())];
-    VerifyRequest { fields, what: format!("{name}: {value}"), ..one.clone() }
+    VerifyRequest { fields, purpose: format!("{name}: {value}"), ..request.clone() }
 }
 
-fn method(one: &VerifyRequest, method: &str, content: RequestContent) -> VerifyRequest {
+fn with_method(request: &VerifyRequest, method: &str, content: RequestContent) -> VerifyRequest {
     let what = match &content {
         RequestContent::Absent => format!("method {method}"),
         RequestContent::Sized(_) => format!("method {method} with content"),
         RequestContent::Chunked(_) => format!("method {method} with chunked content"),
     };
-    VerifyRequest { method: method.to_owned(), content, what, ..one.clone() }
+    VerifyRequest { method: method.to_owned(), content, purpose: what, ..request.clone() }
 }
 
-fn target(one: &VerifyRequest, target: String, what: &str) -> VerifyRequest {
-    VerifyRequest { target, what: what.to_owned(), ..one.clone() }
+fn with_target(request: &VerifyRequest, target: String, what: &str) -> VerifyRequest {
+    VerifyRequest { target, purpose: what.to_owned(), ..request.clone() }
 }
 
 /// Returns paths of locations appended to those of other locations.
-fn combinations(base: &VerifyRequest, places: &[Place]) -> Vec<VerifyRequest> {
+fn combined_path_requests(base: &VerifyRequest, places: &[ProbedLocation]) -> Vec<VerifyRequest> {
     let mut all = Vec::new();
     for place in places {
         let Some(path) = place.paths.iter().find(|path| path.ends_with('/')) else { continue };
         for other in places.iter().filter_map(|other| other.paths.first()) {
-            all.push(target(
+            all.push(with_target(
                 base,
                 format!("{path}{}", other.trim_start_matches('/')),
                 "a path below another",
@@ -398,59 +418,63 @@ fn combinations(base: &VerifyRequest, places: &[Place]) -> Vec<VerifyRequest> {
 }
 
 /// Returns the requests for every location if many configurations are compared.
-fn few(one: &VerifyRequest) -> Vec<VerifyRequest> {
-    let path = one.target.as_str();
+fn basic_requests(request: &VerifyRequest) -> Vec<VerifyRequest> {
+    let path = request.target.as_str();
     let (folder, name) = path.split_at(path.rfind('/').unwrap_or(0) + 1);
     let encoded: String = name.bytes().take(1).map(|b| format!("%{b:02x}")).collect();
     vec![
-        target(one, format!("{path}?a=1&b=%20c"), "a query"),
-        method(one, "HEAD", RequestContent::Absent),
-        method(one, "POST", RequestContent::Sized(b"verify=1".to_vec())),
-        method(one, "DELETE", RequestContent::Absent),
-        with(one, "Authorization", CREDENTIALS),
-        target(one, format!("{folder}{encoded}{}", name.get(1..).unwrap_or("")), "an encoded letter"),
-        target(one, format!("{folder}x/../{name}"), "a segment of two dots"),
-        target(one, format!("{folder}/{name}"), "two slashes"),
-        target(one, format!("{}%2F{name}", folder.trim_end_matches('/')), "an encoded slash"),
-        target(one, format!("{path}%0A"), "an encoded line feed"),
+        with_target(request, format!("{path}?a=1&b=%20c"), "a query"),
+        with_method(request, "HEAD", RequestContent::Absent),
+        with_method(request, "POST", RequestContent::Sized(b"verify=1".to_vec())),
+        with_method(request, "DELETE", RequestContent::Absent),
+        with_field(request, "Authorization", CREDENTIALS),
+        with_target(
+            request,
+            format!("{folder}{encoded}{}", name.get(1..).unwrap_or("")),
+            "an encoded letter",
+        ),
+        with_target(request, format!("{folder}x/../{name}"), "a segment of two dots"),
+        with_target(request, format!("{folder}/{name}"), "two slashes"),
+        with_target(request, format!("{}%2F{name}", folder.trim_end_matches('/')), "an encoded slash"),
+        with_target(request, format!("{path}%0A"), "an encoded line feed"),
     ]
 }
 
 /// Returns the requests for every location.
-fn essentials(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
+fn essential_requests(request: &VerifyRequest, answer: ResponseKind) -> Vec<VerifyRequest> {
     let content = || RequestContent::Sized(b"verify=1&text=content".to_vec());
     let mut all = vec![
-        target(one, format!("{}?a=1&b=%20c", one.target), "a query"),
-        method(one, "HEAD", RequestContent::Absent),
-        method(one, "POST", content()),
-        with(one, "Authorization", CREDENTIALS),
+        with_target(request, format!("{}?a=1&b=%20c", request.target), "a query"),
+        with_method(request, "HEAD", RequestContent::Absent),
+        with_method(request, "POST", content()),
+        with_field(request, "Authorization", CREDENTIALS),
     ];
-    if answer == AnswerKind::Files {
-        all.push(with(one, "Accept-Encoding", "gzip"));
-        all.push(with(one, "Range", "bytes=2-9"));
+    if answer == ResponseKind::Files {
+        all.push(with_field(request, "Accept-Encoding", "gzip"));
+        all.push(with_field(request, "Range", "bytes=2-9"));
     }
-    if answer == AnswerKind::Proxy {
+    if answer == ResponseKind::Proxy {
         for wanted in ["status 404", "status 500", "status 503", "redirect"] {
-            all.push(with(one, "X-Stub", wanted));
+            all.push(with_field(request, "X-Stub", wanted));
         }
     }
     all
 }
 
 /// Returns the requests for one location of each kind.
-fn tricks(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
+fn unusual_requests(request: &VerifyRequest, answer: ResponseKind) -> Vec<VerifyRequest> {
     let content = || b"verify=1&text=content".to_vec();
-    let mut all = essentials(one, answer);
+    let mut all = essential_requests(request, answer);
     for name in ["PUT", "DELETE", "PATCH"] {
-        all.push(method(one, name, RequestContent::Sized(content())));
+        all.push(with_method(request, name, RequestContent::Sized(content())));
     }
     for name in ["OPTIONS", "TRACE", "PROPFIND", "VERIFY"] {
-        all.push(method(one, name, RequestContent::Absent));
+        all.push(with_method(request, name, RequestContent::Absent));
     }
-    all.push(method(one, "POST", RequestContent::Chunked(content())));
-    all.push(method(one, "POST", RequestContent::Sized(Vec::new())));
-    all.push(method(one, "POST", RequestContent::Sized(vec![b'a'; 40_000])));
-    all.push(method(one, "POST", RequestContent::Sized(vec![b'a'; 1_100_000])));
+    all.push(with_method(request, "POST", RequestContent::Chunked(content())));
+    all.push(with_method(request, "POST", RequestContent::Sized(Vec::new())));
+    all.push(with_method(request, "POST", RequestContent::Sized(vec![b'a'; 40_000])));
+    all.push(with_method(request, "POST", RequestContent::Sized(vec![b'a'; 1_100_000])));
     for (name, value) in [
         ("Accept-Encoding", "br, gzip;q=0.5"),
         ("Accept-Encoding", "gzip;q=0"),
@@ -481,15 +505,15 @@ fn tricks(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
         ("Accept", "application/json"),
         ("Accept-Language", "de"),
     ] {
-        all.push(with(one, name, value));
+        all.push(with_field(request, name, value));
     }
     let both = [("Range", "bytes=2-9"), ("If-Range", "\"verify\"")];
     all.push(VerifyRequest {
         fields: both.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
-        what: "If-Range".to_owned(),
-        ..one.clone()
+        purpose: "If-Range".to_owned(),
+        ..request.clone()
     });
-    if answer == AnswerKind::Proxy {
+    if answer == ResponseKind::Proxy {
         for wanted in [
             "status 201",
             "status 401",
@@ -500,14 +524,14 @@ fn tricks(one: &VerifyRequest, answer: AnswerKind) -> Vec<VerifyRequest> {
             "headers",
             "empty",
         ] {
-            all.push(with(one, "X-Stub", wanted));
+            all.push(with_field(request, "X-Stub", wanted));
         }
     }
     all
 }
 
 /// Returns requests with other spellings of the path.
-fn spellings(one: &VerifyRequest, path: &str) -> Vec<VerifyRequest> {
+fn spelling_requests(request: &VerifyRequest, path: &str) -> Vec<VerifyRequest> {
     let last = path.rfind('/').unwrap_or(0);
     let (folder, name) = path.split_at(last + 1);
     let encoded: String = name.bytes().take(1).map(|b| format!("%{b:02x}")).collect();
@@ -538,16 +562,16 @@ fn spellings(one: &VerifyRequest, path: &str) -> Vec<VerifyRequest> {
         (format!("{folder}{}", "a".repeat(3000)), "a long path"),
     ]
     .into_iter()
-    .map(|(text, what)| target(one, text, what))
+    .map(|(text, what)| with_target(request, text, what))
     .collect()
 }
 
 /// Returns requests with an unusual host or version.
-fn hosts_tried(one: &VerifyRequest, host: &str) -> Vec<VerifyRequest> {
+fn host_requests(request: &VerifyRequest, host: &str) -> Vec<VerifyRequest> {
     let with_host = |host: Option<&str>, what: &str| VerifyRequest {
         host: host.map(str::to_owned),
-        what: what.to_owned(),
-        ..one.clone()
+        purpose: what.to_owned(),
+        ..request.clone()
     };
     let mut all = vec![
         with_host(Some("unknown.invalid"), "a host that nobody names"),
@@ -560,15 +584,15 @@ fn hosts_tried(one: &VerifyRequest, host: &str) -> Vec<VerifyRequest> {
         with_host(None, "no host"),
         with_host(Some("[::1]"), "an address as the host"),
     ];
-    all.push(VerifyRequest { version: "1.0", what: "HTTP/1.0".to_owned(), ..one.clone() });
+    all.push(VerifyRequest { version: "1.0", purpose: "HTTP/1.0".to_owned(), ..request.clone() });
     all.push(VerifyRequest {
         version: "1.0",
         host: None,
-        what: "HTTP/1.0 without a host".to_owned(),
-        ..one.clone()
+        purpose: "HTTP/1.0 without a host".to_owned(),
+        ..request.clone()
     });
-    all.push(target(one, format!("http://{host}{}", one.target), "an absolute target"));
-    all.push(with(one, "Host", "second.example"));
-    all.push(with(one, "Content-Length", "x"));
+    all.push(with_target(request, format!("http://{host}{}", request.target), "an absolute target"));
+    all.push(with_field(request, "Host", "second.example"));
+    all.push(with_field(request, "Content-Length", "x"));
     all
 }

@@ -1,15 +1,16 @@
 //! Translation of `proxy_pass` and related directives.
 
-use super::place::{Place, prefix_pattern};
-use super::rewrite::simple_break;
+use super::place::{LocationPlace, prefix_pattern};
+use super::rewrite::break_prefixes;
 use super::scope::{
-    OF_CONNECTION, Scope, TemplateUse, constants, duration_within, field_name, is_of_connection, milliseconds,
+    CONNECTION_FIELD_REMARK, Scope, TemplateDestination, field_name, format_clamped_duration,
+    is_connection_field, parse_milliseconds, replace_constants,
 };
 use super::tree::NginxDirective;
 use super::upstream::server_url;
-use super::work::{Matcher, Translation, unavailable};
+use super::work::{LocationMatcher, Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::quoted;
+use crate::expressions::escape_literal;
 
 const DAY_MS: u64 = 86_400_000;
 
@@ -49,38 +50,43 @@ impl PassTarget {
 
 impl<'d> Translation<'d> {
     /// Writes the `proxy` of a location that has `proxy_pass` or `grpc_pass`.
-    pub(crate) fn proxy(&self, pass: &NginxDirective, place: &Place<'d>, section: &mut TomlSection) {
+    pub(crate) fn write_proxy(
+        &self,
+        pass: &NginxDirective,
+        place: &LocationPlace<'d>,
+        section: &mut TomlSection,
+    ) {
         let scope = &place.scope;
-        let url = constants(pass.first(), scope, 0);
+        let url = replace_constants(pass.first_arg(), scope, 0);
         let Some(target) = PassTarget::parse(&url) else {
-            self.ledger.impossible(
+            self.ledger.mark_impossible(
                 pass.entry,
                 "the upstream server depends on the request: write a route with its own `proxy` for each",
             );
-            unavailable(section);
+            make_unavailable(section);
             return;
         };
-        self.ledger.translated(pass.entry);
+        self.ledger.mark_translated(pass.entry);
         let mut proxy = TomlSection::default();
-        match self.group(&target.address, target.scheme) {
+        match self.use_group(&target.address, target.scheme) {
             Some(group) => proxy.set_text("upstream", group),
             None => proxy.set_text("to", server_url(&target.address, target.scheme)),
         }
-        self.host(&target, scope, &mut proxy);
-        self.prefixes(pass, &target, place, (&mut proxy, section));
-        self.request_headers(scope, &mut proxy);
-        if pass.first().contains('$') && scope.one("proxy_redirect").is_none() {
+        self.translate_host(&target, scope, &mut proxy);
+        self.translate_prefixes(pass, &target, place, (&mut proxy, section));
+        self.translate_request_headers(scope, &mut proxy);
+        if pass.first_arg().contains('$') && scope.effective("proxy_redirect").is_none() {
             // nginx does not rewrite redirects if the address has variables.
             proxy.set("rewrite", TomlItem::Flag(false));
         }
-        self.response_fields(scope, &mut proxy);
-        self.proxy_timeouts(scope, &mut proxy);
-        self.upstream_tls(&target, scope, &mut proxy);
-        self.retries(scope, &mut proxy);
-        self.proxy_rest(scope, &mut proxy);
-        self.charset_of_files(scope);
-        self.intercepts(scope.one("proxy_intercept_errors"), section);
-        self.cache("proxy", scope, section);
+        self.translate_response_fields(scope, &mut proxy);
+        self.translate_timeouts(scope, &mut proxy);
+        self.translate_upstream_tls(&target, scope, &mut proxy);
+        self.translate_retries(scope, &mut proxy);
+        self.translate_other_settings(scope, &mut proxy);
+        self.report_charset(scope);
+        self.translate_intercept_errors(scope.effective("proxy_intercept_errors"), section);
+        self.translate_cache("proxy", scope, section);
         let item = match proxy.entries.as_slice() {
             [(key, to)] if key == "to" => to.clone(),
             _ => TomlItem::Table(proxy.entries),
@@ -90,36 +96,38 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates `Host`, which defaults to that of the upstream server.
-    fn host(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let headers = [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat();
-        let set = headers.into_iter().find(|one| one.first().eq_ignore_ascii_case("host"));
-        let value = set.map(|one| constants(one.arg(1), scope, 0));
+    fn translate_host(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let headers =
+            [scope.effective_all("proxy_set_header"), scope.effective_all("grpc_set_header")].concat();
+        let set = headers.into_iter().find(|one| one.first_arg().eq_ignore_ascii_case("host"));
+        let value = set.map(|one| replace_constants(one.arg_at(1), scope, 0));
         let is_group = self.is_upstream(&target.address);
         let is_unix = target.address.starts_with("unix:");
         match (value.as_deref(), set) {
             (Some("$host" | "${host}"), Some(one)) => {
-                self.ledger.differs(
+                self.ledger.mark_different(
                     one.entry,
                     "`Host` is passed on as the client sent it: with its port, a final dot, and in its case",
                 );
             }
-            (Some("$http_host" | "${http_host}"), Some(one)) => self.ledger.translated(one.entry),
+            (Some("$http_host" | "${http_host}"), Some(one)) => self.ledger.mark_translated(one.entry),
             (Some("$proxy_host" | "${proxy_host}"), Some(one)) => {
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(one.entry);
                 proxy.set_text("host", "upstream");
             }
             (Some(text), Some(one)) if !text.contains('$') && !text.is_empty() => {
-                self.ledger.translated(one.entry);
+                self.ledger.mark_translated(one.entry);
                 proxy.set_text("host", text);
             }
             (Some(_), Some(one)) => {
-                self.ledger.impossible(one.entry, "`host` in `proxy` takes a text, \"pass\" or \"upstream\"");
+                self.ledger
+                    .mark_impossible(one.entry, "`host` in `proxy` takes a text, \"pass\" or \"upstream\"");
             }
             (_, None) | (None, _) => match (is_group, is_unix) {
                 (_, true) => proxy.set_text("host", "localhost"),
                 (true, _) => {
                     proxy.set_text("host", target.address.clone());
-                    self.redirects_of_group(&target.address, scope);
+                    self.report_group_redirects(&target.address, scope);
                 }
                 (false, _) => proxy.set_text("host", "upstream"),
             },
@@ -127,10 +135,10 @@ impl<'d> Translation<'d> {
     }
 
     /// Reports redirects to the name of a group, which nginx rewrites to the client's host.
-    fn redirects_of_group(&self, group: &str, scope: &Scope<'_>) {
+    fn report_group_redirects(&self, group: &str, scope: &Scope<'_>) {
         let blocks = scope.levels.iter().flat_map(|level| level.iter());
-        for one in blocks.filter(|one| one.name == "upstream" && one.first() == group) {
-            self.ledger.differs(
+        for one in blocks.filter(|one| one.name == "upstream" && one.first_arg() == group) {
+            self.ledger.mark_different(
                 one.entry,
                 format!("redirects of its servers to `http://{group}/` are passed on as they are"),
             );
@@ -138,25 +146,26 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates the replacement of the location's prefix by the path of `proxy_pass`.
-    fn prefixes(
+    fn translate_prefixes(
         &self,
         pass: &NginxDirective,
         target: &PassTarget,
-        place: &Place<'d>,
+        place: &LocationPlace<'d>,
         (proxy, section): (&mut TomlSection, &mut TomlSection),
     ) {
         let (scope, matcher) = (&place.scope, &place.matcher);
-        let rewrite = scope.own_one("rewrite").filter(|one| one.arg(2) == "break");
-        if let Some((rewrite, (strip, add))) = rewrite.and_then(|one| Some((one, simple_break(one, place)?)))
+        let rewrite = scope.innermost_last("rewrite").filter(|one| one.arg_at(2) == "break");
+        if let Some((rewrite, (strip, add))) =
+            rewrite.and_then(|one| Some((one, break_prefixes(one, place)?)))
         {
-            self.ledger.differs(
+            self.ledger.mark_different(
                 rewrite.entry,
                 "paths in redirects and cookies of the upstream server are changed back (`rewrite`)",
             );
-            if matches!(matcher, Matcher::Prefix(path, _) if *path == strip)
-                && !rewrite.first().contains("/?(")
+            if matches!(matcher, LocationMatcher::Prefix(path, _) if *path == strip)
+                && !rewrite.first_arg().contains("/?(")
             {
-                self.ledger.differs(rewrite.entry, format!("`{strip}` without a `/` becomes `/`"));
+                self.ledger.mark_different(rewrite.entry, format!("`{strip}` without a `/` becomes `/`"));
             }
             for (key, text) in [("strip_prefix", strip), ("add_prefix", add)] {
                 if !text.is_empty() {
@@ -170,27 +179,27 @@ impl<'d> Translation<'d> {
             return;
         };
         if uri.contains('$') {
-            self.target_of_request(pass, uri, scope, section);
+            self.translate_request_target(pass, uri, scope, section);
             return;
         }
-        let Some(replaced) = matcher.replaced() else {
-            self.ledger.differs(
+        let Some(replaced) = matcher.replaced_part() else {
+            self.ledger.mark_different(
                 pass.entry,
                 "the path of `proxy_pass` does not count in a location with an expression",
             );
             return;
         };
         if uri.contains(['?', '#']) {
-            self.ledger.impossible(pass.entry, "a query cannot be added: only the path is replaced");
+            self.ledger.mark_impossible(pass.entry, "a query cannot be added: only the path is replaced");
         }
         let uri = uri.split(['?', '#']).next().unwrap_or("/");
-        let is_exact = matches!(matcher, Matcher::Exact(_));
+        let is_exact = matches!(matcher, LocationMatcher::Exact(_));
         let (strip, add) = (replaced.trim_end_matches('/'), uri.trim_end_matches('/'));
         if strip == add && replaced.ends_with('/') == uri.ends_with('/') {
             if !strip.is_empty() {
                 let what =
                     "redirects to other paths of the upstream server are changed to the client's host too";
-                self.ledger.differs(pass.entry, what);
+                self.ledger.mark_different(pass.entry, what);
             }
             return;
         }
@@ -198,7 +207,7 @@ impl<'d> Translation<'d> {
         if is_exact && is_path && section.get("rewrite").is_none() {
             // Prefixes are replaced by whole segments, which would lose a final `/`.
             section.set_text("rewrite", uri);
-            self.ledger.differs(
+            self.ledger.mark_different(
                 pass.entry,
                 "paths in redirects and cookies of the upstream server are passed on as they are",
             );
@@ -211,19 +220,21 @@ impl<'d> Translation<'d> {
                 section.get("path").is_none_or(|path| path.as_text() == Some(&prefix_pattern(replaced)));
             let has_groups = !scope.groups.is_empty() || section.get("rewrite").is_some();
             if is_path && is_plain && !has_groups {
-                section.set("path", TomlItem::Text(format!("~ ^{}(.*)$", quoted(replaced))));
+                section.set("path", TomlItem::Text(format!("~ ^{}(.*)$", escape_literal(replaced))));
                 section.set_text("rewrite", format!("{uri}$1"));
                 if uri.ends_with('/') {
-                    self.ledger
-                        .differs(pass.entry, "nginx joins the paths with two slashes, here there is one");
+                    self.ledger.mark_different(
+                        pass.entry,
+                        "nginx joins the paths with two slashes, here there is one",
+                    );
                 }
-                self.ledger.differs(
+                self.ledger.mark_different(
                     pass.entry,
                     "paths in redirects and cookies of the upstream server are passed on as they are",
                 );
                 return;
             }
-            self.ledger.impossible(
+            self.ledger.mark_impossible(
                 pass.entry,
                 "either the location or `proxy_pass` does not end with `/`: only whole segments can be replaced here",
             );
@@ -234,11 +245,12 @@ impl<'d> Translation<'d> {
         if !add.is_empty() {
             proxy.set_text("add_prefix", add);
         }
-        self.ledger.differs(pass.entry, "paths in cookies are changed as those in redirects are (`rewrite`)");
+        self.ledger
+            .mark_different(pass.entry, "paths in cookies are changed as those in redirects are (`rewrite`)");
     }
 
     /// Translates the path of `proxy_pass http://app/x/$1` to `rewrite`.
-    fn target_of_request(
+    fn translate_request_target(
         &self,
         pass: &NginxDirective,
         uri: &str,
@@ -249,11 +261,13 @@ impl<'d> Translation<'d> {
         let whole = ["$request_uri", "$uri$is_args$args", "$uri$is_args$query_string", "$uri"];
         if whole.contains(&plain.as_str()) {
             if plain == "$uri" {
-                self.ledger.differs(pass.entry, "the query is passed on too");
+                self.ledger.mark_different(pass.entry, "the query is passed on too");
             }
-            if scope.rewrites() {
-                self.ledger
-                    .differs(pass.entry, "a path that was rewritten is passed on, not the one that was sent");
+            if scope.has_rewrites() {
+                self.ledger.mark_different(
+                    pass.entry,
+                    "a path that was rewritten is passed on, not the one that was sent",
+                );
             }
             return;
         }
@@ -264,50 +278,51 @@ impl<'d> Translation<'d> {
             None if plain.contains('?') => plain,
             None => format!("{plain}?"),
         };
-        if let Some(to) = self.template(pass, &text, scope, TemplateUse::Target) {
+        if let Some(to) = self.translate_template(pass, &text, scope, TemplateDestination::Target) {
             section.set_text("rewrite", to);
         } else {
-            unavailable(section);
+            make_unavailable(section);
         }
     }
 
-    fn request_headers(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+    fn translate_request_headers(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let mut set = Vec::new();
         let mut removed = Vec::new();
-        for one in [scope.all("proxy_set_header"), scope.all("grpc_set_header")].concat() {
-            let (name, value) = (one.first(), constants(one.arg(1), scope, 0));
+        for one in [scope.effective_all("proxy_set_header"), scope.effective_all("grpc_set_header")].concat()
+        {
+            let (name, value) = (one.first_arg(), replace_constants(one.arg_at(1), scope, 0));
             let bare = value.replace(['{', '}'], "");
             match (name.to_ascii_lowercase().as_str(), bare.as_str()) {
                 ("host", _) => {}
-                ("connection" | "upgrade", _) => self.ledger.needless(
+                ("connection" | "upgrade", _) => self.ledger.mark_not_needed(
                     one.entry,
                     "not needed: WebSockets are passed on, and connections are kept (`upgrades` in `proxy`)",
                 ),
                 ("content-length", "") => {
-                    self.ledger.differs(one.entry, "the content of a request is passed on, with its length")
+                    self.ledger.mark_different(one.entry, "the content of a request is passed on, with its length")
                 }
-                (name, _) if is_of_connection(name) => self.ledger.needless(one.entry, OF_CONNECTION),
-                ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.differs(
+                (name, _) if is_connection_field(name) => self.ledger.mark_not_needed(one.entry, CONNECTION_FIELD_REMARK),
+                ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.mark_different(
                     one.entry,
                     "it is always sent; what clients send in it counts only from `trusted_proxies`, others cannot make it up",
                 ),
                 ("x-forwarded-for", "$remote_addr") | ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$host" | "$http_host") => {
-                    self.ledger.needless(one.entry, "not needed: it is always sent");
+                    self.ledger.mark_not_needed(one.entry, "not needed: it is always sent");
                 }
-                (_, variable) if is_answered(scope, name, variable) => {
-                    self.ledger.needless(one.entry, "not needed: `response_headers` of `auth` copies the field");
+                (_, variable) if is_auth_response_field(scope, name, variable) => {
+                    self.ledger.mark_not_needed(one.entry, "not needed: `response_headers` of `auth` copies the field");
                 }
                 (_, "") => {
                     removed.push(TomlItem::text(name));
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
                 _ => {
-                    if let Some(value) = self.template(one, &value, scope, TemplateUse::Header) {
+                    if let Some(value) = self.translate_template(one, &value, scope, TemplateDestination::Header) {
                         if value.contains("$remote_user") {
-                            self.ledger.differs(one.entry, "`$remote_user` is a user that `auth` knows");
+                            self.ledger.mark_different(one.entry, "`$remote_user` is a user that `auth` knows");
                         }
                         set.push((name.to_owned(), TomlItem::Text(value)));
-                        self.ledger.translated(one.entry);
+                        self.ledger.mark_translated(one.entry);
                     }
                 }
             }
@@ -320,45 +335,45 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let mut hidden = scope.all("proxy_hide_header");
+    fn translate_response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let mut hidden = scope.effective_all("proxy_hide_header");
         hidden.retain(|one| {
-            let is_kept = !is_of_connection(one.first());
+            let is_kept = !is_connection_field(one.first_arg());
             if !is_kept {
-                self.ledger.needless(one.entry, OF_CONNECTION);
+                self.ledger.mark_not_needed(one.entry, CONNECTION_FIELD_REMARK);
             }
             is_kept
         });
         if !hidden.is_empty() {
             let names = hidden.iter().map(|one| {
-                self.ledger.translated(one.entry);
-                TomlItem::text(one.first())
+                self.ledger.mark_translated(one.entry);
+                TomlItem::text(one.first_arg())
             });
             proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
         }
-        for one in scope.all("proxy_pass_header") {
-            self.ledger.needless(one.entry, "not needed: fields of upstream servers are passed on");
+        for one in scope.effective_all("proxy_pass_header") {
+            self.ledger.mark_not_needed(one.entry, "not needed: fields of upstream servers are passed on");
         }
-        for one in scope.all("proxy_cookie_domain") {
-            match (one.first(), one.arg(1)) {
-                ("off", _) => self.ledger.translated(one.entry),
+        for one in scope.effective_all("proxy_cookie_domain") {
+            match (one.first_arg(), one.arg_at(1)) {
+                ("off", _) => self.ledger.mark_translated(one.entry),
                 (from, to) if !from.starts_with('~') && !from.contains('$') && !to.contains('$') => {
                     let from = from.trim_start_matches('.').to_owned();
                     proxy.set_in("cookie_domains", &from, TomlItem::text(to));
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
-                _ => self.ledger.impossible(one.entry, "`cookie_domains` takes domains as they are"),
+                _ => self.ledger.mark_impossible(one.entry, "`cookie_domains` takes domains as they are"),
             }
         }
-        let redirects = scope.all("proxy_redirect");
+        let redirects = scope.effective_all("proxy_redirect");
         for one in redirects {
-            match one.first() {
+            match one.first_arg() {
                 "off" => {
                     proxy.set("rewrite", TomlItem::Flag(false));
-                    self.ledger.differs(one.entry, "with `rewrite = false` cookies keep their paths too");
+                    self.ledger.mark_different(one.entry, "with `rewrite = false` cookies keep their paths too");
                 }
-                "default" => self.ledger.translated(one.entry),
-                _ => self.ledger.differs(
+                "default" => self.ledger.mark_translated(one.entry),
+                _ => self.ledger.mark_different(
                     one.entry,
                     "addresses of upstream servers and their paths are changed to the client's by themselves, others are not",
                 ),
@@ -366,42 +381,42 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn proxy_timeouts(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+    fn translate_timeouts(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let range = (10, DAY_MS);
-        self.time(scope, "proxy_connect_timeout", proxy, ("timeouts", "connect"), range);
-        self.time(scope, "grpc_connect_timeout", proxy, ("timeouts", "connect"), range);
+        self.translate_time(scope, "proxy_connect_timeout", proxy, ("timeouts", "connect"), range);
+        self.translate_time(scope, "grpc_connect_timeout", proxy, ("timeouts", "connect"), range);
         for name in ["proxy_read_timeout", "grpc_read_timeout"] {
-            self.time(scope, name, proxy, ("timeouts", "head"), range);
-            self.time(scope, name, proxy, ("timeouts", "between"), range);
+            self.translate_time(scope, name, proxy, ("timeouts", "head"), range);
+            self.translate_time(scope, name, proxy, ("timeouts", "between"), range);
         }
-        let is_upgraded = |one: &&NginxDirective| one.first().eq_ignore_ascii_case("upgrade");
+        let is_upgraded = |one: &&NginxDirective| one.first_arg().eq_ignore_ascii_case("upgrade");
         if let (Some(read), Some(_)) = (
-            scope.one("proxy_read_timeout"),
-            scope.all("proxy_set_header").iter().find(|one| is_upgraded(one)),
-        ) && let Some(ms) = milliseconds(read.first())
+            scope.effective("proxy_read_timeout"),
+            scope.effective_all("proxy_set_header").iter().find(|one| is_upgraded(one)),
+        ) && let Some(ms) = parse_milliseconds(read.first_arg())
         {
-            proxy.set_in("timeouts", "tunnel", TomlItem::text(duration_within(ms, 10, DAY_MS).0));
+            proxy.set_in("timeouts", "tunnel", TomlItem::text(format_clamped_duration(ms, 10, DAY_MS).0));
         }
         for name in ["proxy_send_timeout", "grpc_send_timeout"] {
-            let Some(send) = scope.one(name) else { continue };
-            let read = scope.one(&name.replace("send", "read"));
-            match read.is_some_and(|read| read.first() == send.first()) {
-                true => self.ledger.translated(send.entry),
-                false => self.ledger.differs(
+            let Some(send) = scope.effective(name) else { continue };
+            let read = scope.effective(&name.replace("send", "read"));
+            match read.is_some_and(|read| read.first_arg() == send.first_arg()) {
+                true => self.ledger.mark_translated(send.entry),
+                false => self.ledger.mark_different(
                     send.entry,
                     "`between` counts for both directions, and is that of `proxy_read_timeout` (or 60 s)",
                 ),
             }
         }
-        if let Some(one) = scope.one("proxy_next_upstream_timeout") {
-            self.ledger.impossible(
+        if let Some(one) = scope.effective("proxy_next_upstream_timeout") {
+            self.ledger.mark_impossible(
                 one.entry,
                 "`total` in `timeouts` counts the response's body too: set it by hand",
             );
         }
     }
 
-    fn upstream_tls(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
+    fn translate_upstream_tls(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
         let files = [
             ("proxy_ssl_trusted_certificate", "ca"),
             ("proxy_ssl_certificate", "certificate"),
@@ -410,11 +425,11 @@ impl<'d> Translation<'d> {
         if target.scheme != "https" {
             return;
         }
-        match scope.one("proxy_ssl_verify").or_else(|| scope.one("grpc_ssl_verify")) {
-            Some(one) if one.first() == "on" => self.ledger.translated(one.entry),
+        match scope.effective("proxy_ssl_verify").or_else(|| scope.effective("grpc_ssl_verify")) {
+            Some(one) if one.first_arg() == "on" => self.ledger.mark_translated(one.entry),
             found => {
                 if let Some(one) = found {
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
                 proxy.set_in("tls", "verify", TomlItem::Flag(false));
                 proxy.comment(
@@ -423,34 +438,36 @@ impl<'d> Translation<'d> {
             }
         }
         for (name, key) in files {
-            if let Some(one) = scope.one(name) {
-                proxy.set_in("tls", key, TomlItem::text(self.file(one.first())));
-                self.ledger.translated(one.entry);
+            if let Some(one) = scope.effective(name) {
+                proxy.set_in("tls", key, TomlItem::text(self.resolve_path(one.first_arg())));
+                self.ledger.mark_translated(one.entry);
             }
         }
-        if let Some(one) = scope.one("proxy_ssl_name") {
-            match one.first() {
+        if let Some(one) = scope.effective("proxy_ssl_name") {
+            match one.first_arg() {
                 name if name.contains('$') => {
-                    self.ledger
-                        .impossible(one.entry, "`name` in `tls` is a text; it is the URL's host by default");
+                    self.ledger.mark_impossible(
+                        one.entry,
+                        "`name` in `tls` is a text; it is the URL's host by default",
+                    );
                 }
                 name => {
                     proxy.set_in("tls", "name", TomlItem::text(name));
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
             }
         }
     }
 
-    fn retries(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        if let Some(one) = scope.one("proxy_next_upstream") {
+    fn translate_retries(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        if let Some(one) = scope.effective("proxy_next_upstream") {
             let mut statuses = Vec::new();
             for word in &one.args {
                 if let Some(code) = word.strip_prefix("http_").and_then(|code| code.parse::<u64>().ok()) {
                     statuses.push(TomlItem::Number(code));
                 }
             }
-            match one.first() {
+            match one.first_arg() {
                 "off" => proxy.set("retry", TomlItem::Flag(false)),
                 _ => {
                     if !statuses.is_empty() {
@@ -461,89 +478,93 @@ impl<'d> Translation<'d> {
                     }
                 }
             }
-            self.ledger.differs(one.entry, "at most 20 of 100 requests are sent again (`budget` in `retry`)");
+            self.ledger
+                .mark_different(one.entry, "at most 20 of 100 requests are sent again (`budget` in `retry`)");
         }
-        if let Some(one) = scope.one("proxy_next_upstream_tries") {
-            match one.first().parse::<u64>() {
+        if let Some(one) = scope.effective("proxy_next_upstream_tries") {
+            match one.first_arg().parse::<u64>() {
                 Ok(count @ 1..=100) if proxy.get("retry") != Some(&TomlItem::Flag(false)) => {
                     proxy.set_in("retry", "attempts", TomlItem::Number(count));
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
-                _ => self.ledger.differs(one.entry, "`attempts` in `retry` is 3"),
+                _ => self.ledger.mark_different(one.entry, "`attempts` in `retry` is 3"),
             }
         }
     }
 
-    fn proxy_rest(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+    fn translate_other_settings(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
         for name in ["proxy_buffering", "proxy_request_buffering"] {
-            if let Some(one) = scope.one(name) {
-                let reason = match (name, one.first()) {
+            if let Some(one) = scope.effective(name) {
+                let reason = match (name, one.first_arg()) {
                     (_, "on") => "bodies are buffered in so far as the other side is slow",
                     ("proxy_buffering", _) => "not needed: each part of a response is passed on as it comes",
                     _ => {
                         "a request whose body is announced and fits into `read_ahead` waits until it is complete"
                     }
                 };
-                self.ledger.needless(one.entry, reason);
+                self.ledger.mark_not_needed(one.entry, reason);
             }
         }
-        self.client_abort(scope, "proxy_ignore_client_abort", proxy);
-        if let Some(one) = scope.one("underscores_in_headers") {
-            if one.first() == "on" {
+        self.translate_client_abort(scope, "proxy_ignore_client_abort", proxy);
+        if let Some(one) = scope.effective("underscores_in_headers") {
+            if one.first_arg() == "on" {
                 proxy.set("underscores", TomlItem::Flag(true));
             }
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(one.entry);
         }
     }
 
     /// Translates the directive `name`: the treatment of requests whose client disconnects.
-    pub(super) fn client_abort(&self, scope: &Scope<'_>, name: &str, proxy: &mut TomlSection) {
-        if let Some(one) = scope.one(name) {
-            if one.first() == "on" {
+    pub(super) fn translate_client_abort(&self, scope: &Scope<'_>, name: &str, proxy: &mut TomlSection) {
+        if let Some(one) = scope.effective(name) {
+            if one.first_arg() == "on" {
                 proxy.set("client_abort", TomlItem::text("ignore"));
             }
-            self.ledger.translated(one.entry);
+            self.ledger.mark_translated(one.entry);
         }
     }
 }
 
 /// Whether a variable holds the field of this name in the response to `auth_request`.
-fn is_answered(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
+fn is_auth_response_field(scope: &Scope<'_>, name: &str, variable: &str) -> bool {
     let is_it = |one: &NginxDirective| {
-        let field = one.arg(1).strip_prefix("$upstream_http_").unwrap_or("");
-        one.first() == variable && field_name(field).eq_ignore_ascii_case(name)
+        let field = one.arg_at(1).strip_prefix("$upstream_http_").unwrap_or("");
+        one.first_arg() == variable && field_name(field).eq_ignore_ascii_case(name)
     };
-    scope.all("auth_request_set").into_iter().any(is_it)
+    scope.effective_all("auth_request_set").into_iter().any(is_it)
 }
 
 /// Keeps encoded slashes (`encoded_slashes`), as nginx does, except in paths that belong to other locations
 /// once they are decoded: Komainu selects the route by the encoded path. Does nothing if these paths cannot
 /// be excluded.
-fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
-    let Matcher::Prefix(prefix, _) = &place.matcher else { return };
+fn keep_encoded_slashes(place: &LocationPlace<'_>, section: &mut TomlSection) {
+    let LocationMatcher::Prefix(prefix, _) = &place.matcher else { return };
     let levels = &place.scope.levels;
-    let Some(server) = levels.len().checked_sub(2 + place.around.len()).map(|at| levels[at]) else { return };
+    let Some(server) = levels.len().checked_sub(2 + place.enclosing_matchers.len()).map(|at| levels[at])
+    else {
+        return;
+    };
     let asks_for_path = |one: &NginxDirective| match one.name.as_str() {
         "rewrite" => true,
         "if" => one.args.iter().any(|arg| arg.contains("uri") || arg.contains("$request_filename")),
         _ => false,
     };
-    if server.iter().chain(place.scope.own()).any(asks_for_path) {
+    if server.iter().chain(place.scope.innermost()).any(asks_for_path) {
         return;
     }
     let mut has_expressions = false;
     super::tree::visit(server, &mut |one| {
         has_expressions |=
-            one.name == "location" && one.first().starts_with('~') && Some(one.entry) != place.entry;
+            one.name == "location" && one.first_arg().starts_with('~') && Some(one.entry) != place.entry;
     });
     let mut others = Vec::new();
-    if has_expressions || !collect_longer(server, place, prefix, &mut others) {
+    if has_expressions || !collect_longer_locations(server, place, prefix, &mut others) {
         return;
     }
     for one in others {
-        let end = if one.first() == "=" { "$" } else { "" };
+        let end = if one.first_arg() == "=" { "$" } else { "" };
         let path = one.args.last().map_or("", String::as_str);
-        let spelled = format!("~ ^{}{end}", quoted(path).replace('/', "(?:/|%2F)+"));
+        let spelled = format!("~ ^{}{end}", escape_literal(path).replace('/', "(?:/|%2F)+"));
         section.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(spelled))]));
     }
     section.set_text("encoded_slashes", "keep");
@@ -552,9 +573,9 @@ fn keep_encoded_slashes(place: &Place<'_>, section: &mut TomlSection) {
 /// Collects the locations of a level, and of the levels down to `place`, that nginx selects instead of it for
 /// some paths below `prefix`. Returns false if there are others with such paths, nested in locations that
 /// nginx does not select for them.
-fn collect_longer<'d>(
+fn collect_longer_locations<'d>(
     level: &'d [NginxDirective],
-    place: &Place<'_>,
+    place: &LocationPlace<'_>,
     prefix: &str,
     found: &mut Vec<&'d NginxDirective>,
 ) -> bool {
@@ -564,7 +585,7 @@ fn collect_longer<'d>(
     level.iter().filter(|one| is_location(one)).all(|one| {
         let (mut has_place, mut longer) = (Some(one.entry) == place.entry, Vec::new());
         let is_place = has_place;
-        super::tree::visit(one.inner(), &mut |inner| {
+        super::tree::visit(one.block_directives(), &mut |inner| {
             has_place |= Some(inner.entry) == place.entry;
             longer.extend(is_longer(inner).then_some(inner));
         });
@@ -572,7 +593,7 @@ fn collect_longer<'d>(
             found.extend(longer);
             true
         } else if has_place {
-            collect_longer(one.inner(), place, prefix, found)
+            collect_longer_locations(one.block_directives(), place, prefix, found)
         } else if is_longer(one) {
             found.push(one);
             true
@@ -582,6 +603,6 @@ fn collect_longer<'d>(
     })
 }
 
-fn is_location(one: &NginxDirective) -> bool {
-    one.name == "location" && !one.first().starts_with('@')
+fn is_location(directive: &NginxDirective) -> bool {
+    directive.name == "location" && !directive.first_arg().starts_with('@')
 }

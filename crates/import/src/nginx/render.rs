@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use super::tree::NginxDirective;
-use crate::findings::EntryNumber;
+use crate::findings::EntryIndex;
 
 /// Replacement of a directive in a scratch copy.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Replacement {
+pub(super) enum DirectiveReplacement {
     /// The directive is omitted.
     Dropped,
     /// The directive with these arguments.
@@ -18,83 +18,93 @@ pub(super) enum Replacement {
 
 /// Formats directives, and records which line belongs to which directive.
 pub(super) struct NginxWriter<'a> {
-    pub(super) replaced: &'a HashMap<EntryNumber, Replacement>,
+    pub(super) replacements: &'a HashMap<EntryIndex, DirectiveReplacement>,
     /// Listening address.
     pub(super) address: &'a str,
     /// Whether to record the responding location in variables.
-    pub(super) traced: bool,
+    pub(super) records_location: bool,
     pub(super) text: String,
     /// Directive of each line, from line 1.
-    pub(super) lines: Vec<EntryNumber>,
+    pub(super) line_entries: Vec<EntryIndex>,
 }
 
 impl NginxWriter<'_> {
-    pub(super) fn line(&mut self, entry: EntryNumber, depth: usize, text: &str) {
+    pub(super) fn write_line(&mut self, entry: EntryIndex, depth: usize, text: &str) {
         self.text.push_str(&"  ".repeat(depth));
         self.text.push_str(text);
         self.text.push('\n');
-        self.lines.push(entry);
+        self.line_entries.push(entry);
     }
 
-    pub(super) fn block(&mut self, directives: &[NginxDirective], depth: usize, around: EntryNumber) {
+    pub(super) fn write_block(
+        &mut self,
+        directives: &[NginxDirective],
+        depth: usize,
+        enclosing_entry: EntryIndex,
+    ) {
         for one in directives {
-            self.directive(one, depth, around);
+            self.write_directive(one, depth, enclosing_entry);
         }
     }
 
-    fn directive(&mut self, one: &NginxDirective, depth: usize, around: EntryNumber) {
-        let entry = if one.entry == EntryNumber::MAX { around } else { one.entry };
-        let replacement = self.replaced.get(&one.entry).filter(|_| one.entry != EntryNumber::MAX);
+    fn write_directive(&mut self, directive: &NginxDirective, depth: usize, around: EntryIndex) {
+        let entry = if directive.entry == EntryIndex::MAX { around } else { directive.entry };
+        let replacement =
+            self.replacements.get(&directive.entry).filter(|_| directive.entry != EntryIndex::MAX);
         let args: Vec<String> = match replacement {
-            Some(Replacement::Dropped) => return,
-            Some(Replacement::Arguments(args)) => args.clone(),
+            Some(DirectiveReplacement::Dropped) => return,
+            Some(DirectiveReplacement::Arguments(args)) => args.clone(),
             // A server without a `listen` of its own.
-            Some(Replacement::Listen(..)) if one.block.is_some() => one.args.clone(),
-            Some(Replacement::Listen(port, rest)) => {
+            Some(DirectiveReplacement::Listen(..)) if directive.block.is_some() => directive.args.clone(),
+            Some(DirectiveReplacement::Listen(port, rest)) => {
                 let address = format!("{}:{port}", self.address);
                 [address].into_iter().chain(rest.iter().cloned()).collect()
             }
-            None => one.args.clone(),
+            None => directive.args.clone(),
         };
-        let mut text = quoted(&one.name);
+        let mut text = quote_word(&directive.name);
         for arg in &args {
             text.push(' ');
-            text.push_str(&quoted(arg));
+            text.push_str(&quote_word(arg));
         }
-        let Some(block) = &one.block else {
+        let Some(block) = &directive.block else {
             text.push(';');
-            self.line(entry, depth, &text);
+            self.write_line(entry, depth, &text);
             return;
         };
         text.push_str(" {");
-        self.line(entry, depth, &text);
-        if let Some(Replacement::Listen(port, _)) = replacement {
-            self.line(entry, depth + 1, &format!("listen {}:{port};", self.address));
+        self.write_line(entry, depth, &text);
+        if let Some(DirectiveReplacement::Listen(port, _)) = replacement {
+            self.write_line(entry, depth + 1, &format!("listen {}:{port};", self.address));
         }
-        if self.traced {
-            match one.name.as_str() {
+        if self.records_location {
+            match directive.name.as_str() {
                 "server" => {
                     // Executed again for each internal redirect.
                     let place = format!("set $komainu_place \"${{komainu_place}} {entry}\";");
-                    self.line(entry, depth + 1, &place);
-                    self.line(entry, depth + 1, "set $komainu_if \"${komainu_if}\";");
+                    self.write_line(entry, depth + 1, &place);
+                    self.write_line(entry, depth + 1, "set $komainu_if \"${komainu_if}\";");
                 }
-                "location" => self.line(
+                "location" => self.write_line(
                     entry,
                     depth + 1,
                     &format!("set $komainu_place \"${{komainu_place}} {entry}\";"),
                 ),
-                "if" => self.line(entry, depth + 1, &format!("set $komainu_if \"${{komainu_if}} {entry}\";")),
+                "if" => self.write_line(
+                    entry,
+                    depth + 1,
+                    &format!("set $komainu_if \"${{komainu_if}} {entry}\";"),
+                ),
                 _ => {}
             }
         }
-        self.block(block, depth + 1, entry);
-        self.line(entry, depth, "}");
+        self.write_block(block, depth + 1, entry);
+        self.write_line(entry, depth, "}");
     }
 }
 
 /// Quotes a word for nginx.
-fn quoted(word: &str) -> String {
+fn quote_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:=~@$%*^-|()+?,!<>&[]".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) && !word.contains("${") {
         true => word.to_owned(),
@@ -107,7 +117,7 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::lexer::{NginxToken, tokens};
+    use super::super::lexer::{NginxToken, tokenize};
     use super::*;
 
     #[test]
@@ -115,7 +125,7 @@ mod tests {
         for word in
             ["a", "", r"\.php$", "a b", "\"x\"", "^/a{2}$", "${a}b", "it's; #1", r"\\", "a\tb\n", "$uri/"]
         {
-            let all = tokens("f", &format!("{};", quoted(word))).unwrap();
+            let all = tokenize("f", &format!("{};", quote_word(word))).unwrap();
             assert_eq!(all[0].token, NginxToken::Word(word.to_owned()), "{word}");
             assert_eq!(all.len(), 2, "{word}");
         }

@@ -1,16 +1,16 @@
 //! Translation of `rewrite`: redirects and internal changes of the path.
 
-use super::place::{LocationPaths, Place};
-use super::scope::TemplateUse;
+use super::place::{LocationPlace, PathConditions};
+use super::scope::TemplateDestination;
 use super::tree::NginxDirective;
-use super::work::{Matcher, Translation, is_target, redirect};
+use super::work::{LocationMatcher, Translation, is_target, redirect_item};
 use crate::draft::TomlSection;
 use crate::expressions::{implies_prefix, path_expression};
 use crate::paths::{from_literal, from_regex};
 use crate::regex_tokens::{RegexToken, regex_tokens};
 
 /// Expressions that match every path.
-pub(super) const EVERYTHING: [&str; 12] =
+pub(super) const MATCH_ALL_EXPRESSIONS: [&str; 12] =
     ["^", "^(.*)$", "^(.*)", "(.*)", "^/(.*)$", "^/(.*)", "^.*$", "^.*", ".*", "^/.*$", "/(.*)", "^/(.*)?$"];
 
 /// An internal `rewrite` of the path.
@@ -18,18 +18,22 @@ pub(crate) struct PathRewrite {
     /// Route with the conditions for the matching paths.
     pub(crate) section: TomlSection,
     /// The new path.
-    pub(crate) to: String,
+    pub(crate) target: String,
 }
 
 impl<'d> Translation<'d> {
     /// Translates an internal `rewrite`.
-    pub(crate) fn changed(&self, one: &NginxDirective, place: &Place<'d>) -> Option<PathRewrite> {
-        let (from, target) = apart(one);
-        let (section, groups) = match rewritten_paths(&from, &target, place) {
+    pub(crate) fn translate_internal_rewrite(
+        &self,
+        directive: &NginxDirective,
+        place: &LocationPlace<'d>,
+    ) -> Option<PathRewrite> {
+        let (from, target) = split_rewrite(directive);
+        let (section, groups) = match rewritten_paths_route(&from, &target, place) {
             Ok(found) => found,
             Err(reason) => {
-                self.ledger.impossible(
-                    one.entry,
+                self.ledger.mark_impossible(
+                    directive.entry,
                     format!("{reason}: write `[[site.route]]` with `path` and `rewrite`"),
                 );
                 return None;
@@ -40,7 +44,10 @@ impl<'d> Translation<'d> {
             Some(text) => text.to_owned(),
             // nginx appends the query of the request.
             None if target.contains('?') && !target.contains("$args") => {
-                self.ledger.differs(one.entry, "a request without a query has `&` at the end of its new one");
+                self.ledger.mark_different(
+                    directive.entry,
+                    "a request without a query has `&` at the end of its new one",
+                );
                 format!("{target}&$args")
             }
             None => target,
@@ -49,26 +56,26 @@ impl<'d> Translation<'d> {
             Some(groups) => place.scope.with_groups(&groups),
             None => place.scope.clone(),
         };
-        let to = self.template(one, &text, &scope, TemplateUse::Target)?;
+        let to = self.translate_template(directive, &text, &scope, TemplateDestination::Target)?;
         let is_path = ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start));
         if !is_path || to.contains('#') || !to.bytes().all(|byte| byte.is_ascii_graphic()) {
-            self.ledger.impossible(
-                one.entry,
+            self.ledger.mark_impossible(
+                directive.entry,
                 "the new path is no path here: write `rewrite` with one that begins with `/`",
             );
             return None;
         }
-        Some(PathRewrite { section, to })
+        Some(PathRewrite { section, target: to })
     }
 
     /// Translates a `rewrite` that redirects.
-    pub(crate) fn redirected(
+    pub(crate) fn translate_redirect(
         &self,
-        one: &NginxDirective,
-        place: &Place<'d>,
+        directive: &NginxDirective,
+        place: &LocationPlace<'d>,
         status: u64,
     ) -> Option<TomlSection> {
-        let (from, to) = apart(one);
+        let (from, to) = split_rewrite(directive);
         let (from, to) = (from.as_str(), to.as_str());
         let with_query = |to: &str| match to.strip_suffix('?') {
             // The query is appended unless the target ends with `?`.
@@ -77,25 +84,25 @@ impl<'d> Translation<'d> {
             None if to.contains('?') => format!("{to}&$args"),
             None => format!("{to}$is_args$args"),
         };
-        let simple = redirect_of(from, to).and_then(|(pattern, to)| {
-            let paths = match (pattern, place.paths.is_everything()) {
+        let simple = redirect_pattern(from, to).and_then(|(pattern, to)| {
+            let paths = match (pattern, place.paths.includes_every_path()) {
                 (None, _) => place.paths.clone(),
-                (Some(pattern), true) => LocationPaths::of(vec![pattern]),
-                (Some(pattern), _) if place.paths == LocationPaths::of(vec![pattern.clone()]) => {
+                (Some(pattern), true) => PathConditions::from_patterns(vec![pattern]),
+                (Some(pattern), _) if place.paths == PathConditions::from_patterns(vec![pattern.clone()]) => {
                     place.paths.clone()
                 }
                 // `$rest` requires that the pattern is the only path of the route.
                 (Some(_), false) => return Err(String::new()),
             };
-            Ok((paths.route(), to))
+            Ok((paths.to_route(), to))
         });
         let (mut section, to, groups) = match simple {
             Ok((section, to)) => (section, to, None),
-            Err(_) => match rewritten_paths(from, to, place) {
+            Err(_) => match rewritten_paths_route(from, to, place) {
                 Ok((section, groups)) => (section, to.to_owned(), groups),
                 Err(reason) => {
-                    self.ledger.impossible(
-                        one.entry,
+                    self.ledger.mark_impossible(
+                        directive.entry,
                         format!("{reason}: write `[[site.route]]` with `path` and `redirect`"),
                     );
                     return None;
@@ -103,32 +110,39 @@ impl<'d> Translation<'d> {
             },
         };
         if with_query(&to).ends_with("&$args") {
-            self.ledger.differs(one.entry, "a request without a query has `&` at the end of its new one");
+            self.ledger.mark_different(
+                directive.entry,
+                "a request without a query has `&` at the end of its new one",
+            );
         }
         let scope = groups.map_or_else(|| place.scope.clone(), |groups| place.scope.with_groups(&groups));
-        let to = self.template(one, &with_query(&to), &scope, TemplateUse::Target)?;
+        let to = self.translate_template(directive, &with_query(&to), &scope, TemplateDestination::Target)?;
         if !is_target(&to.replace('\u{3}', "/")) {
-            self.ledger.impossible(
-                one.entry,
+            self.ledger.mark_impossible(
+                directive.entry,
                 "a redirect begins with a scheme or with `/`: write `redirect` with what stands before the variable",
             );
             return None;
         }
         if to.contains(['\u{2}', '\u{3}']) {
-            self.ledger
-                .differs(one.entry, "what is kept of the path is percent-encoded as the client has sent it");
+            self.ledger.mark_different(
+                directive.entry,
+                "what is kept of the path is percent-encoded as the client has sent it",
+            );
         }
-        section.set("redirect", redirect(&to.replace('\u{2}', "$rest").replace('\u{3}', "$path"), status));
-        self.headers(&place.scope, &mut section);
-        self.ledger.translated(one.entry);
+        section
+            .set("redirect", redirect_item(&to.replace('\u{2}', "$rest").replace('\u{3}', "$path"), status));
+        self.write_headers(&place.scope, &mut section);
+        self.ledger.mark_translated(directive.entry);
         Some(section)
     }
 }
 
 /// Returns the expression and the target of a `rewrite`. If the target begins with a group that includes the
 /// leading slash of the path, the slash is moved out of the group.
-fn apart(one: &NginxDirective) -> (String, String) {
-    slash_apart(one.first(), one.arg(1)).unwrap_or_else(|| (one.first().to_owned(), one.arg(1).to_owned()))
+fn split_rewrite(directive: &NginxDirective) -> (String, String) {
+    move_leading_slash(directive.first_arg(), directive.arg_at(1))
+        .unwrap_or_else(|| (directive.first_arg().to_owned(), directive.arg_at(1).to_owned()))
 }
 
 /// Names of the groups of an expression in nginx and in Komainu.
@@ -136,16 +150,16 @@ type RenamedGroups = Vec<(String, String)>;
 
 /// Returns a route for the paths within the location that a `rewrite` matches, and the groups of its
 /// expression; `None` if the expression matches every path and the groups of the location remain.
-fn rewritten_paths(
+fn rewritten_paths_route(
     from: &str,
     to: &str,
-    place: &Place<'_>,
+    place: &LocationPlace<'_>,
 ) -> Result<(TomlSection, Option<RenamedGroups>), String> {
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
-    if EVERYTHING.contains(&from) && !captures {
-        return Ok((place.paths.route(), None));
+    if MATCH_ALL_EXPRESSIONS.contains(&from) && !captures {
+        return Ok((place.paths.to_route(), None));
     }
-    let exact = from_regex(from, false).ok().filter(|set| set.differs.is_none());
+    let exact = from_regex(from, false).ok().filter(|set| set.difference.is_none());
     let found = path_expression(from, false)?;
     let named = found
         .groups
@@ -155,15 +169,15 @@ fn rewritten_paths(
         Some(set) if !captures && !named => set.patterns,
         _ => vec![found.pattern.clone()],
     };
-    let mut section = LocationPaths { any: patterns.clone(), ..place.paths.clone() }.route();
+    let mut section = PathConditions { patterns: patterns.clone(), ..place.paths.clone() }.to_route();
     let is_within = |prefix: &str| patterns.iter().all(|pattern| implies_prefix(pattern, prefix));
     let is_implied = match &place.matcher {
-        Matcher::Server => true,
-        Matcher::Prefix(prefix, _) => prefix == "/" || is_within(prefix),
-        Matcher::Regex(regex, ignores_case) => regex == from && !ignores_case,
-        Matcher::Exact(_) => false,
+        LocationMatcher::Server => true,
+        LocationMatcher::Prefix(prefix, _) => prefix == "/" || is_within(prefix),
+        LocationMatcher::Regex(regex, ignores_case) => regex == from && !ignores_case,
+        LocationMatcher::Exact(_) => false,
     };
-    if !is_implied && let Some(path) = place.paths.route().get("path") {
+    if !is_implied && let Some(path) = place.paths.to_route().get("path") {
         section.require("path", path.clone());
     }
     Ok((section, Some(found.groups)))
@@ -175,7 +189,7 @@ pub(crate) fn is_absolute(to: &str) -> bool {
 
 /// Moves the leading slash of the path out of the first group if the target begins with that group; returns
 /// the new expression and target.
-pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
+pub(crate) fn move_leading_slash(from: &str, to: &str) -> Option<(String, String)> {
     const STARTS: [(&str, &str); 5] = [
         ("^(.*)", "^/(.*)"),
         ("^(.+)", "^/(.*)"),
@@ -190,16 +204,19 @@ pub(crate) fn slash_apart(from: &str, to: &str) -> Option<(String, String)> {
 
 /// Whether the target has a slash before a group that begins with a slash itself.
 pub(crate) fn has_two_slashes(rewrite: &NginxDirective) -> bool {
-    ["^(.*", "^(.+", "^(/"].iter().any(|start| rewrite.first().starts_with(start))
-        && rewrite.arg(1).contains("/$1")
+    ["^(.*", "^(.+", "^(/"].iter().any(|start| rewrite.first_arg().starts_with(start))
+        && rewrite.arg_at(1).contains("/$1")
 }
 
 /// Returns the prefixes that a `rewrite … break` before `proxy_pass` removes and adds, if it does nothing
 /// else.
-pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Option<(String, String)> {
-    place.scope.own_one("proxy_pass").filter(|pass| !passes_path_as_sent(pass))?;
-    let from = rewrite.first().strip_prefix('^').map(|from| from.trim_end_matches('$'))?;
-    let before = rewrite.arg(1).strip_suffix("$1")?;
+pub(crate) fn break_prefixes(
+    rewrite: &NginxDirective,
+    place: &LocationPlace<'_>,
+) -> Option<(String, String)> {
+    place.scope.innermost_last("proxy_pass").filter(|pass| !passes_original_path(pass))?;
+    let from = rewrite.first_arg().strip_prefix('^').map(|from| from.trim_end_matches('$'))?;
+    let before = rewrite.arg_at(1).strip_suffix("$1")?;
     let (strip, add) = match from.strip_suffix("(/.*)") {
         // The group includes the slash.
         Some(strip) => (strip, before),
@@ -209,13 +226,13 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
         }
     };
     // Paths without the prefix would get the added prefix.
-    let is_bare_changed = matches!(place.matcher, Matcher::Prefix(..)) && add.is_empty();
+    let is_bare_changed = matches!(place.matcher, LocationMatcher::Prefix(..)) && add.is_empty();
     let needs_slash = !from.ends_with("/?(.*)") && !is_bare_changed;
     let begins_so = match &place.matcher {
-        Matcher::Exact(path) | Matcher::Prefix(path, _) => path
+        LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _) => path
             .strip_prefix(strip)
             .is_some_and(|rest| rest.starts_with('/') || rest.is_empty() && !needs_slash),
-        Matcher::Regex(..) | Matcher::Server => add.is_empty(),
+        LocationMatcher::Regex(..) | LocationMatcher::Server => add.is_empty(),
     };
     let is_plain = !strip.contains(['(', '[', '{', '\\', '*', '+', '?', '$', '|', '.'])
         && !add.contains(['$', '?', '#'])
@@ -224,33 +241,39 @@ pub(crate) fn simple_break(rewrite: &NginxDirective, place: &Place<'_>) -> Optio
 }
 
 /// Whether `proxy_pass` sends the path as received from the client, regardless of `rewrite`.
-pub(crate) fn passes_path_as_sent(pass: &NginxDirective) -> bool {
-    pass.first().replace(['{', '}'], "").contains("$request_uri")
+pub(crate) fn passes_original_path(pass: &NginxDirective) -> bool {
+    pass.first_arg().replace(['{', '}'], "").contains("$request_uri")
 }
 
 /// Whether a directive answers requests with a refusal or a redirect.
-pub(crate) fn refuses(one: &NginxDirective) -> bool {
-    match one.name.as_str() {
-        "return" => one.first().parse::<u16>().map_or(one.args.len() == 1, |status| status >= 300),
-        "rewrite" => matches!(one.arg(2), "permanent" | "redirect") || is_absolute(one.arg(1)),
+pub(crate) fn refuses_or_redirects(directive: &NginxDirective) -> bool {
+    match directive.name.as_str() {
+        "return" => {
+            directive.first_arg().parse::<u16>().map_or(directive.args.len() == 1, |status| status >= 300)
+        }
+        "rewrite" => {
+            matches!(directive.arg_at(2), "permanent" | "redirect") || is_absolute(directive.arg_at(1))
+        }
         _ => false,
     }
 }
 
 /// Whether a directive responds or rewrites the path, and so does not refuse requests.
-pub(crate) fn answers(one: &NginxDirective) -> bool {
-    match one.name.as_str() {
-        "return" => one.first().parse::<u16>().map_or(one.args.len() == 1, |status| status < 400),
+pub(crate) fn responds_or_rewrites(directive: &NginxDirective) -> bool {
+    match directive.name.as_str() {
+        "return" => {
+            directive.first_arg().parse::<u16>().map_or(directive.args.len() == 1, |status| status < 400)
+        }
         name => name == "rewrite",
     }
 }
 
 /// Returns the path pattern and the target of a `rewrite` that redirects. In the target, `\u{2}` stands for
 /// the match of a final `*`, and `\u{3}` for the whole path.
-fn redirect_of(from: &str, to: &str) -> Result<(Option<String>, String), String> {
+fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), String> {
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
     let body = from.strip_prefix('^');
-    if EVERYTHING.contains(&from) {
+    if MATCH_ALL_EXPRESSIONS.contains(&from) {
         let to = match from.contains("/(") {
             true => to.replace("/$1", "\u{3}").replace("$1", "\u{2}"),
             false => to.replace("$1", "\u{3}"),
@@ -260,7 +283,7 @@ fn redirect_of(from: &str, to: &str) -> Result<(Option<String>, String), String>
     }
     if !captures {
         let set = from_regex(from, false)?;
-        return match (set.differs, set.patterns.as_slice()) {
+        return match (set.difference, set.patterns.as_slice()) {
             (None, [one]) => Ok((Some(one.clone()), to.to_owned())),
             _ => Err("its expression is no path pattern".to_owned()),
         };

@@ -23,25 +23,25 @@ impl<'d> Scope<'d> {
     }
 
     /// Returns the scope of a block within this one.
-    pub(crate) fn with(&self, block: &'d [NginxDirective]) -> Self {
+    pub(crate) fn with_block(&self, block: &'d [NginxDirective]) -> Self {
         let mut scope = self.clone();
         scope.levels.push(block);
         scope
     }
 
     /// Returns the effective directive: that of the innermost block that has one.
-    pub(crate) fn one(&self, name: &str) -> Option<&'d NginxDirective> {
+    pub(crate) fn effective(&self, name: &str) -> Option<&'d NginxDirective> {
         self.levels.iter().rev().find_map(|level| level.iter().rev().find(|one| one.name == name))
     }
 
     /// Returns the effective directives of a name that may be repeated: all of the innermost block that has
     /// any.
-    pub(crate) fn all(&self, name: &str) -> Vec<&'d NginxDirective> {
-        self.all_of(&[name])
+    pub(crate) fn effective_all(&self, name: &str) -> Vec<&'d NginxDirective> {
+        self.effective_all_of(&[name])
     }
 
     /// Like [`all`](Self::all), for several names that replace each other, such as `allow` and `deny`.
-    pub(crate) fn all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
+    pub(crate) fn effective_all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
         let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
             level.iter().filter(|one| names.contains(&one.name.as_str())).collect()
         };
@@ -49,32 +49,32 @@ impl<'d> Scope<'d> {
     }
 
     /// Returns the directives of the innermost block.
-    pub(crate) fn own(&self) -> &'d [NginxDirective] {
+    pub(crate) fn innermost(&self) -> &'d [NginxDirective] {
         self.levels.last().copied().unwrap_or(&[])
     }
 
     /// Returns the last directive of this name in the innermost block.
-    pub(crate) fn own_one(&self, name: &str) -> Option<&'d NginxDirective> {
-        self.own().iter().rev().find(|one| one.name == name)
+    pub(crate) fn innermost_last(&self, name: &str) -> Option<&'d NginxDirective> {
+        self.innermost().iter().rev().find(|one| one.name == name)
     }
 
     /// Whether a `rewrite` in the server or one of its locations changes paths.
-    pub(crate) fn rewrites(&self) -> bool {
+    pub(crate) fn has_rewrites(&self) -> bool {
         let mut found = false;
         let is_of_server = |level: &&&[NginxDirective]| level.iter().all(|one| one.name != "server");
         for level in self.levels.iter().filter(is_of_server) {
             super::tree::visit(level, &mut |one| {
-                found |= one.name == "rewrite" && !matches!(one.arg(2), "permanent" | "redirect");
+                found |= one.name == "rewrite" && !matches!(one.arg_at(2), "permanent" | "redirect");
             });
         }
         found
     }
 
     /// Returns this scope as of the execution of `one`: without the directives that follow in its block.
-    pub(crate) fn before(&self, one: &NginxDirective) -> Self {
+    pub(crate) fn before(&self, directive: &NginxDirective) -> Self {
         let mut scope = self.clone();
         for level in &mut scope.levels {
-            if let Some(at) = level.iter().position(|other| other.entry == one.entry) {
+            if let Some(at) = level.iter().position(|other| other.entry == directive.entry) {
                 *level = &level[..at];
             }
         }
@@ -87,20 +87,23 @@ impl<'d> Scope<'d> {
         else {
             return false;
         };
-        around.iter().any(|one| one.name == "location" && std::ptr::eq(one.inner().as_ptr(), level.as_ptr()))
+        around.iter().any(|one| {
+            one.name == "location" && std::ptr::eq(one.block_directives().as_ptr(), level.as_ptr())
+        })
     }
 
     /// Returns the only `set` of a variable in these blocks; `None` if there are several or an `if` sets it.
     /// nginx does not execute the `set` of a location that encloses the selected one.
-    fn set_value(&self, variable: &str) -> Option<&'d NginxDirective> {
+    fn find_set(&self, variable: &str) -> Option<&'d NginxDirective> {
         let is_it =
-            |one: &&NginxDirective| one.name == "set" && one.first().strip_prefix('$') == Some(variable);
+            |one: &&NginxDirective| one.name == "set" && one.first_arg().strip_prefix('$') == Some(variable);
         let executed = |at: &usize| !(self.is_location(*at) && self.is_location(at + 1));
         let all = || (0..self.levels.len()).filter(executed).flat_map(|at| self.levels[at].iter());
         let mut found = all().filter(is_it);
         let first = found.next()?;
-        let is_set_by_if =
-            all().filter(|one| one.name == "if").any(|one| one.inner().iter().any(|one| is_it(&one)));
+        let is_set_by_if = all()
+            .filter(|one| one.name == "if")
+            .any(|one| one.block_directives().iter().any(|one| is_it(&one)));
         (found.next().is_none() && !is_set_by_if).then_some(first)
     }
 }
@@ -113,7 +116,7 @@ pub(crate) enum TextPart {
 }
 
 /// Splits a text into variables and the literal text between them.
-pub(crate) fn parts(text: &str) -> Vec<TextPart> {
+pub(crate) fn split_template(text: &str) -> Vec<TextPart> {
     let mut found = Vec::new();
     let mut plain = String::new();
     let mut rest = text;
@@ -151,7 +154,7 @@ pub(crate) fn parts(text: &str) -> Vec<TextPart> {
 
 /// Destination of a text with variables.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum TemplateUse {
+pub(crate) enum TemplateDestination {
     /// The value of a header field.
     Header,
     /// The target of a redirect.
@@ -168,15 +171,15 @@ const SET_DEPTH_MAX: usize = 8;
 ///
 /// # Errors
 /// A variable has no equivalent in Komainu.
-pub(crate) fn template(
+pub(crate) fn translate_template(
     text: &str,
     scope: &Scope<'_>,
-    used: TemplateUse,
+    used: TemplateDestination,
     own: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, String> {
-    let resolved = constants(text, scope, 0);
+    let resolved = replace_constants(text, scope, 0);
     let mut out = String::new();
-    let parts = parts(&resolved);
+    let parts = split_template(&resolved);
     let mut at = 0;
     while let Some(part) = parts.get(at) {
         at += 1;
@@ -190,9 +193,9 @@ pub(crate) fn template(
                         at += 1;
                         "query".to_owned()
                     }
-                    false => group(name, scope)
+                    false => translate_group(name, scope)
                         .or_else(|| own(name))
-                        .or_else(|| variable(name, used))
+                        .or_else(|| translate_variable(name, used))
                         .ok_or_else(|| format!("there is no `${name}` here"))?,
                 };
                 let braced = matches!(parts.get(at), Some(TextPart::Text(next))
@@ -208,18 +211,18 @@ pub(crate) fn template(
 }
 
 /// Returns Komainu's name of a group of the expression that selected this place.
-fn group(name: &str, scope: &Scope<'_>) -> Option<String> {
+fn translate_group(name: &str, scope: &Scope<'_>) -> Option<String> {
     scope.groups.iter().find(|(old, _)| old == name).map(|(_, new)| new.clone())
 }
 
 /// Replaces the variables that have a constant value.
-pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
+pub(crate) fn replace_constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
     let mut out = String::new();
-    for part in parts(text) {
+    for part in split_template(text) {
         match part {
             TextPart::Text(plain) => out.push_str(&plain),
-            TextPart::Variable(name) => match scope.set_value(&name).filter(|_| depth < SET_DEPTH_MAX) {
-                Some(set) => out.push_str(&constants(set.arg(1), scope, depth + 1)),
+            TextPart::Variable(name) => match scope.find_set(&name).filter(|_| depth < SET_DEPTH_MAX) {
+                Some(set) => out.push_str(&replace_constants(set.arg_at(1), scope, depth + 1)),
                 None => out.push_str(&match server_constant(&name, scope) {
                     Some(value) => value,
                     // nginx does not recognize numbered groups in braces.
@@ -237,15 +240,15 @@ pub(crate) fn constants(text: &str, scope: &Scope<'_>, depth: usize) -> String {
 /// Value of a variable that is constant within a server.
 fn server_constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     let value = match name {
-        "server_name" => scope.one("server_name")?.first(),
-        "document_root" | "realpath_root" => scope.one("root")?.first(),
+        "server_name" => scope.effective("server_name")?.first_arg(),
+        "document_root" | "realpath_root" => scope.effective("root")?.first_arg(),
         _ => return None,
     };
     (!value.contains('$')).then(|| value.to_owned())
 }
 
 /// Komainu's name of a variable; `None` if there is no equivalent.
-fn variable(name: &str, used: TemplateUse) -> Option<String> {
+fn translate_variable(name: &str, used: TemplateDestination) -> Option<String> {
     let known = match name {
         "host" => "host",
         "scheme" => "scheme",
@@ -253,26 +256,26 @@ fn variable(name: &str, used: TemplateUse) -> Option<String> {
         "uri" | "document_uri" => "path",
         "args" | "query_string" => "args",
         // `$host` lacks the port.
-        "http_host" if used == TemplateUse::Target => "host",
-        _ if used == TemplateUse::Target => return None,
+        "http_host" if used == TemplateDestination::Target => "host",
+        _ if used == TemplateDestination::Target => return None,
         "remote_addr" | "realip_remote_addr" if name == "remote_addr" => "remote_addr",
         "remote_port" => "client_port",
         "remote_user" => "remote_user",
         "request_method" => "method",
         "request_id" => "request_id",
-        "ssl_client_verify" if used == TemplateUse::Header => "tls_client_verify",
-        "ssl_client_s_dn" if used == TemplateUse::Header => "tls_client_subject",
-        "ssl_client_i_dn" if used == TemplateUse::Header => "tls_client_issuer",
-        "ssl_client_serial" if used == TemplateUse::Header => "tls_client_serial",
+        "ssl_client_verify" if used == TemplateDestination::Header => "tls_client_verify",
+        "ssl_client_s_dn" if used == TemplateDestination::Header => "tls_client_subject",
+        "ssl_client_i_dn" if used == TemplateDestination::Header => "tls_client_issuer",
+        "ssl_client_serial" if used == TemplateDestination::Header => "tls_client_serial",
         _ if name.starts_with("http_") || name.starts_with("cookie_") => name,
-        _ if used == TemplateUse::Log => return log_variable(name).map(str::to_owned),
+        _ if used == TemplateDestination::Log => return translate_log_variable(name).map(str::to_owned),
         _ => return None,
     };
     Some(known.to_owned())
 }
 
 /// Variables that exist only in the access log. `None` if Komainu lacks the variable.
-fn log_variable(name: &str) -> Option<&'static str> {
+fn translate_log_variable(name: &str) -> Option<&'static str> {
     Some(match name {
         "time_local" => "time_local",
         "time_iso8601" => "time",
@@ -301,17 +304,17 @@ pub(crate) fn field_name(name: &str) -> String {
 
 /// Whether a field describes the connection or the length of the content. The server sets such fields itself,
 /// and rules cannot change them.
-pub(crate) fn is_of_connection(name: &str) -> bool {
+pub(crate) fn is_connection_field(name: &str) -> bool {
     ["connection", "content-length", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"]
         .iter()
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// Remark on fields for which [`is_of_connection`] is true.
-pub(crate) const OF_CONNECTION: &str = "not needed: the server sets this field itself";
+pub(crate) const CONNECTION_FIELD_REMARK: &str = "not needed: the server sets this field itself";
 
 /// Translates a size such as `10m` to Komainu's notation.
-pub(crate) fn size(text: &str) -> Option<String> {
+pub(crate) fn translate_size(text: &str) -> Option<String> {
     let (digits, unit) = match text.char_indices().next_back()? {
         (at, 'k' | 'K') => (&text[..at], "KiB"),
         (at, 'm' | 'M') => (&text[..at], "MiB"),
@@ -326,7 +329,7 @@ pub(crate) fn size(text: &str) -> Option<String> {
 }
 
 /// Parses a size such as `10m` and returns bytes.
-pub(crate) fn bytes(text: &str) -> Option<u64> {
+pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let (digits, factor) = match text.char_indices().next_back()? {
         (at, 'k' | 'K') => (&text[..at], 1 << 10),
         (at, 'm' | 'M') => (&text[..at], 1 << 20),
@@ -337,7 +340,7 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
 }
 
 /// Parses a duration such as `1h 30m`, `60` or `500ms` and returns milliseconds.
-pub(crate) fn milliseconds(text: &str) -> Option<u64> {
+pub(crate) fn parse_milliseconds(text: &str) -> Option<u64> {
     let mut rest = text.trim();
     let mut total: u64 = 0;
     while !rest.is_empty() {
@@ -363,7 +366,7 @@ pub(crate) fn milliseconds(text: &str) -> Option<u64> {
 }
 
 /// Formats milliseconds in Komainu's notation.
-pub(crate) fn duration(ms: u64) -> String {
+pub(crate) fn format_duration(ms: u64) -> String {
     match ms {
         0 => "0s".to_owned(),
         _ if !ms.is_multiple_of(1000) => format!("{ms}ms"),
@@ -380,9 +383,9 @@ pub(crate) fn duration(ms: u64) -> String {
 }
 
 /// Formats a duration clamped to a range, and whether it was within it.
-pub(crate) fn duration_within(ms: u64, min: u64, max: u64) -> (String, bool) {
+pub(crate) fn format_clamped_duration(ms: u64, min: u64, max: u64) -> (String, bool) {
     let within = ms.clamp(min, max);
-    (duration(within), within == ms)
+    (format_duration(within), within == ms)
 }
 
 #[cfg(test)]
@@ -391,34 +394,37 @@ mod tests {
 
     #[test]
     fn units_of_nginx() {
-        assert_eq!(size("10m").as_deref(), Some("10MiB"));
-        assert_eq!(size("8192").as_deref(), Some("8KiB"));
-        assert_eq!(size("1x"), None);
-        assert_eq!(milliseconds("1h 30m"), Some(5_400_000));
-        assert_eq!(milliseconds("60"), Some(60_000));
-        assert_eq!(milliseconds("1x"), None);
-        assert_eq!(duration(90_000), "90s");
-        assert_eq!(duration(3_600_000), "1h");
+        assert_eq!(translate_size("10m").as_deref(), Some("10MiB"));
+        assert_eq!(translate_size("8192").as_deref(), Some("8KiB"));
+        assert_eq!(translate_size("1x"), None);
+        assert_eq!(parse_milliseconds("1h 30m"), Some(5_400_000));
+        assert_eq!(parse_milliseconds("60"), Some(60_000));
+        assert_eq!(parse_milliseconds("1x"), None);
+        assert_eq!(format_duration(90_000), "90s");
+        assert_eq!(format_duration(3_600_000), "1h");
     }
 
     #[test]
     fn variables_are_named_as_here() {
         let scope = Scope::of(Vec::new());
-        let of = |text: &str, used| template(text, &scope, used, &|_| None);
-        assert_eq!(of("https://$host$request_uri", TemplateUse::Target).as_deref(), Ok("https://$host$uri"));
+        let of = |text: &str, used| translate_template(text, &scope, used, &|_| None);
         assert_eq!(
-            of("${scheme}s_$uri$is_args$args", TemplateUse::Header).as_deref(),
+            of("https://$host$request_uri", TemplateDestination::Target).as_deref(),
+            Ok("https://$host$uri")
+        );
+        assert_eq!(
+            of("${scheme}s_$uri$is_args$args", TemplateDestination::Header).as_deref(),
             Ok("${scheme}s_$path$query")
         );
-        assert_eq!(of("a$1", TemplateUse::Header), Err("there is no `$1` here".to_owned()));
-        assert_eq!(of("100$", TemplateUse::Header).as_deref(), Ok("100$$"));
+        assert_eq!(of("a$1", TemplateDestination::Header), Err("there is no `$1` here".to_owned()));
+        assert_eq!(of("100$", TemplateDestination::Header).as_deref(), Ok("100$$"));
         let pair = |old: &str, new: &str| (old.to_owned(), new.to_owned());
         let scope = scope.with_groups(&[pair("1", "1"), pair("path", "path_")]);
         let own = |name: &str| (name == "pool").then(|| "pool".to_owned());
-        let of = |text: &str| template(text, &scope, TemplateUse::Target, &own);
+        let of = |text: &str| translate_template(text, &scope, TemplateDestination::Target, &own);
         assert_eq!(of("/$1/${path}x$pool").as_deref(), Ok("/$1/${path_}x$pool"));
         assert!(of("$2").is_err());
         assert_eq!(of("/$1x").as_deref(), Ok("/${1}x"));
-        assert_eq!(constants("/$1a/$host", &scope, 0), "/$1a/${host}");
+        assert_eq!(replace_constants("/$1a/$host", &scope, 0), "/$1a/${host}");
     }
 }

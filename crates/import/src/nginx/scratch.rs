@@ -3,17 +3,17 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use super::render::{NginxWriter, Replacement};
-use super::scope::{Scope, constants};
+use super::render::{DirectiveReplacement, NginxWriter};
+use super::scope::{Scope, replace_constants};
 use super::tree::{NginxDirective, TreeReader};
-use crate::findings::{EntryNumber, ImportError, ImportLedger, Remark};
+use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportRemark};
 use crate::scratch::{
-    ScratchFile, ScratchListener, ScratchOptions, SourcePlace, StubProtocol, StubServer, VerifyRequest,
+    ScratchFile, ScratchListener, ScratchOptions, SourcePosition, StubProtocol, StubServer, VerifyRequest,
 };
 
 /// Directives that are omitted from the copy, because they refer to its environment or depend on time. The
 /// reason is empty if the omission does not affect the comparison.
-const DROPPED: &[(&[&str], &str)] = &[
+const DROPPED_DIRECTIVES: &[(&[&str], &str)] = &[
     (
         &[
             "daemon",
@@ -101,14 +101,14 @@ const DROPPED: &[(&[&str], &str)] = &[
 /// A scratch copy of nginx's configuration.
 pub struct NginxScratch {
     pub(super) main: Vec<NginxDirective>,
-    remarks: Vec<Remark>,
-    replaced: HashMap<EntryNumber, Replacement>,
+    remarks: Vec<ImportRemark>,
+    replacements: HashMap<EntryIndex, DirectiveReplacement>,
     old_address: String,
     new_address: String,
     folder: String,
     has_http: bool,
     /// Directive of each line of the last text generated for nginx.
-    lines: Vec<EntryNumber>,
+    line_entries: Vec<EntryIndex>,
     /// Listeners of both servers.
     pub listeners: Vec<ScratchListener>,
     /// Stubs that replace upstream servers.
@@ -118,24 +118,24 @@ pub struct NginxScratch {
     /// The requests to compare.
     pub requests: Vec<VerifyRequest>,
     /// Number of requests that were omitted because there are too many.
-    pub left_out: usize,
+    pub omitted_requests: usize,
     /// Descriptions of what is not compared, with reasons.
     pub not_compared: BTreeSet<String>,
 }
 
 /// Changes for a scratch copy that is being planned.
-pub(super) struct ScratchPlan<'o, 'p> {
+pub(super) struct ScratchBuilder<'o, 'p> {
     pub(super) options: &'o mut ScratchOptions<'p>,
-    pub(super) replaced: HashMap<EntryNumber, Replacement>,
+    pub(super) replacements: HashMap<EntryIndex, DirectiveReplacement>,
     pub(super) listeners: Vec<ScratchListener>,
     pub(super) stubs: Vec<StubServer>,
     pub(super) files: Vec<ScratchFile>,
     pub(super) not_compared: BTreeSet<String>,
     /// Directories of the original configuration; the index is the name of the scratch directory.
     pub(super) folders: Vec<String>,
-    pub(super) groups: Vec<String>,
+    pub(super) upstream_groups: Vec<String>,
     /// The upstream group whose servers are being read.
-    pub(super) group: Option<String>,
+    pub(super) current_group: Option<String>,
 }
 
 impl NginxScratch {
@@ -152,63 +152,63 @@ impl NginxScratch {
         let folder = path.parent().unwrap_or(Path::new(""));
         let main = TreeReader::new(&ledger, path, folder).read(path)?;
         let has_http = main.iter().any(|one| one.name == "http");
-        let mut plan = ScratchPlan {
+        let mut plan = ScratchBuilder {
             options: &mut options,
-            replaced: HashMap::new(),
+            replacements: HashMap::new(),
             listeners: Vec::new(),
             stubs: Vec::new(),
             files: Vec::new(),
             not_compared: BTreeSet::new(),
             folders: Vec::new(),
-            groups: Vec::new(),
-            group: None,
+            upstream_groups: Vec::new(),
+            current_group: None,
         };
         super::tree::visit(&main, &mut |one| {
             if one.name == "upstream" {
-                plan.groups.push(one.first().to_owned());
+                plan.upstream_groups.push(one.first_arg().to_owned());
             }
         });
         let fault = |message: String| ImportError::new("", 0, message);
         let prefix = prefix.unwrap_or(folder);
-        plan.block(&main, &Scope::of(vec![&main]), prefix).map_err(fault)?;
+        plan.plan_block(&main, &Scope::of(vec![&main]), prefix).map_err(fault)?;
         let http = match main.iter().find(|one| one.name == "http") {
-            Some(http) => Scope::of(vec![&main, http.inner()]),
+            Some(http) => Scope::of(vec![&main, http.block_directives()]),
             None => Scope::of(vec![&main]),
         };
-        let (requests, left_out) = plan.requests(&http);
-        plan.error_pages(&main);
-        plan.credentials();
-        let ScratchPlan { replaced, listeners, stubs, files, not_compared, .. } = plan;
+        let (requests, left_out) = plan.build_requests(&http);
+        plan.create_error_pages(&main);
+        plan.create_credentials();
+        let ScratchBuilder { replacements: replaced, listeners, stubs, files, not_compared, .. } = plan;
         Ok(Self {
             remarks: ledger.into_remarks(),
             main,
-            replaced,
+            replacements: replaced,
             old_address: options.old_address.clone(),
             new_address: options.new_address.clone(),
             folder: options.folder.display().to_string(),
             has_http,
-            lines: Vec::new(),
+            line_entries: Vec::new(),
             listeners,
             stubs,
             files,
             requests,
-            left_out,
+            omitted_requests: left_out,
             not_compared,
         })
     }
 
     /// Returns the configuration for nginx: it runs in the foreground and writes a line to its access log for
     /// each request, which [`LocatedRequest::parse`](super::LocatedRequest::parse) reads.
-    pub fn old_text(&mut self) -> String {
+    pub fn nginx_config(&mut self) -> String {
         let mut writer = NginxWriter {
-            replaced: &self.replaced,
+            replacements: &self.replacements,
             address: &self.old_address,
-            traced: true,
+            records_location: true,
             text: String::new(),
-            lines: Vec::new(),
+            line_entries: Vec::new(),
         };
         let folder = &self.folder;
-        let none = EntryNumber::MAX;
+        let none = EntryIndex::MAX;
         for line in [
             "daemon off;".to_owned(),
             "master_process off;".to_owned(),
@@ -217,7 +217,7 @@ impl NginxScratch {
             format!("error_log {folder}/error.log;"),
             "events { worker_connections 256; }".to_owned(),
         ] {
-            writer.line(none, 0, &line);
+            writer.write_line(none, 0, &line);
         }
         let mut inner = vec![
             "log_format komainu \"$http_x_verify\t$komainu_place\t$komainu_if\t$uri\";".to_owned(),
@@ -225,12 +225,10 @@ impl NginxScratch {
             "server_names_hash_bucket_size 512;".to_owned(),
             "server_names_hash_max_size 4096;".to_owned(),
         ];
-        inner.extend(self.default_root());
-        if !self
-            .main
-            .iter()
-            .any(|one| one.name == "http" && one.inner().iter().any(|one| one.name == "ssl_certificate"))
-        {
+        inner.extend(self.replace_default_root());
+        if !self.main.iter().any(|one| {
+            one.name == "http" && one.block_directives().iter().any(|one| one.name == "ssl_certificate")
+        }) {
             inner.push(format!("ssl_certificate {folder}/certificate.pem;"));
             inner.push(format!("ssl_certificate_key {folder}/key.pem;"));
         }
@@ -241,36 +239,36 @@ impl NginxScratch {
             true => {
                 for one in &self.main {
                     if one.name == "http" {
-                        writer.line(one.entry, 0, "http {");
-                        inner.iter().for_each(|line| writer.line(none, 1, line));
-                        writer.block(one.inner(), 1, one.entry);
-                        writer.line(one.entry, 0, "}");
+                        writer.write_line(one.entry, 0, "http {");
+                        inner.iter().for_each(|line| writer.write_line(none, 1, line));
+                        writer.write_block(one.block_directives(), 1, one.entry);
+                        writer.write_line(one.entry, 0, "}");
                     } else {
-                        writer.block(std::slice::from_ref(one), 0, none);
+                        writer.write_block(std::slice::from_ref(one), 0, none);
                     }
                 }
             }
             false => {
                 // A fragment that is meant to be included in an `http` block.
-                writer.line(none, 0, "http {");
+                writer.write_line(none, 0, "http {");
                 inner.push("include /etc/nginx/mime.types;".to_owned());
-                inner.iter().for_each(|line| writer.line(none, 1, line));
-                writer.block(&self.main, 1, none);
-                writer.line(none, 0, "}");
+                inner.iter().for_each(|line| writer.write_line(none, 1, line));
+                writer.write_block(&self.main, 1, none);
+                writer.write_line(none, 0, "}");
             }
         }
-        self.lines = writer.lines;
+        self.line_entries = writer.line_entries;
         writer.text
     }
 
     /// Returns the configuration from which Komainu's is translated.
-    pub fn new_text(&self) -> String {
+    pub fn translation_source(&self) -> String {
         let mut writer = NginxWriter {
-            replaced: &self.replaced,
+            replacements: &self.replacements,
             address: &self.new_address,
-            traced: false,
+            records_location: false,
             text: String::new(),
-            lines: Vec::new(),
+            line_entries: Vec::new(),
         };
         // nginx's default log would be outside of the scratch directory.
         let (first, rest): (&[NginxDirective], &str) =
@@ -278,44 +276,47 @@ impl NginxScratch {
                 Some(at) => (&self.main[..at], "http {"),
                 None => (&[], ""),
             };
-        writer.block(first, 0, EntryNumber::MAX);
+        writer.write_block(first, 0, EntryIndex::MAX);
         if !rest.is_empty() {
-            writer.line(EntryNumber::MAX, 0, rest);
+            writer.write_line(EntryIndex::MAX, 0, rest);
         }
-        writer.line(EntryNumber::MAX, 1, "access_log off;");
-        if let Some(root) = self.default_root() {
-            writer.line(EntryNumber::MAX, 1, &root);
+        writer.write_line(EntryIndex::MAX, 1, "access_log off;");
+        if let Some(root) = self.replace_default_root() {
+            writer.write_line(EntryIndex::MAX, 1, &root);
         }
         match self.main.iter().position(|one| one.name == "http") {
             Some(at) => {
-                writer.block(self.main[at].inner(), 1, EntryNumber::MAX);
-                writer.line(EntryNumber::MAX, 0, "}");
-                writer.block(&self.main[at + 1..], 0, EntryNumber::MAX);
+                writer.write_block(self.main[at].block_directives(), 1, EntryIndex::MAX);
+                writer.write_line(EntryIndex::MAX, 0, "}");
+                writer.write_block(&self.main[at + 1..], 0, EntryIndex::MAX);
             }
-            None => writer.block(&self.main, 0, EntryNumber::MAX),
+            None => writer.write_block(&self.main, 0, EntryIndex::MAX),
         }
         writer.text
     }
 
     /// Replaces nginx's default root, a directory of its installation, by a scratch directory.
-    fn default_root(&self) -> Option<String> {
-        let http =
-            self.main.iter().find(|one| one.name == "http").map_or(&self.main[..], NginxDirective::inner);
+    fn replace_default_root(&self) -> Option<String> {
+        let http = self
+            .main
+            .iter()
+            .find(|one| one.name == "http")
+            .map_or(&self.main[..], NginxDirective::block_directives);
         (!http.iter().any(|one| one.name == "root")).then(|| format!("root {}/roots/html;", self.folder))
     }
 
     /// Omits the directive at a line of the last text generated for nginx, which nginx has refused. Returns
     /// whether there was one.
     pub fn drop_line(&mut self, line: usize, reason: &str) -> bool {
-        let entry = self.lines.get(line.wrapping_sub(1)).copied().unwrap_or(EntryNumber::MAX);
+        let entry = self.line_entries.get(line.wrapping_sub(1)).copied().unwrap_or(EntryIndex::MAX);
         let Some(remark) = self.remarks.get(entry) else { return false };
         let is_include = remark.directive.starts_with("include ");
-        if is_include || self.replaced.get(&entry) == Some(&Replacement::Dropped) {
+        if is_include || self.replacements.get(&entry) == Some(&DirectiveReplacement::Dropped) {
             return false;
         }
         let what = format!("{}:{}: `{}`: {reason}", remark.file, remark.line, remark.directive);
         self.not_compared.insert(what);
-        self.replaced.insert(entry, Replacement::Dropped);
+        self.replacements.insert(entry, DirectiveReplacement::Dropped);
         true
     }
 
@@ -323,20 +324,22 @@ impl NginxScratch {
     pub fn drop_name(&mut self, name: &str) -> bool {
         let mut found = Vec::new();
         super::tree::visit(&self.main, &mut |one| {
-            if one.name == name && self.replaced.get(&one.entry) != Some(&Replacement::Dropped) {
+            if one.name == name && self.replacements.get(&one.entry) != Some(&DirectiveReplacement::Dropped) {
                 found.push(one.entry);
             }
         });
         self.not_compared.insert(format!("`{name}`: this nginx does not have the directive"));
         let any = !found.is_empty();
-        found.into_iter().for_each(|entry| drop(self.replaced.insert(entry, Replacement::Dropped)));
+        found
+            .into_iter()
+            .for_each(|entry| drop(self.replacements.insert(entry, DirectiveReplacement::Dropped)));
         any
     }
 
     /// Returns the position of a directive in the source.
-    pub(super) fn source(&self, entry: EntryNumber) -> Option<SourcePlace> {
+    pub(super) fn source_place(&self, entry: EntryIndex) -> Option<SourcePosition> {
         let remark = self.remarks.get(entry)?;
-        Some(SourcePlace {
+        Some(SourcePosition {
             file: remark.file.clone(),
             line: remark.line,
             directive: remark.directive.clone(),
@@ -344,17 +347,22 @@ impl NginxScratch {
     }
 }
 
-impl ScratchPlan<'_, '_> {
-    fn block(&mut self, block: &[NginxDirective], scope: &Scope<'_>, prefix: &Path) -> Result<(), String> {
+impl ScratchBuilder<'_, '_> {
+    fn plan_block(
+        &mut self,
+        block: &[NginxDirective],
+        scope: &Scope<'_>,
+        prefix: &Path,
+    ) -> Result<(), String> {
         let mut ports: Vec<u16> = Vec::new();
         for one in block {
             if one.name == "listen" {
-                self.listen(one, &mut ports)?;
+                self.replace_listen(one, &mut ports)?;
                 continue;
             }
-            self.directive(one, scope, prefix)?;
+            self.plan_directive(one, scope, prefix)?;
             if one.name == "upstream" {
-                self.group = Some(one.first().to_owned());
+                self.current_group = Some(one.first_arg().to_owned());
             }
             if let Some(inner) = &one.block
                 && !matches!(
@@ -362,82 +370,93 @@ impl ScratchPlan<'_, '_> {
                     "map" | "geo" | "types" | "split_clients" | "events" | "stream" | "mail"
                 )
             {
-                self.block(inner, &scope.with(inner), prefix)?;
+                self.plan_block(inner, &scope.with_block(inner), prefix)?;
             }
             if one.name == "upstream" {
-                self.group = None;
+                self.current_group = None;
             }
             if one.name == "server"
                 && one.block.is_some()
-                && !one.inner().iter().any(|inner| inner.name == "listen")
+                && !one.block_directives().iter().any(|inner| inner.name == "listen")
             {
-                let port = self.listener("0.0.0.0:80", false)?;
-                self.replaced.insert(one.entry, Replacement::Listen(port, Vec::new()));
+                let port = self.scratch_port("0.0.0.0:80", false)?;
+                self.replacements.insert(one.entry, DirectiveReplacement::Listen(port, Vec::new()));
             }
         }
         Ok(())
     }
 
-    fn replace(&mut self, one: &NginxDirective, args: &[&str]) {
+    fn replace(&mut self, directive: &NginxDirective, args: &[&str]) {
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        self.replaced.insert(one.entry, Replacement::Arguments(args));
+        self.replacements.insert(directive.entry, DirectiveReplacement::Arguments(args));
     }
 
-    fn directive(&mut self, one: &NginxDirective, scope: &Scope<'_>, prefix: &Path) -> Result<(), String> {
-        if let Some((_, reason)) = DROPPED.iter().find(|(names, _)| names.contains(&one.name.as_str())) {
+    fn plan_directive(
+        &mut self,
+        directive: &NginxDirective,
+        scope: &Scope<'_>,
+        prefix: &Path,
+    ) -> Result<(), String> {
+        if let Some((_, reason)) =
+            DROPPED_DIRECTIVES.iter().find(|(names, _)| names.contains(&directive.name.as_str()))
+        {
             if !reason.is_empty() {
-                self.not_compared.insert(format!("{reason} (`{}`)", one.name));
+                self.not_compared.insert(format!("{reason} (`{}`)", directive.name));
             }
-            self.replaced.insert(one.entry, Replacement::Dropped);
+            self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             return Ok(());
         }
         let folder = self.options.folder.display().to_string();
-        match one.name.as_str() {
+        match directive.name.as_str() {
             "ssl_certificate" | "ssl_certificate_key" => {
-                let file = if one.name.ends_with("key") { "key.pem" } else { "certificate.pem" };
-                self.replace(one, &[&format!("{folder}/{file}")]);
+                let file = if directive.name.ends_with("key") { "key.pem" } else { "certificate.pem" };
+                self.replace(directive, &[&format!("{folder}/{file}")]);
             }
             name if name.starts_with("ssl_") && name != "ssl_reject_handshake" => {
-                self.replaced.insert(one.entry, Replacement::Dropped);
+                self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             }
             "root" | "alias" => {
-                let path = self.scratch_path(&constants(one.first(), scope, 0), one.name == "alias");
-                self.replace(one, &[&path]);
+                let path = self.scratch_path(
+                    &replace_constants(directive.first_arg(), scope, 0),
+                    directive.name == "alias",
+                );
+                self.replace(directive, &[&path]);
             }
-            "auth_basic_user_file" => self.replace(one, &[&format!("{folder}/users")]),
+            "auth_basic_user_file" => self.replace(directive, &[&format!("{folder}/users")]),
             "proxy_cache_path" | "fastcgi_cache_path" | "uwsgi_cache_path" | "scgi_cache_path" => {
-                let mut args = one.args.clone();
+                let mut args = directive.args.clone();
                 if let Some(first) = args.first_mut() {
-                    *first = format!("{folder}/cache-{}", one.entry);
+                    *first = format!("{folder}/cache-{}", directive.entry);
                 }
-                self.replaced.insert(one.entry, Replacement::Arguments(args));
+                self.replacements.insert(directive.entry, DirectiveReplacement::Arguments(args));
             }
             // Contains only TLS settings, which the copy replaces.
-            "include" if one.first().ends_with("options-ssl-nginx.conf") => {
-                self.replaced.insert(one.entry, Replacement::Dropped);
+            "include" if directive.first_arg().ends_with("options-ssl-nginx.conf") => {
+                self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             }
             "include" => {
-                let copy = self.included(one.first(), prefix)?;
-                self.replace(one, &[&copy]);
+                let copy = self.copy_included(directive.first_arg(), prefix)?;
+                self.replace(directive, &[&copy]);
             }
-            "set" if one.arg(1).contains("://") => {
-                let value = self.url(one.arg(1), StubProtocol::Http, scope)?;
-                self.replace(one, &[one.first(), &value]);
+            "set" if directive.arg_at(1).contains("://") => {
+                let value = self.replace_url(directive.arg_at(1), StubProtocol::Http, scope)?;
+                self.replace(directive, &[directive.first_arg(), &value]);
             }
-            "server" if one.block.is_none() => self.upstream_server(one, scope)?,
+            "server" if directive.block.is_none() => self.replace_upstream_server(directive, scope)?,
             "proxy_pass" => {
-                let url = self.url(one.first(), StubProtocol::Http, scope)?;
-                self.replace(one, &[&url]);
+                let url = self.replace_url(directive.first_arg(), StubProtocol::Http, scope)?;
+                self.replace(directive, &[&url]);
             }
             "fastcgi_pass" => {
-                let address = self.address(one.first(), StubProtocol::FastCgi)?;
-                self.replace(one, &[&address]);
+                let address = self.stub_address(directive.first_arg(), StubProtocol::FastCgi)?;
+                self.replace(directive, &[&address]);
             }
             "grpc_pass" | "uwsgi_pass" | "scgi_pass" | "memcached_pass" => {
-                let bare = one.first().rsplit("://").next().unwrap_or("").to_owned();
-                let address = self.address(&bare, StubProtocol::Unknown)?;
-                self.replace(one, &[&address]);
-                self.not_compared.insert(format!("what `{}` answers: no stub speaks its protocol", one.name));
+                let bare = directive.first_arg().rsplit("://").next().unwrap_or("").to_owned();
+                let address = self.stub_address(&bare, StubProtocol::Unknown)?;
+                self.replace(directive, &[&address]);
+                self.not_compared
+                    .insert(format!("what `{}` answers: no stub speaks its protocol", directive.name));
             }
             _ => {}
         }
@@ -448,7 +467,7 @@ impl ScratchPlan<'_, '_> {
     ///
     /// # Errors
     /// The file is missing: without it another configuration would be compared.
-    fn included(&mut self, name: &str, prefix: &Path) -> Result<String, String> {
+    fn copy_included(&mut self, name: &str, prefix: &Path) -> Result<String, String> {
         let stock = Path::new("/etc/nginx");
         let last = Path::new(name).file_name().unwrap_or_default();
         let found =
@@ -464,7 +483,7 @@ impl ScratchPlan<'_, '_> {
         for line in text.lines() {
             let inner = line.trim().strip_prefix("include ").and_then(|rest| rest.trim().strip_suffix(';'));
             lines.push(match inner {
-                Some(inner) => format!("include {};", self.included(inner.trim(), prefix)?),
+                Some(inner) => format!("include {};", self.copy_included(inner.trim(), prefix)?),
                 None => line.to_owned(),
             });
         }

@@ -4,12 +4,12 @@ use super::scope::Scope;
 use super::tree::{NginxDirective, unique};
 use super::work::Translation;
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
-use crate::expressions::{path_expression, path_matches, quoted, wider_expression};
+use crate::expressions::{escape_literal, path_expression, path_matches, widen_expression};
 use crate::paths::hosts_from_regex;
 use crate::regex_tokens::{RegexToken, regex_tokens};
 
 /// The remark on names that cannot be written as `hosts`.
-const IN_DEFAULT_SITE: &str = "`hosts` has no such names: its routes stand in the default site, with a condition for Host, and have the certificate, error pages and logs of that site";
+const DEFAULT_SITE_REMARK: &str = "`hosts` has no such names: its routes stand in the default site, with a condition for Host, and have the certificate, error pages and logs of that site";
 
 /// An address that a server listens on.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,9 +28,9 @@ pub(crate) struct NginxServer<'d> {
     /// Hosts that the server names; empty if it names no valid host.
     pub(crate) hosts: Vec<String>,
     /// Regular expressions that match few hosts, with those hosts, which are among `hosts`.
-    pub(crate) named_by_expression: Vec<(String, Vec<String>)>,
+    pub(crate) hosts_by_expression: Vec<(String, Vec<String>)>,
     /// Whether clients would reach the server at addresses on which it does not listen.
-    pub(crate) is_too_wide: bool,
+    pub(crate) reaches_other_addresses: bool,
     /// Patterns of its other names, for the field `Host`.
     pub(crate) expressions: Vec<HostExpression>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct HostExpression {
     /// Pattern for `Host`.
     pub(crate) pattern: String,
     /// Whether the pattern matches more than the name, so that its requests are refused.
-    pub(crate) is_wider: bool,
+    pub(crate) matches_too_much: bool,
 }
 
 impl HostExpression {
@@ -56,7 +56,7 @@ impl HostExpression {
 
 /// Converts an expression for a server name to a pattern for `Host`, which may have a trailing dot and a
 /// port. Matches begin within the host.
-fn host_expression(regex: &str) -> HostExpression {
+fn convert_host_regex(regex: &str) -> HostExpression {
     let end =
         |token: &RegexToken<'_>| if token.text == "$" { r"\.?(?::\d*)?$" } else { token.text }.to_owned();
     let mut out: String = regex_tokens(regex).iter().map(end).collect();
@@ -65,23 +65,23 @@ fn host_expression(regex: &str) -> HostExpression {
     }
     let found = path_expression(&out, true);
     let is_wider = found.is_err();
-    let pattern = found.map_or_else(|_| wider_expression(&out, true), |found| found.pattern);
-    HostExpression { rank: usize::MAX, pattern, is_wider }
+    let pattern = found.map_or_else(|_| widen_expression(&out, true), |found| found.pattern);
+    HostExpression { rank: usize::MAX, pattern, matches_too_much: is_wider }
 }
 
 impl<'d> NginxServer<'d> {
-    pub(crate) fn speaks_tls(&self) -> bool {
+    pub(crate) fn has_tls_address(&self) -> bool {
         self.addresses.iter().any(|address| address.tls)
     }
 
-    pub(crate) fn speaks_plainly(&self) -> bool {
+    pub(crate) fn has_plain_address(&self) -> bool {
         self.addresses.iter().any(|address| !address.tls)
     }
 
     /// Returns the `return`, possibly in an `if` written by certbot, that redirects every request to the same
     /// host with `https`.
-    pub(crate) fn https_redirect(&self) -> Option<&'d NginxDirective> {
-        self.redirect(|target| {
+    pub(crate) fn same_site_https_redirect(&self) -> Option<&'d NginxDirective> {
+        self.find_redirect(|target| {
             let rest = target.strip_prefix("https://").unwrap_or_default();
             let host = rest.strip_suffix("$request_uri").or_else(|| rest.strip_suffix("$uri$is_args$args"));
             host.is_some_and(|host| {
@@ -94,15 +94,16 @@ impl<'d> NginxServer<'d> {
     /// Returns the directive that redirects every request to any `https` URL, if the server does nothing
     /// else.
     pub(crate) fn any_https_redirect(&self) -> Option<&'d NginxDirective> {
-        self.redirect(|_| true)
+        self.find_redirect(|_| true)
     }
 
-    fn redirect(&self, is_meant: impl Fn(&str) -> bool) -> Option<&'d NginxDirective> {
-        let own = self.scope.own();
-        let root = own.iter().find(|one| one.name == "location" && one.first() == "/");
+    fn find_redirect(&self, is_meant: impl Fn(&str) -> bool) -> Option<&'d NginxDirective> {
+        let own = self.scope.innermost();
+        let root = own.iter().find(|one| one.name == "location" && one.first_arg() == "/");
         let returns = |block: &'d [NginxDirective]| block.iter().find(|one| one.name == "return");
-        let conditions = own.iter().filter(|one| one.name == "if" && one.first().starts_with("($host"));
-        let from_if: Vec<&NginxDirective> = conditions.filter_map(|one| returns(one.inner())).collect();
+        let conditions = own.iter().filter(|one| one.name == "if" && one.first_arg().starts_with("($host"));
+        let from_if: Vec<&NginxDirective> =
+            conditions.filter_map(|one| returns(one.block_directives())).collect();
         let only = |one: &&NginxDirective| {
             let target = match one.args.as_slice() {
                 [code, target] if matches!(code.as_str(), "301" | "302" | "307" | "308") => target.as_str(),
@@ -113,11 +114,11 @@ impl<'d> NginxServer<'d> {
         };
         // Servers with other locations are excluded, also those for challenges of certbot: certificates that
         // certbot renews are used as files.
-        let has_others = own.iter().any(|one| one.name == "location" && one.first() != "/");
-        if has_others || self.speaks_tls() {
+        let has_others = own.iter().any(|one| one.name == "location" && one.first_arg() != "/");
+        if has_others || self.has_tls_address() {
             return None;
         }
-        let found = returns(own).or_else(|| root.and_then(|root| returns(root.inner())));
+        let found = returns(own).or_else(|| root.and_then(|root| returns(root.block_directives())));
         match from_if.first() {
             Some(first) if from_if.iter().all(only) => Some(first),
             _ => found.filter(only),
@@ -127,14 +128,14 @@ impl<'d> NginxServer<'d> {
 
 impl<'d> Translation<'d> {
     /// Reads the addresses and names of a server.
-    pub(crate) fn server_of(&self, block: &'d NginxDirective) -> NginxServer<'d> {
-        let scope = self.http.with(block.inner());
-        self.ledger.translated(block.entry);
-        let listens = block.inner().iter().filter(|one| one.name == "listen");
-        let mut addresses: Vec<ListenAddress> = listens.filter_map(|one| self.address(one)).collect();
-        let old_ssl = scope.one("ssl").is_some_and(|one| one.first() == "on");
-        if let Some(one) = scope.one("ssl") {
-            self.ledger.translated(one.entry);
+    pub(crate) fn read_server(&self, block: &'d NginxDirective) -> NginxServer<'d> {
+        let scope = self.http.with_block(block.block_directives());
+        self.ledger.mark_translated(block.entry);
+        let listens = block.block_directives().iter().filter(|one| one.name == "listen");
+        let mut addresses: Vec<ListenAddress> = listens.filter_map(|one| self.parse_listen(one)).collect();
+        let old_ssl = scope.effective("ssl").is_some_and(|one| one.first_arg() == "on");
+        if let Some(one) = scope.effective("ssl") {
+            self.ledger.mark_translated(one.entry);
         }
         if addresses.is_empty() {
             addresses.push(ListenAddress {
@@ -148,10 +149,10 @@ impl<'d> Translation<'d> {
         let mut hosts = Vec::new();
         let mut expressions = Vec::new();
         let mut named_by_expression = Vec::new();
-        for one in block.inner().iter().filter(|one| one.name == "server_name") {
-            self.ledger.translated(one.entry);
+        for one in block.block_directives().iter().filter(|one| one.name == "server_name") {
+            self.ledger.mark_translated(one.entry);
             for name in &one.args {
-                let found = self.hosts(one, name, &mut expressions);
+                let found = self.translate_server_name(one, name, &mut expressions);
                 if let Some(regex) = name.strip_prefix('~').filter(|_| !found.is_empty()) {
                     named_by_expression.push((regex.to_owned(), found.clone()));
                 }
@@ -162,14 +163,19 @@ impl<'d> Translation<'d> {
             block,
             scope,
             addresses,
-            is_too_wide: false,
+            reaches_other_addresses: false,
             hosts: unique(hosts),
-            named_by_expression,
+            hosts_by_expression: named_by_expression,
             expressions,
         }
     }
 
-    fn hosts(&self, one: &NginxDirective, name: &str, expressions: &mut Vec<HostExpression>) -> Vec<String> {
+    fn translate_server_name(
+        &self,
+        directive: &NginxDirective,
+        name: &str,
+        expressions: &mut Vec<HostExpression>,
+    ) -> Vec<String> {
         let is_host = |name: &str| {
             name.split('.').all(|label| {
                 (1..=63).contains(&label.len())
@@ -184,18 +190,18 @@ impl<'d> Translation<'d> {
             _ if name.starts_with('~') => match hosts_from_regex(&given[1..]) {
                 Some((hosts, false)) if hosts.iter().all(|host| is_host(host)) => hosts,
                 _ => {
-                    expressions.push(self.host_expression(one, &given[1..]));
+                    expressions.push(self.translate_host_expression(directive, &given[1..]));
                     Vec::new()
                 }
             },
             _ if name.strip_suffix(".*").is_some_and(&is_host) => {
-                self.ledger.differs(one.entry, IN_DEFAULT_SITE);
+                self.ledger.mark_different(directive.entry, DEFAULT_SITE_REMARK);
                 let start = name.trim_end_matches('*');
-                let pattern = format!("~* ^{}[^:]", quoted(start));
+                let pattern = format!("~* ^{}[^:]", escape_literal(start));
                 expressions.push(HostExpression {
                     rank: usize::MAX - 1 - start.len(),
                     pattern,
-                    is_wider: false,
+                    matches_too_much: false,
                 });
                 Vec::new()
             }
@@ -205,38 +211,43 @@ impl<'d> Translation<'d> {
             _ if is_host(name.strip_prefix("*.").unwrap_or(&name)) => vec![name],
             _ if name.starts_with('[') => vec![name],
             "$hostname" => {
-                self.ledger.impossible(one.entry, "write the machine's name in `hosts`");
+                self.ledger.mark_impossible(directive.entry, "write the machine's name in `hosts`");
                 Vec::new()
             }
             _ => {
-                self.ledger.impossible(one.entry, "a `*` can only be the first label: write each host");
+                self.ledger
+                    .mark_impossible(directive.entry, "a `*` can only be the first label: write each host");
                 Vec::new()
             }
         }
     }
 
     /// Converts an expression of `server_name` to a pattern for `Host`, and reports it.
-    pub(crate) fn host_expression(&self, one: &NginxDirective, regex: &str) -> HostExpression {
-        let found = host_expression(regex);
-        match found.is_wider {
-            true => self.ledger.impossible(
-                one.entry,
+    pub(crate) fn translate_host_expression(
+        &self,
+        directive: &NginxDirective,
+        regex: &str,
+    ) -> HostExpression {
+        let found = convert_host_regex(regex);
+        match found.matches_too_much {
+            true => self.ledger.mark_impossible(
+                directive.entry,
                 "hosts that the expression may mean are refused (403) in the default site",
             ),
-            false => self.ledger.differs(one.entry, IN_DEFAULT_SITE),
+            false => self.ledger.mark_different(directive.entry, DEFAULT_SITE_REMARK),
         }
         found
     }
 
-    fn address(&self, one: &NginxDirective) -> Option<ListenAddress> {
-        let (text, parameters) = match one.args.split_first() {
+    fn parse_listen(&self, directive: &NginxDirective) -> Option<ListenAddress> {
+        let (text, parameters) = match directive.args.split_first() {
             Some((text, parameters)) => (text.as_str(), parameters),
             None => return None,
         };
-        self.ledger.translated(one.entry);
+        self.ledger.mark_translated(directive.entry);
         let has = |name: &str| parameters.iter().any(|word| word == name);
         if has("quic") {
-            self.ledger.impossible(one.entry, "HTTP/3 is not there: clients use HTTP/2");
+            self.ledger.mark_impossible(directive.entry, "HTTP/3 is not there: clients use HTTP/2");
             return None;
         }
         let with_port = |host: &str| format!("{host}:80");
@@ -255,13 +266,13 @@ impl<'d> Translation<'d> {
             || text.starts_with("localhost:")
             || text.parse::<std::net::SocketAddr>().is_ok();
         if !is_number {
-            self.ledger.impossible(one.entry, "an address is a number: \"IP:PORT\" or \":PORT\"");
+            self.ledger.mark_impossible(directive.entry, "an address is a number: \"IP:PORT\" or \":PORT\"");
             return None;
         }
         if parameters.iter().any(|word| {
             word.starts_with("setfib") || word.starts_with("so_keepalive") || word.starts_with("fastopen")
         }) {
-            self.ledger.differs(one.entry, "the socket's own settings are left as they are");
+            self.ledger.mark_different(directive.entry, "the socket's own settings are left as they are");
         }
         Some(ListenAddress {
             text,
@@ -272,80 +283,84 @@ impl<'d> Translation<'d> {
     }
 
     /// Writes the certificates of a site.
-    pub(crate) fn tls(&self, server: &NginxServer<'d>, site: &mut SiteDraft) {
+    pub(crate) fn write_tls(&self, server: &NginxServer<'d>, site: &mut SiteDraft) {
         let scope = &server.scope;
-        let certificates = scope.all("ssl_certificate");
-        let keys = scope.all("ssl_certificate_key");
-        if !server.speaks_tls() || certificates.is_empty() {
+        let certificates = scope.effective_all("ssl_certificate");
+        let keys = scope.effective_all("ssl_certificate_key");
+        if !server.has_tls_address() || certificates.is_empty() {
             for one in scope
-                .own()
+                .innermost()
                 .iter()
                 .filter(|one| one.name.starts_with("ssl_") && !self.ledger.is_marked(one.entry))
             {
-                self.ledger.needless(one.entry, "the server speaks no TLS");
+                self.ledger.mark_not_needed(one.entry, "the server speaks no TLS");
             }
-            if server.speaks_tls() && scope.one("ssl_reject_handshake").is_none() {
+            if server.has_tls_address() && scope.effective("ssl_reject_handshake").is_none() {
                 site.section.comment("CHECK: a certificate: `tls = \"auto\"`, or the names of its files.");
             }
-            if let Some(one) = scope.one("ssl_reject_handshake") {
-                self.ledger.translated(one.entry);
+            if let Some(one) = scope.effective("ssl_reject_handshake") {
+                self.ledger.mark_translated(one.entry);
                 site.section.set("tls", TomlItem::Flag(false));
             }
             return;
         }
-        let names = |all: &[&NginxDirective]| TomlItem::texts(all.iter().map(|one| self.file(one.first())));
+        let names = |all: &[&NginxDirective]| {
+            TomlItem::text_or_list(all.iter().map(|one| self.resolve_path(one.first_arg())))
+        };
         let mut tls = TomlSection::default();
         for one in certificates.iter().chain(&keys) {
-            match one.first() {
+            match one.first_arg() {
                 name if name.contains('$') || name.starts_with("data:") || name.starts_with("engine:") => {
-                    self.ledger.impossible(one.entry, "certificates and keys are files: for one that depends on the name give a folder of them");
+                    self.ledger.mark_impossible(one.entry, "certificates and keys are files: for one that depends on the name give a folder of them");
                 }
                 name if name.contains("/letsencrypt/live/") => {
-                    self.ledger
-                        .needless(one.entry, "`tls = \"auto\"` would obtain and renew it without certbot");
+                    self.ledger.mark_not_needed(
+                        one.entry,
+                        "`tls = \"auto\"` would obtain and renew it without certbot",
+                    );
                 }
-                _ => self.ledger.translated(one.entry),
+                _ => self.ledger.mark_translated(one.entry),
             }
         }
         tls.set("certificate", names(&certificates));
         tls.set("key", names(&keys));
-        self.client_certificates(scope, &mut tls);
+        self.write_client_certificates(scope, &mut tls);
         site.section.set("tls", TomlItem::Table(tls.entries));
     }
 
-    fn client_certificates(&self, scope: &Scope<'d>, tls: &mut TomlSection) {
-        let verify = scope.one("ssl_verify_client");
-        let authority = scope.one("ssl_client_certificate");
-        let crl = scope.one("ssl_crl");
-        for one in [verify, authority, crl, scope.one("ssl_verify_depth")].into_iter().flatten() {
-            self.ledger.translated(one.entry);
+    fn write_client_certificates(&self, scope: &Scope<'d>, tls: &mut TomlSection) {
+        let verify = scope.effective("ssl_verify_client");
+        let authority = scope.effective("ssl_client_certificate");
+        let crl = scope.effective("ssl_crl");
+        for one in [verify, authority, crl, scope.effective("ssl_verify_depth")].into_iter().flatten() {
+            self.ledger.mark_translated(one.entry);
         }
         let (Some(verify), Some(authority)) = (verify, authority) else { return };
-        let required = match verify.first() {
+        let required = match verify.first_arg() {
             "on" => true,
             "optional" => false,
             "optional_no_ca" => {
-                self.ledger.impossible(verify.entry, "certificates are verified, or not asked for");
+                self.ledger.mark_impossible(verify.entry, "certificates are verified, or not asked for");
                 return;
             }
             _ => return,
         };
-        tls.set_in("client", "ca", TomlItem::text(self.file(authority.first())));
+        tls.set_in("client", "ca", TomlItem::text(self.resolve_path(authority.first_arg())));
         tls.set_in("client", "required", TomlItem::Flag(required));
         if required {
-            self.ledger.differs(
+            self.ledger.mark_different(
                 verify.entry,
                 "clients without a certificate are refused in the handshake, not with 400",
             );
         }
         if let Some(crl) = crl {
-            tls.set_in("client", "crl", TomlItem::text(self.file(crl.first())));
+            tls.set_in("client", "crl", TomlItem::text(self.resolve_path(crl.first_arg())));
         }
     }
 
     /// Translates `error_page` with a file; other kinds have no equivalent.
-    pub(crate) fn error_pages(&self, scope: &Scope<'d>, section: &mut TomlSection) {
-        for one in scope.all("error_page") {
+    pub(crate) fn translate_error_pages(&self, scope: &Scope<'d>, section: &mut TomlSection) {
+        for one in scope.effective_all("error_page") {
             let Some((target, codes)) = one.args.split_last() else { continue };
             let is_plain = target.starts_with('/') && !target.contains('$');
             let keeps_status = !codes.iter().any(|code| code.starts_with('='));
@@ -354,39 +369,41 @@ impl<'d> Translation<'d> {
                 continue;
             }
             if !is_plain || !keeps_status {
-                self.ledger.impossible(one.entry, "an error page is a file, and keeps the status: answer with a route, or `fallback` of `files`");
+                self.ledger.mark_impossible(one.entry, "an error page is a file, and keeps the status: answer with a route, or `fallback` of `files`");
                 continue;
             }
             let path = target.split('?').next().unwrap_or_default().to_ascii_lowercase();
             if path.contains(".ph")
                 || [".inc", ".pl", ".cgi", ".py", ".rb"].iter().any(|ending| path.ends_with(ending))
             {
-                self.ledger.differs(
+                self.ledger.mark_different(
                     one.entry,
                     "an error page is a file, never a script: what is no file is for the front script of `php`, which answers 404 by itself",
                 );
                 continue;
             }
-            let Some(folder) = self.folder_of_page(scope, target) else {
-                self.ledger
-                    .impossible(one.entry, "where its file is depends on the request: write `error_pages`");
+            let Some(folder) = self.error_page_folder(scope, target) else {
+                self.ledger.mark_impossible(
+                    one.entry,
+                    "where its file is depends on the request: write `error_pages`",
+                );
                 continue;
             };
             for code in codes {
                 section.set_in("error_pages", code, TomlItem::Text(format!("{folder}{target}")));
             }
-            self.ledger.differs(one.entry, "a page is one file, which has to be there (`check` refuses it otherwise), and is not passed through locations; errors of upstream servers keep theirs, unless `intercept_errors` is on");
+            self.ledger.mark_different(one.entry, "a page is one file, which has to be there (`check` refuses it otherwise), and is not passed through locations; errors of upstream servers keep theirs, unless `intercept_errors` is on");
         }
         // Error pages of locations.
         let mut below: Vec<&NginxDirective> =
-            scope.own().iter().filter(|one| one.name == "location").collect();
+            scope.innermost().iter().filter(|one| one.name == "location").collect();
         while let Some(location) = below.pop() {
-            for one in location.inner() {
+            for one in location.block_directives() {
                 match one.name.as_str() {
                     "error_page" if one.args.last().is_some_and(|last| last.starts_with('@')) => {}
-                    "error_page" => {
-                        self.ledger.impossible(one.entry, "`error_pages` is for a site or the whole server")
-                    }
+                    "error_page" => self
+                        .ledger
+                        .mark_impossible(one.entry, "`error_pages` is for a site or the whole server"),
                     "location" => below.push(one),
                     _ => {}
                 }
@@ -395,7 +412,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the directory of an error page: that of the location that matches its path.
-    fn folder_of_page(&self, scope: &Scope<'d>, page: &str) -> Option<String> {
+    fn error_page_folder(&self, scope: &Scope<'d>, page: &str) -> Option<String> {
         let has = |one: &&NginxDirective| {
             one.name == "location"
                 && match one.args.as_slice() {
@@ -406,11 +423,11 @@ impl<'d> Translation<'d> {
                 }
         };
         let own = scope
-            .own()
+            .innermost()
             .iter()
             .find(has)
-            .and_then(|one| one.inner().iter().find(|inner| inner.name == "root"));
-        let root = own.or_else(|| scope.one("root"))?;
-        (!root.first().contains('$')).then(|| self.file(root.first()))
+            .and_then(|one| one.block_directives().iter().find(|inner| inner.name == "root"));
+        let root = own.or_else(|| scope.effective("root"))?;
+        (!root.first_arg().contains('$')).then(|| self.resolve_path(root.first_arg()))
     }
 }

@@ -5,34 +5,35 @@ use super::names::{contested_hosts, share_address};
 use super::server::{HostExpression, ListenAddress, NginxServer};
 use super::tree::NginxDirective;
 use super::work::Translation;
-use crate::conditions::{RouteCondition, close};
-use crate::draft::{Draft, SiteDraft, TomlItem, TomlSection};
+use crate::conditions::{RouteCondition, close_route};
+use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
 
 impl<'d> Translation<'d> {
     /// Writes `listen` and a site for each server.
-    pub(crate) fn sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut Draft) {
+    pub(crate) fn write_sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut ConfigDraft) {
         let mut servers: Vec<NginxServer<'d>> =
-            blocks.into_iter().map(|block| self.server_of(block)).collect();
+            blocks.into_iter().map(|block| self.read_server(block)).collect();
         self.widen_addresses(&mut servers);
-        self.yield_contested(&mut servers);
-        let groups = groups_of(&servers);
+        self.remove_contested_hosts(&mut servers);
+        let groups = server_groups(&servers);
         // The addresses of most servers are written at the top level; the sites of the others have their own.
         let size = |group: usize| groups.iter().filter(|other| **other == group).count();
         let main = groups.iter().copied().rev().max_by_key(|group| size(*group));
-        let clear_http2 =
-            servers.iter().any(|server| server.scope.one("http2").is_some_and(|one| one.first() == "on"));
+        let clear_http2 = servers
+            .iter()
+            .any(|server| server.scope.effective("http2").is_some_and(|one| one.first_arg() == "on"));
         let mut sites: Vec<(usize, SiteDraft)> = Vec::new();
         for group in 0..servers.len() {
             let is_own = |at: &usize| groups[*at] == group;
             let own: Vec<(usize, &NginxServer<'d>)> =
                 (0..servers.len()).filter(is_own).map(|at| (at, &servers[at])).collect();
             let all: Vec<&NginxServer<'d>> = own.iter().map(|(_, server)| *server).collect();
-            let addresses = listened(all.iter().flat_map(|server| &server.addresses));
-            if Some(group) == main && !have_own_addresses(&all) {
+            let addresses = merge_addresses(all.iter().flat_map(|server| &server.addresses));
+            if Some(group) == main && !addresses_select_server(&all) {
                 write_listen(&addresses, clear_http2, &mut draft.top);
             }
-            let merges = self.merges_slashes(&all);
-            for SiteOf { server: at, mut site, addresses: listens } in self.sites_of(&own, &all) {
+            let merges = self.must_merge_slashes(&all);
+            for ServerSite { server: at, mut site, addresses: listens } in self.build_sites(&own, &all) {
                 if !merges {
                     site.section.set("merge_slashes", TomlItem::Flag(false));
                 }
@@ -42,7 +43,7 @@ impl<'d> Translation<'d> {
                         let texts = servers[at].addresses.iter().map(|address| address.text.as_str());
                         let texts: Vec<&str> = texts.collect();
                         let here = addresses.iter().filter(|address| texts.contains(&address.text.as_str()));
-                        write_listen(&listened(here), clear_http2, &mut site.section);
+                        write_listen(&merge_addresses(here), clear_http2, &mut site.section);
                     }
                     None => {}
                 }
@@ -55,23 +56,23 @@ impl<'d> Translation<'d> {
 
     /// Whether the servers of an address merge slashes. nginx parses the path before it knows the host, so
     /// the default server of the address decides.
-    fn merges_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
+    fn must_merge_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
         let value = |server: &NginxServer<'d>| {
-            let found = server.scope.one("merge_slashes");
-            found.is_none_or(|one| one.first() != "off")
+            let found = server.scope.effective("merge_slashes");
+            found.is_none_or(|one| one.first_arg() != "off")
         };
-        let merges = default_of(all).is_none_or(|at| value(all[at]));
+        let merges = default_server(all).is_none_or(|at| value(all[at]));
         for server in all {
-            for one in server.scope.all("merge_slashes") {
+            for one in server.scope.effective_all("merge_slashes") {
                 match value(server) == merges {
-                    true if merges => self.ledger.translated(one.entry),
-                    true => self.ledger.differs(
+                    true if merges => self.ledger.mark_translated(one.entry),
+                    true => self.ledger.mark_different(
                         one.entry,
                         "no file has a path with `//`, and slashes at the start of a path are one",
                     ),
-                    false => {
-                        self.ledger.differs(one.entry, "that of the default server of its addresses counts")
-                    }
+                    false => self
+                        .ledger
+                        .mark_different(one.entry, "that of the default server of its addresses counts"),
                 }
             }
         }
@@ -79,26 +80,26 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the sites of servers that share addresses.
-    fn sites_of(&self, own: &[(usize, &NginxServer<'d>)], all: &[&NginxServer<'d>]) -> Vec<SiteOf> {
-        if have_own_addresses(all) {
-            return self.sites_by_address(own);
+    fn build_sites(&self, own: &[(usize, &NginxServer<'d>)], all: &[&NginxServer<'d>]) -> Vec<ServerSite> {
+        if addresses_select_server(all) {
+            return self.build_sites_by_address(own);
         }
         let is_kept = |(_, server): &&(usize, &NginxServer<'d>)| {
-            !self.is_merged(server, all) && !self.refuses_all(server)
+            !self.is_redundant_redirect(server, all) && !self.rejects_unknown_hosts(server)
         };
         let kept: Vec<(usize, &NginxServer<'d>)> = own.iter().filter(is_kept).copied().collect();
         let kept_servers: Vec<&NginxServer<'d>> = kept.iter().map(|(_, server)| *server).collect();
         let rejects_others = all.iter().any(|server| {
             rejects_handshakes(server) && server.addresses.iter().any(|address| address.is_default)
         });
-        let default = default_of(&kept_servers).filter(|_| !rejects_others);
-        let has_tls = all.iter().any(|server| server.speaks_tls());
+        let default = default_server(&kept_servers).filter(|_| !rejects_others);
+        let has_tls = all.iter().any(|server| server.has_tls_address());
         // Of two servers with the same host, the one that only redirects to the other is dropped.
         let mut order: Vec<usize> = (0..kept.len()).collect();
         order.sort_by_key(|&at| kept_servers[at].any_https_redirect().is_some());
-        let mut sites: Vec<SiteOf> = Vec::new();
+        let mut sites: Vec<ServerSite> = Vec::new();
         let mut taken: Vec<String> = Vec::new();
-        let mut by_expression = self.by_expression(&kept_servers, default);
+        let mut by_expression = self.expression_routes(&kept_servers, default);
         for at in order {
             let (place, server) = kept[at];
             let mut site = SiteDraft::default();
@@ -107,19 +108,19 @@ impl<'d> Translation<'d> {
                 true => contested_hosts(server, &kept_servers),
                 false => Vec::new(),
             };
-            if let Some(site) = self.contested_site(server, has_tls, contested, &taken) {
-                sites.push(SiteOf { server: place, site, addresses: None });
+            if let Some(site) = self.build_contested_site(server, has_tls, contested, &taken) {
+                sites.push(ServerSite { server: place, site, addresses: None });
             }
-            if !self.hosts_of(server, is_default, &mut taken, &mut site) {
+            if !self.write_hosts(server, is_default, &mut taken, &mut site) {
                 continue;
             }
             let own = if is_default { std::mem::take(&mut by_expression) } else { Vec::new() };
-            self.site(server, has_tls, own, &mut site);
-            sites.push(SiteOf { server: place, site, addresses: None });
+            self.write_site(server, has_tls, own, &mut site);
+            sites.push(ServerSite { server: place, site, addresses: None });
         }
         if let (false, Some((server, _))) = (by_expression.is_empty(), kept.first()) {
             let site = SiteDraft { section: TomlSection::default(), routes: by_expression };
-            sites.push(SiteOf { server: *server, site, addresses: None });
+            sites.push(ServerSite { server: *server, site, addresses: None });
         }
         sites
     }
@@ -127,7 +128,7 @@ impl<'d> Translation<'d> {
     /// Returns the site for those names of a default server that names of other servers match too: nginx
     /// prefers exact names and longer wildcard names. `None` if there are no such names. The default site
     /// follows, with the same routes.
-    fn contested_site(
+    fn build_contested_site(
         &self,
         server: &NginxServer<'d>,
         has_tls: bool,
@@ -142,39 +143,46 @@ impl<'d> Translation<'d> {
         let hosts = TomlItem::List(hosts.into_iter().map(TomlItem::Text).collect());
         site.section.set("hosts", hosts);
         site.section.comment("The default server, for its names that other servers' names match too.");
-        self.site(server, has_tls, Vec::new(), &mut site);
+        self.write_site(server, has_tls, Vec::new(), &mut site);
         Some(site)
     }
 
     /// Writes a site; `first` are routes that precede its own.
-    fn site(&self, server: &NginxServer<'d>, has_tls: bool, first: Vec<TomlSection>, site: &mut SiteDraft) {
-        self.tls(server, site);
-        if has_tls && !server.speaks_tls() {
+    fn write_site(
+        &self,
+        server: &NginxServer<'d>,
+        has_tls: bool,
+        first: Vec<TomlSection>,
+        site: &mut SiteDraft,
+    ) {
+        self.write_tls(server, site);
+        if has_tls && !server.has_tls_address() {
             // Otherwise the site would get a certificate and redirect to `https`, because an address uses
             // TLS.
             site.section.set("tls", TomlItem::Flag(false));
         }
         let answers_plainly =
-            server.speaks_tls() && server.speaks_plainly() && site.section.get("tls").is_some();
+            server.has_tls_address() && server.has_plain_address() && site.section.get("tls").is_some();
         if answers_plainly {
             site.section.set("redirect_https", TomlItem::Flag(false));
         }
-        self.error_pages(&server.scope, &mut site.section);
-        self.maintenance(&server.scope, &mut site.section);
-        site.section.set("logs", TomlItem::List(self.access_logs(&server.scope)));
+        self.translate_error_pages(&server.scope, &mut site.section);
+        self.write_maintenance(&server.scope, &mut site.section);
+        site.section.set("logs", TomlItem::List(self.translate_access_logs(&server.scope)));
         site.routes = first;
-        site.routes.extend(self.locations(&server.scope, server.block.entry));
-        self.open_ends(server.scope.own(), &mut site.section);
-        if server.is_too_wide {
-            let listen = server.scope.own_one("listen").and_then(|one| self.ledger.open_end(one.entry));
+        site.routes.extend(self.server_routes(&server.scope, server.block.entry));
+        self.add_manual_comments(server.scope.innermost(), &mut site.section);
+        if server.reaches_other_addresses {
+            let listen =
+                server.scope.innermost_last("listen").and_then(|one| self.ledger.manual_comment(one.entry));
             site.close(listen.unwrap_or_default());
         }
     }
 
     /// Returns the sites of servers that share some but not all of their addresses: each site has its own
     /// addresses, and may be the default of some of them.
-    fn sites_by_address(&self, own: &[(usize, &NginxServer<'d>)]) -> Vec<SiteOf> {
-        let mut sites: Vec<SiteOf> = Vec::new();
+    fn build_sites_by_address(&self, own: &[(usize, &NginxServer<'d>)]) -> Vec<ServerSite> {
+        let mut sites: Vec<ServerSite> = Vec::new();
         let mut taken: Vec<(String, String)> = Vec::new();
         let names =
             |server: &NginxServer<'d>, text: &str| server.addresses.iter().any(|one| one.text == text);
@@ -185,7 +193,8 @@ impl<'d> Translation<'d> {
                 let there: Vec<usize> =
                     (0..own.len()).filter(|other| names(own[*other].1, &address.text)).collect();
                 let all: Vec<&NginxServer<'d>> = there.iter().map(|other| own[*other].1).collect();
-                let is_default = default_at(&all, &address.text).is_some_and(|found| there[found] == at);
+                let is_default =
+                    default_server_at(&all, &address.text).is_some_and(|found| there[found] == at);
                 let hosts = (!is_default).then(|| {
                     let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
                     server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
@@ -200,7 +209,7 @@ impl<'d> Translation<'d> {
                 let mut first = Vec::new();
                 match &hosts {
                     Some(hosts) if hosts.is_empty() => {
-                        self.ledger.differs(server.block.entry, NOT_DEFAULT);
+                        self.ledger.mark_different(server.block.entry, NOT_DEFAULT_REMARK);
                         continue;
                     }
                     Some(hosts) => site
@@ -213,12 +222,12 @@ impl<'d> Translation<'d> {
                             .filter(|other| names(other, &addresses[0].text))
                             .collect();
                         let default = all.iter().position(|other| other.block.entry == server.block.entry);
-                        first = self.by_expression(&all, default);
+                        first = self.expression_routes(&all, default);
                         let is_free =
                             |host: &String| !taken.contains(&(addresses[0].text.clone(), host.clone()));
                         let contested = contested_hosts(server, &all).into_iter().filter(is_free).collect();
-                        let site = self.contested_site(server, false, contested, &[]);
-                        sites.extend(site.map(|site| SiteOf {
+                        let site = self.build_contested_site(server, false, contested, &[]);
+                        sites.extend(site.map(|site| ServerSite {
                             server: *place,
                             site,
                             addresses: Some(addresses.clone()),
@@ -228,8 +237,8 @@ impl<'d> Translation<'d> {
                 for address in &addresses {
                     taken.extend(server.hosts.iter().map(|host| (address.text.clone(), host.clone())));
                 }
-                self.site(server, false, first, &mut site);
-                sites.push(SiteOf { server: *place, site, addresses: Some(addresses) });
+                self.write_site(server, false, first, &mut site);
+                sites.push(ServerSite { server: *place, site, addresses: Some(addresses) });
             }
         }
         sites
@@ -237,7 +246,7 @@ impl<'d> Translation<'d> {
 
     /// Returns the routes of servers whose names cannot be written as `hosts`. They come first in the default
     /// site, as nginx tries regular expressions after all other names.
-    fn by_expression(&self, servers: &[&NginxServer<'d>], default: Option<usize>) -> Vec<TomlSection> {
+    fn expression_routes(&self, servers: &[&NginxServer<'d>], default: Option<usize>) -> Vec<TomlSection> {
         let mut all: Vec<(usize, usize, &HostExpression)> = Vec::new();
         for (at, server) in servers.iter().enumerate() {
             all.extend(server.expressions.iter().map(|one| (one.rank, at, one)));
@@ -246,33 +255,33 @@ impl<'d> Translation<'d> {
         let mut routes = Vec::new();
         let mut of_default: Vec<RouteCondition> = Vec::new();
         for (_, at, one) in all {
-            let condition = RouteCondition::of_value("header", "Host", one.pattern.clone());
+            let condition = RouteCondition::on_value("header", "Host", one.pattern.clone());
             if Some(at) == default {
                 of_default.push(condition);
                 continue;
             }
             let condition = match of_default.is_empty() {
                 true => condition,
-                false => condition.except(&of_default),
+                false => condition.excluding(&of_default),
             };
-            let mut own = match one.is_wider {
+            let mut own = match one.matches_too_much {
                 true => Vec::new(),
-                false => self.locations(&servers[at].scope, servers[at].block.entry),
+                false => self.server_routes(&servers[at].scope, servers[at].block.entry),
             };
             // Requests without a route must not reach the default server.
             let mut last = TomlSection::default();
-            match one.is_wider {
-                true => close(
+            match one.matches_too_much {
+                true => close_route(
                     &mut last,
                     servers[at]
                         .scope
-                        .own_one("server_name")
-                        .and_then(|one| self.ledger.open_end(one.entry))
+                        .innermost_last("server_name")
+                        .and_then(|one| self.ledger.manual_comment(one.entry))
                         .unwrap_or_default(),
                 ),
                 false => last.set("respond", TomlItem::Number(404)),
             }
-            own.extend(self.finished(vec![last], &servers[at].scope));
+            own.extend(self.finish_routes(vec![last], &servers[at].scope));
             own.iter_mut().for_each(|route| condition.write(route));
             routes.extend(own);
         }
@@ -280,7 +289,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Writes the hosts of a site; returns false if other sites have all of them.
-    fn hosts_of(
+    fn write_hosts(
         &self,
         server: &NginxServer<'d>,
         is_default: bool,
@@ -300,9 +309,9 @@ impl<'d> Translation<'d> {
         }
         let (free, twice): (Vec<String>, Vec<String>) =
             server.hosts.iter().cloned().partition(|host| !taken.contains(host));
-        let names = server.scope.own_one("server_name").unwrap_or(server.block);
+        let names = server.scope.innermost_last("server_name").unwrap_or(server.block);
         if let Some(redirect) = server.any_https_redirect().filter(|_| !twice.is_empty()) {
-            self.ledger.differs(
+            self.ledger.mark_different(
                 redirect.entry,
                 format!(
                     "the site with `tls` redirects {} by itself, to the same host, with 308",
@@ -310,11 +319,11 @@ impl<'d> Translation<'d> {
                 ),
             );
             if free.is_empty() {
-                self.merged(server.block.inner());
+                self.report_redundant(server.block.block_directives());
                 return false;
             }
         } else if !twice.is_empty() {
-            self.ledger.impossible(
+            self.ledger.mark_impossible(
                 names.entry,
                 format!("another server has {} at another address: write a `[[site]]` with `listen` for each of them", twice.join(", ")),
             );
@@ -324,16 +333,16 @@ impl<'d> Translation<'d> {
         }
         if free.is_empty() {
             if twice.is_empty() {
-                self.ledger.impossible(
+                self.ledger.mark_impossible(
                     server.block.entry,
                     "it names no host that no other site has: requests for other hosts at its addresses are for another site; write a `[[site]]` with `listen` for it",
                 );
             }
-            self.skipped(server.block.inner());
+            self.report_skipped(server.block.block_directives());
             return false;
         }
         if server.addresses.iter().any(|address| address.is_default) {
-            self.ledger.differs(
+            self.ledger.mark_different(
                 server.block.entry,
                 "another server is the default for all addresses; this one answers for its hosts alone",
             );
@@ -343,73 +352,78 @@ impl<'d> Translation<'d> {
         true
     }
 
-    fn skipped(&self, block: &[NginxDirective]) {
+    fn report_skipped(&self, block: &[NginxDirective]) {
         for one in block {
-            self.ledger.impossible(one.entry, "it belongs to a server without a site");
-            self.skipped(one.inner());
+            self.ledger.mark_impossible(one.entry, "it belongs to a server without a site");
+            self.report_skipped(one.block_directives());
         }
     }
 
     /// Whether a server only redirects to `https`, which sites with TLS do automatically.
-    fn is_merged(&self, server: &NginxServer<'d>, all: &[&NginxServer<'d>]) -> bool {
-        let Some(redirect) = server.https_redirect() else { return false };
-        let covers = |host: &String| all.iter().any(|other| other.speaks_tls() && other.hosts.contains(host));
+    fn is_redundant_redirect(&self, server: &NginxServer<'d>, all: &[&NginxServer<'d>]) -> bool {
+        let Some(redirect) = server.same_site_https_redirect() else { return false };
+        let covers =
+            |host: &String| all.iter().any(|other| other.has_tls_address() && other.hosts.contains(host));
         if server.hosts.is_empty() || !server.hosts.iter().all(covers) {
             return false;
         }
-        self.ledger.differs(
+        self.ledger.mark_different(
             redirect.entry,
             "the site with `tls` redirects by itself (`redirect_https`), with 308 in place of 301",
         );
-        self.merged(server.block.inner());
+        self.report_redundant(server.block.block_directives());
         true
     }
 
     /// Whether a server rejects the handshakes of all unknown hosts. Such a server gets no site: Komainu
     /// answers hosts without a site with 404 or 421.
-    fn refuses_all(&self, server: &NginxServer<'d>) -> bool {
-        let rejects = server.scope.own_one("ssl_reject_handshake");
+    fn rejects_unknown_hosts(&self, server: &NginxServer<'d>) -> bool {
+        let rejects = server.scope.innermost_last("ssl_reject_handshake");
         let Some(rejects) = rejects.filter(|_| rejects_handshakes(server)) else { return false };
-        self.ledger
-            .differs(rejects.entry, "a host that no site has gets no certificate of its own, and 404 or 421");
-        self.refused(server.block.inner());
+        self.ledger.mark_different(
+            rejects.entry,
+            "a host that no site has gets no certificate of its own, and 404 or 421",
+        );
+        self.report_rejecting(server.block.block_directives());
         true
     }
 
-    fn refused(&self, block: &[NginxDirective]) {
+    fn report_rejecting(&self, block: &[NginxDirective]) {
         for one in block {
             if !self.ledger.is_marked(one.entry) {
-                self.ledger.needless(one.entry, "no handshake of its server succeeds");
+                self.ledger.mark_not_needed(one.entry, "no handshake of its server succeeds");
             }
-            self.refused(one.inner());
+            self.report_rejecting(one.block_directives());
         }
     }
 
-    fn merged(&self, block: &[NginxDirective]) {
+    fn report_redundant(&self, block: &[NginxDirective]) {
         for one in block {
-            if one.name == "return" && matches!(one.first(), "301" | "302" | "307" | "308") {
-                self.ledger.differs(
+            if one.name == "return" && matches!(one.first_arg(), "301" | "302" | "307" | "308") {
+                self.ledger.mark_different(
                     one.entry,
                     "the site with `tls` redirects by itself (`redirect_https`), with 308, to the same host",
                 );
             } else if one.name == "return" {
-                self.ledger
-                    .differs(one.entry, "hosts that this server does not name are for the default site");
+                self.ledger.mark_different(
+                    one.entry,
+                    "hosts that this server does not name are for the default site",
+                );
             } else if !self.ledger.is_marked(one.entry) {
-                self.ledger.needless(one.entry, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
+                self.ledger.mark_not_needed(one.entry, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
             }
-            self.merged(one.inner());
+            self.report_redundant(one.block_directives());
         }
     }
 }
 
 /// Remark on a server that one socket for several addresses makes unreachable.
-pub(crate) const NOT_DEFAULT: &str =
+pub(crate) const NOT_DEFAULT_REMARK: &str =
     "another server is the default of one of its addresses, where this one has no host of its own";
 
 /// Returns the group of each server. Servers that share an address belong to one group, and so do servers
 /// that only redirect to the TLS servers of the group.
-fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
+fn server_groups(servers: &[NginxServer<'_>]) -> Vec<usize> {
     let mut groups: Vec<usize> = (0..servers.len()).collect();
     let mut unite = |is_one: &dyn Fn(&[usize], usize, usize) -> bool| {
         for at in 0..servers.len() {
@@ -430,7 +444,7 @@ fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
         };
         let redirects_to = |from: usize, to: usize| {
             let (from, to, group) = (&servers[from], &servers[to], groups[from]);
-            to.speaks_tls()
+            to.has_tls_address()
                 && only_redirects(group)
                 && (from.hosts.is_empty() || to.hosts.iter().any(|host| from.hosts.contains(host)))
         };
@@ -441,12 +455,13 @@ fn groups_of(servers: &[NginxServer<'_>]) -> Vec<usize> {
 
 /// Whether a server rejects all handshakes.
 fn rejects_handshakes(server: &NginxServer<'_>) -> bool {
-    let rejects = server.scope.own_one("ssl_reject_handshake").is_some_and(|one| one.first() == "on");
-    rejects && !server.speaks_plainly()
+    let rejects =
+        server.scope.innermost_last("ssl_reject_handshake").is_some_and(|one| one.first_arg() == "on");
+    rejects && !server.has_plain_address()
 }
 
 /// Returns each address once, with the union of its parameters.
-fn listened<'a>(all: impl Iterator<Item = &'a ListenAddress>) -> Vec<ListenAddress> {
+fn merge_addresses<'a>(all: impl Iterator<Item = &'a ListenAddress>) -> Vec<ListenAddress> {
     let mut addresses: Vec<ListenAddress> = Vec::new();
     for address in all {
         match addresses.iter_mut().find(|known| known.text == address.text) {
@@ -504,7 +519,7 @@ fn address_item(address: &ListenAddress, clear_http2: bool) -> TomlItem {
 }
 
 /// A site, the index of its server, and its addresses; `None` if it has those of the top level.
-struct SiteOf {
+struct ServerSite {
     server: usize,
     site: SiteDraft,
     addresses: Option<Vec<ListenAddress>>,
@@ -512,7 +527,7 @@ struct SiteOf {
 
 /// Whether servers without TLS share some of their addresses but not all, so that the address determines the
 /// server.
-fn have_own_addresses(all: &[&NginxServer<'_>]) -> bool {
+fn addresses_select_server(all: &[&NginxServer<'_>]) -> bool {
     let texts = |server: &NginxServer<'_>| {
         let mut texts: Vec<String> = server.addresses.iter().map(|address| address.text.clone()).collect();
         texts.sort();
@@ -525,19 +540,19 @@ fn have_own_addresses(all: &[&NginxServer<'_>]) -> bool {
         let others = all.iter().flat_map(|server| &server.addresses).filter(|other| other.text != text);
         others.into_iter().any(|other| other.text.rsplit(':').next() == port)
     };
-    let default = |text: &str| default_at(all, text);
+    let default = |text: &str| default_server_at(all, text);
     let shared = all.iter().flat_map(|server| &server.addresses).map(|address| default(&address.text));
     let defaults: Vec<Option<usize>> = shared.collect();
     let differ = all.iter().any(|server| texts(server) != texts(all[0]))
         || defaults.iter().any(|default| *default != defaults[0]);
     differ
         && all.iter().all(|server| {
-            !server.speaks_tls() && server.addresses.iter().all(|address| !overlaps(&address.text))
+            !server.has_tls_address() && server.addresses.iter().all(|address| !overlaps(&address.text))
         })
 }
 
 /// Returns the default server of an address.
-fn default_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
+fn default_server_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
     let named = |server: &NginxServer<'_>, is_flagged: bool| {
         server.addresses.iter().any(|address| address.text == text && (address.is_default || !is_flagged))
     };
@@ -547,7 +562,7 @@ fn default_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
 
 /// Returns the server for all other hosts: the default of an address, preferably one that names no host and
 /// has TLS.
-fn default_of(servers: &[&NginxServer<'_>]) -> Option<usize> {
+fn default_server(servers: &[&NginxServer<'_>]) -> Option<usize> {
     let is_default = |at: usize| {
         servers[at].addresses.iter().any(|address| {
             let same = |other: &&NginxServer<'_>| other.addresses.iter().any(|one| one.text == address.text);
@@ -563,7 +578,7 @@ fn default_of(servers: &[&NginxServer<'_>]) -> Option<usize> {
     let rank = |at: usize| {
         let server = servers[at];
         let flagged = server.addresses.iter().any(|address| address.is_default);
-        (server.hosts.is_empty(), flagged, server.speaks_tls() && server.hosts.is_empty())
+        (server.hosts.is_empty(), flagged, server.has_tls_address() && server.hosts.is_empty())
     };
     let mut best: Option<usize> = None;
     for at in (0..servers.len()).filter(|&at| is_default(at)) {

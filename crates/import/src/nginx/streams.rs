@@ -1,6 +1,6 @@
 //! Translation of `stream`: proxied TCP and UDP connections.
 
-use super::scope::{Scope, duration_within, milliseconds};
+use super::scope::{Scope, format_clamped_duration, parse_milliseconds};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
@@ -11,28 +11,28 @@ const DAY_MS: u64 = 86_400_000;
 struct StreamTarget<'d> {
     /// Server names (SNI) of the connections; empty for all others.
     names: Vec<String>,
-    to: &'d str,
+    target: &'d str,
 }
 
 impl<'d> Translation<'d> {
     /// Writes a `[[stream]]` for each server.
-    pub(crate) fn streams(&self, block: &'d NginxDirective) -> Vec<TomlSection> {
-        self.ledger.translated(block.entry);
-        let scope = Scope::of(vec![block.inner()]);
+    pub(crate) fn translate_streams(&self, block: &'d NginxDirective) -> Vec<TomlSection> {
+        self.ledger.mark_translated(block.entry);
+        let scope = Scope::of(vec![block.block_directives()]);
         let mut found = Vec::new();
-        for server in block.inner().iter().filter(|one| one.name == "server") {
-            found.extend(self.stream(server, &scope.with(server.inner())));
+        for server in block.block_directives().iter().filter(|one| one.name == "server") {
+            found.extend(self.translate_stream_server(server, &scope.with_block(server.block_directives())));
         }
-        for one in block.inner() {
+        for one in block.block_directives() {
             match one.name.as_str() {
-                "log_format" | "access_log" | "error_log" => self.ledger.differs(
+                "log_format" | "access_log" | "error_log" => self.ledger.mark_different(
                     one.entry,
                     "each connection has a line in the access log of `[log]`, in its format (`log = false` for none)",
                 ),
                 "upstream" | "map" if !self.ledger.is_marked(one.entry) => {
-                    self.ledger.differs(one.entry, "no stream that was translated uses it, so it is left out");
-                    one.inner().iter().for_each(|inner| {
-                        self.ledger.differs(inner.entry, "it belongs to a block that no stream uses");
+                    self.ledger.mark_different(one.entry, "no stream that was translated uses it, so it is left out");
+                    one.block_directives().iter().for_each(|inner| {
+                        self.ledger.mark_different(inner.entry, "it belongs to a block that no stream uses");
                     });
                 }
                 _ => {}
@@ -41,19 +41,19 @@ impl<'d> Translation<'d> {
         found
     }
 
-    fn stream(&self, server: &'d NginxDirective, scope: &Scope<'d>) -> Vec<TomlSection> {
+    fn translate_stream_server(&self, server: &'d NginxDirective, scope: &Scope<'d>) -> Vec<TomlSection> {
         let lost = |reason: &str| {
-            self.ledger.impossible(server.entry, reason);
-            for one in server.inner() {
-                self.ledger.impossible(one.entry, "it belongs to a stream that was not translated");
+            self.ledger.mark_impossible(server.entry, reason);
+            for one in server.block_directives() {
+                self.ledger.mark_impossible(one.entry, "it belongs to a stream that was not translated");
             }
             Vec::new()
         };
-        let Some(pass) = scope.own_one("proxy_pass") else {
+        let Some(pass) = scope.innermost_last("proxy_pass") else {
             return lost("it passes nothing on: an answer of its own needs a site");
         };
         let mut listen = Vec::new();
-        for one in scope.own().iter().filter(|one| one.name == "listen") {
+        for one in scope.innermost().iter().filter(|one| one.name == "listen") {
             let has = |name: &str| one.args.iter().skip(1).any(|arg| arg == name);
             if has("udp") {
                 return lost("UDP is not there: keep nginx for this part");
@@ -63,32 +63,32 @@ impl<'d> Translation<'d> {
                     "TLS is decrypted for sites alone: pass it through (`[[stream]]` without `ssl`), or keep nginx for this part",
                 );
             }
-            listen.push((address(one.first()), has("proxy_protocol")));
+            listen.push((translate_address(one.first_arg()), has("proxy_protocol")));
         }
-        if scope.one("proxy_ssl").is_some_and(|one| one.first() == "on") {
+        if scope.effective("proxy_ssl").is_some_and(|one| one.first_arg() == "on") {
             return lost("TLS to the servers of a stream is not there: keep nginx for this part");
         }
-        let targets = match self.targets(pass, scope) {
+        let targets = match self.stream_targets(pass, scope) {
             Ok(targets) => targets,
             Err(reason) => return lost(&reason),
         };
-        self.ledger.translated(server.entry);
-        self.ledger.translated(pass.entry);
-        let listen = self.stream_addresses(listen, scope);
-        targets.into_iter().filter_map(|target| self.stream_of(target, &listen, scope)).collect()
+        self.ledger.mark_translated(server.entry);
+        self.ledger.mark_translated(pass.entry);
+        let listen = self.translate_stream_addresses(listen, scope);
+        targets.into_iter().filter_map(|target| self.build_stream(target, &listen, scope)).collect()
     }
 
     /// Returns the addresses of a stream; wildcard addresses of IPv4 and IPv6 are combined.
-    fn stream_addresses(&self, all: Vec<(String, bool)>, scope: &Scope<'d>) -> TomlItem {
-        for one in scope.own().iter().filter(|one| one.name == "listen") {
-            self.ledger.translated(one.entry);
+    fn translate_stream_addresses(&self, all: Vec<(String, bool)>, scope: &Scope<'d>) -> TomlItem {
+        for one in scope.innermost().iter().filter(|one| one.name == "listen") {
+            self.ledger.mark_translated(one.entry);
         }
         let from: Vec<TomlItem> = scope
-            .all("set_real_ip_from")
+            .effective_all("set_real_ip_from")
             .iter()
             .map(|one| {
-                self.ledger.translated(one.entry);
-                TomlItem::text(one.first())
+                self.ledger.mark_translated(one.entry);
+                TomlItem::text(one.first_arg())
             })
             .collect();
         let mut items: Vec<TomlItem> = Vec::new();
@@ -124,52 +124,56 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the destinations of `proxy_pass`: a single one, or one for each server name.
-    fn targets(&self, pass: &'d NginxDirective, scope: &Scope<'d>) -> Result<Vec<StreamTarget<'d>>, String> {
-        let to = pass.first();
+    fn stream_targets(
+        &self,
+        pass: &'d NginxDirective,
+        scope: &Scope<'d>,
+    ) -> Result<Vec<StreamTarget<'d>>, String> {
+        let to = pass.first_arg();
         let Some(variable) = to.strip_prefix('$') else {
-            return Ok(vec![StreamTarget { names: Vec::new(), to }]);
+            return Ok(vec![StreamTarget { names: Vec::new(), target: to }]);
         };
-        let preread = scope.one("ssl_preread");
+        let preread = scope.effective("ssl_preread");
         let is_it =
-            |one: &&&NginxDirective| one.name == "map" && one.arg(1).strip_prefix('$') == Some(variable);
+            |one: &&&NginxDirective| one.name == "map" && one.arg_at(1).strip_prefix('$') == Some(variable);
         let map = scope.levels[0].iter().filter(|one| one.name == "map").collect::<Vec<_>>();
-        let map = map.iter().find(is_it).filter(|map| map.first() == "$ssl_preread_server_name");
-        let (Some(preread), Some(map)) = (preread.filter(|one| one.first() == "on"), map) else {
+        let map = map.iter().find(is_it).filter(|map| map.first_arg() == "$ssl_preread_server_name");
+        let (Some(preread), Some(map)) = (preread.filter(|one| one.first_arg() == "on"), map) else {
             return Err("the server depends on the connection: a stream chooses by the name alone that clients ask for (`names`)".to_owned());
         };
-        self.ledger.translated(preread.entry);
+        self.ledger.mark_translated(preread.entry);
         let mut found: Vec<StreamTarget<'d>> = Vec::new();
         let mut rest = None;
-        for line in map.inner() {
-            let to = line.first();
+        for line in map.block_directives() {
+            let to = line.first_arg();
             let names = match line.name.as_str() {
                 "hostnames" | "volatile" => continue,
                 "default" => {
                     rest = Some(to).filter(|to| !to.is_empty());
                     continue;
                 }
-                name => names(name),
+                name => map_key_names(name),
             };
             match names {
-                Some(names) => match found.iter_mut().find(|known| known.to == to) {
+                Some(names) => match found.iter_mut().find(|known| known.target == to) {
                     Some(known) => known.names.extend(names),
-                    None => found.push(StreamTarget { names, to }),
+                    None => found.push(StreamTarget { names, target: to }),
                 },
-                None => self.ledger.impossible(
+                None => self.ledger.mark_impossible(
                     map.entry,
                     format!("`{}`: `names` takes names and `*.example.com`: write each name", line.name),
                 ),
             }
         }
-        self.ledger.translated(map.entry);
-        found.extend(rest.map(|to| StreamTarget { names: Vec::new(), to }));
-        match found.iter().any(|target| target.to.contains('$')) {
+        self.ledger.mark_translated(map.entry);
+        found.extend(rest.map(|to| StreamTarget { names: Vec::new(), target: to }));
+        match found.iter().any(|target| target.target.contains('$')) {
             true => Err("one of the servers of its map depends on the connection".to_owned()),
             false => Ok(found),
         }
     }
 
-    fn stream_of(
+    fn build_stream(
         &self,
         target: StreamTarget<'d>,
         listen: &TomlItem,
@@ -178,48 +182,50 @@ impl<'d> Translation<'d> {
         let mut section = TomlSection::default();
         section.set("listen", listen.clone());
         if !target.names.is_empty() {
-            section.set("names", TomlItem::texts(target.names));
+            section.set("names", TomlItem::text_or_list(target.names));
         }
-        let group = scope.levels[0].iter().find(|one| one.name == "upstream" && one.first() == target.to);
+        let group =
+            scope.levels[0].iter().find(|one| one.name == "upstream" && one.first_arg() == target.target);
         match group {
-            Some(group) => self.stream_group(group, &mut section),
-            None => section.set_text("to", target.to),
+            Some(group) => self.translate_stream_group(group, &mut section),
+            None => section.set_text("to", target.target),
         }
-        if scope.one("proxy_protocol").is_some_and(|one| one.first() == "on") {
+        if scope.effective("proxy_protocol").is_some_and(|one| one.first_arg() == "on") {
             section.set_text("proxy_protocol", "v1");
         }
-        scope.one("proxy_protocol").into_iter().for_each(|one| self.ledger.translated(one.entry));
+        scope.effective("proxy_protocol").into_iter().for_each(|one| self.ledger.mark_translated(one.entry));
         let range = (10, DAY_MS);
-        self.time(scope, "proxy_connect_timeout", &mut section, ("timeouts", "connect"), range);
-        self.time(scope, "proxy_timeout", &mut section, ("timeouts", "idle"), range);
-        self.stream_access(scope, &mut section);
-        if let Some(one) = scope.one("preread_timeout") {
-            self.ledger.differs(one.entry, "`head` in `[timeouts]` is for the first message of all clients");
+        self.translate_time(scope, "proxy_connect_timeout", &mut section, ("timeouts", "connect"), range);
+        self.translate_time(scope, "proxy_timeout", &mut section, ("timeouts", "idle"), range);
+        self.translate_stream_access(scope, &mut section);
+        if let Some(one) = scope.effective("preread_timeout") {
+            self.ledger
+                .mark_different(one.entry, "`head` in `[timeouts]` is for the first message of all clients");
         }
         for name in ["tcp_nodelay", "proxy_buffer_size", "preread_buffer_size", "proxy_socket_keepalive"] {
-            if let Some(one) = scope.one(name) {
-                self.ledger.needless(one.entry, "not needed: the server does it by itself");
+            if let Some(one) = scope.effective(name) {
+                self.ledger.mark_not_needed(one.entry, "not needed: the server does it by itself");
             }
         }
         for name in ["proxy_next_upstream", "proxy_next_upstream_tries", "proxy_next_upstream_timeout"] {
-            if let Some(one) = scope.one(name) {
-                self.ledger.differs(
+            if let Some(one) = scope.effective(name) {
+                self.ledger.mark_different(
                     one.entry,
                     "another server is tried where one cannot be connected to, up to three",
                 );
             }
         }
-        for one in scope.own().iter().filter(|one| !self.ledger.is_marked(one.entry)) {
-            self.ledger.impossible(one.entry, "a stream has nothing like it: docs/streams.md");
+        for one in scope.innermost().iter().filter(|one| !self.ledger.is_marked(one.entry)) {
+            self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md");
         }
         Some(section)
     }
 
-    fn stream_access(&self, scope: &Scope<'d>, section: &mut TomlSection) {
+    fn translate_stream_access(&self, scope: &Scope<'d>, section: &mut TomlSection) {
         let (mut allowed, mut denied, mut closed) = (Vec::new(), Vec::new(), false);
-        for one in scope.all_of(&["allow", "deny"]) {
-            self.ledger.translated(one.entry);
-            let network = if one.first() == "unix:" { "unix" } else { one.first() };
+        for one in scope.effective_all_of(&["allow", "deny"]) {
+            self.ledger.mark_translated(one.entry);
+            let network = if one.first_arg() == "unix:" { "unix" } else { one.first_arg() };
             match (one.name.as_str(), network) {
                 _ if closed => {}
                 ("deny", "all") => closed = true,
@@ -240,33 +246,36 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates an `upstream` of `stream`.
-    fn stream_group(&self, group: &'d NginxDirective, section: &mut TomlSection) {
-        self.ledger.translated(group.entry);
+    fn translate_stream_group(&self, group: &'d NginxDirective, section: &mut TomlSection) {
+        self.ledger.mark_translated(group.entry);
         let mut servers = Vec::new();
-        for one in group.inner() {
+        for one in group.block_directives() {
             match one.name.as_str() {
-                "server" => servers.push(self.stream_server(one, section)),
+                "server" => servers.push(self.translate_stream_server_line(one, section)),
                 "least_conn" => {
                     section.set_text("balance", "least-connections");
-                    self.ledger.translated(one.entry);
+                    self.ledger.mark_translated(one.entry);
                 }
                 "random" => {
                     section.set_text("balance", "two-choices");
-                    self.ledger.differs(one.entry, "the less busy of two random servers");
+                    self.ledger.mark_different(one.entry, "the less busy of two random servers");
                 }
-                "hash" if matches!(one.first(), "$remote_addr" | "$binary_remote_addr") => {
+                "hash" if matches!(one.first_arg(), "$remote_addr" | "$binary_remote_addr") => {
                     section.set_text("balance", "hash:client");
-                    self.ledger
-                        .differs(one.entry, "clients are spread over the servers in another way than before");
+                    self.ledger.mark_different(
+                        one.entry,
+                        "clients are spread over the servers in another way than before",
+                    );
                 }
-                "hash" => self.ledger.impossible(
+                "hash" => self.ledger.mark_impossible(
                     one.entry,
                     "`balance` of a stream takes the client's address alone (`hash:client`)",
                 ),
-                "zone" => self
-                    .ledger
-                    .needless(one.entry, "not needed: all threads share what they know of upstream servers"),
-                _ => self.ledger.impossible(one.entry, "a stream has nothing like it: docs/streams.md"),
+                "zone" => self.ledger.mark_not_needed(
+                    one.entry,
+                    "not needed: all threads share what they know of upstream servers",
+                ),
+                _ => self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md"),
             }
         }
         section.set(
@@ -278,10 +287,14 @@ impl<'d> Translation<'d> {
         );
     }
 
-    fn stream_server(&self, one: &NginxDirective, section: &mut TomlSection) -> TomlItem {
-        self.ledger.translated(one.entry);
-        let mut entries = vec![("address".to_owned(), TomlItem::text(one.first()))];
-        for word in one.args.iter().skip(1) {
+    fn translate_stream_server_line(
+        &self,
+        directive: &NginxDirective,
+        section: &mut TomlSection,
+    ) -> TomlItem {
+        self.ledger.mark_translated(directive.entry);
+        let mut entries = vec![("address".to_owned(), TomlItem::text(directive.first_arg()))];
+        for word in directive.args.iter().skip(1) {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             match (name, value.parse::<u64>()) {
                 ("weight", Ok(weight)) => {
@@ -294,33 +307,39 @@ impl<'d> Translation<'d> {
                 }
                 ("max_fails", Ok(0)) => {
                     section.set("eject", TomlItem::Flag(false));
-                    self.ledger.differs(one.entry, "`eject = false` counts for the whole stream");
+                    self.ledger
+                        .mark_different(directive.entry, "`eject = false` counts for the whole stream");
                 }
                 ("max_fails", Ok(count)) => {
                     section.set_in("eject", "failures", TomlItem::Number(count.min(1000)));
-                    self.ledger.differs(
-                        one.entry,
+                    self.ledger.mark_different(
+                        directive.entry,
                         "`failures` are failures in a row, for all servers of the stream",
                     );
                 }
                 ("fail_timeout", _) => {
-                    if let Some(ms) =
-                        milliseconds(value).filter(|_| section.get("eject") != Some(&TomlItem::Flag(false)))
+                    if let Some(ms) = parse_milliseconds(value)
+                        .filter(|_| section.get("eject") != Some(&TomlItem::Flag(false)))
                     {
-                        section.set_in("eject", "first", TomlItem::text(duration_within(ms, 10, 300_000).0));
-                        self.ledger.differs(
-                            one.entry,
+                        section.set_in(
+                            "eject",
+                            "first",
+                            TomlItem::text(format_clamped_duration(ms, 10, 300_000).0),
+                        );
+                        self.ledger.mark_different(
+                            directive.entry,
                             "a server that keeps failing is left out for twice as long each time",
                         );
                     }
                 }
                 ("slow_start", _) => {
-                    let ms = milliseconds(value).unwrap_or(0);
-                    section.set_text("slow_start", duration_within(ms, 0, 3_600_000).0);
+                    let ms = parse_milliseconds(value).unwrap_or(0);
+                    section.set_text("slow_start", format_clamped_duration(ms, 0, 3_600_000).0);
                 }
-                _ => self
-                    .ledger
-                    .differs(one.entry, format!("`{name}` is left out: names are resolved again every 30 s")),
+                _ => self.ledger.mark_different(
+                    directive.entry,
+                    format!("`{name}` is left out: names are resolved again every 30 s"),
+                ),
             }
         }
         match entries.len() {
@@ -331,7 +350,7 @@ impl<'d> Translation<'d> {
 }
 
 /// Returns a listening address in Komainu's notation.
-fn address(text: &str) -> String {
+fn translate_address(text: &str) -> String {
     match text {
         port if port.bytes().all(|byte| byte.is_ascii_digit()) => format!("0.0.0.0:{port}"),
         text => match text.strip_prefix("*:") {
@@ -342,7 +361,7 @@ fn address(text: &str) -> String {
 }
 
 /// Translates a key of a map to server names; `None` if it is not a name.
-fn names(text: &str) -> Option<Vec<String>> {
+fn map_key_names(text: &str) -> Option<Vec<String>> {
     let is_name = |name: &str| !name.is_empty() && !name.contains(['*', '~', '$', '\\', '(']);
     match (text.strip_prefix("*."), text.strip_prefix('.')) {
         (Some(rest), _) if is_name(rest) => Some(vec![text.to_lowercase()]),

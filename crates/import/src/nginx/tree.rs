@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use super::lexer::{NginxToken, TokenAt, tokens};
-use crate::findings::{EntryNumber, ImportError, ImportLedger};
+use super::lexer::{NginxToken, NginxTokenAtLine, tokenize};
+use crate::findings::{EntryIndex, ImportError, ImportLedger};
 
 /// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -18,7 +18,7 @@ const DIRECTIVES_MAX: usize = 100_000;
 /// A directive of nginx.
 #[derive(Debug, Clone)]
 pub(crate) struct NginxDirective {
-    pub(crate) entry: EntryNumber,
+    pub(crate) entry: EntryIndex,
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
     /// Directives between the braces; `None` if the directive ends with a semicolon.
@@ -27,30 +27,30 @@ pub(crate) struct NginxDirective {
 
 impl NginxDirective {
     /// Returns the first argument, or an empty text.
-    pub(crate) fn first(&self) -> &str {
-        self.arg(0)
+    pub(crate) fn first_arg(&self) -> &str {
+        self.arg_at(0)
     }
 
     /// Returns an argument, or an empty text.
-    pub(crate) fn arg(&self, at: usize) -> &str {
+    pub(crate) fn arg_at(&self, at: usize) -> &str {
         self.args.get(at).map_or("", String::as_str)
     }
 
     /// Returns the directives of the block; empty without a block.
-    pub(crate) fn inner(&self) -> &[NginxDirective] {
+    pub(crate) fn block_directives(&self) -> &[NginxDirective] {
         self.block.as_deref().unwrap_or(&[])
     }
 }
 
 /// Whether a block contains data instead of directives. Its lines are reported with the block.
-fn is_data(name: &str) -> bool {
+fn is_data_block(name: &str) -> bool {
     matches!(name, "map" | "geo" | "types" | "split_clients" | "charset_map" | "match")
         || name.ends_with("_by_lua_block")
 }
 
 /// Whether a file belongs to nginx's distribution or to certbot. Komainu does not need such files, which may
 /// be missing.
-fn is_stock(path: &Path) -> bool {
+fn is_distribution_file(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
     matches!(
         name,
@@ -71,17 +71,24 @@ pub(crate) struct TreeReader<'a> {
     /// Directory against which relative names are resolved.
     prefix: PathBuf,
     /// Directory that is omitted from file names in messages.
-    shown_below: PathBuf,
-    open: Vec<PathBuf>,
-    files: usize,
-    directives: usize,
+    display_root: PathBuf,
+    open_files: Vec<PathBuf>,
+    file_count: usize,
+    directive_count: usize,
 }
 
 impl<'a> TreeReader<'a> {
     /// Creates a reader for the file `main`, whose relative names are resolved against `prefix`.
     pub(crate) fn new(ledger: &'a ImportLedger, main: &Path, prefix: &Path) -> Self {
         let shown_below = main.parent().unwrap_or(Path::new("")).to_owned();
-        Self { ledger, prefix: prefix.to_owned(), shown_below, open: Vec::new(), files: 0, directives: 0 }
+        Self {
+            ledger,
+            prefix: prefix.to_owned(),
+            display_root: shown_below,
+            open_files: Vec::new(),
+            file_count: 0,
+            directive_count: 0,
+        }
     }
 
     /// Reads a file and the files that it includes.
@@ -89,30 +96,30 @@ impl<'a> TreeReader<'a> {
     /// # Errors
     /// A file cannot be read, is too long, includes itself, or is not a configuration of nginx.
     pub(crate) fn read(&mut self, path: &Path) -> Result<Vec<NginxDirective>, ImportError> {
-        let shown = path.strip_prefix(&self.shown_below).unwrap_or(path).display().to_string();
+        let shown = path.strip_prefix(&self.display_root).unwrap_or(path).display().to_string();
         let fault = |message: String| ImportError::new(&shown, 0, message);
         let canonical = path.canonicalize().map_err(|error| fault(error.to_string()))?;
-        if self.open.contains(&canonical) {
+        if self.open_files.contains(&canonical) {
             return Err(fault("this file includes itself".to_owned()));
         }
-        self.files += 1;
-        if self.files > FILES_MAX || self.open.len() >= DEPTH_MAX {
+        self.file_count += 1;
+        if self.file_count > FILES_MAX || self.open_files.len() >= DEPTH_MAX {
             return Err(fault(format!(
                 "more than {FILES_MAX} files are included, or {DEPTH_MAX} by each other"
             )));
         }
         let text = read_text(path).map_err(fault)?;
-        let mut tokens = tokens(&shown, &text)?.into_iter();
-        self.open.push(canonical);
-        let found = self.block(&shown, &mut tokens, None, 0)?;
-        self.open.pop();
+        let mut tokens = tokenize(&shown, &text)?.into_iter();
+        self.open_files.push(canonical);
+        let found = self.read_block(&shown, &mut tokens, None, 0)?;
+        self.open_files.pop();
         Ok(found)
     }
 
-    fn block(
+    fn read_block(
         &mut self,
         file: &str,
-        tokens: &mut std::vec::IntoIter<TokenAt>,
+        tokens: &mut std::vec::IntoIter<NginxTokenAtLine>,
         opened: Option<usize>,
         depth: usize,
     ) -> Result<Vec<NginxDirective>, ImportError> {
@@ -123,7 +130,7 @@ impl<'a> TreeReader<'a> {
         if depth > DEPTH_MAX {
             return Err(ImportError::new(file, opened.unwrap_or(0), "blocks are nested too deeply"));
         }
-        while let Some(TokenAt { token, line }) = tokens.next() {
+        while let Some(NginxTokenAtLine { token, line }) = tokens.next() {
             last_line = line;
             match token {
                 NginxToken::Word(word) => {
@@ -142,13 +149,13 @@ impl<'a> TreeReader<'a> {
                 }
                 NginxToken::End => {
                     let words = std::mem::take(&mut words);
-                    self.directive(file, first_line, words, &mut found)?;
+                    self.read_directive(file, first_line, words, &mut found)?;
                 }
                 NginxToken::Open => {
-                    let mut one = self.entered(file, first_line, std::mem::take(&mut words), true)?;
-                    one.block = Some(match is_data(&one.name) {
-                        true => data(file, tokens, line)?,
-                        false => self.block(file, tokens, Some(line), depth + 1)?,
+                    let mut one = self.enter_directive(file, first_line, std::mem::take(&mut words), true)?;
+                    one.block = Some(match is_data_block(&one.name) {
+                        true => read_data(file, tokens, line)?,
+                        false => self.read_block(file, tokens, Some(line), depth + 1)?,
                     });
                     found.push(one);
                 }
@@ -161,38 +168,38 @@ impl<'a> TreeReader<'a> {
         }
     }
 
-    fn entered(
+    fn enter_directive(
         &mut self,
         file: &str,
         line: usize,
         mut words: Vec<String>,
         is_block: bool,
     ) -> Result<NginxDirective, ImportError> {
-        self.directives += 1;
-        if self.directives > DIRECTIVES_MAX {
+        self.directive_count += 1;
+        if self.directive_count > DIRECTIVES_MAX {
             return Err(ImportError::new(file, line, format!("more than {DIRECTIVES_MAX} directives")));
         }
         let shown = format!("{}{}", words.join(" "), if is_block { " { }" } else { "" });
-        let entry = self.ledger.enter(file, line, &shown);
+        let entry = self.ledger.add_entry(file, line, &shown);
         let name = words.remove(0);
-        let args = if name == "location" && words.len() == 1 { operator_apart(words) } else { words };
+        let args = if name == "location" && words.len() == 1 { split_operator(words) } else { words };
         Ok(NginxDirective { entry, name, args, block: None })
     }
 
-    fn directive(
+    fn read_directive(
         &mut self,
         file: &str,
         line: usize,
         words: Vec<String>,
         found: &mut Vec<NginxDirective>,
     ) -> Result<(), ImportError> {
-        let one = self.entered(file, line, words, false)?;
+        let one = self.enter_directive(file, line, words, false)?;
         if one.name != "include" {
             found.push(one);
             return Ok(());
         }
-        let pattern = self.prefix.join(one.first());
-        let has_stars = one.first().contains(['*', '?', '[']);
+        let pattern = self.prefix.join(one.first_arg());
+        let has_stars = one.first_arg().contains(['*', '?', '[']);
         let mut paths: Vec<PathBuf> = match has_stars {
             false => vec![pattern.clone()],
             true => glob::glob(&pattern.to_string_lossy())
@@ -203,8 +210,8 @@ impl<'a> TreeReader<'a> {
         };
         paths.sort();
         match () {
-            () if is_stock(&pattern) => {
-                self.ledger.needless(
+            () if is_distribution_file(&pattern) => {
+                self.ledger.mark_not_needed(
                     one.entry,
                     "not needed: Komainu knows media types, and runs applications by itself",
                 );
@@ -212,13 +219,15 @@ impl<'a> TreeReader<'a> {
                 return Ok(());
             }
             () if !has_stars && !pattern.exists() => {
-                self.ledger
-                    .impossible(one.entry, "there is no such file, so what stands in it is missing here");
+                self.ledger.mark_impossible(
+                    one.entry,
+                    "there is no such file, so what stands in it is missing here",
+                );
                 found.push(one);
                 return Ok(());
             }
-            () if paths.is_empty() => self.ledger.needless(one.entry, "no file matches"),
-            () => self.ledger.translated(one.entry),
+            () if paths.is_empty() => self.ledger.mark_not_needed(one.entry, "no file matches"),
+            () => self.ledger.mark_translated(one.entry),
         }
         for path in paths {
             let inner = self.read(&path).map_err(|error| match error.line {
@@ -232,7 +241,7 @@ impl<'a> TreeReader<'a> {
 }
 
 /// Splits the operator of a `location` from its path: nginx requires no space between them.
-fn operator_apart(words: Vec<String>) -> Vec<String> {
+fn split_operator(words: Vec<String>) -> Vec<String> {
     let found = ["^~", "~*", "~", "="].iter().find_map(|operator| {
         let path = words.first()?.strip_prefix(operator)?;
         Some(vec![(*operator).to_owned(), path.to_owned()])
@@ -241,20 +250,20 @@ fn operator_apart(words: Vec<String>) -> Vec<String> {
 }
 
 /// Reads the lines of a data block: words up to each `;`.
-fn data(
+fn read_data(
     file: &str,
-    tokens: &mut std::vec::IntoIter<TokenAt>,
+    tokens: &mut std::vec::IntoIter<NginxTokenAtLine>,
     opened: usize,
 ) -> Result<Vec<NginxDirective>, ImportError> {
     let mut found = Vec::new();
     let mut words: Vec<String> = Vec::new();
-    for TokenAt { token, line } in tokens {
+    for NginxTokenAtLine { token, line } in tokens {
         match token {
             NginxToken::Word(word) => words.push(word),
             NginxToken::End if !words.is_empty() => {
                 let name = words.remove(0);
                 found.push(NginxDirective {
-                    entry: EntryNumber::MAX,
+                    entry: EntryIndex::MAX,
                     name,
                     args: std::mem::take(&mut words),
                     block: None,
@@ -274,7 +283,7 @@ fn data(
 /// The file cannot be read or is too long.
 pub(super) fn read_text(path: &Path) -> Result<String, String> {
     use std::io::Read;
-    let file = crate::data::open(path)?;
+    let file = crate::data::open_file(path)?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     match bytes.len() as u64 > FILE_BYTES_MAX {
@@ -284,11 +293,11 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
 }
 
 /// Calls `each` for all directives, including those in blocks except data blocks.
-pub(crate) fn visit<'d>(directives: &'d [NginxDirective], each: &mut dyn FnMut(&'d NginxDirective)) {
+pub(crate) fn visit<'d>(directives: &'d [NginxDirective], callback: &mut dyn FnMut(&'d NginxDirective)) {
     for one in directives {
-        each(one);
-        if !is_data(&one.name) {
-            visit(one.inner(), each);
+        callback(one);
+        if !is_data_block(&one.name) {
+            visit(one.block_directives(), callback);
         }
     }
 }

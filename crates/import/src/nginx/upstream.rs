@@ -1,12 +1,12 @@
 //! Translation of `upstream` blocks: groups of servers.
 
-use super::scope::{Scope, duration, field_name, milliseconds};
+use super::scope::{Scope, field_name, format_duration, parse_milliseconds};
 use super::tree::NginxDirective;
 use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection, table_path};
 
 /// Returns Komainu's name of a group, made of letters, digits, `_` and `-`.
-fn group_name(name: &str, scheme: &str) -> String {
+fn valid_group_name(name: &str, scheme: &str) -> String {
     match scheme {
         "http" | "fastcgi" | "uwsgi" | "scgi" => name.to_owned(),
         _ => format!("{name}-{scheme}"),
@@ -26,31 +26,31 @@ pub(crate) fn server_url(address: &str, scheme: &str) -> String {
 
 impl Translation<'_> {
     /// Returns the `upstream` of this name.
-    fn upstream(&self, name: &str) -> Option<&NginxDirective> {
-        let is_it = |one: &&NginxDirective| one.name == "upstream" && one.first() == name;
+    fn find_upstream(&self, name: &str) -> Option<&NginxDirective> {
+        let is_it = |one: &&NginxDirective| one.name == "upstream" && one.first_arg() == name;
         self.http.levels.iter().flat_map(|level| level.iter()).find(is_it)
     }
 
     /// Returns the name of a group in Komainu's configuration; its first use translates the group.
-    pub(crate) fn group(&self, name: &str, scheme: &str) -> Option<String> {
-        let block = self.upstream(name)?;
-        let group = group_name(name, scheme);
+    pub(crate) fn use_group(&self, name: &str, scheme: &str) -> Option<String> {
+        let block = self.find_upstream(name)?;
+        let group = valid_group_name(name, scheme);
         let path = table_path("upstreams", &group);
         if !self.tables.borrow().iter().any(|(known, _)| *known == path) {
-            let section = self.upstream_section(block, scheme);
+            let section = self.translate_upstream(block, scheme);
             self.tables.borrow_mut().push((path, section));
         }
         Some(group)
     }
 
-    fn upstream_section(&self, block: &NginxDirective, scheme: &str) -> TomlSection {
+    fn translate_upstream(&self, block: &NginxDirective, scheme: &str) -> TomlSection {
         let mut section = TomlSection::default();
-        self.ledger.translated(block.entry);
+        self.ledger.mark_translated(block.entry);
         let mut servers = Vec::new();
-        for one in block.inner() {
+        for one in block.block_directives() {
             match one.name.as_str() {
-                "server" => servers.push(self.server(one, scheme, &mut section)),
-                _ => self.balancing(one, &mut section),
+                "server" => servers.push(self.translate_server(one, scheme, &mut section)),
+                _ => self.translate_balancing(one, &mut section),
             }
         }
         let item = match servers.len() {
@@ -61,10 +61,15 @@ impl Translation<'_> {
         section
     }
 
-    fn server(&self, one: &NginxDirective, scheme: &str, section: &mut TomlSection) -> TomlItem {
-        let mut entries = vec![("url".to_owned(), TomlItem::text(server_url(one.first(), scheme)))];
-        self.ledger.translated(one.entry);
-        for parameter in one.args.iter().skip(1) {
+    fn translate_server(
+        &self,
+        directive: &NginxDirective,
+        scheme: &str,
+        section: &mut TomlSection,
+    ) -> TomlItem {
+        let mut entries = vec![("url".to_owned(), TomlItem::text(server_url(directive.first_arg(), scheme)))];
+        self.ledger.mark_translated(directive.entry);
+        for parameter in directive.args.iter().skip(1) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match (name, value.parse::<u64>()) {
                 ("weight", Ok(weight)) => {
@@ -76,36 +81,36 @@ impl Translation<'_> {
                 ("down", _) => entries.push(("weight".to_owned(), TomlItem::Number(0))),
                 ("max_fails", Ok(0)) => {
                     section.set("eject", TomlItem::Flag(false));
-                    self.ledger.differs(one.entry, "`eject = false` counts for the whole group");
+                    self.ledger.mark_different(directive.entry, "`eject = false` counts for the whole group");
                 }
                 ("max_fails", Ok(count)) => {
                     section.set_in("eject", "failures", TomlItem::Number(count.min(1000)));
-                    self.ledger.differs(
-                        one.entry,
+                    self.ledger.mark_different(
+                        directive.entry,
                         "`failures` are failures in a row, for all servers of the group; nginx counts those in `fail_timeout`",
                     );
                 }
-                ("fail_timeout", _) => match milliseconds(value).filter(|&ms| ms >= 10) {
+                ("fail_timeout", _) => match parse_milliseconds(value).filter(|&ms| ms >= 10) {
                     Some(ms) if section.get("eject") != Some(&TomlItem::Flag(false)) => {
-                        section.set_in("eject", "first", TomlItem::text(duration(ms.min(300_000))));
-                        self.ledger.differs(
-                            one.entry,
+                        section.set_in("eject", "first", TomlItem::text(format_duration(ms.min(300_000))));
+                        self.ledger.mark_different(
+                            directive.entry,
                             "a server that keeps failing is left out for twice as long each time",
                         );
                     }
                     _ => {}
                 },
                 ("resolve" | "service" | "route", _) => {
-                    self.ledger.differs(
-                        one.entry,
+                    self.ledger.mark_different(
+                        directive.entry,
                         format!("`{name}` is not needed, or not there: names are resolved again every 30 s"),
                     );
                 }
-                ("slow_start", _) => match milliseconds(value) {
-                    Some(ms) => section.set_text("slow_start", duration(ms.min(3_600_000))),
-                    None => self.ledger.impossible(one.entry, "`slow_start` is no duration"),
+                ("slow_start", _) => match parse_milliseconds(value) {
+                    Some(ms) => section.set_text("slow_start", format_duration(ms.min(3_600_000))),
+                    None => self.ledger.mark_impossible(directive.entry, "`slow_start` is no duration"),
                 },
-                _ => self.ledger.impossible(one.entry, format!("`{parameter}` is not known")),
+                _ => self.ledger.mark_impossible(directive.entry, format!("`{parameter}` is not known")),
             }
         }
         match entries.len() {
@@ -114,91 +119,97 @@ impl Translation<'_> {
         }
     }
 
-    fn balancing(&self, one: &NginxDirective, section: &mut TomlSection) {
+    fn translate_balancing(&self, directive: &NginxDirective, section: &mut TomlSection) {
         let ledger = self.ledger;
         let mut balance = |value: String| section.set_text("balance", value);
-        match one.name.as_str() {
+        match directive.name.as_str() {
             "least_conn" => {
                 balance("least-requests".to_owned());
-                ledger.translated(one.entry);
+                ledger.mark_translated(directive.entry);
             }
             "ip_hash" => {
                 balance("hash:client".to_owned());
-                ledger.differs(
-                    one.entry,
+                ledger.mark_different(
+                    directive.entry,
                     "the whole address counts, nginx takes the first three bytes of IPv4",
                 );
             }
             "random" => {
                 balance("two-choices".to_owned());
-                ledger.differs(one.entry, "the less busy of two random servers");
+                ledger.mark_different(directive.entry, "the less busy of two random servers");
             }
-            "hash" => match hash(one.first()) {
+            "hash" => match translate_hash_key(directive.first_arg()) {
                 Some(key) => {
                     balance(key);
-                    ledger
-                        .differs(one.entry, "clients are spread over the servers in another way than before");
+                    ledger.mark_different(
+                        directive.entry,
+                        "clients are spread over the servers in another way than before",
+                    );
                 }
-                None => ledger.impossible(
-                    one.entry,
+                None => ledger.mark_impossible(
+                    directive.entry,
                     "`balance` takes the client, the URI, one field or one cookie: choose one",
                 ),
             },
-            "sticky" if one.first() == "cookie" => {
-                balance(format!("sticky:{}", one.arg(1)));
-                ledger.differs(
-                    one.entry,
+            "sticky" if directive.first_arg() == "cookie" => {
+                balance(format!("sticky:{}", directive.arg_at(1)));
+                ledger.mark_different(
+                    directive.entry,
                     "the cookie's value is another one; it lasts as long as the browser's session",
                 );
             }
-            "keepalive" => match one.first().parse::<u64>() {
+            "keepalive" => match directive.first_arg().parse::<u64>() {
                 Ok(count) => {
                     section.set_in("keep_alive", "connections", TomlItem::Number(count.min(100_000)));
-                    ledger.differs(
-                        one.entry,
+                    ledger.mark_different(
+                        directive.entry,
                         "connections of all threads together, where nginx counts each worker's",
                     );
                 }
-                Err(_) => ledger.impossible(one.entry, "this is no number"),
+                Err(_) => ledger.mark_impossible(directive.entry, "this is no number"),
             },
             "keepalive_requests" => {
                 section.set_in(
                     "keep_alive",
                     "requests",
-                    TomlItem::Number(one.first().parse().unwrap_or(1000)),
+                    TomlItem::Number(directive.first_arg().parse().unwrap_or(1000)),
                 );
-                ledger.translated(one.entry);
+                ledger.mark_translated(directive.entry);
             }
             "keepalive_timeout" => {
-                let ms = milliseconds(one.first()).unwrap_or(60_000).clamp(10, 86_400_000);
-                section.set_in("keep_alive", "idle", TomlItem::text(duration(ms)));
-                ledger.translated(one.entry);
+                let ms = parse_milliseconds(directive.first_arg()).unwrap_or(60_000).clamp(10, 86_400_000);
+                section.set_in("keep_alive", "idle", TomlItem::text(format_duration(ms)));
+                ledger.mark_translated(directive.entry);
             }
-            "zone" => {
-                ledger.needless(one.entry, "not needed: all threads share what they know of upstream servers")
-            }
-            _ => ledger.impossible(one.entry, "`[upstreams.NAME]` has nothing like it: see docs/proxy.md"),
+            "zone" => ledger.mark_not_needed(
+                directive.entry,
+                "not needed: all threads share what they know of upstream servers",
+            ),
+            _ => ledger.mark_impossible(
+                directive.entry,
+                "`[upstreams.NAME]` has nothing like it: see docs/proxy.md",
+            ),
         }
     }
 
     /// Whether `name` is an upstream group.
     pub(crate) fn is_upstream(&self, name: &str) -> bool {
-        self.upstream(name).is_some()
+        self.find_upstream(name).is_some()
     }
 
     /// Reports unused groups.
-    pub(crate) fn unused_upstreams(&self, scope: &Scope<'_>) {
+    pub(crate) fn report_unused_upstreams(&self, scope: &Scope<'_>) {
         let blocks = scope.levels.iter().flat_map(|level| level.iter()).filter(|one| one.name == "upstream");
         for block in blocks.filter(|block| !self.ledger.is_marked(block.entry)) {
-            self.ledger.differs(block.entry, "no location uses it here, so it is left out");
-            for one in block.inner() {
-                self.ledger.differs(one.entry, "it belongs to a group that no location uses here");
+            self.ledger.mark_different(block.entry, "no location uses it here, so it is left out");
+            for one in block.block_directives() {
+                self.ledger.mark_different(one.entry, "it belongs to a group that no location uses here");
             }
         }
     }
 }
 
-fn hash(key: &str) -> Option<String> {
+fn translate_hash_key(key: &str) -> Option<String> {
     Some(match key {
         "$request_uri" | "$uri" | "$scheme$proxy_host$request_uri" => "hash:uri".to_owned(),
         "$remote_addr" | "$binary_remote_addr" => "hash:client".to_owned(),

@@ -4,10 +4,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::scope::{Scope, TemplateUse, bytes, duration_within, milliseconds, size, template};
+use super::scope::{
+    Scope, TemplateDestination, format_clamped_duration, parse_bytes, parse_milliseconds, translate_size,
+    translate_template,
+};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
-use crate::findings::{EntryNumber, ImportLedger};
+use crate::findings::{EntryIndex, ImportLedger};
 
 /// State of a translation.
 pub(crate) struct Translation<'d> {
@@ -19,31 +22,38 @@ pub(crate) struct Translation<'d> {
     pub(crate) tables: RefCell<Vec<(String, TomlSection)>>,
     /// Routes of the servers translated so far. Sites of one server at several addresses share them: a second
     /// translation would differ, because it depends on what was reported before.
-    pub(crate) routes: RefCell<HashMap<EntryNumber, Vec<TomlSection>>>,
+    pub(crate) cached_routes: RefCell<HashMap<EntryIndex, Vec<TomlSection>>>,
     /// Whether Komainu determines the client address as nginx does. False if proxies send it in a field that
     /// Komainu does not read.
-    pub(crate) knows_clients: bool,
+    pub(crate) knows_client_addresses: bool,
 }
 
 /// Reason why a condition on client addresses is closed if proxies send them in a field that Komainu does not
 /// read.
-pub(crate) const UNKNOWN_CLIENTS: &str =
+pub(crate) const UNKNOWN_CLIENTS_REMARK: &str =
     "`set_real_ip_from` is not translated, so that all clients of its proxies have the address of the proxy";
 
 impl<'d> Translation<'d> {
     pub(crate) fn new(ledger: &'d ImportLedger, http: Scope<'d>, folder: PathBuf) -> Self {
-        let knows_clients = reads_clients(&http);
-        Self { ledger, http, folder, tables: RefCell::default(), routes: RefCell::default(), knows_clients }
+        let knows_clients = reads_client_addresses(&http);
+        Self {
+            ledger,
+            http,
+            folder,
+            tables: RefCell::default(),
+            cached_routes: RefCell::default(),
+            knows_client_addresses: knows_clients,
+        }
     }
 }
 
 /// Whether proxies send client addresses only in `X-Forwarded-For` or `Forwarded`, but not both, or by the
 /// PROXY protocol.
-fn reads_clients(http: &Scope<'_>) -> bool {
+fn reads_client_addresses(http: &Scope<'_>) -> bool {
     let (mut has_proxies, mut fields) = (false, Vec::new());
     let mut note = |one: &NginxDirective| match one.name.as_str() {
         "set_real_ip_from" => has_proxies = true,
-        "real_ip_header" => fields.push(one.first().to_ascii_lowercase()),
+        "real_ip_header" => fields.push(one.first_arg().to_ascii_lowercase()),
         _ => {}
     };
     let outermost = http.levels.last().into_iter();
@@ -61,7 +71,7 @@ pub(crate) fn is_client_field(field: &str) -> bool {
 
 /// Selection of a location.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Matcher {
+pub(crate) enum LocationMatcher {
     /// `location = /path`.
     Exact(String),
     /// `location /path`; true for `^~`.
@@ -72,9 +82,9 @@ pub(crate) enum Matcher {
     Server,
 }
 
-impl Matcher {
+impl LocationMatcher {
     /// The location in nginx's syntax.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn to_nginx_syntax(&self) -> String {
         match self {
             Self::Exact(path) => format!("location = {path}"),
             Self::Prefix(path, false) => format!("location {path}"),
@@ -86,7 +96,7 @@ impl Matcher {
     }
 
     /// Returns the part of the path that `alias` and `proxy_pass` replace.
-    pub(crate) fn replaced(&self) -> Option<&str> {
+    pub(crate) fn replaced_part(&self) -> Option<&str> {
         match self {
             Self::Exact(path) | Self::Prefix(path, _) => Some(path),
             Self::Server => Some("/"),
@@ -96,7 +106,7 @@ impl Matcher {
 }
 
 /// Returns the `redirect` of a route.
-pub(crate) fn redirect(to: &str, status: u64) -> TomlItem {
+pub(crate) fn redirect_item(to: &str, status: u64) -> TomlItem {
     match status {
         302 => TomlItem::text(to),
         _ => TomlItem::Table(vec![
@@ -112,22 +122,22 @@ pub(crate) fn is_target(to: &str) -> bool {
 }
 
 /// Makes a route answer 501 because Komainu has no equivalent of the location.
-pub(crate) fn unavailable(section: &mut TomlSection) {
+pub(crate) fn make_unavailable(section: &mut TomlSection) {
     section.set("respond", TomlItem::Number(501));
 }
 
 impl<'d> Translation<'d> {
     /// Adds a comment to `section` for each directive of a block that requires manual work.
-    pub(crate) fn open_ends(&self, block: &[NginxDirective], section: &mut TomlSection) {
+    pub(crate) fn add_manual_comments(&self, block: &[NginxDirective], section: &mut TomlSection) {
         for one in block.iter().filter(|one| !matches!(one.name.as_str(), "location" | "server")) {
-            if let Some(comment) = self.ledger.open_end(one.entry) {
+            if let Some(comment) = self.ledger.manual_comment(one.entry) {
                 section.comment(comment);
             }
         }
     }
 
     /// Resolves a file or directory name against the directory of nginx's configuration.
-    pub(crate) fn file(&self, name: &str) -> String {
+    pub(crate) fn resolve_path(&self, name: &str) -> String {
         let name = name.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(name);
         match Path::new(name).is_absolute() {
             true => name.to_owned(),
@@ -136,25 +146,28 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates a text with variables; reports the directive if it uses one without an equivalent.
-    pub(crate) fn template(
+    pub(crate) fn translate_template(
         &self,
-        one: &NginxDirective,
+        directive: &NginxDirective,
         text: &str,
         scope: &Scope<'_>,
-        used: TemplateUse,
+        used: TemplateDestination,
     ) -> Option<String> {
         let is_path =
             |name: &str| text.contains(&format!("${name}")) || text.contains(&format!("${{{name}}}"));
-        match template(text, scope, used, &|name| self.map_variable(name)) {
+        match translate_template(text, scope, used, &|name| self.use_map(name)) {
             Ok(text) => {
                 if is_path("uri") || is_path("document_uri") {
-                    self.ledger.differs(one.entry, "`$uri` is percent-encoded as the client has sent it");
+                    self.ledger.mark_different(
+                        directive.entry,
+                        "`$uri` is percent-encoded as the client has sent it",
+                    );
                 }
                 Some(text)
             }
             Err(reason) => {
                 let what = "a `map`, `geo`, `set` of several values or module made it: let the application do it, or write the value";
-                self.ledger.impossible(one.entry, format!("{reason}: {what}"));
+                self.ledger.mark_impossible(directive.entry, format!("{reason}: {what}"));
                 None
             }
         }
@@ -162,7 +175,7 @@ impl<'d> Translation<'d> {
 
     /// Translates a duration directive, if the scope has it, to a key of a table, clamped to `range`
     /// (milliseconds).
-    pub(crate) fn time(
+    pub(crate) fn translate_time(
         &self,
         scope: &Scope<'_>,
         name: &str,
@@ -170,38 +183,38 @@ impl<'d> Translation<'d> {
         place: (&str, &str),
         range: (u64, u64),
     ) {
-        let Some(one) = scope.one(name) else { return };
-        let Some(ms) = milliseconds(one.first()) else {
-            self.ledger.impossible(one.entry, "this is no duration");
+        let Some(one) = scope.effective(name) else { return };
+        let Some(ms) = parse_milliseconds(one.first_arg()) else {
+            self.ledger.mark_impossible(one.entry, "this is no duration");
             return;
         };
-        let (text, is_exact) = duration_within(ms, range.0, range.1);
+        let (text, is_exact) = format_clamped_duration(ms, range.0, range.1);
         match is_exact {
-            true => self.ledger.translated(one.entry),
-            false => {
-                self.ledger.differs(one.entry, format!("it is {text} here, the nearest that can be set"))
-            }
+            true => self.ledger.mark_translated(one.entry),
+            false => self
+                .ledger
+                .mark_different(one.entry, format!("it is {text} here, the nearest that can be set")),
         }
         section.set_in(place.0, place.1, TomlItem::text(text));
     }
 
     /// Translates the size in a directive to Komainu's notation.
-    pub(crate) fn size(&self, one: &NginxDirective) -> Option<String> {
-        let found = size(one.first());
+    pub(crate) fn translate_size(&self, directive: &NginxDirective) -> Option<String> {
+        let found = translate_size(directive.first_arg());
         match &found {
-            Some(_) => self.ledger.translated(one.entry),
-            None => self.ledger.impossible(one.entry, "this is no size"),
+            Some(_) => self.ledger.mark_translated(directive.entry),
+            None => self.ledger.mark_impossible(directive.entry, "this is no size"),
         }
         found
     }
 
     /// Parses a size and returns bytes; 0 if it is invalid.
-    pub(crate) fn bytes(text: &str) -> u64 {
-        bytes(text).unwrap_or(0)
+    pub(crate) fn parse_bytes_or_zero(text: &str) -> u64 {
+        parse_bytes(text).unwrap_or(0)
     }
 
     /// Changes the table at `path`, which is created if necessary.
-    pub(crate) fn table(&self, path: &str, change: impl FnOnce(&mut TomlSection)) {
+    pub(crate) fn change_table(&self, path: &str, change: impl FnOnce(&mut TomlSection)) {
         let mut tables = self.tables.borrow_mut();
         if !tables.iter().any(|(name, _)| name == path) {
             tables.push((path.to_owned(), TomlSection::default()));

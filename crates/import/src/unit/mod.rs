@@ -8,13 +8,13 @@ mod routes;
 
 use std::path::Path;
 
-use crate::data::{DatumAt, json, read};
-use crate::draft::{Draft, TomlItem, table_path};
-use crate::findings::{ImportError, ImportLedger, Imported};
+use crate::data::{DataNode, parse_json, read_file};
+use crate::draft::{ConfigDraft, TomlItem, table_path};
+use crate::findings::{ImportError, ImportLedger, ImportResult};
 use routes::UnitRoutes;
 
 /// Differences between the servers that do not depend on the configuration.
-const GENERAL: [&str; 3] = [
+const GENERAL_DIFFERENCES: [&str; 3] = [
     "All listeners have the same sites and routes.",
     "Upstream servers get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`).",
     "Files with a leading dot are not served (`hidden` in `files`), and upper and lower case differ in paths.",
@@ -24,30 +24,31 @@ const GENERAL: [&str; 3] = [
 ///
 /// # Errors
 /// The file cannot be read or is not JSON.
-pub fn import(path: &Path) -> Result<Imported, ImportError> {
-    let (name, text) = read(path)?;
+pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
+    let (name, text) = read_file(path)?;
     let ledger = ImportLedger::default();
-    let mut config = json(&name, &text)?;
-    config.enter(&ledger, &name, "");
+    let mut config = parse_json(&name, &text)?;
+    config.enter_in_ledger(&ledger, &name, "");
     // The response to `GET /` has the configuration under `config`.
     let config = config.get("config").unwrap_or(&config).clone();
-    let mut draft = Draft::default();
-    let (pass, tls) = listeners(&config, &ledger, &mut draft);
-    settings(&config, &ledger, &mut draft);
-    for (name, one) in config.get("applications").map_or(&[][..], DatumAt::entries) {
-        for (name, section) in app::sections(name, one, &ledger) {
+    let mut draft = ConfigDraft::default();
+    let (pass, tls) = translate_listeners(&config, &ledger, &mut draft);
+    translate_settings(&config, &ledger, &mut draft);
+    for (name, one) in config.get("applications").map_or(&[][..], DataNode::entries) {
+        for (name, section) in app::app_sections(name, one, &ledger) {
             draft.tables.push((table_path("apps", &name), section));
         }
     }
-    for (name, one) in config.get("upstreams").map_or(&[][..], DatumAt::entries) {
-        let servers = one.get("servers").map_or(&[][..], DatumAt::entries);
-        let server = |(address, server): &(String, DatumAt)| {
-            server.translated(&ledger);
+    for (name, one) in config.get("upstreams").map_or(&[][..], DataNode::entries) {
+        let servers = one.get("servers").map_or(&[][..], DataNode::entries);
+        let server = |(address, server): &(String, DataNode)| {
+            server.mark_translated(&ledger);
             let url = ("url".to_owned(), TomlItem::text(format!("http://{address}")));
-            match server.get("weight").and_then(DatumAt::text).and_then(|weight| weight.parse::<f64>().ok()) {
+            match server.get("weight").and_then(DataNode::text).and_then(|weight| weight.parse::<f64>().ok())
+            {
                 Some(weight) => {
                     if weight.fract() != 0.0 {
-                        server.differs(&ledger, "weights are whole numbers");
+                        server.mark_different(&ledger, "weights are whole numbers");
                     }
                     TomlItem::Table(vec![url, ("weight".to_owned(), TomlItem::Number(weight.round() as u64))])
                 }
@@ -60,31 +61,39 @@ pub fn import(path: &Path) -> Result<Imported, ImportError> {
     let routes = UnitRoutes { ledger: &ledger, config: &config };
     routes.write(pass.as_deref(), &mut draft);
     tls.write(&mut draft);
-    access_log(&config, &ledger, &mut draft);
-    draft.gather();
-    draft.share_fields();
-    let toml = draft.text();
-    Ok(Imported { toml, remarks: ledger.into_remarks(), general: GENERAL.map(str::to_owned).into() })
+    translate_access_log(&config, &ledger, &mut draft);
+    draft.hoist_shared();
+    draft.move_fields_to_snippets();
+    let toml = draft.to_toml();
+    Ok(ImportResult {
+        toml,
+        remarks: ledger.into_remarks(),
+        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
+    })
 }
 
 /// Writes `listen`; returns the target of the first listener, and the TLS settings of all.
-fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Option<String>, UnitTls) {
+fn translate_listeners(
+    config: &DataNode,
+    ledger: &ImportLedger,
+    draft: &mut ConfigDraft,
+) -> (Option<String>, UnitTls) {
     let mut first: Option<String> = None;
     let (mut tls, mut answers_plainly) = (Vec::new(), false);
     let mut addresses = Vec::new();
-    for (address, one) in config.get("listeners").map_or(&[][..], DatumAt::entries) {
+    for (address, one) in config.get("listeners").map_or(&[][..], DataNode::entries) {
         let pass = one.get("pass");
-        let target = pass.and_then(DatumAt::text).unwrap_or("").to_owned();
+        let target = pass.and_then(DataNode::text).unwrap_or("").to_owned();
         match (&first, pass) {
             (Some(known), Some(pass)) if *known != target => {
-                pass.impossible(
+                pass.mark_impossible(
                     ledger,
                     "all listeners have the same routes: write a `[[site]]` with `listen` for this one",
                 );
-                one.impossible(ledger, "it belongs to a listener that was left out");
+                one.mark_impossible(ledger, "it belongs to a listener that was left out");
                 continue;
             }
-            (_, Some(pass)) => pass.translated(ledger),
+            (_, Some(pass)) => pass.mark_translated(ledger),
             (_, None) => {}
         }
         first.get_or_insert(target);
@@ -94,7 +103,7 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Opt
         };
         let mut entries = vec![("address".to_owned(), TomlItem::Text(text.clone()))];
         if let Some(found) = one.get("tls") {
-            tls.push(certificates(found, ledger));
+            tls.push(translate_certificates(found, ledger));
             if !text.ends_with(":443") {
                 entries.push(("tls".to_owned(), TomlItem::Flag(true)));
             }
@@ -102,8 +111,8 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Opt
             entries.push(("tls".to_owned(), TomlItem::Flag(false)));
         }
         answers_plainly |= one.get("tls").is_none();
-        forwarded(one, ledger, draft);
-        one.impossible(ledger, "a listener has `address`, `tls` and `proxy_protocol`");
+        translate_forwarded(one, ledger, draft);
+        one.mark_impossible(ledger, "a listener has `address`, `tls` and `proxy_protocol`");
         addresses.push(match entries.len() {
             1 => entries.remove(0).1,
             _ => TomlItem::Table(entries),
@@ -114,7 +123,7 @@ fn listeners(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) -> (Opt
         1 => draft.top.set("listen", addresses.remove(0)),
         _ => draft.top.set("listen", TomlItem::List(addresses)),
     }
-    (first, UnitTls { listeners: tls, answers_plainly })
+    (first, UnitTls { listeners: tls, has_plain_listener: answers_plainly })
 }
 
 /// TLS settings of the listeners.
@@ -122,12 +131,12 @@ struct UnitTls {
     /// The `tls` of sites for each listener with TLS, and comments on untranslated restrictions.
     listeners: Vec<(TomlItem, Vec<String>)>,
     /// Whether there is a listener without TLS.
-    answers_plainly: bool,
+    has_plain_listener: bool,
 }
 
 impl UnitTls {
     /// Writes the certificates to all sites.
-    fn write(self, draft: &mut Draft) {
+    fn write(self, draft: &mut ConfigDraft) {
         let Some((first, _)) = self.listeners.first().cloned() else { return };
         let mut closed: Vec<String> = self.listeners.iter().flat_map(|(_, checks)| checks.clone()).collect();
         let asks = |item: &TomlItem| matches!(item, TomlItem::Table(entries) if entries.iter().any(|(key, _)| key == "client"));
@@ -139,7 +148,7 @@ impl UnitTls {
                 "CHECK: Unit kept the certificate itself: write it into these files, or `tls = \"auto\"`.",
             );
             site.section.set("tls", first.clone());
-            if self.answers_plainly && !asks(&first) {
+            if self.has_plain_listener && !asks(&first) {
                 site.section.set("redirect_https", TomlItem::Flag(false));
             }
             closed.iter().for_each(|check| site.close(check.clone()));
@@ -152,27 +161,27 @@ const HARMLESS_COMMANDS: [&str; 8] =
     ["MinProtocol", "MaxProtocol", "Protocol", "Ciphersuites", "CipherString", "Curves", "Groups", "Options"];
 
 /// Returns the `tls` of sites for that of a listener, and the comments that close them.
-fn certificates(tls: &DatumAt, ledger: &ImportLedger) -> (TomlItem, Vec<String>) {
-    let names = tls.get("certificate").map_or_else(Vec::new, DatumAt::texts);
+fn translate_certificates(tls: &DataNode, ledger: &ImportLedger) -> (TomlItem, Vec<String>) {
+    let names = tls.get("certificate").map_or_else(Vec::new, DataNode::texts);
     let names = if names.is_empty() { vec!["unit".to_owned()] } else { names };
     let file = |name: &String| format!("/etc/komainu/tls/{}.pem", name.replace('/', "_"));
-    let mut entries = vec![("certificate".to_owned(), TomlItem::texts(names.iter().map(file)))];
+    let mut entries = vec![("certificate".to_owned(), TomlItem::text_or_list(names.iter().map(file)))];
     if let Some(found) = tls.get("certificate") {
-        found.differs(
+        found.mark_different(
             ledger,
             "Unit keeps certificates itself: write the bundle, with its key, into this file",
         );
     }
     if let Some(session) = tls.get("session") {
-        session.needless(ledger, "not needed: see `ticket_keys` of `[tls]`");
+        session.mark_not_needed(ledger, "not needed: see `ticket_keys` of `[tls]`");
     }
     let commands = tls.get("conf_commands");
-    for (name, value) in commands.map_or(&[][..], DatumAt::entries) {
+    for (name, value) in commands.map_or(&[][..], DataNode::entries) {
         if HARMLESS_COMMANDS.contains(&name.as_str()) {
-            value.differs(ledger, "TLS 1.3 and 1.2 with their safe ciphers are spoken: see `[tls]`");
+            value.mark_different(ledger, "TLS 1.3 and 1.2 with their safe ciphers are spoken: see `[tls]`");
         }
     }
-    let text = |key: &str| commands.and_then(|all| all.get(key)).and_then(DatumAt::text);
+    let text = |key: &str| commands.and_then(|all| all.get(key)).and_then(DataNode::text);
     let authorities = text("VerifyCAFile").or(text("ClientCAFile"));
     if let (Some(mode), Some(authorities)) = (text("VerifyMode"), authorities) {
         let is_required = mode.split(',').any(|one| one.trim() == "Require");
@@ -182,38 +191,38 @@ fn certificates(tls: &DatumAt, ledger: &ImportLedger) -> (TomlItem, Vec<String>)
         }
         entries.push(("client".to_owned(), TomlItem::Table(client)));
         for key in ["VerifyMode", "VerifyCAFile", "ClientCAFile"] {
-            commands.and_then(|all| all.get(key)).into_iter().for_each(|one| one.translated(ledger));
+            commands.and_then(|all| all.get(key)).into_iter().for_each(|one| one.mark_translated(ledger));
         }
     }
-    tls.impossible(ledger, "this setting of TLS has no translation: the sites are closed (403)");
-    (TomlItem::Table(entries), tls.open_ends(ledger))
+    tls.mark_impossible(ledger, "this setting of TLS has no translation: the sites are closed (403)");
+    (TomlItem::Table(entries), tls.manual_comments(ledger))
 }
 
-fn forwarded(one: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
+fn translate_forwarded(node: &DataNode, ledger: &ImportLedger, draft: &mut ConfigDraft) {
     let Some((forwarded, source)) =
-        one.get("forwarded").or(one.get("client_ip")).and_then(|found| Some((found, found.get("source")?)))
+        node.get("forwarded").or(node.get("client_ip")).and_then(|found| Some((found, found.get("source")?)))
     else {
         return;
     };
-    let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DatumAt::text);
+    let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DataNode::text);
     if !field.is_some_and(|field| field.eq_ignore_ascii_case("X-Forwarded-For")) {
         // A proxy that sends another field passes on the `X-Forwarded-For` of the client unchanged.
         let reason = "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it";
-        forwarded.impossible(ledger, reason);
-        draft.top.comment(ledger.check(forwarded.line, reason));
+        forwarded.mark_impossible(ledger, reason);
+        draft.top.comment(ledger.check_comment(forwarded.line, reason));
         return;
     }
     if source.texts().iter().any(|text| text.starts_with('!')) {
-        forwarded.impossible(ledger, "`trusted_proxies` takes networks that are trusted");
+        forwarded.mark_impossible(ledger, "`trusted_proxies` takes networks that are trusted");
         return;
     }
     draft
         .top
         .set("trusted_proxies", TomlItem::List(source.texts().into_iter().map(TomlItem::Text).collect()));
-    forwarded.differs(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto, for all listeners; trusted proxies in them are passed over");
+    forwarded.mark_different(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto, for all listeners; trusted proxies in them are passed over");
 }
 
-fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
+fn translate_settings(config: &DataNode, ledger: &ImportLedger, draft: &mut ConfigDraft) {
     let Some(http) = config.at(&["settings", "http"]) else { return };
     for (name, key) in [
         ("header_read_timeout", "head"),
@@ -222,7 +231,7 @@ fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
         ("idle_timeout", "idle"),
     ] {
         if let Some(one) = http.get(name) {
-            one.translated(ledger);
+            one.mark_translated(ledger);
             draft.top.set_in(
                 "timeouts",
                 key,
@@ -231,7 +240,7 @@ fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
         }
     }
     if let Some(one) = http.get("max_body_size") {
-        one.translated(ledger);
+        one.mark_translated(ledger);
         draft.top.set_in("limits", "body", TomlItem::Text(format!("{}B", one.number().unwrap_or(8 << 20))));
     } else {
         // Unit's default.
@@ -239,7 +248,7 @@ fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
     }
     for name in ["server_version", "discard_unsafe_fields", "log_route"] {
         if let Some(one) = http.get(name) {
-            one.needless(
+            one.mark_not_needed(
                 ledger,
                 "not needed: the version is never sent, and fields with `_` are not passed on",
             );
@@ -248,26 +257,27 @@ fn settings(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
     if let Some(threads) =
         config.at(&["settings", "listen_threads"]).or(config.at(&["settings", "listen_threads_count"]))
     {
-        threads.translated(ledger);
+        threads.mark_translated(ledger);
         draft.top.set("threads", TomlItem::Number(threads.number().unwrap_or(0).min(1024)));
     }
     if let Some(settings) = config.get("settings") {
-        settings.impossible(ledger, "this cannot be set: media types are those of the server's own list");
+        settings
+            .mark_impossible(ledger, "this cannot be set: media types are those of the server's own list");
     }
 }
 
-fn access_log(config: &DatumAt, ledger: &ImportLedger, draft: &mut Draft) {
+fn translate_access_log(config: &DataNode, ledger: &ImportLedger, draft: &mut ConfigDraft) {
     let Some(one) = config.get("access_log") else { return };
-    let path = one.text().or(one.get("path").and_then(DatumAt::text));
+    let path = one.text().or(one.get("path").and_then(DataNode::text));
     if let Some(path) = path {
         draft.table("log").set_text("access", "combined");
         draft.table("log").set_text("file", path);
         one.text().map_or_else(
-            || one.get("path").into_iter().for_each(|path| path.translated(ledger)),
-            |_| one.translated(ledger),
+            || one.get("path").into_iter().for_each(|path| path.mark_translated(ledger)),
+            |_| one.mark_translated(ledger),
         );
     }
-    one.impossible(
+    one.mark_impossible(
         ledger,
         "the log is \"combined\": `access` and `only` in `[log]` say other formats and conditions",
     );

@@ -1,9 +1,11 @@
 //! Translation of Unit's routes: steps of which the first match responds.
 
 use super::php::app_name;
-use crate::conditions::{RouteCondition, any_value, ask, close, cookie_condition, is_closed};
-use crate::data::{Datum, DatumAt};
-use crate::draft::{CONDITIONS, Draft, SiteDraft, TomlItem, TomlSection};
+use crate::conditions::{
+    RouteCondition, add_conditions, any_value, close_route, exact_cookie_condition, is_closed,
+};
+use crate::data::{DataNode, DataValue};
+use crate::draft::{CONDITIONS, ConfigDraft, SiteDraft, TomlItem, TomlSection};
 use crate::expressions::path_expression;
 use crate::findings::ImportLedger;
 use crate::paths::from_regex;
@@ -17,30 +19,32 @@ type PatternReader = fn(&str) -> Result<Vec<String>, String>;
 /// The steps of a configuration.
 pub(super) struct UnitRoutes<'a> {
     pub(super) ledger: &'a ImportLedger,
-    pub(super) config: &'a DatumAt,
+    pub(super) config: &'a DataNode,
 }
 
 /// A step as a route, with its hosts.
-struct HostedRoute {
+struct RouteWithHosts {
     hosts: Vec<String>,
     section: TomlSection,
 }
 
 impl<'a> UnitRoutes<'a> {
     /// Writes the sites for the target of the listeners.
-    pub(super) fn write(&self, pass: Option<&str>, draft: &mut Draft) {
+    pub(super) fn write(&self, pass: Option<&str>, draft: &mut ConfigDraft) {
         let mut routes = Vec::new();
         match pass {
-            Some(pass) if pass == "routes" || pass.starts_with("routes/") => self.steps(pass, 0, &mut routes),
+            Some(pass) if pass == "routes" || pass.starts_with("routes/") => {
+                self.translate_steps(pass, 0, &mut routes)
+            }
             Some(pass) => {
                 let mut section = TomlSection::default();
-                self.pass(pass, &mut section);
-                routes.push(HostedRoute { hosts: Vec::new(), section });
+                self.translate_pass(pass, &mut section);
+                routes.push(RouteWithHosts { hosts: Vec::new(), section });
             }
             None => {}
         }
         for named in self.config.get("routes").into_iter() {
-            named.impossible(self.ledger, "no listener that was translated leads to it");
+            named.mark_impossible(self.ledger, "no listener that was translated leads to it");
         }
         let mut hosts: Vec<String> = Vec::new();
         for host in routes.iter().flat_map(|route| &route.hosts) {
@@ -59,7 +63,7 @@ impl<'a> UnitRoutes<'a> {
             }
             own
         };
-        let applies = |route: &HostedRoute, host: &str| {
+        let applies = |route: &RouteWithHosts, host: &str| {
             let matches = |pattern: &String| {
                 pattern == host
                     || pattern.strip_prefix('*').is_some_and(|rest| host.ends_with(rest) && host != pattern)
@@ -98,62 +102,64 @@ impl<'a> UnitRoutes<'a> {
         }
     }
 
-    fn steps(&self, pass: &str, depth: usize, found: &mut Vec<HostedRoute>) {
+    fn translate_steps(&self, pass: &str, depth: usize, found: &mut Vec<RouteWithHosts>) {
         let routes = self.config.get("routes");
         let steps = match pass.strip_prefix("routes/") {
             Some(name) => routes.and_then(|routes| routes.get(name)),
             None => routes,
         };
         let mut missing: Vec<String> = Vec::new();
-        for step in steps.map_or(&[][..], DatumAt::items) {
+        for step in steps.map_or(&[][..], DataNode::items) {
             let before = found.len();
-            self.step(step, depth, found);
+            self.translate_step(step, depth, found);
             match found.get_mut(before) {
                 Some(next) => missing.drain(..).for_each(|comment| next.section.comment(comment)),
-                None => missing
-                    .push(self.ledger.check(step.line, "a route before this one is missing: see the report")),
+                None => missing.push(
+                    self.ledger
+                        .check_comment(step.line, "a route before this one is missing: see the report"),
+                ),
             }
         }
     }
 
-    fn step(&self, step: &DatumAt, depth: usize, found: &mut Vec<HostedRoute>) {
+    fn translate_step(&self, step: &DataNode, depth: usize, found: &mut Vec<RouteWithHosts>) {
         let mut section = TomlSection::default();
         let mut hosts = Vec::new();
         if let Some(conditions) = step.get("match")
-            && let Err(reason) = self.conditions(conditions, &mut section, &mut hosts)
+            && let Err(reason) = self.translate_conditions(conditions, &mut section, &mut hosts)
         {
-            step.differs(self.ledger, "");
-            conditions.impossible(self.ledger, &reason);
-            let refuses = step.at(&["action", "return"]).and_then(DatumAt::number);
+            step.mark_different(self.ledger, "");
+            conditions.mark_impossible(self.ledger, &reason);
+            let refuses = step.at(&["action", "return"]).and_then(DataNode::number);
             // A redirect may lead to a login page, unless its conditions only concern scheme, path or host.
             let is_scheme =
                 conditions.entries().iter().all(|(key, _)| matches!(key.as_str(), "scheme" | "uri" | "host"));
             if refuses.is_some_and(|status| (400..500).contains(&status) || status >= 300 && !is_scheme) {
-                self.unmatched(
+                self.mark_all_impossible(
                     step,
                     &format!("{reason}: the route is closed (403) until the condition is written"),
                 );
-                close(&mut section, self.ledger.check(step.line, &reason));
-                found.push(HostedRoute { hosts, section });
+                close_route(&mut section, self.ledger.check_comment(step.line, &reason));
+                found.push(RouteWithHosts { hosts, section });
                 return;
             }
             let all = "the step was left out: write a route for it by hand";
-            self.unmatched(step, &format!("{reason}: {all}"));
+            self.mark_all_impossible(step, &format!("{reason}: {all}"));
             return;
         }
         let Some(action) = step.get("action") else { return };
-        let pass = action.get("pass").and_then(DatumAt::text).unwrap_or("");
+        let pass = action.get("pass").and_then(DataNode::text).unwrap_or("");
         if let Some(inner) = Some(pass).filter(|pass| pass.starts_with("routes/") && depth < DEPTH_MAX) {
             let mut below = Vec::new();
-            self.steps(inner, depth + 1, &mut below);
-            action.translated(self.ledger);
+            self.translate_steps(inner, depth + 1, &mut below);
+            action.mark_translated(self.ledger);
             let clashes = below.iter().any(|route| {
                 !route.hosts.is_empty() && !hosts.is_empty()
                     || route.section.entries.iter().any(|(key, _)| section.get(key).is_some())
             });
             if clashes {
-                action.differs(self.ledger, "");
-                self.unmatched(action, "conditions of both, the step and the routes that it leads to, cannot be joined: write these routes by hand");
+                action.mark_different(self.ledger, "");
+                self.mark_all_impossible(action, "conditions of both, the step and the routes that it leads to, cannot be joined: write these routes by hand");
                 return;
             }
             for mut route in below {
@@ -167,40 +173,45 @@ impl<'a> UnitRoutes<'a> {
             }
             return;
         }
-        self.action(action, &mut section);
-        found.push(HostedRoute { hosts, section });
+        self.translate_action(action, &mut section);
+        found.push(RouteWithHosts { hosts, section });
     }
 
     /// Marks all values within `value` as not possible, regardless of other verdicts.
-    fn unmatched(&self, value: &DatumAt, reason: &str) {
-        match &value.datum {
-            Datum::Table(entries) => entries.iter().for_each(|(_, inner)| self.unmatched(inner, reason)),
-            Datum::List(items) => items.iter().for_each(|inner| self.unmatched(inner, reason)),
+    fn mark_all_impossible(&self, value: &DataNode, reason: &str) {
+        match &value.value {
+            DataValue::Table(entries) => {
+                entries.iter().for_each(|(_, inner)| self.mark_all_impossible(inner, reason))
+            }
+            DataValue::List(items) => items.iter().for_each(|inner| self.mark_all_impossible(inner, reason)),
             _ => {}
         }
         if let Some(entry) = value.entry {
-            self.ledger.impossible(entry, reason);
+            self.ledger.mark_impossible(entry, reason);
         }
     }
 
     /// Translates the conditions of a step to `section`, which gets those with an equivalent even if others
     /// fail.
-    fn conditions(
+    fn translate_conditions(
         &self,
-        all: &DatumAt,
+        all: &DataNode,
         section: &mut TomlSection,
         hosts: &mut Vec<String>,
     ) -> Result<(), String> {
-        let results: Vec<Result<(), String>> =
-            all.entries().iter().map(|(key, value)| self.condition(key, value, section, hosts)).collect();
-        ask(section, &[]);
+        let results: Vec<Result<(), String>> = all
+            .entries()
+            .iter()
+            .map(|(key, value)| self.translate_condition(key, value, section, hosts))
+            .collect();
+        add_conditions(section, &[]);
         results.into_iter().collect()
     }
 
-    fn condition(
+    fn translate_condition(
         &self,
         key: &str,
-        value: &DatumAt,
+        value: &DataNode,
         section: &mut TomlSection,
         hosts: &mut Vec<String>,
     ) -> Result<(), String> {
@@ -209,10 +220,10 @@ impl<'a> UnitRoutes<'a> {
             texts.into_iter().partition(|text| text.starts_with('!'));
         let excluded: Vec<String> = excluded.iter().map(|text| text[1..].to_owned()).collect();
         let (directive, read): (&str, PatternReader) = match key {
-            "host" => ("host", host),
-            "uri" => ("path", paths),
-            "method" => ("method", method),
-            "source" => ("client", source),
+            "host" => ("host", translate_host),
+            "uri" => ("path", translate_paths),
+            "method" => ("method", translate_method),
+            "source" => ("client", translate_source),
             "cookies" => {
                 let table = single_table(value)?;
                 let mut all = Vec::new();
@@ -224,17 +235,17 @@ impl<'a> UnitRoutes<'a> {
                     if text.starts_with(['~', '!']) {
                         return Err("a cookie is asked for by a text with `*`".to_owned());
                     }
-                    all.push(cookie_condition(name, text));
+                    all.push(exact_cookie_condition(name, text));
                 }
                 let [one] = all.as_slice() else { return Err("a route asks for one cookie".to_owned()) };
                 one.write(section);
-                value.translated(self.ledger);
+                value.mark_translated(self.ledger);
                 return Ok(());
             }
             "headers" | "arguments" => {
                 let name = if key == "headers" { "header" } else { "query" };
-                values(name, value, section)?;
-                value.translated(self.ledger);
+                translate_values(name, value, section)?;
+                value.mark_translated(self.ledger);
                 return Ok(());
             }
             _ => return Err(format!("a route cannot ask for `{key}`")),
@@ -244,31 +255,31 @@ impl<'a> UnitRoutes<'a> {
         };
         let (meant, excluded) = (all(&meant)?, all(&excluded)?);
         if !excluded.is_empty() {
-            section.exclude(TomlItem::Table(vec![(directive.to_owned(), TomlItem::texts(excluded))]));
+            section.exclude(TomlItem::Table(vec![(directive.to_owned(), TomlItem::text_or_list(excluded))]));
         }
         match directive {
             _ if meant.is_empty() => {}
             "host" => hosts.extend(meant),
-            _ => section.set(directive, TomlItem::texts(meant)),
+            _ => section.set(directive, TomlItem::text_or_list(meant)),
         }
-        value.translated(self.ledger);
+        value.mark_translated(self.ledger);
         Ok(())
     }
 
-    fn action(&self, action: &DatumAt, section: &mut TomlSection) {
-        let text = |key: &str| action.get(key).and_then(DatumAt::text);
+    fn translate_action(&self, action: &DataNode, section: &mut TomlSection) {
+        let text = |key: &str| action.get(key).and_then(DataNode::text);
         if let Some(headers) = action.get("response_headers") {
-            self.response_headers(headers, section);
+            self.translate_response_headers(headers, section);
         }
         if let Some(rewrite) = action.get("rewrite") {
-            let to = template(rewrite.text().unwrap_or(""));
+            let to = translate_template(rewrite.text().unwrap_or(""));
             match ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) {
                 true => {
                     section.set_text("rewrite", to);
-                    rewrite.translated(self.ledger);
+                    rewrite.mark_translated(self.ledger);
                 }
                 false => {
-                    rewrite.impossible(
+                    rewrite.mark_impossible(
                         self.ledger,
                         "the new path does not begin with `/`: write `rewrite` in the route",
                     );
@@ -277,18 +288,18 @@ impl<'a> UnitRoutes<'a> {
             }
         }
         if let Some(pass) = text("pass") {
-            self.pass(pass, section);
-            action.translated_key("pass", self.ledger);
+            self.translate_pass(pass, section);
+            action.mark_key_translated("pass", self.ledger);
         } else if let Some(url) = text("proxy") {
             section.set_text("proxy", proxy_url(url));
-            action.translated_key("proxy", self.ledger);
+            action.mark_key_translated("proxy", self.ledger);
         } else if let Some(share) = action.get("share") {
-            self.share(action, share, section);
-        } else if let Some(code) = action.get("return").and_then(DatumAt::number) {
+            self.translate_share(action, share, section);
+        } else if let Some(code) = action.get("return").and_then(DataNode::number) {
             let location = text("location");
             match (code, location) {
                 (301 | 302 | 303 | 307 | 308, Some(to)) => {
-                    let to = template(to);
+                    let to = translate_template(to);
                     section.set(
                         "redirect",
                         match code {
@@ -303,19 +314,19 @@ impl<'a> UnitRoutes<'a> {
                 (200..=599, _) => section.set("respond", TomlItem::Number(code)),
                 _ => section.set("respond", TomlItem::Number(501)),
             }
-            action.translated_key("return", self.ledger);
-            action.translated_key("location", self.ledger);
+            action.mark_key_translated("return", self.ledger);
+            action.mark_key_translated("location", self.ledger);
         }
-        action.impossible(self.ledger, "an action has nothing like it here: the route is closed (403)");
+        action.mark_impossible(self.ledger, "an action has nothing like it here: the route is closed (403)");
         let answers = ["files", "proxy", "app"].iter().any(|key| section.get(key).is_some());
         let guards = action
             .entries()
             .iter()
             .filter(|(key, _)| key != "fallback")
-            .flat_map(|(_, one)| one.open_ends(self.ledger));
+            .flat_map(|(_, one)| one.manual_comments(self.ledger));
         let guards: Vec<String> = guards.collect();
         if answers && !guards.is_empty() {
-            guards.into_iter().for_each(|check| close(section, check));
+            guards.into_iter().for_each(|check| close_route(section, check));
             return;
         }
         let has_action =
@@ -326,18 +337,18 @@ impl<'a> UnitRoutes<'a> {
         }
     }
 
-    fn pass(&self, pass: &str, section: &mut TomlSection) {
+    fn translate_pass(&self, pass: &str, section: &mut TomlSection) {
         let mut parts = pass.split('/');
         match (parts.next(), parts.next(), parts.next()) {
             (Some("applications"), Some(name), target) => {
                 let one = self.config.at(&["applications", name]);
-                let kind = one.and_then(|one| one.get("type")).and_then(DatumAt::text).unwrap_or("");
+                let kind = one.and_then(|one| one.get("type")).and_then(DataNode::text).unwrap_or("");
                 if let Some(one) = one.filter(|_| kind.starts_with("php")) {
                     section.set_text("app", app_name(name, one, target));
                     return;
                 }
                 let is_there =
-                    self.config.at(&["applications", name, "type"]).and_then(DatumAt::text).is_some_and(
+                    self.config.at(&["applications", name, "type"]).and_then(DataNode::text).is_some_and(
                         |kind| ["python", "perl", "ruby"].iter().any(|known| kind.starts_with(known)),
                     );
                 match (is_there, target) {
@@ -360,7 +371,7 @@ impl<'a> UnitRoutes<'a> {
         }
     }
 
-    fn share(&self, action: &DatumAt, share: &DatumAt, section: &mut TomlSection) {
+    fn translate_share(&self, action: &DataNode, share: &DataNode, section: &mut TomlSection) {
         let mut roots = Vec::new();
         let mut tries = Vec::new();
         for text in share.texts() {
@@ -372,19 +383,24 @@ impl<'a> UnitRoutes<'a> {
                     tries.push(TomlItem::Text(format!("/{name}")));
                 }
                 _ => {
-                    share
-                        .impossible(self.ledger, "the folder depends on the request: write a route for each");
+                    share.mark_impossible(
+                        self.ledger,
+                        "the folder depends on the request: write a route for each",
+                    );
                     return;
                 }
             }
         }
         if !tries.is_empty() && roots.len() > 1 {
-            share.impossible(self.ledger, "folders and files together: write a route with `files` for each");
+            share.mark_impossible(
+                self.ledger,
+                "folders and files together: write a route with `files` for each",
+            );
             return;
         }
-        share.translated(self.ledger);
+        share.mark_translated(self.ledger);
         let roots = roots.into_iter().map(|root| if root.is_empty() { "/".to_owned() } else { root });
-        section.set_in("files", "root", TomlItem::texts(roots));
+        section.set_in("files", "root", TomlItem::text_or_list(roots));
         if !tries.is_empty() {
             section.set_in("files", "try", TomlItem::List(tries));
         }
@@ -394,46 +410,46 @@ impl<'a> UnitRoutes<'a> {
                 "index",
                 TomlItem::List(index.texts().into_iter().map(TomlItem::Text).collect()),
             );
-            index.translated(self.ledger);
+            index.mark_translated(self.ledger);
         }
-        let follows = action.get("follow_symlinks").and_then(DatumAt::flag).unwrap_or(true);
+        let follows = action.get("follow_symlinks").and_then(DataNode::flag).unwrap_or(true);
         if follows && action.get("chroot").is_none() {
             section.set_in("files", "symlinks", TomlItem::text("on"));
         }
-        if action.get("traverse_mounts").and_then(DatumAt::flag) == Some(true) {
-            action.translated_key("traverse_mounts", self.ledger);
+        if action.get("traverse_mounts").and_then(DataNode::flag) == Some(true) {
+            action.mark_key_translated("traverse_mounts", self.ledger);
         }
         for key in ["follow_symlinks", "chroot"] {
             if let Some(one) = action.get(key) {
-                one.differs(
+                one.mark_different(
                     self.ledger,
                     "paths never leave the root; `symlinks` in `files` says which links are followed",
                 );
             }
         }
-        self.fallback(action, section);
+        self.translate_fallback(action, section);
     }
 
-    fn fallback(&self, action: &DatumAt, section: &mut TomlSection) {
+    fn translate_fallback(&self, action: &DataNode, section: &mut TomlSection) {
         let Some(fallback) = action.get("fallback") else { return };
-        let text = |key: &str| fallback.get(key).and_then(DatumAt::text);
+        let text = |key: &str| fallback.get(key).and_then(DataNode::text);
         match (text("pass"), text("proxy"), text("share")) {
             (Some(pass), ..) if !pass.starts_with("routes") => {
-                self.pass(pass, section);
-                fallback.translated(self.ledger);
+                self.translate_pass(pass, section);
+                fallback.mark_translated(self.ledger);
             }
             (_, Some(url), _) => {
                 section.set_text("proxy", proxy_url(url));
-                fallback.translated(self.ledger);
+                fallback.mark_translated(self.ledger);
             }
             (.., Some(file)) if !file.contains('$') => {
                 let name = file.rsplit('/').next().unwrap_or(file);
                 section.set_in("files", "fallback", TomlItem::Text(format!("/{name}")));
-                fallback.differs(self.ledger, "the file has to be in the same folder");
+                fallback.mark_different(self.ledger, "the file has to be in the same folder");
             }
             _ => {
                 section.comment("CHECK: what no file answered had another action in Unit; it is 404 here.");
-                fallback.impossible(
+                fallback.mark_impossible(
                     self.ledger,
                     "what no file answers is 404, or belongs to `proxy`, `app` or `fallback`",
                 );
@@ -445,12 +461,12 @@ impl<'a> UnitRoutes<'a> {
         }
     }
 
-    fn response_headers(&self, headers: &DatumAt, section: &mut TomlSection) {
+    fn translate_response_headers(&self, headers: &DataNode, section: &mut TomlSection) {
         let mut removed = Vec::new();
         for (name, value) in headers.entries() {
-            value.translated(self.ledger);
-            match (&value.datum, value.text()) {
-                (Datum::Null, _) => removed.push(TomlItem::text(name.clone())),
+            value.mark_translated(self.ledger);
+            match (&value.value, value.text()) {
+                (DataValue::Null, _) => removed.push(TomlItem::text(name.clone())),
                 (_, Some(text)) => {
                     let mut set = match section.get("response_headers") {
                         Some(TomlItem::Table(entries)) => {
@@ -460,7 +476,7 @@ impl<'a> UnitRoutes<'a> {
                     };
                     let entries = set.get_or_insert(TomlItem::Table(Vec::new()));
                     if let TomlItem::Table(entries) = entries {
-                        entries.push((name.clone(), TomlItem::Text(template(text))));
+                        entries.push((name.clone(), TomlItem::Text(translate_template(text))));
                     }
                     section.set_in("response_headers", "set", entries.clone());
                 }
@@ -473,11 +489,11 @@ impl<'a> UnitRoutes<'a> {
     }
 }
 
-impl DatumAt {
+impl DataNode {
     /// Marks the value of a key as translated.
-    fn translated_key(&self, key: &str, ledger: &ImportLedger) {
+    fn mark_key_translated(&self, key: &str, ledger: &ImportLedger) {
         if let Some(one) = self.get(key) {
-            one.translated(ledger);
+            one.mark_translated(ledger);
         }
     }
 }
@@ -488,18 +504,18 @@ fn proxy_url(url: &str) -> String {
 
 /// Translates the values of header fields or parameters in a step. The field has to be present even if values
 /// are only excluded.
-fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result<(), String> {
+fn translate_values(directive: &str, value: &DataNode, section: &mut TomlSection) -> Result<(), String> {
     let table = single_table(value)?;
     for (field, pattern) in table.entries() {
         let (excluded, meant): (Vec<String>, Vec<String>) =
             pattern.texts().into_iter().partition(|text| text.starts_with('!'));
         for text in &excluded {
-            let one = RouteCondition::of_value(directive, field, value_pattern(&text[1..])?);
+            let one = RouteCondition::on_value(directive, field, translate_value_pattern(&text[1..])?);
             RouteCondition::none_of(&[one]).write(section);
         }
         let item = match meant.as_slice() {
             [] => TomlItem::Flag(true),
-            [one] => TomlItem::Text(value_pattern(one)?),
+            [one] => TomlItem::Text(translate_value_pattern(one)?),
             several => TomlItem::Text(any_value(several)?),
         };
         RouteCondition::new(directive, TomlItem::Table(vec![(field.clone(), item)])).write(section);
@@ -508,7 +524,7 @@ fn values(directive: &str, value: &DatumAt, section: &mut TomlSection) -> Result
 }
 
 /// Returns the fields or cookies that have to match together.
-fn single_table(value: &DatumAt) -> Result<&DatumAt, String> {
+fn single_table(value: &DataNode) -> Result<&DataNode, String> {
     match value.items() {
         [] => Ok(value),
         [one] => Ok(one),
@@ -516,14 +532,14 @@ fn single_table(value: &DatumAt) -> Result<&DatumAt, String> {
     }
 }
 
-fn value_pattern(text: &str) -> Result<String, String> {
+fn translate_value_pattern(text: &str) -> Result<String, String> {
     match text.strip_prefix('~') {
         Some(regex) => path_expression(regex, false).map(|found| found.pattern),
         None => Ok(text.to_owned()),
     }
 }
 
-fn host(text: &str) -> Result<Vec<String>, String> {
+fn translate_host(text: &str) -> Result<Vec<String>, String> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     match text.starts_with('~') || name.contains('*') || name.is_empty() {
         true => Err("`hosts` takes names and `*.example.com`".to_owned()),
@@ -531,14 +547,14 @@ fn host(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn method(text: &str) -> Result<Vec<String>, String> {
+fn translate_method(text: &str) -> Result<Vec<String>, String> {
     match text.contains('*') || text.starts_with('~') {
         true => Err("a method is a word".to_owned()),
         false => Ok(vec![text.to_uppercase()]),
     }
 }
 
-fn source(text: &str) -> Result<Vec<String>, String> {
+fn translate_source(text: &str) -> Result<Vec<String>, String> {
     let text = text.strip_suffix(":*").unwrap_or(text);
     let text = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = text.split('/').next().unwrap_or(text);
@@ -548,16 +564,18 @@ fn source(text: &str) -> Result<Vec<String>, String> {
     }
 }
 
-fn paths(text: &str) -> Result<Vec<String>, String> {
-    let Some(regex) = text.strip_prefix('~') else { return path_pattern(text).map(|path| vec![path]) };
-    match from_regex(regex, false).ok().filter(|set| set.differs.is_none()) {
+fn translate_paths(text: &str) -> Result<Vec<String>, String> {
+    let Some(regex) = text.strip_prefix('~') else {
+        return translate_path_pattern(text).map(|path| vec![path]);
+    };
+    match from_regex(regex, false).ok().filter(|set| set.difference.is_none()) {
         Some(set) => Ok(set.patterns),
         None => path_expression(regex, false).map(|found| vec![found.pattern]),
     }
 }
 
 /// Translates a pattern of Unit, whose `*` matches slashes, to a path pattern.
-fn path_pattern(text: &str) -> Result<String, String> {
+fn translate_path_pattern(text: &str) -> Result<String, String> {
     let inner = text.trim_matches('*').replace('*', "**");
     let start = if text.starts_with('*') { "*" } else { "" };
     let end = if text.ends_with('*') && !inner.is_empty() { "*" } else { "" };
@@ -569,7 +587,7 @@ fn path_pattern(text: &str) -> Result<String, String> {
 }
 
 /// Translates Unit's variables in a text.
-fn template(text: &str) -> String {
+fn translate_template(text: &str) -> String {
     let text = text.replace("${", "$").replace('}', "");
     let text = text.replace("$request_uri", "\u{1}").replace("$uri", "$path").replace('\u{1}', "$uri");
     text.replace("$header_", "$http_").replace("$dollar", "$$")

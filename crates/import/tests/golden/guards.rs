@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use config::Config;
-use import::Imported;
+use import::ImportResult;
 
 /// A test case: name of the directive, source, expected parts and forbidden parts of the configuration.
 pub(super) type Guard = (&'static str, String, &'static [&'static str], &'static [&'static str]);
@@ -30,7 +30,7 @@ impl Drop for Source {
     }
 }
 
-pub(super) fn check(guards: &[Guard], file: &str, import: impl Fn(&Path) -> Imported) {
+pub(super) fn check(guards: &[Guard], file: &str, import: impl Fn(&Path) -> ImportResult) {
     let mut faults = Vec::new();
     for (name, text, has, has_not) in guards {
         let source = Source::new(file, text);

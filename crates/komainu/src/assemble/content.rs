@@ -8,7 +8,7 @@ use http::Coding;
 use logging::notice::ErrorLog;
 use net::Compression;
 
-fn coding(coding: &config::Coding) -> Coding {
+fn convert_coding(coding: &config::Coding) -> Coding {
     match coding {
         config::Coding::Brotli => Coding::Brotli,
         config::Coding::Zstd => Coding::Zstd,
@@ -16,7 +16,7 @@ fn coding(coding: &config::Coding) -> Coding {
     }
 }
 
-pub(crate) fn effort(effort: config::Effort) -> Effort {
+pub(crate) fn convert_effort(effort: config::Effort) -> Effort {
     match effort {
         config::Effort::Fast => Effort::Fast,
         config::Effort::Balanced => Effort::Balanced,
@@ -24,24 +24,24 @@ pub(crate) fn effort(effort: config::Effort) -> Effort {
     }
 }
 
-pub(crate) fn compression(compress: &config::CompressResponses) -> Compression {
+pub(crate) fn convert_compression(compress: &config::CompressResponses) -> Compression {
     Compression {
-        codings: compress.codings.iter().map(coding).collect(),
+        codings: compress.codings.iter().map(convert_coding).collect(),
         bytes_min: compress.min_bytes,
-        effort: effort(compress.effort),
+        effort: convert_effort(compress.effort),
         media: compress.types.clone(),
-        secrets: compress.secrets,
+        compresses_secrets: compress.secrets,
     }
 }
 
 /// Returns the compression options for files.
-fn kept_compression(compress: &config::CompressResponses) -> files::FileCompression {
-    let Compression { codings, bytes_min, effort, media, .. } = compression(compress);
+fn file_compression(compress: &config::CompressResponses) -> files::FileCompression {
+    let Compression { codings, bytes_min, effort, media, .. } = convert_compression(compress);
     files::FileCompression { codings, bytes_min, effort, media, ..files::FileCompression::default() }
 }
 
 /// Returns the file options of a route.
-pub(crate) fn route_files(
+pub(crate) fn build_route_files(
     config: &Config,
     (site, index): (usize, usize),
     files: &config::Files,
@@ -50,14 +50,14 @@ pub(crate) fn route_files(
 ) -> files::Options {
     let mut options = file_options(config, files, cores);
     // Files are compressed once and kept, instead of on each request.
-    let kept = config.settings(Some(site), Some(index)).compress.map(kept_compression);
+    let kept = config.settings(Some(site), Some(index)).compress.map(file_compression);
     options.compression = options.compression.or(kept);
-    options.root_report = notices.map(root_report);
+    options.root_report = notices.map(root_reporter);
     options
 }
 
 /// Returns the prefix that is stripped from request paths.
-pub(crate) fn stripped(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
+pub(crate) fn stripped_prefix(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
     match prefix {
         config::StripPrefix::None => Vec::new(),
         config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
@@ -79,13 +79,13 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
             config::Symlinks::OwnerMatch => files::Symlinks::OwnerMatch,
             config::Symlinks::On => files::Symlinks::Follow,
         },
-        cache_control: files.cache_control.iter().map(cache_rule).collect(),
-        precompressed: files.precompressed.iter().map(coding).collect(),
+        cache_control: files.cache_control.iter().map(convert_cache_rule).collect(),
+        precompressed: files.precompressed.iter().map(convert_coding).collect(),
         compression: files.compress.as_ref().map(|compress| files::FileCompression {
-            codings: compress.codings.iter().map(coding).collect(),
+            codings: compress.codings.iter().map(convert_coding).collect(),
             bytes_min: compress.min_bytes,
             bytes_max: compress.max_bytes,
-            effort: effort(compress.effort),
+            effort: convert_effort(compress.effort),
             media: compress.types.clone(),
         }),
         charset: files.charset.clone(),
@@ -103,22 +103,22 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
     }
 }
 
-fn cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {
+fn convert_cache_rule((applies, value): &(config::FileMatch, String)) -> files::CacheRule {
     let applies = match applies {
-        config::FileMatch::All => files::Applies::All,
-        config::FileMatch::Type(media) => files::Applies::Media(media.clone()),
+        config::FileMatch::All => files::FileSelector::All,
+        config::FileMatch::Type(media) => files::FileSelector::Media(media.clone()),
         config::FileMatch::Path(pattern) => {
             let pattern = pattern.clone();
-            files::Applies::Path(Arc::new(move |path| pattern.matches(path)))
+            files::FileSelector::Path(Arc::new(move |path| pattern.matches(path)))
         }
     };
-    files::CacheRule { applies, value: value.clone() }
+    files::CacheRule { files: applies, value: value.clone() }
 }
 
 /// Returns a report function that writes to the log.
-fn root_report(notices: &ErrorLog) -> files::RootReport {
+fn root_reporter(notices: &ErrorLog) -> files::RootReport {
     let notices = notices.clone();
-    files::RootReport(Arc::new(move |path, state| notices.root(path, state)))
+    files::RootReport(Arc::new(move |path, state| notices.log_root_state(path, state)))
 }
 
 #[cfg(test)]

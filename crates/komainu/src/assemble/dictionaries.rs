@@ -10,9 +10,9 @@ const DICTIONARY_SHARE: u64 = 8;
 
 /// Returns the dictionary store if a route provides dictionaries; the existing one if its limits are
 /// unchanged.
-pub(crate) fn store(
+pub(crate) fn build_store(
     config: &config::Config,
-    before: Option<&Arc<Dictionaries>>,
+    previous: Option<&Arc<Dictionaries>>,
     memory: &MemoryBudget,
 ) -> Option<Arc<Dictionaries>> {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
@@ -21,7 +21,7 @@ pub(crate) fn store(
         bytes_max: config.dictionaries.memory_bytes_max.min(memory.bytes_max() / DICTIONARY_SHARE),
         versions_max: config.dictionaries.versions_max as usize,
     };
-    if let Some(before) = before.filter(|before| before.limits() == limits) {
+    if let Some(before) = previous.filter(|before| before.limits() == limits) {
         return Some(before.clone());
     }
     let memory = memory.clone();
@@ -30,7 +30,7 @@ pub(crate) fn store(
 
 /// Returns the dictionary settings of a route; `None` if it neither provides dictionaries nor compresses with
 /// those of its site.
-pub(crate) fn transport(
+pub(crate) fn route_transport(
     config: &config::Config,
     known: Option<&Arc<Dictionaries>>,
     (site, index): (usize, usize),
@@ -46,15 +46,15 @@ pub(crate) fn transport(
     let usual = config::CompressResponses::default();
     let compress = compress.unwrap_or(&usual);
     Some(DictionaryTransport {
-        known: known?.clone(),
-        rules: own.iter().map(rule).collect(),
+        dictionaries: known?.clone(),
+        rules: own.iter().map(convert_rule).collect(),
         effort: effort(compress.effort),
         media: compress.types.clone(),
-        insecure: config.dictionaries.without_tls,
+        allows_cleartext: config.dictionaries.without_tls,
     })
 }
 
-fn rule(rule: &config::UseAsDictionary) -> DictionaryRule {
+fn convert_rule(rule: &config::UseAsDictionary) -> DictionaryRule {
     let paths = rule.path.clone();
     DictionaryRule {
         applies: Arc::new(move |path| paths.is_empty() || paths.iter().any(|one| one.matches(path))),

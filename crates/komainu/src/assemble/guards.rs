@@ -21,7 +21,7 @@ pub(crate) struct GuardPlan {
 #[derive(Clone)]
 struct SharedCrawlers {
     /// Label of the site and its crawler rules, by which a reload recognizes an unchanged entry.
-    of: (String, Crawlers),
+    identity: (String, Crawlers),
     shared: Arc<CrawlerShared>,
 }
 
@@ -29,21 +29,22 @@ impl GuardPlan {
     /// Creates the plan. Crawler state is taken over from `before` if the rules are unchanged.
     pub(crate) fn new(
         config: &Config,
-        before: Option<&GuardPlan>,
+        previous: Option<&GuardPlan>,
         memory: &MemoryBudget,
         counters: &RuleCounters,
     ) -> GuardPlan {
         let mut before_at: HashMap<&str, Vec<&SharedCrawlers>> = HashMap::new();
-        for known in before.into_iter().flat_map(|plan| plan.crawlers.iter().flatten()) {
-            before_at.entry(&known.of.0).or_default().push(known);
+        for known in previous.into_iter().flat_map(|plan| plan.crawlers.iter().flatten()) {
+            before_at.entry(&known.identity.0).or_default().push(known);
         }
         let crawlers = |site: usize| {
-            let of = (RouteLabels::of_site(&config.sites[site]), config.crawlers_of(site)?.clone());
-            let same =
-                before_at.get(of.0.as_str()).and_then(|known| known.iter().find(|known| known.of == of));
+            let of = (RouteLabels::of_site(&config.sites[site]), config.site_crawlers(site)?.clone());
+            let same = before_at
+                .get(of.0.as_str())
+                .and_then(|known| known.iter().find(|known| known.identity == of));
             Some(same.copied().cloned().unwrap_or_else(|| {
                 let shared = Arc::new(CrawlerShared::new(&of.1, &of.0, memory, counters));
-                SharedCrawlers { of, shared }
+                SharedCrawlers { identity: of, shared }
             }))
         };
         GuardPlan {
@@ -56,7 +57,7 @@ impl GuardPlan {
     ///
     /// # Errors
     /// A page that cannot be read, by name.
-    pub(crate) fn of(
+    pub(crate) fn site_guard(
         &self,
         config: &Config,
         site: usize,
@@ -64,7 +65,7 @@ impl GuardPlan {
     ) -> io::Result<Option<Rc<SiteGuard>>> {
         let of_site = &config.sites[site];
         let mut guard = SiteGuard::default();
-        if let Some(maintenance) = config.maintenance_of(site) {
+        if let Some(maintenance) = config.site_maintenance(site) {
             let page = maintenance.page.as_deref().map(pages::read).transpose()?;
             let labels = vec![("site", RouteLabels::of_site(of_site))];
             let answered = counters.counter("komainu_maintenance_responses", labels);
@@ -74,7 +75,8 @@ impl GuardPlan {
         if let Some(crawlers) = &self.crawlers[site] {
             let is_robots = |path: &PathPattern| path.as_str() == "/robots.txt";
             let has_robots = of_site.routes.iter().any(|route| route.path.iter().any(is_robots));
-            guard.crawlers = Some(CrawlerRule::new(&crawlers.of.1, has_robots, crawlers.shared.clone()));
+            guard.crawlers =
+                Some(CrawlerRule::new(&crawlers.identity.1, has_robots, crawlers.shared.clone()));
         }
         let has_some = guard.maintenance.is_some() || guard.crawlers.is_some();
         Ok(has_some.then(|| Rc::new(guard)))

@@ -15,7 +15,7 @@ use crate::assemble::upstreams::GroupPlan;
 
 /// Returns the rules applied before a route's handler: faults, mirroring and traffic splits; `None` if it has
 /// none.
-pub(crate) fn release(
+pub(crate) fn build_release(
     plan: &ReleasePlan,
     config: &Config,
     (shared, groups): (&GroupPlan, &[Group]),
@@ -28,7 +28,7 @@ pub(crate) fn release(
     let faults = || FaultRules::new(&route.faults, plan.counters.counter("komainu_faults_injected", counted));
     let mirror = || {
         let mirror = route.mirror.as_ref()?;
-        let way = shared.of(site, mirror.route)?;
+        let way = shared.upstream_route(site, mirror.route)?;
         let proxy = groups.get(way.group)?.proxy(&way.options, None);
         let shared = plan.mirrors.get(&(labels.clone(), mirror.in_flight_max))?;
         Some(MirrorRule::new(mirror, shared.clone(), proxy))
@@ -56,16 +56,20 @@ pub(crate) struct ReleasePlan {
 
 impl ReleasePlan {
     /// Creates the plan. Counters and mirrors of `before` are kept.
-    pub(crate) fn new(config: &Config, before: Option<&ReleasePlan>) -> ReleasePlan {
-        let counters = before.map(|plan| plan.counters.clone()).unwrap_or_default();
-        let mirrors = mirrors(config, before.map(|plan| &plan.mirrors), &counters);
+    pub(crate) fn new(config: &Config, previous: Option<&ReleasePlan>) -> ReleasePlan {
+        let counters = previous.map(|plan| plan.counters.clone()).unwrap_or_default();
+        let mirrors = build_mirrors(config, previous.map(|plan| &plan.mirrors), &counters);
         ReleasePlan { counters, mirrors }
     }
 }
 
 /// Returns the mirrors of a configuration. Unchanged mirrors of `before` are reused with their copies in
 /// flight.
-fn mirrors(config: &Config, before: Option<&SharedMirrors>, counters: &RuleCounters) -> SharedMirrors {
+fn build_mirrors(
+    config: &Config,
+    previous: Option<&SharedMirrors>,
+    counters: &RuleCounters,
+) -> SharedMirrors {
     let mut mirrors = SharedMirrors::new();
     for (site, route) in
         config.sites.iter().flat_map(|site| site.routes.iter().map(move |route| (site, route)))
@@ -76,7 +80,7 @@ fn mirrors(config: &Config, before: Option<&SharedMirrors>, counters: &RuleCount
         if mirrors.contains_key(&of) {
             continue;
         }
-        let same = before.and_then(|before| before.get(&of)).cloned();
+        let same = previous.and_then(|before| before.get(&of)).cloned();
         let new = || Arc::new(MirrorShared::new(of.1, (&of.0.site, &of.0.route), counters));
         let shared = same.unwrap_or_else(new);
         mirrors.insert(of, shared);
@@ -85,10 +89,10 @@ fn mirrors(config: &Config, before: Option<&SharedMirrors>, counters: &RuleCount
 }
 
 /// Links the routes of a site that have a split to their branches.
-pub(crate) fn with_branches(of: &[config::Route], routes: Vec<Route>) -> Vec<Rc<Route>> {
+pub(crate) fn link_branches(configs: &[config::Route], routes: Vec<Route>) -> Vec<Rc<Route>> {
     let (mut made, count): (Vec<Rc<Route>>, usize) = (Vec::new(), routes.len());
     // Iterate backwards, because branches follow the routes that have them.
-    for (route, of) in routes.into_iter().zip(of).rev() {
+    for (route, of) in routes.into_iter().zip(configs).rev() {
         let branches = match &of.action {
             Action::Split(split) => {
                 // `made` is in reverse order: it begins with the last route.

@@ -11,17 +11,17 @@ use std::time::Duration;
 use cache::{Cache, Disk, DiskEvent, DiskOptions};
 use cache_handler::handler::RouteCache;
 use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
-use cache_handler::rules::{CacheRules, RoutePlaces};
+use cache_handler::rules::{CacheRules, RouteSuffixes};
 use certificates::tls::TlsPlan;
 use coding::Dictionaries;
 use config::matcher::Routes;
-use config::{Action, Config, ConfigLine, EncodedSlashes, PartOf, RoutePart};
+use config::{Action, Config, ConfigLine, EncodedSlashes, HiddenRouteKind, PartOf};
 use engine::clients::access::ClientAccess;
-use engine::clients::proxies::{sources, trusted_proxies};
+use engine::clients::proxies::{peer_set, trusted_proxies};
 use engine::options::https_port;
 use files::Files;
 use hosting::cgi_programs::CgiPrograms;
-use hosting::workers::{self, AppHandles, Hosting, Mounted};
+use hosting::workers::{self, AppHandles, Hosting, MountedApp};
 use http::{EmptySegments, Fields, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
@@ -38,7 +38,7 @@ use routing::pages::SitePages;
 use routing::path_rules::{MapValues, PathRules, route_prefix};
 use routing::php::{self, PhpRoute};
 use routing::replace::RouteReplacement;
-use routing::request_path::Strip;
+use routing::request_path::PathPrefix;
 use routing::route::{Handler, Route, RoutePaths, RouteStep, RouteSteps, StepKind};
 use routing::router::RouteTable;
 use routing::streams::limits::StreamLimits;
@@ -57,18 +57,18 @@ use telemetry::metrics::{CoreMetrics, RouteLabels};
 use telemetry::otlp::PushOptions;
 use telemetry::traces::TraceExport;
 
-use crate::assemble::content::{compression, effort, route_files, stripped};
+use crate::assemble::content::{build_route_files, convert_compression, convert_effort, stripped_prefix};
 use crate::assemble::dictionaries;
 use crate::assemble::guards::GuardPlan;
-use crate::assemble::releases::{ReleasePlan, release, with_branches};
+use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
 use crate::assemble::upstreams::{GroupPlan, UpstreamRoute};
 
 /// Divisor of `limits.memory` that gives the maximum memory for cached responses.
 const CACHE_SHARE: u64 = 4;
 /// Maximum time that a start waits for the index of the disk cache, so that the first requests can use it.
-const DISK_WAIT: Duration = Duration::from_millis(500);
+const DISK_INDEX_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time after a failure until the disk cache is retried.
-const DISK_RETRY: Duration = Duration::from_secs(30);
+const DISK_RETRY_PAUSE: Duration = Duration::from_secs(30);
 
 /// A configuration and the state of its features that is shared by all cores.
 pub(crate) struct ServerPlan {
@@ -84,7 +84,7 @@ pub(crate) struct ServerPlan {
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     /// Cache key components of each site's routes.
-    cache_places: Vec<RoutePlaces>,
+    cache_locations: Vec<RouteSuffixes>,
     /// Access rules of the control listener.
     pub(crate) control_access: Arc<ControlAccess>,
     pub(crate) limits: LimitPlan,
@@ -113,7 +113,7 @@ impl ServerPlan {
     /// A directory, an error page or a certificate that cannot be opened, by name.
     pub(crate) fn new(
         config: Config,
-        before: Option<&ServerPlan>,
+        previous: Option<&ServerPlan>,
         cores: usize,
         hosting: Option<&Hosting>,
     ) -> io::Result<ServerPlan> {
@@ -122,25 +122,25 @@ impl ServerPlan {
             None => spill_store(&config)?,
         };
         let files = hosting.map(Hosting::files).unwrap_or_default();
-        let tls = TlsPlan::new(&config, before.and_then(|plan| plan.tls.as_ref()), &files)?;
+        let tls = TlsPlan::new(&config, previous.and_then(|plan| plan.tls.as_ref()), &files)?;
         // A port chosen by the kernel is kept.
         let https_port = match https_port(config.listen.iter()) {
-            Some(0) => before.and_then(|plan| plan.https_port),
+            Some(0) => previous.and_then(|plan| plan.https_port),
             port => port,
         };
-        let cache_before = before.and_then(|plan| plan.cache.as_ref());
-        let cache = response_cache(&config, cache_before, hosting)?;
+        let cache_before = previous.and_then(|plan| plan.cache.as_ref());
+        let cache = build_response_cache(&config, cache_before, hosting)?;
         let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
-        let dictionaries_before = before.and_then(|plan| plan.dictionaries.as_ref());
-        let dictionaries = dictionaries::store(&config, dictionaries_before, &budget);
-        let limits = LimitPlan::new(&config, before.map(|plan| &plan.limits), &budget);
-        let sharing_before = before.and_then(|plan| plan.sharing.as_ref());
-        let sharing = shared::sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
+        let dictionaries_before = previous.and_then(|plan| plan.dictionaries.as_ref());
+        let dictionaries = dictionaries::build_store(&config, dictionaries_before, &budget);
+        let limits = LimitPlan::new(&config, previous.map(|plan| &plan.limits), &budget);
+        let sharing_before = previous.and_then(|plan| plan.sharing.as_ref());
+        let sharing = shared::open_sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
         let place = (&files, &budget, hosting.map(Hosting::notices));
-        let auth = AuthPlan::new(&config, before.map(|plan| &plan.auth), place, cores)?;
-        let releases = ReleasePlan::new(&config, before.map(|plan| &plan.releases));
-        let queues = QueuePlan::new(&config, before.map(|plan| &plan.queues), &releases.counters);
-        let traces_before = before.and_then(|plan| plan.traces.as_ref());
+        let auth = AuthPlan::new(&config, previous.map(|plan| &plan.auth), place, cores)?;
+        let releases = ReleasePlan::new(&config, previous.map(|plan| &plan.releases));
+        let queues = QueuePlan::new(&config, previous.map(|plan| &plan.queues), &releases.counters);
+        let traces_before = previous.and_then(|plan| plan.traces.as_ref());
         let (tracing, metrics) = (&config.tracing, &config.metrics);
         let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
         let traces =
@@ -148,24 +148,24 @@ impl ServerPlan {
         let headers = files.headers("`[metrics]`", &metrics.headers, metrics.headers_file.as_ref())?;
         let push = PushOptions::new(metrics, headers);
         let traces = traces.transpose()?.flatten();
-        let guards_before = before.map(|plan| &plan.guards);
+        let guards_before = previous.map(|plan| &plan.guards);
         let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
-        let geo_before = before.and_then(|plan| plan.geo.as_ref());
+        let geo_before = previous.and_then(|plan| plan.geo.as_ref());
         let geo =
             CountryDatabase::of(config.geo.as_ref(), geo_before, &files, hosting.map(Hosting::notices))?;
-        let cgi = before.map(|plan| plan.cgi.clone()).unwrap_or_default();
+        let cgi = previous.map(|plan| plan.cgi.clone()).unwrap_or_default();
         cgi.apply(&config, hosting.map(Hosting::notices))?;
-        let streams_before = before.map(|plan| plan.streams.as_slice()).unwrap_or_default();
+        let streams_before = previous.map(|plan| plan.streams.as_slice()).unwrap_or_default();
         let streams = StreamLimits::of(&config, streams_before, &budget);
-        let before = before.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
+        let before = previous.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
         let groups = GroupPlan::new(&config, before, &spill, &files)?;
         let purge_tokens = purge_tokens(&config, &files)?;
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
         let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
-            RoutePlaces::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())
+            RouteSuffixes::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())
         });
         let plan = ServerPlan {
-            cache_places: cache_places.collect(),
+            cache_locations: cache_places.collect(),
             groups,
             tls,
             https_port,
@@ -194,9 +194,9 @@ impl ServerPlan {
             }
         }
         // Each core builds its table later; errors can still be returned here.
-        table(&plan, None, cores)?;
+        build_route_table(&plan, None, cores)?;
         plan.queues.apply();
-        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared()));
+        plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared_tables()));
         Ok(plan)
     }
 
@@ -242,7 +242,7 @@ pub(crate) struct CoreContext<'a> {
 ///
 /// # Errors
 /// A directory or an error page that cannot be opened, by name.
-pub(crate) fn table(
+pub(crate) fn build_route_table(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     cores: usize,
@@ -256,13 +256,13 @@ pub(crate) fn table(
     let mut guards = Vec::new();
     let maps = MapValues::new(config, plan.geo.as_ref());
     let server_pages = SitePages::read([&config.error_pages]);
-    let server_pages = server_pages.map_err(|error| placed("error_pages", "file", None, &error))?;
-    let groups = core_context.map(|core_context| groups(plan, core_context)).unwrap_or_default();
+    let server_pages = server_pages.map_err(|error| add_config_place("error_pages", "file", None, &error))?;
+    let groups = core_context.map(|core_context| build_groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
         core_context.handles.release_stopped();
     }
     for (site_index, site) in config.sites.iter().enumerate() {
-        let route = |index| self::route(plan, core_context, &groups, (site_index, index), cores);
+        let route = |index| self::build_route(plan, core_context, &groups, (site_index, index), cores);
         let routes = (0..site.routes.len()).map(route);
         let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
         for (route, of) in routes.iter_mut().zip(&site.routes) {
@@ -271,9 +271,10 @@ pub(crate) fn table(
                 route.steps.add(RouteStep::Rewrite(rules.clone()));
             }
         }
-        let guard = plan.guards.of(config, site_index, &plan.releases.counters);
-        let guard = guard.map_err(|error| placed("maintenance", "site", site.line.as_ref(), &error))?;
-        let internals = internal_routes(plan, core_context, site_index, cores, &mut routes)?;
+        let guard = plan.guards.site_guard(config, site_index, &plan.releases.counters);
+        let guard =
+            guard.map_err(|error| add_config_place("maintenance", "site", site.line.as_ref(), &error))?;
+        let internals = build_internal_routes(plan, core_context, site_index, cores, &mut routes)?;
         for route in &mut routes {
             if let Some(guard) = &guard {
                 route.steps.add(RouteStep::Guard(guard.clone()));
@@ -283,15 +284,17 @@ pub(crate) fn table(
             }
         }
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
-        pages.push(Rc::new(own.map_err(|error| placed("error_pages", "site", site.line.as_ref(), &error))?));
+        pages.push(Rc::new(
+            own.map_err(|error| add_config_place("error_pages", "site", site.line.as_ref(), &error))?,
+        ));
         if core_context.is_none() {
             continue;
         }
         guards.push(guard);
-        sites.push(with_branches(&site.routes, routes));
+        sites.push(link_branches(&site.routes, routes));
         let settings = config.settings(Some(site_index), None);
         edits.push(RouteEdits::of_site(&settings.response_headers, site));
-        empty_segments.push(self::empty_segments(settings.merge_slashes));
+        empty_segments.push(self::convert_merge_slashes(settings.merge_slashes));
         let redirects = site.tls.is_some() && settings.redirect_https;
         https.push(SiteHttps {
             redirect_port: redirect_port(plan, site).filter(|_| redirects),
@@ -300,9 +303,9 @@ pub(crate) fn table(
     }
     pages.push(Rc::new(server_pages));
     edits.push(RouteEdits::of(&config.settings(None, None).response_headers));
-    empty_segments.push(self::empty_segments(config.merge_slashes));
+    empty_segments.push(self::convert_merge_slashes(config.merge_slashes));
     let introducers = trusted_proxies(&config.trusted_proxies);
-    let of_streams = plan.groups.of_streams(&groups);
+    let of_streams = plan.groups.stream_groups(&groups);
     let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
     let routes = Routes::compile(config);
     Ok(RouteTable {
@@ -314,7 +317,7 @@ pub(crate) fn table(
         edits,
         https,
         guards,
-        introducers,
+        trusted_proxies: introducers,
         maps,
         ids: IdRules::new(config),
         costs: CostPlan::new(config),
@@ -328,23 +331,23 @@ pub(crate) fn table(
 fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
     match site.listen.is_empty() {
         true => plan.https_port,
-        false => https_port(plan.config.listeners_of(site)).filter(|port| *port != 0),
+        false => https_port(plan.config.site_listeners(site)).filter(|port| *port != 0),
     }
 }
 
 /// Adds the directive and line to an error.
-fn placed(directive: &str, table: &str, line: Option<&ConfigLine>, error: &io::Error) -> io::Error {
+fn add_config_place(directive: &str, table: &str, line: Option<&ConfigLine>, error: &io::Error) -> io::Error {
     let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
     io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
 }
 
 /// Converts the value of `merge_slashes`.
-pub(crate) fn empty_segments(merge_slashes: bool) -> EmptySegments {
+pub(crate) fn convert_merge_slashes(merge_slashes: bool) -> EmptySegments {
     if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
 }
 
 /// Returns this core's instances of the upstream groups; existing ones are kept.
-fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
+fn build_groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
     let before = core_context.groups.take();
     let before: HashMap<_, _> = before.iter().map(|group| (Arc::as_ptr(group.shared()), group)).collect();
     let group = |shared: &Arc<_>| {
@@ -352,7 +355,7 @@ fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
             return (*group).clone();
         }
         let notices = core_context.notices.clone();
-        let report = Box::new(move |news: &UpstreamEvent<'_>| notices.upstream(news));
+        let report = Box::new(move |news: &UpstreamEvent<'_>| notices.log_upstream_event(news));
         Group::with_events(core_context.core, shared, report)
     };
     let groups: Vec<Group> = plan.groups.shared.iter().map(group).collect();
@@ -360,7 +363,7 @@ fn groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
     groups
 }
 
-fn route(
+fn build_route(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     groups: &[Group],
@@ -374,33 +377,34 @@ fn route(
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
     let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
-    let proxy = || plan.groups.of(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
-    let asked = |auth: &config::Auth| plan.groups.of_auth(auth).and_then(reach);
+    let proxy =
+        || plan.groups.upstream_route(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
+    let asked = |auth: &config::Auth| plan.groups.auth_route(auth).and_then(reach);
     let app = |app: &config::Mounted| {
-        let prefix = stripped(route, &app.strip_prefix);
+        let prefix = stripped_prefix(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
         let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
-        handle.map_or_else(not_found, |app| Handler::App(Mounted { app, prefix, target }))
+        handle.map_or_else(not_found, |app| Handler::App(MountedApp { app, prefix, target }))
     };
     let open_files = |files: &config::Files, has_scripts: bool| {
-        opened_files(plan, core_context, (site, index), files, (cores, has_scripts))
+        open_files(plan, core_context, (site, index), files, (cores, has_scripts))
     };
-    let php_app = php::app_of(config, route);
+    let php_app = php::php_app(config, route);
     let handler = match &route.action {
         Action::NotFound => not_found(),
         Action::Proxy(_) => proxy(),
         Action::Files(_) | Action::App(_) if php_app.is_some() && !route.internal => {
             let (mounted, php) = php_app.expect("the guard has seen it");
-            strip = php::prefix_of(route, mounted, stripped);
+            strip = php::prefix_of(route, mounted, stripped_prefix);
             let files = open_files(&php::files_of(route, php), true)?;
-            with_app(php, files, app(mounted), &strip)
+            handler_with_app(php, files, app(mounted), &strip)
         }
         Action::App(mounted) => app(mounted),
         // Files of internal routes are opened separately, for `X-Accel-Redirect` and the like.
         Action::Files(_) if route.internal => not_found(),
         Action::Files(files) => {
-            strip = stripped(route, &files.strip_prefix);
-            let php = php::of(route);
+            strip = stripped_prefix(route, &files.strip_prefix);
+            let php = php::script_server(route);
             let files = open_files(files, php.is_some())?;
             match php.map(|php| (php, proxy())) {
                 Some((php, Handler::Proxy(proxy))) => {
@@ -414,11 +418,11 @@ fn route(
         }
         Action::Respond(respond) => fixed_response(respond),
         // Requests are served by other routes: a branch, or the route found after the rewrite.
-        Action::Split(_) | Action::Rewrite => not_found(),
+        Action::Split(_) | Action::RewriteOnly => not_found(),
     };
-    let has_scripts = php_app.is_some() || php::of(route).is_some();
-    let mut steps = steps(plan, core_context, (site, index), asked);
-    if let Some(release) = release(&plan.releases, config, (&plan.groups, groups), (site, index)) {
+    let has_scripts = php_app.is_some() || php::script_server(route).is_some();
+    let mut steps = build_steps(plan, core_context, (site, index), asked);
+    if let Some(release) = build_release(&plan.releases, config, (&plan.groups, groups), (site, index)) {
         steps.add(RouteStep::Release(release));
     }
     let otherwise = route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
@@ -432,19 +436,19 @@ fn route(
         }
         (handler, _) => handler,
     };
-    let is_counted = !matches!(&route.part_of, Some(PartOf { part: RoutePart::Mirror, .. }));
+    let is_counted = !matches!(&route.part_of, Some(PartOf { kind: HiddenRouteKind::Mirror, .. }));
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         steps,
         handler,
         path_rules: None,
         paths: RoutePaths {
-            strip: Strip(strip),
+            strip: PathPrefix(strip),
             prefix: route_prefix(route),
             keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
         },
         limits: RouteLimits {
-            compression: settings.compress.map(|compress| Rc::new(compression(compress))),
+            compression: settings.compress.map(|compress| Rc::new(convert_compression(compress))),
             body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
             body_ms: ms(settings.body_timeout),
             write_ms: ms(settings.write_timeout),
@@ -459,7 +463,7 @@ fn route(
 
 /// Returns the steps of a route that follow from its own settings. `proxy` makes the proxy for the server of
 /// an `auth` directive.
-fn steps(
+fn build_steps(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     (site, index): (usize, usize),
@@ -482,7 +486,7 @@ fn steps(
     if let Some(fields_max) = route.headers_max {
         steps.add(RouteStep::HeaderLimit(RouteHeaderLimit { fields_max: fields_max as usize }));
     }
-    let cache = route_cache(plan, (site, index), core_context);
+    let cache = build_route_cache(plan, (site, index), core_context);
     let owner = route.part_of.as_ref().map_or(index, |part| part.route);
     if let Some(rates) = plan.limits.of(site, owner, notices) {
         let counted = if cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
@@ -500,7 +504,7 @@ fn steps(
         steps.add(RouteStep::InterceptErrors);
     }
     if let Some(limit) = settings.bandwidth {
-        steps.add(RouteStep::Bandwidth(bandwidth(limit)));
+        steps.add(RouteStep::Bandwidth(convert_bandwidth(limit)));
     }
     if let Some(cache) = cache {
         steps.add(RouteStep::Cache(cache));
@@ -511,13 +515,13 @@ fn steps(
     steps
 }
 
-fn bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
-    Bandwidth { bytes_per_s: limit.bytes_per_s, after_bytes: limit.after_bytes }
+fn convert_bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
+    Bandwidth { bytes_per_s: limit.bytes_per_s, exempt_bytes: limit.after_bytes }
 }
 
 /// Returns a handler for files with scripts that an application runs; for files alone if the application
 /// could not be started.
-fn with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
+fn handler_with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
     match app {
         Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, strip))),
         _ => Handler::Files(files),
@@ -525,7 +529,7 @@ fn with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8])
 }
 
 /// Opens the files of a route.
-fn opened_files(
+fn open_files(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     (site, index): (usize, usize),
@@ -534,18 +538,19 @@ fn opened_files(
 ) -> io::Result<Box<Files>> {
     let config = &plan.config;
     let notices = core_context.map(|of| of.notices);
-    let mut options = route_files(config, (site, index), files, cores, notices);
-    options.dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    let mut options = build_route_files(config, (site, index), files, cores, notices);
+    options.dictionaries =
+        dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index), convert_effort);
     if has_scripts {
-        php::scripts_among(&mut options)?;
+        php::configure_for_scripts(&mut options)?;
     }
     let line = config.sites[site].routes[index].line.as_ref();
-    Files::new(options).map(Box::new).map_err(|error| placed("files", "route", line, &error))
+    Files::new(options).map(Box::new).map_err(|error| add_config_place("files", "route", line, &error))
 }
 
 /// Builds a site's internal routes and moves the guards of `routes` to them: direct requests for these always
 /// get 404.
-fn internal_routes(
+fn build_internal_routes(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     site: usize,
@@ -555,8 +560,9 @@ fn internal_routes(
     let (config, notices) = (&plan.config, core_context.map(|of| of.notices));
     InternalRoutes::of_site(&config.sites[site], |index, files| {
         let route = &config.sites[site].routes[index];
-        let opened = Files::new(route_files(config, (site, index), files, cores, notices));
-        let opened = opened.map_err(|error| placed("files", "route", route.line.as_ref(), &error))?;
+        let opened = Files::new(build_route_files(config, (site, index), files, cores, notices));
+        let opened =
+            opened.map_err(|error| add_config_place("files", "route", route.line.as_ref(), &error))?;
         let steps = &mut routes[index].steps;
         // Direct requests get 404, however many fields they have.
         steps.take(StepKind::HeaderLimit);
@@ -571,35 +577,38 @@ fn internal_routes(
                 _ => None,
             },
         };
-        Ok((Strip(stripped(route, &files.strip_prefix)), opened, guards))
+        Ok((PathPrefix(stripped_prefix(route, &files.strip_prefix)), opened, guards))
     })
 }
 
 /// Returns the cache settings of a route.
-fn route_cache(
+fn build_route_cache(
     plan: &ServerPlan,
     (site, index): (usize, usize),
     core_context: Option<CoreContext<'_>>,
 ) -> Option<RouteCache> {
     let config = &plan.config;
     let policy = config.settings(Some(site), Some(index)).cache?;
-    let place = plan.cache_places.get(site)?.of(index);
+    let place = plan.cache_locations.get(site)?.of(index);
     let access = |purge: &config::CachePurge| PurgeAccess {
         token: match (&purge.token, &purge.token_file) {
             (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
             (None, Some(file)) => plan.purge_tokens.get(file).cloned(),
             (None, None) => None,
         },
-        from: (!purge.from.is_empty()).then(|| sources(&purge.from)),
+        from: (!purge.from.is_empty()).then(|| peer_set(&purge.from)),
         notices: core_context.map(|core_context| core_context.notices.clone()),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
     // Stored content is modified for each client, so it cannot be stored compressed.
     let is_edited = !config.settings(Some(site), Some(index)).replace.is_empty();
-    let dictionaries = dictionaries::transport(config, plan.dictionaries.as_ref(), (site, index), effort);
+    let dictionaries =
+        dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index), convert_effort);
     Some(RouteCache {
         cache: plan.cache.clone()?,
-        rules: Rc::new(CacheRules::new(policy, place).with_changes(config.sites[site].routes[index].proxy())),
+        rules: Rc::new(
+            CacheRules::new(policy, place).with_written_fields(config.sites[site].routes[index].proxy()),
+        ),
         compresses: config.settings(Some(site), Some(index)).compress.is_some() && !is_edited,
         dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
         purge,
@@ -607,9 +616,9 @@ fn route_cache(
 }
 
 /// Returns the response cache if any route uses one; the existing one if its limits are unchanged.
-fn response_cache(
+fn build_response_cache(
     config: &Config,
-    before: Option<&Arc<Cache>>,
+    previous: Option<&Arc<Cache>>,
     hosting: Option<&Hosting>,
 ) -> io::Result<Option<Arc<Cache>>> {
     let routes = config.sites.iter().enumerate();
@@ -623,13 +632,13 @@ fn response_cache(
         object_bytes_max: config.cache.object_bytes_max,
         ..cache::StoreLimits::default()
     };
-    let disk_before = before.and_then(|cache| cache.disk());
-    let disk = cache_disk(config, limits.bytes_max, disk_before, hosting)?;
+    let disk_before = previous.and_then(|cache| cache.disk());
+    let disk = open_cache_disk(config, limits.bytes_max, disk_before, hosting)?;
     let is_same = |before: &Arc<Cache>| {
         let disks = (before.disk().map(Arc::as_ptr), disk.as_ref().map(Arc::as_ptr));
-        before.wanted_limits() == limits && disks.0 == disks.1
+        before.configured_limits() == limits && disks.0 == disks.1
     };
-    if let Some(cache) = before.filter(|cache| is_same(cache)) {
+    if let Some(cache) = previous.filter(|cache| is_same(cache)) {
         return Ok(Some(cache.clone()));
     }
     let cache = Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)));
@@ -637,10 +646,10 @@ fn response_cache(
 }
 
 /// Returns the disk cache, if there is one; the existing one if its options are unchanged.
-fn cache_disk(
+fn open_cache_disk(
     config: &Config,
     memory_bytes_max: u64,
-    before: Option<&Arc<Disk>>,
+    previous: Option<&Arc<Disk>>,
     hosting: Option<&Hosting>,
 ) -> io::Result<Option<Arc<Disk>>> {
     // Checking a configuration opens no files.
@@ -649,15 +658,15 @@ fn cache_disk(
         path: wanted.path.clone(),
         bytes_max: wanted.bytes_max,
         index_bytes_max: memory_bytes_max / 2,
-        wait: DISK_WAIT,
-        retry: DISK_RETRY,
+        open_wait: DISK_INDEX_TIMEOUT,
+        retry_pause: DISK_RETRY_PAUSE,
     };
-    if let Some(disk) = before.filter(|disk| *disk.options() == options) {
+    if let Some(disk) = previous.filter(|disk| *disk.options() == options) {
         return Ok(Some(disk.clone()));
     }
     let (memory, notices) = (hosting.memory().clone(), hosting.notices().clone());
     let account = Arc::new(move |before, after| memory.change(before, after));
     let path = wanted.path.clone();
-    let report = Arc::new(move |event: DiskEvent<'_>| notices.cache_disk(&path, &event));
+    let report = Arc::new(move |event: DiskEvent<'_>| notices.log_disk_event(&path, &event));
     Ok(Some(Arc::new(Disk::open(options, account, report)?)))
 }

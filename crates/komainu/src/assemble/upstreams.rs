@@ -16,7 +16,7 @@ use proxy::options::{
     KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
     UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
-use proxy::{Group, GroupShared, GroupSuccession};
+use proxy::{Group, GroupReload, GroupShared};
 use telemetry::metrics::RouteLabels;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.
@@ -26,13 +26,13 @@ pub(crate) struct GroupPlan {
     /// Names of the groups: from the configuration, or derived from the route that owns the group.
     names: Vec<String>,
     /// Last number used for each name.
-    numbers: HashMap<String, usize>,
+    last_numbers: HashMap<String, usize>,
     /// Upstream routes by site and route.
-    ways: Vec<Vec<Option<UpstreamRoute>>>,
+    routes: Vec<Vec<Option<UpstreamRoute>>>,
     /// Index in [`GroupPlan::shared`] of each stream's group.
     streams: Vec<usize>,
     /// Servers that answer authorization requests.
-    asked: Vec<(Auth, UpstreamRoute)>,
+    auth_servers: Vec<(Auth, UpstreamRoute)>,
 }
 
 /// Access of a route to its servers.
@@ -58,60 +58,62 @@ impl GroupPlan {
         files: &ConfigFiles,
     ) -> io::Result<GroupPlan> {
         let mut groups = GroupPlan::default();
-        let mut before = GroupSuccession::of(before);
+        let mut before = GroupReload::new(before);
         let mut named = HashMap::new();
         for (index, (name, proxy)) in config.upstreams.iter().enumerate() {
             named.insert(name.as_str(), index);
-            groups.add(name.clone(), group_options(proxy, files)?, &mut before)?;
+            groups.add_group(name.clone(), group_options(proxy, files)?, &mut before)?;
         }
         for (site_index, site) in config.sites.iter().enumerate() {
             let ways = site.routes.iter().enumerate().map(|(index, route)| {
                 let encoded_slashes = config.settings(Some(site_index), Some(index)).encoded_slashes;
-                groups.way((site, route, encoded_slashes), &named, &mut before, spill, files)
+                groups.build_upstream_route((site, route, encoded_slashes), &named, &mut before, spill, files)
             });
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
-            groups.ways.push(ways);
+            groups.routes.push(ways);
         }
         for auth in config.auths() {
-            let Some(proxy) = asked(auth).filter(|_| groups.of_auth(auth).is_none()) else { continue };
+            let Some(proxy) = auth_proxy(auth).filter(|_| groups.auth_route(auth).is_none()) else {
+                continue;
+            };
             let options = route_options(&config::Route::default(), &proxy, false).into();
-            let group = groups.add("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
-            groups.asked.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
+            let group = groups.add_group("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
+            groups.auth_servers.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
         }
         for stream in &config.streams {
-            let group = groups.add(stream.label(), stream_options(stream), &mut before)?;
+            let group = groups.add_group(stream.label(), stream_options(stream), &mut before)?;
             groups.streams.push(group);
         }
         Ok(groups)
     }
 
     /// Returns all groups with their names.
-    pub(crate) fn named(&self) -> Vec<(String, Arc<GroupShared>)> {
+    pub(crate) fn named_groups(&self) -> Vec<(String, Arc<GroupShared>)> {
         self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
     }
 
     /// Returns the upstream route of a route; `None` if it does not proxy.
-    pub(crate) fn of(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
-        self.ways.get(site)?.get(route)?.as_ref()
+    pub(crate) fn upstream_route(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
+        self.routes.get(site)?.get(route)?.as_ref()
     }
 
     /// Returns the upstream route to the server that an `auth` queries.
-    pub(crate) fn of_auth(&self, auth: &Auth) -> Option<&UpstreamRoute> {
-        self.asked.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
+    pub(crate) fn auth_route(&self, auth: &Auth) -> Option<&UpstreamRoute> {
+        self.auth_servers.iter().find(|(of, _)| of == auth).map(|(_, way)| way)
     }
 
     /// Selects the groups of streams from a core's groups, in the order of the configuration.
-    pub(crate) fn of_streams(&self, groups: &[Group]) -> Vec<Group> {
+    pub(crate) fn stream_groups(&self, groups: &[Group]) -> Vec<Group> {
         self.streams.iter().filter_map(|at| groups.get(*at)).cloned().collect()
     }
 
-    fn add(
+    fn add_group(
         &mut self,
         name: String,
         options: GroupOptions,
-        before: &mut GroupSuccession,
+        before: &mut GroupReload,
     ) -> io::Result<usize> {
-        self.shared.push(before.next(options).map_err(io::Error::other)?);
+        self.shared.push(before.build(options).map_err(io::Error::other)?);
         let name = self.unused_name(name);
         self.names.push(name);
         Ok(self.shared.len() - 1)
@@ -119,26 +121,26 @@ impl GroupPlan {
 
     /// Returns the name, or `name#2` and so on if it is already in use.
     fn unused_name(&mut self, name: String) -> String {
-        let Some(mut number) = self.numbers.get(&name).copied() else {
-            self.numbers.insert(name.clone(), 1);
+        let Some(mut number) = self.last_numbers.get(&name).copied() else {
+            self.last_numbers.insert(name.clone(), 1);
             return name;
         };
         let unused = loop {
             number += 1;
             let numbered = format!("{name}#{number}");
-            if !self.numbers.contains_key(&numbered) {
+            if !self.last_numbers.contains_key(&numbered) {
                 break numbered;
             }
         };
-        self.numbers.extend([(name, number), (unused.clone(), 1)]);
+        self.last_numbers.extend([(name, number), (unused.clone(), 1)]);
         unused
     }
 
-    fn way(
+    fn build_upstream_route(
         &mut self,
         (site, route, encoded_slashes): (&config::Site, &config::Route, EncodedSlashes),
         named: &HashMap<&str, usize>,
-        before: &mut GroupSuccession,
+        before: &mut GroupReload,
         spill: &Arc<SpillStore>,
         files: &ConfigFiles,
     ) -> io::Result<Option<UpstreamRoute>> {
@@ -146,20 +148,20 @@ impl GroupPlan {
         let shares = |name: &String| named.get(name.as_str()).copied();
         let group = match proxy.upstream.as_ref().and_then(shares) {
             Some(group) => group,
-            None => self.add(own_name(site, route), group_options(proxy, files)?, before)?,
+            None => self.add_group(route_group_name(site, route), group_options(proxy, files)?, before)?,
         };
         let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
         let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
         let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
         let mut options = route_options(route, proxy, are_of_cgi);
         options.cgi.keeps_encoded_slashes = encoded_slashes == EncodedSlashes::Keep;
-        options.request.conditioned = site.conditioned_fields();
+        options.request.routing_fields = site.condition_fields();
         Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }
 }
 
 /// Returns the name of a group that belongs to a single route: its site and path.
-fn own_name(site: &config::Site, route: &config::Route) -> String {
+fn route_group_name(site: &config::Site, route: &config::Route) -> String {
     let labels = RouteLabels::of(site, route);
     match labels.route.as_str() {
         "*" => labels.site,
@@ -168,13 +170,13 @@ fn own_name(site: &config::Site, route: &config::Route) -> String {
 }
 
 /// Returns the proxy settings for an authentication server, or one with token keys (JWKS).
-fn asked(auth: &Auth) -> Option<config::Proxy> {
+fn auth_proxy(auth: &Auth) -> Option<config::Proxy> {
     let (server, host) = match auth.kind()? {
-        AuthKind::Ask(server) => (server, auth.host.clone()),
+        AuthKind::Server(server) => (server, auth.host.clone()),
         AuthKind::Jwt(jwt) => (jwt.jwks.as_ref()?, config::UpstreamHost::Upstream),
         AuthKind::Basic(_) | AuthKind::Signed(_) => return None,
     };
-    let mut proxy = config::Proxy::to([server.origin.clone()]);
+    let mut proxy = config::Proxy::with_servers([server.origin.clone()]);
     proxy.tls = auth.tls.clone();
     proxy.host = host;
     // Authorization requests carry this information in their own fields.
@@ -183,32 +185,32 @@ fn asked(auth: &Auth) -> Option<config::Proxy> {
     Some(proxy)
 }
 
-fn ms(time: Duration) -> u64 {
+fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<GroupOptions> {
     let servers =
-        proxy.to.iter().map(|upstream| server(proxy, upstream, files)).collect::<io::Result<_>>()?;
+        proxy.to.iter().map(|upstream| build_server(proxy, upstream, files)).collect::<io::Result<_>>()?;
     Ok(GroupOptions {
         servers,
-        balance: balance(&proxy.balance),
+        balance: convert_balance(&proxy.balance),
         keep_alive: KeepAlive {
             idle_max: proxy.keep_alive.connections_max as usize,
-            idle_ms_max: ms(proxy.keep_alive.idle),
+            idle_ms_max: milliseconds(proxy.keep_alive.idle),
             requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
         },
-        ejection: proxy.eject.as_ref().map(ejection),
-        check: proxy.health.as_ref().map(check),
-        slow_start_ms: ms(proxy.slow_start),
+        ejection: proxy.eject.as_ref().map(convert_ejection),
+        check: proxy.health.as_ref().map(convert_health_check),
+        slow_start_ms: milliseconds(proxy.slow_start),
         queue_max: proxy.queue_max as usize,
-        resolve_ms: ms(proxy.resolve),
-        proxy_protocol: proxy_protocol(proxy.proxy_protocol),
+        resolve_ms: milliseconds(proxy.resolve),
+        proxy_protocol: convert_proxy_protocol(proxy.proxy_protocol),
         lenient_heads: proxy.lenient_heads,
     })
 }
 
-fn proxy_protocol(version: config::ProxyProtocol) -> Option<ProxyProtocol> {
+fn convert_proxy_protocol(version: config::ProxyProtocol) -> Option<ProxyProtocol> {
     match version {
         config::ProxyProtocol::Off => None,
         config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
@@ -232,18 +234,18 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
             weight: server.weight,
             backup: server.backup,
             connections_max: server.connections_max.unwrap_or(0),
-            ..UpstreamServer::at(at)
+            ..UpstreamServer::new(at)
         }
     };
     GroupOptions {
-        balance: balance(&stream.balance.into()),
+        balance: convert_balance(&stream.balance.into()),
         keep_alive: KeepAlive { idle_max: 0, ..KeepAlive::default() },
-        ejection: stream.eject.as_ref().map(ejection),
-        check: stream.health.as_ref().map(check),
-        slow_start_ms: ms(stream.slow_start),
-        resolve_ms: ms(stream.resolve),
-        proxy_protocol: proxy_protocol(stream.proxy_protocol),
-        ..GroupOptions::to(stream.to.iter().map(server).collect())
+        ejection: stream.eject.as_ref().map(convert_ejection),
+        check: stream.health.as_ref().map(convert_health_check),
+        slow_start_ms: milliseconds(stream.slow_start),
+        resolve_ms: milliseconds(stream.resolve),
+        proxy_protocol: convert_proxy_protocol(stream.proxy_protocol),
+        ..GroupOptions::new(stream.to.iter().map(server).collect())
     }
 }
 
@@ -252,21 +254,21 @@ fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool)
     RouteOptions {
         timeouts: UpstreamTimeouts {
             half_closed_ms: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_MS } else { 0 },
-            ..timeouts(&proxy.timeouts)
+            ..convert_timeouts(&proxy.timeouts)
         },
-        cancels_left: proxy.client_abort == config::ClientAbort::Cancel,
-        retry: retry(&proxy.retry),
-        request: request(proxy, are_of_cgi),
+        cancels_on_disconnect: proxy.client_abort == config::ClientAbort::Cancel,
+        retry: convert_retry(&proxy.retry),
+        request: build_request_options(proxy, are_of_cgi),
         response: ResponseOptions {
             rewrite: proxy.rewrite,
             cookie_domains: proxy.cookie_domains.clone(),
-            edits: edits(&proxy.response_headers),
+            edits: convert_edits(&proxy.response_headers),
         },
-        path: path_map(route, proxy),
+        path: build_path_map(route, proxy),
         upgrades: proxy.upgrades.clone(),
         read_ahead_bytes: proxy.read_ahead_bytes as usize,
         cgi: CgiOptions { variables: proxy.variables.clone(), keeps_encoded_slashes: false },
-        head: http::Limits {
+        head_limits: http::Limits {
             head_bytes_max: proxy.limits.head_bytes_max as usize,
             start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
             fields_max: proxy.limits.headers_max as usize,
@@ -276,13 +278,13 @@ fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool)
     }
 }
 
-fn server(
+fn build_server(
     proxy: &config::Proxy,
     upstream: &config::Upstream,
     files: &ConfigFiles,
 ) -> io::Result<UpstreamServer> {
     let (cgi, url) = match &upstream.url {
-        config::Origin::Cgi(scheme, at) => (Some(cgi_protocol(*scheme)), &**at),
+        config::Origin::Cgi(scheme, at) => (Some(convert_cgi_scheme(*scheme)), &**at),
         url => (None, url),
     };
     let at = match url {
@@ -294,8 +296,11 @@ fn server(
         config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
         config::Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
     };
-    let tls =
-        upstream.url.is_tls().then(|| tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files)).transpose()?;
+    let tls = upstream
+        .url
+        .is_tls()
+        .then(|| build_tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files))
+        .transpose()?;
     let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == config::ProxyHttp::Http2);
     Ok(UpstreamServer {
         tls,
@@ -308,11 +313,11 @@ fn server(
         backup: upstream.backup,
         connections_max: upstream.connections_max.unwrap_or(0),
         name: proxy.cgi.as_ref().map(|cgi| format!("cgi:{}", cgi.root.display())),
-        ..UpstreamServer::at(at)
+        ..UpstreamServer::new(at)
     })
 }
 
-fn cgi_protocol(scheme: config::CgiScheme) -> CgiProtocol {
+fn convert_cgi_scheme(scheme: config::CgiScheme) -> CgiProtocol {
     match scheme {
         config::CgiScheme::FastCgi => CgiProtocol::FastCgi,
         config::CgiScheme::Uwsgi => CgiProtocol::Uwsgi,
@@ -321,7 +326,7 @@ fn cgi_protocol(scheme: config::CgiScheme) -> CgiProtocol {
     }
 }
 
-fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
+fn build_tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, format!("`proxy.tls`: {text}"));
     let identity_pem = match (&tls.certificate, &tls.key) {
         (Some(certificate), Some(key)) => {
@@ -346,7 +351,7 @@ fn tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     })
 }
 
-fn balance(balance: &config::Balance) -> Balance {
+fn convert_balance(balance: &config::Balance) -> Balance {
     match balance {
         config::Balance::RoundRobin => Balance::RoundRobin,
         config::Balance::LeastRequests => Balance::LeastRequests,
@@ -359,20 +364,20 @@ fn balance(balance: &config::Balance) -> Balance {
     }
 }
 
-fn timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
+fn convert_timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
     UpstreamTimeouts {
-        connect_ms: ms(timeouts.connect),
-        head_ms: ms(timeouts.head),
-        between_ms: ms(timeouts.between),
-        total_ms: timeouts.total.map_or(0, ms),
-        queue_ms: ms(timeouts.queue),
-        tunnel_ms: ms(timeouts.tunnel),
-        continue_ms: ms(timeouts.expect),
+        connect_ms: milliseconds(timeouts.connect),
+        head_ms: milliseconds(timeouts.head),
+        between_ms: milliseconds(timeouts.between),
+        total_ms: timeouts.total.map_or(0, milliseconds),
+        queue_ms: milliseconds(timeouts.queue),
+        tunnel_ms: milliseconds(timeouts.tunnel),
+        continue_ms: milliseconds(timeouts.expect),
         half_closed_ms: 0,
     }
 }
 
-fn retry(retry: &config::Retry) -> Retry {
+fn convert_retry(retry: &config::Retry) -> Retry {
     let status = |code: &u16| Status::of(*code).expect("the configuration holds statuses of three digits");
     Retry {
         attempts_max: retry.attempts_max,
@@ -383,23 +388,27 @@ fn retry(retry: &config::Retry) -> Retry {
     }
 }
 
-fn ejection(eject: &config::Eject) -> Ejection {
-    Ejection { failures_max: eject.failures_max, first_ms: ms(eject.first), ms_max: ms(eject.max) }
+fn convert_ejection(eject: &config::Eject) -> Ejection {
+    Ejection {
+        failures_max: eject.failures_max,
+        first_ms: milliseconds(eject.first),
+        ms_max: milliseconds(eject.max),
+    }
 }
 
-fn check(health: &config::Health) -> HealthCheck {
+fn convert_health_check(health: &config::Health) -> HealthCheck {
     let (first, last) = health.expect;
     let get = |path: &String| Probe::Get { path: path.clone(), host: health.host.clone(), first, last };
     HealthCheck {
         probe: health.path.as_ref().map_or(Probe::Connect, get),
-        interval_ms: ms(health.interval),
-        timeout_ms: ms(health.timeout),
+        interval_ms: milliseconds(health.interval),
+        timeout_ms: milliseconds(health.timeout),
         rise: health.rise,
         fall: health.fall,
     }
 }
 
-fn request(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
+fn build_request_options(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
     RequestOptions {
         host: match &proxy.host {
             config::UpstreamHost::Pass => Host::Pass,
@@ -413,16 +422,16 @@ fn request(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
         },
         via: proxy.forwarded.via.clone().filter(|_| !are_of_cgi).unwrap_or_default(),
         underscores: proxy.underscores,
-        conditioned: Vec::new(),
-        edits: edits(&proxy.request_headers),
+        routing_fields: Vec::new(),
+        edits: convert_edits(&proxy.request_headers),
     }
 }
 
-fn edits(headers: &config::ProxyHeaders) -> Edits {
+fn convert_edits(headers: &config::ProxyHeaders) -> Edits {
     Edits { remove: headers.remove.clone(), set: headers.set.clone(), add: headers.add.clone() }
 }
 
-fn path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
+fn build_path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
     let from = match &proxy.strip_prefix {
         // The path below the prefix names the program.
         StripPrefix::None if proxy.cgi.is_some() => route.prefix().unwrap_or_default(),
@@ -441,10 +450,10 @@ mod tests {
     #[test]
     fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
         let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
-        let proxy = config::Proxy::to([url]);
-        let server = UpstreamServer::at(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
+        let proxy = config::Proxy::with_servers([url]);
+        let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
         let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
-        assert_eq!(group, GroupOptions::to(vec![server]));
+        assert_eq!(group, GroupOptions::new(vec![server]));
         assert_eq!(route_options(&config::Route::default(), &proxy, false), RouteOptions::default());
     }
 }

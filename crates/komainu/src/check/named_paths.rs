@@ -6,86 +6,86 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
-use rights::file_rights::is_kernels;
-use rights::privilege::{group_id, user_of};
+use rights::file_rights::is_in_procfs;
+use rights::privilege::{find_user, group_id};
 
 /// Requirement on the path of a directive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PathNeed {
-    Folder,
-    File,
+enum PathRequirement {
+    ExistingFolder,
+    ExistingFile,
     Either,
     /// A file that may be created, in an existing directory.
     FileInFolder,
     /// A directory that the server creates if missing.
-    MadeFolder,
+    CreatedFolder,
     /// A Unix socket that the server creates, in an existing directory.
     Socket,
 }
 
 /// Directives, by suffix, with the requirement on their paths at a start. Paths that may come and go are not
 /// listed.
-const DIRECTIVES: [(&str, PathNeed); 36] = [
-    ("files.root", PathNeed::Folder),
-    ("temp_path", PathNeed::Folder),
-    ("apps.folder", PathNeed::Folder),
-    ("error_pages", PathNeed::File),
-    ("maintenance.page", PathNeed::File),
-    ("apps.psgi", PathNeed::File),
-    ("apps.rack", PathNeed::File),
-    ("apps.handler", PathNeed::File),
-    ("auth.basic", PathNeed::File),
-    ("jwks_file", PathNeed::File),
-    ("secret_file", PathNeed::File),
-    ("geo.database", PathNeed::File),
-    ("password_file", PathNeed::File),
-    ("token_file", PathNeed::File),
-    ("tls.ca", PathNeed::File),
-    ("tls.certificate", PathNeed::Either),
-    ("tls.key", PathNeed::File),
-    ("tls.ticket_keys", PathNeed::File),
-    ("client.ca", PathNeed::File),
-    ("client.crl", PathNeed::File),
-    ("default.certificate", PathNeed::Either),
-    ("default.key", PathNeed::File),
-    ("acme.ca", PathNeed::File),
-    ("log.file", PathNeed::FileInFolder),
-    ("log.errors", PathNeed::FileInFolder),
-    ("logs.file", PathNeed::FileInFolder),
-    ("control.audit", PathNeed::FileInFolder),
-    ("site.tls", PathNeed::Either),
-    ("control.tls", PathNeed::Either),
-    ("headers_file", PathNeed::File),
-    ("php.root", PathNeed::Either),
-    ("cgi.root", PathNeed::Either),
-    ("apps.virtualenv", PathNeed::Folder),
-    ("cache.disk.path", PathNeed::MadeFolder),
-    ("listen.unix", PathNeed::Socket),
-    ("listen.address.unix", PathNeed::Socket),
+const PATH_DIRECTIVES: [(&str, PathRequirement); 36] = [
+    ("files.root", PathRequirement::ExistingFolder),
+    ("temp_path", PathRequirement::ExistingFolder),
+    ("apps.folder", PathRequirement::ExistingFolder),
+    ("error_pages", PathRequirement::ExistingFile),
+    ("maintenance.page", PathRequirement::ExistingFile),
+    ("apps.psgi", PathRequirement::ExistingFile),
+    ("apps.rack", PathRequirement::ExistingFile),
+    ("apps.handler", PathRequirement::ExistingFile),
+    ("auth.basic", PathRequirement::ExistingFile),
+    ("jwks_file", PathRequirement::ExistingFile),
+    ("secret_file", PathRequirement::ExistingFile),
+    ("geo.database", PathRequirement::ExistingFile),
+    ("password_file", PathRequirement::ExistingFile),
+    ("token_file", PathRequirement::ExistingFile),
+    ("tls.ca", PathRequirement::ExistingFile),
+    ("tls.certificate", PathRequirement::Either),
+    ("tls.key", PathRequirement::ExistingFile),
+    ("tls.ticket_keys", PathRequirement::ExistingFile),
+    ("client.ca", PathRequirement::ExistingFile),
+    ("client.crl", PathRequirement::ExistingFile),
+    ("default.certificate", PathRequirement::Either),
+    ("default.key", PathRequirement::ExistingFile),
+    ("acme.ca", PathRequirement::ExistingFile),
+    ("log.file", PathRequirement::FileInFolder),
+    ("log.errors", PathRequirement::FileInFolder),
+    ("logs.file", PathRequirement::FileInFolder),
+    ("control.audit", PathRequirement::FileInFolder),
+    ("site.tls", PathRequirement::Either),
+    ("control.tls", PathRequirement::Either),
+    ("headers_file", PathRequirement::ExistingFile),
+    ("php.root", PathRequirement::Either),
+    ("cgi.root", PathRequirement::Either),
+    ("apps.virtualenv", PathRequirement::ExistingFolder),
+    ("cache.disk.path", PathRequirement::CreatedFolder),
+    ("listen.unix", PathRequirement::Socket),
+    ("listen.address.unix", PathRequirement::Socket),
 ];
 
 /// Returns the report with an error for each missing path or account; `None` if there are none.
-pub(crate) fn missing(report: &Report) -> Option<Report> {
-    let of_paths = report.named_paths().iter().filter_map(fault);
-    let errors: Vec<_> = of_paths.chain(report.named_accounts().iter().filter_map(unknown_account)).collect();
+pub(crate) fn report_missing(report: &Report) -> Option<Report> {
+    let of_paths = report.named_paths().iter().filter_map(path_fault);
+    let errors: Vec<_> = of_paths.chain(report.named_accounts().iter().filter_map(account_fault)).collect();
     (!errors.is_empty()).then(|| report.clone().with_errors(errors))
 }
 
 /// Attaches the error of a start to the path that it names; `None` if it names no path of the configuration.
-pub(crate) fn placed(report: &Report, title: &str, help: &str) -> Option<Report> {
+pub(crate) fn attach_to_path(report: &Report, title: &str, help: &str) -> Option<Report> {
     let names = |named: &&NamedPath| {
         let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
         [path, named.path.clone()].iter().any(|path| title.contains(&path.display().to_string()))
     };
     let shortness = |named: &&NamedPath| std::cmp::Reverse(named.path.as_os_str().len());
     // Several directives may name the same path.
-    let at_line = line_in(title).and_then(|line| report.named_paths_from(&line).find(names));
+    let at_line = parse_error_line(title).and_then(|line| report.named_paths_from(&line).find(names));
     let found = at_line.or_else(|| report.named_paths().iter().filter(names).min_by_key(shortness))?;
-    Some(report.clone().with_errors(vec![(found.at.clone(), title.to_owned(), help.to_owned())]))
+    Some(report.clone().with_errors(vec![(found.span.clone(), title.to_owned(), help.to_owned())]))
 }
 
 /// Parses the line that an error names: `(the route in line 12 of sites/shop.toml)`.
-fn line_in(title: &str) -> Option<ConfigLine> {
+fn parse_error_line(title: &str) -> Option<ConfigLine> {
     let place = title.split_once(" in line ")?.1.split_once(')')?.0;
     let (number, file) = match place.split_once(" of ") {
         Some((number, file)) => (number, Some(file.to_owned())),
@@ -95,7 +95,7 @@ fn line_in(title: &str) -> Option<ConfigLine> {
 }
 
 /// Returns the error for a user or group that does not exist.
-fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
+fn account_fault(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
     let name = &named.name;
     let (known, remedy) = match named.is_group {
         true => (
@@ -103,16 +103,16 @@ fn unknown_account(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
             format!("`groupadd --system {name}` makes it; `getent group` lists those there are"),
         ),
         false => (
-            user_of(name).map(drop),
+            find_user(name).map(drop),
             format!(
                 "`useradd --system --no-create-home {name}` makes it; `getent passwd` lists those there are"
             ),
         ),
     };
-    known.err().map(|title| (named.at.clone(), title, remedy))
+    known.err().map(|title| (named.span.clone(), title, remedy))
 }
 
-fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
+fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let as_written = named.path.to_string_lossy();
     // Shell syntax for directories, which is not expanded here.
     let remedy = match as_written.contains("/~") || as_written.contains('$') {
@@ -125,57 +125,59 @@ fn fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         let rest = named.directive.strip_suffix(suffix);
         rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
-    let (_, wanted) = DIRECTIVES.iter().find(|(suffix, _)| is_it(suffix))?;
+    let (_, wanted) = PATH_DIRECTIVES.iter().find(|(suffix, _)| is_it(suffix))?;
     let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
     let (shown, parent) = (path.display(), path.parent().unwrap_or(Path::new("/")));
-    let title = match (wanted, found(&path)) {
+    let title = match (wanted, path_kind(&path)) {
         // The path cannot be examined as this user, but perhaps as the server's user.
-        (_, Found::Hidden) => return None,
-        (PathNeed::Folder, Found::Nothing) => format!("there is no folder {shown}"),
-        (PathNeed::Folder | PathNeed::MadeFolder, Found::File) => format!("{shown} is a file, not a folder"),
-        (PathNeed::MadeFolder, Found::Nothing) if is_kernels(parent) => {
+        (_, PathKind::Inaccessible) => return None,
+        (PathRequirement::ExistingFolder, PathKind::Nothing) => format!("there is no folder {shown}"),
+        (PathRequirement::ExistingFolder | PathRequirement::CreatedFolder, PathKind::File) => {
+            format!("{shown} is a file, not a folder")
+        }
+        (PathRequirement::CreatedFolder, PathKind::Nothing) if is_in_procfs(parent) => {
             format!("no folder can be made in {}, which is the kernel's", parent.display())
         }
-        (PathNeed::File, Found::Nothing) => format!("there is no file {shown}"),
-        (PathNeed::File | PathNeed::FileInFolder, Found::Folder) => {
+        (PathRequirement::ExistingFile, PathKind::Nothing) => format!("there is no file {shown}"),
+        (PathRequirement::ExistingFile | PathRequirement::FileInFolder, PathKind::Folder) => {
             format!("{shown} is a folder, not a file")
         }
-        (PathNeed::Either, Found::Nothing) => format!("there is no file or folder {shown}"),
-        (PathNeed::FileInFolder, Found::Nothing) => match found(parent) {
-            Found::Nothing => format!("cannot open {shown}: there is no folder {}", parent.display()),
-            Found::File => format!("cannot open {shown}: {} is a file, not a folder", parent.display()),
-            Found::Folder | Found::Hidden => return None,
+        (PathRequirement::Either, PathKind::Nothing) => format!("there is no file or folder {shown}"),
+        (PathRequirement::FileInFolder, PathKind::Nothing) => match path_kind(parent) {
+            PathKind::Nothing => format!("cannot open {shown}: there is no folder {}", parent.display()),
+            PathKind::File => format!("cannot open {shown}: {} is a file, not a folder", parent.display()),
+            PathKind::Folder | PathKind::Inaccessible => return None,
         },
-        (PathNeed::Socket, Found::Folder) => format!("{shown} is a folder, not a socket"),
-        (PathNeed::Socket, Found::File) if !is_socket(&path) => {
+        (PathRequirement::Socket, PathKind::Folder) => format!("{shown} is a folder, not a socket"),
+        (PathRequirement::Socket, PathKind::File) if !is_socket(&path) => {
             format!("{shown} is there and is no socket: the server does not replace it")
         }
         // systemd may create the directory when it starts the server.
-        (PathNeed::Socket, Found::Nothing) if path.starts_with("/run") => return None,
-        (PathNeed::Socket, Found::Nothing) => match found(parent) {
-            Found::Nothing => format!("cannot listen on {shown}: there is no folder {}", parent.display()),
+        (PathRequirement::Socket, PathKind::Nothing) if path.starts_with("/run") => return None,
+        (PathRequirement::Socket, PathKind::Nothing) => match path_kind(parent) {
+            PathKind::Nothing => format!("cannot listen on {shown}: there is no folder {}", parent.display()),
             _ => return None,
         },
         _ => return None,
     };
-    Some((named.at.clone(), title, remedy.to_owned()))
+    Some((named.span.clone(), title, remedy.to_owned()))
 }
 
 /// Kind of file at a path.
-enum Found {
+enum PathKind {
     Nothing,
     File,
     Folder,
-    Hidden,
+    Inaccessible,
 }
 
-fn found(path: &Path) -> Found {
+fn path_kind(path: &Path) -> PathKind {
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => Found::Folder,
-        Ok(_) => Found::File,
+        Ok(found) if found.is_dir() => PathKind::Folder,
+        Ok(_) => PathKind::File,
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Found::Nothing,
-            _ => Found::Hidden,
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => PathKind::Nothing,
+            _ => PathKind::Inaccessible,
         },
     }
 }
@@ -194,15 +196,16 @@ mod tests {
     fn the_error_of_a_start_stands_at_the_path_that_it_names() {
         let text = "[[route]]\nfiles = \"/srv/www\"\nauth = { basic = \"/srv/www/users\" }\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
-        let place =
-            |title: &str| placed(&report, title, "").map(|report| report.position(&report.findings()[0]));
+        let place = |title: &str| {
+            attach_to_path(&report, title, "").map(|report| report.position(&report.findings()[0]))
+        };
         assert_eq!(place("/srv/www/users: line 2 has no password"), Some((3, 18)));
         assert_eq!(place("cannot open /srv/www: refused"), Some((2, 9)));
         assert_eq!(place("no more threads"), None);
         let text = "[[site]]\nhosts = \"a.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
         let title = "`files` (the route in line 7): cannot serve /srv/www: Too many open files";
-        let report = placed(&report, title, "").unwrap();
+        let report = attach_to_path(&report, title, "").unwrap();
         assert_eq!(report.position(&report.findings()[0]).0, 8);
     }
 
@@ -215,7 +218,7 @@ mod tests {
             let report = match Config::parse(text, "k.toml", &folder) {
                 Ok((_, report)) | Err(report) => report,
             };
-            let report = missing(&report)?;
+            let report = report_missing(&report)?;
             Some(
                 report
                     .findings()

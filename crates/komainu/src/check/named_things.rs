@@ -10,10 +10,10 @@ use std::path::Path;
 use config::{App, Config, Report};
 use serde_json::Value;
 
-use crate::check::reading::{base_of, environment};
+use crate::check::reading::{base_folder, environment};
 
 /// A configuration and the resources that it names.
-struct ConfigNames {
+struct NamedResourceSet {
     /// `None` if the text is invalid.
     config: Option<Config>,
     report: Report,
@@ -24,31 +24,31 @@ struct ConfigNames {
     uses: BTreeSet<String>,
 }
 
-impl ConfigNames {
-    fn of(path: &Path, text: &str) -> ConfigNames {
+impl NamedResourceSet {
+    fn read(path: &Path, text: &str) -> NamedResourceSet {
         let variables = RefCell::new(BTreeSet::new());
         let lookup = |name: &str| {
             variables.borrow_mut().insert(name.to_owned());
             environment(name)
         };
-        let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &lookup);
+        let parsed = Config::parse_with(text, &path.display().to_string(), base_folder(path), &lookup);
         let (config, report) = match parsed {
             Ok((config, report)) => (Some(config), report),
             Err(report) => (None, report),
         };
         let mut uses = BTreeSet::new();
-        if let Some(tree) = config::directives(text, &lookup) {
+        if let Some(tree) = config::directive_tree(text, &lookup) {
             add_uses(&tree, &mut uses);
         }
-        ConfigNames { config, report, variables: variables.take(), uses }
+        NamedResourceSet { config, report, variables: variables.take(), uses }
     }
 
     /// Returns paths and accounts with their directives.
-    fn in_directives(&self) -> BTreeSet<(&str, String)> {
+    fn by_directive(&self) -> BTreeSet<(&str, String)> {
         let paths = self.report.named_paths().iter();
         let paths = paths.map(|named| (named.directive.as_str(), named.path.display().to_string()));
         let accounts = self.report.named_accounts().iter();
-        paths.chain(accounts.map(|named| (account(named.is_group), named.name.clone()))).collect()
+        paths.chain(accounts.map(|named| (account_kind(named.is_group), named.name.clone()))).collect()
     }
 
     /// Returns the applications, disregarding their numbers of workers.
@@ -59,19 +59,19 @@ impl ConfigNames {
     }
 }
 
-fn account(is_group: bool) -> &'static str {
+fn account_kind(is_group: bool) -> &'static str {
     if is_group { "group" } else { "user" }
 }
 
 /// Directives of files whose content is sent to the server configured next to them.
-const SENT: [&str; 2] = ["password_file", "headers_file"];
+const SENT_FILE_DIRECTIVES: [&str; 2] = ["password_file", "headers_file"];
 
 fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
     match tree {
         Value::String(text) if text.contains("unix:") => _ = uses.insert(format!("{text:?}")),
         Value::Array(items) => items.iter().for_each(|item| add_uses(item, uses)),
         Value::Object(entries) => {
-            if let Some(sent) = SENT.into_iter().find(|sent| entries.contains_key(*sent)) {
+            if let Some(sent) = SENT_FILE_DIRECTIVES.into_iter().find(|sent| entries.contains_key(*sent)) {
                 uses.insert(format!("`{sent}` beside these values: {tree}"));
             }
             if let Some(followed) = entries.get("symlinks").filter(|followed| *followed != "off") {
@@ -87,16 +87,16 @@ fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
 ///
 /// # Errors
 /// The first additional resource, and who may add it.
-pub(crate) fn names_no_more((path, before): (&Path, &str), after: &str) -> Result<(), String> {
-    let (before, after) = (ConfigNames::of(path, before), ConfigNames::of(path, after));
+pub(crate) fn check_names_subset((path, before): (&Path, &str), after: &str) -> Result<(), String> {
+    let (before, after) = (NamedResourceSet::read(path, before), NamedResourceSet::read(path, after));
     let refused = |what: String| {
         Err(format!(
             "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
              users, programs, Unix sockets and variables, by a Unix socket or in the file"
         ))
     };
-    let known = before.in_directives();
-    if let Some((directive, name)) = after.in_directives().difference(&known).next() {
+    let known = before.by_directive();
+    if let Some((directive, name)) = after.by_directive().difference(&known).next() {
         return refused(format!("`{directive}` = {name:?}"));
     }
     if let Some(name) = after.variables.difference(&before.variables).next() {

@@ -9,12 +9,12 @@ use std::path::Path;
 
 use config::{Config, NamedPath, Origin, Report, TextSpan};
 use process::config_files::{self, FILE_BYTES_MAX};
-use rights::file_rights::{FileRight, closed_folder, lacks, refusal_of_socket, shown};
-use rights::privilege::{self, Identity, Rights};
+use rights::file_rights::{FileRight, describe, inaccessible_folder, lacks_right, socket_refusal};
+use rights::privilege::{self, Identity, RightsDecision};
 
 /// Directives, by suffix, whose files are accessed by the serving process itself rather than by the
 /// supervisor.
-const SERVED: [(&str, FileRight); 5] = [
+const SERVED_DIRECTIVES: [(&str, FileRight); 5] = [
     ("files.root", FileRight::Enter),
     ("php.root", FileRight::Enter),
     ("cgi.root", FileRight::Enter),
@@ -22,7 +22,7 @@ const SERVED: [(&str, FileRight); 5] = [
     ("maintenance.page", FileRight::Read),
 ];
 /// Directives, by suffix, whose files contain secrets.
-const SECRETS: [&str; 9] = [
+const SECRET_DIRECTIVES: [&str; 9] = [
     "tls.key",
     "default.key",
     "tls.ticket_keys",
@@ -35,34 +35,42 @@ const SECRETS: [&str; 9] = [
 ];
 
 /// Directives, by suffix, whose files are written by the server and not intended for clients.
-const WRITTEN: [&str; 5] = ["log.file", "log.errors", "logs.file", "control.audit", "acme.state"];
+const WRITTEN_DIRECTIVES: [&str; 5] = ["log.file", "log.errors", "logs.file", "control.audit", "acme.state"];
 
 /// A warning: its position, title, label and remedy.
-pub(crate) type PathDoubt = (TextSpan, String, &'static str, String);
+pub(crate) type PathWarning = (TextSpan, String, &'static str, String);
 
 /// Returns the warnings for the paths of a configuration.
-pub(crate) fn of_paths(report: &Report, config: &Config) -> Vec<PathDoubt> {
+pub(crate) fn path_warnings(report: &Report, config: &Config) -> Vec<PathWarning> {
     let Some((user, is_other)) = serving_user(config) else { return Vec::new() };
-    let mut doubts = served_secrets(report);
+    let mut doubts = served_secret_warnings(report);
     for named in report.named_paths() {
         let Ok(path) = std::path::absolute(&named.path) else { continue };
-        let of_right = SERVED.iter().find(|(end, _)| is_directive(named, end));
-        let closed = of_right.and_then(|(_, right)| forbidden(&path, *right, &user, is_other));
-        let secret = || SECRETS.iter().any(|end| is_directive(named, end)).then(|| exposed(&path)).flatten();
-        let empty = || is_directive(named, "auth.basic").then(|| without_users(&path)).flatten();
+        let of_right = SERVED_DIRECTIVES.iter().find(|(end, _)| is_directive(named, end));
+        let closed = of_right.and_then(|(_, right)| access_warning(&path, *right, &user, is_other));
+        let secret = || {
+            SECRET_DIRECTIVES
+                .iter()
+                .any(|end| is_directive(named, end))
+                .then(|| exposure_warning(&path))
+                .flatten()
+        };
+        let empty = || is_directive(named, "auth.basic").then(|| empty_user_list_warning(&path)).flatten();
         let found = [closed, secret(), empty()].into_iter().flatten();
-        doubts.extend(found.map(|(title, label, help)| (named.at.clone(), title, label, help)));
+        doubts.extend(found.map(|(title, label, help)| (named.span.clone(), title, label, help)));
     }
     doubts
 }
 
 /// Returns warnings for secrets and logs inside served directories.
-fn served_secrets(report: &Report) -> Vec<PathDoubt> {
+fn served_secret_warnings(report: &Report) -> Vec<PathWarning> {
     let real = |named: &NamedPath| std::path::absolute(&named.path).ok();
     let roots: Vec<_> =
         report.named_paths().iter().filter(|named| is_directive(named, "files.root")).collect();
     let folders: Vec<_> = roots.into_iter().filter_map(real).collect();
-    let of_kind = |named: &&NamedPath| SECRETS.iter().chain(&WRITTEN).any(|end| is_directive(named, end));
+    let of_kind = |named: &&NamedPath| {
+        SECRET_DIRECTIVES.iter().chain(&WRITTEN_DIRECTIVES).any(|end| is_directive(named, end))
+    };
     let served = |named: &NamedPath| {
         let path = real(named)?;
         let inside = |folder: &&std::path::PathBuf| {
@@ -75,13 +83,13 @@ fn served_secrets(report: &Report) -> Vec<PathDoubt> {
             format!("clients can read {}: it is in {}, which is served", path.display(), folder.display());
         let help = "keep it outside of the folders that are served, as in /etc/komainu or /var/log/komainu"
             .to_owned();
-        Some((named.at.clone(), title, "this is not meant for clients", help))
+        Some((named.span.clone(), title, "this is not meant for clients", help))
     };
     report.named_paths().iter().filter(of_kind).filter_map(served).collect()
 }
 
 /// Returns messages for existing Unix sockets of upstream servers that the server's user cannot open.
-pub(crate) fn of_sockets(config: &Config) -> Vec<String> {
+pub(crate) fn socket_warnings(config: &Config) -> Vec<String> {
     let Some((user, _)) = serving_user(config) else { return Vec::new() };
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
@@ -92,27 +100,27 @@ pub(crate) fn of_sockets(config: &Config) -> Vec<String> {
     });
     let servers = config.upstreams.iter().map(|(_, proxy)| proxy).chain(inline).flat_map(|proxy| &proxy.to);
     let mut said: Vec<String> = servers
-        .filter_map(|server| socket(&server.url))
-        .filter_map(|path| refusal_of_socket(path, &user))
+        .filter_map(|server| socket_path(&server.url))
+        .filter_map(|path| socket_refusal(path, &user))
         .collect();
     said.sort();
     said.dedup();
     said
 }
 
-fn socket(url: &Origin) -> Option<&Path> {
+fn socket_path(url: &Origin) -> Option<&Path> {
     match url {
         Origin::Unix(path) => Some(path),
-        Origin::Cgi(_, inner) => socket(inner),
+        Origin::Cgi(_, inner) => socket_path(inner),
         Origin::Tcp { .. } => None,
     }
 }
 
 /// Returns the user who will serve, and whether it differs from the user of this process.
 fn serving_user(config: &Config) -> Option<(Identity, bool)> {
-    match privilege::rights(config, false).ok()? {
-        Rights::Drop(user) => Some((user, true)),
-        Rights::Keep(_) => Some((Identity::of_process(), false)),
+    match privilege::decide_rights(config, false).ok()? {
+        RightsDecision::Drop(user) => Some((user, true)),
+        RightsDecision::Keep(_) => Some((Identity::of_process(), false)),
     }
 }
 
@@ -121,12 +129,12 @@ fn is_directive(named: &NamedPath, end: &str) -> bool {
 }
 
 /// The title, label and remedy of a warning.
-type Doubt = (String, &'static str, String);
+type AccessWarning = (String, &'static str, String);
 
 /// Checks access of the server's user to a directory or page. If another user serves, inaccessible parent
 /// directories are reported elsewhere as errors.
-fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> Option<Doubt> {
-    let above = closed_folder(path, user).filter(|_| !is_other);
+fn access_warning(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> Option<AccessWarning> {
+    let above = inaccessible_folder(path, user).filter(|_| !is_other);
     let is_folder = path.is_dir();
     let (right, verb, letter) = match (right, is_folder) {
         (FileRight::Enter, true) => (FileRight::Enter, "enter", "x"),
@@ -136,8 +144,8 @@ fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> 
         Some(folder) => (folder, "enter", "x"),
         None => (path.to_owned(), verb, letter),
     };
-    let is_closed = place != path || lacks(path, user, right);
-    let (name, shown) = (&user.name, shown(&place));
+    let is_closed = place != path || lacks_right(path, user, right);
+    let (name, shown) = (&user.name, describe(&place));
     let letters = if is_folder && letter == "x" { "rx" } else { letter };
     is_closed.then(|| {
         let place = place.display();
@@ -152,7 +160,7 @@ fn forbidden(path: &Path, right: FileRight, user: &Identity, is_other: bool) -> 
 }
 
 /// Checks whether every user of the machine can read a secret.
-fn exposed(path: &Path) -> Option<Doubt> {
+fn exposure_warning(path: &Path) -> Option<AccessWarning> {
     let has = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|found| found.mode() & bit != 0);
     // An inaccessible parent directory protects the file as well.
     let is_open = path.is_file()
@@ -160,7 +168,7 @@ fn exposed(path: &Path) -> Option<Doubt> {
         && has(path, 0o4)
         && path.ancestors().skip(1).all(|folder| has(folder, 0o1));
     is_open.then(|| {
-        let shown = shown(path);
+        let shown = describe(path);
         let path = path.display();
         let title = format!("every user of this machine can read {path} ({shown})");
         let help = format!(
@@ -181,7 +189,7 @@ fn is_certificate(path: &Path) -> bool {
 }
 
 /// Checks whether a user list is empty.
-fn without_users(path: &Path) -> Option<Doubt> {
+fn empty_user_list_warning(path: &Path) -> Option<AccessWarning> {
     let file = config_files::open(path).ok()?;
     let mut text = String::new();
     std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_BYTES_MAX), &mut text).ok()?;

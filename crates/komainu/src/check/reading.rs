@@ -13,14 +13,14 @@ use crate::check::{named_paths, path_doubts};
 use crate::terminal;
 
 /// Maximum number of included files.
-const INCLUDED_MAX: usize = 1000;
+const INCLUDED_FILES_MAX: usize = 1000;
 
 /// Help for a missing configuration file.
-const NO_FILE: &str =
+const NO_FILE_HELP: &str =
     "name the configuration with `-c FILE`; `komainu run FOLDER` serves a folder without one";
 
 /// Rereads a configuration from its origin.
-pub(crate) type Reread = Box<dyn Fn() -> Result<ReadConfig, String>>;
+pub(crate) type RereadConfig = Box<dyn Fn() -> Result<ReadConfig, String>>;
 
 /// A configuration that was read.
 pub(crate) struct ReadConfig {
@@ -34,7 +34,7 @@ pub(crate) struct ReadConfig {
 ///
 /// # Errors
 /// The errors, rendered for the user.
-pub(crate) fn read_again(path: &Path, text: String) -> Result<ReadConfig, String> {
+pub(crate) fn reparse_text(path: &Path, text: String) -> Result<ReadConfig, String> {
     let (config, warnings) = reparse(path, &text)?;
     Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
 }
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path) -> Result<(Config, usize), String> {
 /// The first file that cannot be read.
 pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     let text = read_file(path).map_err(|error| match path.try_exists() {
-        Ok(false) => format!("error: {error}\nhelp: {NO_FILE}"),
+        Ok(false) => format!("error: {error}\nhelp: {NO_FILE_HELP}"),
         _ => error,
     })?;
     let mut files = vec![(path.to_owned(), text)];
@@ -64,26 +64,26 @@ pub(crate) fn read_text(path: &Path) -> Result<String, String> {
     while let Some((path, text)) = files.get(next) {
         let around = std::iter::successors(Some(next), |at| Some(parents[*at]).filter(|parent| parent != at));
         let around: Vec<&Path> = around.map(|at| files[at].0.as_path()).collect();
-        let included = included_by((path, &around), text, INCLUDED_MAX + 1 - files.len(), &mut seen)?;
+        let included = read_included((path, &around), text, INCLUDED_FILES_MAX + 1 - files.len(), &mut seen)?;
         parents.extend(included.iter().map(|_| next));
         files.extend(included);
         next += 1;
     }
-    Ok(config::joined(&files[0].1, &files[1..]))
+    Ok(config::join_files(&files[0].1, &files[1..]))
 }
 
 /// Returns the files included by `text`, the content of `path`, at most `files_max`. Files seen before are
 /// skipped. `around` holds `path` and the files that include it.
-fn included_by(
+fn read_included(
     (path, around): (&Path, &[&Path]),
     text: &str,
     files_max: usize,
     seen: &mut HashSet<PathBuf>,
 ) -> Result<Vec<(PathBuf, String)>, String> {
     let mut included = Vec::new();
-    for pattern in config::includes(text, &environment) {
+    for pattern in config::include_patterns(text, &environment) {
         let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
-        for file in matching(path, &pattern).map_err(|error| named(&error))? {
+        for file in matching_files(path, &pattern).map_err(|error| named(&error))? {
             let real = file.canonicalize();
             let is_around =
                 |real: &PathBuf| around.iter().any(|one| one.canonicalize().is_ok_and(|one| one == *real));
@@ -96,7 +96,7 @@ fn included_by(
                 continue;
             }
             if included.len() == files_max {
-                return Err(named(&format_args!("more than {INCLUDED_MAX} files are included")));
+                return Err(named(&format_args!("more than {INCLUDED_FILES_MAX} files are included")));
             }
             let text = read_file(&file).map_err(|error| named(&error))?;
             included.push((file, text));
@@ -106,7 +106,7 @@ fn included_by(
 }
 
 /// Returns the files that an include in `path` matches.
-fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+fn matching_files(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
     let folder = path.parent().unwrap_or(Path::new(""));
     if !is_pattern(pattern) {
         return Ok(vec![folder.join(pattern)]);
@@ -130,16 +130,18 @@ fn is_empty_folder(path: &Path, pattern: &str) -> bool {
 }
 
 /// Returns warnings for includes that match no file, except in empty directories.
-fn unmatched(path: &Path, text: &str) -> Vec<String> {
+fn unmatched_include_warnings(path: &Path, text: &str) -> Vec<String> {
     let mut warnings = Vec::new();
-    for (name, content) in config::parts(text) {
+    for (name, content) in config::split_files(text) {
         let file = name.map_or(path, Path::new);
-        let patterns = config::includes(content, &environment).into_iter().filter(|one| is_pattern(one));
+        let patterns =
+            config::include_patterns(content, &environment).into_iter().filter(|one| is_pattern(one));
         let unmatched = patterns.filter(|pattern| {
-            matching(file, pattern).is_ok_and(|found| found.is_empty()) && !is_empty_folder(file, pattern)
+            matching_files(file, pattern).is_ok_and(|found| found.is_empty())
+                && !is_empty_folder(file, pattern)
         });
         warnings.extend(unmatched.map(|pattern| {
-            let (file, folder) = (file.display(), base_of(file).display());
+            let (file, folder) = (file.display(), base_folder(file).display());
             format!("`include = \"{pattern}\"` in {file}: no file matches it; it is looked for in {folder}")
         }));
     }
@@ -202,15 +204,17 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
 /// Parses like [`parse`] and returns the number of warnings.
 fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     let (config, warnings) = parse_with_paths(path, text)?;
-    let doubts_of_paths = path_doubts::of_paths(&warnings, &config);
+    let doubts_of_paths = path_doubts::path_warnings(&warnings, &config);
     let warnings = warnings.with_warnings(doubts_of_paths);
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
-    let more: Vec<String> =
-        doubts(path, text, &config).into_iter().chain(path_doubts::of_sockets(&config)).collect();
+    let more: Vec<String> = content_warnings(path, text, &config)
+        .into_iter()
+        .chain(path_doubts::socket_warnings(&config))
+        .collect();
     for text in &more {
-        terminal::complain(&format!("warning: {text}"));
+        terminal::print_error_line(&format!("warning: {text}"));
     }
     Ok((config, warnings.findings().len() + more.len()))
 }
@@ -226,7 +230,7 @@ pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), 
         format!("{} ({}, line {line})", finding.title, report.file_of(finding))
     };
     let mut warnings: Vec<String> = report.findings().iter().map(line).collect();
-    warnings.extend(doubts(path, text, &config));
+    warnings.extend(content_warnings(path, text, &config));
     Ok((config, warnings))
 }
 
@@ -234,30 +238,31 @@ pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), 
 ///
 /// # Errors
 /// A JSON document with `error`, and `findings` with positions and remedies.
-pub(crate) fn judged(path: &Path, text: &str) -> Result<(Config, Vec<String>), Value> {
-    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+pub(crate) fn parse_for_api(path: &Path, text: &str) -> Result<(Config, Vec<String>), Value> {
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_folder(path), &environment);
     let report = match &parsed {
         Ok((_, report)) | Err(report) => report,
     };
-    if let Some(report) = named_paths::missing(report) {
-        return Err(findings_of(&report));
+    if let Some(report) = named_paths::report_missing(report) {
+        return Err(findings_document(&report));
     }
-    parsed.map_err(|report| findings_of(&report))?;
+    parsed.map_err(|report| findings_document(&report))?;
     reparse(path, text).map_err(|error| json!({ "error": error }))
 }
 
 /// Returns the JSON error, like that of [`judged`], for a valid configuration that cannot be used.
-pub(crate) fn unusable(path: &Path, text: &str, error: &str) -> Value {
+pub(crate) fn unusable_document(path: &Path, text: &str, error: &str) -> Value {
     let (title, help) = error.split_once("\nhelp: ").unwrap_or((error, ""));
     let report = parse_with_warnings(path, text).ok();
-    let report = report.and_then(|(_, report)| named_paths::placed(&report.without_findings(), title, help));
-    let mut document = report.map_or_else(|| json!({}), |report| findings_of(&report));
+    let report =
+        report.and_then(|(_, report)| named_paths::attach_to_path(&report.without_findings(), title, help));
+    let mut document = report.map_or_else(|| json!({}), |report| findings_document(&report));
     document["error"] = json!(error);
     document
 }
 
 /// Converts a report to the JSON document of [`judged`].
-fn findings_of(report: &config::Report) -> Value {
+fn findings_document(report: &config::Report) -> Value {
     let finding = |finding: &config::Finding| {
         let (line, column) = report.position(finding);
         json!({
@@ -275,10 +280,10 @@ fn findings_of(report: &config::Report) -> Value {
 }
 
 /// Returns warnings for includes that match nothing, and for a configuration with neither sites nor streams.
-fn doubts(path: &Path, text: &str, config: &Config) -> Vec<String> {
+fn content_warnings(path: &Path, text: &str, config: &Config) -> Vec<String> {
     let nothing = "there is no `[[site]]` and no `[[route]]`: every request is answered 404".to_owned();
     let serves_nothing = config.sites.is_empty() && config.streams.is_empty();
-    unmatched(path, text).into_iter().chain(serves_nothing.then_some(nothing)).collect()
+    unmatched_include_warnings(path, text).into_iter().chain(serves_nothing.then_some(nothing)).collect()
 }
 
 /// Parses a text whose warnings were shown before.
@@ -291,12 +296,12 @@ pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> 
 
 /// Parses a configuration; missing files and directories are reported together with all other errors.
 fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
-    is_not_empty(path, text)?;
-    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    check_not_empty(path, text)?;
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_folder(path), &environment);
     let report = match &parsed {
         Ok((_, report)) | Err(report) => report,
     };
-    if let Some(report) = named_paths::missing(report) {
+    if let Some(report) = named_paths::report_missing(report) {
         return Err(report.render(is_coloured()));
     }
     parsed.map_err(|errors| errors.render(is_coloured()))
@@ -304,7 +309,7 @@ fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report),
 
 /// Attaches the error of a start or check (`error: …`) to its position in the configuration, if it names a
 /// path of it.
-pub(crate) fn placed(path: &Path, error: String) -> String {
+pub(crate) fn attach_to_place(path: &Path, error: String) -> String {
     let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains(" --> ")) else {
         return error;
     };
@@ -312,7 +317,7 @@ pub(crate) fn placed(path: &Path, error: String) -> String {
     let report = || {
         let text = read_text(path).ok()?;
         let (_, report) = parse_with_warnings(path, &text).ok()?;
-        named_paths::placed(&report.without_findings(), title, help)
+        named_paths::attach_to_path(&report.without_findings(), title, help)
     };
     match report() {
         Some(report) => report.render(is_coloured()),
@@ -321,12 +326,12 @@ pub(crate) fn placed(path: &Path, error: String) -> String {
 }
 
 fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
-    is_not_empty(path, text)?;
-    let parsed = Config::parse_with(text, &path.display().to_string(), base_of(path), &environment);
+    check_not_empty(path, text)?;
+    let parsed = Config::parse_with(text, &path.display().to_string(), base_folder(path), &environment);
     parsed.map_err(|errors| errors.render(is_coloured()))
 }
 
-fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
+fn check_not_empty(path: &Path, text: &str) -> Result<(), String> {
     // An empty file is more likely an accident than intended.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
         return Err(format!(
@@ -339,7 +344,7 @@ fn is_not_empty(path: &Path, text: &str) -> Result<(), String> {
 }
 
 /// Returns the directory to which paths in a configuration are relative.
-pub(crate) fn base_of(path: &Path) -> &Path {
+pub(crate) fn base_folder(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use certificates::managed;
 use config::{Action, Config};
-use hosting::virtualenv::is_closed;
+use hosting::virtualenv::is_inaccessible;
 use hosting::workers;
 use logging::sink;
-use rights::file_rights::{closed_folder, is_kernels};
-use rights::privilege::{self, Identity, Rights};
+use rights::file_rights::{inaccessible_folder, is_in_procfs};
+use rights::privilege::{self, Identity, RightsDecision};
 
 use crate::check::start_rights;
 use crate::terminal;
@@ -21,18 +21,18 @@ use crate::terminal;
 ///
 /// # Errors
 /// The user or the inaccessible path, rendered for the user.
-pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
+pub(crate) fn check_users(config: &Config) -> Result<(), String> {
     let look = |user: &Option<String>, group: &Option<String>| {
         user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
     };
     look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
     // Root can access paths that the serving user cannot.
-    if let Ok(Rights::Drop(user)) = privilege::rights(config, false) {
-        files_are_open(config, &user)?;
+    if let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config, false) {
+        check_file_access(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             workers::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
-            if let Some(text) = workers::doubt(name, app, Some(&user)) {
-                terminal::complain(&format!("warning: {text}"));
+            if let Some(text) = workers::warning(name, app, Some(&user)) {
+                terminal::print_error_line(&format!("warning: {text}"));
             }
         }
     }
@@ -46,7 +46,7 @@ pub(crate) fn users_exist(config: &Config) -> Result<(), String> {
 ///
 /// # Errors
 /// The inaccessible directory and the remedies, rendered for the user.
-pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), String> {
+pub(crate) fn check_file_access(config: &Config, user: &Identity) -> Result<(), String> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let roots = routes.filter_map(|route| match &route.action {
         Action::Files(files) => Some(&files.root),
@@ -56,7 +56,7 @@ pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), Str
     let pages = std::iter::once(&config.error_pages)
         .chain(site_pages)
         .flat_map(|pages| pages.iter().map(|(_, path)| path));
-    roots.flatten().chain(pages).try_for_each(|path| is_open(path, 1, user))?;
+    roots.flatten().chain(pages).try_for_each(|path| check_ancestors(path, 1, user))?;
     for (_, app) in &config.apps {
         // The application's own user is looked up, and reported if missing, when the application is started.
         let own = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref()));
@@ -66,19 +66,19 @@ pub(crate) fn files_are_open(config: &Config, user: &Identity) -> Result<(), Str
             let place = named.split(':').next().filter(|place| place.ends_with(".py"));
             place.map(Path::new)
         });
-        named.chain(python).try_for_each(|file| is_open(file, 1, user))?;
+        named.chain(python).try_for_each(|file| check_ancestors(file, 1, user))?;
         let folders = app.php.as_ref().map(|php| &php.root).into_iter().chain(&app.folder);
-        folders.into_iter().try_for_each(|folder| is_open(folder, 0, user))?;
+        folders.into_iter().try_for_each(|folder| check_ancestors(folder, 0, user))?;
     }
     Ok(())
 }
 
 /// Checks that the user can enter the ancestors of `path`, beginning `skipped` levels above it.
-fn is_open(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
+fn check_ancestors(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
     let Ok(path) = std::path::absolute(path) else { return Ok(()) };
     // From the root down, because the topmost closed directory must be opened first.
     let folders: Vec<&Path> = path.ancestors().skip(skipped).collect();
-    let Some(closed) = folders.into_iter().rev().find(|folder| is_closed(folder, Some(user))) else {
+    let Some(closed) = folders.into_iter().rev().find(|folder| is_inaccessible(folder, Some(user))) else {
         return Ok(());
     };
     let (path, closed, name) = (path.display(), closed.display(), &user.name);
@@ -93,12 +93,12 @@ fn is_open(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
 ///
 /// # Errors
 /// The log and the reason, rendered for the user.
-pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
+pub(crate) fn check_logs(config: &Config) -> Result<(), String> {
     sink::files(config).into_iter().try_for_each(|path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let fault = match std::fs::metadata(folder) {
             Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
-            Ok(_) if !path.exists() && is_kernels(folder) => {
+            Ok(_) if !path.exists() && is_in_procfs(folder) => {
                 format!("no file can be made in {}, which is the kernel's", folder.display())
             }
             Ok(_) if path.is_dir() => "it is a folder; name a file in it".to_owned(),
@@ -112,7 +112,7 @@ pub(crate) fn logs_have_folders(config: &Config) -> Result<(), String> {
 }
 
 /// Returns warnings about failures to expect at or after a start.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
+pub(crate) fn start_warnings(config: &Config) -> Vec<String> {
     let of_sites = config.sites.iter().flat_map(|site| &site.listen);
     let listeners = config.listen.iter().chain(of_sites);
     let addresses: BTreeSet<IpAddr> =
@@ -126,17 +126,17 @@ pub(crate) fn warnings(config: &Config) -> Vec<String> {
             "`listen`: no interface of this machine has the address {address}: a start fails until one has it"
         )
     });
-    absent.chain(closed_state(config)).chain(start_rights::warnings(config)).collect()
+    absent.chain(state_folder_warning(config)).chain(start_rights::rights_warnings(config)).collect()
 }
 
 /// Returns a warning if the serving user cannot enter an ancestor of the certificate state directory.
-fn closed_state(config: &Config) -> Option<String> {
-    let Ok(Rights::Drop(user)) = privilege::rights(config, false) else { return None };
+fn state_folder_warning(config: &Config) -> Option<String> {
+    let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config, false) else { return None };
     if !config.sites.iter().any(managed::is_automatic) {
         return None;
     }
     let state = std::path::absolute(managed::state_folder(config, true)).ok()?;
-    let closed = closed_folder(&state, &user)?;
+    let closed = inaccessible_folder(&state, &user)?;
     let (name, closed, state) = (&user.name, closed.display(), state.display());
     Some(format!(
         "user {name}, who is to serve, may not enter {closed}: there are no certificates of `tls = \"auto\"`, which are kept in \

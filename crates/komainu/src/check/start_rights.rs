@@ -7,7 +7,7 @@ use std::path::Path;
 
 use config::{Config, Listen};
 use logging::sink;
-use rights::file_rights::{FileRight, closed_folder, lacks, shown};
+use rights::file_rights::{FileRight, describe, inaccessible_folder, lacks_right};
 use rights::privilege::{Identity, group_id};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -15,41 +15,41 @@ use rustix::thread::{CapabilitySet, capabilities};
 const UNPRIVILEGED_PORT: u16 = 1024;
 
 /// Returns the warnings for a configuration; none for root.
-pub(crate) fn warnings(config: &Config) -> Vec<String> {
+pub(crate) fn rights_warnings(config: &Config) -> Vec<String> {
     let user = Identity::of_process();
     if user.uid == 0 {
         return Vec::new();
     }
     let logs = sink::files(config);
-    let logs = logs.iter().filter_map(|path| unwritable("the log", path, true, &user));
+    let logs = logs.iter().filter_map(|path| unwritable_warning("the log", path, true, &user));
     let of_sites = config.sites.iter().flat_map(|site| &site.listen);
     let listens = config.listen.iter().chain(of_sites).map(|listener| &listener.address);
     let sockets = listens.clone().chain(&config.control.listen).filter_map(|address| match address {
         Listen::Unix(path) if !path.to_string_lossy().starts_with('@') => Some(path),
         _ => None,
     });
-    let sockets = sockets.filter_map(|path| unwritable("the socket", path, false, &user));
+    let sockets = sockets.filter_map(|path| unwritable_warning("the socket", path, false, &user));
     let ports: BTreeSet<u16> =
         listens.clone().flat_map(|address| address.sockets()).map(|socket| socket.port()).collect();
     let mut all: Vec<String> = logs.chain(sockets).collect();
-    all.extend(closed_ports(ports, &user));
-    all.extend(config.control.group.as_deref().and_then(|group| foreign_group(group, &user)));
+    all.extend(privileged_port_warning(ports, &user));
+    all.extend(config.control.group.as_deref().and_then(|group| group_warning(group, &user)));
     all
 }
 
 /// Returns a warning if the user cannot write or create a file. `is_kept` is whether an existing file is
 /// opened rather than replaced.
-fn unwritable(what: &str, path: &Path, is_kept: bool, user: &Identity) -> Option<String> {
+fn unwritable_warning(what: &str, path: &Path, is_kept: bool, user: &Identity) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     let folder = path.parent()?;
-    let (place, verb, letter) = match closed_folder(&path, user) {
+    let (place, verb, letter) = match inaccessible_folder(&path, user) {
         Some(closed) => (closed, "enter", 'x'),
         None if is_kept && path.exists() => (path.clone(), "write to", 'w'),
         None => (folder.to_owned(), "make files in", 'w'),
     };
     let right = if letter == 'x' { FileRight::Enter } else { FileRight::Write };
-    lacks(&place, user, right).then(|| {
-        let (name, shown, path, place) = (&user.name, shown(&place), path.display(), place.display());
+    lacks_right(&place, user, right).then(|| {
+        let (name, shown, path, place) = (&user.name, describe(&place), path.display(), place.display());
         format!(
             "user {name} may not {verb} {place} ({shown}): a start by this user cannot open {what} {path}; give the right to a group of \
              {name} (`chgrp`, `chmod g+{letter}`), name another folder, or start as another user"
@@ -57,7 +57,7 @@ fn unwritable(what: &str, path: &Path, is_kept: bool, user: &Identity) -> Option
     })
 }
 
-fn closed_ports(ports: BTreeSet<u16>, user: &Identity) -> Option<String> {
+fn privileged_port_warning(ports: BTreeSet<u16>, user: &Identity) -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let first = text.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(UNPRIVILEGED_PORT);
     let closed: Vec<String> =
@@ -74,7 +74,7 @@ fn closed_ports(ports: BTreeSet<u16>, user: &Identity) -> Option<String> {
     })
 }
 
-fn foreign_group(group: &str, user: &Identity) -> Option<String> {
+fn group_warning(group: &str, user: &Identity) -> Option<String> {
     let id = group_id(group).ok()?;
     (!user.groups.contains(&id)).then(|| {
         format!(
@@ -98,16 +98,19 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("komainu-start-rights-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let log = folder.join("x.log");
-        let said = unwritable("the log", &log, true, &user(54_321)).unwrap();
+        let said = unwritable_warning("the log", &log, true, &user(54_321)).unwrap();
         assert!(
             said.starts_with(&format!("user web may not make files in {} (mode ", folder.display())),
             "{said}"
         );
-        assert_eq!(unwritable("the log", &log, true, &user(rustix::process::geteuid().as_raw())), None);
+        assert_eq!(
+            unwritable_warning("the log", &log, true, &user(rustix::process::geteuid().as_raw())),
+            None
+        );
         std::fs::write(&log, "").unwrap();
-        let said = unwritable("the log", &log, true, &user(54_321)).unwrap();
+        let said = unwritable_warning("the log", &log, true, &user(54_321)).unwrap();
         assert!(said.starts_with(&format!("user web may not write to {} (mode ", log.display())), "{said}");
         std::fs::remove_dir_all(&folder).unwrap();
-        assert!(foreign_group("0", &user(54_321)).is_some() && foreign_group("0", &user(0)).is_none());
+        assert!(group_warning("0", &user(54_321)).is_some() && group_warning("0", &user(0)).is_none());
     }
 }

@@ -4,27 +4,27 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench::job::{BenchJob, Format, Keep};
-use bench::plan::{Plan, Reach};
-use bench::request::{Ask, RequestManner};
+use bench::job::{BenchJob, OutputFiles, OutputFormat};
+use bench::plan::{ConnectOptions, LoadPlan};
+use bench::request::{BenchRequest, RequestSettings};
 use bench::session::LoadSubject;
 use bench::url::Url;
 use clap::Args;
 use http::Version;
 
-use crate::cli::measure::{self, basic, fields, instead};
-use crate::terminal::PrintableOutput;
+use crate::cli::measure::{self, basic_credentials, parse_fields, refuse_option};
+use crate::terminal::SanitizedOutput;
 
 /// `komainu ab`: ApacheBench's own flags.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 #[command(after_help = "The report has ab's format; `komainu bench` shows more.")]
-pub(crate) struct Ab {
+pub(crate) struct AbArguments {
     /// Requests
     #[arg(short, value_name = "N")]
     n: Option<u64>,
     /// Concurrent requests
-    #[arg(short, value_name = "N", default_value = "1", value_parser = measure::connections)]
+    #[arg(short, value_name = "N", default_value = "1", value_parser = measure::parse_connections)]
     c: usize,
     /// Maximum time in seconds; implies -n 50000
     #[arg(short, value_name = "S")]
@@ -81,11 +81,11 @@ pub(crate) struct Ab {
     no_table: bool,
     #[arg(short, hide = true)]
     v: Option<u8>,
-    #[arg(short = 'g', hide = true, value_parser = instead("single requests are not kept: -e FILE writes the percentiles, `komainu bench --html FILE` a page with charts"))]
+    #[arg(short = 'g', hide = true, value_parser = refuse_option("single requests are not kept: -e FILE writes the percentiles, `komainu bench --html FILE` a page with charts"))]
     gnuplot: Option<String>,
     #[arg(short = 'w', hide = true)]
     html_table: bool,
-    #[arg(short = 'X', hide = true, value_parser = instead("proxies are not asked: name the proxy in the URL, and the server with -H 'Host: …'"))]
+    #[arg(short = 'X', hide = true, value_parser = refuse_option("proxies are not asked: name the proxy in the URL, and the server with -H 'Host: …'"))]
     proxy: Option<String>,
     /// Print this help
     #[arg(short = 'h', long, action = clap::ArgAction::Help)]
@@ -96,14 +96,14 @@ pub(crate) struct Ab {
 }
 
 /// Runs `komainu ab`. Returns false if there was no response.
-pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
+pub(crate) fn run_ab(arguments: &AbArguments) -> Result<bool, String> {
     if arguments.html_table {
         return Err("-w: `komainu bench --html FILE` writes a page".into());
     }
     let mut header = arguments.header.clone();
     header.extend(arguments.cookie.iter().map(|cookie| format!("Cookie: {cookie}")));
-    header.extend(arguments.user.as_deref().map(|user| basic("Authorization", user)));
-    header.extend(arguments.proxy_user.as_deref().map(|user| basic("Proxy-Authorization", user)));
+    header.extend(arguments.user.as_deref().map(|user| basic_credentials("Authorization", user)));
+    header.extend(arguments.proxy_user.as_deref().map(|user| basic_credentials("Proxy-Authorization", user)));
     let (body, method) = match (&arguments.p, &arguments.u) {
         (Some(path), _) => (Some(path), "POST"),
         (None, Some(path)) => (Some(path), "PUT"),
@@ -118,16 +118,19 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
     if body.is_some() {
         header.push(format!("Content-Type: {}", arguments.content_type));
     }
-    let manner = RequestManner {
+    let manner = RequestSettings {
         version: Version::Http10,
         keep_alive: arguments.k,
         chunked: false,
-        fields: fields(&header)?,
+        fields: parse_fields(&header)?,
     };
     let method = arguments.m.clone().unwrap_or_else(|| method.into());
-    let ask = Ask { method, url: Url::parse(&arguments.url)?, body, weight: 1 };
-    let mut plan =
-        Plan::new(std::slice::from_ref(&ask), &manner, &Reach { insecure: true, ..Reach::default() })?;
+    let ask = BenchRequest { method, url: Url::parse(&arguments.url)?, body, weight: 1 };
+    let mut plan = LoadPlan::new(
+        std::slice::from_ref(&ask),
+        &manner,
+        &ConnectOptions { insecure: true, ..ConnectOptions::default() },
+    )?;
     plan.connections = arguments.c;
     plan.duration = arguments.t.map(Duration::from_secs);
     plan.requests_max = Some(arguments.n.unwrap_or(if arguments.t.is_some() { 50_000 } else { 1 }));
@@ -138,16 +141,16 @@ pub(crate) fn ab(arguments: &Ab) -> Result<bool, String> {
         plan,
         version: Version::Http10,
         server_pids: Vec::new(),
-        beside_pids: Vec::new(),
+        excluded_pids: Vec::new(),
     };
     let job = BenchJob {
         subject,
-        versus: None,
+        compared_side: None,
         pairs: 2,
         expectations: Vec::new(),
-        format: Format::Ab { any_length: arguments.any_length },
+        format: OutputFormat::Ab { any_length: arguments.any_length },
         quiet: arguments.q,
-        keep: Keep { percentiles: arguments.percentiles.clone(), ..Keep::default() },
+        output_files: OutputFiles { percentiles: arguments.percentiles.clone(), ..OutputFiles::default() },
     };
-    bench::job::run(&job, &mut PrintableOutput(io::stdout()))
+    bench::job::run_job(&job, &mut SanitizedOutput(io::stdout()))
 }

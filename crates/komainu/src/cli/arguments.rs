@@ -3,19 +3,19 @@
 use clap::{Parser, Subcommand};
 use process::confine_arguments::Confine;
 
-use crate::cli::ab::Ab;
+use crate::cli::ab::AbArguments;
 use crate::cli::cache::CacheCommand;
-use crate::cli::cert::{Cert, Trust};
-use crate::cli::check::Check;
-use crate::cli::ctl_arguments::Ctl;
+use crate::cli::cert::{CertCommand, TrustArguments};
+use crate::cli::check::CheckArguments;
+use crate::cli::ctl_arguments::CtlArguments;
 use crate::cli::diff::{DiffArguments, FormatArguments};
 use crate::cli::import::ImportArguments;
 use crate::cli::measure::{BenchArguments, LabArguments};
-use crate::cli::run::Run;
-use crate::cli::sign_url_arguments::SignUrl;
+use crate::cli::run::RunArguments;
+use crate::cli::sign_url_arguments::SignUrlArguments;
 use crate::cli::start::StartArguments;
-use crate::cli::status::{Reload, StatusArguments, Upgrade};
-use crate::cli::top::Top;
+use crate::cli::status::{ReloadArguments, StatusArguments, UpgradeArguments};
+use crate::cli::top::TopArguments;
 
 /// One web server in place of a stack: files, reverse proxy, applications, and measuring.
 #[derive(Debug, Parser)]
@@ -38,11 +38,11 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Serve targets given on the command line, without a configuration file
-    Run(Run),
+    Run(RunArguments),
     /// Serve with a configuration file
     Start(StartArguments),
     /// Check a configuration file, and show which route answers a URL
-    Check(Check),
+    Check(CheckArguments),
     /// Write configuration files in the one way to write them; comments stay
     Fmt(FormatArguments),
     /// Show what a reload of a configuration file would change in the running server, or what differs between two files
@@ -52,27 +52,27 @@ pub(crate) enum Command {
     /// Show the running servers: their processes, with requests, CPU time and memory
     Status(StatusArguments),
     /// Follow a running server in the terminal: rates, latencies by route, upstream servers, workers, certificates, cache, errors
-    Top(Top),
+    Top(TopArguments),
     /// Load the applications of a running server again, and read its configuration again; no request is lost
-    Reload(Reload),
+    Reload(ReloadArguments),
     /// Purge what the cache of a running server holds, and show what it did and why
     #[command(subcommand)]
     Cache(CacheCommand),
     /// Show and renew the certificates that a server obtains by itself
     #[command(subcommand)]
-    Cert(Cert),
+    Cert(CertCommand),
     /// Sign a URL, so that a route with `auth = { signed = ... }` lets it in until a time
-    SignUrl(SignUrl),
+    SignUrl(SignUrlArguments),
     /// Have this machine trust the local authority, which issues certificates for localhost and private names
-    Trust(Trust),
+    Trust(TrustArguments),
     /// Start the program again, by now another version; it takes over when it serves, and no request is lost
-    Upgrade(Upgrade),
+    Upgrade(UpgradeArguments),
     /// Operate a running server: its configuration, upstream servers, applications, cache and logs
-    Ctl(Ctl),
+    Ctl(CtlArguments),
     /// Load a server, and measure its responses, CPU time and memory
     Bench(Box<BenchArguments>),
     /// Load a server with the options of ab, and print a report like ab's
-    Ab(Ab),
+    Ab(AbArguments),
     /// Run experiments that compare servers, from files
     Lab(LabArguments),
     /// Print the JSON Schema of the configuration, for editors

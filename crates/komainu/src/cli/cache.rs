@@ -1,23 +1,23 @@
 //! `komainu cache`: statistics of a running server's cache, explanations and purges.
 
-use bench::quantity::{bytes, thousands};
+use bench::quantity::{format_bytes, format_thousands};
 use bench::table::TextTable;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use crate::cli::values::process_id;
+use crate::cli::values::parse_process_id;
 use crate::cli::{control_client, status};
 use crate::terminal;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CacheCommand {
     /// Remove stored responses; once it is done, every thread of the server has seen it
-    Purge(CachePurge),
+    Purge(CachePurgeArguments),
     /// Show what the cache holds, and what became of requests
-    Stats(ShowCacheStats),
+    Stats(CacheStatsArguments),
     /// Say why the last response for a URL was stored, missed or refused
-    Why(CacheWhy),
+    Why(CacheWhyArguments),
 }
 
 #[derive(Debug, Args)]
@@ -25,7 +25,7 @@ pub(crate) enum CacheCommand {
     komainu cache purge https://example.com/news      this URL, in all its variants\n  \
     komainu cache purge --prefix //example.com/news/  every URL that begins so, by http and https\n  \
     komainu cache purge --soft --tag article-17       make stale what has this tag; it is validated, or used in need\n")]
-pub(crate) struct CachePurge {
+pub(crate) struct CachePurgeArguments {
     /// URLs: http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both; in all their variants
     #[arg(value_name = "URL", required_unless_present_any = ["prefix", "tag", "all"])]
     pub(crate) urls: Vec<String>,
@@ -42,14 +42,14 @@ pub(crate) struct CachePurge {
     #[arg(long)]
     pub(crate) soft: bool,
     /// The server with this process id; not needed if only one runs
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct ShowCacheStats {
+pub(crate) struct CacheStatsArguments {
     /// The server with this process id; not needed if only one runs
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
     /// Print JSON, for programs
     #[arg(long)]
@@ -57,14 +57,14 @@ pub(crate) struct ShowCacheStats {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CacheWhy {
+pub(crate) struct CacheWhyArguments {
     /// The URL: http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both
     pub(crate) url: String,
     /// A header field of the request to explain. May be repeated
     #[arg(long, short = 'H', value_name = "NAME: VALUE")]
     pub(crate) header: Vec<String>,
     /// The server with this process id; not needed if only one runs
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
     /// Print JSON, for programs
     #[arg(long)]
@@ -75,7 +75,7 @@ pub(crate) struct CacheWhy {
 ///
 /// # Errors
 /// No server runs, several do and none is named, or the server has no cache or refuses the command.
-pub(crate) fn cache(command: &CacheCommand) -> Result<String, String> {
+pub(crate) fn run_cache(command: &CacheCommand) -> Result<String, String> {
     match command {
         CacheCommand::Purge(arguments) => purge(arguments),
         CacheCommand::Stats(arguments) => stats(arguments),
@@ -83,8 +83,8 @@ pub(crate) fn cache(command: &CacheCommand) -> Result<String, String> {
     }
 }
 
-fn purge(arguments: &CachePurge) -> Result<String, String> {
-    let pid = status::one(arguments.pid)?;
+fn purge(arguments: &CachePurgeArguments) -> Result<String, String> {
+    let pid = status::select_pid(arguments.pid)?;
     let soft = arguments.soft;
     let of = |name: &'static str, texts: &[String]| -> Vec<Value> {
         texts.iter().map(|text| json!({ name: text, "soft": soft })).collect()
@@ -96,7 +96,7 @@ fn purge(arguments: &CachePurge) -> Result<String, String> {
     }
     let (mut objects, mut sum) = (0, 0);
     for purge in purges {
-        let answer = control_client::ask(pid, &format!("cache purge {purge}"))?;
+        let answer = control_client::send_command(pid, &format!("cache purge {purge}"))?;
         objects += answer["objects"].as_u64().unwrap_or_default();
         sum += answer["bytes"].as_u64().unwrap_or_default();
     }
@@ -106,7 +106,7 @@ fn purge(arguments: &CachePurge) -> Result<String, String> {
         true => "; the port is a part of the host where it is not 80 or 443: //example.com:8443/PATH",
         false => "",
     };
-    Ok(format!("{verb}: {} ({}){hint}\n", responses(objects), bytes(sum as f64)))
+    Ok(format!("{verb}: {} ({}){hint}\n", count_responses(objects), format_bytes(sum as f64)))
 }
 
 /// Whether a URL contains a port.
@@ -116,25 +116,25 @@ fn has_port(url: &str) -> bool {
         .is_some_and(|(_, port)| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-fn responses(count: u64) -> String {
+fn count_responses(count: u64) -> String {
     let plural = if count == 1 { "" } else { "s" };
-    format!("{} response{plural}", thousands(count as f64))
+    format!("{} response{plural}", format_thousands(count as f64))
 }
 
-fn stats(arguments: &ShowCacheStats) -> Result<String, String> {
-    let answer = control_client::ask(status::one(arguments.pid)?, "cache stats")?;
+fn stats(arguments: &CacheStatsArguments) -> Result<String, String> {
+    let answer = control_client::send_command(status::select_pid(arguments.pid)?, "cache stats")?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),
-        false => Ok(shown_stats(&answer)),
+        false => Ok(format_stats(&answer)),
     }
 }
 
 /// Formats the statistics as a table.
-fn shown_stats(answer: &Value) -> String {
+fn format_stats(answer: &Value) -> String {
     let of = |key: &str| answer[key].as_u64().unwrap_or_default();
     let mut table = TextTable::new(&["", "", ""]);
     let mut row = |name: &str, value: String, about: &str| {
-        table.row(vec![name.to_owned(), value, about.to_owned()]);
+        table.add_row(vec![name.to_owned(), value, about.to_owned()]);
     };
     let asked = of("hits") + of("stale") + of("misses");
     let share = |part: u64| if asked == 0 { 0.0 } else { 100.0 * part as f64 / asked as f64 };
@@ -152,35 +152,36 @@ fn shown_stats(answer: &Value) -> String {
         ("purges", "purges"),
         ("purged", "responses that they removed or made stale"),
     ] {
-        row(key, thousands(of(key) as f64), about);
+        row(key, format_thousands(of(key) as f64), about);
     }
     let refused = answer["refused"].as_object().into_iter().flatten();
     for (why, count) in refused.filter(|(_, count)| count.as_u64() != Some(0)) {
-        row("refused", thousands(count.as_u64().unwrap_or_default() as f64), why);
+        row("refused", format_thousands(count.as_u64().unwrap_or_default() as f64), why);
     }
     let holds = format!(
         "holds {} of {} URLs, {} of {}; responses on their way: {}; {:.1} % of requests were hits\n",
-        responses(of("objects")),
-        thousands(of("urls") as f64),
-        bytes(of("bytes") as f64),
-        bytes(of("bytes_max") as f64),
+        count_responses(of("objects")),
+        format_thousands(of("urls") as f64),
+        format_bytes(of("bytes") as f64),
+        format_bytes(of("bytes_max") as f64),
         of("fills"),
         share(of("hits") + of("stale")),
     );
-    terminal::printable(&format!("{holds}{}", table.plain("  ")))
+    terminal::sanitize(&format!("{holds}{}", table.plain("  ")))
 }
 
-fn why(arguments: &CacheWhy) -> Result<String, String> {
+fn why(arguments: &CacheWhyArguments) -> Result<String, String> {
     let document = json!({ "url": arguments.url, "fields": arguments.header });
-    let answer = control_client::ask(status::one(arguments.pid)?, &format!("cache why {document}"))?;
+    let answer =
+        control_client::send_command(status::select_pid(arguments.pid)?, &format!("cache why {document}"))?;
     match arguments.json {
         true => Ok(format!("{answer:#}\n")),
-        false => Ok(terminal::printable(&explained(&answer))),
+        false => Ok(terminal::sanitize(&format_explanation(&answer))),
     }
 }
 
 /// Explains which responses are stored for a URL, and the outcome of the last one.
-fn explained(answer: &Value) -> String {
+fn format_explanation(answer: &Value) -> String {
     let mut lines = vec![answer["url"].as_str().unwrap_or_default().to_owned()];
     let all = answer["responses"].as_array().map_or(&[][..], Vec::as_slice);
     let answers = |one: &&Value| one["answers"].as_bool() == Some(true);
@@ -196,7 +197,7 @@ fn explained(answer: &Value) -> String {
         None if all.is_empty() => lines.push("  the request is a miss: nothing is stored".to_owned()),
         None => lines.push("  the request is a miss: what is stored is for other request fields".to_owned()),
     }
-    all.iter().for_each(|one| lines.extend(explained_one(one)));
+    all.iter().for_each(|one| lines.extend(explain_outcome(one)));
     lines.push(match answer["last"]["outcome"].as_str() {
         Some(outcome) => format!("  the last response, {} s ago: {outcome}", answer["last"]["ago_s"]),
         None => "  of its last response nothing is remembered: none came, or others since".to_owned(),
@@ -208,14 +209,14 @@ fn explained(answer: &Value) -> String {
     lines.join("\n") + "\n"
 }
 
-fn explained_one(one: &Value) -> Vec<String> {
+fn explain_outcome(one: &Value) -> Vec<String> {
     let number = |key: &str| one[key].as_i64().unwrap_or_default();
     let text = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
     let mut lines = vec![format!(
         "  stored as {}: status {}, {}, {} s old, {} hits",
         text("key"),
         number("status"),
-        bytes(number("bytes") as f64),
+        format_bytes(number("bytes") as f64),
         number("age_s"),
         number("hits")
     )];
@@ -260,7 +261,7 @@ mod tests {
             })
         };
         let said = |responses: Value, last: Value| {
-            explained(&json!({ "url": "http://a/", "responses": responses, "last": last }))
+            format_explanation(&json!({ "url": "http://a/", "responses": responses, "last": last }))
         };
         let stored = json!({ "outcome": "it was stored", "ago_s": 35 });
         let text = said(json!([one(25, true)]), stored.clone());
@@ -283,7 +284,7 @@ mod tests {
 
     #[test]
     fn figures_for_people() {
-        let text = shown_stats(&json!({
+        let text = format_stats(&json!({
             "hits": 75, "stale": 5, "misses": 20, "stored": 1234, "objects": 1, "urls": 1, "bytes": 1 << 20, "bytes_max": 64 << 20,
             "refused": { "the response says private": 7, "the response says no-store": 0 },
         }));

@@ -13,21 +13,21 @@ use operator::socket;
 use process::config_files;
 use serde_json::Value;
 
-use crate::cli::values::process_id;
+use crate::cli::values::parse_process_id;
 use crate::cli::{control_client, status};
-use crate::terminal::{complain, printable};
+use crate::terminal::{print_error_line, sanitize};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Cert {
+pub(crate) enum CertCommand {
     /// Show the names with their issuer, lifetime, next renewal and last error
-    List(CertList),
+    List(CertListArguments),
     /// Show one certificate
     Show {
         /// The name: example.com, *.example.com or an IP address
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
-        of: CertPlace,
+        of: CertSourceArguments,
     },
     /// Have a running server renew certificates now
     Renew {
@@ -35,15 +35,15 @@ pub(crate) enum Cert {
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
         /// The server of this process id; not needed where one runs
-        #[arg(long, value_parser = process_id)]
+        #[arg(long, value_parser = parse_process_id)]
         pid: Option<u32>,
     },
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct CertList {
+pub(crate) struct CertListArguments {
     #[command(flatten)]
-    pub(crate) of: CertPlace,
+    pub(crate) of: CertSourceArguments,
     /// As JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -51,9 +51,9 @@ pub(crate) struct CertList {
 
 /// Source of the certificates: a server or a state folder.
 #[derive(Debug, Args)]
-pub(crate) struct CertPlace {
+pub(crate) struct CertSourceArguments {
     /// The server of this process id; all of this user unless given
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
     /// Read this state folder, and ask no server
     #[arg(long, value_name = "FOLDER", conflicts_with = "pid")]
@@ -61,7 +61,7 @@ pub(crate) struct CertPlace {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Trust {
+pub(crate) struct TrustArguments {
     /// Remove what `komainu trust` installed: the authority of `--state`, or each one
     #[arg(long)]
     pub(crate) undo: bool,
@@ -74,34 +74,34 @@ pub(crate) struct Trust {
 ///
 /// # Errors
 /// No server runs and no state directory can be read, or the name is unknown.
-pub(crate) fn cert(command: &Cert) -> Result<String, String> {
+pub(crate) fn run_cert(command: &CertCommand) -> Result<String, String> {
     match command {
-        Cert::List(list) => {
-            let all = certificates(&list.of)?;
+        CertCommand::List(list) => {
+            let all = fetch_certificates(&list.of)?;
             match list.json {
                 true => Ok(format!("{:#}\n", Value::Array(all))),
-                false if all.is_empty() => Ok(printable(&none_listed(&list.of))),
-                false => Ok(printable(&listed(&all))),
+                false if all.is_empty() => Ok(sanitize(&explain_empty_list(&list.of))),
+                false => Ok(sanitize(&format_list(&all))),
             }
         }
-        Cert::Show { name, of } => {
-            let all = certificates(of)?;
+        CertCommand::Show { name, of } => {
+            let all = fetch_certificates(of)?;
             let found = all.iter().find(|one| one["name"].as_str() == Some(name.as_str()));
             let found = found.ok_or_else(|| {
                 format!("there is no certificate for {name}: `komainu cert list` shows the names")
             })?;
-            Ok(printable(&shown(found)))
+            Ok(sanitize(&format_certificate(found)))
         }
-        Cert::Renew { names, pid } => renew(names, *pid),
+        CertCommand::Renew { names, pid } => renew(names, *pid),
     }
 }
 
 /// Returns the certificates reported by servers, or stored in the state directory.
-fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
+fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
     let pids = match (&of.state, of.pid) {
         (Some(_), _) => Vec::new(),
         (None, Some(pid)) => vec![pid],
-        (None, None) => control_client::running(),
+        (None, None) => control_client::running_servers(),
     };
     if pids.is_empty() {
         let folder = of.state.clone().unwrap_or_else(own_state_folder);
@@ -114,13 +114,13 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
                 ),
             }
         })?;
-        return Ok(listed.iter().map(socket::certificate).collect());
+        return Ok(listed.iter().map(socket::certificate_document).collect());
     }
     let mut all = Vec::new();
     let mut failures = Vec::new();
     let asked = pids.len();
     for pid in pids {
-        match control_client::ask(pid, "certificates") {
+        match control_client::send_command(pid, "certificates") {
             Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
             // Servers of older versions do not know the command.
             Err(error) if error.contains("unknown command") => {
@@ -132,7 +132,7 @@ fn certificates(of: &CertPlace) -> Result<Vec<Value>, String> {
     match failures.len() == asked {
         true => Err(failures.join("\n")),
         false => {
-            failures.iter().for_each(|text| complain(&format!("warning: {text}")));
+            failures.iter().for_each(|text| print_error_line(&format!("warning: {text}")));
             Ok(all)
         }
     }
@@ -144,12 +144,12 @@ fn own_state_folder() -> PathBuf {
 }
 
 /// Formats a Unix timestamp in UTC.
-fn moment(value: &Value) -> Option<String> {
+fn format_timestamp(value: &Value) -> Option<String> {
     value.as_u64().map(rfc3339)
 }
 
 /// Formats a duration in its largest unit.
-fn span(time: Duration) -> String {
+fn format_duration(time: Duration) -> String {
     match time.as_secs() {
         seconds @ ..120 => format!("{seconds} s"),
         seconds @ ..7_200 => format!("{} min", seconds / 60),
@@ -159,19 +159,19 @@ fn span(time: Duration) -> String {
 }
 
 /// Formats the difference between a Unix timestamp and `now`.
-fn relative(value: &Value, now: SystemTime) -> String {
+fn format_relative(value: &Value, now: SystemTime) -> String {
     let Some(unix_s) = value.as_u64() else { return "-".into() };
     // The server's value may be out of range.
     let Some(at) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(unix_s)) else { return "?".into() };
     match at.duration_since(now) {
-        Ok(left) => format!("in {}", span(left)),
-        Err(past) => format!("{} ago", span(past.duration())),
+        Ok(left) => format!("in {}", format_duration(left)),
+        Err(past) => format!("{} ago", format_duration(past.duration())),
     }
 }
 
 /// Explains why the list is empty.
-fn none_listed(of: &CertPlace) -> String {
-    if of.state.is_none() && (of.pid.is_some() || !control_client::running().is_empty()) {
+fn explain_empty_list(of: &CertSourceArguments) -> String {
+    if of.state.is_none() && (of.pid.is_some() || !control_client::running_servers().is_empty()) {
         return "no certificates: no site has `tls`\n".into();
     }
     let path = of.state.clone().unwrap_or_else(own_state_folder);
@@ -194,7 +194,7 @@ const NAME_CHARS_MAX: usize = 36;
 /// Maximum width of an issuer; longer ones are truncated, `komainu cert show` prints them in full.
 const ISSUER_CHARS_MAX: usize = 34;
 
-fn listed(all: &[Value]) -> String {
+fn format_list(all: &[Value]) -> String {
     let now = SystemTime::now();
     let mut table = TextTable::new(&["name", "issuer", "expires", "next attempt"]);
     let text = |one: &Value, key: &str| one[key].as_str().map(str::to_owned);
@@ -202,11 +202,11 @@ fn listed(all: &[Value]) -> String {
     for one in all {
         let next =
             if one["last_error"].is_string() && one["retry_at"].is_u64() { "retry_at" } else { "renew_at" };
-        table.row(vec![
+        table.add_row(vec![
             text(one, "name").filter(|name| !is_long(name)).unwrap_or_default(),
-            text(one, "issuer").map_or_else(|| "-".into(), |issuer| cut(&issuer, ISSUER_CHARS_MAX)),
-            relative(&one["not_after"], now),
-            relative(&one[next], now),
+            text(one, "issuer").map_or_else(|| "-".into(), |issuer| truncate(&issuer, ISSUER_CHARS_MAX)),
+            format_relative(&one["not_after"], now),
+            format_relative(&one[next], now),
         ]);
     }
     let table = table.plain("");
@@ -214,16 +214,16 @@ fn listed(all: &[Value]) -> String {
     let mut all_lines: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
     for (line, one) in lines.zip(all) {
         let name = text(one, "name").filter(|name| is_long(name));
-        all_lines.extend(name.into_iter().flat_map(|name| wrapped(&name, "", "")));
+        all_lines.extend(name.into_iter().flat_map(|name| wrap_text(&name, "", "")));
         all_lines.push(line.to_owned());
         let error = text(one, "last_error");
-        all_lines.extend(error.into_iter().flat_map(|error| wrapped(&error, "  last error: ", "    ")));
+        all_lines.extend(error.into_iter().flat_map(|error| wrap_text(&error, "  last error: ", "    ")));
     }
     all_lines.join("\n") + "\n"
 }
 
 /// Truncates a text to `chars_max` characters, marked with an ellipsis.
-fn cut(text: &str, chars_max: usize) -> String {
+fn truncate(text: &str, chars_max: usize) -> String {
     match text.chars().count() > chars_max {
         true => text.chars().take(chars_max - 1).chain(['…']).collect(),
         false => text.to_owned(),
@@ -232,7 +232,7 @@ fn cut(text: &str, chars_max: usize) -> String {
 
 /// Wraps a text at words into lines of at most [`LINE_CHARS_MAX`]; the first begins with `first`, the others
 /// with `indent`.
-fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
+fn wrap_text(text: &str, first: &str, indent: &str) -> Vec<String> {
     let (mut lines, mut line) = (Vec::new(), first.to_owned());
     let mut is_begun = false;
     for word in text.split_whitespace() {
@@ -254,10 +254,12 @@ fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
     lines
 }
 
-fn shown(one: &Value) -> String {
+fn format_certificate(one: &Value) -> String {
     let now = SystemTime::now();
     let text = |key: &str| one[key].as_str().map(str::to_owned);
-    let at = |key: &str| moment(&one[key]).map(|at| format!("{at} ({})", relative(&one[key], now)));
+    let at = |key: &str| {
+        format_timestamp(&one[key]).map(|at| format!("{at} ({})", format_relative(&one[key], now)))
+    };
     let names = one["names"]
         .as_array()
         .map(|names| names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
@@ -283,7 +285,7 @@ fn shown(one: &Value) -> String {
 }
 
 fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
-    let pids = pid.map_or_else(control_client::serving, |pid| vec![pid]);
+    let pids = pid.map_or_else(control_client::serving_servers, |pid| vec![pid]);
     let pid = match pids.as_slice() {
         [pid] => *pid,
         [] => {
@@ -291,25 +293,25 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
                 "no server of this user is running: certificates are renewed by a running server".into()
             );
         }
-        pids => return Err(status::several(pids)),
+        pids => return Err(status::several_servers_message(pids)),
     };
     let mut text = String::new();
     for name in names {
-        let answer = control_client::ask(pid, &format!("renew {name}"))?;
+        let answer = control_client::send_command(pid, &format!("renew {name}"))?;
         text += &format!("{}\n", answer["done"].as_str().unwrap_or("done"));
     }
-    Ok(printable(&text) + "`komainu cert list` shows what becomes of it\n")
+    Ok(sanitize(&text) + "`komainu cert list` shows what becomes of it\n")
 }
 
 /// Runs `komainu trust`; returns the text to print.
 ///
 /// # Errors
 /// There is no valid local authority, or no step succeeded.
-pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
+pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, String> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
     let stores = TrustStores::of_machine(&homes);
     if arguments.undo && arguments.state.is_none() {
-        return outcome(
+        return format_trust_report(
             &certificates::untrust(None, &stores),
             "nothing to remove: no local authority of Komainu is trusted here\n",
         );
@@ -334,12 +336,12 @@ pub(crate) fn trust(arguments: &Trust) -> Result<String, String> {
         true => certificates::untrust(Some(&found), &stores),
         false => certificates::trust(&found, &stores),
     };
-    outcome(&report, "nothing to remove: it is not trusted here\n")
+    format_trust_report(&report, "nothing to remove: it is not trusted here\n")
         .map(|text| format!("the local authority of {}\n{text}", path.display()))
 }
 
 /// Formats the successful and the failed steps; an error if all failed.
-fn outcome(report: &TrustReport, nothing: &str) -> Result<String, String> {
+fn format_trust_report(report: &TrustReport, nothing: &str) -> Result<String, String> {
     let done: String = report.done.iter().map(|text| format!("  {text}\n")).collect();
     let failed: String = report.failed.iter().map(|text| format!("  not done: {text}\n")).collect();
     match (report.done.is_empty(), report.failed.is_empty()) {
@@ -367,7 +369,7 @@ mod tests {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
             json!(now + days * 86_400 + 60)
         };
-        let text = listed(&[
+        let text = format_list(&[
             json!({ "name": "example.com", "issuer": "CN=R11,O=Let's Encrypt,C=US", "not_after": moment(89), "renew_at": moment(60) }),
             json!({ "name": long, "issuer": "CN=".to_owned() + &"An Authority ".repeat(9), "not_after": moment(0), "renew_at": moment(1),
                 "last_error": error, "retry_at": moment(20_000) }),

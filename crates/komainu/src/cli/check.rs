@@ -14,13 +14,13 @@ use http::path::{has_encoded_slash, matched_path};
 use net::Peer;
 use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 
-use crate::assemble::routes::empty_segments;
+use crate::assemble::routes::convert_merge_slashes;
 use crate::check::reading::read;
 use crate::check::start_checks;
 use crate::terminal;
 
 #[derive(Debug, Args)]
-pub(crate) struct Check {
+pub(crate) struct CheckArguments {
     /// The configuration file
     #[arg(long, short, value_name = "FILE", default_value = "komainu.toml")]
     pub(crate) config: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) struct Check {
 ///
 /// # Errors
 /// The errors, rendered for the user.
-pub(crate) fn check(arguments: &Check) -> Result<(), String> {
+pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), String> {
     let (config, mut warned) = read(&arguments.config)?;
     // Errors that need the file system, such as missing directories and error pages.
     let plan = crate::assemble::routes::ServerPlan::new(config, None, 1, None)
@@ -50,9 +50,9 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
     let config = &plan.config;
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
-    let of_system = start_checks::warnings(config);
+    let of_system = start_checks::start_warnings(config);
     for text in of_files.chain(certificates::managed::warnings(config)).chain(of_system) {
-        terminal::complain(&format!("warning: {text}"));
+        terminal::print_error_line(&format!("warning: {text}"));
         warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
@@ -60,39 +60,39 @@ pub(crate) fn check(arguments: &Check) -> Result<(), String> {
             .map_err(|error| format!("error: {error}"))?;
     }
     certificates::managed::files_exist(config).map_err(|error| format!("error: {error}"))?;
-    start_checks::users_exist(config)?;
-    start_checks::logs_have_folders(config)?;
+    start_checks::check_users(config)?;
+    start_checks::check_logs(config)?;
     let text = match &arguments.explain {
         Some(url) => explain(config, url, arguments)?,
         None => {
             let written =
                 |site: &config::Site| site.routes.iter().filter(|route| route.part_of.is_none()).count();
             let routes: usize = config.sites.iter().map(written).sum();
-            let mut counts = vec![counted(config.sites.len(), "site"), counted(routes, "route")];
+            let mut counts = vec![format_count(config.sites.len(), "site"), format_count(routes, "route")];
             if !config.streams.is_empty() {
-                counts.push(counted(config.streams.len(), "stream"));
+                counts.push(format_count(config.streams.len(), "stream"));
             }
             let verdict = match warned {
                 0 => "fine".to_owned(),
-                count => format!("valid, with {}", counted(count, "warning")),
+                count => format!("valid, with {}", format_count(count, "warning")),
             };
             format!("{}: {verdict}: {}\n", arguments.config.display(), counts.join(", "))
         }
     };
-    io::stdout().write_all(terminal::printable(&text).as_bytes()).map_err(|error| error.to_string())
+    io::stdout().write_all(terminal::sanitize(&text).as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Formats a count with its noun: `1 site`, `2 sites`.
-fn counted(count: usize, what: &str) -> String {
+fn format_count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, String> {
+fn explain(config: &Config, url: &str, arguments: &CheckArguments) -> Result<String, String> {
     let (host, target) = split_url(url)?;
     let mut text = String::new();
     let mut target = target.to_owned();
     for round in 0..=ROUNDS_MAX {
-        let (said, next) = explain_round(config, (url, host, &target), arguments)?;
+        let (said, next) = explain_route(config, (url, host, &target), arguments)?;
         text.push_str(&said);
         let Some(next) = next else { break };
         if round == ROUNDS_MAX {
@@ -107,17 +107,17 @@ fn explain(config: &Config, url: &str, arguments: &Check) -> Result<String, Stri
 
 /// Explains the route for a target. If the route rewrites the path and searches again, returns the new target
 /// as well.
-fn explain_round(
+fn explain_route(
     config: &Config,
     (url, host, target): (&str, &str, &str),
-    arguments: &Check,
+    arguments: &CheckArguments,
 ) -> Result<(String, Option<String>), String> {
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
     let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
     let routes = Routes::compile(config);
     let listener_key = listener_key_for(config, host.as_bytes(), url.starts_with("https://"));
     let site = routes.site(host.as_bytes(), listener_key);
-    let empty_segments = empty_segments(config.settings(site, None).merge_slashes);
+    let empty_segments = convert_merge_slashes(config.settings(site, None).merge_slashes);
     let path = matched_path(raw_path.as_bytes(), empty_segments).map_err(|reject| {
         format!(
             "{url}: this is answered {} without looking at routes: {}",
@@ -143,8 +143,8 @@ fn explain_round(
     if !headers.iter().any(|(name, _)| name == "host") {
         headers.push(("host".to_owned(), host));
     }
-    let fields = || GivenFields(&headers);
-    let mut text = routes.explain(&request, fields()).text(&config.sites);
+    let fields = || ExplainedFields(&headers);
+    let mut text = routes.explain_match(&request, fields()).text(&config.sites);
     if *path != *raw_path.as_bytes() {
         text = format!("routes match {:?}\n{text}", String::from_utf8_lossy(&path));
     }
@@ -163,8 +163,10 @@ fn explain_round(
             text.push_str(&format!("  before it answers: {}\n", names.join(", ")));
         }
     }
-    text.extend(route.zip(arguments.client).and_then(|(route, client)| kept_out(config, route, client)));
-    if let Some(refusal) = route.and_then(|route| refusal(config, route, raw_path.as_bytes())) {
+    text.extend(
+        route.zip(arguments.client).and_then(|(route, client)| explain_client_refusal(config, route, client)),
+    );
+    if let Some(refusal) = route.and_then(|route| explain_path_refusal(config, route, raw_path.as_bytes())) {
         text.push_str(&refusal);
     }
     let found = route.map(|found| &config.sites[found.site].routes[found.route]);
@@ -172,9 +174,9 @@ fn explain_round(
         found.and_then(|route| PathRules::new(route, MapValues::new(config, None).as_ref()).zip(Some(route)));
     let Some((rules, route)) = rules else { return Ok((text, None)) };
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-    match rules.explained((host, &target, &path), empty_segments, &route_prefix(route)) {
+    match rules.explain((host, &target, &path), empty_segments, &route_prefix(route)) {
         Ok(None) => {}
-        Ok(Some(next)) if rules.is_search => {
+        Ok(Some(next)) if rules.rewrites_only => {
             return Ok((text, Some(String::from_utf8_lossy(&next).into_owned())));
         }
         Ok(Some(next)) => {
@@ -188,16 +190,16 @@ fn explain_round(
 }
 
 /// Header fields of the request to explain.
-struct GivenFields<'a>(&'a [(String, &'a str)]);
+struct ExplainedFields<'a>(&'a [(String, &'a str)]);
 
-impl config::matcher::ConditionFields for GivenFields<'_> {
-    fn any(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+impl config::matcher::ConditionFields for ExplainedFields<'_> {
+    fn any_value(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.0.iter().any(|(other, value)| other == name && fits(value.as_bytes()))
     }
 }
 
 /// Explains that the site or route refuses the client.
-fn kept_out(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
+fn explain_client_refusal(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
     let site = &config.sites[found.site];
     let access = ClientAccess::of_route(site, &site.routes[found.route]);
     let is_admitted = access.admits(Peer::Tcp((client, 0).into()));
@@ -205,7 +207,11 @@ fn kept_out(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
 }
 
 /// Explains that the route refuses an encoded slash.
-fn refusal(config: &Config, RouteId { site, route }: RouteId, raw_path: &[u8]) -> Option<String> {
+fn explain_path_refusal(
+    config: &Config,
+    RouteId { site, route }: RouteId,
+    raw_path: &[u8],
+) -> Option<String> {
     if !has_encoded_slash(raw_path) {
         return None;
     }

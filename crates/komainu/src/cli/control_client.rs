@@ -8,7 +8,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use operator::socket::{CLIENT_MAX, DRAINING, folder, folder_of_user, remove_if_stale, sockets};
+use operator::socket::{
+    CLIENT_TIMEOUT, DRAINING, list_sockets, remove_if_stale, socket_folder, user_socket_folders,
+};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use rustix::process::getuid;
@@ -16,10 +18,10 @@ use serde_json::Value;
 
 /// Maximum time without data from the server, which sends an empty line every second unless it is dead or
 /// stuck.
-const ALIVE_MAX: Duration = Duration::from_secs(10);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for an answer: to queries, and to commands that load applications.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
-const OUTCOME_MAX: Duration = Duration::from_secs(15 * 60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// Maximum size of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// Socket directory of root's servers and of units with `RuntimeDirectory=komainu`, created by root.
@@ -34,7 +36,7 @@ struct ServerFolder {
 impl ServerFolder {
     /// Returns the directory if only root and `owner` (by default the directory's owner) can create sockets
     /// in it.
-    fn verified(path: PathBuf, owner: Option<u32>) -> Option<ServerFolder> {
+    fn verify(path: PathBuf, owner: Option<u32>) -> Option<ServerFolder> {
         let found = fs::symlink_metadata(&path).ok()?;
         let is_safe = found.is_dir() && found.mode() & 0o022 == 0;
         let is_owners = owner.is_none_or(|owner| owner == found.uid());
@@ -48,7 +50,7 @@ impl ServerFolder {
         }
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // A server that does not accept must not block the client.
-        set_socket_timeout(&socket, Timeout::Send, Some(CLIENT_MAX))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(CLIENT_TIMEOUT))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         let peer = socket_peercred(socket.as_fd())?;
         match peer.uid.as_raw() == self.owner {
@@ -64,21 +66,21 @@ impl ServerFolder {
 
 /// Returns the directories searched by commands without `--pid`: this user's and the system's. Those of other
 /// users are not searched, not even for root, because any user could impersonate a server there.
-fn folders() -> Vec<ServerFolder> {
-    let own = ServerFolder::verified(folder(), None);
-    let system = ServerFolder::verified(SYSTEM_FOLDER.into(), None)
+fn own_folders() -> Vec<ServerFolder> {
+    let own = ServerFolder::verify(socket_folder(), None);
+    let system = ServerFolder::verify(SYSTEM_FOLDER.into(), None)
         .filter(|system| own.as_ref().is_none_or(|own| own.path != system.path));
     own.into_iter().chain(system).collect()
 }
 
 /// Returns the directories for the server with this process id. For root they include those of the user who
 /// started it.
-fn folders_of(pid: u32) -> Vec<ServerFolder> {
-    let mut folders = folders();
+fn folders_for_pid(pid: u32) -> Vec<ServerFolder> {
+    let mut folders = own_folders();
     let user = fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid());
     if let Some(user) = user.filter(|_| getuid().is_root()) {
         let theirs =
-            folder_of_user(user).into_iter().filter_map(|path| ServerFolder::verified(path, Some(user)));
+            user_socket_folders(user).into_iter().filter_map(|path| ServerFolder::verify(path, Some(user)));
         folders.extend(theirs);
     }
     folders
@@ -88,20 +90,20 @@ fn folders_of(pid: u32) -> Vec<ServerFolder> {
 ///
 /// # Errors
 /// The server does not exist or does not answer, or the error that it returns.
-pub(crate) fn ask(pid: u32, line: &str) -> Result<Value, String> {
+pub(crate) fn send_command(pid: u32, line: &str) -> Result<Value, String> {
     let name = format!("{pid}.sock");
-    let folders = folders_of(pid);
+    let folders = folders_for_pid(pid);
     let found = folders.iter().map(|folder| (folder, folder.path.join(&name)));
     let found = found.into_iter().find(|(_, path)| fs::symlink_metadata(path).is_ok());
     let answer = match found {
-        Some((folder, path)) => ask_at(folder, &path, line),
+        Some((folder, path)) => send_command_at(folder, &path, line),
         None => Err(io::Error::new(io::ErrorKind::NotFound, "no server of this process id is found")),
     };
     answer.map_err(|error| format!("process {pid}: {error}"))
 }
 
-fn ask_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Value> {
-    let text = exchange(folder, path, line)?;
+fn send_command_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Value> {
+    let text = send_line(folder, path, line)?;
     if text.trim().is_empty() {
         return Err(io::Error::other("the server ended before it answered"));
     }
@@ -113,20 +115,20 @@ fn ask_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Value> {
 }
 
 /// Sends a line and reads the answer.
-fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String> {
+fn send_line(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String> {
     let mut server = folder.connect(path).map_err(|error| {
         io::Error::new(error.kind(), format!("no server answers at {}: {error}", path.display()))
     })?;
     // Commands that start applications take as long as the applications do.
     let is_long = ["reload", "upgrade", "api ", "renew "].iter().any(|word| line.starts_with(word));
-    let until = Instant::now() + if is_long { OUTCOME_MAX } else { ANSWER_MAX };
-    server.set_write_timeout(Some(CLIENT_MAX))?;
+    let until = Instant::now() + if is_long { COMMAND_TIMEOUT } else { ANSWER_TIMEOUT };
+    server.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     // A server that refuses the client may already have answered and closed the connection.
     let written = server.write_all(format!("{line}\n").as_bytes());
     let late = |text| io::Error::new(io::ErrorKind::TimedOut, text);
     let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
     loop {
-        let left = until.saturating_duration_since(Instant::now()).min(ALIVE_MAX);
+        let left = until.saturating_duration_since(Instant::now()).min(SILENCE_TIMEOUT);
         if left.is_zero() {
             return Err(late("the server has not answered in time"));
         }
@@ -156,11 +158,11 @@ fn exchange(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<String
 
 /// Returns the process ids of the servers that this user may control, in ascending order. Stale sockets of
 /// this user's killed servers are removed.
-pub(crate) fn running() -> Vec<u32> {
+pub(crate) fn running_servers() -> Vec<u32> {
     let mut pids = Vec::new();
-    for folder in folders() {
+    for folder in own_folders() {
         let is_ours = folder.owner == getuid().as_raw();
-        for (pid, path) in sockets(&folder.path) {
+        for (pid, path) in list_sockets(&folder.path) {
             match folder.connect(&path) {
                 Ok(_) => pids.push(pid),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && is_ours => {
@@ -176,10 +178,10 @@ pub(crate) fn running() -> Vec<u32> {
 }
 
 /// Returns the ids of the running servers without draining ones, which an upgrade has replaced.
-pub(crate) fn serving() -> Vec<u32> {
-    let mut pids = running();
+pub(crate) fn serving_servers() -> Vec<u32> {
+    let mut pids = running_servers();
     if pids.len() > 1 {
-        pids.retain(|pid| ask(*pid, "ping").is_ok_and(|answer| answer["state"] != DRAINING));
+        pids.retain(|pid| send_command(*pid, "ping").is_ok_and(|answer| answer["state"] != DRAINING));
     }
     pids
 }

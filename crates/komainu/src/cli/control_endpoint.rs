@@ -14,7 +14,7 @@ use net::{TlsClient, TlsClientOptions};
 /// Environment variable that names the token file if no argument does.
 const TOKEN_VARIABLE: &str = "KOMAINU_TOKEN_FILE";
 /// Timeout for connecting to one address, and for writing.
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default port of https:// addresses.
 const HTTPS_PORT: u16 = 443;
 
@@ -51,20 +51,21 @@ impl ControlCredentials {
     }
 
     /// Reads the token from the given file, or the one named in the environment; `None` if there is neither.
-    fn token(&self) -> Result<Option<String>, String> {
+    fn read_token(&self) -> Result<Option<String>, String> {
         let named = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(path) = self.token_file.clone().or_else(named) else { return Ok(None) };
-        let text =
-            String::from_utf8(read(&path)?).map_err(|_| format!("{}: it is not text", path.display()))?;
-        let token = config::control_token(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = String::from_utf8(read_file(&path)?)
+            .map_err(|_| format!("{}: it is not text", path.display()))?;
+        let token =
+            config::parse_control_token(&text).map_err(|error| format!("{}: {error}", path.display()))?;
         Ok(Some(token.to_owned()))
     }
 
     /// Creates the TLS client for a host.
-    fn tls(&self, host: &str) -> Result<TlsClient, String> {
-        let roots = self.cacert.as_deref().map(read).transpose()?;
-        let cert = self.cert.as_deref().map(read).transpose()?;
-        let key = self.key.as_deref().map(read).transpose()?;
+    fn build_tls(&self, host: &str) -> Result<TlsClient, String> {
+        let roots = self.cacert.as_deref().map(read_file).transpose()?;
+        let cert = self.cert.as_deref().map(read_file).transpose()?;
+        let key = self.key.as_deref().map(read_file).transpose()?;
         let identity_pem =
             cert.as_ref().map(|cert| (&cert[..], key.as_ref().map_or(&cert[..], |key| &key[..])));
         let name = host.trim_start_matches('[').trim_end_matches(']');
@@ -83,7 +84,7 @@ impl ControlCredentials {
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
@@ -117,16 +118,16 @@ impl ControlEndpoint {
     /// # Errors
     /// The address is invalid, or a file cannot be read or has invalid content.
     pub(crate) fn new(address: &str, credentials: &ControlCredentials) -> Result<ControlEndpoint, String> {
-        let address = parsed(address)?;
+        let address = parse_address(address)?;
         let (tls, token) = match &address {
             // Unix sockets need neither TLS nor a token.
             ControlAddress::Unix(_) => (None, None),
             ControlAddress::Tcp { host, is_tls, .. } => {
-                let tls = is_tls.then(|| credentials.tls(host)).transpose()?;
+                let tls = is_tls.then(|| credentials.build_tls(host)).transpose()?;
                 if tls.is_none() && (credentials.cacert.is_some() || credentials.cert.is_some()) {
                     return Err("certificates are for TLS: write https:// before the address".into());
                 }
-                (tls, credentials.token()?)
+                (tls, credentials.read_token()?)
             }
         };
         Ok(ControlEndpoint { address, tls, token })
@@ -142,14 +143,14 @@ impl ControlEndpoint {
             ControlAddress::Unix(path) => {
                 let stream = UnixStream::connect(path)?;
                 stream.set_read_timeout(Some(answer_max))?;
-                stream.set_write_timeout(Some(CONNECT_MAX))?;
+                stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
                 return Ok((Box::new(stream), "Host: localhost\r\n".to_owned()));
             }
             ControlAddress::Tcp { host, port, .. } => (host, *port),
         };
-        let stream = connected(host, port)?;
+        let stream = connect_tcp(host, port)?;
         stream.set_read_timeout(Some(answer_max))?;
-        stream.set_write_timeout(Some(CONNECT_MAX))?;
+        stream.set_write_timeout(Some(CONNECT_TIMEOUT))?;
         let token = self.token.as_ref().map(|token| format!("Authorization: Bearer {token}\r\n"));
         let token = token.unwrap_or_default();
         Ok(match &self.tls {
@@ -187,11 +188,11 @@ pub(crate) fn read_answer(stream: impl Read, bytes_max: u64) -> io::Result<Vec<u
 }
 
 /// Connects to the first reachable address of a host.
-fn connected(host: &str, port: u16) -> io::Result<TcpStream> {
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let name = host.trim_start_matches('[').trim_end_matches(']');
     let mut outcome = Err(io::Error::other("the name has no address"));
     for address in (name, port).to_socket_addrs()? {
-        outcome = TcpStream::connect_timeout(&address, CONNECT_MAX);
+        outcome = TcpStream::connect_timeout(&address, CONNECT_TIMEOUT);
         if outcome.is_ok() {
             break;
         }
@@ -199,7 +200,7 @@ fn connected(host: &str, port: u16) -> io::Result<TcpStream> {
     outcome
 }
 
-fn parsed(text: &str) -> Result<ControlAddress, String> {
+fn parse_address(text: &str) -> Result<ControlAddress, String> {
     let wrong = || format!("`{text}` is no address: write HOST:PORT, https://HOST:PORT or unix:PATH");
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(ControlAddress::Unix(path.trim_start_matches("//").into()));
@@ -247,18 +248,18 @@ mod tests {
             ("unix:/run/k.sock", ControlAddress::Unix("/run/k.sock".into())),
             ("/run/k.sock", ControlAddress::Unix("/run/k.sock".into())),
         ] {
-            assert_eq!(parsed(text), Ok(want), "{text}");
+            assert_eq!(parse_address(text), Ok(want), "{text}");
         }
         for text in ["", "localhost", "a b:1", "a:99999", "https://:1", "http://a", "[::1:80", "a:1\r\nX: y"]
         {
-            assert!(parsed(text).unwrap_err().contains("is no address"), "{text}");
+            assert!(parse_address(text).unwrap_err().contains("is no address"), "{text}");
         }
     }
 
     /// Bytes followed by an unexpected end, as of a truncated TLS connection.
-    struct Cut<'b>(&'b [u8]);
+    struct TruncatedStream<'b>(&'b [u8]);
 
-    impl Read for Cut<'_> {
+    impl Read for TruncatedStream<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             match self.0.read(buffer)? {
                 0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -271,11 +272,11 @@ mod tests {
     fn an_answer_is_whole_or_an_error() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(read_answer(&whole[..], 100).unwrap(), whole);
-        assert_eq!(read_answer(Cut(whole), 100).unwrap(), whole);
+        assert_eq!(read_answer(TruncatedStream(whole), 100).unwrap(), whole);
         let short = &whole[..whole.len() - 1];
         assert!(read_answer(short, 100).unwrap_err().to_string().contains("cut off"));
-        assert!(read_answer(Cut(short), 100).is_err());
-        assert!(read_answer(Cut(b"HTTP/1.1 200 OK\r\n\r\n{}"), 100).is_err());
+        assert!(read_answer(TruncatedStream(short), 100).is_err());
+        assert!(read_answer(TruncatedStream(b"HTTP/1.1 200 OK\r\n\r\n{}"), 100).is_err());
         assert!(read_answer(&whole[..], 20).is_ok_and(|bytes| bytes.len() == 20));
     }
 

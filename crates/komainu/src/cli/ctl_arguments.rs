@@ -12,7 +12,7 @@ use crate::cli::control_endpoint::ControlCredentials;
     komainu ctl config set timeouts/drain 60s        change one (or timeouts.drain); comments stay\n  \
     komainu ctl cache purge --tag article-17\n  \
     komainu ctl --to https://10.0.0.5:9180 --cacert ca.pem --token-file admin.token status\n")]
-pub(crate) struct Ctl {
+pub(crate) struct CtlArguments {
     /// The server with this process id; not needed if only one runs
     #[arg(long, global = true, conflicts_with = "to")]
     pub(crate) pid: Option<u32>,

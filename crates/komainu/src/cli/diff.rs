@@ -10,11 +10,11 @@ use config::Config;
 use serde_json::{Map, Value};
 
 use crate::check::reading;
-use crate::cli::values::process_id;
+use crate::cli::values::parse_process_id;
 use crate::cli::{control_client, status};
 use crate::run::lifecycle;
 use crate::run::staged_files::{StageError, StagedFiles};
-use crate::terminal::printable;
+use crate::terminal::sanitize;
 
 #[derive(Debug, Args)]
 pub(crate) struct FormatArguments {
@@ -35,7 +35,7 @@ pub(crate) struct DiffArguments {
     #[arg(long, short, value_name = "FILE", default_value = "komainu.toml", conflicts_with = "files")]
     pub(crate) config: PathBuf,
     /// The server with this process id; not needed if only one runs
-    #[arg(long, value_parser = process_id, conflicts_with = "files")]
+    #[arg(long, value_parser = parse_process_id, conflicts_with = "files")]
     pub(crate) pid: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ const HIDDEN: &str = "(hidden)";
 ///
 /// # Errors
 /// A file cannot be read, parsed or written; with `--check`, a file is not formatted.
-pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
+pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, String> {
     let (mut others, mut printed) = (Vec::new(), String::new());
     for path in &arguments.files {
         if path == Path::new("-") {
@@ -86,31 +86,31 @@ pub(crate) fn format(arguments: &FormatArguments) -> Result<String, String> {
 ///
 /// # Errors
 /// A configuration is invalid, or there is no server.
-pub(crate) fn diff(arguments: &DiffArguments) -> Result<String, String> {
+pub(crate) fn run_diff(arguments: &DiffArguments) -> Result<String, String> {
     let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
-        [] => ((arguments.config.clone(), running(arguments)?), arguments.config.clone()),
+        [] => ((arguments.config.clone(), running_config(arguments)?), arguments.config.clone()),
         [old, new] => ((old.clone(), reading::read_text(old)?), new.clone()),
         _ => return Err("name two files, or none to compare `--config` with the running server".into()),
     };
     let new_text = reading::read_text(&new_path)?;
-    let old = DiffSide::read(&old_path, &old_text)?;
-    let new = DiffSide::read(&new_path, &new_text)?;
+    let old = DiffSide::read_side(&old_path, &old_text)?;
+    let new = DiffSide::read_side(&new_path, &new_text)?;
     let mut changes = Vec::new();
     compare("", Some(&old.tree), Some(&new.tree), false, &mut changes);
-    let late = lifecycle::late_changes(&old.config, &new.config);
+    let late = lifecycle::changes_requiring_restart(&old.config, &new.config);
     let is_coloured =
         io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    Ok(shown(&changes, &late, is_coloured))
+    Ok(format_changes(&changes, &late, is_coloured))
 }
 
 /// Returns the configuration of the running server; of several servers, of the one that uses the
 /// configuration file.
-fn running(arguments: &DiffArguments) -> Result<String, String> {
+fn running_config(arguments: &DiffArguments) -> Result<String, String> {
     let one = match arguments.pid {
-        None => status::one(None).or_else(|_| status::one_with_file(&arguments.config))?,
-        pid => status::one(pid)?,
+        None => status::select_pid(None).or_else(|_| status::pid_for_file(&arguments.config))?,
+        pid => status::select_pid(pid)?,
     };
-    let answer = control_client::ask(one, "config")?;
+    let answer = control_client::send_command(one, "config")?;
     match answer["text"].as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
         _ => Err("the server was started without a configuration file: name two files".into()),
@@ -123,9 +123,9 @@ struct DiffSide {
 }
 
 impl DiffSide {
-    fn read(path: &Path, text: &str) -> Result<DiffSide, String> {
+    fn read_side(path: &Path, text: &str) -> Result<DiffSide, String> {
         let config = reading::parse_silently(path, text)?;
-        let tree = config::directives(text, &reading::environment).unwrap_or_default();
+        let tree = config::directive_tree(text, &reading::environment).unwrap_or_default();
         Ok(DiffSide { config, tree })
     }
 }
@@ -157,12 +157,15 @@ fn compare(
                 let (before, after) = (old.get(key), new.get(key));
                 let is_secret =
                     is_secret || [before, after].into_iter().flatten().any(|value| holds_secret(key, value));
-                compare(&within(place, key), before, after, is_secret, changes);
+                compare(&join_place(place, key), before, after, is_secret, changes);
             }
         }
-        (old, new) if is_tables(old) || is_tables(new) => compare_lists(place, old, new, is_secret, changes),
+        (old, new) if is_table_list(old) || is_table_list(new) => {
+            compare_lists(place, old, new, is_secret, changes)
+        }
         (old, new) => {
-            let text = |value: &Value| if is_secret { HIDDEN.to_owned() } else { open(value).to_string() };
+            let text =
+                |value: &Value| if is_secret { HIDDEN.to_owned() } else { hide_secrets(value).to_string() };
             let place = place.trim_end_matches(',').to_owned();
             changes.push(DirectiveChange { place, old: old.map(text), new: new.map(text) });
         }
@@ -179,7 +182,7 @@ fn compare_lists(
 ) {
     let kind = place.rsplit([' ', '.']).next().unwrap_or(place);
     let prefix = place.strip_suffix(kind).unwrap_or(place);
-    let (old, new) = (named(kind, old), named(kind, new));
+    let (old, new) = (name_tables(kind, old), name_tables(kind, new));
     let by_name = |all: &[(String, Value)]| all.iter().cloned().collect::<BTreeMap<String, Value>>();
     let (olds, news) = (by_name(&old), by_name(&new));
     let added = new.iter().filter(|(name, _)| !olds.contains_key(name));
@@ -212,21 +215,22 @@ fn holds_secret(key: &str, value: &Value) -> bool {
 }
 
 /// Returns a value with secrets and passwords in URLs replaced.
-fn open(value: &Value) -> Value {
+fn hide_secrets(value: &Value) -> Value {
     match value {
         Value::Object(entries) => {
-            let shown =
-                |key: &String, value| if holds_secret(key, value) { HIDDEN.into() } else { open(value) };
+            let shown = |key: &String, value| {
+                if holds_secret(key, value) { HIDDEN.into() } else { hide_secrets(value) }
+            };
             Value::Object(entries.iter().map(|(key, value)| (key.clone(), shown(key, value))).collect())
         }
-        Value::Array(items) => items.iter().map(open).collect(),
-        Value::String(text) => Value::from(without_password(text)),
+        Value::Array(items) => items.iter().map(hide_secrets).collect(),
+        Value::String(text) => Value::from(hide_url_password(text)),
         other => other.clone(),
     }
 }
 
 /// Returns `scheme://USER:PASSWORD@…` with the password replaced.
-fn without_password(text: &str) -> String {
+fn hide_url_password(text: &str) -> String {
     let shortened = text.split_once("://").and_then(|(scheme, rest)| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (user, host) = rest[..end].rsplit_once('@')?;
@@ -236,7 +240,7 @@ fn without_password(text: &str) -> String {
     shortened.unwrap_or_else(|| text.to_owned())
 }
 
-fn within(place: &str, key: &str) -> String {
+fn join_place(place: &str, key: &str) -> String {
     match place {
         "" => key.to_owned(),
         place if place.ends_with(',') => format!("{place} {key}"),
@@ -244,18 +248,18 @@ fn within(place: &str, key: &str) -> String {
     }
 }
 
-fn is_tables(value: Option<&Value>) -> bool {
+fn is_table_list(value: Option<&Value>) -> bool {
     matches!(value, Some(Value::Array(items)) if !items.is_empty() && items.iter().all(Value::is_object))
 }
 
 /// Names the tables of a list: sites by their hosts, routes by their paths and conditions. Duplicate names
 /// are numbered.
-fn named(kind: &str, list: Option<&Value>) -> Vec<(String, Value)> {
+fn name_tables(kind: &str, list: Option<&Value>) -> Vec<(String, Value)> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let tables = list.and_then(Value::as_array).map_or(&[][..], Vec::as_slice).iter();
     tables
         .map(|table| {
-            let base = table.as_object().map(|table| name_of(kind, table)).unwrap_or_default();
+            let base = table.as_object().map(|table| table_name(kind, table)).unwrap_or_default();
             let count = seen.entry(base.clone()).or_default();
             *count += 1;
             let name = if *count > 1 { format!("{base} ({count})") } else { base };
@@ -264,14 +268,14 @@ fn named(kind: &str, list: Option<&Value>) -> Vec<(String, Value)> {
         .collect()
 }
 
-fn name_of(kind: &str, table: &Map<String, Value>) -> String {
+fn table_name(kind: &str, table: &Map<String, Value>) -> String {
     let keys: &[&str] = match kind {
         "site" => &["hosts"],
         "route" => &["path", "method", "header", "query", "host"],
         "listen" => &["address"],
         _ => &["name", "key", "path", "status", "paths", "url", "to"],
     };
-    let text = |value: &Value| match open(value) {
+    let text = |value: &Value| match hide_secrets(value) {
         Value::String(text) => text,
         Value::Array(items) => {
             let items =
@@ -285,7 +289,7 @@ fn name_of(kind: &str, table: &Map<String, Value>) -> String {
 }
 
 /// Formats the changes: `+` added, `-` removed, `~` changed.
-fn shown(changes: &[DirectiveChange], late: &[&str], is_coloured: bool) -> String {
+fn format_changes(changes: &[DirectiveChange], late: &[&str], is_coloured: bool) -> String {
     let mut out = String::new();
     for DirectiveChange { place, old, new } in changes {
         let (colour, line) = match (old, new) {
@@ -296,7 +300,7 @@ fn shown(changes: &[DirectiveChange], late: &[&str], is_coloured: bool) -> Strin
                 (33, format!("~ {place}: {old} -> {new}"))
             }
         };
-        let line = printable(&line).replace('\n', " ");
+        let line = sanitize(&line).replace('\n', " ");
         match is_coloured {
             true => out.push_str(&format!("\u{1b}[{colour}m{line}\u{1b}[0m\n")),
             false => out.push_str(&format!("{line}\n")),
@@ -319,10 +323,10 @@ mod tests {
     use super::*;
 
     fn changes(old: &str, new: &str) -> Vec<String> {
-        let tree = |text: &str| config::directives(text, &|_| None).unwrap();
+        let tree = |text: &str| config::directive_tree(text, &|_| None).unwrap();
         let mut changes = Vec::new();
         compare("", Some(&tree(old)), Some(&tree(new)), false, &mut changes);
-        let text = shown(&changes, &[], false);
+        let text = format_changes(&changes, &[], false);
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.pop();
         lines
@@ -375,7 +379,7 @@ mod tests {
                 "+ site token.test = {\"hosts\":[\"token.test\"]}".into()
             ]
         );
-        let coloured = shown(
+        let coloured = format_changes(
             &[DirectiveChange { place: "a\u{1b}b".into(), old: None, new: Some("1".into()) }],
             &["`user`"],
             true,

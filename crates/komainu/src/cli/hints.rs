@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use crate::cli::arguments::Cli;
 
 /// Parses the command line of this process. Invalid ones end the process with an error and a hint.
-pub(crate) fn parsed() -> Cli {
+pub(crate) fn parse_arguments() -> Cli {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     Cli::try_parse_from(&arguments).unwrap_or_else(|error| with_hint(error, &arguments).exit())
 }
@@ -25,10 +25,10 @@ fn with_hint(mut error: Error, arguments: &[OsString]) -> Error {
     };
     let hint = match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            text(ContextKind::InvalidSubcommand).and_then(|word| for_command(&word, &words))
+            text(ContextKind::InvalidSubcommand).and_then(|word| command_hint(&word, &words))
         }
         ErrorKind::UnknownArgument => {
-            text(ContextKind::InvalidArg).and_then(|argument| for_argument(&argument, &words))
+            text(ContextKind::InvalidArg).and_then(|argument| argument_hint(&argument, &words))
         }
         _ => None,
     };
@@ -42,7 +42,7 @@ fn with_hint(mut error: Error, arguments: &[OsString]) -> Error {
 }
 
 /// Returns the hint for an unknown command.
-fn for_command(word: &str, words: &[&str]) -> Option<String> {
+fn command_hint(word: &str, words: &[&str]) -> Option<String> {
     let hint = match word {
         "serve" | "server" | "up" | "file-server" | "http" | "static" => {
             "`komainu run FOLDER` serves a folder, and `komainu start -c FILE` with a configuration file"
@@ -52,7 +52,7 @@ fn for_command(word: &str, words: &[&str]) -> Option<String> {
             "write `komainu check -c FILE`"
         }
         "version" => "write `komainu --version`",
-        "stop" | "quit" | "shutdown" | "kill" => STOP,
+        "stop" | "quit" | "shutdown" | "kill" => STOP_HINT,
         "restart" => {
             "`komainu reload` reads the configuration again, and `komainu upgrade` starts the program again"
         }
@@ -73,10 +73,10 @@ fn for_command(word: &str, words: &[&str]) -> Option<String> {
     Some(hint.to_owned())
 }
 
-const STOP: &str = "send the server TERM: `kill PID`, with the process id that `komainu status` shows; with systemd `systemctl stop komainu`";
+const STOP_HINT: &str = "send the server TERM: `kill PID`, with the process id that `komainu status` shows; with systemd `systemctl stop komainu`";
 
 /// Returns the hint for an unknown argument.
-fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
+fn argument_hint<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
     let command = words.iter().find(|word| !word.starts_with('-')).copied().unwrap_or_default();
     // The value in `--port 80` or `--port=80`.
     let after = |(at, word): (usize, &&'w str)| match word.strip_prefix(argument)? {
@@ -90,7 +90,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
             false => format!("write `komainu {command} -c {file}`"),
         }),
         ("fmt", "-c" | "--config") => Some(format!("write `komainu fmt {}`", value.unwrap_or("FILE"))),
-        ("run", flag) => for_run(flag, value),
+        ("run", flag) => run_flag_hint(flag, value),
         ("status" | "upgrade" | "ctl" | "top", "-c" | "--config") => Some(format!(
             "the running server knows its file: write `komainu {command}`, with `--pid` where several run"
         )),
@@ -100,7 +100,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
         (_, "-c" | "--config") => Some(format!("write `komainu start -c {}`", value.unwrap_or("FILE"))),
         (_, "-v") => Some("write `komainu --version`".to_owned()),
         (_, "-s") => Some(match value {
-            Some("stop" | "quit") => STOP.to_owned(),
+            Some("stop" | "quit") => STOP_HINT.to_owned(),
             Some("reopen") => "write `komainu ctl reopen`".to_owned(),
             _ => "write `komainu reload`".to_owned(),
         }),
@@ -109,7 +109,7 @@ fn for_argument<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
 }
 
 /// Returns the hint for an unknown flag of `komainu run`.
-fn for_run(flag: &str, value: Option<&str>) -> Option<String> {
+fn run_flag_hint(flag: &str, value: Option<&str>) -> Option<String> {
     Some(match flag {
         "-p" | "--port" => {
             let port = value.unwrap_or("PORT");
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     /// Returns the error message for a command line.
-    fn said(line: &str) -> String {
+    fn hint_for(line: &str) -> String {
         let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let error = Cli::try_parse_from(&arguments).err().unwrap_or_else(|| panic!("{line} is fine"));
         with_hint(error, &arguments).to_string()
@@ -184,7 +184,7 @@ mod tests {
             ("komainu -s stop", "`kill PID`"),
             ("komainu -v", "write `komainu --version`"),
         ] {
-            let said = said(line);
+            let said = hint_for(line);
             assert!(said.starts_with("error: ") && said.contains(words), "{line}: {said}");
             assert_eq!(said.matches("tip: ").count(), 1, "{line}: {said}");
         }
@@ -192,10 +192,10 @@ mod tests {
 
     #[test]
     fn what_is_a_mistyped_word_is_clap_s() {
-        let strat = said("komainu strat");
+        let strat = hint_for("komainu strat");
         assert!(strat.contains("similar subcommand") && strat.contains("'start'"), "{strat}");
-        assert!(said("komainu run --listn :80 public").contains("'--listen'"));
-        assert!(!said("komainu frobnicate").contains("tip: "));
-        assert!(!said("komainu status -t").contains("komainu check"));
+        assert!(hint_for("komainu run --listn :80 public").contains("'--listen'"));
+        assert!(!hint_for("komainu frobnicate").contains("tip: "));
+        assert!(!hint_for("komainu status -t").contains("komainu check"));
     }
 }

@@ -7,10 +7,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use import::{ByHand, ImportKind, ImportVerdict, Imported};
+use import::{ImportKind, ImportResult, ImportVerdict, UntranslatedServer};
 
-use crate::cli::values::verify_time;
-use crate::terminal::printable;
+use crate::cli::values::parse_verify_time;
+use crate::terminal::sanitize;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
@@ -42,7 +42,7 @@ pub(crate) struct ImportArguments {
     #[arg(long, value_name = "NUMBER", default_value = "3000", requires = "verify", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) requests: u32,
     /// The most time for the requests of a comparison, 1s to 1h
-    #[arg(long, value_name = "TIME", default_value = "2m", requires = "verify", value_parser = verify_time)]
+    #[arg(long, value_name = "TIME", default_value = "2m", requires = "verify", value_parser = parse_verify_time)]
     pub(crate) time: Duration,
 }
 
@@ -60,11 +60,11 @@ struct ImportSource<'a> {
 ///
 /// # Errors
 /// Nothing could be translated, or the comparison failed.
-pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
+pub(crate) fn run_import(arguments: &ImportArguments) -> Result<bool, String> {
     let fault = |error: &dyn std::fmt::Display| error.to_string();
-    let source = source(arguments)?;
+    let source = find_source(arguments)?;
     let imported = translate(&source, arguments)?;
-    if let (Some(file), false) = (source.file, has_result(&source, &imported)) {
+    if let (Some(file), false) = (source.file, has_translations(&source, &imported)) {
         return Err(format!("{}: there is nothing in it that could be translated", file.display()));
     }
     let written = io::stdout().write_all(imported.toml.as_bytes());
@@ -73,7 +73,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         done => done.map_err(|error| fault(&error))?,
     }
-    let _ = io::stderr().write_all(printable(&imported.report()).as_bytes());
+    let _ = io::stderr().write_all(sanitize(&imported.report()).as_bytes());
     let is_valid = is_valid(&imported);
     match arguments.verify && is_valid {
         true => verify(&source, &imported, arguments),
@@ -83,7 +83,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<bool, String> {
 
 /// Whether the result is a valid configuration. Errors are written to stderr; they result from the source and
 /// must be resolved by hand.
-fn is_valid(imported: &Imported) -> bool {
+fn is_valid(imported: &ImportResult) -> bool {
     let parsed =
         config::Config::parse_with(&imported.toml, "the result", Path::new("."), &|_| Some(String::new()));
     let Err(report) = parsed else { return true };
@@ -95,25 +95,26 @@ fn is_valid(imported: &Imported) -> bool {
 }
 
 /// Whether any directive was translated. Configurations of applications may consist of defaults only.
-fn has_result(source: &ImportSource<'_>, imported: &Imported) -> bool {
+fn has_translations(source: &ImportSource<'_>, imported: &ImportResult) -> bool {
     let is_server =
         matches!(source.kind, ImportKind::Nginx | ImportKind::Caddy | ImportKind::Unit | ImportKind::Ingress);
     !is_server || imported.remarks.iter().any(|remark| remark.verdict != ImportVerdict::Impossible)
 }
 
-fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
+fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
     let names = || ImportKind::ALL.map(|(name, _)| name).join(", ");
     match arguments.source.as_slice() {
         [kind, file] => {
             let name = kind.to_string_lossy();
-            let kind = ImportKind::of(&name).ok_or_else(|| match ByHand::of(&name) {
-                Some(server) => by_hand(&server),
-                None => format!("`{name}` is none of: {}", names()),
-            })?;
+            let kind =
+                ImportKind::from_name(&name).ok_or_else(|| match UntranslatedServer::from_name(&name) {
+                    Some(server) => untranslated_server_message(&server),
+                    None => format!("`{name}` is none of: {}", names()),
+                })?;
             Ok(ImportSource { kind, file: Some(file) })
         }
         [one] => {
-            if let Some(kind) = ImportKind::of(&one.to_string_lossy())
+            if let Some(kind) = ImportKind::from_name(&one.to_string_lossy())
                 && !one.exists()
             {
                 let has_command = !arguments.command.is_empty() && takes_command(kind);
@@ -122,18 +123,21 @@ fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
                     true => Err(format!("the file is missing: komainu import {} FILE", one.display())),
                 };
             }
-            if let Some(server) = ByHand::of(&one.to_string_lossy()).filter(|_| !one.exists()) {
-                return Err(by_hand(&server));
+            if let Some(server) =
+                UntranslatedServer::from_name(&one.to_string_lossy()).filter(|_| !one.exists())
+            {
+                return Err(untranslated_server_message(&server));
             }
-            let text = beginning(one)?;
-            let kind = ImportKind::guess(one, &text).ok_or_else(|| match ByHand::guess(&text) {
-                Some(server) => format!("{}: {}", one.display(), by_hand(&server)),
-                None => format!(
-                    "{}: whose configuration this is cannot be seen: write one of {} before it",
-                    one.display(),
-                    names()
-                ),
-            })?;
+            let text = read_beginning(one)?;
+            let kind =
+                ImportKind::detect(one, &text).ok_or_else(|| match UntranslatedServer::detect(&text) {
+                    Some(server) => format!("{}: {}", one.display(), untranslated_server_message(&server)),
+                    None => format!(
+                        "{}: whose configuration this is cannot be seen: write one of {} before it",
+                        one.display(),
+                        names()
+                    ),
+                })?;
             Ok(ImportSource { kind, file: Some(one) })
         }
         _ => Err("the file is missing".to_owned()),
@@ -141,8 +145,8 @@ fn source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
 }
 
 /// Returns the message for a server whose configuration cannot be translated.
-fn by_hand(server: &ByHand) -> String {
-    let ByHand { server, page, .. } = server;
+fn untranslated_server_message(server: &UntranslatedServer) -> String {
+    let UntranslatedServer { server, page, .. } = server;
     format!("{server}'s configuration is not translated: {page} shows how each part of it is written here")
 }
 
@@ -151,16 +155,16 @@ fn takes_command(kind: ImportKind) -> bool {
     matches!(kind, ImportKind::Gunicorn | ImportKind::Puma | ImportKind::Starman)
 }
 
-fn beginning(path: &Path) -> Result<String, String> {
+fn read_beginning(path: &Path) -> Result<String, String> {
     use std::io::Read;
     let fault = |error: io::Error| format!("{}: {error}", path.display());
     let mut bytes = Vec::new();
-    let file = import::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = import::open_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
     file.take(GUESS_BYTES_MAX).read_to_end(&mut bytes).map_err(fault)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<Imported, String> {
+fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<ImportResult, String> {
     let file = source.file.unwrap_or(Path::new(""));
     match source.kind {
         ImportKind::Nginx => import::nginx::import(file, arguments.prefix.as_deref()),
@@ -174,7 +178,7 @@ fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<I
 
 fn verify(
     source: &ImportSource<'_>,
-    imported: &Imported,
+    imported: &ImportResult,
     arguments: &ImportArguments,
 ) -> Result<bool, String> {
     let (name, file) = match (source.kind, source.file) {
@@ -183,28 +187,28 @@ fn verify(
     };
     let old = match &arguments.old_server {
         Some(program) => program.clone(),
-        None => found(name).ok_or_else(|| {
+        None => find_program(name).ok_or_else(|| {
             format!("there is no `{name}` on this machine to compare with: install it, or name it with --old-server")
         })?,
     };
-    let options = verify::Options {
-        komainu: std::env::current_exe().map_err(|error| error.to_string())?,
-        old,
+    let options = verify::VerifyOptions {
+        komainu_path: std::env::current_exe().map_err(|error| error.to_string())?,
+        old_server_path: old,
         requests_max: usize::try_from(arguments.requests).unwrap_or(usize::MAX),
-        paths_alone: false,
-        time_max: arguments.time,
+        only_paths: false,
+        total_timeout: arguments.time,
     };
-    let verification = verify::nginx(file, arguments.prefix.as_deref(), imported, &options)?;
-    let _ = io::stderr().write_all(format!("\n{}", printable(&verification.table(name))).as_bytes());
+    let verification = verify::verify_nginx(file, arguments.prefix.as_deref(), imported, &options)?;
+    let _ = io::stderr().write_all(format!("\n{}", sanitize(&verification.table(name))).as_bytes());
     if let Some(path) = &arguments.verify_json {
         let text = format!("{:#}\n", verification.json());
         std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    Ok(verification.unnamed() == 0)
+    Ok(verification.unexplained_count() == 0)
 }
 
 /// Finds a program in `PATH` or the usual directories.
-fn found(name: &str) -> Option<PathBuf> {
+fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders =
         std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/usr/bin"].map(PathBuf::from));

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use bench::attack::attacks::{self, ATTACKS, Attack};
 use bench::expect::Expectation;
-use bench::job::{BenchJob, Format, Keep, Versus};
-use bench::plan::{Arrivals, Pace, Plan, Reach};
-use bench::request::{Ask, RequestManner};
+use bench::job::{BenchJob, ComparedSide, OutputFiles, OutputFormat};
+use bench::plan::{Arrivals, ConnectOptions, LoadPlan, Pace};
+use bench::request::{BenchRequest, RequestSettings};
 use bench::session::{self, LoadSubject};
 use bench::url::Url;
 use bench::{attack, list, quantity};
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Fields, Version};
 
-use crate::terminal::PrintableOutput;
+use crate::terminal::SanitizedOutput;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -31,11 +31,11 @@ pub(crate) struct BenchArguments {
     #[command(subcommand)]
     action: Option<MeasureAction>,
     #[command(flatten)]
-    load: Load,
+    load: LoadArguments,
     #[command(flatten)]
-    asking: Asking,
+    request: RequestArguments,
     #[command(flatten)]
-    showing: Showing,
+    report: ReportArguments,
     /// The URL to load
     #[arg(value_name = "URL", required_unless_present = "list")]
     urls: Vec<String>,
@@ -63,7 +63,7 @@ struct AttackArguments {
     #[arg(value_name = "URL", required_unless_present = "list")]
     url: Option<String>,
     /// How long each attack lasts
-    #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = quantity::duration)]
+    #[arg(short, long, value_name = "TIME", default_value = "2s", value_parser = quantity::parse_duration)]
     duration: Duration,
     /// Only this attack. May be repeated
     #[arg(long, value_name = "NAME")]
@@ -99,12 +99,12 @@ struct AttackArguments {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Load")]
-struct Load {
+struct LoadArguments {
     /// Connections at once, at least 1
-    #[arg(short, long, value_name = "N", default_value = "50", value_parser = connections)]
+    #[arg(short, long, value_name = "N", default_value = "50", value_parser = parse_connections)]
     connections: usize,
     /// Duration: 10s, 500ms, 2m [default: 10s, or no limit with -n]
-    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(short, long, short_alias = 'z', value_name = "TIME", value_parser = quantity::parse_duration)]
     duration: Option<Duration>,
     /// Stop after this number of requests
     #[arg(short = 'n', long, value_name = "N")]
@@ -117,21 +117,21 @@ struct Load {
     rate: Option<f64>,
     /// How the requests of --rate arrive
     #[arg(long, value_name = "HOW", default_value = "poisson", requires = "rate")]
-    arrivals: How,
+    arrivals: ArrivalKind,
     /// Load without measuring, at the start [default: a tenth of -d, at most 1s]
-    #[arg(long, value_name = "TIME", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", value_parser = quantity::parse_duration)]
     warm_up: Option<Duration>,
     /// Open the connections over this time instead of at once
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::parse_duration)]
     ramp: Duration,
     /// Time between a response and the next request
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::duration, conflicts_with = "rate")]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = quantity::parse_duration, conflicts_with = "rate")]
     think: Duration,
     /// Timeout from sending a request to the end of its response
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_duration)]
     timeout: Duration,
     /// Timeout for connecting, including TLS
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = quantity::parse_duration)]
     connect_timeout: Duration,
     /// Use a new connection for each request
     #[arg(long, alias = "disable-keepalive")]
@@ -140,7 +140,7 @@ struct Load {
     #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "http2")]
     pipeline: usize,
     /// Requests at once on one connection of --http2, each a stream; the server may allow fewer
-    #[arg(short = 'm', long, value_name = "N", default_value = "1", requires = "http2", value_parser = streams)]
+    #[arg(short = 'm', long, value_name = "N", default_value = "1", requires = "http2", value_parser = parse_streams)]
     streams: usize,
     /// Seed of everything that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -149,7 +149,7 @@ struct Load {
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Requests")]
-struct Asking {
+struct RequestArguments {
     /// The method [default: GET, or POST with a body]
     #[arg(short = 'X', long, value_name = "METHOD")]
     method: Option<String>,
@@ -202,17 +202,17 @@ struct Asking {
     #[arg(long)]
     verify: bool,
     /// A script of wrk, a content type or file of hey: each is written in another way here.
-    #[arg(short = 's', long, hide = true, value_parser = instead("scripts are not run: --list FILE names several URLs with methods and bodies"))]
+    #[arg(short = 's', long, hide = true, value_parser = refuse_option("scripts are not run: --list FILE names several URLs with methods and bodies"))]
     script: Option<String>,
-    #[arg(short = 'T', hide = true, value_parser = instead("write -H 'Content-Type: …'"))]
+    #[arg(short = 'T', hide = true, value_parser = refuse_option("write -H 'Content-Type: …'"))]
     content_type: Option<String>,
-    #[arg(short = 'D', hide = true, value_parser = instead("write -b @FILE"))]
+    #[arg(short = 'D', hide = true, value_parser = refuse_option("write -b @FILE"))]
     body_file: Option<String>,
 }
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Judging and showing")]
-struct Showing {
+struct ReportArguments {
     /// Measure this server in turns with the first, and report whether they differ
     #[arg(long, value_name = "URL", conflicts_with = "vs_cmd")]
     vs: Option<String>,
@@ -224,14 +224,14 @@ struct Showing {
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u16).range(2..=1000))]
     pairs: u16,
     /// A condition that must hold, such as 'p99 < 20ms', 'errors = 0', 'rate > 5k', 'cpu < 10us'. May be repeated
-    #[arg(long, value_name = "CONDITION", value_parser = expectation)]
+    #[arg(long, value_name = "CONDITION", value_parser = parse_expectation)]
     expect: Vec<String>,
     /// The server's first process [default: found by its listening address]
     #[arg(long, value_name = "PID")]
     server_pid: Vec<u32>,
     /// How to print the figures
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    format: LoadShape,
+    format: ReportFormat,
     /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -250,61 +250,61 @@ struct Showing {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum How {
+enum ArrivalKind {
     Constant,
     Poisson,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LoadShape {
+enum ReportFormat {
     Text,
     Ab,
     Json,
 }
 
 /// Runs `komainu bench`. Returns whether there were responses and all expectations hold.
-pub(crate) fn bench(arguments: &BenchArguments) -> Result<bool, String> {
-    let mut out = PrintableOutput(io::stdout());
+pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, String> {
+    let mut out = SanitizedOutput(io::stdout());
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
-        return bench::job::compare(a, b, *json, &mut out);
+        return bench::job::compare_files(a, b, *json, &mut out);
     }
     if let Some(MeasureAction::Attack(arguments)) = &arguments.action {
-        return attack(arguments);
+        return run_attack(arguments);
     }
-    let showing = &arguments.showing;
-    let mut subject = subject(arguments, &arguments.urls)?;
+    let showing = &arguments.report;
+    let mut subject = load_subject(arguments, &arguments.urls)?;
     subject.server_pids = showing.server_pid.clone();
     let versus = match (&showing.vs, &showing.vs_cmd) {
         (Some(url), _) => {
-            Some(Versus::Subject(Box::new(self::subject(arguments, std::slice::from_ref(url))?)))
+            Some(ComparedSide::Subject(Box::new(self::load_subject(arguments, std::slice::from_ref(url))?)))
         }
-        (None, Some(command)) => Some(Versus::Command(command.clone())),
+        (None, Some(command)) => Some(ComparedSide::Command(command.clone())),
         (None, None) => None,
     };
     let job = BenchJob {
         subject,
-        versus,
+        compared_side: versus,
         pairs: usize::from(showing.pairs),
         expectations: showing.expect.iter().map(|text| Expectation::parse(text)).collect::<Result<_, _>>()?,
         format: match showing.format {
-            LoadShape::Text => Format::Text,
-            LoadShape::Ab => Format::Ab { any_length: false },
-            LoadShape::Json => Format::Json,
+            ReportFormat::Text => OutputFormat::Text,
+            ReportFormat::Ab => OutputFormat::Ab { any_length: false },
+            ReportFormat::Json => OutputFormat::Json,
         },
         quiet: showing.quiet,
-        keep: Keep {
+        output_files: OutputFiles {
             json: showing.json.clone(),
             csv: showing.csv.clone(),
             html: showing.html.clone(),
             percentiles: None,
         },
     };
-    bench::job::run(&job, &mut out)
+    bench::job::run_job(&job, &mut out)
 }
 
 /// Runs `komainu bench attack`. Returns whether the server survives all attacks.
-fn attack(arguments: &AttackArguments) -> Result<bool, String> {
-    let mut out = PrintableOutput(io::stdout());
+fn run_attack(arguments: &AttackArguments) -> Result<bool, String> {
+    let mut out = SanitizedOutput(io::stdout());
     let failed = |error: io::Error| format!("cannot print: {error}");
     let chosen: Vec<Attack> = match arguments.only.as_slice() {
         [] => ATTACKS.iter().filter(|attack| !(arguments.http1 && attack.is_http2)).copied().collect(),
@@ -316,13 +316,13 @@ fn attack(arguments: &AttackArguments) -> Result<bool, String> {
         }
         return Ok(true);
     };
-    let options = attack::run::Options {
+    let options = attack::run::AttackOptions {
         url: Url::parse(url)?,
-        reach: Reach {
+        reach: ConnectOptions {
             insecure: arguments.insecure,
             ca: arguments.ca.clone(),
             server_name: arguments.sni.clone(),
-            ..Reach::default()
+            ..ConnectOptions::default()
         },
         duration: arguments.duration,
         server_pids: arguments.server_pid.clone(),
@@ -338,29 +338,29 @@ fn attack(arguments: &AttackArguments) -> Result<bool, String> {
         false => write!(out, "{}", selftest.text()),
     }
     .map_err(failed)?;
-    Ok(selftest.is_survived())
+    Ok(selftest.has_survived_all())
 }
 
 /// Returns the load described by the arguments, for these URLs and those of the list.
-fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
-    let BenchArguments { load, asking, showing, .. } = arguments;
+fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
+    let BenchArguments { load, request: asking, report: showing, .. } = arguments;
     let version = match (asking.http10, asking.http2) {
         (true, _) => Version::Http10,
         (false, true) => Version::Http2,
         (false, false) => Version::Http11,
     };
-    let manner = RequestManner {
+    let manner = RequestSettings {
         version,
         keep_alive: !load.no_keepalive,
         chunked: asking.chunked,
         fields: {
             let mut lines = asking.header.clone();
-            lines.extend(asking.user.as_deref().map(|user| basic("Authorization", user)));
-            fields(&lines)?
+            lines.extend(asking.user.as_deref().map(|user| basic_credentials("Authorization", user)));
+            parse_fields(&lines)?
         },
     };
-    let asks = asks(asking, urls)?;
-    let reach = Reach {
+    let asks = build_requests(asking, urls)?;
+    let reach = ConnectOptions {
         unix: asking.unix.clone(),
         insecure: asking.insecure,
         ca: asking.ca.clone(),
@@ -369,19 +369,19 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
         tls_version: asking.tls_version.clone(),
         tls_groups: asking.tls_groups.clone(),
     };
-    let mut plan = Plan::new(&asks, &manner, &reach)?;
+    let mut plan = LoadPlan::new(&asks, &manner, &reach)?;
     let compared = showing.vs.is_some() || showing.vs_cmd.is_some();
     let default = Duration::from_millis(if compared { 400 } else { 10_000 });
     plan.duration = load.duration.or(load.requests.is_none().then_some(default));
     plan.requests_max = load.requests;
     plan.connections = load.connections;
-    plan.at_random = asking.random;
+    plan.is_random = asking.random;
     plan.seed = load.seed;
     plan.pipeline = if asking.http2 { load.streams } else { load.pipeline };
     plan.pace = match (load.rate, load.arrivals) {
         (None, _) => Pace::Closed { think: load.think },
-        (Some(rate), How::Constant) => Pace::Open { rate, arrivals: Arrivals::Constant },
-        (Some(rate), How::Poisson) => Pace::Open { rate, arrivals: Arrivals::Poisson },
+        (Some(rate), ArrivalKind::Constant) => Pace::Open { rate, arrivals: Arrivals::Constant },
+        (Some(rate), ArrivalKind::Poisson) => Pace::Open { rate, arrivals: Arrivals::Poisson },
     };
     let tenth = load.duration.unwrap_or(default) / 10;
     plan.warm_up = load.warm_up.unwrap_or(match load.requests {
@@ -390,13 +390,14 @@ fn subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, S
     });
     (plan.ramp, plan.timeout, plan.connect_timeout) = (load.ramp, load.timeout, load.connect_timeout);
     plan.verify = asking.verify;
-    let suited = || session::threads(plan.connections, !bench::server::find(&plan).is_empty());
+    let suited =
+        || session::suggested_threads(plan.connections, !bench::server::find_server(&plan).is_empty());
     plan.threads = load.threads.unwrap_or_else(suited).max(1);
     let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
-    Ok(LoadSubject { plan, url, version, server_pids: Vec::new(), beside_pids: Vec::new() })
+    Ok(LoadSubject { plan, url, version, server_pids: Vec::new(), excluded_pids: Vec::new() })
 }
 
-fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
+fn build_requests(asking: &RequestArguments, urls: &[String]) -> Result<Vec<BenchRequest>, String> {
     let body = match asking.body.as_deref().map(|text| (text, text.strip_prefix('@'))) {
         None => None,
         Some((_, Some(file))) => {
@@ -407,18 +408,23 @@ fn asks(asking: &Asking, urls: &[String]) -> Result<Vec<Ask>, String> {
     let method = asking.method.clone().unwrap_or_else(|| if body.is_some() { "POST" } else { "GET" }.into());
     let mut asks = Vec::new();
     for url in urls {
-        asks.push(Ask { method: method.clone(), url: Url::parse(url)?, body: body.clone(), weight: 1 });
+        asks.push(BenchRequest {
+            method: method.clone(),
+            url: Url::parse(url)?,
+            body: body.clone(),
+            weight: 1,
+        });
     }
     if let Some(path) = &asking.list {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let folder = path.parent().unwrap_or(std::path::Path::new("."));
-        asks.extend(list::parse(&text, folder).map_err(|error| format!("{}: {error}", path.display()))?);
+        asks.extend(list::parse_list(&text, folder).map_err(|error| format!("{}: {error}", path.display()))?);
     }
     Ok(asks)
 }
 
-pub(crate) fn fields(lines: &[String]) -> Result<Fields, String> {
+pub(crate) fn parse_fields(lines: &[String]) -> Result<Fields, String> {
     let mut fields = Fields::new();
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(format!("{line:?}: a header field is NAME: VALUE"))?;
@@ -430,12 +436,12 @@ pub(crate) fn fields(lines: &[String]) -> Result<Fields, String> {
 }
 
 /// Returns a header line with Basic credentials (RFC 7617).
-pub(crate) fn basic(field: &str, user: &str) -> String {
+pub(crate) fn basic_credentials(field: &str, user: &str) -> String {
     format!("{field}: Basic {}", data_encoding::BASE64.encode(user.as_bytes()))
 }
 
 /// Parses the number of connections, at least 1.
-pub(crate) fn connections(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_connections(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("there has to be a connection: write 1 or more".into()),
         Ok(count) => Ok(count),
@@ -443,7 +449,7 @@ pub(crate) fn connections(text: &str) -> Result<usize, String> {
     }
 }
 
-fn streams(text: &str) -> Result<usize, String> {
+fn parse_streams(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count) if count > 0 => Ok(count),
         // In hey, `-m` is the method.
@@ -455,16 +461,16 @@ fn streams(text: &str) -> Result<usize, String> {
 }
 
 /// Returns a parser that refuses an option of another tool, with the equivalent here as message.
-pub(crate) fn instead(what: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
-    move |_| Err(what.into())
+pub(crate) fn refuse_option(equivalent: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
+    move |_| Err(equivalent.into())
 }
 
-fn named(text: &str) -> Result<(String, String), String> {
+fn parse_named(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.trim().to_string(), value.trim().to_string()))
 }
 
-fn expectation(text: &str) -> Result<String, String> {
+fn parse_expectation(text: &str) -> Result<String, String> {
     Expectation::parse(text).map(|_| text.to_string())
 }
 
@@ -472,13 +478,13 @@ fn expectation(text: &str) -> Result<String, String> {
 #[derive(Debug, Args)]
 pub(crate) struct LabArguments {
     #[command(subcommand)]
-    action: Experiment,
+    action: LabAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Experiment {
+enum LabAction {
     /// Run an experiment; after an interruption the same command continues from there
-    Run(LabRun),
+    Run(LabRunArguments),
     /// Compare two results (NAME.json) of the same experiment, cell by cell
     Compare {
         /// The result to compare with
@@ -489,7 +495,7 @@ enum Experiment {
 }
 
 #[derive(Debug, Args)]
-struct LabRun {
+struct LabRunArguments {
     /// The experiment's file
     #[arg(value_name = "LAB.toml")]
     lab: PathBuf,
@@ -506,10 +512,10 @@ struct LabRun {
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// Only this level of a factor (repeat it for more), or another setting of the load: duration=1s
-    #[arg(long, value_name = "NAME=VALUE", value_parser = named)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_named)]
     set: Vec<(String, String)>,
     /// Another build of Komainu, measured in every place where this one is. May be repeated
-    #[arg(long, value_name = "NAME=PATH", value_parser = named)]
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
     also: Vec<(String, String)>,
     /// The program for subjects that are Komainu, instead of this one
     #[arg(long, value_name = "PATH")]
@@ -520,29 +526,33 @@ struct LabRun {
 }
 
 /// Runs `komainu lab`. Returns whether every installed subject was measured.
-pub(crate) fn lab(arguments: &LabArguments) -> Result<bool, String> {
+pub(crate) fn run_lab(arguments: &LabArguments) -> Result<bool, String> {
     match &arguments.action {
-        Experiment::Compare { a, b } => {
-            bench::lab::run::compare(a, b, &mut PrintableOutput(io::stdout()))?;
+        LabAction::Compare { a, b } => {
+            bench::lab::run::compare_files(a, b, &mut SanitizedOutput(io::stdout()))?;
             Ok(true)
         }
-        Experiment::Run(run) => {
+        LabAction::Run(run) => {
             let komainu = match &run.komainu {
                 Some(path) => std::path::absolute(path),
                 None => std::env::current_exe(),
             };
-            let options = bench::lab::run::Options {
+            let options = bench::lab::run::LabOptions {
                 lab: run.lab.clone(),
                 short: run.short,
                 out: run.out.clone(),
                 fresh: run.fresh,
                 only: run.only.clone(),
-                set: run.set.clone(),
-                also: run.also.iter().map(|(name, path)| (name.clone(), PathBuf::from(path))).collect(),
+                overrides: run.set.clone(),
+                other_builds: run
+                    .also
+                    .iter()
+                    .map(|(name, path)| (name.clone(), PathBuf::from(path)))
+                    .collect(),
                 komainu: komainu.map_err(|error| format!("this program cannot be found: {error}"))?,
                 quiet: run.quiet,
             };
-            bench::lab::run::run(&options, &mut PrintableOutput(io::stdout()))
+            bench::lab::run::run_lab(&options, &mut SanitizedOutput(io::stdout()))
         }
     }
 }

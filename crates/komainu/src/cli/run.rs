@@ -12,14 +12,15 @@ use config::{
 };
 use hosting::env_file;
 use rights::privilege;
-use rights::privilege::Rights;
+use rights::privilege::RightsDecision;
 
 use crate::check::start_checks;
-use crate::cli::serve::{TakenOver, served, supervised};
+use crate::cli::serve::{InheritedState, run_server, run_supervisor};
 use crate::cli::values::{
-    BodyMax, Interface, LogFormat, LogFormatParser, LogLevel, body_max, count, listen, memory, timeout,
+    BodyMax, Interface, LogFormat, LogFormatParser, LogLevel, count_parser, parse_body_max, parse_listen,
+    parse_memory, parse_timeout,
 };
-use crate::run::start::Start;
+use crate::run::start::ServerStart;
 
 #[derive(Debug, Args)]
 #[command(
@@ -27,7 +28,7 @@ use crate::run::start::Start;
 servers share the requests. With folders and upstream servers or an application, files are served first, and \
 all other requests go to the upstream servers or the application."
 )]
-pub(crate) struct Run {
+pub(crate) struct RunArguments {
     /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
     /// MODULE:FACTORY() (Python), FILE.php (the front script of PHP), FILE.so (a native handler)
@@ -35,7 +36,7 @@ pub(crate) struct Run {
     pub(crate) targets: Vec<String>,
     /// Address: HOST:PORT, :PORT (every address) or unix:PATH; port 0 is any free one. May be repeated
     #[arg(long, short, visible_alias = "bind", visible_short_alias = 'b', value_name = "ADDR",
-        default_value = "127.0.0.1:8080", value_parser = listen)]
+        default_value = "127.0.0.1:8080", value_parser = parse_listen)]
     pub(crate) listen: Vec<Listen>,
     /// Speak TLS on every TCP address, with this certificate and its chain (PEM); a file that holds its key as well, or a folder of
     /// such, needs no --tls-key
@@ -48,10 +49,10 @@ pub(crate) struct Run {
     #[arg(long)]
     pub(crate) h2c: bool,
     /// Threads that serve, at most 1024; 0 for one per core
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count(0..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count_parser(0..=1024))]
     pub(crate) threads: u32,
     /// Bytes that a request body may have: 64MiB, 500KiB, or unlimited; a longer one is answered 413
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = body_max)]
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_body_max)]
     pub(crate) body_max: BodyMax,
     /// Write an access log to stdout [default: console on a terminal, else off]
     #[arg(long, visible_alias = "access-log", value_name = "FORMAT", num_args = 0..=1,
@@ -64,7 +65,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     pub(crate) log_level: LogLevel,
     /// Serve the dashboard (in a browser), /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDR", value_parser = listen)]
+    #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     pub(crate) control: Option<Listen>,
     /// Cache responses of upstream servers and applications in memory, as far as they allow it
     #[arg(long)]
@@ -76,30 +77,30 @@ pub(crate) struct Run {
     #[arg(long, value_name = "USER", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) user: Option<String>,
     #[command(flatten)]
-    pub(crate) app: RunApp,
+    pub(crate) app: RunAppArguments,
 }
 
 /// The flags for applications.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Application")]
-pub(crate) struct RunApp {
+pub(crate) struct RunAppArguments {
     /// Worker processes [default: one for each core, and at least 2]
-    #[arg(long, short, value_name = "N", value_parser = count(1..=1024))]
+    #[arg(long, short, value_name = "N", value_parser = count_parser(1..=1024))]
     pub(crate) workers: Option<u32>,
     /// Requests that one worker answers at once, each in its own thread; not for Perl [default: 1]
-    #[arg(long, value_name = "N", value_parser = count(1..=256))]
+    #[arg(long, value_name = "N", value_parser = count_parser(1..=256))]
     pub(crate) worker_threads: Option<u32>,
     /// How long a response may take, in seconds or as 2m, 500ms; then the client gets 504 and the worker is replaced [default: 60s]
-    #[arg(long, short, value_name = "TIME", value_parser = timeout)]
+    #[arg(long, short, value_name = "TIME", value_parser = parse_timeout)]
     pub(crate) timeout: Option<Duration>,
     /// Replace a worker after this number of requests [default: never]
-    #[arg(long, value_name = "N", value_parser = count(1..=u32::MAX))]
+    #[arg(long, value_name = "N", value_parser = count_parser(1..=u32::MAX))]
     pub(crate) max_requests: Option<u32>,
     /// Replace a worker when its private memory exceeds this: 300MiB [default: never]
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
     pub(crate) max_memory: Option<u64>,
     /// Set an environment variable. May be repeated
-    #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::pair)]
+    #[arg(long, short, value_name = "NAME=VALUE", value_parser = env_file::parse_pair)]
     pub(crate) env: Vec<(String, String)>,
     /// Set variables from a file of NAME=VALUE lines, unless they are already set. May be repeated; --env takes precedence
     #[arg(long, value_name = "FILE")]
@@ -112,9 +113,9 @@ pub(crate) struct RunApp {
     pub(crate) interface: Option<Interface>,
 }
 
-impl RunApp {
+impl RunAppArguments {
     /// Returns the first given flag that needs an application.
-    pub(crate) fn first_given(&self) -> Option<&'static str> {
+    pub(crate) fn first_given_flag(&self) -> Option<&'static str> {
         [
             ("--workers", self.workers.is_some()),
             ("--worker-threads", self.worker_threads.is_some()),
@@ -132,40 +133,40 @@ impl RunApp {
 }
 
 /// Runs `komainu run TARGET…`.
-pub(crate) fn serve_targets(run: &Run, taken: TakenOver) -> Result<(), String> {
-    let TakenOver { inherited, predecessor, given } = taken;
-    let config = configuration(run)?;
+pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState) -> Result<(), String> {
+    let InheritedState { inherited, predecessor, inherited_sockets: given } = inherited_state;
+    let config = build_config(run)?;
     let warning = match inherited {
         Some(_) => None,
         // As root, `komainu run` keeps root's rights, as similar servers do; `komainu start` changes the user
         // instead.
-        None => match privilege::rights(&config, true).map_err(|error| format!("error: {error}"))? {
-            Rights::Drop(identity) => {
-                start_checks::files_are_open(&config, &identity)?;
-                return supervised(config, None, identity, (predecessor, given));
+        None => match privilege::decide_rights(&config, true).map_err(|error| format!("error: {error}"))? {
+            RightsDecision::Drop(identity) => {
+                start_checks::check_file_access(&config, &identity)?;
+                return run_supervisor(config, None, identity, (predecessor, given));
             }
-            Rights::Keep(warning) => warning,
+            RightsDecision::Keep(warning) => warning,
         },
     };
-    served(Start {
+    run_server(ServerStart {
         config,
         reread: None,
         text: None,
         watch: run.app.watch,
         inherited,
         predecessor,
-        given,
+        inherited_sockets: given,
         warning,
     })
 }
 
 /// Converts the arguments to a configuration.
-fn configuration(run: &Run) -> Result<Config, String> {
+fn build_config(run: &RunArguments) -> Result<Config, String> {
     let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
     for target in &run.targets {
         if is_url(target) {
             origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);
-        } else if let Some(app) = application(run, target).map_err(|text| format!("error: {text}"))? {
+        } else if let Some(app) = detect_application(run, target).map_err(|text| format!("error: {text}"))? {
             apps.push(app);
         } else {
             check_folder(Path::new(target))?;
@@ -174,7 +175,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     }
     let otherwise = match (apps.as_slice(), origins.is_empty()) {
         ([], true) => None,
-        ([], false) => Some(Action::Proxy(Box::new(config::Proxy::to(origins)))),
+        ([], false) => Some(Action::Proxy(Box::new(config::Proxy::with_servers(origins)))),
         ([(name, _)], true) => {
             Some(Action::App(Box::new(config::Mounted { name: name.clone(), ..config::Mounted::default() })))
         }
@@ -184,18 +185,18 @@ fn configuration(run: &Run) -> Result<Config, String> {
             );
         }
     };
-    if let Some(flag) = run.app.first_given().filter(|_| apps.is_empty()) {
+    if let Some(flag) = run.app.first_given_flag().filter(|_| apps.is_empty()) {
         return Err(format!("error: {flag} is only for applications, and no target is an application"));
     }
     if let Some((_, app)) = apps.first_mut() {
-        app.env = variables(&run.app).map_err(|text| format!("error: {text}"))?;
+        app.env = environment_variables(&run.app).map_err(|text| format!("error: {text}"))?;
     }
     let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
     let (action, otherwise) = match otherwise {
         Some(action) if files.root.is_empty() => (action, None),
         otherwise => (Action::Files(Box::new(files)), otherwise),
     };
-    let route = route(run, action, otherwise)?;
+    let route = build_route(run, action, otherwise)?;
     let tls = run.tls_certificate.as_ref().map(|certificate| SiteTls {
         certificate: CertificateSource::Files(vec![certificate.clone()]),
         key: run.tls_key.iter().cloned().collect(),
@@ -203,7 +204,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
     });
     let speaks_tls = |address: &config::Listen| tls.is_some() && !matches!(address, config::Listen::Unix(_));
     let listener =
-        |at: config::Listen| Listener { tls: Some(speaks_tls(&at)), h2c: run.h2c, ..Listener::at(at) };
+        |at: config::Listen| Listener { tls: Some(speaks_tls(&at)), h2c: run.h2c, ..Listener::plain(at) };
     let mut config = Config {
         listen: run.listen.iter().cloned().map(listener).collect(),
         threads: run.threads,
@@ -234,7 +235,7 @@ fn configuration(run: &Run) -> Result<Config, String> {
 }
 
 /// Returns the only route of the configuration.
-fn route(run: &Run, action: Action, otherwise: Option<Action>) -> Result<Route, String> {
+fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) -> Result<Route, String> {
     if run.cache && otherwise.is_none() && matches!(action, Action::Files(_)) {
         return Err("error: --cache is for upstream servers and applications, and no target is one".into());
     }
@@ -246,7 +247,7 @@ fn route(run: &Run, action: Action, otherwise: Option<Action>) -> Result<Route, 
 ///
 /// # Errors
 /// A flag that does not apply to this kind of application, or an address that looks like `MODULE:NAME`.
-fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String> {
+fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String, App)>, String> {
     let place = target.split(':').next().unwrap_or_default();
     let path = Path::new(place);
     let file = || Some(PathBuf::from(target));
@@ -255,7 +256,7 @@ fn application(run: &Run, target: &str) -> Result<Option<(String, App)>, String>
     let kind = match (path.extension().and_then(|extension| extension.to_str()), given.interface) {
         (Some("psgi" | "pl"), _) => App { psgi: file(), ..App::default() },
         (Some("ru" | "rb"), _) => App { rack: file(), ..App::default() },
-        (Some("php"), _) => App { php: Some(config::PhpApp::of_script(path)), ..App::default() },
+        (Some("php"), _) => App { php: Some(config::PhpApp::from_script(path)), ..App::default() },
         (Some("so"), _) => App { handler: file(), ..App::default() },
         _ if Path::new(target).is_dir() => return Ok(None),
         _ if is_address(target) => return Err(address_hint(target)),
@@ -306,7 +307,7 @@ fn address_hint(target: &str) -> String {
 
 /// Returns the environment variables of the application in addition to the server's. `--env` overrides the
 /// environment, and the environment overrides the files of `--env-file`.
-fn variables(given: &RunApp) -> Result<Vec<(String, String)>, String> {
+fn environment_variables(given: &RunAppArguments) -> Result<Vec<(String, String)>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for path in &given.env_file {
         let read = env_file::read(path)?;
@@ -322,7 +323,7 @@ fn is_url(target: &str) -> bool {
 }
 
 /// Description of the targets that `komainu run` accepts.
-const TARGETS: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
+const TARGETS_HELP: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.php, FILE.so (native)";
 
 /// Returns the hint for a target that is meant for another program or command.
@@ -353,9 +354,9 @@ fn check_folder(target: &Path) -> Result<(), String> {
     }
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("error: {shown}: this file is not an application; {TARGETS}")),
+        Ok(_) => Err(format!("error: {shown}: this file is not an application; {TARGETS_HELP}")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("error: {shown}: there is no such folder; {TARGETS}"))
+            Err(format!("error: {shown}: there is no such folder; {TARGETS_HELP}"))
         }
         Err(error) => Err(format!("error: {shown}: {error}")),
     }

@@ -6,72 +6,82 @@ use std::sync::Arc;
 
 use config::Config;
 use link::LinkRequest;
-use process::inherited::Inherited;
-use process::sockets::GivenSockets;
+use process::inherited::SupervisorHandover;
+use process::sockets::InheritedSockets;
 use process::upgrade::Predecessor;
 use process::{systemd, upgrade};
 use rights::privilege::Identity;
 use signal_hook::consts::SIGXFSZ;
 
-use crate::run::start::Start;
+use crate::run::start::ServerStart;
 use crate::run::{start, supervisor};
 use crate::terminal;
 
 /// State that this process takes over when it starts.
-pub(crate) struct TakenOver {
-    pub(super) inherited: Option<Inherited>,
+pub(crate) struct InheritedState {
+    pub(super) inherited: Option<SupervisorHandover>,
     pub(super) predecessor: Option<Predecessor>,
-    pub(super) given: GivenSockets,
+    pub(super) inherited_sockets: InheritedSockets,
 }
 
 /// Calls `serve` with the state taken over. If it fails, the reason is reported to the predecessor.
-pub(crate) fn taking_over(serve: impl FnOnce(TakenOver) -> Result<(), String>) -> Result<(), String> {
-    net::sys::keep_descriptors_from_programs().map_err(failed)?;
-    upgrade::program().map_err(failed)?;
+pub(crate) fn with_inherited_state(
+    serve: impl FnOnce(InheritedState) -> Result<(), String>,
+) -> Result<(), String> {
+    net::sys::set_cloexec_on_inherited().map_err(error_message)?;
+    upgrade::program().map_err(error_message)?;
     // Exceeding the file size limit (`LimitFSIZE`) becomes a write error, like a full disk, instead of ending
     // the process.
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
-    if let Some(inherited) = Inherited::take().map_err(failed)? {
-        let given = GivenSockets::default();
-        return serve(TakenOver { inherited: Some(inherited), predecessor: None, given });
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(error_message)?;
+    if let Some(inherited) = SupervisorHandover::receive().map_err(error_message)? {
+        let given = InheritedSockets::default();
+        return serve(InheritedState {
+            inherited: Some(inherited),
+            predecessor: None,
+            inherited_sockets: given,
+        });
     }
-    let Some((predecessor, given)) = Predecessor::take().map_err(failed)? else {
-        let given = systemd::sockets().map_err(failed)?;
-        return serve(TakenOver { inherited: None, predecessor: None, given });
+    let Some((predecessor, given)) = Predecessor::receive().map_err(error_message)? else {
+        let given = systemd::take_sockets().map_err(error_message)?;
+        return serve(InheritedState { inherited: None, predecessor: None, inherited_sockets: given });
     };
-    let done = serve(TakenOver { inherited: None, predecessor: Some(predecessor.clone()), given });
+    let done = serve(InheritedState {
+        inherited: None,
+        predecessor: Some(predecessor.clone()),
+        inherited_sockets: given,
+    });
     done.inspect_err(|error| predecessor.report_failure(error.strip_prefix("error: ").unwrap_or(error)))
 }
 
 /// Runs the supervisor of a server that runs as another user, and exits with that server's status if it is
 /// not 0.
-pub(super) fn supervised(
+pub(super) fn run_supervisor(
     config: Config,
     file: Option<(PathBuf, String)>,
     identity: Identity,
-    taken: (Option<Predecessor>, GivenSockets),
+    inherited: (Option<Predecessor>, InheritedSockets),
 ) -> Result<(), String> {
-    match supervisor::supervise(config, file, identity, taken).map_err(failed)? {
+    match supervisor::supervise(config, file, identity, inherited).map_err(error_message)? {
         0 => Ok(()),
         status => std::process::exit(status.into()),
     }
 }
 
-pub(super) fn failed(error: io::Error) -> String {
+pub(super) fn error_message(error: io::Error) -> String {
     format!("error: {error}")
 }
 
 /// Runs the server; failures are also reported to the supervisor, if there is one.
-pub(super) fn served(start: Start) -> Result<(), String> {
+pub(super) fn run_server(start: ServerStart) -> Result<(), String> {
     let link = start.inherited.as_ref().map(|given| given.link.clone());
-    start::serve(start, announce).map_err(|error| {
-        link.iter().for_each(|link| link.report(&LinkRequest::Failed(&error.to_string())));
-        failed(error)
+    start::run_server(start, print_addresses).map_err(|error| {
+        link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Failed(&error.to_string())));
+        error_message(error)
     })
 }
 
 /// Prints the addresses of the server and its dashboard once connections are accepted.
-fn announce(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
+fn print_addresses(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
     let mut out = io::stdout();
     for url in urls {
         let scheme = match url.is_tls {
@@ -79,21 +89,21 @@ fn announce(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
             true => "https",
             false => "http",
         };
-        let shown = match &url.at {
-            net::Bind::Any(port) => format!("{scheme}://localhost:{port} (every address)"),
-            net::Bind::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
+        let shown = match &url.address {
+            net::BindAddress::Any(port) => format!("{scheme}://localhost:{port} (every address)"),
+            net::BindAddress::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
                 format!("{scheme}://[::1]:{} (every IPv6 address)", address.port())
             }
-            net::Bind::Tcp(address) if address.ip().is_unspecified() => {
+            net::BindAddress::Tcp(address) if address.ip().is_unspecified() => {
                 format!("{scheme}://localhost:{} (every IPv4 address)", address.port())
             }
             _ => url.to_string(),
         };
-        let _ = writeln!(out, "komainu serves {}", terminal::printable(&shown));
+        let _ = writeln!(out, "komainu serves {}", terminal::sanitize(&shown));
     }
     for url in control {
-        let _ = match url.at {
-            net::Bind::Unix(_) => writeln!(out, "the control listener is {url}"),
+        let _ = match url.address {
+            net::BindAddress::Unix(_) => writeln!(out, "the control listener is {url}"),
             _ => writeln!(out, "the dashboard is at {url}"),
         };
     }

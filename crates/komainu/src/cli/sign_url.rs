@@ -7,13 +7,13 @@ use http::EmptySegments;
 use http::path::{encoded_path, matched_path};
 use steps::auth;
 
-use crate::cli::sign_url_arguments::SignUrl;
+use crate::cli::sign_url_arguments::SignUrlArguments;
 
 /// Returns the signed URL.
 ///
 /// # Errors
 /// The secret cannot be read, or the URL has no valid path.
-pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
+pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, String> {
     let file = &arguments.secret_file;
     let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let keys = auth::url_keys(&bytes, file).map_err(|error| error.to_string())?;
@@ -21,7 +21,10 @@ pub(crate) fn sign_url(arguments: &SignUrl) -> Result<String, String> {
     let until_s = match arguments.until {
         Some(until_s) => until_s,
         None => {
-            now_s + config::duration(&arguments.valid).map_err(|fault| format!("--for: {fault}"))?.as_secs()
+            now_s
+                + config::parse_duration(&arguments.valid)
+                    .map_err(|fault| format!("--for: {fault}"))?
+                    .as_secs()
         }
     };
     let url = arguments.url.split('#').next().unwrap_or_default();

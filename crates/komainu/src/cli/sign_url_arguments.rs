@@ -6,7 +6,7 @@ use clap::Args;
 
 /// `komainu sign-url`.
 #[derive(Debug, Args)]
-pub(crate) struct SignUrl {
+pub(crate) struct SignUrlArguments {
     /// The file with the secret: that of the route's `secret_file`
     #[arg(long, value_name = "FILE")]
     pub(crate) secret_file: PathBuf,

@@ -7,11 +7,11 @@ use link::LinkRequest;
 use operator::config_text::ConfigText;
 use process::inherited;
 use rights::privilege;
-use rights::privilege::Rights;
+use rights::privilege::RightsDecision;
 
 use crate::check::{reading, start_checks};
-use crate::cli::serve::{TakenOver, served, supervised};
-use crate::run::start::Start;
+use crate::cli::serve::{InheritedState, run_server, run_supervisor};
+use crate::run::start::ServerStart;
 
 #[derive(Debug, Args)]
 pub(crate) struct StartArguments {
@@ -21,44 +21,53 @@ pub(crate) struct StartArguments {
 }
 
 /// Runs `komainu start -c FILE`.
-pub(crate) fn serve_file(path: PathBuf, taken: TakenOver) -> Result<(), String> {
-    let TakenOver { inherited, predecessor, given } = taken;
+pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Result<(), String> {
+    let InheritedState { inherited, predecessor, inherited_sockets: given } = inherited_state;
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
         // The supervisor has printed the warnings.
         let config = reading::parse_silently(&path, &text)?;
         let in_force = ConfigText { path: path.clone(), joined: text.as_str().into() };
         let link = inherited.as_ref().map(|given| given.link.clone());
-        let reread: reading::Reread = Box::new(move || {
+        let reread: reading::RereadConfig = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask(&LinkRequest::Config, &[])).transpose();
             let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            reading::read_again(&path, inherited::text_of(packet).map_err(|error| error.to_string())?)
+            reading::reparse_text(&path, inherited::read_text(packet).map_err(|error| error.to_string())?)
         });
         let text = Some(in_force);
-        let start = Start {
+        let start = ServerStart {
             config,
             reread: Some(reread),
             text,
             watch: false,
             inherited,
             predecessor,
-            given,
+            inherited_sockets: given,
             warning: None,
         };
-        return served(start);
+        return run_server(start);
     }
     let text = reading::read_text(&path)?;
     let config = reading::parse(&path, &text)?;
-    match privilege::rights(&config, false).map_err(|error| format!("error: {error}"))? {
-        Rights::Drop(identity) => {
-            start_checks::files_are_open(&config, &identity)?;
-            supervised(config, Some((path, text)), identity, (predecessor, given))
+    match privilege::decide_rights(&config, false).map_err(|error| format!("error: {error}"))? {
+        RightsDecision::Drop(identity) => {
+            start_checks::check_file_access(&config, &identity)?;
+            run_supervisor(config, Some((path, text)), identity, (predecessor, given))
         }
-        Rights::Keep(warning) => {
+        RightsDecision::Keep(warning) => {
             let text = Some(ConfigText { path: path.clone(), joined: text.into() });
-            let reread: reading::Reread =
-                Box::new(move || reading::read_again(&path, reading::read_text(&path)?));
+            let reread: reading::RereadConfig =
+                Box::new(move || reading::reparse_text(&path, reading::read_text(&path)?));
             let reread = Some(reread);
-            served(Start { config, reread, text, watch: false, inherited: None, predecessor, given, warning })
+            run_server(ServerStart {
+                config,
+                reread,
+                text,
+                watch: false,
+                inherited: None,
+                predecessor,
+                inherited_sockets: given,
+                warning,
+            })
         }
     }
 }

@@ -4,14 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bench::quantity::{bytes, thousands, time};
+use bench::quantity::{format_bytes, format_thousands, format_time};
 use bench::table::TextTable;
 use clap::Args;
 use operator::socket;
 use serde_json::Value;
 
 use crate::cli::control_endpoint::ControlCredentials;
-use crate::cli::values::process_id;
+use crate::cli::values::parse_process_id;
 use crate::cli::{control_client, status_fetch};
 use crate::terminal;
 
@@ -23,7 +23,7 @@ pub(crate) struct StatusArguments {
     #[command(flatten)]
     pub(crate) credentials: ControlCredentials,
     /// The server with this process id [default: all servers of this user]
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
     /// Print JSON, for programs
     #[arg(long)]
@@ -31,9 +31,9 @@ pub(crate) struct StatusArguments {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Reload {
+pub(crate) struct ReloadArguments {
     /// The server with this process id; not needed if only one runs
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
     /// The server that uses this configuration file
     #[arg(long, short, value_name = "FILE", conflicts_with = "pid")]
@@ -44,9 +44,9 @@ pub(crate) struct Reload {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Upgrade {
+pub(crate) struct UpgradeArguments {
     /// The server of this process id; not needed where one runs
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
 }
 
@@ -54,30 +54,30 @@ pub(crate) struct Upgrade {
 ///
 /// # Errors
 /// No server runs, or none answers.
-pub(crate) fn status(arguments: &StatusArguments) -> Result<String, String> {
+pub(crate) fn run_status(arguments: &StatusArguments) -> Result<String, String> {
     if let Some(address) = &arguments.address {
-        let server = status_fetch::by_address(address, &arguments.credentials)?()?;
-        return Ok(printed(vec![server], arguments.json));
+        let server = status_fetch::source_for_address(address, &arguments.credentials)?()?;
+        return Ok(format_servers(vec![server], arguments.json));
     }
     arguments.credentials.refuse_without_address()?;
-    let answers = chosen(arguments.pid, control_client::running)?
+    let answers = select_pids(arguments.pid, control_client::running_servers)?
         .into_iter()
-        .map(|pid| control_client::ask(pid, "status"));
+        .map(|pid| control_client::send_command(pid, "status"));
     let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
     let servers: Vec<Value> = servers.into_iter().flatten().collect();
     // One of several servers may just have ended.
     if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
         return Err(error);
     }
-    Ok(printed(servers, arguments.json))
+    Ok(format_servers(servers, arguments.json))
 }
 
-fn printed(servers: Vec<Value>, is_json: bool) -> String {
+fn format_servers(servers: Vec<Value>, is_json: bool) -> String {
     if is_json {
         return format!("{:#}\n", Value::Array(servers));
     }
-    let text = servers.iter().map(shown).collect::<Vec<_>>().join("\n");
-    terminal::printable(&text)
+    let text = servers.iter().map(format_server).collect::<Vec<_>>().join("\n");
+    terminal::sanitize(&text)
 }
 
 /// Runs `komainu reload`: waits for the result and returns the text to print.
@@ -85,20 +85,20 @@ fn printed(servers: Vec<Value>, is_json: bool) -> String {
 /// # Errors
 /// No server runs, or several do and none is named; the server rejects the new configuration, or needs a
 /// restart for a part of it; the application is unknown.
-pub(crate) fn reload(arguments: &Reload) -> Result<String, String> {
+pub(crate) fn run_reload(arguments: &ReloadArguments) -> Result<String, String> {
     let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
     let pid = match &arguments.config {
-        Some(file) => Some(one_with_file(file)?),
+        Some(file) => Some(pid_for_file(file)?),
         None => arguments.pid,
     };
-    command(pid, line.trim_end())
+    send_command(pid, line.trim_end())
 }
 
 /// Returns the process id of the only server that uses the configuration file.
 ///
 /// # Errors
 /// The file does not exist, or is not used by exactly one server; the message lists the candidates.
-pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
+pub(crate) fn pid_for_file(file: &Path) -> Result<u32, String> {
     let wanted = file.canonicalize().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
             "there is no file {}\nhelp: `komainu status` shows the running servers and their files",
@@ -107,19 +107,19 @@ pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
         _ => format!("{}: {error}", file.display()),
     })?;
     let uses = |pid: &u32| {
-        let answer = control_client::ask(*pid, "ping").unwrap_or_default();
+        let answer = control_client::send_command(*pid, "ping").unwrap_or_default();
         answer["file"].as_str().is_some_and(|used| {
             // The server may name its file relative to its working directory.
             let used = Path::new(&format!("/proc/{pid}/cwd")).join(used);
             used.canonicalize().is_ok_and(|used| used == wanted)
         })
     };
-    let running = chosen(None, control_client::serving)?;
+    let running = select_pids(None, control_client::serving_servers)?;
     let found: Vec<u32> = running.iter().copied().filter(uses).collect();
     match found.as_slice() {
         [pid] => Ok(*pid),
-        [] => Err(format!("no server uses {}; {}", wanted.display(), several(&running))),
-        found => Err(several(found)),
+        [] => Err(format!("no server uses {}; {}", wanted.display(), several_servers_message(&running))),
+        found => Err(several_servers_message(found)),
     }
 }
 
@@ -127,64 +127,64 @@ pub(crate) fn one_with_file(file: &Path) -> Result<u32, String> {
 ///
 /// # Errors
 /// No server runs, or several do and none is named; the new server does not start.
-pub(crate) fn upgrade(arguments: &Upgrade) -> Result<String, String> {
-    command(arguments.pid, "upgrade")
+pub(crate) fn run_upgrade(arguments: &UpgradeArguments) -> Result<String, String> {
+    send_command(arguments.pid, "upgrade")
 }
 
 /// Sends a command to the selected server.
-fn command(pid: Option<u32>, line: &str) -> Result<String, String> {
-    let answer = control_client::ask(one(pid)?, line)?;
-    for text in list(&answer["warnings"]).iter().filter_map(Value::as_str) {
-        terminal::complain(&format!("warning: {text}"));
+fn send_command(pid: Option<u32>, line: &str) -> Result<String, String> {
+    let answer = control_client::send_command(select_pid(pid)?, line)?;
+    for text in as_list(&answer["warnings"]).iter().filter_map(Value::as_str) {
+        terminal::print_error_line(&format!("warning: {text}"));
     }
-    Ok(format!("{}\n", terminal::printable(answer["done"].as_str().unwrap_or("done"))))
+    Ok(format!("{}\n", terminal::sanitize(answer["done"].as_str().unwrap_or("done"))))
 }
 
 /// Returns the process id of the selected server.
 ///
 /// # Errors
 /// No server runs, or several do and none is named.
-pub(crate) fn one(pid: Option<u32>) -> Result<u32, String> {
-    match chosen(pid, control_client::serving)?.as_slice() {
+pub(crate) fn select_pid(pid: Option<u32>) -> Result<u32, String> {
+    match select_pids(pid, control_client::serving_servers)?.as_slice() {
         [pid] => Ok(*pid),
-        pids => Err(several(pids)),
+        pids => Err(several_servers_message(pids)),
     }
 }
 
 /// Returns a message that lists the servers with their addresses and files.
-pub(crate) fn several(pids: &[u32]) -> String {
-    const NAMED_MAX: usize = 20;
+pub(crate) fn several_servers_message(pids: &[u32]) -> String {
+    const LISTED_MAX: usize = 20;
     let mut text = match pids {
         [_] => "one server runs: name it with --pid".to_owned(),
         _ => "several servers run: name one with --pid".to_owned(),
     };
-    for pid in pids.iter().take(NAMED_MAX) {
-        let answer = control_client::ask(*pid, "ping").unwrap_or_default();
-        let addresses: Vec<&str> = list(&answer["listen"]).iter().filter_map(Value::as_str).collect();
+    for pid in pids.iter().take(LISTED_MAX) {
+        let answer = control_client::send_command(*pid, "ping").unwrap_or_default();
+        let addresses: Vec<&str> = as_list(&answer["listen"]).iter().filter_map(Value::as_str).collect();
         let file = answer["file"].as_str().map(|file| format!(", {file}")).unwrap_or_default();
         let line = format!("{pid}: {}{file}", addresses.join(" "));
-        text += &format!("\n  {}", terminal::printable(&line).replace('\n', "?"));
+        text += &format!("\n  {}", terminal::sanitize(&line).replace('\n', "?"));
     }
-    if pids.len() > NAMED_MAX {
-        text += &format!("\n  and {} more: `komainu status` shows all", pids.len() - NAMED_MAX);
+    if pids.len() > LISTED_MAX {
+        text += &format!("\n  and {} more: `komainu status` shows all", pids.len() - LISTED_MAX);
     }
     text
 }
 
-fn chosen(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
+fn select_pids(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
     let pids = pid.map_or_else(all, |pid| vec![pid]);
     match pids.is_empty() {
         true => Err(format!(
             "no server of this user is running (there is no socket in {})",
-            socket::folder().display()
+            socket::socket_folder().display()
         )),
         false => Ok(pids),
     }
 }
 
 /// Formats a server and its applications as a table.
-pub(crate) fn shown(server: &Value) -> String {
-    let addresses: Vec<&str> = list(&server["listen"]).iter().filter_map(Value::as_str).collect();
+pub(crate) fn format_server(server: &Value) -> String {
+    let addresses: Vec<&str> = as_list(&server["listen"]).iter().filter_map(Value::as_str).collect();
     let mut table = TextTable::new(&[
         "",
         "PID",
@@ -198,27 +198,27 @@ pub(crate) fn shown(server: &Value) -> String {
         "private dirty",
     ]);
     if server["supervisor"].is_object() {
-        table.row(row("supervisor", &server["supervisor"], &age(server)));
+        table.add_row(process_row("supervisor", &server["supervisor"], &format_age(server)));
     }
-    table.row(row("server", server, &age(server)));
-    for app in list(&server["apps"]) {
-        let (name, processes) = (app["name"].as_str().unwrap_or_default(), list(&app["processes"]));
+    table.add_row(process_row("server", server, &format_age(server)));
+    for app in as_list(&server["apps"]) {
+        let (name, processes) = (app["name"].as_str().unwrap_or_default(), as_list(&app["processes"]));
         for (at, process) in processes.iter().enumerate() {
-            table.row(row(if at == 0 { name } else { "" }, process, &age(process)));
+            table.add_row(process_row(if at == 0 { name } else { "" }, process, &format_age(process)));
         }
     }
-    let apps = list(&server["apps"]).iter().flat_map(|app| list(&app["processes"]));
+    let apps = as_list(&server["apps"]).iter().flat_map(|app| as_list(&app["processes"]));
     let supervisor = Some(&server["supervisor"]).filter(|supervisor| supervisor.is_object());
     let all: Vec<&Value> = supervisor.into_iter().chain([server]).chain(apps).collect();
     let sum = |key: &str| all.iter().filter_map(|one| one["usage"][key].as_u64()).sum::<u64>();
     let mut total = vec![format!("{} process{}", all.len(), if all.len() == 1 { "" } else { "es" })];
     total.resize(6, String::new());
     // Resident sizes are not summed, since shared pages would be counted once per process.
-    total.extend([cpu(sum("cpu_ms")), String::new()]);
-    total.extend([bytes(sum("pss_bytes") as f64), bytes(sum("private_dirty_bytes") as f64)]);
-    table.row(total);
+    total.extend([format_cpu(sum("cpu_ms")), String::new()]);
+    total.extend([format_bytes(sum("pss_bytes") as f64), format_bytes(sum("private_dirty_bytes") as f64)]);
+    table.add_row(total);
     let version = server["version"].as_str().unwrap_or_default();
-    let memory = memory(&server["memory"]).unwrap_or_default();
+    let memory = format_memory(&server["memory"]).unwrap_or_default();
     let sandbox =
         server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
     let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
@@ -232,20 +232,21 @@ pub(crate) fn shown(server: &Value) -> String {
 }
 
 /// Formats the line about memory held for clients and upstream servers.
-fn memory(memory: &Value) -> Option<String> {
+fn format_memory(memory: &Value) -> Option<String> {
     let of = |key: &str| memory[key].as_u64();
-    let (held, budget) = (bytes(of("held_bytes")? as f64), bytes(of("budget_bytes")? as f64));
+    let (held, budget) = (format_bytes(of("held_bytes")? as f64), format_bytes(of("budget_bytes")? as f64));
     let refused = match of("refused")? {
         0 => String::new(),
-        count => format!("; {} requests refused for want of memory", thousands(count as f64)),
+        count => format!("; {} requests refused for want of memory", format_thousands(count as f64)),
     };
     Some(format!("  held for clients and upstream servers: {held} of {budget} (`limits.memory`){refused}\n"))
 }
 
-fn row(name: &str, process: &Value, age: &str) -> Vec<String> {
-    let number = |key: &str| process[key].as_u64().map_or_else(String::new, |value| thousands(value as f64));
+fn process_row(name: &str, process: &Value, age: &str) -> Vec<String> {
+    let number =
+        |key: &str| process[key].as_u64().map_or_else(String::new, |value| format_thousands(value as f64));
     let usage = |key: &str| process["usage"][key].as_u64();
-    let memory = |key: &str| usage(key).map_or_else(String::new, |value| bytes(value as f64));
+    let memory = |key: &str| usage(key).map_or_else(String::new, |value| format_bytes(value as f64));
     vec![
         name.to_owned(),
         process["pid"].to_string(),
@@ -253,22 +254,22 @@ fn row(name: &str, process: &Value, age: &str) -> Vec<String> {
         number("generation"),
         number("requests"),
         age.to_owned(),
-        usage("cpu_ms").map_or_else(String::new, cpu),
+        usage("cpu_ms").map_or_else(String::new, format_cpu),
         memory("rss_bytes"),
         memory("pss_bytes"),
         memory("private_dirty_bytes"),
     ]
 }
 
-fn list(value: &Value) -> &[Value] {
+fn as_list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn cpu(ms: u64) -> String {
-    time(ms as f64 * 1e6)
+fn format_cpu(ms: u64) -> String {
+    format_time(ms as f64 * 1e6)
 }
 
-fn age(process: &Value) -> String {
+fn format_age(process: &Value) -> String {
     let time = Duration::from_millis(process["age_ms"].as_u64().unwrap_or_default());
     match time.as_secs() {
         s @ 0..120 => format!("{s} s"),
@@ -292,7 +293,7 @@ mod tests {
             "pid": 7, "version": "1.2.3", "age_ms": 3_000, "listen": ["http://127.0.0.1:80"], "usage": usage,
             "apps": [{ "name": "shop", "processes": [worker(8, "prototype"), worker(9, "ready")] }],
         });
-        let text = shown(&server);
+        let text = format_server(&server);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0], ["komainu", "1.2.3", "on", "http://127.0.0.1:80"]);
         assert_eq!(lines[2][..4], ["server", "7", "3", "s"]);
@@ -303,14 +304,16 @@ mod tests {
 
     #[test]
     fn a_process_that_is_gone_has_no_figures() {
-        let text = shown(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
+        let text =
+            format_server(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
         assert!(text.contains("server"), "{text}");
     }
 
     #[test]
     fn a_server_that_is_replaced_has_no_addresses() {
         let heading = |state: &str| {
-            let text = shown(&json!({ "pid": 7, "version": "1", "state": state, "listen": [], "apps": [] }));
+            let text =
+                format_server(&json!({ "pid": 7, "version": "1", "state": state, "listen": [], "apps": [] }));
             text.lines().next().unwrap().to_owned()
         };
         assert_eq!(heading("draining"), "komainu 1 draining: it accepts no connections");
@@ -320,7 +323,7 @@ mod tests {
     #[test]
     fn what_is_held_and_the_budget() {
         let memory = json!({ "held_bytes": 3 << 20, "budget_bytes": 512 << 20, "refused": 1_234 });
-        let text = shown(
+        let text = format_server(
             &json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [], "memory": memory }),
         );
         assert!(text.contains("3.00 MiB of 512 MiB") && text.contains("1,234 requests refused"), "{text}");

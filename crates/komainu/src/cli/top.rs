@@ -7,21 +7,21 @@ use clap::Args;
 
 use crate::cli::control_endpoint::ControlCredentials;
 use crate::cli::status_fetch::{self, StatusSource};
-use crate::cli::values::{interval, process_id};
+use crate::cli::values::{parse_interval, parse_process_id};
 use crate::cli::{control_client, status};
 
 #[derive(Debug, Args)]
-pub(crate) struct Top {
+pub(crate) struct TopArguments {
     /// The control listener of a server: HOST:PORT, https://HOST:PORT or unix:PATH [default: the control socket of the server that runs]
     #[arg(value_name = "ADDR", conflicts_with = "pid")]
     pub(crate) address: Option<String>,
     #[command(flatten)]
     pub(crate) credentials: ControlCredentials,
     /// The server with this process id; not needed if only one runs
-    #[arg(long, value_parser = process_id)]
+    #[arg(long, value_parser = parse_process_id)]
     pub(crate) pid: Option<u32>,
     /// The time between two looks, 250ms to 1m
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_interval)]
     pub(crate) every: Duration,
     /// Print what happens in one interval, and end
     #[arg(long)]
@@ -35,12 +35,12 @@ pub(crate) struct Top {
 ///
 /// # Errors
 /// The server does not exist or does not answer, or the terminal fails.
-pub(crate) fn top(arguments: &Top) -> Result<(), String> {
-    let mut ask = source(arguments)?;
+pub(crate) fn run_top(arguments: &TopArguments) -> Result<(), String> {
+    let mut ask = status_source(arguments)?;
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if is_terminal && !arguments.once && !arguments.json {
         let has_colour = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        return top::screen(ask, arguments.every, has_colour);
+        return top::run_screen(ask, arguments.every, has_colour);
     }
     let mut before = ask()?;
     loop {
@@ -48,8 +48,8 @@ pub(crate) fn top(arguments: &Top) -> Result<(), String> {
         let now = ask()?;
         let sample = top::StatusInterval::new(now.clone(), Some(&before));
         let text = match arguments.json {
-            true => format!("{}\n", top::json(&sample)),
-            false => top::text(&sample),
+            true => format!("{}\n", top::to_json(&sample)),
+            false => top::format_text(&sample),
         };
         match io::stdout().write_all(text.as_bytes()) {
             // The reader has closed the pipe.
@@ -64,11 +64,11 @@ pub(crate) fn top(arguments: &Top) -> Result<(), String> {
     }
 }
 
-fn source(arguments: &Top) -> Result<StatusSource, String> {
+fn status_source(arguments: &TopArguments) -> Result<StatusSource, String> {
     let Some(address) = &arguments.address else {
         arguments.credentials.refuse_without_address()?;
-        let pid = status::one(arguments.pid)?;
-        return Ok(Box::new(move || control_client::ask(pid, "status")));
+        let pid = status::select_pid(arguments.pid)?;
+        return Ok(Box::new(move || control_client::send_command(pid, "status")));
     };
-    status_fetch::by_address(address, &arguments.credentials)
+    status_fetch::source_for_address(address, &arguments.credentials)
 }

@@ -39,11 +39,11 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-pub(super) fn listen(text: &str) -> Result<Listen, String> {
-    Listen::parse(text).map_err(reported)
+pub(super) fn parse_listen(text: &str) -> Result<Listen, String> {
+    Listen::parse(text).map_err(format_fault)
 }
 
-pub(super) fn reported(fault: config::InvalidValue) -> String {
+pub(super) fn format_fault(fault: config::InvalidValue) -> String {
     match fault.remedy.as_str() {
         "" => fault.message,
         remedy => format!("{}: {remedy}", fault.message),
@@ -51,26 +51,26 @@ pub(super) fn reported(fault: config::InvalidValue) -> String {
 }
 
 /// Parses an integer within a range; the error message states the range.
-pub(super) fn count(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+pub(super) fn count_parser(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
     move |text| match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
         _ => Err(format!("write a whole number from {} to {}", range.start(), range.end())),
     }
 }
 
-pub(super) fn process_id(text: &str) -> Result<u32, String> {
+pub(super) fn parse_process_id(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "write the process id of a server: a number that `komainu status` shows".to_owned())
 }
 
-pub(super) fn interval(text: &str) -> Result<Duration, String> {
-    let time = config::duration(text).map_err(reported)?;
+pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = config::parse_duration(text).map_err(format_fault)?;
     let range = Duration::from_millis(250)..=Duration::from_secs(60);
     if range.contains(&time) { Ok(time) } else { Err("write a time from 250ms to 1m".into()) }
 }
 
-pub(super) fn verify_time(text: &str) -> Result<Duration, String> {
-    let time = config::duration(text).map_err(reported)?;
+pub(super) fn parse_verify_time(text: &str) -> Result<Duration, String> {
+    let time = config::parse_duration(text).map_err(format_fault)?;
     let range = Duration::from_secs(1)..=Duration::from_secs(3600);
     if range.contains(&time) { Ok(time) } else { Err("write a time from 1s to 1h".into()) }
 }
@@ -108,25 +108,26 @@ impl TypedValueParser for LogFormatParser {
     }
 }
 
-pub(super) fn body_max(text: &str) -> Result<BodyMax, String> {
+pub(super) fn parse_body_max(text: &str) -> Result<BodyMax, String> {
     if text == "unlimited" {
         return Ok(BodyMax(None));
     }
-    config::size(text).map_err(reported).map(|bytes| BodyMax(Some(bytes)))
+    config::parse_size(text).map_err(format_fault).map(|bytes| BodyMax(Some(bytes)))
 }
 
-pub(super) fn memory(text: &str) -> Result<u64, String> {
-    match config::size(text).map_err(reported)? {
+pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
+    match config::parse_size(text).map_err(format_fault)? {
         bytes if bytes < config::MIB => Err("too small: a worker needs at least 1MiB".into()),
         bytes => Ok(bytes),
     }
 }
 
 /// Parses a duration; without a unit, in seconds.
-pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let time = if digits { config::duration(&format!("{text}s")) } else { config::duration(text) };
-    match time.map_err(reported)? {
+    let time =
+        if digits { config::parse_duration(&format!("{text}s")) } else { config::parse_duration(text) };
+    match time.map_err(format_fault)? {
         time if time < TIMEOUT_MIN => {
             Err("too short: write at least 10ms; there is no value for no limit".into())
         }

@@ -7,37 +7,36 @@ use serde_json::{Value, json};
 
 use crate::check::reading::ReadConfig;
 use crate::check::{named_things, reading};
-use crate::run::lifecycle::{RunningServer, late_changes};
+use crate::run::lifecycle::{RunningServer, changes_requiring_restart};
 use crate::run::staged_files::{StageError, StagedFiles};
 
 impl RunningServer {
     /// Changes the configuration atomically, and writes it to its files if possible.
     pub(crate) fn edit(&self, edit: &ConfigEdit) -> Result<Value, EditError> {
-        let Some(before) = self.current.text().filter(|text| text.joined == edit.before) else {
+        let Some(before) = self.current.active_text().filter(|text| text.joined == edit.base_text) else {
             return Err(EditError::new(412, "the configuration has changed meanwhile: read it again"));
         };
         let (path, Some((main, included))) = (before.path.clone(), edit.files.split_first()) else {
             return Err(EditError::new(409, "there is no configuration file"));
         };
-        let joined = config::joined(&main.1, included);
+        let joined = config::join_files(&main.1, included);
         let has_rights = self.link.is_some() || rustix::process::geteuid().is_root();
-        if has_rights && !edit.by_root {
-            named_things::names_no_more((&path, &edit.before), &joined)
+        if has_rights && !edit.is_by_root {
+            named_things::check_names_subset((&path, &edit.base_text), &joined)
                 .map_err(|text| EditError::new(403, text))?;
         }
         let (config, warnings) =
-            reading::judged(&path, &joined).map_err(|document| EditError { status: 422, document })?;
-        self.may_adopt(&config)?;
-        let (staged, why) = match self.staged(&before, edit)? {
+            reading::parse_for_api(&path, &joined).map_err(|document| EditError { status: 422, document })?;
+        self.check_adoptable(&config)?;
+        let (staged, why) = match self.stage_edit(&before, edit)? {
             Ok(staged) => (Some(staged), None),
             Err(why) => (None, Some(why)),
         };
         let text = ConfigText { path: path.clone(), joined: joined.clone().into() };
-        let prepared = self.prepare(ReadConfig { config, warnings, text }).map_err(|error| EditError {
-            status: 422,
-            document: reading::unusable(&path, &joined, &error),
+        let prepared = self.prepare_config(ReadConfig { config, warnings, text }).map_err(|error| {
+            EditError { status: 422, document: reading::unusable_document(&path, &joined, &error) }
         })?;
-        let mut outcome = self.adopt(prepared, false);
+        let mut outcome = self.activate_config(prepared, false);
         outcome.warnings.extend(staged.iter().flat_map(StagedFiles::warnings).cloned());
         let written = staged.map(StagedFiles::commit);
         let why = match &written {
@@ -48,13 +47,13 @@ impl RunningServer {
             "done": "the configuration is changed",
             "persisted": why.is_none(),
             "not_persisted": why,
-            "incomplete": outcome.reported.err(),
+            "incomplete": outcome.message.err(),
             "warnings": outcome.warnings,
         }))
     }
 
     /// Stages the files of a change; the inner error is the reason that they will not be written.
-    fn staged(
+    fn stage_edit(
         &self,
         before: &ConfigText,
         edit: &ConfigEdit,
@@ -82,17 +81,17 @@ impl RunningServer {
 
     /// Refuses changes that the supervisor would have to make: it acts with root's rights, and only on the
     /// file that it has read itself.
-    fn may_adopt(&self, config: &Config) -> Result<(), EditError> {
-        let plan = self.current.plan();
+    fn check_adoptable(&self, config: &Config) -> Result<(), EditError> {
+        let plan = self.current.active_plan();
         let before = &plan.config;
         let of_users = |config: &Config| -> Vec<(String, config::App)> {
             config.apps.iter().filter(|(_, app)| app.user.is_some()).cloned().collect()
         };
-        let same = options::listens(before) == options::listens(config)
+        let same = options::listen_options(before) == options::listen_options(config)
             && of_users(before) == of_users(config)
             && before.log == config.log
             && before.control == config.control
-            && late_changes(before, config).is_empty();
+            && changes_requiring_restart(before, config).is_empty();
         match self.link.is_none() || same {
             true => Ok(()),
             false => Err(EditError::new(

@@ -16,11 +16,11 @@ use engine::generations::Generations;
 use engine::options;
 use hosting::workers::Hosting;
 use logging::notice::ErrorLog;
-use net::{Listen, Listeners, NewListeners};
+use net::{ListenOptions, Listeners, NewListeners};
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
-use operator::listener::{ControlChange, ControlListener};
+use operator::listener::{ControlListener, ListenerChange};
 use operator::pending::PendingReply;
-use operator::socket::Reloaded;
+use operator::socket::ReloadOutcome;
 use process::link::{self, SupervisorLink, SupervisorOrder};
 use process::logs::{Logs, OpenedLogs};
 use process::stop_signals::{self, StopSignals};
@@ -36,26 +36,26 @@ use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::Metrics;
 
 use crate::assemble::routes::ServerPlan;
-use crate::check::reading::{ReadConfig, Reread};
+use crate::check::reading::{ReadConfig, RereadConfig};
 use crate::run::push::MetricsPush;
 
 /// Time after which a stop logs the requests that it waits for; idle connections are closed by then.
-const DRAIN_REPORT: Duration = Duration::from_millis(1_200);
+const DRAIN_REPORT_DELAY: Duration = Duration::from_millis(1_200);
 /// Maximum time to wait for an event.
-const QUIET: Duration = Duration::from_secs(3_600);
+const EVENT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 
 /// A configuration that has been checked and can be put in force.
 pub(crate) struct PreparedConfig {
     plan: ServerPlan,
     listeners: NewListeners,
-    control: ControlChange,
-    opened: OpenedLogs,
+    listener_change: ListenerChange,
+    opened_logs: OpenedLogs,
     warnings: Vec<String>,
     text: ConfigText,
 }
 
 /// The configuration in force, for all cores; each switches to it at its next request.
-pub(crate) struct Current {
+pub(crate) struct ActiveConfig {
     pub(crate) generation: AtomicU64,
     /// Generations of the configuration, with the requests that use them.
     pub(crate) generations: Arc<Generations>,
@@ -63,7 +63,7 @@ pub(crate) struct Current {
     /// Text of the configuration; `None` if it does not come from a file.
     pub(crate) text: Mutex<Option<ConfigText>>,
     /// The configuration at the start, still in force for settings that require a restart.
-    pub(crate) started: Config,
+    pub(crate) start_config: Config,
     pub(crate) hosting: Arc<Hosting>,
     pub(crate) cores: usize,
     /// TLS settings of new connections.
@@ -74,24 +74,24 @@ pub(crate) struct Current {
     pub(crate) gate: Arc<ClientConnections>,
 }
 
-impl Current {
+impl ActiveConfig {
     /// Returns the gate that limits the number of connections per client.
     pub(crate) fn gate(&self) -> net::SharedGate {
         net::SharedGate(self.gate.clone())
     }
 
-    pub(crate) fn plan(&self) -> Arc<ServerPlan> {
+    pub(crate) fn active_plan(&self) -> Arc<ServerPlan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the text of the configuration in force.
-    pub(crate) fn text(&self) -> Option<ConfigText> {
+    pub(crate) fn active_text(&self) -> Option<ConfigText> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// Receiver of a command's outcome.
-pub(crate) type Asker = SyncSender<Result<String, String>>;
+pub(crate) type OutcomeSender = SyncSender<Result<String, String>>;
 
 /// Events of a running server.
 pub(crate) enum ServerEvent {
@@ -99,12 +99,12 @@ pub(crate) enum ServerEvent {
     Signal(String),
     Stop,
     /// Reload the configuration; the result is sent to the client of the control socket, if there is one.
-    Reload(Option<PendingReply<Reloaded>>),
+    Reload(Option<PendingReply<ReloadOutcome>>),
     /// Change the configuration.
     Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
     Reopen(Option<Sender<Vec<String>>>),
     /// Start a new process of the program, which takes over.
-    Upgrade(Option<Asker>),
+    Upgrade(Option<OutcomeSender>),
     /// Outcome of an upgrade: another process has taken over, or the reason that it failed.
     Upgraded(Result<String, String>),
     /// The server's threads have ended.
@@ -113,11 +113,11 @@ pub(crate) enum ServerEvent {
 
 /// A running server and its control.
 pub(crate) struct RunningServer {
-    pub(crate) current: Arc<Current>,
-    pub(crate) reread: Option<Reread>,
+    pub(crate) current: Arc<ActiveConfig>,
+    pub(crate) reread: Option<RereadConfig>,
     pub(crate) link: Option<SupervisorLink>,
     pub(crate) logs: Logs,
-    pub(crate) stop: net::Stop,
+    pub(crate) stop_handle: net::StopHandle,
     pub(crate) listeners: Listeners,
     pub(crate) notifier: Notifier,
     /// Interval of the watchdog notifications.
@@ -134,12 +134,12 @@ struct StopProgress {
     /// Time to log the requests that a stop waits for.
     report_at: Option<Instant>,
     /// Time of the next watchdog notification.
-    alive_at: Option<Instant>,
-    upgrade: Option<UpgradeUnderWay>,
+    watchdog_at: Option<Instant>,
+    upgrade: Option<UpgradeProgress>,
 }
 
-struct UpgradeUnderWay {
-    askers: Vec<Asker>,
+struct UpgradeProgress {
+    waiters: Vec<OutcomeSender>,
     /// The successor; `None` if the supervisor starts it.
     successor: Option<(u32, OwnedFd)>,
 }
@@ -150,17 +150,17 @@ impl RunningServer {
     ///
     /// # Errors
     /// A failure of a serving thread.
-    pub(crate) fn attend(&self, happened: &Receiver<ServerEvent>) -> io::Result<bool> {
+    pub(crate) fn run_event_loop(&self, events: &Receiver<ServerEvent>) -> io::Result<bool> {
         let mut progress = StopProgress {
-            alive_at: self.watchdog.map(|interval| Instant::now() + interval),
+            watchdog_at: self.watchdog.map(|interval| Instant::now() + interval),
             ..StopProgress::default()
         };
         loop {
-            let due = progress.report_at.into_iter().chain(progress.alive_at).min();
-            let wait = due.map_or(QUIET, |at| at.saturating_duration_since(Instant::now()));
-            match happened.recv_timeout(wait) {
+            let due = progress.report_at.into_iter().chain(progress.watchdog_at).min();
+            let wait = due.map_or(EVENT_WAIT_MAX, |at| at.saturating_duration_since(Instant::now()));
+            match events.recv_timeout(wait) {
                 Ok(ServerEvent::Ended(drained)) => return drained,
-                Ok(event) => self.obey(event, &mut progress),
+                Ok(event) => self.handle_event(event, &mut progress),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(io::Error::other("the engines ended unexpectedly"));
@@ -171,27 +171,29 @@ impl RunningServer {
                 progress.report_at = None;
                 report_draining(&self.current, &self.listeners, &self.logs.notices);
             }
-            if let (Some(at), Some(interval)) = (progress.alive_at, self.watchdog)
+            if let (Some(at), Some(interval)) = (progress.watchdog_at, self.watchdog)
                 && at <= now
             {
-                progress.alive_at = Some(now + interval);
-                self.tell_alive();
+                progress.watchdog_at = Some(now + interval);
+                self.notify_watchdog();
             }
         }
     }
 
-    fn obey(&self, event: ServerEvent, progress: &mut StopProgress) {
+    fn handle_event(&self, event: ServerEvent, progress: &mut StopProgress) {
         match event {
             ServerEvent::Ended(_) => {}
             ServerEvent::Signal(description) => self.logs.notices.info(&description),
             ServerEvent::Reopen(asker) => self.logs.reopen_soon(asker),
             // The client was told that the command has been withdrawn.
-            ServerEvent::Reload(Some(asker)) if !asker.begin() => {}
-            ServerEvent::Edit(_, asker) if !asker.begin() => {}
+            ServerEvent::Reload(Some(asker)) if !asker.try_begin() => {}
+            ServerEvent::Edit(_, asker) if !asker.try_begin() => {}
             ServerEvent::Reload(asker) => {
                 let outcome = match (progress.is_stopping, &progress.upgrade) {
-                    (true, _) => later("the server is stopping"),
-                    (_, Some(_)) => later("an upgrade is under way: the new server reads the configuration"),
+                    (true, _) => unstarted_reload("the server is stopping"),
+                    (_, Some(_)) => {
+                        unstarted_reload("an upgrade is under way: the new server reads the configuration")
+                    }
                     _ => self.reload(asker.is_none()),
                 };
                 if let Some(asker) = asker {
@@ -205,10 +207,10 @@ impl RunningServer {
                 };
                 asker.send(outcome);
             }
-            ServerEvent::Upgrade(asker) => self.upgrade(asker, progress),
-            ServerEvent::Upgraded(outcome) => self.upgraded(outcome, progress),
+            ServerEvent::Upgrade(asker) => self.begin_upgrade(asker, progress),
+            ServerEvent::Upgraded(outcome) => self.finish_upgrade(outcome, progress),
             ServerEvent::Stop if std::mem::replace(&mut progress.is_stopping, true) => {
-                end_at_once(&self.logs)
+                exit_immediately(&self.logs)
             }
             ServerEvent::Stop => {
                 self.logs.notices.info("stopping: finishing running requests");
@@ -219,71 +221,72 @@ impl RunningServer {
                     let _ = pidfd_send_signal(pidfd, Signal::KILL);
                 }
                 self.notifier.stopping();
-                self.drain(progress);
+                self.begin_drain(progress);
             }
         }
     }
 
-    fn drain(&self, progress: &mut StopProgress) {
+    fn begin_drain(&self, progress: &mut StopProgress) {
         progress.is_stopping = true;
-        self.stop.drain();
+        self.stop_handle.drain();
         self.control_listener.close();
-        progress.report_at = Some(Instant::now() + DRAIN_REPORT);
+        progress.report_at = Some(Instant::now() + DRAIN_REPORT_DELAY);
     }
 
     /// Notifies the watchdog, unless a core is stuck.
-    fn tell_alive(&self) {
-        if self.listeners.cores_turn() {
-            self.notifier.alive();
-            self.link.iter().for_each(|link| link.report(&LinkRequest::Alive));
+    fn notify_watchdog(&self) {
+        if self.listeners.are_cores_responsive() {
+            self.notifier.reset_watchdog();
+            self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Alive));
         }
     }
 
     /// Starts an upgrade, itself or through the supervisor.
-    fn upgrade(&self, asker: Option<Asker>, progress: &mut StopProgress) {
+    fn begin_upgrade(&self, waiter: Option<OutcomeSender>, progress: &mut StopProgress) {
         if progress.is_stopping {
             // The receiver may have been dropped.
-            let _ = asker.map(|asker| asker.send(Err("the server is stopping".into())));
+            let _ = waiter.map(|asker| asker.send(Err("the server is stopping".into())));
             return;
         }
         if let Some(upgrade) = &mut progress.upgrade {
-            upgrade.askers.extend(asker);
+            upgrade.waiters.extend(waiter);
             return;
         }
-        let mut upgrade = UpgradeUnderWay { askers: asker.into_iter().collect(), successor: None };
+        let mut upgrade = UpgradeProgress { waiters: waiter.into_iter().collect(), successor: None };
         let started = match &self.link {
             Some(link) => {
-                link.report(&LinkRequest::Upgrade);
+                link.send_without_reply(&LinkRequest::Upgrade);
                 Ok(())
             }
             None => self.start_successor(&mut upgrade),
         };
         progress.upgrade = Some(upgrade);
         if let Err(error) = started {
-            self.upgraded(Err(error.to_string()), progress);
+            self.finish_upgrade(Err(error.to_string()), progress);
         }
     }
 
-    fn start_successor(&self, upgrade: &mut UpgradeUnderWay) -> io::Result<()> {
+    fn start_successor(&self, upgrade: &mut UpgradeProgress) -> io::Result<()> {
         let mut handed = Vec::new();
-        self.listeners.each(|listener| handed.push(HandedSockets::of(listener)));
+        self.listeners.visit(|listener| handed.push(HandedSockets::of(listener)));
         let successor = Successor::start(handed.into_iter().collect::<io::Result<_>>()?)?;
         let pid = successor.pid();
         self.logs.notices.info(&format!("upgrade: process {pid} is started"));
         upgrade.successor = Some((pid, successor.pidfd()?));
-        let (events, limit) = (self.events.clone(), upgrade::start_max(&self.current.plan().config));
+        let (events, limit) =
+            (self.events.clone(), upgrade::start_timeout(&self.current.active_plan().config));
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
-            let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::taken_over(pid))));
+            let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::success_message(pid))));
         })?;
         Ok(())
     }
 
     /// Logs the upstream servers whose state or weight was changed at run time, because the successor does
     /// not inherit these changes.
-    fn warn_of_orders(&self) {
-        for (name, group) in self.current.plan().groups.named() {
-            for server in 0..group.count() {
+    fn warn_of_runtime_changes(&self) {
+        for (name, group) in self.current.active_plan().groups.named_groups() {
+            for server in 0..group.server_count() {
                 let (order, weight) = (group.order(server), group.weight(server));
                 let mut lost = Vec::new();
                 if order != UpstreamOrder::Ready {
@@ -296,7 +299,7 @@ impl RunningServer {
                     self.logs.notices.warn(&format!(
                         "upgrade: {} of the group {name} has lost {}: the new server begins with the configuration; \
                          give the order again (`komainu ctl upstream`)",
-                        group.shown(server),
+                        group.display_name(server),
                         lost.join(" and ")
                     ));
                 }
@@ -305,14 +308,14 @@ impl RunningServer {
     }
 
     /// Hands the service over to the successor that serves, or continues without one.
-    fn upgraded(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
+    fn finish_upgrade(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
         if outcome.is_ok() && !progress.is_stopping {
-            self.warn_of_orders();
+            self.warn_of_runtime_changes();
         }
-        let Some(UpgradeUnderWay { askers, successor }) = progress.upgrade.take() else { return };
+        let Some(UpgradeProgress { waiters: askers, successor }) = progress.upgrade.take() else { return };
         let outcome = match outcome {
             Ok(text) => Ok(text),
-            Err(error) => Err(upgrade::failed(&error)),
+            Err(error) => Err(upgrade::failure_message(&error)),
         };
         if outcome.is_ok() {
             // The successor pushes metrics from here on.
@@ -327,11 +330,11 @@ impl RunningServer {
                 (Ok(text), Some((pid, _))) => {
                     self.logs.notices.info(text);
                     self.notifier.main_process(pid);
-                    self.listeners.each(|listener| {
+                    self.listeners.visit(|listener| {
                         // The socket file belongs to the successor and must not be examined.
                         let _ = listener.own_file(false);
                     });
-                    self.drain(progress);
+                    self.begin_drain(progress);
                 }
                 (Err(error), _) => self.logs.notices.error(error),
                 (Ok(_), None) => {}
@@ -343,68 +346,79 @@ impl RunningServer {
 
     /// Reloads the configuration. The result is returned and logged. `notifies` is whether the service
     /// manager is notified.
-    fn reload(&self, notifies: bool) -> Reloaded {
+    fn reload(&self, notifies: bool) -> ReloadOutcome {
         if notifies {
             self.notifier.reloading();
         }
-        let outcome = self.reload_all();
+        let outcome = self.reload_config();
         if notifies {
-            let status = match &outcome.reported {
+            let status = match &outcome.message {
                 Ok(text) | Err(text) => text,
             };
             self.notifier.ready(status);
-            self.link.iter().for_each(|link| link.report(&LinkRequest::Reloaded(status)));
+            self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Reloaded(status)));
         }
         outcome
     }
 
-    fn reload_all(&self) -> Reloaded {
+    fn reload_config(&self) -> ReloadOutcome {
         let (current, notices) = (&self.current, &self.logs.notices);
         let Some(reread) = &self.reread else {
             // Applications can be reloaded without a configuration file.
-            let applied = current.hosting.apply(&current.plan().config.apps, true);
+            let applied = current.hosting.apply(&current.active_plan().config.apps, true);
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
             let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
-            return Reloaded { reported, warnings: Vec::new(), is_in_force: true, is_later: false };
+            return ReloadOutcome {
+                message: reported,
+                warnings: Vec::new(),
+                is_active: true,
+                is_not_begun: false,
+            };
         };
-        match reread().and_then(|read| self.prepare(read)) {
+        match reread().and_then(|read| self.prepare_config(read)) {
             Ok(prepared) => {
                 // Before applications are started from the new configuration.
-                self.link.iter().for_each(|link| link.report(&LinkRequest::Adopted));
-                self.adopt(prepared, true)
+                self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Adopted));
+                self.activate_config(prepared, true)
             }
             Err(error) => {
-                self.link.iter().for_each(|link| link.report(&LinkRequest::Rejected));
+                self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Rejected));
                 let text = format!("the configuration was not changed:\n{error}");
                 notices.report(Level::Error, &text);
-                refused(&text)
+                failed_reload(&text)
             }
         }
     }
 
     /// Assembles a configuration without using it, so that missing directories and pages are found first.
-    pub(crate) fn prepare(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
-        let (current, before) = (&self.current, self.current.plan());
+    pub(crate) fn prepare_config(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
+        let (current, before) = (&self.current, self.current.active_plan());
         let ReadConfig { config, warnings, text } = read;
         let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
         let mut plan = plan.map_err(|error| error.to_string())?;
         // Bound before anything changes, because an address may be in use.
-        let listeners = self.new_listeners(&plan.config).map_err(|error| error.to_string())?;
+        let listeners = self.prepare_listeners(&plan.config).map_err(|error| error.to_string())?;
         let control =
-            self.control_listener.prepare(&plan.config.control).map_err(|error| error.to_string())?;
+            self.control_listener.prepare_change(&plan.config.control).map_err(|error| error.to_string())?;
         let opened = self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
         plan.sinks = opened.0.clone();
-        Ok(PreparedConfig { plan, listeners, control, opened, warnings, text })
+        Ok(PreparedConfig { plan, listeners, listener_change: control, opened_logs: opened, warnings, text })
     }
 
     /// Puts a configuration in force. `reloads` is whether unchanged applications are loaded again.
-    pub(crate) fn adopt(&self, prepared: PreparedConfig, reloads: bool) -> Reloaded {
+    pub(crate) fn activate_config(&self, prepared: PreparedConfig, reloads: bool) -> ReloadOutcome {
         let (current, notices) = (&self.current, &self.logs.notices);
-        let PreparedConfig { plan, listeners, control, opened: (sinks, errors), mut warnings, text } =
-            prepared;
-        self.logs.change(sinks, errors, plan.config.log.level);
-        let late = late_changes(&current.started, &plan.config);
+        let PreparedConfig {
+            plan,
+            listeners,
+            listener_change: control,
+            opened_logs: (sinks, errors),
+            mut warnings,
+            text,
+        } = prepared;
+        self.logs.replace(sinks, errors, plan.config.log.level);
+        let late = changes_requiring_restart(&current.start_config, &plan.config);
         let mut failures = Vec::new();
         if !late.is_empty() {
             let verb = if late.len() == 1 { "changes" } else { "change" };
@@ -419,7 +433,7 @@ impl RunningServer {
         warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
         warnings.extend(plan.control_access.warnings().iter().cloned());
         warnings.iter().for_each(|text| notices.warn(text));
-        if let Err(error) = TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &current.tls) {
+        if let Err(error) = TlsPlan::activate(plan.tls.as_ref(), &plan.config, &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
@@ -428,18 +442,18 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        if let Err(error) = self.control_listener.change(control, &plan.control_access) {
+        if let Err(error) = self.control_listener.apply_change(control, &plan.control_access) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
+        TlsPlan::watch_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
         *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
-        self.set_limits(&current.plan().config);
-        if let Err(error) = self.push.apply(current.plan().push.clone()) {
+        self.set_limits(&current.active_plan().config);
+        if let Err(error) = self.push.apply(current.active_plan().push.clone()) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
@@ -454,13 +468,13 @@ impl RunningServer {
                 Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
             }
         };
-        Reloaded { reported, warnings, is_in_force: true, is_later: false }
+        ReloadOutcome { message: reported, warnings, is_active: true, is_not_begun: false }
     }
 
     /// Applies the limits and timeouts of a new configuration.
     fn set_limits(&self, config: &Config) {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let options = options::options(config, &options::Descriptors::new(config, limit));
+        let options = options::engine_options(config, &options::Descriptors::new(config, limit));
         self.current.hosting.memory().set_bytes_max(options.memory.bytes_max());
         self.current.hosting.spill().set_bytes_max(config.limits.spill_bytes_max);
         let net::Options { limits, timeouts, hints_over_http1, .. } = options;
@@ -469,19 +483,21 @@ impl RunningServer {
 
     /// Prepares the listeners of a new configuration: open ones are kept, others are bound here or by the
     /// supervisor.
-    fn new_listeners(&self, config: &Config) -> io::Result<NewListeners> {
+    fn prepare_listeners(&self, config: &Config) -> io::Result<NewListeners> {
         let cores = self.current.cores;
-        self.listeners.prepare(options::listens(config), |place, listen: Listen, open| match &self.link {
-            Some(link) => net::Listener::adopt(listen, link::bound_sockets(link, place)?, false),
-            None => options::bind(listen, cores, open),
+        self.listeners.prepare(options::listen_options(config), |place, listen: ListenOptions, open| {
+            match &self.link {
+                Some(link) => net::Listener::adopt(listen, link::request_sockets(link, place)?, false),
+                None => options::bind(listen, cores, open),
+            }
         })
     }
 }
 
 /// Logs the number of requests that a stop waits for, since it would otherwise appear to hang.
-fn report_draining(current: &Current, listeners: &net::Listeners, notices: &ErrorLog) {
-    let drain = current.plan().config.timeouts.drain;
-    if drain <= DRAIN_REPORT {
+fn report_draining(active_config: &ActiveConfig, listeners: &net::Listeners, notices: &ErrorLog) {
+    let drain = active_config.active_plan().config.timeouts.drain;
+    if drain <= DRAIN_REPORT_DELAY {
         return;
     }
     // Idle connections are closed by now, or about to be.
@@ -499,21 +515,26 @@ fn report_draining(current: &Current, listeners: &net::Listeners, notices: &Erro
 }
 
 /// Result of a reload that has changed nothing.
-fn refused(text: &str) -> Reloaded {
-    Reloaded { reported: Err(text.to_owned()), warnings: Vec::new(), is_in_force: false, is_later: false }
+fn failed_reload(text: &str) -> ReloadOutcome {
+    ReloadOutcome {
+        message: Err(text.to_owned()),
+        warnings: Vec::new(),
+        is_active: false,
+        is_not_begun: false,
+    }
 }
 
 /// Result of a reload that was not begun.
-pub(crate) fn later(text: &str) -> Reloaded {
-    Reloaded { is_later: true, ..refused(text) }
+pub(crate) fn unstarted_reload(text: &str) -> ReloadOutcome {
+    ReloadOutcome { is_not_begun: true, ..failed_reload(text) }
 }
 
 /// Maximum time to write the last log lines when the server ends at once.
-const LAST_LINES_MAX: Duration = Duration::from_secs(1);
+const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Ends the process on a second request to stop, regardless of its threads; the logs are given a moment to be
 /// written.
-fn end_at_once(logs: &Logs) -> ! {
+fn exit_immediately(logs: &Logs) -> ! {
     logs.notices.warn("second request to stop: not waiting for running requests");
     let (done, closed) = sync_channel(1);
     let logs = logs.clone();
@@ -522,22 +543,22 @@ fn end_at_once(logs: &Logs) -> ! {
         let _ = done.send(());
     });
     if closer.is_ok() {
-        let _ = closed.recv_timeout(LAST_LINES_MAX);
+        let _ = closed.recv_timeout(LAST_LINES_TIMEOUT);
     }
     std::process::exit(1);
 }
 
 /// Handles a second request to stop while the process waits for workers.
-pub(crate) fn attend_to_the_end(happened: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
+pub(crate) fn handle_second_stop(events: Receiver<ServerEvent>, logs: Logs) -> io::Result<()> {
     std::thread::Builder::new().name("stop".into()).spawn(move || {
-        if happened.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
-            end_at_once(&logs);
+        if events.into_iter().any(|event| matches!(event, ServerEvent::Stop)) {
+            exit_immediately(&logs);
         }
     })?;
     Ok(())
 }
 
-pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
+pub(crate) fn order_to_event(order: SupervisorOrder) -> ServerEvent {
     match order {
         SupervisorOrder::Stop => ServerEvent::Stop,
         SupervisorOrder::Reload => ServerEvent::Reload(None),
@@ -549,7 +570,7 @@ pub(crate) fn event(order: SupervisorOrder) -> ServerEvent {
 /// Converts signals to events, on a separate thread. A supervised server takes orders from its supervisor
 /// only: systemd sends signals to both processes, and the second SIGTERM would end the server at once. Also,
 /// applications that run as the server's user could send it signals.
-pub(crate) fn pass_signals(
+pub(crate) fn forward_signals(
     mut signals: SignalsInfo<WithOrigin>,
     supervised: bool,
     events: Sender<ServerEvent>,
@@ -563,7 +584,7 @@ pub(crate) fn pass_signals(
             SIGHUP => events.send(ServerEvent::Reload(None)),
             _ if !stops.is_request(Instant::now()) => Ok(()),
             _ => {
-                events.send(ServerEvent::Signal(stop_signals::described(&origin)))?;
+                events.send(ServerEvent::Signal(stop_signals::describe(&origin)))?;
                 events.send(ServerEvent::Stop)
             }
         })
@@ -572,7 +593,7 @@ pub(crate) fn pass_signals(
 }
 
 /// Returns the changed settings that require a restart.
-pub(crate) fn late_changes(old: &Config, new: &Config) -> Vec<&'static str> {
+pub(crate) fn changes_requiring_restart(old: &Config, new: &Config) -> Vec<&'static str> {
     // Applications and groups created without temporary files get none until they are created again.
     let spills = |config: &Config| config.limits.spill_bytes_max > 0;
     let changes = [

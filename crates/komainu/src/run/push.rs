@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::otlp::{NotTaken, OtlpClient, OtlpReport, OtlpSignal};
+use ::otlp::{OtlpClient, OtlpReport, OtlpSendError, OtlpSignal};
 use logging::notice::ErrorLog;
 use logging::record::now_ns;
-use operator::endpoint::Operated;
+use operator::endpoint::ControlSources;
 use telemetry::otlp::{self, CountedTime, PushOptions};
 
 /// Maximum time that a stop waits for the last values to be sent.
-const LAST_MAX: Duration = Duration::from_secs(2);
+const LAST_PUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The push of metrics, and its thread if a collector is configured.
 pub(crate) struct MetricsPush {
-    operated: Operated,
+    sources: ControlSources,
     notices: ErrorLog,
     /// Start of counting, in nanoseconds since 1970.
     start_ns: u64,
@@ -29,14 +29,14 @@ pub(crate) struct MetricsPush {
 /// more first.
 struct RunningPush {
     options: PushOptions,
-    last: Sender<()>,
+    finish_request: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl MetricsPush {
     /// Creates the push of a server that has just started, without a thread.
-    pub(crate) fn new(operated: Operated, notices: ErrorLog) -> MetricsPush {
-        MetricsPush { operated, notices, start_ns: now_ns(), running: Mutex::default() }
+    pub(crate) fn new(sources: ControlSources, notices: ErrorLog) -> MetricsPush {
+        MetricsPush { sources, notices, start_ns: now_ns(), running: Mutex::default() }
     }
 
     fn running(&self) -> MutexGuard<'_, Option<RunningPush>> {
@@ -59,8 +59,8 @@ impl MetricsPush {
         let notices = self.notices.clone();
         let log = Box::new(move |text: &str| notices.warn(text));
         let report = OtlpReport::new("documents", Arc::new(AtomicU64::new(0)), log);
-        let mut sending = SendingMetrics {
-            operated: self.operated.clone(),
+        let mut sending = MetricsSender {
+            sources: self.sources.clone(),
             options: options.clone(),
             start_ns: self.start_ns,
             client,
@@ -68,7 +68,7 @@ impl MetricsPush {
         };
         let thread =
             std::thread::Builder::new().name("metrics".into()).spawn(move || sending.run(&orders))?;
-        *running = Some(RunningPush { options, last, thread });
+        *running = Some(RunningPush { options, finish_request: last, thread });
         Ok(())
     }
 
@@ -79,10 +79,10 @@ impl MetricsPush {
 
     /// Sends the last values, and waits at most [`LAST_MAX`] for this.
     pub(crate) fn finish(&self) {
-        let Some(RunningPush { last, thread, .. }) = self.running().take() else { return };
+        let Some(RunningPush { finish_request: last, thread, .. }) = self.running().take() else { return };
         // The thread has not ended, because its sender still exists.
         let _ = last.send(());
-        let until = Instant::now() + LAST_MAX;
+        let until = Instant::now() + LAST_PUSH_TIMEOUT;
         while !thread.is_finished() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -90,23 +90,23 @@ impl MetricsPush {
 }
 
 /// State of the sending thread.
-struct SendingMetrics {
-    operated: Operated,
+struct MetricsSender {
+    sources: ControlSources,
     options: PushOptions,
     start_ns: u64,
     client: OtlpClient,
     report: OtlpReport,
 }
 
-impl SendingMetrics {
-    fn run(&mut self, orders: &Receiver<()>) {
-        let mut pause = self.options.every;
+impl MetricsSender {
+    fn run(&mut self, finish_requests: &Receiver<()>) {
+        let mut pause = self.options.interval;
         loop {
-            match orders.recv_timeout(pause) {
-                Err(RecvTimeoutError::Timeout) => pause = self.send(),
+            match finish_requests.recv_timeout(pause) {
+                Err(RecvTimeoutError::Timeout) => pause = self.send_values(),
                 Err(RecvTimeoutError::Disconnected) => return,
                 Ok(()) => {
-                    self.send();
+                    self.send_values();
                     return;
                 }
             }
@@ -114,24 +114,24 @@ impl SendingMetrics {
     }
 
     /// Sends the current values; returns the pause until the next ones.
-    fn send(&mut self) -> Duration {
-        let families = self.operated.families();
+    fn send_values(&mut self) -> Duration {
+        let families = self.sources.families();
         let span = CountedTime { start_ns: self.start_ns, now_ns: now_ns() };
         let (start, end) = self.client.frame();
         let items = otlp::items(&families, span, self.options.histograms);
         let place = format!("metrics: {}", self.client.url());
         match self.client.send(format!("{start}{items}{end}").into_bytes()) {
             Ok(refused) => {
-                self.report.succeeded(&place, &refused);
-                self.options.every
+                self.report.record_success(&place, &refused);
+                self.options.interval
             }
-            Err(error @ NotTaken { again, .. }) => {
-                self.report.failed(
+            Err(error @ OtlpSendError { retry_after: again, .. }) => {
+                self.report.record_failure(
                     &place,
                     &error,
                     "the values of a later time are sent as soon as they are taken",
                 );
-                again.unwrap_or(self.options.every)
+                again.unwrap_or(self.options.interval)
             }
         }
     }

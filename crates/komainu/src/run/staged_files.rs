@@ -31,7 +31,7 @@ impl StagedFiles {
     ) -> Result<StagedFiles, StageError> {
         let mut staged = StagedFiles::default();
         for ((path, old), (_, new)) in before.iter().zip(after) {
-            let found = fs::read(path).map_err(|error| unwritable(path, &error))?;
+            let found = fs::read(path).map_err(|error| unwritable_error(path, &error))?;
             if found != old.as_bytes() {
                 return Err(StageError::Changed(format!(
                     "{} has changed since the server has read it: reload first",
@@ -39,7 +39,7 @@ impl StagedFiles {
                 )));
             }
             if old != new {
-                let place = staged.write(path, new).map_err(|error| unwritable(path, &error))?;
+                let place = staged.write(path, new).map_err(|error| unwritable_error(path, &error))?;
                 staged.0.push(place);
             }
         }
@@ -112,7 +112,7 @@ fn write_as(file: &mut File, target: &Path, new: &Path, text: &str) -> io::Resul
     Ok(lost)
 }
 
-fn unwritable(path: &Path, error: &io::Error) -> StageError {
+fn unwritable_error(path: &Path, error: &io::Error) -> StageError {
     StageError::Unwritable(format!("{} cannot be written: {error}", path.display()))
 }
 

@@ -22,16 +22,16 @@ use logging::access::FLUSH_MS;
 use logging::notice::ErrorLog;
 use operator::api::{self, Api, AuditLog};
 use operator::config_text::{ConfigText, EditError};
-use operator::endpoint::Operated;
+use operator::endpoint::ControlSources;
 use operator::listener::ControlListener;
-use operator::pending::{BEGIN_MAX, NoOutcome, pending};
-use operator::socket::{self, ApiLine, ControlClients, ServerInfo, Socket};
+use operator::pending::{BEGIN_TIMEOUT, OutcomeError, pending_command};
+use operator::socket::{self, ApiLine, ControlClientCount, ControlSocket, ServerInfo};
 use process::crashes;
-use process::inherited::Inherited;
+use process::inherited::SupervisorHandover;
 use process::link::SupervisorLink;
 use process::logs::Logs;
 use process::sandbox::Sandbox;
-use process::sockets::GivenSockets;
+use process::sockets::InheritedSockets;
 use process::systemd::{self, Notifier};
 use process::upgrade::Predecessor;
 use proxy::Group;
@@ -45,27 +45,28 @@ use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::{CoreMetrics, Metrics};
 
 use crate::assemble::routes::{self, CoreContext, ServerPlan};
-use crate::check::reading::Reread;
+use crate::check::reading::RereadConfig;
 use crate::run::lifecycle::{
-    Current, RunningServer, ServerEvent, attend_to_the_end, event, later, pass_signals,
+    ActiveConfig, RunningServer, ServerEvent, forward_signals, handle_second_stop, order_to_event,
+    unstarted_reload,
 };
 use crate::run::push::MetricsPush;
 
 /// The configuration to serve, and its source.
-pub(crate) struct Start {
+pub(crate) struct ServerStart {
     pub(crate) config: Config,
     /// Reads the configuration again; `None` if it comes from the command line.
-    pub(crate) reread: Option<Reread>,
+    pub(crate) reread: Option<RereadConfig>,
     /// Text of the configuration; `None` if it does not come from a file.
     pub(crate) text: Option<ConfigText>,
     /// Whether applications are loaded again when their files change.
     pub(crate) watch: bool,
     /// State passed on by the supervisor, if there is one.
-    pub(crate) inherited: Option<Inherited>,
+    pub(crate) inherited: Option<SupervisorHandover>,
     /// The server to replace, if there is one.
     pub(crate) predecessor: Option<Predecessor>,
     /// Sockets bound by other processes.
-    pub(crate) given: GivenSockets,
+    pub(crate) inherited_sockets: InheritedSockets,
     /// A warning for the log.
     pub(crate) warning: Option<String>,
 }
@@ -74,50 +75,61 @@ pub(crate) struct Start {
 ///
 /// # Errors
 /// Any reason that prevents the start.
-pub(crate) fn serve(
-    start: Start,
+pub(crate) fn run_server(
+    start: ServerStart,
     ready: impl FnOnce(&[net::ListenUrl], &[net::ListenUrl]),
 ) -> io::Result<()> {
-    let Start { config, reread, text, watch, mut inherited, predecessor, mut given, warning } = start;
+    let ServerStart {
+        config,
+        reread,
+        text,
+        watch,
+        mut inherited,
+        predecessor,
+        inherited_sockets: mut given,
+        warning,
+    } = start;
     let (events, happened) = channel();
     // Registered before anything is started, so that no signal is missed.
     let signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     let descriptors = Descriptors::new(&config, raise_descriptor_limit());
-    descriptors.suffice()?;
-    let mut options = options::options(&config, &descriptors);
-    let listeners = listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
-    let control = control_socket(inherited.as_mut());
+    descriptors.check_sufficient()?;
+    let mut options = options::engine_options(&config, &descriptors);
+    let listeners = bind_listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
+    let control = open_control_socket(inherited.as_mut());
     if inherited.is_none() && !rustix::process::geteuid().is_root() {
         // The capability was needed for binding only and must not be inherited by workers.
         privilege::drop_capabilities()?;
     }
     // From here on the process has several threads.
-    pass_signals(signals, inherited.is_some(), events.clone())?;
+    forward_signals(signals, inherited.is_some(), events.clone())?;
     let link = inherited.as_ref().map(|inherited| inherited.link.clone());
     if let Some(link) = &link {
         let events = events.clone();
-        link.listen(move |order| _ = events.send(event(order)))?;
+        link.listen(move |order| _ = events.send(order_to_event(order)))?;
     }
-    let logs = Logs::open(&config, link.as_ref(), inherited.as_ref().is_some_and(|given| given.again))?;
+    let logs = Logs::open(&config, link.as_ref(), inherited.as_ref().is_some_and(|given| given.is_restart))?;
     warning.iter().for_each(|text| logs.notices.warn(text));
-    let (level, notice) = descriptors.notice(&config);
-    logs.notices.at(level, &notice);
+    let (level, notice) = descriptors.startup_message(&config);
+    logs.notices.log(level, &notice);
     let cores = options.threads;
     let spill = routes::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, &options.memory, link.clone()));
     let sandbox = Sandbox::new(&config, routes::temporary_folder(&config))?;
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
-    let replaces = predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces);
-    let current = first_plan((config, text), &hosting, (&listeners, &logs), cores, replaces)?;
+    let replaces =
+        predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces_server);
+    let current = build_first_plan((config, text), &hosting, (&listeners, &logs), cores, replaces)?;
     (options.tls, options.gate) = (Some(current.tls.clone()), Some(current.gate()));
-    load_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
+    load_stored_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     let shown = (options.memory.clone(), sandboxed);
-    let info = server_info(&current, &server, inherited.as_ref(), shown, &events);
+    let info = build_server_info(&current, &server, inherited.as_ref(), shown, &events);
     let api = Arc::new(control_api(info, &current, &logs));
-    let control = serve_control(control, &api, inherited.as_ref(), &logs.notices);
-    let (control_listener, push) = serve_operators(&current, &server, api, (replaces, link.clone()), &logs)?;
+    let control = serve_control_socket(control, &api, inherited.as_ref(), &logs.notices);
+    let (control_listener, push) =
+        start_control_listener(&current, &server, api, (replaces, link.clone()), &logs)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -126,8 +138,8 @@ pub(crate) fn serve(
     let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
     given.warn_of_unused(&logs.notices);
     given.discard();
-    let watchdog = inherited.as_ref().map_or_else(systemd::watchdog, |inherited| inherited.watchdog);
-    let (stop, ended) = (server.stop(), events.clone());
+    let watchdog = inherited.as_ref().map_or_else(systemd::watchdog_interval, |inherited| inherited.watchdog);
+    let (stop, ended) = (server.stop_handle(), events.clone());
     std::thread::Builder::new()
         .name("server".into())
         .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
@@ -136,7 +148,7 @@ pub(crate) fn serve(
         reread,
         link,
         logs,
-        stop,
+        stop_handle: stop,
         listeners,
         notifier,
         watchdog,
@@ -144,47 +156,55 @@ pub(crate) fn serve(
         push,
         events,
     };
-    let drained = running.attend(&happened)?;
+    let drained = running.run_event_loop(&happened)?;
     running.push.finish();
-    finish(drained, happened, &running.logs, &hosting, &control.1)
+    shut_down(drained, happened, &running.logs, &hosting, &control.1)
 }
 
 /// Loads stored certificates before connections are accepted, so that a restart serves them from the first
 /// connection on. `system` is whether the server was started as root.
-fn load_certificates(current: &Current, system: bool, notices: &ErrorLog) -> io::Result<()> {
-    let plan = current.plan();
+fn load_stored_certificates(
+    active_config: &ActiveConfig,
+    system: bool,
+    notices: &ErrorLog,
+) -> io::Result<()> {
+    let plan = active_config.active_plan();
     plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
     plan.control_access.warnings().iter().for_each(|text| notices.warn(text));
-    current.certificates.apply(&plan.config, &current.hosting.files(), system, notices)?;
-    TlsPlan::keep_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
+    active_config.certificates.apply(&plan.config, &active_config.hosting.files(), system, notices)?;
+    TlsPlan::watch_staples(plan.tls.as_ref(), &active_config.certificates.staples, notices);
     Ok(())
 }
 
 /// Creates the control API, which follows the configuration in force.
-fn control_api(info: Arc<ServerInfo>, current: &Arc<Current>, logs: &Logs) -> Api {
-    let (audited, sinks, admitted) = (current.clone(), logs.clone(), current.clone());
+fn control_api(info: Arc<ServerInfo>, active_config: &Arc<ActiveConfig>, logs: &Logs) -> Api {
+    let (audited, sinks, admitted) = (active_config.clone(), logs.clone(), active_config.clone());
     let file = move || {
-        let path = audited.plan().config.control.audit.clone()?;
+        let path = audited.active_plan().config.control.audit.clone()?;
         sinks.access().of(&config::Sink::File(path))
     };
     let audit = AuditLog::new(Box::new(file), logs.notices.clone());
-    Api::new(info, audit, Box::new(move || admitted.plan().control_access.clone()))
+    Api::new(info, audit, Box::new(move || admitted.active_plan().control_access.clone()))
 }
 
 /// Starts the control listener and the push of metrics, as far as configured.
-fn serve_operators(
-    current: &Current,
+fn start_control_listener(
+    active_config: &ActiveConfig,
     server: &net::Server,
     api: Arc<Api>,
     (replaces, link): (bool, Option<SupervisorLink>),
     logs: &Logs,
 ) -> io::Result<(ControlListener, MetricsPush)> {
-    let (metrics, counters) = (current.metrics.clone(), server.counters().to_vec());
-    let operated = Operated { api, metrics, counters, failures: Arc::default() };
+    let (metrics, counters) = (active_config.metrics.clone(), server.counters().to_vec());
+    let operated = ControlSources { api, metrics, counters, failures: Arc::default() };
     let push = MetricsPush::new(operated.clone(), logs.notices.clone());
-    push.apply(current.plan().push.clone())?;
+    push.apply(active_config.active_plan().push.clone())?;
     let listener = ControlListener::new(operated, link, logs.notices.clone());
-    listener.open(&current.started.control, &current.plan().control_access, replaces)?;
+    listener.open(
+        &active_config.start_config.control,
+        &active_config.active_plan().control_access,
+        replaces,
+    )?;
     Ok((listener, push))
 }
 
@@ -193,31 +213,31 @@ fn start_threads(
     options: &net::Options,
     listeners: Vec<net::Listener>,
     sandbox: Sandbox,
-    current: &Arc<Current>,
+    active_config: &Arc<ActiveConfig>,
     logs: &Logs,
 ) -> io::Result<net::Server> {
-    let (theirs, their_logs, next) = (current.clone(), logs.clone(), AtomicUsize::new(0));
+    let (theirs, their_logs, next) = (active_config.clone(), logs.clone(), AtomicUsize::new(0));
     let server = net::Server::serve(options, listeners, move |core| {
         sandbox.restrict_thread()?;
-        router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
+        build_router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
     })?;
-    crashes::hook_panics(&logs.notices);
+    crashes::install_panic_hook(&logs.notices);
     Ok(server)
 }
 
 /// Shuts down the remaining parts after the serving threads have ended; `drained` is whether all requests
 /// were completed.
-fn finish(
+fn shut_down(
     drained: bool,
-    happened: Receiver<ServerEvent>,
+    events: Receiver<ServerEvent>,
     logs: &Logs,
     hosting: &Hosting,
-    control: &ControlClients,
+    control: &ControlClientCount,
 ) -> io::Result<()> {
     if !drained {
         logs.notices.warn("stopped with requests unfinished: `timeouts.drain` ran out");
     }
-    attend_to_the_end(happened, logs.clone())?;
+    handle_second_stop(events, logs.clone())?;
     hosting.stop();
     // Clients waiting for the outcome of an upgrade receive it.
     control.wait();
@@ -228,21 +248,21 @@ fn finish(
 
 /// Assembles the first configuration and starts its applications. If `replaces` is set, waits for them,
 /// because the predecessor continues if they fail.
-fn first_plan(
+fn build_first_plan(
     (config, text): (Config, Option<ConfigText>),
     hosting: &Arc<Hosting>,
     (listeners, logs): (&[net::Listener], &Logs),
     cores: usize,
     replaces: bool,
-) -> io::Result<Arc<Current>> {
+) -> io::Result<Arc<ActiveConfig>> {
     let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
     if options::https_port(plan.config.listen.iter()) == Some(0) {
-        plan.https_port = https_port(listeners);
+        plan.https_port = first_tls_port(listeners);
     }
     plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
-    TlsPlan::put_in_force(plan.tls.as_ref(), &plan.config, &tls)?;
+    TlsPlan::activate(plan.tls.as_ref(), &plan.config, &tls)?;
     hosting.apply(&plan.config.apps, true)?;
     if replaces {
         hosting.wait_until_loaded()?;
@@ -252,12 +272,12 @@ fn first_plan(
     let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
     let (hosting, metrics) = (hosting.clone(), Metrics::default());
     let text = Mutex::new(text);
-    Ok(Arc::new(Current {
+    Ok(Arc::new(ActiveConfig {
         generation,
         generations: Arc::new(Generations::new(cores)),
         plan,
         text,
-        started,
+        start_config: started,
         hosting,
         cores,
         tls,
@@ -271,19 +291,19 @@ fn first_plan(
 fn report_start(
     listeners: &net::Listeners,
     predecessor: Option<Predecessor>,
-    inherited: Option<&Inherited>,
+    inherited: Option<&SupervisorHandover>,
     notices: &ErrorLog,
 ) -> Notifier {
     let notifier = Notifier::of_environment();
-    let addresses = addresses(&listeners.urls());
+    let addresses = format_addresses(&listeners.urls());
     notifier.ready(&format!("serving on {addresses}"));
     if let Some(predecessor) = predecessor {
         predecessor.report_ready();
-        listeners.each(|listener| _ = listener.own_file(true));
+        listeners.visit(|listener| _ = listener.own_file(true));
     }
     match inherited {
-        Some(Inherited { identity, link, .. }) => {
-            link.report(&LinkRequest::Ready);
+        Some(SupervisorHandover { identity, link, .. }) => {
+            link.send_without_reply(&LinkRequest::Ready);
             notices.info(&format!("serving on {addresses} as {} (uid {})", identity.name, identity.uid));
         }
         None => notices.debug(&format!("serving on {addresses}")),
@@ -293,14 +313,14 @@ fn report_start(
 
 /// Returns the listening sockets: inherited from the supervisor or given by another process, otherwise bound
 /// here.
-fn listeners(
+fn bind_listeners(
     config: &Config,
-    inherited: Option<&mut Inherited>,
-    given: &mut GivenSockets,
+    inherited: Option<&mut SupervisorHandover>,
+    inherited_sockets: &mut InheritedSockets,
     threads: usize,
 ) -> io::Result<Vec<net::Listener>> {
-    let Some(inherited) = inherited else { return options::open(config, given, threads) };
-    let listens = options::listens(config);
+    let Some(inherited) = inherited else { return options::open(config, inherited_sockets, threads) };
+    let listens = options::listen_options(config);
     let sockets = std::mem::take(&mut inherited.sockets);
     if sockets.len() != listens.len() {
         return Err(io::Error::other("the supervisor listens on other addresses"));
@@ -310,36 +330,36 @@ fn listeners(
 }
 
 /// The control socket, and its file if this process created it.
-type Control = io::Result<(UnixListener, Option<Socket>)>;
+type ControlSocketResult = io::Result<(UnixListener, Option<ControlSocket>)>;
 
-fn control_socket(inherited: Option<&mut Inherited>) -> Control {
+fn open_control_socket(inherited: Option<&mut SupervisorHandover>) -> ControlSocketResult {
     match inherited {
         Some(inherited) => {
             let listener = inherited.control.take();
             Ok((listener.ok_or_else(|| io::Error::other("the supervisor has none"))?, None))
         }
-        None => Socket::bind().and_then(|socket| Ok((socket.listener.try_clone()?, Some(socket)))),
+        None => ControlSocket::bind().and_then(|socket| Ok((socket.listener.try_clone()?, Some(socket)))),
     }
 }
 
 /// Creates the interface of the control socket and API to the server.
-fn server_info(
-    current: &Arc<Current>,
+fn build_server_info(
+    active_config: &Arc<ActiveConfig>,
     server: &net::Server,
-    inherited: Option<&Inherited>,
+    inherited: Option<&SupervisorHandover>,
     (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
 ) -> Arc<ServerInfo> {
     let (upgrades, reopens, edits, events) = (events.clone(), events.clone(), events.clone(), events.clone());
     let reload = move || {
-        let (asker, outcome) = pending();
-        let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| NoOutcome::Ended);
-        sent.and_then(|()| outcome.wait(BEGIN_MAX)).unwrap_or_else(|why| later(&why.text()))
+        let (asker, outcome) = pending_command();
+        let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| OutcomeError::ThreadEnded);
+        sent.and_then(|()| outcome.wait(BEGIN_TIMEOUT)).unwrap_or_else(|why| unstarted_reload(&why.text()))
     };
     let edit = move |edit| {
-        let (asker, outcome) = pending();
-        let sent = edits.send(ServerEvent::Edit(edit, asker)).map_err(|_| NoOutcome::Ended);
-        let outcome = sent.and_then(|()| outcome.wait(BEGIN_MAX));
+        let (asker, outcome) = pending_command();
+        let sent = edits.send(ServerEvent::Edit(edit, asker)).map_err(|_| OutcomeError::ThreadEnded);
+        let outcome = sent.and_then(|()| outcome.wait(BEGIN_TIMEOUT));
         outcome.unwrap_or_else(|why| Err(EditError::new(503, why.text())))
     };
     let upgrade = move || {
@@ -348,67 +368,67 @@ fn server_info(
         let outcome = sent.ok().and_then(|()| outcome.recv().ok());
         outcome.unwrap_or_else(|| Err("the server ended".into()))
     };
-    let (theirs, texts) = (current.clone(), current.clone());
+    let (theirs, texts) = (active_config.clone(), active_config.clone());
     let file_certificates =
-        move || theirs.plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
+        move || theirs.active_plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let (theirs, groups, named, of_limits) =
-        (current.clone(), current.clone(), current.clone(), current.clone());
-    let (of_rules, of_queues) = (current.clone(), current.clone());
+        (active_config.clone(), active_config.clone(), active_config.clone(), active_config.clone());
+    let (of_rules, of_queues) = (active_config.clone(), active_config.clone());
     Arc::new(ServerInfo {
-        upstreams: Box::new(move || groups.plan().upstreams().to_vec()),
-        groups: Box::new(move || named.plan().groups.named()),
-        reopen: Box::new(move || {
+        upstreams: Box::new(move || groups.active_plan().upstreams().to_vec()),
+        groups: Box::new(move || named.active_plan().groups.named_groups()),
+        reopen_logs: Box::new(move || {
             let (asker, outcome) = channel();
             let sent = reopens.send(ServerEvent::Reopen(Some(asker)));
-            let faults = sent.ok().and_then(|()| outcome.recv_timeout(BEGIN_MAX).ok());
+            let faults = sent.ok().and_then(|()| outcome.recv_timeout(BEGIN_TIMEOUT).ok());
             faults.unwrap_or_else(|| {
                 vec!["the logs are still being written: they are opened again afterwards".into()]
             })
         }),
-        cache: Box::new(move |line| {
-            let plan = theirs.plan();
-            commands::obey(line, plan.cache.as_ref(), &plan.config)
+        run_cache_command: Box::new(move |line| {
+            let plan = theirs.active_plan();
+            commands::execute(line, plan.cache.as_ref(), &plan.config)
         }),
-        limits: Box::new(move || {
-            let limits = of_limits.plan().limits.metrics().into_iter();
+        limit_metrics: Box::new(move || {
+            let limits = of_limits.active_plan().limits.metrics().into_iter();
             limits.chain(of_limits.gate.metrics()).collect()
         }),
-        queues: Box::new(move || of_queues.plan().queues.metrics()),
-        rules: Box::new(move || of_rules.plan().releases.counters.counts()),
-        hosting: current.hosting.clone(),
+        queue_metrics: Box::new(move || of_queues.active_plan().queues.metrics()),
+        rule_counts: Box::new(move || of_rules.active_plan().releases.counters.counts()),
+        hosting: active_config.hosting.clone(),
         file_certificates: Box::new(file_certificates),
-        certificates: current.certificates.running.clone(),
-        stop: server.stop(),
+        certificates: active_config.certificates.running.clone(),
+        stop_handle: server.stop_handle(),
         listeners: server.listeners(),
         sandbox,
-        since: Instant::now(),
-        counted: socket::Counted {
-            metrics: current.metrics.clone(),
+        started_at: Instant::now(),
+        counters: socket::CounterSources {
+            metrics: active_config.metrics.clone(),
             cores: server.counters().to_vec(),
-            events: current.hosting.notices().events(),
+            events: active_config.hosting.notices().events(),
         },
         supervisor: inherited.map(|inherited| (inherited.supervisor, inherited.link.clone())),
-        reload: Box::new(reload),
-        edit: Box::new(edit),
-        text: Box::new(move || texts.text()),
-        generations: current.generations.clone(),
-        upgrade: Box::new(upgrade),
+        reload_config: Box::new(reload),
+        edit_config: Box::new(edit),
+        active_text: Box::new(move || texts.active_text()),
+        generations: active_config.generations.clone(),
+        upgrade_server: Box::new(upgrade),
         memory,
     })
 }
 
 /// Serves the control socket. Failures are logged; the server runs without it.
-fn serve_control(
-    control: Control,
+fn serve_control_socket(
+    control: ControlSocketResult,
     api: &Arc<Api>,
-    inherited: Option<&Inherited>,
+    inherited: Option<&SupervisorHandover>,
     notices: &ErrorLog,
-) -> (Option<Socket>, ControlClients) {
-    let clients = ControlClients::default();
+) -> (Option<ControlSocket>, ControlClientCount) {
+    let clients = ControlClientCount::default();
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
     let served = control.and_then(|(listener, socket)| {
         let (info, theirs) = (api.info.clone(), api.clone());
-        let line: ApiLine = Arc::new(move |line, uid| api::line(&theirs, line, uid));
+        let line: ApiLine = Arc::new(move |line, uid| api::answer_line(&theirs, line, uid));
         socket::serve(listener, user, (info, line), clients.clone(), notices.clone())?;
         Ok(socket)
     });
@@ -425,61 +445,66 @@ fn serve_control(
 }
 
 /// Returns the port of the first address with TLS.
-fn https_port(listeners: &[net::Listener]) -> Option<u16> {
-    listeners.iter().map(net::Listener::url).find(|url| url.is_tls).and_then(|url| url.at.port())
+fn first_tls_port(listeners: &[net::Listener]) -> Option<u16> {
+    listeners.iter().map(net::Listener::url).find(|url| url.is_tls).and_then(|url| url.address.port())
 }
 
-fn addresses(urls: &[net::ListenUrl]) -> String {
+fn format_addresses(urls: &[net::ListenUrl]) -> String {
     urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Creates the router of one core.
-fn router(core: &net::Core, index: usize, current: &Arc<Current>, logs: &Logs) -> io::Result<SharedRouter> {
-    let plan = current.plan();
-    let handles = AppHandles::new(core, index, &current.hosting);
+fn build_router(
+    core: &net::Core,
+    index: usize,
+    active_config: &Arc<ActiveConfig>,
+    logs: &Logs,
+) -> io::Result<SharedRouter> {
+    let plan = active_config.active_plan();
+    let handles = AppHandles::new(core, index, &active_config.hosting);
     let groups = RefCell::default();
-    let metrics = Rc::new(current.metrics.core());
+    let metrics = Rc::new(active_config.metrics.core());
     let core_context =
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
-    let table = Rc::new(routes::table(&plan, Some(core_context), current.cores)?);
+    let table = Rc::new(routes::build_route_table(&plan, Some(core_context), active_config.cores)?);
     let router = Rc::new(Router::new(
-        (table, current.generations.current(index)),
-        renewer(
+        (table, active_config.generations.current(index)),
+        table_renewer(
             (core.clone(), index),
             handles,
             groups,
-            current.clone(),
+            active_config.clone(),
             (logs.notices.clone(), metrics.clone()),
         ),
         logs.notices.clone(),
-        current.certificates.challenges.clone(),
+        active_config.certificates.challenges.clone(),
         metrics,
     ));
     let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
-    let generations = current.generations.clone();
+    let generations = active_config.generations.clone();
     core.spawn(async move {
         let (mut flushes, mut closes) = (false, 0);
         loop {
             if !flushes && flushed.logs_requests() {
                 flushes = true;
-                clock.spawn(flush(flushed.clone(), clock.clone()));
+                clock.spawn(flush_access_logs(flushed.clone(), clock.clone()));
             }
             clock.sleep(1_000).await;
             // An idle core must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them.
             flushed.renew();
-            if std::mem::replace(&mut closes, generations.closes()) != closes {
+            if std::mem::replace(&mut closes, generations.closed_count()) != closes {
                 clock.wake_all();
             }
             log_memory(&clock, &notices);
-            notices.log_counts(Instant::now());
+            notices.log_suppressed(Instant::now());
         }
     });
     Ok(SharedRouter(router))
 }
 
 /// Flushes the lines of access logs periodically; started with the first log.
-async fn flush(router: Rc<Router>, core: net::Core) {
+async fn flush_access_logs(router: Rc<Router>, core: net::Core) {
     loop {
         core.sleep(FLUSH_MS).await;
         router.flush();
@@ -493,7 +518,7 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
         return;
     }
     let kind = "`limits.memory` is nearly used up: requests are answered 503".to_owned();
-    notices.once_a_second(config::Level::Error, kind.clone(), || {
+    notices.throttled(config::Level::Error, kind.clone(), || {
         let budget = memory.budget();
         format!(
             "{kind} ({} of {} bytes held, {} requests refused)",
@@ -505,16 +530,16 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
 }
 
 /// Returns a function that builds a new table if the configuration has changed.
-fn renewer(
+fn table_renewer(
     (core, index): (net::Core, usize),
     handles: AppHandles,
     groups: RefCell<Vec<Group>>,
-    current: Arc<Current>,
+    active_config: Arc<ActiveConfig>,
     (notices, metrics): (ErrorLog, Rc<CoreMetrics>),
 ) -> Box<dyn Fn() -> Option<GenerationTable>> {
-    let seen = Cell::new(current.generation.load(Ordering::Acquire));
+    let seen = Cell::new(active_config.generation.load(Ordering::Acquire));
     Box::new(move || {
-        let generation = current.generation.load(Ordering::Acquire);
+        let generation = active_config.generation.load(Ordering::Acquire);
         if seen.replace(generation) == generation {
             return None;
         }
@@ -525,8 +550,9 @@ fn renewer(
             groups: &groups,
             metrics: &metrics,
         };
-        match routes::table(&current.plan(), Some(core_context), current.cores) {
-            Ok(table) => Some((Rc::new(table), current.generations.current(index))),
+        match routes::build_route_table(&active_config.active_plan(), Some(core_context), active_config.cores)
+        {
+            Ok(table) => Some((Rc::new(table), active_config.generations.current(index))),
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
                 None

@@ -16,17 +16,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::link::{LinkRequest, Session};
+use ::link::{LinkRequest, LinkSession};
 use certificates::managed;
 use config::Config;
 use engine::options;
 use logging::notice::ErrorLog;
 use logging::sink::{LogSink, LogTarget};
-use net::sys::set_apart;
-use operator::socket::Socket;
+use net::sys::set_process_group;
+use operator::socket::ControlSocket;
 use process::crashes;
 use process::link::{self, SupervisorOrder};
-use process::sockets::GivenSockets;
+use process::sockets::InheritedSockets;
 use process::stop_signals::{self, StopSignals};
 use process::systemd::{self, Notifier};
 use process::upgrade::{self, HandedSockets, Predecessor, Successor};
@@ -38,27 +38,28 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::run::supervisor_answers::{
-    ENDED_LOOK, ENDS_MAX, LoadedConfig, ParentState, can_be_launched, kill_orphans, lock,
+    EXIT_CHECK_INTERVAL, EXIT_STATUSES_MAX, LoadedConfig, SupervisorState, check_apps_launchable,
+    kill_orphans, lock,
 };
 
 /// First and maximum pause before a server that dies repeatedly is restarted.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+const RESTART_PAUSE_MIN: Duration = Duration::from_millis(100);
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A server that has run for this long is restarted without a pause.
-const PROVEN: Duration = Duration::from_secs(60);
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// Time to read the last messages of a server that has ended.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(1);
+const LAST_MESSAGES_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after the second signal to stop until the server is killed.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
 /// Interval of checks whether the server is stopped (SIGSTOP), and the maximum duration of this.
-const STOPPED_LOOK: Duration = Duration::from_secs(1);
-const STOPPED_MAX: Duration = Duration::from_secs(5);
+const STOPPED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const STOPPED_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Maximum length of a reported start failure, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
 
-enum ParentEvent {
+enum SupervisorEvent {
     Signal(i32),
     /// The server has begun to serve.
     Ready,
@@ -74,16 +75,16 @@ struct ServerProcess {
     pid: u32,
     pidfd: Arc<OwnedFd>,
     link: Arc<OwnedFd>,
-    since: Instant,
+    started_at: Instant,
     /// Thread that reads the server's messages; ends after the last one.
-    hearer: JoinHandle<()>,
+    message_reader: JoinHandle<()>,
 }
 
 /// Waits until the last messages of a server that has ended are read from the link.
-fn hear_out(child: &ServerProcess) {
-    let until = Instant::now() + LAST_WORDS_MAX;
-    while !child.hearer.is_finished() && Instant::now() < until {
-        std::thread::sleep(ENDED_LOOK);
+fn wait_for_last_messages(child: &ServerProcess) {
+    let until = Instant::now() + LAST_MESSAGES_TIMEOUT;
+    while !child.message_reader.is_finished() && Instant::now() < until {
+        std::thread::sleep(EXIT_CHECK_INTERVAL);
     }
 }
 
@@ -96,42 +97,42 @@ pub(crate) fn supervise(
     config: Config,
     file: Option<(PathBuf, String)>,
     identity: Identity,
-    (predecessor, mut given): (Option<Predecessor>, GivenSockets),
+    (predecessor, mut given): (Option<Predecessor>, InheritedSockets),
 ) -> io::Result<u8> {
     let mut signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
-    can_be_launched(&config)?;
-    let threads = options::threads(&config);
-    options::enough_descriptors(&config)?;
+    check_apps_launchable(&config)?;
+    let threads = options::thread_count(&config);
+    options::check_descriptors(&config)?;
     let listeners = options::open(&config, &mut given, threads)?;
     let notices = ErrorLog::new(LogSink::open(LogTarget::from(&config.log.errors))?, config.log.level);
-    if let Err(error) = managed::make_state_folder(&config, &identity) {
+    if let Err(error) = managed::create_state_folder(&config, &identity) {
         notices.error(&error.to_string());
     }
     if let Some(disk) = &config.cache.disk
-        && let Err(error) = identity.make_folder(&disk.path)
+        && let Err(error) = identity.create_folder(&disk.path)
     {
         notices.error(&format!("cache.disk {}: {error}", disk.path.display()));
     }
-    let control = Socket::bind();
+    let control = ControlSocket::bind();
     if let Err(error) = &control {
         notices.warn(&format!("`komainu status`, `reload` and `upgrade` will not work: {error}"));
     }
     let (file, text) = file.unzip();
-    let state = Arc::new(ParentState {
+    let state = Arc::new(SupervisorState {
         notices: notices.clone(),
         identity,
         file,
         current: Mutex::new(LoadedConfig { config, text }),
-        offered: Mutex::default(),
+        offered_config: Mutex::default(),
         listeners: Mutex::new(listeners),
         offered_listeners: Mutex::default(),
         notifier: Notifier::of_environment(),
-        watchdog: systemd::watchdog(),
+        watchdog: systemd::watchdog_interval(),
         predecessor: Mutex::new(predecessor),
         control: control.ok(),
-        launched: Mutex::default(),
-        served: AtomicBool::new(false),
-        reason: Mutex::default(),
+        app_processes: Mutex::default(),
+        has_served: AtomicBool::new(false),
+        start_failure: Mutex::default(),
     });
     // Orphaned workers become children of this process.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
@@ -144,85 +145,86 @@ pub(crate) fn supervise(
                     if !stops.is_request(Instant::now()) {
                         return Ok(());
                     }
-                    notices.info(&stop_signals::described(&origin));
+                    notices.info(&stop_signals::describe(&origin));
                 }
-                sender.send(ParentEvent::Signal(origin.signal))
+                sender.send(SupervisorEvent::Signal(origin.signal))
             })
         }
     })?;
-    let mut supervisor = ParentProcess {
+    let mut supervisor = SupervisorLoop {
         state,
         sender,
         notices,
-        stops: 0,
-        upgrade: None,
+        stop_requests: 0,
+        successor: None,
         is_replaced: false,
-        given: Some(given),
+        inherited_sockets: Some(given),
     };
-    let outcome = supervisor.keep_serving(&events);
+    let outcome = supervisor.run_until_stopped(&events);
     supervisor.notices.sink().close();
     outcome
 }
 
 /// State of the supervisor's main thread.
-struct ParentProcess {
-    state: Arc<ParentState>,
-    sender: Sender<ParentEvent>,
+struct SupervisorLoop {
+    state: Arc<SupervisorState>,
+    sender: Sender<SupervisorEvent>,
     notices: ErrorLog,
     /// Number of requests to stop.
-    stops: u32,
+    stop_requests: u32,
     /// The successor, until its start has succeeded or failed.
-    upgrade: Option<OwnedFd>,
+    successor: Option<OwnedFd>,
     /// Whether another process has taken over.
     is_replaced: bool,
     /// Given sockets, discarded with a warning about unused ones once the server is ready.
-    given: Option<GivenSockets>,
+    inherited_sockets: Option<InheritedSockets>,
 }
 
-impl ParentProcess {
+impl SupervisorLoop {
     /// Restarts the server whenever it dies, until it ends after a request to stop.
-    fn keep_serving(&mut self, events: &Receiver<ParentEvent>) -> io::Result<u8> {
+    fn run_until_stopped(&mut self, events: &Receiver<SupervisorEvent>) -> io::Result<u8> {
         let mut failures = 0;
         loop {
-            let mut child = start(&self.state, &self.sender)?;
-            let status = self.watch(&mut child, events)?;
-            self.state.kill_launched();
-            let successors = lock(&self.state.launched).reserved.clone();
+            let mut child = start_server(&self.state, &self.sender)?;
+            let status = self.watch_server(&mut child, events)?;
+            self.state.kill_app_processes();
+            let successors = lock(&self.state.app_processes).other_children.clone();
             kill_orphans(&successors);
-            if self.stops > 0 || self.is_replaced || !self.state.served.load(Ordering::Relaxed) {
+            if self.stop_requests > 0 || self.is_replaced || !self.state.has_served.load(Ordering::Relaxed) {
                 // A server that could not start has reported the reason.
                 self.report_failure(&child, status);
                 return Ok(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1)));
             }
-            if child.since.elapsed() >= PROVEN {
+            if child.started_at.elapsed() >= STABLE_AFTER {
                 failures = 0;
             }
             let pause = match failures {
                 0 => Duration::ZERO,
-                _ => (PAUSE_FIRST * (1 << (failures - 1).min(16))).min(PAUSE_MAX),
+                _ => (RESTART_PAUSE_MIN * (1 << (failures - 1).min(16))).min(RESTART_PAUSE_MAX),
             };
             failures += 1;
-            hear_out(&child);
-            let reason =
-                lock(&self.state.reason).take().map_or_else(String::new, |reason| format!(": {reason}"));
-            let core = crashes::core_of(status);
+            wait_for_last_messages(&child);
+            let reason = lock(&self.state.start_failure)
+                .take()
+                .map_or_else(String::new, |reason| format!(": {reason}"));
+            let core = crashes::describe_core_dump(status);
             let text = format!(
                 "the server (process {}) died: {status}{core}{reason}; it is started again",
                 child.pid
             );
             let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
             self.notices.error(&format!("{text}{when}"));
-            self.state.notifier.alive();
+            self.state.notifier.reset_watchdog();
             let until = Instant::now() + pause;
             while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 match event {
-                    ParentEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
-                    ParentEvent::Signal(SIGUSR1) => _ = self.notices.sink().reopen(),
-                    ParentEvent::Upgraded(Ok(pid)) => {
-                        self.leave_to(pid);
+                    SupervisorEvent::Signal(SIGTERM | SIGINT | SIGQUIT) => return Ok(0),
+                    SupervisorEvent::Signal(SIGUSR1) => _ = self.notices.sink().reopen(),
+                    SupervisorEvent::Upgraded(Ok(pid)) => {
+                        self.hand_over_to(pid);
                         return Ok(0);
                     }
-                    ParentEvent::Upgraded(Err(_)) => self.upgrade = None,
+                    SupervisorEvent::Upgraded(Err(_)) => self.successor = None,
                     _ => {}
                 }
             }
@@ -232,50 +234,55 @@ impl ParentProcess {
     /// Reports to the predecessor why this server does not serve.
     fn report_failure(&self, child: &ServerProcess, status: ExitStatus) {
         let Some(predecessor) = lock(&self.state.predecessor).take() else { return };
-        hear_out(child);
-        let reason = lock(&self.state.reason).take();
+        wait_for_last_messages(child);
+        let reason = lock(&self.state.start_failure).take();
         predecessor.report_failure(&reason.unwrap_or_else(|| format!("the server ended: {status}")));
     }
 
     /// Passes signals on as orders until the server ends; counts those to stop.
-    fn watch(&mut self, child: &mut ServerProcess, events: &Receiver<ParentEvent>) -> io::Result<ExitStatus> {
+    fn watch_server(
+        &mut self,
+        child: &mut ServerProcess,
+        events: &Receiver<SupervisorEvent>,
+    ) -> io::Result<ExitStatus> {
         let (mut kill_at, mut stopped_since) = (None, None);
         loop {
-            let wait =
-                kill_at.map_or(STOPPED_LOOK, |at: Instant| at.saturating_duration_since(Instant::now()));
-            let event = events.recv_timeout(wait.min(STOPPED_LOOK));
-            self.keep_running(child, &mut stopped_since);
+            let wait = kill_at
+                .map_or(STOPPED_CHECK_INTERVAL, |at: Instant| at.saturating_duration_since(Instant::now()));
+            let event = events.recv_timeout(wait.min(STOPPED_CHECK_INTERVAL));
+            self.continue_if_stopped(child, &mut stopped_since);
             let order = match event {
-                Ok(ParentEvent::Ended(status)) => return Ok(status),
-                Ok(ParentEvent::Ready) => {
-                    self.serves();
+                Ok(SupervisorEvent::Ended(status)) => return Ok(status),
+                Ok(SupervisorEvent::Ready) => {
+                    self.handle_ready();
                     continue;
                 }
-                Ok(ParentEvent::Signal(SIGUSR1)) => {
+                Ok(SupervisorEvent::Signal(SIGUSR1)) => {
                     _ = self.notices.sink().reopen();
                     SupervisorOrder::Reopen
                 }
-                Ok(ParentEvent::Signal(SIGHUP)) => {
+                Ok(SupervisorEvent::Signal(SIGHUP)) => {
                     self.state.notifier.reloading();
                     SupervisorOrder::Reload
                 }
-                Ok(ParentEvent::Upgrade | ParentEvent::Signal(SIGUSR2)) => match self.begin_upgrade() {
+                Ok(SupervisorEvent::Upgrade | SupervisorEvent::Signal(SIGUSR2)) => match self.begin_upgrade()
+                {
                     Ok(()) => continue,
-                    Err(error) => self.upgrade_failed(&error.to_string()),
+                    Err(error) => self.handle_upgrade_failure(&error.to_string()),
                 },
-                Ok(ParentEvent::Upgraded(Err(error))) => self.upgrade_failed(&error),
-                Ok(ParentEvent::Upgraded(Ok(pid))) => {
-                    let text = self.leave_to(pid);
+                Ok(SupervisorEvent::Upgraded(Err(error))) => self.handle_upgrade_failure(&error),
+                Ok(SupervisorEvent::Upgraded(Ok(pid))) => {
+                    let text = self.hand_over_to(pid);
                     // Fails if the server has ended; then there is no client to answer.
                     let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(Ok(text)).text(), &[]);
                     SupervisorOrder::Stop
                 }
-                Ok(ParentEvent::Signal(_)) => match self.stop(&mut kill_at) {
+                Ok(SupervisorEvent::Signal(_)) => match self.handle_stop(&mut kill_at) {
                     Some(order) => order,
                     None => continue,
                 },
                 Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
-                    kill(child);
+                    kill_server(child);
                     kill_at = None;
                     continue;
                 }
@@ -285,22 +292,22 @@ impl ParentProcess {
             if let Err(error) = link::send(&*child.link, &order.text(), &[]) {
                 let text = format!("the server (process {}) takes no orders: {error}: killing it", child.pid);
                 self.notices.error(&text);
-                kill(child);
+                kill_server(child);
             }
         }
     }
 
     /// Continues a server that was stopped by a signal, as another process of the same user could do.
-    fn keep_running(&self, child: &ServerProcess, stopped_since: &mut Option<Instant>) {
+    fn continue_if_stopped(&self, child: &ServerProcess, stopped_since: &mut Option<Instant>) {
         if !ProcessStatus::of(child.pid).is_some_and(|status| status.is_stopped()) {
             *stopped_since = None;
             return;
         }
-        if stopped_since.get_or_insert_with(Instant::now).elapsed() < STOPPED_MAX {
+        if stopped_since.get_or_insert_with(Instant::now).elapsed() < STOPPED_TIME_MAX {
             return;
         }
         *stopped_since = None;
-        let (pid, seconds) = (child.pid, STOPPED_MAX.as_secs());
+        let (pid, seconds) = (child.pid, STOPPED_TIME_MAX.as_secs());
         self.notices.error(&format!(
             "the server (process {pid}) was stopped by a signal for {seconds} s: it is continued"
         ));
@@ -309,13 +316,13 @@ impl ParentProcess {
     }
 
     /// Handles the server's message that it is ready.
-    fn serves(&mut self) {
-        let is_first = !self.state.served.swap(true, Ordering::Relaxed);
+    fn handle_ready(&mut self) {
+        let is_first = !self.state.has_served.swap(true, Ordering::Relaxed);
         if let Some(predecessor) = lock(&self.state.predecessor).take() {
             predecessor.report_ready();
             lock(&self.state.listeners).iter_mut().for_each(|listener| _ = listener.own_file(true));
         }
-        if let Some(given) = self.given.take() {
+        if let Some(given) = self.inherited_sockets.take() {
             given.warn_of_unused(&self.notices);
             given.discard();
         }
@@ -327,16 +334,16 @@ impl ParentProcess {
     }
 
     /// Handles a signal to stop; returns the order for the server, if any.
-    fn stop(&mut self, kill_at: &mut Option<Instant>) -> Option<SupervisorOrder> {
-        self.stops += 1;
-        if self.stops == 2 {
+    fn handle_stop(&mut self, kill_at: &mut Option<Instant>) -> Option<SupervisorOrder> {
+        self.stop_requests += 1;
+        if self.stop_requests == 2 {
             *kill_at = Some(Instant::now() + KILL_AFTER);
         }
-        if let Some(successor) = &self.upgrade {
+        if let Some(successor) = &self.successor {
             // Fails only if the process has ended already.
             let _ = pidfd_send_signal(successor, Signal::KILL);
         }
-        if self.is_replaced && self.stops == 1 {
+        if self.is_replaced && self.stop_requests == 1 {
             // A replaced server is already draining.
             return None;
         }
@@ -350,51 +357,51 @@ impl ParentProcess {
 
     /// Starts a new process of the program with copies of the sockets.
     fn begin_upgrade(&mut self) -> io::Result<()> {
-        if self.stops > 0 || self.is_replaced {
+        if self.stop_requests > 0 || self.is_replaced {
             return Err(io::Error::other("the server is stopping"));
         }
-        if self.upgrade.is_some() {
+        if self.successor.is_some() {
             return Ok(());
         }
         let handed = lock(&self.state.listeners).iter().map(HandedSockets::of).collect::<io::Result<_>>()?;
         let successor = Successor::start(handed)?;
         let pid = successor.pid();
         self.notices.info(&format!("upgrade: process {pid} is started"));
-        lock(&self.state.launched).reserved.push(pid);
-        self.upgrade = Some(successor.pidfd()?);
-        let limit = upgrade::start_max(&lock(&self.state.current).config);
+        lock(&self.state.app_processes).other_children.push(pid);
+        self.successor = Some(successor.pidfd()?);
+        let limit = upgrade::start_timeout(&lock(&self.state.current).config);
         let (sender, state) = (self.sender.clone(), self.state.clone());
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
             if outcome.is_err() {
                 // The process was reaped, so its id may be reused.
-                lock(&state.launched).reserved.retain(|reserved| *reserved != pid);
+                lock(&state.app_processes).other_children.retain(|reserved| *reserved != pid);
             }
-            let _ = sender.send(ParentEvent::Upgraded(outcome.map(|()| pid)));
+            let _ = sender.send(SupervisorEvent::Upgraded(outcome.map(|()| pid)));
         })?;
         Ok(())
     }
 
     /// Records a failed upgrade; returns the order for the server, which continues.
-    fn upgrade_failed(&mut self, reason: &str) -> SupervisorOrder {
-        self.upgrade = None;
-        if self.stops == 0 {
-            self.notices.error(&upgrade::failed(reason));
+    fn handle_upgrade_failure(&mut self, reason: &str) -> SupervisorOrder {
+        self.successor = None;
+        if self.stop_requests == 0 {
+            self.notices.error(&upgrade::failure_message(reason));
         }
         SupervisorOrder::Upgraded(Err(reason.to_owned()))
     }
 
     /// Hands over to a successor: sockets and their files belong to it. Returns the message for the log.
-    fn leave_to(&mut self, pid: u32) -> String {
-        if self.stops > 0
-            && let Some(successor) = &self.upgrade
+    fn hand_over_to(&mut self, pid: u32) -> String {
+        if self.stop_requests > 0
+            && let Some(successor) = &self.successor
         {
             // The successor began to serve before it could be killed.
             let _ = pidfd_send_signal(successor, Signal::TERM);
         }
-        self.upgrade = None;
+        self.successor = None;
         self.is_replaced = true;
-        let text = upgrade::taken_over(pid);
+        let text = upgrade::success_message(pid);
         self.notices.info(&text);
         self.state.notifier.main_process(pid);
         let mut listeners = lock(&self.state.listeners);
@@ -407,13 +414,13 @@ impl ParentProcess {
     }
 }
 
-fn kill(child: &ServerProcess) {
+fn kill_server(child: &ServerProcess) {
     // Fails only if the process has ended already.
     let _ = pidfd_send_signal(&*child.pidfd, Signal::KILL);
 }
 
 /// Starts the server: this program with the same arguments and the link as its standard input.
-fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<ServerProcess> {
+fn start_server(state: &Arc<SupervisorState>, sender: &Sender<SupervisorEvent>) -> io::Result<ServerProcess> {
     let (ours, theirs) = link::pair()?;
     let mut arguments = std::env::args_os();
     let mut command = Command::new("/proc/self/exe");
@@ -424,20 +431,23 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
         .env_remove(upgrade::ENVIRONMENT)
         .stdin(Stdio::from(theirs));
     // The terminal and its signals belong to the supervisor, which passes on orders instead.
-    set_apart(&mut command, true);
-    systemd::OF_PROCESS.iter().chain(&systemd::OF_SERVICE).for_each(|name| _ = command.env_remove(name));
-    let process = apps::spawn_apart(&mut command)?;
+    set_process_group(&mut command, true);
+    systemd::PROCESS_VARIABLES
+        .iter()
+        .chain(&systemd::SERVICE_VARIABLES)
+        .for_each(|name| _ = command.env_remove(name));
+    let process = apps::spawn_unrelated(&mut command)?;
     // The server's end of the link must not remain open here.
     drop(command);
     let pid = Pid::from_child(&process);
-    lock(&state.launched).reserved.push(process.id());
+    lock(&state.app_processes).other_children.push(process.id());
     let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
     let link = Arc::new(ours);
     let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
     // Workers have the kernel kill them when the thread that started them ends, which is this one.
     let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
         match privilege::restrict_children() {
-            Ok(()) => attend(&asked, &theirs, &events),
+            Ok(()) => answer_requests(&asked, &theirs, &events),
             Err(error) => asked.notices.error(&format!("cannot restrict what the server starts: {error}")),
         }
         // The server has ended, does not read its answers, or has violated the protocol.
@@ -447,26 +457,26 @@ fn start(state: &Arc<ParentState>, sender: &Sender<ParentEvent>) -> io::Result<S
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
         // Reaps all children until the server has ended; the next such thread continues with the rest.
         while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
-            lock(&launched.launched)
-                .reserved
+            lock(&launched.app_processes)
+                .other_children
                 .retain(|reserved| *reserved != ended.as_raw_pid().cast_unsigned());
             if ended == pid {
-                let _ = events.send(ParentEvent::Ended(ExitStatus::from_raw(status.as_raw())));
+                let _ = events.send(SupervisorEvent::Ended(ExitStatus::from_raw(status.as_raw())));
                 return;
             }
-            let ends = &mut lock(&launched.launched).ended;
+            let ends = &mut lock(&launched.app_processes).exit_statuses;
             ends.push_back((ended, status));
-            if ends.len() > ENDS_MAX {
+            if ends.len() > EXIT_STATUSES_MAX {
                 ends.pop_front();
             }
         }
     })?;
-    Ok(ServerProcess { pid: process.id(), pidfd, link, since: Instant::now(), hearer })
+    Ok(ServerProcess { pid: process.id(), pidfd, link, started_at: Instant::now(), message_reader: hearer })
 }
 
 /// Handles the server's requests until it ends or violates the protocol.
-fn attend(state: &ParentState, link: &OwnedFd, events: &Sender<ParentEvent>) {
-    let (mut session, mut descriptors) = (Session::default(), Vec::new());
+fn answer_requests(state: &SupervisorState, link: &OwnedFd, events: &Sender<SupervisorEvent>) {
+    let (mut session, mut descriptors) = (LinkSession::default(), Vec::new());
     while let Ok(Some(packet)) = link::receive(link) {
         let request = match session.accept(&packet.text, packet.descriptors.len()) {
             Ok(request) => request,
@@ -480,16 +490,16 @@ fn attend(state: &ParentState, link: &OwnedFd, events: &Sender<ParentEvent>) {
         descriptors.extend(packet.descriptors);
         match request {
             LinkRequest::More => continue,
-            LinkRequest::Ready => _ = events.send(ParentEvent::Ready),
-            LinkRequest::Upgrade => _ = events.send(ParentEvent::Upgrade),
-            LinkRequest::Alive => state.notifier.alive(),
+            LinkRequest::Ready => _ = events.send(SupervisorEvent::Ready),
+            LinkRequest::Upgrade => _ = events.send(SupervisorEvent::Upgrade),
+            LinkRequest::Alive => state.notifier.reset_watchdog(),
             LinkRequest::Reloaded(status) => state.notifier.ready(status),
             LinkRequest::Failed(reason) => {
-                *lock(&state.reason) = Some(reason.chars().take(REASON_CHARS_MAX).collect())
+                *lock(&state.start_failure) = Some(reason.chars().take(REASON_CHARS_MAX).collect())
             }
             _ => {}
         }
-        if state.answer(link, &mut session, request, std::mem::take(&mut descriptors)).is_err() {
+        if state.answer_request(link, &mut session, request, std::mem::take(&mut descriptors)).is_err() {
             return;
         }
     }

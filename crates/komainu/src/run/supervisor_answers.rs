@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ::link::{DESCRIPTORS_MAX, LinkRequest, Session, TEXT_BYTES_MAX};
+use ::link::{DESCRIPTORS_MAX, LinkRequest, LinkSession, TEXT_BYTES_MAX};
 use apps::{Launch, Usage};
 use config::Config;
 use engine::options;
@@ -22,7 +22,7 @@ use hosting::workers;
 use logging::notice::ErrorLog;
 use logging::sink::{self, LogSink, LogTarget, open_file};
 use net::Listener;
-use operator::socket::Socket;
+use operator::socket::ControlSocket;
 use process::config_files::{self, NamedFiles};
 use process::systemd::Notifier;
 use process::upgrade::Predecessor;
@@ -44,12 +44,12 @@ pub(crate) struct LoadedConfig {
 }
 
 /// State from which the supervisor answers the server's requests.
-pub(crate) struct ParentState {
+pub(crate) struct SupervisorState {
     pub(crate) identity: Identity,
     pub(crate) file: Option<PathBuf>,
     pub(crate) current: Mutex<LoadedConfig>,
     /// The configuration last sent to the server, until it is adopted or rejected.
-    pub(crate) offered: Mutex<Option<LoadedConfig>>,
+    pub(crate) offered_config: Mutex<Option<LoadedConfig>>,
     pub(crate) listeners: Mutex<Vec<Listener>>,
     /// Listeners that were bound for the offered configuration.
     pub(crate) offered_listeners: Mutex<Vec<Listener>>,
@@ -58,87 +58,87 @@ pub(crate) struct ParentState {
     pub(crate) watchdog: Option<Duration>,
     /// The server to replace, until this one serves.
     pub(crate) predecessor: Mutex<Option<Predecessor>>,
-    pub(crate) control: Option<Socket>,
+    pub(crate) control: Option<ControlSocket>,
     /// The supervisor's own log.
     pub(crate) notices: ErrorLog,
-    pub(crate) launched: Mutex<Launched>,
+    pub(crate) app_processes: Mutex<AppProcesses>,
     /// Whether a server has served before: the next one then starts even if its logs cannot be opened.
-    pub(crate) served: AtomicBool,
+    pub(crate) has_served: AtomicBool,
     /// Start failure reported by the last server.
-    pub(crate) reason: Mutex<Option<String>>,
+    pub(crate) start_failure: Mutex<Option<String>>,
 }
 
 /// Processes of applications that have their own `user`.
 #[derive(Default)]
-pub(crate) struct Launched {
+pub(crate) struct AppProcesses {
     /// Processes started here; each leads a process group that contains the workers it forks.
-    pub(crate) groups: Vec<Pid>,
+    pub(crate) process_groups: Vec<Pid>,
     /// Exit statuses of the most recently ended processes.
-    pub(crate) ended: VecDeque<(Pid, WaitStatus)>,
+    pub(crate) exit_statuses: VecDeque<(Pid, WaitStatus)>,
     /// Applications started here with the user of their processes; several entries if a reload has changed
     /// the user.
-    users: Vec<(String, u32)>,
+    app_users: Vec<(String, u32)>,
     /// Children that do not belong to an application: the server and successors.
-    pub(crate) reserved: Vec<u32>,
+    pub(crate) other_children: Vec<u32>,
 }
 
 /// Number of exit statuses kept until the server asks for them.
-pub(crate) const ENDS_MAX: usize = 4096;
+pub(crate) const EXIT_STATUSES_MAX: usize = 4096;
 /// Maximum number of running processes that were started here.
-const GROUPS_MAX: usize = 4096;
+const PROCESS_GROUPS_MAX: usize = 4096;
 
 /// Checks that the files and users exist of applications that this process will start.
-pub(crate) fn can_be_launched(config: &Config) -> io::Result<()> {
+pub(crate) fn check_apps_launchable(config: &Config) -> io::Result<()> {
     let launched = config.apps.iter().filter(|(_, app)| app.user.is_some());
     launched.into_iter().try_for_each(|(name, app)| workers::options(name, app).map(drop))
 }
 
 /// Refuses a process that is not a child of this one, or was reaped.
-fn is_ours(process: &OwnedFd) -> io::Result<()> {
+fn check_own_child(process: &OwnedFd) -> io::Result<()> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     Ok(waitid(WaitId::PidFd(process.as_fd()), options).map(drop)?)
 }
 
-impl ParentState {
+impl SupervisorState {
     /// Executes a request and sends its answer, if it has one.
     ///
     /// # Errors
     /// The server does not read the answer.
-    pub(crate) fn answer(
+    pub(crate) fn answer_request(
         &self,
         link: &OwnedFd,
-        session: &mut Session,
+        session: &mut LinkSession,
         request: LinkRequest<'_>,
         descriptors: Vec<OwnedFd>,
     ) -> io::Result<()> {
         let answered = match request {
-            LinkRequest::Start => self.hand_over(link),
+            LinkRequest::Start => self.send_start_state(link),
             LinkRequest::Config => {
-                session.offered(false);
-                self.offer(link).map(|()| session.offered(true))
+                session.set_offered(false);
+                self.offer_config(link).map(|()| session.set_offered(true))
             }
-            LinkRequest::Adopted => return self.adopt(),
-            LinkRequest::Rejected => return self.reject(),
-            LinkRequest::Sockets { listener, from } => self.sockets(link, listener, from),
-            LinkRequest::OpenLog(path) => self.open(link, Path::new(path)),
-            LinkRequest::Read(path) => self.read(link, Path::new(path)),
-            LinkRequest::List(path) => self.list(link, Path::new(path)),
-            LinkRequest::ControlFile(path) => self.control_file(link, Path::new(path)),
+            LinkRequest::Adopted => return self.adopt_offered(),
+            LinkRequest::Rejected => return self.reject_offered(),
+            LinkRequest::Sockets { listener, from } => self.send_sockets(link, listener, from),
+            LinkRequest::OpenLog(path) => self.send_opened_log(link, Path::new(path)),
+            LinkRequest::Read(path) => self.send_file(link, Path::new(path)),
+            LinkRequest::List(path) => self.send_folder_names(link, Path::new(path)),
+            LinkRequest::ControlFile(path) => self.set_control_file(link, Path::new(path)),
             LinkRequest::Launch { app, first_slot, slots, threads } => {
                 let slots = (slots > 0).then(|| first_slot..first_slot.saturating_add(slots));
-                self.launch(link, app, (slots, threads), &descriptors)
+                self.launch_app(link, app, (slots, threads), &descriptors)
             }
             LinkRequest::Signal { app, signal } => {
                 // Not answered: the process may have ended.
-                let _ = self.signal(app, signal, &descriptors);
+                let _ = self.signal_process(app, signal, &descriptors);
                 return Ok(());
             }
             LinkRequest::Usage { app } => {
-                self.process_of(app, &descriptors).and_then(|(_, pid)| usage(link, pid))
+                self.passed_process(app, &descriptors).and_then(|(_, pid)| send_usage(link, pid))
             }
-            LinkRequest::OwnUsage => usage(link, std::process::id()),
-            LinkRequest::Ended { pid } => self.ended(link, pid),
-            LinkRequest::File { app, number } => self.file(link, app, number, &descriptors),
+            LinkRequest::OwnUsage => send_usage(link, std::process::id()),
+            LinkRequest::Ended { pid } => self.send_exit_status(link, pid),
+            LinkRequest::File { app, number } => self.send_process_file(link, app, number, &descriptors),
             // Handled by the supervisor's other threads.
             LinkRequest::Ready
             | LinkRequest::Failed(_)
@@ -155,26 +155,26 @@ impl ParentState {
     ///
     /// The server and its successors are refused whatever their users are: a successor has root's rights
     /// until it serves.
-    fn process_of<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
+    fn passed_process<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
         let refused = || io::Error::other("this is no process of the application");
         let process = descriptors.first().ok_or_else(refused)?;
         let pid = pid_of(process).ok_or_else(refused)?;
         let user = ProcessStatus::of(pid).and_then(|status| status.user()).ok_or_else(refused)?;
         {
-            let launched = lock(&self.launched);
-            let is_the_apps = launched.users.iter().any(|(name, uid)| name == app && *uid == user);
-            if !is_the_apps || launched.reserved.contains(&pid) {
+            let launched = lock(&self.app_processes);
+            let is_the_apps = launched.app_users.iter().any(|(name, uid)| name == app && *uid == user);
+            if !is_the_apps || launched.other_children.contains(&pid) {
                 return Err(refused());
             }
         }
         // Checked last: the process id of a child cannot be reused before it is reaped.
-        is_ours(process).map_err(|_| refused())?;
+        check_own_child(process).map_err(|_| refused())?;
         Ok((process, pid))
     }
 
     /// Sends everything that a server needs to start.
-    fn hand_over(&self, link: &OwnedFd) -> io::Result<()> {
-        if self.served.load(Ordering::Relaxed) {
+    fn send_start_state(&self, link: &OwnedFd) -> io::Result<()> {
+        if self.has_served.load(Ordering::Relaxed) {
             link::send(link, "again", &[])?;
         }
         if lock(&self.predecessor).is_some() {
@@ -184,7 +184,7 @@ impl ParentState {
             link::send(link, &format!("watchdog {}", watchdog.as_micros()), &[])?;
         }
         if let Some(text) = &lock(&self.current).text {
-            link::send(link, "config", &[memory(text)?.as_fd()])?;
+            link::send(link, "config", &[memory_file(text)?.as_fd()])?;
         }
         if let Some(control) = &self.control {
             link::send(link, "control", &[control.listener.as_fd()])?;
@@ -199,28 +199,28 @@ impl ParentState {
     }
 
     /// Sends the configuration that is in the file, if it is valid.
-    fn offer(&self, link: &OwnedFd) -> io::Result<()> {
+    fn offer_config(&self, link: &OwnedFd) -> io::Result<()> {
         let Some(file) = &self.file else { return Err(io::Error::other("there is no configuration file")) };
         let text = reading::read_text(file).map_err(io::Error::other)?;
         let config = reading::parse_silently(file, &text).map_err(io::Error::other)?;
-        can_be_launched(&config)?;
-        let memory = memory(&text)?;
+        check_apps_launchable(&config)?;
+        let memory = memory_file(&text)?;
         lock(&self.offered_listeners).clear();
-        *lock(&self.offered) = Some(LoadedConfig { config, text: Some(text) });
+        *lock(&self.offered_config) = Some(LoadedConfig { config, text: Some(text) });
         link::send(link, "config", &[memory.as_fd()])
     }
 
     /// Makes the offered configuration the current one.
-    fn adopt(&self) -> io::Result<()> {
-        let Some(offered) = lock(&self.offered).take() else { return Ok(()) };
-        let wanted = options::listens(&offered.config);
-        self.change_log(&offered.config.log);
+    fn adopt_offered(&self) -> io::Result<()> {
+        let Some(offered) = lock(&self.offered_config).take() else { return Ok(()) };
+        let wanted = options::listen_options(&offered.config);
+        self.update_log(&offered.config.log);
         *lock(&self.current) = offered;
         let mut listeners = lock(&self.listeners);
         listeners.append(&mut lock(&self.offered_listeners));
         let mut kept: Vec<Listener> = Vec::new();
         for listen in wanted {
-            let at = listeners.iter().position(|open| open.is_at(&listen.at));
+            let at = listeners.iter().position(|open| open.matches_address(&listen.address));
             kept.extend(at.map(|at| listeners.swap_remove(at)));
         }
         // Dropping the remaining listeners closes them.
@@ -229,34 +229,34 @@ impl ParentState {
     }
 
     /// Applies the log settings of the offered configuration to the supervisor.
-    fn change_log(&self, log: &config::Log) {
+    fn update_log(&self, log: &config::Log) {
         let is_same = lock(&self.current).config.log.errors == log.errors;
         let sink = match is_same {
             true => None,
             false => LogSink::open_or_stderr(LogTarget::from(&log.errors)).ok(),
         };
-        self.notices.change(sink, log.level);
+        self.notices.replace(sink, log.level);
     }
 
     /// Discards the offered configuration.
-    fn reject(&self) -> io::Result<()> {
-        lock(&self.offered).take();
+    fn reject_offered(&self) -> io::Result<()> {
+        lock(&self.offered_config).take();
         lock(&self.offered_listeners).clear();
         Ok(())
     }
 
     /// Sends some of the sockets of a listener of the offered configuration, binding it on the first request.
-    fn sockets(&self, link: &OwnedFd, place: usize, from: usize) -> io::Result<()> {
-        let listen = match &*lock(&self.offered) {
-            Some(offered) => options::listens(&offered.config).into_iter().nth(place),
+    fn send_sockets(&self, link: &OwnedFd, place: usize, from: usize) -> io::Result<()> {
+        let listen = match &*lock(&self.offered_config) {
+            Some(offered) => options::listen_options(&offered.config).into_iter().nth(place),
             None => None,
         };
         let listen = listen.ok_or_else(|| io::Error::other("the configuration has no such address"))?;
         let (listeners, mut offered) = (lock(&self.listeners), lock(&self.offered_listeners));
-        let is_it = |listener: &&Listener| listener.is_at(&listen.at);
+        let is_it = |listener: &&Listener| listener.matches_address(&listen.address);
         if listeners.iter().chain(offered.iter()).find(is_it).is_none() {
             let open: Vec<_> = listeners.iter().map(|open| open.address().clone()).collect();
-            let threads = options::threads(&lock(&self.current).config);
+            let threads = options::thread_count(&lock(&self.current).config);
             offered.push(options::bind(listen.clone(), threads, &open)?);
         }
         let listener = listeners.iter().chain(offered.iter()).find(is_it);
@@ -267,22 +267,22 @@ impl ParentState {
     }
 
     /// Checks that the configuration in force, or the offered one, names a file.
-    fn names(&self, is_named: impl Fn(&NamedFiles) -> bool) -> io::Result<()> {
+    fn check_named(&self, is_named: impl Fn(&NamedFiles) -> bool) -> io::Result<()> {
         let is_named = |loaded: &LoadedConfig| is_named(&NamedFiles::of(&loaded.config));
-        match is_named(&lock(&self.current)) || lock(&self.offered).as_ref().is_some_and(is_named) {
+        match is_named(&lock(&self.current)) || lock(&self.offered_config).as_ref().is_some_and(is_named) {
             true => Ok(()),
             false => Err(io::Error::other("the configuration does not name it")),
         }
     }
 
     /// Sets the permissions and group of the control listener's Unix socket.
-    fn control_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+    fn set_control_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         let of = |loaded: &LoadedConfig| {
             let control = &loaded.config.control;
             let is_it = matches!(&control.listen, Some(config::Listen::Unix(named)) if named == path);
             is_it.then(|| control.clone())
         };
-        let offered = lock(&self.offered).as_ref().and_then(of);
+        let offered = lock(&self.offered_config).as_ref().and_then(of);
         let control = offered.or_else(|| of(&lock(&self.current)));
         let control =
             control.ok_or_else(|| io::Error::other("the configuration has no such control listener"))?;
@@ -291,14 +291,14 @@ impl ParentState {
     }
 
     /// Sends a certificate or key that the configuration names.
-    fn read(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
-        self.names(|named| named.contains(path))?;
+    fn send_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+        self.check_named(|named| named.contains(path))?;
         link::send(link, "file", &[config_files::open(path)?.as_fd()])
     }
 
     /// Sends the names in a directory of certificates or keys.
-    fn list(&self, link: &OwnedFd, folder: &Path) -> io::Result<()> {
-        self.names(|named| named.has_folder(folder))?;
+    fn send_folder_names(&self, link: &OwnedFd, folder: &Path) -> io::Result<()> {
+        self.check_named(|named| named.has_folder(folder))?;
         let text = format!("names {}", config_files::list(folder)?.join("\n"));
         match text.len() > TEXT_BYTES_MAX {
             true => Err(io::Error::other(format!("{} has too many names", folder.display()))),
@@ -307,10 +307,10 @@ impl ParentState {
     }
 
     /// Opens and sends a log that the configuration in force, or the offered one, names.
-    fn open(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
+    fn send_opened_log(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         let is_named =
             |loaded: &LoadedConfig| sink::files(&loaded.config).iter().any(|named| named.as_path() == path);
-        if !is_named(&lock(&self.current)) && !lock(&self.offered).as_ref().is_some_and(is_named) {
+        if !is_named(&lock(&self.current)) && !lock(&self.offered_config).as_ref().is_some_and(is_named) {
             return Err(io::Error::other("there is no such log"));
         }
         match open_file(path)? {
@@ -321,9 +321,9 @@ impl ParentState {
     }
 }
 
-impl ParentState {
+impl SupervisorState {
     /// Starts a process of an application according to the supervisor's configuration.
-    fn launch(
+    fn launch_app(
         &self,
         link: &OwnedFd,
         name: &str,
@@ -341,16 +341,16 @@ impl ParentState {
         let fds: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let launch = Launch::of(slots, threads, &fds);
         let launch = launch.ok_or_else(|| io::Error::other("descriptors are missing"))?;
-        let mut launched = lock(&self.launched);
-        launched.groups.retain(|group| test_kill_process_group(*group).is_ok());
-        if launched.groups.len() >= GROUPS_MAX {
+        let mut launched = lock(&self.app_processes);
+        launched.process_groups.retain(|group| test_kill_process_group(*group).is_ok());
+        if launched.process_groups.len() >= PROCESS_GROUPS_MAX {
             return Err(io::Error::other("too many processes"));
         }
         let pid = apps::spawn(&options, &launch)?;
-        launched.groups.push(pid);
+        launched.process_groups.push(pid);
         let user = (name.to_owned(), user);
-        if !launched.users.contains(&user) {
-            launched.users.push(user);
+        if !launched.app_users.contains(&user) {
+            launched.app_users.push(user);
         }
         drop(launched);
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -358,11 +358,15 @@ impl ParentState {
     }
 
     /// Sends the exit status of a process.
-    fn ended(&self, link: &OwnedFd, pid: u32) -> io::Result<()> {
+    fn send_exit_status(&self, link: &OwnedFd, pid: u32) -> io::Result<()> {
         let pid = Pid::from_raw(pid.cast_signed());
-        for _ in 0..ENDED_LOOKS {
-            let found =
-                lock(&self.launched).ended.iter().rev().find(|(ended, _)| Some(*ended) == pid).copied();
+        for _ in 0..EXIT_CHECKS_MAX {
+            let found = lock(&self.app_processes)
+                .exit_statuses
+                .iter()
+                .rev()
+                .find(|(ended, _)| Some(*ended) == pid)
+                .copied();
             if let Some((_, status)) = found {
                 let text = match (status.exit_status(), status.terminating_signal()) {
                     (Some(code), _) => format!("exited {code}"),
@@ -371,14 +375,14 @@ impl ParentState {
                 return link::send(link, &text, &[]);
             }
             // The reaping thread is about to record it.
-            std::thread::sleep(ENDED_LOOK);
+            std::thread::sleep(EXIT_CHECK_INTERVAL);
         }
         Err(io::Error::other("no such process has ended"))
     }
 
     /// Kills the processes started for a server that has ended.
-    pub(crate) fn kill_launched(&self) {
-        for group in std::mem::take(&mut lock(&self.launched).groups) {
+    pub(crate) fn kill_app_processes(&self) {
+        for group in std::mem::take(&mut lock(&self.app_processes).process_groups) {
             // Fails only if the process group is empty.
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -387,27 +391,27 @@ impl ParentState {
 
 /// Kills the remaining descendants of a server that has ended, which are children of this process by then.
 /// Processes of `kept` are spared.
-pub(crate) fn kill_orphans(kept: &[u32]) {
+pub(crate) fn kill_orphans(spared_pids: &[u32]) {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     // Without kernel support for `children`, none are killed.
     let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
     for pid in children
         .flat_map(|line| line.split(' ').filter_map(|pid| pid.trim().parse().ok()).collect::<Vec<u32>>())
     {
-        let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !kept.contains(&pid));
+        let pidfd = Pid::from_raw(pid.cast_signed()).filter(|_| !spared_pids.contains(&pid));
         let pidfd = pidfd.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        if let Some(process) = pidfd.filter(|process| is_ours(process).is_ok()) {
+        if let Some(process) = pidfd.filter(|process| check_own_child(process).is_ok()) {
             // Fails only if the process has ended already.
             let _ = pidfd_send_signal(&process, Signal::KILL);
         }
     }
 }
 
-const ENDED_LOOKS: u32 = 100;
-pub(crate) const ENDED_LOOK: Duration = Duration::from_millis(2);
+const EXIT_CHECKS_MAX: u32 = 100;
+pub(crate) const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Sends the CPU time and memory of a process that the server has no permission to inspect.
-fn usage(link: &OwnedFd, pid: u32) -> io::Result<()> {
+fn send_usage(link: &OwnedFd, pid: u32) -> io::Result<()> {
     let found = Usage::of(pid).ok_or_else(|| io::Error::other("the process has ended"))?;
     let Usage { cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes } = found;
     link::send(link, &format!("usage {cpu_ms} {rss_bytes} {pss_bytes} {private_dirty_bytes}"), &[])
@@ -429,22 +433,28 @@ fn regular_file(process: &OwnedFd, number: u32) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(itself, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-impl ParentState {
-    fn signal(&self, app: &str, number: i32, descriptors: &[OwnedFd]) -> io::Result<()> {
+impl SupervisorState {
+    fn signal_process(&self, app: &str, number: i32, descriptors: &[OwnedFd]) -> io::Result<()> {
         let signal =
             Signal::from_named_raw(number).ok_or_else(|| io::Error::other("there is no such signal"))?;
-        let (process, _) = self.process_of(app, descriptors)?;
+        let (process, _) = self.passed_process(app, descriptors)?;
         Ok(pidfd_send_signal(process, signal)?)
     }
 
-    fn file(&self, link: &OwnedFd, app: &str, number: u32, descriptors: &[OwnedFd]) -> io::Result<()> {
-        let (process, _) = self.process_of(app, descriptors)?;
+    fn send_process_file(
+        &self,
+        link: &OwnedFd,
+        app: &str,
+        number: u32,
+        descriptors: &[OwnedFd],
+    ) -> io::Result<()> {
+        let (process, _) = self.passed_process(app, descriptors)?;
         link::send(link, "file", &[regular_file(process, number)?.as_fd()])
     }
 }
 
 /// Returns an in-memory file with this text.
-fn memory(text: &str) -> io::Result<File> {
+fn memory_file(text: &str) -> io::Result<File> {
     let mut file = File::from(rustix::fs::memfd_create("komainu-config", MemfdFlags::CLOEXEC)?);
     file.write_all(text.as_bytes())?;
     file.rewind()?;

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use grammar::generated;
 use import::scratch::Aspect;
-use verify::Difference;
+use verify::ReportedDifference;
 
 /// Seeds run by default.
 const SEEDS: std::ops::Range<u64> = 0..1000;
@@ -68,7 +68,7 @@ fn seed_of_name(name: &str) -> Option<u64> {
 }
 
 /// Seed of a difference, from the host of its request or the server that answered.
-fn seed_of(difference: &Difference, text: &str) -> Option<u64> {
+fn seed_of(difference: &ReportedDifference, text: &str) -> Option<u64> {
     let by_host = difference.request.host.as_deref().and_then(seed_of_name);
     by_host.or_else(|| {
         let place = difference.place.as_ref()?;
@@ -78,7 +78,7 @@ fn seed_of(difference: &Difference, text: &str) -> Option<u64> {
 }
 
 /// Whether a request that nginx refuses is answered here.
-fn is_opened(difference: &Difference) -> bool {
+fn is_opened(difference: &ReportedDifference) -> bool {
     let status = |text: &str| text.split(',').next().unwrap_or("").parse::<u16>().unwrap_or(0);
     let (old, new) = (status(&difference.old), status(&difference.new));
     // A request for `//a` is answered as `/a`.
@@ -88,11 +88,11 @@ fn is_opened(difference: &Difference) -> bool {
             || difference.request.target.contains("//") && of_slashes.iter().any(|text| named.contains(text))
     };
     let has_slashes =
-        difference.request.target.starts_with("//") || difference.named.as_ref().is_some_and(is_of_slashes);
+        difference.request.target.starts_with("//") || difference.remark.as_ref().is_some_and(is_of_slashes);
     // If `try_files` tries `$uri/`, its fallback also answers for directories without an index page, as for
     // all paths without a file.
     let lacks_page = old == 403
-        && difference.named.as_ref().is_some_and(|named| named.contains("a folder without a page"));
+        && difference.remark.as_ref().is_some_and(|named| named.contains("a folder without a page"));
     if has_slashes || lacks_page {
         return false;
     }
@@ -111,19 +111,19 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
     let folder = folder(seeds[0]);
     let path = written(&folder, seeds);
     let imported = import::nginx::import(&path, None).map_err(|error| error.to_string())?;
-    let options = verify::Options {
-        komainu: PathBuf::from(env!("CARGO_BIN_EXE_komainu")),
-        old: PathBuf::from("/usr/sbin/nginx"),
+    let options = verify::VerifyOptions {
+        komainu_path: PathBuf::from(env!("CARGO_BIN_EXE_komainu")),
+        old_server_path: PathBuf::from("/usr/sbin/nginx"),
         requests_max: 1_000_000,
-        paths_alone: true,
-        time_max: Duration::from_secs(300),
+        only_paths: true,
+        total_timeout: Duration::from_secs(300),
     };
     let text = std::fs::read_to_string(&path).unwrap();
-    let found = verify::nginx(&path, None, &imported, &options)?;
+    let found = verify::verify_nginx(&path, None, &imported, &options)?;
     let mut failed: BTreeMap<Option<u64>, Vec<String>> = BTreeMap::new();
     for one in &found.differences {
         let opened = is_opened(one);
-        if !opened && one.named.is_some() {
+        if !opened && one.remark.is_some() {
             continue;
         }
         let why = if opened { "opened" } else { "not named" };
@@ -140,7 +140,7 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
             one.aspect,
             one.old,
             one.new,
-            one.named
+            one.remark
         ));
     }
     let _ = std::fs::remove_dir_all(&folder);

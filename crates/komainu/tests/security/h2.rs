@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use crate::bounds::{Client, bytes, hold, resident_bytes, work};
 use crate::rig::{Folder, Rig, as_we_are, komainu, text};
-use bench::attack::attacks::{self, Turn};
+use bench::attack::attacks::{self, AttackTurn};
 use bench::attack::wire::*;
 
 /// Concurrent streams that the server allows.
@@ -30,7 +30,7 @@ fn target(path: &str) -> AttackTarget {
 }
 
 fn streams(request: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
-    (0..STREAMS).flat_map(|at| request(stream(at))).collect()
+    (0..STREAMS).flat_map(|at| request(stream_id(at))).collect()
 }
 
 fn held(state: &str, count: usize, sent: &[Vec<u8>]) {
@@ -51,16 +51,17 @@ fn streams_of_one_client() {
     let byte = |id| frame(kind::DATA, 0, id, b"x");
     let bodies = [client_start(&[]), streams(|id| large.post(id)), streams(byte).repeat(8)];
     held("HTTP/2, 128 bodies byte by byte", 40, &bodies);
-    let begun = frame(kind::HEADERS, END_STREAM, 1, &[small.block(false), vec![0, 1, b'x', 0x7f]].concat());
+    let begun =
+        frame(kind::HEADERS, END_STREAM, 1, &[small.header_block(false), vec![0, 1, b'x', 0x7f]].concat());
     let more = frame(kind::CONTINUATION, 0, 1, &[0x81; 16_000]).repeat(2);
     held("HTTP/2, header block begun", 200, &[client_start(&[]), begun, more]);
     let references = |at: usize| {
-        let mut block = large.block(false);
+        let mut block = large.header_block(false);
         match at {
-            0 => indexed(&mut block, b"x", &[b'v'; 4_000]),
+            0 => push_indexed(&mut block, b"x", &[b'v'; 4_000]),
             _ => block.extend([0xbe; 7]),
         }
-        frame(kind::HEADERS, END_STREAM | END_HEADERS, stream(at), &block)
+        frame(kind::HEADERS, END_STREAM | END_HEADERS, stream_id(at), &block)
     };
     let bombs = (0..STREAMS).flat_map(references).collect();
     held("HTTP/2, heads that unpack to 28 KB", 40, &[shut, bombs]);
@@ -78,7 +79,7 @@ fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
     let (mut stream, mut reply, mut piece) = (rig.connect(), Vec::new(), vec![0; 65_536]);
     stream.write_all(&client_start(&[])).unwrap();
     for turn in 0..100_000 {
-        let Turn::Send(bytes) = (attack.turn)(&target, turn) else { panic!("{name} stays as it is") };
+        let AttackTurn::Send(bytes) = (attack.turn)(&target, turn) else { panic!("{name} stays as it is") };
         if stream.write_all(&bytes).is_err() {
             break;
         }

@@ -8,7 +8,7 @@ use crate::bounds::{Client, bytes, compressed_zeros, hold};
 use crate::hosted;
 use crate::rig::{Folder, Rig, as_we_are, installed};
 use bench::attack::wire::{
-    END_HEADERS, INITIAL_WINDOW_SIZE, client_start, frame, kind, literal, stream, window_update,
+    END_HEADERS, INITIAL_WINDOW_SIZE, client_start, frame, kind, push_literal, stream_id, window_update,
 };
 
 const PLAIN: &str = "threads = 1\n[limits]\nmemory = \"8GiB\"\n";
@@ -117,12 +117,12 @@ fn hundred(sends: bool) -> Vec<u8> {
         (":path", "/echo"),
         ("sec-websocket-version", "13"),
     ] {
-        literal(&mut block, name.as_bytes(), value.as_bytes());
+        push_literal(&mut block, name.as_bytes(), value.as_bytes());
     }
     if sends {
-        literal(&mut block, b"x-sends", b"yes");
+        push_literal(&mut block, b"x-sends", b"yes");
     }
-    sent.extend((0..100).flat_map(|at| frame(kind::HEADERS, END_HEADERS, stream(at), &block)));
+    sent.extend((0..100).flat_map(|at| frame(kind::HEADERS, END_HEADERS, stream_id(at), &block)));
     sent
 }
 
@@ -141,7 +141,7 @@ fn a_hundred_sockets_over_one_connection() {
     drop(hold(&rig, "HTTP/2, 100 WebSockets, idle", 5, || Client::new(&rig).sends(&idle), push));
     let (rig, noisy) = (start(), hundred(true));
     let message = [head(0x82, 125), vec![b'x'; 125]].concat().repeat(18);
-    let messages = (0..100).flat_map(|at| frame(kind::DATA, 0, stream(at), &message));
+    let messages = (0..100).flat_map(|at| frame(kind::DATA, 0, stream_id(at), &message));
     let noisy = bytes([noisy, messages.collect()].concat());
     let state = "HTTP/2, 100 WebSockets, the application sends, nothing is read";
     drop(hold(&rig, state, 3, || Client::new(&rig).sends(&noisy), push));

@@ -152,8 +152,8 @@ fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
     let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
-    let mut head = target.block(true);
-    literal(&mut head, b"expect", b"100-continue");
+    let mut head = target.header_block(true);
+    push_literal(&mut head, b"expect", b"100-continue");
     let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
     let empty = frame(kind::DATA, 8, 1, &[10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     for leaves in [true, false] {
@@ -181,8 +181,8 @@ fn the_window_of_an_upload_grows_with_its_rate() {
     let rig = proxy_to(&format!("http://{}", counting_origin()));
     let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
     let mut stream = rig.connect();
-    let mut head = target.block(true);
-    literal(&mut head, b"content-length", BODY_BYTES.to_string().as_bytes());
+    let mut head = target.header_block(true);
+    push_literal(&mut head, b"content-length", BODY_BYTES.to_string().as_bytes());
     let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
     stream.write_all(&start).unwrap();
     let (mut connection, mut window, mut sent) = (65_535_i64, 65_536_i64, 0);

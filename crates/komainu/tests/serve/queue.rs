@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use bench::attack::wire::{AttackTarget, client_start, stream};
+use bench::attack::wire::{AttackTarget, client_start, stream_id};
 
 use rustix::net::sockopt::set_socket_linger;
 
@@ -263,7 +263,7 @@ fn ten_thousand_who_wait_and_read_nothing_cost_little_and_leave_nothing() {
     };
     let before = bytes("komainu_resident_bytes");
     let target = AttackTarget { authority: "x".into(), path: "/wait".into(), is_https: false };
-    let requests: Vec<u8> = (0..STREAMS).flat_map(|at| target.get(stream(at))).collect();
+    let requests: Vec<u8> = (0..STREAMS).flat_map(|at| target.get(stream_id(at))).collect();
     let clients: Vec<TcpStream> = (0..CONNECTIONS)
         .map(|_| {
             let mut stream = rig.connect();

@@ -326,8 +326,8 @@ fn steady_senders_are_heard_out_and_those_who_stop_get_408() {
             let mut client = Client::connect(rig, carrier, "/");
             let head = client.target.http1("POST");
             let length = PIECES * PIECE.len();
-            let mut block = client.target.block(true);
-            literal(&mut block, b"content-length", length.to_string().as_bytes());
+            let mut block = client.target.header_block(true);
+            push_literal(&mut block, b"content-length", length.to_string().as_bytes());
             client.send(&match carrier.is_http2 {
                 true => frame(kind::HEADERS, END_HEADERS, 1, &block),
                 false => format!("{head}Content-Length: {length}\r\n\r\n").into_bytes(),
@@ -411,7 +411,7 @@ impl Client {
                 (":authority", "localhost"),
                 ("sec-websocket-version", "13"),
             ] {
-                literal(&mut block, name.as_bytes(), value.as_bytes());
+                push_literal(&mut block, name.as_bytes(), value.as_bytes());
             }
             client.send(&frame(kind::HEADERS, END_HEADERS, 1, &block));
         } else {

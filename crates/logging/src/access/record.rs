@@ -2,16 +2,16 @@
 //! semantic conventions for HTTP.
 
 use config::Level;
-use http::encode::decimal;
+use http::encode::write_decimal;
 use http::{LogVariable, Variable};
 
-use super::stream::{RelayedConnection, client};
-use super::{Access, LineFormat, LineRecord, json_escaped, thousandths};
+use super::stream::{RelayedConnection, write_client};
+use super::{CoreAccessLog, LineFormat, LineRecord, json_escaped, thousandths};
 use crate::record::{now_ns, severity};
 
 /// Encoding of an attribute's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Written {
+enum AttributeKind {
     Text,
     Number,
     /// `HTTP/1.1` without the name of the protocol.
@@ -19,28 +19,28 @@ enum Written {
 }
 
 /// Attributes and their variables. Empty ones are left out.
-const ATTRIBUTES: [(&str, Variable, Written); 18] = [
-    ("http.request.method", Variable::Method, Written::Text),
-    ("http.response.status_code", Variable::Log(LogVariable::Status), Written::Number),
-    ("http.request.body.size", Variable::Log(LogVariable::RequestBytes), Written::Number),
-    ("http.response.body.size", Variable::Log(LogVariable::BodyBytes), Written::Number),
-    ("url.path", Variable::Path, Written::Text),
-    ("url.query", Variable::Args, Written::Text),
-    ("url.scheme", Variable::Scheme, Written::Text),
-    ("server.address", Variable::Host, Written::Text),
-    ("client.address", Variable::RemoteAddr, Written::Text),
-    ("client.port", Variable::ClientPort, Written::Number),
-    ("user.name", Variable::RemoteUser, Written::Text),
-    ("network.protocol.version", Variable::Log(LogVariable::Version), Written::Version),
-    ("user_agent.original", Variable::Log(LogVariable::UserAgent), Written::Text),
-    ("komainu.reason", Variable::Log(LogVariable::Reason), Written::Text),
-    ("komainu.request_id", Variable::RequestId, Written::Text),
-    ("komainu.upstream", Variable::Upstream, Written::Text),
-    ("komainu.cache", Variable::Log(LogVariable::Cache), Written::Text),
-    ("komainu.fault", Variable::Log(LogVariable::Fault), Written::Text),
+const ATTRIBUTES: [(&str, Variable, AttributeKind); 18] = [
+    ("http.request.method", Variable::Method, AttributeKind::Text),
+    ("http.response.status_code", Variable::Log(LogVariable::Status), AttributeKind::Number),
+    ("http.request.body.size", Variable::Log(LogVariable::RequestBytes), AttributeKind::Number),
+    ("http.response.body.size", Variable::Log(LogVariable::BodyBytes), AttributeKind::Number),
+    ("url.path", Variable::Path, AttributeKind::Text),
+    ("url.query", Variable::Args, AttributeKind::Text),
+    ("url.scheme", Variable::Scheme, AttributeKind::Text),
+    ("server.address", Variable::Host, AttributeKind::Text),
+    ("client.address", Variable::RemoteAddr, AttributeKind::Text),
+    ("client.port", Variable::ClientPort, AttributeKind::Number),
+    ("user.name", Variable::RemoteUser, AttributeKind::Text),
+    ("network.protocol.version", Variable::Log(LogVariable::Version), AttributeKind::Version),
+    ("user_agent.original", Variable::Log(LogVariable::UserAgent), AttributeKind::Text),
+    ("komainu.reason", Variable::Log(LogVariable::Reason), AttributeKind::Text),
+    ("komainu.request_id", Variable::RequestId, AttributeKind::Text),
+    ("komainu.upstream", Variable::Upstream, AttributeKind::Text),
+    ("komainu.cache", Variable::Log(LogVariable::Cache), AttributeKind::Text),
+    ("komainu.fault", Variable::Log(LogVariable::Fault), AttributeKind::Text),
 ];
 
-impl Access {
+impl CoreAccessLog {
     /// Adds the line of a request in the log's format.
     pub(super) fn line(&self, out: &mut Vec<u8>, record: &LineRecord<'_>) {
         match &self.format {
@@ -77,20 +77,20 @@ impl Access {
         out: &mut Vec<u8>,
         name: &str,
         variable: &Variable,
-        written: Written,
+        written: AttributeKind,
         record: &LineRecord<'_>,
     ) {
         let mut value = self.value.borrow_mut();
         value.clear();
         self.value(&mut value, variable, record);
         let value = match written {
-            Written::Version => value.strip_prefix(b"HTTP/").unwrap_or(&value),
+            AttributeKind::Version => value.strip_prefix(b"HTTP/").unwrap_or(&value),
             _ => &value,
         };
         if value.is_empty() {
             return;
         }
-        let kind = if written == Written::Number { "intValue" } else { "stringValue" };
+        let kind = if written == AttributeKind::Number { "intValue" } else { "stringValue" };
         write_attribute(out, name, kind, value);
     }
 
@@ -98,7 +98,7 @@ impl Access {
     pub(super) fn stream_record(&self, out: &mut Vec<u8>, line: &[u8], record: &RelayedConnection<'_>) {
         begin_record(out, record.end.status(), line);
         let mut address = Vec::new();
-        client(&mut address, record.client);
+        write_client(&mut address, record.client);
         for (name, value) in [
             ("client.address", address.as_slice()),
             ("server.address", record.server_name.as_bytes()),
@@ -118,11 +118,11 @@ fn begin_record(out: &mut Vec<u8>, status: u16, line: &[u8]) {
     let level = if status >= 500 { Level::Error } else { Level::Info };
     let ((number, name), now) = (severity(level), now_ns());
     out.extend_from_slice(b"{\"timeUnixNano\":\"");
-    decimal(out, now);
+    write_decimal(out, now);
     out.extend_from_slice(b"\",\"observedTimeUnixNano\":\"");
-    decimal(out, now);
+    write_decimal(out, now);
     out.extend_from_slice(b"\",\"severityNumber\":");
-    decimal(out, number.into());
+    write_decimal(out, number.into());
     out.extend_from_slice(b",\"severityText\":\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\",\"body\":{\"stringValue\":\"");

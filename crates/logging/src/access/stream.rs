@@ -1,10 +1,10 @@
 //! Lines of relayed connections: one per connection, when it ends.
 
-use http::encode::decimal;
+use http::encode::write_decimal;
 use net::{Peer, RelaySide};
 
 use super::escape::{escaped, json_escaped};
-use super::{Access, AccessLogs, LineFormat, thousandths, write_ip};
+use super::{AccessLogs, CoreAccessLog, LineFormat, thousandths, write_ip};
 use crate::sink::LineForm;
 
 /// Log data of a stream connection that has ended.
@@ -48,13 +48,13 @@ pub enum StreamEnd {
     /// Rejected by `connections` or `connections_per_client`.
     TooMany,
     /// Connection that no stream accepts.
-    Untaken,
+    Unmatched,
     /// The client's first message was not received, for this reason.
     Failed(&'static str),
     /// Failure to connect to an upstream server, for this reason.
     Unreachable(&'static str),
     /// The client closed the connection before an upstream server was connected.
-    Left,
+    ClientClosed,
 }
 
 impl StreamEnd {
@@ -78,13 +78,13 @@ impl StreamEnd {
         match self {
             StreamEnd::Closed(RelaySide::Client) => 0,
             StreamEnd::Closed(RelaySide::Upstream) => 1,
-            StreamEnd::Reset(RelaySide::Client) | StreamEnd::Left => 2,
+            StreamEnd::Reset(RelaySide::Client) | StreamEnd::ClientClosed => 2,
             StreamEnd::Reset(RelaySide::Upstream) => 3,
             StreamEnd::Idle => 4,
             StreamEnd::Stopped => 5,
             StreamEnd::Denied => 6,
             StreamEnd::TooMany => 7,
-            StreamEnd::Untaken => 8,
+            StreamEnd::Unmatched => 8,
             StreamEnd::Failed(_) => 9,
             StreamEnd::Unreachable(_) => 10,
         }
@@ -101,8 +101,8 @@ impl StreamEnd {
             StreamEnd::Stopped => "the server stopped",
             StreamEnd::Denied => "the client's address is not allowed",
             StreamEnd::TooMany => "too many connections",
-            StreamEnd::Untaken => "no stream takes it",
-            StreamEnd::Left => "the client left before the upstream server was connected",
+            StreamEnd::Unmatched => "no stream takes it",
+            StreamEnd::ClientClosed => "the client left before the upstream server was connected",
             StreamEnd::Failed(reason) | StreamEnd::Unreachable(reason) => reason,
         }
     }
@@ -113,8 +113,8 @@ impl StreamEnd {
             StreamEnd::Closed(_) | StreamEnd::Idle => 200,
             StreamEnd::Failed(_) => 400,
             StreamEnd::Denied => 403,
-            StreamEnd::Untaken => 404,
-            StreamEnd::Reset(RelaySide::Client) | StreamEnd::Left => 499,
+            StreamEnd::Unmatched => 404,
+            StreamEnd::Reset(RelaySide::Client) | StreamEnd::ClientClosed => 499,
             StreamEnd::Reset(RelaySide::Upstream) | StreamEnd::Unreachable(_) => 502,
             StreamEnd::TooMany | StreamEnd::Stopped => 503,
         }
@@ -128,10 +128,10 @@ impl AccessLogs {
     }
 }
 
-impl Access {
+impl CoreAccessLog {
     /// Adds the line of a connection.
     fn log_stream(&self, record: &RelayedConnection<'_>) {
-        if !self.admits(record.end.status(), record.duration_us) {
+        if !self.is_logged(record.end.status(), record.duration_us) {
             return;
         }
         let mut lines = self.lines.borrow_mut();
@@ -158,22 +158,22 @@ impl Access {
     /// Writes the line like a request in the combined format: the server as referrer, the reason for the end
     /// as user agent.
     fn combined_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
-        client(out, record.client);
+        write_client(out, record.client);
         out.extend_from_slice(b" - - [");
-        self.stamped(record.unix_s, |local, _| out.extend_from_slice(local.as_bytes()));
+        self.with_timestamp(record.unix_s, |local, _| out.extend_from_slice(local.as_bytes()));
         out.extend_from_slice(b"] \"STREAM ");
         let name = if record.server_name.is_empty() { record.stream } else { record.server_name };
         escaped(out, if name.is_empty() { b"-" } else { name.as_bytes() });
         out.extend_from_slice(b" TCP\" ");
-        decimal(out, record.end.status().into());
+        write_decimal(out, record.end.status().into());
         out.push(b' ');
-        decimal(out, record.sent_bytes);
+        write_decimal(out, record.sent_bytes);
         out.extend_from_slice(b" \"");
         escaped(out, if record.upstream.is_empty() { b"-" } else { record.upstream.as_bytes() });
         out.extend_from_slice(b"\" \"");
         escaped(out, record.end.text().as_bytes());
         out.extend_from_slice(b"; ");
-        decimal(out, record.received_bytes);
+        write_decimal(out, record.received_bytes);
         out.extend_from_slice(b" bytes received; ");
         thousandths(out, record.duration_us);
         out.extend_from_slice(b" ms\"");
@@ -181,9 +181,9 @@ impl Access {
 
     fn json_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
         out.extend_from_slice(b"{\"time\":\"");
-        self.stamped(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()));
+        self.with_timestamp(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()));
         out.extend_from_slice(b"\",\"client\":\"");
-        client(out, record.client);
+        write_client(out, record.client);
         out.push(b'"');
         for (key, text) in texts(record) {
             out.extend_from_slice(format!(",\"{key}\":\"").as_bytes());
@@ -192,16 +192,16 @@ impl Access {
         }
         for (key, write) in numbers(record) {
             out.extend_from_slice(format!(",\"{key}\":").as_bytes());
-            write.to(out);
+            write.write(out);
         }
         out.push(b'}');
     }
 
     fn logfmt_stream(&self, out: &mut Vec<u8>, record: &RelayedConnection<'_>) {
         out.extend_from_slice(b"time=");
-        self.stamped(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()));
+        self.with_timestamp(record.unix_s, |_, rfc| out.extend_from_slice(rfc.as_bytes()));
         out.extend_from_slice(b" client=");
-        client(out, record.client);
+        write_client(out, record.client);
         for (key, text) in texts(record) {
             out.extend_from_slice(format!(" {key}=\"").as_bytes());
             json_escaped(out, text.as_bytes());
@@ -209,22 +209,22 @@ impl Access {
         }
         for (key, write) in numbers(record) {
             out.extend_from_slice(format!(" {key}=").as_bytes());
-            write.to(out);
+            write.write(out);
         }
     }
 }
 
 /// A numeric field of a line.
 enum LineNumber {
-    Whole(u64),
+    Integer(u64),
     /// Microseconds, written as milliseconds.
     Ms(u64),
 }
 
 impl LineNumber {
-    fn to(&self, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         match self {
-            LineNumber::Whole(number) => decimal(out, *number),
+            LineNumber::Integer(number) => write_decimal(out, *number),
             LineNumber::Ms(us) => thousandths(out, *us),
         }
     }
@@ -244,14 +244,14 @@ fn texts<'x>(record: &RelayedConnection<'x>) -> impl Iterator<Item = (&'static s
 fn numbers(record: &RelayedConnection<'_>) -> impl Iterator<Item = (&'static str, LineNumber)> {
     let connect = record.connect_us.map(|us| ("connect_ms", LineNumber::Ms(us)));
     let numbers = [
-        ("status", LineNumber::Whole(record.end.status().into())),
-        ("received_bytes", LineNumber::Whole(record.received_bytes)),
-        ("sent_bytes", LineNumber::Whole(record.sent_bytes)),
+        ("status", LineNumber::Integer(record.end.status().into())),
+        ("received_bytes", LineNumber::Integer(record.received_bytes)),
+        ("sent_bytes", LineNumber::Integer(record.sent_bytes)),
     ];
     numbers.into_iter().chain(connect).chain([("duration_ms", LineNumber::Ms(record.duration_us))])
 }
 
-pub(super) fn client(out: &mut Vec<u8>, client: Peer) {
+pub(super) fn write_client(out: &mut Vec<u8>, client: Peer) {
     match client {
         Peer::Tcp(address) => write_ip(out, address.ip().to_canonical()),
         Peer::Unix => out.extend_from_slice(b"unix:"),

@@ -9,11 +9,11 @@ const SPARE_BYTES_MIN: usize = 16 * 1024;
 const SPARE_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct SinkCounts {
     /// Bytes of lines queued for the thread.
     pub(super) waiting_bytes: AtomicUsize,
     /// Recycled buffers: memory allocated by one thread and freed by another would accumulate.
-    pub(super) spare: Mutex<Vec<Vec<u8>>>,
+    pub(super) spare_buffers: Mutex<Vec<Vec<u8>>>,
     /// Lines dropped because the queue was full.
     pub(super) dropped_lines: AtomicU64,
     /// Collectors of lines ([`Collector`]).
@@ -26,10 +26,10 @@ pub(super) struct Counts {
     pub(super) is_closing: AtomicBool,
 }
 
-impl Counts {
+impl SinkCounts {
     /// Recycles a written buffer if its capacity is suitable and few are kept.
-    pub(super) fn keep(&self, mut buffer: Vec<u8>) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn recycle(&self, mut buffer: Vec<u8>) {
+        let mut spare = self.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner);
         // A buffer gathered for a collector may be much larger than the batches handed over.
         if spare.len() < SPARE_BUFFERS_MAX && (SPARE_BYTES_MIN..=SPARE_BYTES_MAX).contains(&buffer.capacity())
         {
@@ -41,18 +41,18 @@ impl Counts {
 
 /// A collector of lines that hands them over in batches, and must do so before a rotation.
 pub(crate) struct Collector {
-    counts: Arc<Counts>,
+    counts: Arc<SinkCounts>,
     rotations: u64,
 }
 
 impl Collector {
-    pub(super) fn new(counts: &Arc<Counts>) -> Collector {
+    pub(super) fn new(counts: &Arc<SinkCounts>) -> Collector {
         counts.collectors.fetch_add(1, Ordering::AcqRel);
         Collector { counts: counts.clone(), rotations: counts.rotations.load(Ordering::Acquire) }
     }
 
     /// Reports that all lines collected so far have been handed over.
-    pub(crate) fn handed_over(&mut self) {
+    pub(crate) fn record_hand_over(&mut self) {
         let rotations = self.counts.rotations.load(Ordering::Acquire);
         if std::mem::replace(&mut self.rotations, rotations) != rotations {
             self.counts.handed_over.fetch_add(1, Ordering::AcqRel);

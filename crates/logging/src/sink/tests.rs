@@ -58,7 +58,7 @@ fn lines_collected_before_a_rotation_go_to_the_old_file() {
             std::thread::yield_now();
         }
         theirs.write(b"before\n".to_vec());
-        collector.handed_over();
+        collector.record_hand_over();
     });
     sink.reopen();
     sink.write(b"after\n".to_vec());

@@ -15,22 +15,22 @@ impl Core {
     /// # Panics
     /// Panics in the calling task if the closure panicked.
     pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
-        let slot = Arc::new(Mutex::new(Offloaded::Running(None)));
+        let slot = Arc::new(Mutex::new(OffloadedCall::Running(None)));
         let theirs = slot.clone();
         self.0.pool.run(move || {
             let result = catch_unwind(AssertUnwindSafe(job)).ok();
             let mut slot = theirs.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = std::mem::replace(&mut *slot, Offloaded::Done(result));
+            let before = std::mem::replace(&mut *slot, OffloadedCall::Done(result));
             drop(slot);
-            if let Offloaded::Running(Some(waker)) = before {
+            if let OffloadedCall::Running(Some(waker)) = before {
                 waker.wake();
             }
         });
         poll_fn(|cx| {
             let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *slot {
-                Offloaded::Done(result) => Poll::Ready(result.take()),
-                Offloaded::Running(waker) => {
+                OffloadedCall::Done(result) => Poll::Ready(result.take()),
+                OffloadedCall::Running(waker) => {
                     *waker = Some(cx.waker().clone());
                     Poll::Pending
                 }
@@ -44,14 +44,14 @@ impl Core {
     pub async fn sleep(&self, ms: u64) {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
-        let timer = Timer { core: self, key: (self.now_ms().saturating_add(ms), number) };
+        let timer = SleepTimer { core: self, key: (self.now_ms().saturating_add(ms), number) };
         poll_fn(|cx| {
             if self.now_ms() >= timer.key.0 {
                 return Poll::Ready(());
             }
-            let sleeper = match self.is_own(cx) {
+            let sleeper = match self.is_own_waker(cx) {
                 true => TimerWaiter::Task(self.current()),
-                false => TimerWaiter::Foreign(cx.waker().clone()),
+                false => TimerWaiter::External(cx.waker().clone()),
             };
             self.0.timers.borrow_mut().insert(timer.key, sleeper);
             Poll::Pending
@@ -66,7 +66,7 @@ impl Core {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            match self.is_own(cx) {
+            match self.is_own_waker(cx) {
                 true => self.wake(self.current()),
                 false => cx.waker().wake_by_ref(),
             }
@@ -78,7 +78,7 @@ impl Core {
 
 impl Core {
     /// Sets readiness of a source at a time and wakes the waiting task, unless the timer is dropped before.
-    pub(crate) fn raise_at(&self, source: &Source, bits: u8, at_ms: u64) -> SourceTimer {
+    pub(crate) fn set_ready_at(&self, source: &Source, bits: u8, at_ms: u64) -> SourceTimer {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
         self.0.timers.borrow_mut().insert((at_ms, number), TimerWaiter::Source(source.token, bits));
@@ -92,8 +92,8 @@ impl Core {
     /// kernel is polled and ready tasks run. A request on another connection is therefore delayed by at most
     /// one signature, however many clients begin handshakes at once.
     pub(crate) async fn wait_for_long_turn(&self) {
-        let place = self.0.long_turns.get() + self.0.long.borrow().len() as u64;
-        self.0.long.borrow_mut().push_back(self.current());
+        let place = self.0.long_turns.get() + self.0.long_turn_queue.borrow().len() as u64;
+        self.0.long_turn_queue.borrow_mut().push_back(self.current());
         poll_fn(|_| match self.0.long_turns.get() > place {
             true => Poll::Ready(()),
             // A spurious wake-up.
@@ -104,7 +104,7 @@ impl Core {
 }
 
 /// State of a call on another thread.
-enum Offloaded<T> {
+enum OffloadedCall<T> {
     /// In progress, with the waker of the waiting task.
     Running(Option<Waker>),
     /// Done; `None` if the call panicked.
@@ -112,7 +112,7 @@ enum Offloaded<T> {
 }
 
 /// An armed sleep, removed on drop.
-struct Timer<'c> {
+struct SleepTimer<'c> {
     core: &'c Core,
     key: (u64, u64),
 }
@@ -142,7 +142,7 @@ impl Drop for SourceTimer {
     }
 }
 
-impl Drop for Timer<'_> {
+impl Drop for SleepTimer<'_> {
     fn drop(&mut self) {
         self.core.0.timers.borrow_mut().remove(&self.key);
     }

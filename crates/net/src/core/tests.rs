@@ -7,7 +7,7 @@ use std::sync::Mutex;
 impl Core {
     /// Whether a task was woken and has not run since.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.0.ready.borrow().is_empty() || !self.0.long.borrow().is_empty()
+        !self.0.ready.borrow().is_empty() || !self.0.long_turn_queue.borrow().is_empty()
     }
 
     /// Returns the number of all tasks, including parked ones.
@@ -29,7 +29,7 @@ fn core() -> Core {
 }
 
 /// Advances the clock and runs expired timers.
-fn pass(core: &Core, ms: u64) {
+fn advance_ms(core: &Core, ms: u64) {
     core.clock().set(core.now_ms() + ms, core.unix_s());
     core.run_timers();
     core.run_ready();
@@ -37,9 +37,9 @@ fn pass(core: &Core, ms: u64) {
 
 /// A log of events.
 #[derive(Clone, Default)]
-struct Diary(Rc<RefCell<Vec<&'static str>>>);
+struct EventLog(Rc<RefCell<Vec<&'static str>>>);
 
-impl Diary {
+impl EventLog {
     fn write(&self, what: &'static str) {
         self.0.borrow_mut().push(what);
     }
@@ -51,7 +51,7 @@ impl Diary {
 
 #[test]
 fn sleeps_end_in_order_of_time_and_leave_nothing() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     for (ms, name) in [(300, "late"), (100, "early"), (100, "early too"), (200, "middle")] {
         let (handle, diary) = (core.clone(), diary.clone());
         core.spawn(async move {
@@ -61,11 +61,11 @@ fn sleeps_end_in_order_of_time_and_leave_nothing() {
     }
     core.run_ready();
     assert_eq!((diary.read().len(), core.timers_armed()), (0, 4));
-    pass(&core, 99);
+    advance_ms(&core, 99);
     assert_eq!(diary.read().len(), 0);
-    pass(&core, 1);
+    advance_ms(&core, 1);
     assert_eq!(diary.read(), ["early", "early too"]);
-    pass(&core, 1_000);
+    advance_ms(&core, 1_000);
     assert_eq!(diary.read(), ["middle", "late"]);
     assert_eq!((core.timers_armed(), core.tasks_alive()), (0, 0));
 }
@@ -95,14 +95,14 @@ fn a_sleep_beyond_all_time_does_not_overflow() {
     let handle = core.clone();
     core.spawn(async move { handle.sleep(u64::MAX).await });
     core.run_ready();
-    pass(&core, 1_000_000);
+    advance_ms(&core, 1_000_000);
     assert_eq!(core.tasks_alive(), 1);
-    core.abandon();
+    core.drop_tasks();
 }
 
 #[test]
 fn who_yields_comes_after_the_others() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     let (handle, first) = (core.clone(), diary.clone());
     core.spawn(async move {
         first.write("a1");
@@ -119,7 +119,7 @@ fn who_yields_comes_after_the_others() {
 
 #[test]
 fn a_panic_ends_its_task_alone() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     core.spawn(async { std::panic::resume_unwind(Box::new("as if the task had panicked")) });
     let other = diary.clone();
     core.spawn(async move { other.write("alive") });
@@ -130,7 +130,7 @@ fn a_panic_ends_its_task_alone() {
 
 #[test]
 fn a_nudge_runs_nobody_within_the_call() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     let source = core.add_source();
     let (handle, waiting, waiter) = (core.clone(), source.clone(), diary.clone());
     core.spawn(async move {
@@ -169,7 +169,7 @@ fn events_of_a_closed_source_reach_nobody() {
 }
 
 /// A task that parks again whenever it is woken.
-struct RecordingTask(Rc<Source>, Core, Diary, Option<u64>);
+struct RecordingTask(Rc<Source>, Core, EventLog, Option<u64>);
 
 impl IdleTask for RecordingTask {
     fn resume(self: Box<Self>) -> TaskFuture {
@@ -188,7 +188,7 @@ impl IdleTask for RecordingTask {
 
 #[test]
 fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     let source = core.add_source();
     source.set_deadline(core.now_ms() + 5_000);
     core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
@@ -196,9 +196,9 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
     assert_eq!((diary.read().len(), core.running()), (0, 0));
     core.deliver(source.token, READ);
     assert_eq!((diary.read(), core.running(), core.tasks_alive()), (vec!["woken"], 0, 1));
-    pass(&core, 4_900);
+    advance_ms(&core, 4_900);
     assert_eq!(diary.read().len(), 0);
-    pass(&core, 200);
+    advance_ms(&core, 200);
     assert_eq!(diary.read(), ["woken"]);
     assert!(source.take_expired());
     core.close_parked();
@@ -207,18 +207,18 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
 
 #[test]
 fn news_that_came_before_parking_is_not_lost() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     let source = core.add_source();
     core.deliver(source.token, READ);
     core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!(diary.read(), ["woken"]);
-    core.abandon();
+    core.drop_tasks();
 }
 
 #[test]
 fn the_longest_idle_are_closed_first() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     let sources: Vec<Rc<Source>> = [Some(50), Some(10), None, Some(30)]
         .into_iter()
         .map(|since_ms| {
@@ -238,7 +238,7 @@ fn the_longest_idle_are_closed_first() {
     assert_eq!(core.close_idle(10), 1);
     assert_eq!(core.close_idle(10), 0);
     assert_eq!(core.tasks_alive(), 1);
-    core.abandon();
+    core.drop_tasks();
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn every_wake_from_another_thread_arrives() {
             thread.join().unwrap();
         }
     });
-    core.turn_until(|| seen.get() == 20_000).unwrap();
+    core.run_until(|| seen.get() == 20_000).unwrap();
     assert_eq!(*hits.lock().unwrap(), 20_000);
 }
 
@@ -293,23 +293,23 @@ fn an_offloaded_panic_is_the_callers() {
         assert_eq!(handle.offload(|| 6 * 7).await, 42);
         let () = handle.offload(|| std::panic::resume_unwind(Box::new("in the job"))).await;
     });
-    core.turn_until(|| ended.get()).unwrap();
+    core.run_until(|| ended.get()).unwrap();
     assert_eq!(core.panics(), 1);
 }
 
 /// Polls a future with a waker of its own, like combinators such as `FuturesUnordered`, and only after that
 /// was woken.
-struct Apart<F> {
+struct SeparatelyPolled<F> {
     future: Pin<Box<F>>,
-    woken: Arc<Notice>,
+    woken: Arc<FlagWaker>,
     done: bool,
 }
 
 /// Whether the future was woken, and the waker to notify.
 #[derive(Default)]
-struct Notice(std::sync::atomic::AtomicBool, Mutex<Option<Waker>>);
+struct FlagWaker(std::sync::atomic::AtomicBool, Mutex<Option<Waker>>);
 
-impl std::task::Wake for Notice {
+impl std::task::Wake for FlagWaker {
     fn wake(self: Arc<Self>) {
         self.0.store(true, std::sync::atomic::Ordering::SeqCst);
         if let Some(outer) = self.1.lock().unwrap().take() {
@@ -318,11 +318,11 @@ impl std::task::Wake for Notice {
     }
 }
 
-impl<F: Future<Output = ()>> Apart<F> {
-    fn new(future: F) -> Apart<F> {
-        let woken = Arc::new(Notice::default());
+impl<F: Future<Output = ()>> SeparatelyPolled<F> {
+    fn new(future: F) -> SeparatelyPolled<F> {
+        let woken = Arc::new(FlagWaker::default());
         woken.0.store(true, std::sync::atomic::Ordering::SeqCst);
-        Apart { future: Box::pin(future), woken, done: false }
+        SeparatelyPolled { future: Box::pin(future), woken, done: false }
     }
 
     fn poll(&mut self, cx: &Context<'_>) -> bool {
@@ -337,22 +337,22 @@ impl<F: Future<Output = ()>> Apart<F> {
 
 #[test]
 fn waits_wake_the_waker_that_they_are_polled_with() {
-    use crate::client::Bell;
+    use crate::client::LocalNotify;
     let core = Core::for_client(1).unwrap();
-    let (inner, bell) = (core.clone(), Rc::new(Bell::new(&core)));
+    let (inner, bell) = (core.clone(), Rc::new(LocalNotify::new(&core)));
     core.run_until_end(async move {
         let (core, rings) = (inner.clone(), bell.clone());
         inner.spawn(async move {
             core.sleep(20).await;
-            rings.ring();
+            rings.notify();
         });
-        let mut sleep = Apart::new(inner.sleep(10));
-        let mut offload = Apart::new(async {
+        let mut sleep = SeparatelyPolled::new(inner.sleep(10));
+        let mut offload = SeparatelyPolled::new(async {
             inner.offload(|| std::thread::sleep(std::time::Duration::from_millis(5))).await;
         });
-        let mut source = Apart::new(bell.rung());
-        let mut yielding = Apart::new(inner.yield_now());
-        let mut given_up = Some(Apart::new(inner.sleep(3_600_000)));
+        let mut source = SeparatelyPolled::new(bell.notified());
+        let mut yielding = SeparatelyPolled::new(inner.yield_now());
+        let mut given_up = Some(SeparatelyPolled::new(inner.sleep(3_600_000)));
         let mut patience = Box::pin(inner.sleep(20_000));
         std::future::poll_fn(|cx| {
             assert!(patience.as_mut().poll(cx).is_pending(), "one of them is never woken");
@@ -366,14 +366,14 @@ fn waits_wake_the_waker_that_they_are_polled_with() {
         .await;
         drop(patience);
         assert_eq!(inner.timers_armed(), 0, "a sleep that is given up leaves nothing");
-        assert!(inner.0.foreign.borrow().is_empty());
+        assert!(inner.0.external_wakers.borrow().is_empty());
     })
     .unwrap();
 }
 
 #[test]
 fn of_long_work_each_turn_does_one_piece_and_others_run_in_between() {
-    let (core, diary) = (core(), Diary::default());
+    let (core, diary) = (core(), EventLog::default());
     for _ in 0..3 {
         let (handle, diary) = (core.clone(), diary.clone());
         core.spawn(async move {

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
 
-use super::{Core, TICK_TOKEN, Task, TimerWaiter};
+use super::{Core, TURN_HOOK_TOKEN, Task, TimerWaiter};
 use crate::memory::Pressure;
 use crate::source::{Source, readiness};
 
@@ -14,15 +14,15 @@ const SWEEP_MS: u64 = 100;
 
 impl Core {
     /// Runs until `stop` returns true; it is called once each tick.
-    pub(crate) fn turn_until(&self, mut stop: impl FnMut() -> bool) -> io::Result<()> {
+    pub(crate) fn run_until(&self, mut stop: impl FnMut() -> bool) -> io::Result<()> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(256);
         loop {
-            self.0.ticks.drain();
+            self.0.turn_hooks.drain();
             self.run_ready();
             if stop() {
                 return Ok(());
             }
-            let rests = self.0.ticks.rest();
+            let rests = self.0.turn_hooks.prepare_wait();
             let timeout = (if rests { self.timeout_ms() } else { Some(0) })
                 .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
             events.clear();
@@ -35,10 +35,10 @@ impl Core {
                 Err(error) => return Err(error.into()),
             }
             self.0.clock.tick();
-            self.0.ticks.wake();
+            self.0.turn_hooks.finish_wait();
             for event in &events {
                 let (token, flags) = (event.data.u64(), event.flags);
-                if token < TICK_TOKEN {
+                if token < TURN_HOOK_TOKEN {
                     self.deliver(token, readiness(flags));
                 }
             }
@@ -68,16 +68,16 @@ impl Core {
         let count = self.0.ready.borrow().len();
         for _ in 0..count {
             let Some(task) = self.0.ready.borrow_mut().pop_front() else { break };
-            self.run(task);
+            self.poll_task(task);
         }
-        self.run_long();
+        self.run_long_task();
     }
 
     /// Runs one task of [`Core::wait_for_long_turn`].
-    fn run_long(&self) {
-        let Some(task) = self.0.long.borrow_mut().pop_front() else { return };
+    fn run_long_task(&self) {
+        let Some(task) = self.0.long_turn_queue.borrow_mut().pop_front() else { return };
         self.0.long_turns.set(self.0.long_turns.get() + 1);
-        self.run(task);
+        self.poll_task(task);
     }
 
     /// Runs tasks woken by other threads.
@@ -85,13 +85,13 @@ impl Core {
         let mut woken = Vec::new();
         self.0.remote.take(&mut woken);
         for task in woken {
-            self.run(task);
+            self.poll_task(task);
         }
     }
 
     /// Returns the milliseconds until the next timer or sweep; `None` for never.
     fn timeout_ms(&self) -> Option<u64> {
-        if !self.0.ready.borrow().is_empty() || !self.0.long.borrow().is_empty() {
+        if !self.0.ready.borrow().is_empty() || !self.0.long_turn_queue.borrow().is_empty() {
             return Some(0);
         }
         let now_ms = self.now_ms();
@@ -107,14 +107,14 @@ impl Core {
         let now_ms = self.now_ms();
         while let Some(sleeper) = self.pop_timer(now_ms) {
             match sleeper {
-                TimerWaiter::Task(task) => self.run(task),
-                TimerWaiter::Foreign(waker) => waker.wake(),
+                TimerWaiter::Task(task) => self.poll_task(task),
+                TimerWaiter::External(waker) => waker.wake(),
                 TimerWaiter::Source(token, bits) => self.deliver(token, bits),
             }
         }
         if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
             self.0.swept_ms.set(now_ms);
-            self.0.memory.add_up();
+            self.0.memory.publish_changes();
             self.close_heaviest(now_ms);
             self.sweep(now_ms);
         }
@@ -122,7 +122,8 @@ impl Core {
 
     /// Closes the connection that holds the most memory, if memory has been critically short for some time.
     fn close_heaviest(&self, now_ms: u64) {
-        if let Some(source) = self.0.memory.heavy.due(self.0.memory.pressure() >= Pressure::Critical, now_ms)
+        if let Some(source) =
+            self.0.memory.heavy.connection_to_close(self.0.memory.pressure() >= Pressure::Critical, now_ms)
         {
             source.abort();
             self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);

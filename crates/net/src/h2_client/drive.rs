@@ -24,7 +24,7 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Cost of an event without data against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
 /// Interval of checks whether the connection is too old or idle, or its server too slow.
-const LOOK_MS: u64 = 1_000;
+const CHECK_INTERVAL_MS: u64 = 1_000;
 /// Time limit for the server's SETTINGS, from the start of the connection.
 const SETTINGS_MS: u64 = 10_000;
 /// Time for which a server may accept no bytes.
@@ -33,10 +33,10 @@ const WRITE_MS: u64 = 60_000;
 const PONG_MS: u64 = 10_000;
 /// Maximum number of connections of a thread that are shut down in an orderly way at a time. Further ones are
 /// closed at once, so that servers which do not close theirs cannot exhaust the descriptors.
-const ENDING_MAX: usize = 256;
+const SHUTDOWNS_MAX: usize = 256;
 
 thread_local! {
-    static ENDING: Cell<usize> = const { Cell::new(0) };
+    static SHUTDOWNS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The transport of a connection and its buffers.
@@ -48,9 +48,9 @@ struct ClientWire {
     ended: bool,
     /// Progress of the server's reading, and the time of the last check.
     progress: SendProgress,
-    looked_ms: u64,
+    checked_ms: u64,
     /// Time at which a request was last in progress.
-    busy_ms: u64,
+    active_ms: u64,
     moved_bytes: usize,
 }
 
@@ -72,21 +72,21 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
         input: Vec::new(),
         ended: false,
         progress: SendProgress::default(),
-        looked_ms: now_ms,
-        busy_ms: now_ms,
+        checked_ms: now_ms,
+        active_ms: now_ms,
         moved_bytes: 0,
     };
     let ended = run(&conn, &mut wire).await;
     conn.end(match ended {
-        Err(Fault::Broken(reason)) => StreamFailure::Invalid(reason),
+        Err(Fault::Failed(reason)) => StreamFailure::Invalid(reason),
         _ => StreamFailure::Closed,
     });
     // A server that is gone or reads nothing gets no GOAWAY.
-    if matches!(ended, Ok(()) | Err(Fault::Broken(_))) {
+    if matches!(ended, Ok(()) | Err(Fault::Failed(_))) {
         let _ = write(&conn, &mut wire);
         wire.input = Vec::new();
-        conn.weigh_own(wire.link.weight_bytes());
-        if let Some(_ending) = Ending::begin() {
+        conn.set_own_bytes(wire.link.weight_bytes());
+        if let Some(_ending) = ShutdownPermit::begin() {
             // The server may send at most what its window permits.
             ending::linger(&mut wire.link, WRITE_MS, conn.window_bytes()).await;
         }
@@ -95,20 +95,20 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
 }
 
 /// One of the [`ENDING_MAX`] connections being shut down.
-struct Ending;
+struct ShutdownPermit;
 
-impl Ending {
-    fn begin() -> Option<Ending> {
-        ENDING.with(|ending| {
-            let is_free = ending.get() < ENDING_MAX;
-            is_free.then(|| ending.set(ending.get() + 1)).map(|()| Ending)
+impl ShutdownPermit {
+    fn begin() -> Option<ShutdownPermit> {
+        SHUTDOWNS.with(|ending| {
+            let is_free = ending.get() < SHUTDOWNS_MAX;
+            is_free.then(|| ending.set(ending.get() + 1)).map(|()| ShutdownPermit)
         })
     }
 }
 
-impl Drop for Ending {
+impl Drop for ShutdownPermit {
     fn drop(&mut self) {
-        ENDING.with(|ending| ending.set(ending.get() - 1));
+        SHUTDOWNS.with(|ending| ending.set(ending.get() - 1));
     }
 }
 
@@ -116,15 +116,15 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     loop {
         let growth = u32::try_from(conn.core.memory().window_growth_max()).unwrap_or(u32::MAX);
         conn.frames.borrow_mut().machine.limit_growth(growth);
-        feed(conn, wire)?;
+        receive_events(conn, wire)?;
         conn.fill_out(OUT_BYTES_MAX);
         write(conn, wire)?;
         let now_ms = conn.core.now_ms();
         if wire.ended {
             return Ok(());
         }
-        look(conn, wire, now_ms)?;
-        if conn.state.get() == ClientState::Leaving && conn.live() == 0 {
+        check_timeouts(conn, wire, now_ms)?;
+        if conn.state.get() == ClientState::Draining && conn.live_streams() == 0 {
             let mut frames = conn.frames.borrow_mut();
             frames.machine.shutdown();
             let frames = &mut *frames;
@@ -141,26 +141,27 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
 
 /// Ends the connection on a timeout (no SETTINGS, no progress, no answer to a ping); stops using it if it is
 /// idle or too old.
-fn look(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fault> {
-    let waits = !conn.frames.borrow().out.is_empty() || wire.link.is_behind();
+fn check_timeouts(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fault> {
+    let waits = !conn.frames.borrow().out.is_empty() || wire.link.has_pending_output();
     if wire.is_stalled(conn, waits) {
         return Err(Fault::Timeout);
     }
     if conn.state.get() == ClientState::Opening && now_ms >= conn.opened_ms + SETTINGS_MS {
-        return Err(Fault::Broken("the upstream sends no HTTP/2 settings"));
+        return Err(Fault::Failed("the upstream sends no HTTP/2 settings"));
     }
-    if conn.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms.max(conn.heard_ms.get()) + PONG_MS) {
+    if conn.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms.max(conn.received_ms.get()) + PONG_MS) {
         return Err(Fault::Timeout);
     }
-    if conn.live() > 0 {
-        wire.busy_ms = now_ms;
+    if conn.live_streams() > 0 {
+        wire.active_ms = now_ms;
     }
     let frames = conn.frames.borrow();
     let is_useless = conn.state.get() == ClientState::Open && frames.machine.peer_settings().streams_max == 0;
     drop(frames);
-    let is_idle = conn.live() == 0 && now_ms >= wire.busy_ms.saturating_add(conn.options.idle_ms_max);
+    let is_idle =
+        conn.live_streams() == 0 && now_ms >= wire.active_ms.saturating_add(conn.options.idle_ms_max);
     if is_idle || is_useless || now_ms >= conn.opened_ms.saturating_add(conn.options.age_ms_max) {
-        conn.leave();
+        conn.begin_draining();
     }
     Ok(())
 }
@@ -170,13 +171,15 @@ async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     if wire.input.is_empty() {
         wire.input = Vec::new();
     }
-    conn.weigh_own(wire.input.capacity() + wire.link.weight_bytes());
+    conn.set_own_bytes(wire.input.capacity() + wire.link.weight_bytes());
     let waits = !conn.frames.borrow().out.is_empty();
     let interest = wire.link.interest(true, waits);
-    let both = [(wire.link.stream().source(), interest), (&*conn.news, Interest::of(true, false))];
-    let waited =
-        wait::any(&conn.core, both, conn.core.now_ms() + LOOK_MS, || wire.link.holds(interest)).await;
-    conn.news.clear(READ);
+    let both = [(wire.link.stream().source(), interest), (&*conn.wake_source, Interest::of(true, false))];
+    let waited = wait::any_ready(&conn.core, both, conn.core.now_ms() + CHECK_INTERVAL_MS, || {
+        wire.link.is_met_by_buffers(interest)
+    })
+    .await;
+    conn.wake_source.clear(READ);
     match waited {
         Err(Fault::Timeout) => Ok(()),
         waited => waited,
@@ -184,7 +187,7 @@ async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
 }
 
 /// Reads available bytes and distributes them to the streams.
-fn feed(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+fn receive_events(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     while wire.moved_bytes < TURN_BYTES_MAX && !wire.ended {
         let mut at = 0;
         while at < wire.input.len() {
@@ -195,7 +198,7 @@ fn feed(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
                 Err(error) => {
                     let frames = &mut *conn.frames.borrow_mut();
                     frames.machine.flush(&mut frames.out);
-                    return Err(Fault::Broken(reason(conn, &wire.input, error.reason)));
+                    return Err(Fault::Failed(describe_protocol_error(conn, &wire.input, error.reason)));
                 }
             };
             on_event(conn, event, &wire.input[at..]);
@@ -211,7 +214,7 @@ fn feed(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
 }
 
 /// Gives a clear message for a server that does not speak HTTP/2.
-fn reason(conn: &ClientConn, input: &[u8], reason: &'static str) -> &'static str {
+fn describe_protocol_error(conn: &ClientConn, input: &[u8], reason: &'static str) -> &'static str {
     match conn.state.get() {
         ClientState::Opening if input.starts_with(b"HTTP/1") => "the upstream speaks HTTP/1 and not HTTP/2",
         _ => reason,
@@ -231,7 +234,7 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
             let trailers = std::mem::take(&mut conn.frames.borrow_mut().machine.trailers);
             conn.end_response(stream, trailers);
         }
-        Event::Reset { stream, code } => fail(
+        Event::Reset { stream, code } => fail_stream(
             conn,
             stream,
             match code {
@@ -239,7 +242,7 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
                 _ => StreamFailure::Reset,
             },
         ),
-        Event::Aborted { stream, reason, .. } => fail(conn, stream, StreamFailure::Invalid(reason)),
+        Event::Aborted { stream, reason, .. } => fail_stream(conn, stream, StreamFailure::Invalid(reason)),
         Event::Writable { stream: 0 } => conn.unblock(None),
         Event::Writable { stream } => conn.unblock(Some(stream)),
         Event::Settings => {
@@ -247,15 +250,15 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
                 conn.state.set(ClientState::Open);
             }
             conn.unblock(None);
-            conn.changed();
+            conn.notify_change();
         }
         Event::GoAway { last_stream, .. } => {
-            conn.leave();
+            conn.begin_draining();
             conn.fail_above(last_stream);
         }
         Event::Pong { .. } => {
             conn.pinged_ms.set(None);
-            conn.changed();
+            conn.notify_change();
         }
         Event::Refused { .. } | Event::Reprioritized { .. } | Event::NeedMore => {}
     }
@@ -278,7 +281,7 @@ fn on_head(conn: &ClientConn, id: u32, ended: bool) {
     }
 }
 
-fn fail(conn: &ClientConn, id: u32, failure: StreamFailure) {
+fn fail_stream(conn: &ClientConn, id: u32, failure: StreamFailure) {
     if let Some(stream) = conn.stream(id) {
         conn.fail(&stream, failure);
     }
@@ -288,16 +291,16 @@ impl ClientWire {
     /// Whether the server has accepted nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &ClientConn, waits: bool) -> bool {
         let (now_ms, drained_bytes) = (conn.core.now_ms(), conn.drained_bytes.get());
-        if !waits && conn.taken_bytes.get() >= drained_bytes {
+        if !waits && conn.acknowledged_bytes.get() >= drained_bytes {
             self.progress.stop();
             return false;
         }
-        if now_ms >= self.looked_ms + LOOK_MS {
-            self.looked_ms = now_ms;
-            self.progress.look(self.link.stream());
+        if now_ms >= self.checked_ms + CHECK_INTERVAL_MS {
+            self.checked_ms = now_ms;
+            self.progress.check(self.link.stream());
             // The queue includes TLS overhead, so this is a lower bound.
             let taken_bytes = drained_bytes.saturating_sub(u64::from(self.progress.queued()));
-            conn.taken_bytes.set(taken_bytes.max(conn.taken_bytes.get()));
+            conn.acknowledged_bytes.set(taken_bytes.max(conn.acknowledged_bytes.get()));
         }
         now_ms >= self.progress.since_ms(self.link.stream()) + WRITE_MS
     }
@@ -312,7 +315,7 @@ impl ClientWire {
             Some(0) => self.ended = true,
             Some(len) => {
                 self.moved_bytes += len;
-                conn.heard_ms.set(conn.core.now_ms());
+                conn.received_ms.set(conn.core.now_ms());
                 return Ok(true);
             }
             None => {}
@@ -329,7 +332,7 @@ fn write(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
         machine.flush(out);
         if out.is_empty() {
             out.shrink_to(OUT_BYTES_MAX);
-            if wire.link.is_behind() {
+            if wire.link.has_pending_output() {
                 wire.link.try_flush()?;
             }
             return Ok(());

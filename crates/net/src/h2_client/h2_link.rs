@@ -29,13 +29,13 @@ impl H2Link {
 
     /// Whether a request can begin now.
     #[must_use]
-    pub fn has_room(&self) -> bool {
-        self.0.has_room()
+    pub fn can_begin(&self) -> bool {
+        self.0.can_begin()
     }
 
     /// Whether the server supports extended CONNECT (RFC 8441); `None` before its SETTINGS have arrived.
     #[must_use]
-    pub fn connects(&self) -> Option<bool> {
+    pub fn supports_connect(&self) -> Option<bool> {
         let connects = self.0.frames.borrow().machine.peer_settings().connect_protocol;
         (!self.is_opening()).then_some(connects)
     }
@@ -48,19 +48,19 @@ impl H2Link {
 
     /// Whether the connection accepts no further requests, now or later.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        matches!(self.0.state.get(), ClientState::Leaving | ClientState::Over)
+    pub fn is_closing(&self) -> bool {
+        matches!(self.0.state.get(), ClientState::Draining | ClientState::Ended)
     }
 
     /// Returns the number of requests in progress.
     #[must_use]
     pub fn streams(&self) -> usize {
-        self.0.live()
+        self.0.live_streams()
     }
 }
 
 impl Drop for H2Link {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.begin_draining();
     }
 }

@@ -45,7 +45,7 @@ pub struct H2Request<'a> {
     /// Field lines in HTTP/1 syntax. Connection-specific fields are left out.
     pub lines: &'a [u8],
     /// Whether the request has no body.
-    pub ended: bool,
+    pub has_no_body: bool,
     /// Protocol of an extended CONNECT (RFC 8441); the server must support this: see
     /// [`crate::H2Link::connects`]. `method` must be CONNECT.
     pub protocol: Option<&'a [u8]>,

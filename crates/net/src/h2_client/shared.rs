@@ -5,14 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use http::{Fields, Method, ResponseHead};
-use http2::{Machine, Share};
+use http2::{Machine, PeerLimits};
 
 use super::options::{H2Options, StreamFailure};
 use crate::core::Core;
 use crate::h2::Frames;
 use crate::mux::shared::StreamShared;
-use crate::mux::turns::Turns;
-use crate::mux::{CutReason, StreamPriority};
+use crate::mux::turns::SendQueue;
+use crate::mux::{AbortReason, StreamPriority};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
 /// Receive window of each stream, in bytes.
@@ -26,7 +26,7 @@ const HEADS_MAX: usize = 8;
 /// Unsent bytes at which no further request begins, so that a server that does not read gets no more heads.
 const OUT_BYTES_FULL: usize = 256 * 1024;
 /// Time in milliseconds after which an unanswered ping prevents further requests.
-const DOUBT_MS: u64 = 1_000;
+const UNANSWERED_PING_MS: u64 = 1_000;
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub(crate) enum ClientState {
     /// Requests can begin.
     Open,
     /// No further requests can begin; those in progress continue.
-    Leaving,
+    Draining,
     /// The connection has ended.
-    Over,
+    Ended,
 }
 
 /// A received head, with the bytes that its spans refer to.
@@ -52,7 +52,7 @@ pub(crate) struct ClientStream {
     /// Reason why the response is incomplete, if it has failed.
     pub(crate) failure: Cell<Option<StreamFailure>>,
     /// Time at which something was last received, on the core's clock; 0 if nothing was.
-    pub(crate) heard_ms: Cell<u64>,
+    pub(crate) received_ms: Cell<u64>,
 }
 
 /// State shared by the tasks of a connection.
@@ -61,20 +61,20 @@ pub(crate) struct ClientConn {
     pub(crate) options: H2Options,
     pub(crate) frames: RefCell<Frames>,
     streams: RefCell<HashMap<u32, Rc<ClientStream>>>,
-    turns: RefCell<Turns>,
+    send_queue: RefCell<SendQueue>,
     /// Readable when a stream has output or has ended.
-    pub(crate) news: Rc<Source>,
+    pub(crate) wake_source: Rc<Source>,
     pub(crate) state: Cell<ClientState>,
     /// Number of requests that have begun.
-    served: Cell<u32>,
+    requests_begun: Cell<u32>,
     pub(crate) opened_ms: u64,
     /// Time at which bytes were last received.
-    pub(crate) heard_ms: Cell<u64>,
+    pub(crate) received_ms: Cell<u64>,
     /// Time at which the unanswered ping was sent.
     pub(crate) pinged_ms: Cell<Option<u64>>,
     /// Total of frame bytes passed to the link, and of bytes that the server is known to have received.
     pub(crate) drained_bytes: Cell<u64>,
-    pub(crate) taken_bytes: Cell<u64>,
+    pub(crate) acknowledged_bytes: Cell<u64>,
     on_change: Box<dyn Fn()>,
     streams_bytes: Cell<usize>,
     own_bytes: Cell<usize>,
@@ -94,7 +94,7 @@ impl ClientConn {
             stream_window: STREAM_WINDOW,
             connection_window,
             stream_bytes: 0,
-            share: Share { held_bytes_max, ..Share::default() },
+            peer_limits: PeerLimits { held_bytes_max, ..PeerLimits::default() },
             ..http2::Options::default()
         });
         let news = core.add_source();
@@ -104,21 +104,21 @@ impl ClientConn {
             options: H2Options { streams_max, ..*options },
             frames: RefCell::new(Frames { machine, out: Vec::new() }),
             streams: RefCell::default(),
-            turns: RefCell::default(),
-            news,
+            send_queue: RefCell::default(),
+            wake_source: news,
             state: Cell::new(ClientState::Opening),
-            served: Cell::new(0),
+            requests_begun: Cell::new(0),
             opened_ms: core.now_ms(),
-            heard_ms: Cell::new(core.now_ms()),
+            received_ms: Cell::new(core.now_ms()),
             pinged_ms: Cell::new(None),
             drained_bytes: Cell::new(0),
-            taken_bytes: Cell::new(0),
+            acknowledged_bytes: Cell::new(0),
             on_change,
             streams_bytes: Cell::new(0),
             own_bytes: Cell::new(0),
             held_bytes: Cell::new(0),
         };
-        conn.weigh_own(0);
+        conn.set_own_bytes(0);
         conn
     }
 
@@ -128,48 +128,48 @@ impl ClientConn {
     }
 
     /// Returns the number of requests whose tasks have not ended.
-    pub(crate) fn live(&self) -> usize {
+    pub(crate) fn live_streams(&self) -> usize {
         self.streams.borrow().len()
     }
 
-    pub(crate) fn served(&self) -> u32 {
-        self.served.get()
+    pub(crate) fn requests_begun(&self) -> u32 {
+        self.requests_begun.get()
     }
 
     /// Whether a request can begin now. Before the server's SETTINGS have arrived, its limit is unknown, so
     /// only one can.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(crate) fn can_begin(&self) -> bool {
         let now_ms = self.core.now_ms();
         let frames = self.frames.borrow();
-        let is_in_doubt = self.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms + DOUBT_MS);
+        let is_in_doubt = self.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms + UNANSWERED_PING_MS);
         match self.state.get() {
-            ClientState::Opening => self.served.get() == 0,
+            ClientState::Opening => self.requests_begun.get() == 0,
             ClientState::Open => {
                 !is_in_doubt
-                    && self.live() < self.options.streams_max as usize
+                    && self.live_streams() < self.options.streams_max as usize
                     && frames.out.len() < OUT_BYTES_FULL
                     && frames.machine.can_request().is_ok()
             }
-            ClientState::Leaving | ClientState::Over => false,
+            ClientState::Draining | ClientState::Ended => false,
         }
     }
 
     /// Adds the request that has begun on stream `id`.
     pub(crate) fn add(&self, id: u32, method: Method) -> Rc<ClientStream> {
-        let priority = StreamPriority { urgency: 3, incremental: true };
+        let priority = StreamPriority { urgency: 3, is_incremental: true };
         let shared = Rc::new(StreamShared::new(id, self.core.add_source(), priority));
         let stream = Rc::new(ClientStream {
             shared,
             method,
             heads: RefCell::default(),
             failure: Cell::new(None),
-            heard_ms: Cell::new(0),
+            received_ms: Cell::new(0),
         });
         self.streams.borrow_mut().insert(id, stream.clone());
-        let served = self.served.get().saturating_add(1);
-        self.served.set(served);
+        let served = self.requests_begun.get().saturating_add(1);
+        self.requests_begun.set(served);
         if self.options.requests_max > 0 && served >= self.options.requests_max {
-            self.leave();
+            self.begin_draining();
         }
         self.notify();
         stream
@@ -178,9 +178,9 @@ impl ClientConn {
     /// Removes a request whose task has ended, complete or not.
     pub(crate) fn remove(&self, stream: &ClientStream) {
         self.streams.borrow_mut().remove(&stream.shared.id);
-        self.weigh_stream(stream, 0);
+        self.set_stream_bytes(stream, 0);
         self.core.deregister(&stream.shared.source);
-        let is_in_doubt = stream.heard_ms.get() == 0 && stream.failure.get().is_none();
+        let is_in_doubt = stream.received_ms.get() == 0 && stream.failure.get().is_none();
         let mut frames = self.frames.borrow_mut();
         frames.machine.release(stream.shared.id);
         // If the server never responded to the request, ask it whether it is alive.
@@ -190,60 +190,60 @@ impl ClientConn {
         }
         drop(frames);
         self.notify();
-        self.changed();
+        self.notify_change();
     }
 
     /// Prevents further requests.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn begin_draining(&self) {
         if matches!(self.state.get(), ClientState::Opening | ClientState::Open) {
-            self.state.set(ClientState::Leaving);
+            self.state.set(ClientState::Draining);
             self.notify();
-            self.changed();
+            self.notify_change();
         }
     }
 
     /// Ends the connection: every request that is not complete fails.
     pub(crate) fn end(&self, failure: StreamFailure) {
-        self.state.set(ClientState::Over);
+        self.state.set(ClientState::Ended);
         let streams: Vec<_> = self.streams.borrow().values().cloned().collect();
         streams.iter().for_each(|stream| self.fail(stream, failure));
-        self.weigh_own(0);
-        self.changed();
+        self.set_own_bytes(0);
+        self.notify_change();
     }
 
-    pub(crate) fn changed(&self) {
+    pub(crate) fn notify_change(&self) {
         (self.on_change)();
     }
 
     /// Schedules the connection's task.
     pub(crate) fn notify(&self) {
-        self.core.raise(&self.news, READ);
+        self.core.set_ready(&self.wake_source, READ);
     }
 
     /// Schedules a stream that has output.
     pub(crate) fn enqueue(&self, stream: &ClientStream) {
-        self.turns.borrow_mut().push(&stream.shared);
+        self.send_queue.borrow_mut().push(&stream.shared);
         self.notify();
     }
 
     // ---- memory ----
 
     /// Sets the memory of a stream, in bytes.
-    pub(crate) fn weigh_stream(&self, stream: &ClientStream, bytes: usize) {
+    pub(crate) fn set_stream_bytes(&self, stream: &ClientStream, bytes: usize) {
         let before = stream.shared.held_bytes.replace(bytes);
         self.streams_bytes.set(self.streams_bytes.get() + bytes - before);
-        self.weigh();
+        self.update_memory();
     }
 
     /// Sets the memory of the connection's task, in bytes.
-    pub(crate) fn weigh_own(&self, bytes: usize) {
+    pub(crate) fn set_own_bytes(&self, bytes: usize) {
         let frames = self.frames.borrow();
         self.own_bytes.set(bytes + frames.out.capacity() + frames.machine.own_bytes());
         drop(frames);
-        self.weigh();
+        self.update_memory();
     }
 
-    fn weigh(&self) {
+    fn update_memory(&self) {
         let after = CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get();
         let before = self.held_bytes.replace(after);
         if before != after {
@@ -265,7 +265,7 @@ impl ClientConn {
         }
         heads.push_back(head);
         drop(heads);
-        self.heard(stream);
+        self.note_received(stream);
         true
     }
 
@@ -277,7 +277,7 @@ impl ClientConn {
         };
         if !bytes.is_empty() {
             stream.shared.input.borrow_mut().bytes.extend_from_slice(bytes);
-            self.heard(&stream);
+            self.note_received(&stream);
         }
     }
 
@@ -287,28 +287,28 @@ impl ClientConn {
             let mut input = stream.shared.input.borrow_mut();
             (input.ended, input.trailers) = (true, trailers);
             drop(input);
-            self.heard(&stream);
+            self.note_received(&stream);
         }
     }
 
-    fn heard(&self, stream: &ClientStream) {
-        stream.heard_ms.set(self.core.now_ms().max(1));
-        self.weigh_stream(stream, stream.weight_bytes());
-        self.core.raise(&stream.shared.source, READ);
+    fn note_received(&self, stream: &ClientStream) {
+        stream.received_ms.set(self.core.now_ms().max(1));
+        self.set_stream_bytes(stream, stream.weight_bytes());
+        self.core.set_ready(&stream.shared.source, READ);
     }
 
     /// Fails the request, unless its response is complete. Nothing more is sent.
     pub(crate) fn fail(&self, stream: &ClientStream, failure: StreamFailure) {
         // A request whose response has begun must not be repeated.
         let failure = match failure {
-            StreamFailure::NotProcessed if stream.heard_ms.get() > 0 => StreamFailure::Reset,
+            StreamFailure::NotProcessed if stream.received_ms.get() > 0 => StreamFailure::Reset,
             failure => failure,
         };
         if !stream.shared.input.borrow().ended && stream.failure.get().is_none() {
             stream.failure.set(Some(failure));
         }
-        stream.shared.cut(CutReason::Peer);
-        self.core.raise(&stream.shared.source, READ | WRITE | HALF_CLOSED | GONE);
+        stream.shared.abort(AbortReason::Peer);
+        self.core.set_ready(&stream.shared.source, READ | WRITE | HALF_CLOSED | GONE);
     }
 
     /// Fails the requests above this stream, which the server has not processed.
@@ -327,7 +327,7 @@ impl ClientConn {
         };
         waiting.retain(|stream| stream.shared.output.borrow().is_waiting());
         waiting.sort_unstable_by_key(|stream| stream.shared.id);
-        let mut turns = self.turns.borrow_mut();
+        let mut turns = self.send_queue.borrow_mut();
         waiting.into_iter().for_each(|stream| turns.push(&stream.shared));
     }
 
@@ -335,7 +335,7 @@ impl ClientConn {
     pub(crate) fn fill_out(&self, bytes_max: usize) {
         let mut frames = self.frames.borrow_mut();
         while frames.out.len() < bytes_max {
-            let Some(stream) = self.turns.borrow_mut().pop() else { return };
+            let Some(stream) = self.send_queue.borrow_mut().pop() else { return };
             let mut output = stream.output.borrow_mut();
             // A stream blocked by flow control is scheduled again by a window update.
             if stream.is_reset() || !output.is_waiting() || !output.frame(stream.id, usize::MAX, &mut *frames)
@@ -344,10 +344,10 @@ impl ClientConn {
             }
             let waits = output.is_waiting();
             drop(output);
-            stream.framed_at.set(self.drained_bytes.get() + frames.out.len() as u64);
-            self.core.raise(&stream.source, WRITE);
+            stream.framed_position.set(self.drained_bytes.get() + frames.out.len() as u64);
+            self.core.set_ready(&stream.source, WRITE);
             if waits {
-                self.turns.borrow_mut().push_again(stream);
+                self.send_queue.borrow_mut().requeue(stream);
             }
         }
     }
@@ -372,6 +372,6 @@ pub(crate) fn head_bytes((head, bytes): &ReceivedHead) -> usize {
 impl Drop for ClientConn {
     fn drop(&mut self) {
         self.core.memory().change(self.held_bytes.get(), 0);
-        self.core.deregister(&self.news);
+        self.core.deregister(&self.wake_source);
     }
 }

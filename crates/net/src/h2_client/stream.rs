@@ -23,12 +23,12 @@ pub struct H2Stream {
     is_reused: bool,
     has_begun: bool,
     /// Bytes that the server had received at the last call of [`H2Stream::has_taken`].
-    seen_bytes: u64,
+    reported_bytes: u64,
 }
 
 impl H2Stream {
     pub(crate) fn open(conn: &Rc<ClientConn>, request: &H2Request<'_>) -> Option<H2Stream> {
-        if !conn.has_room() {
+        if !conn.can_begin() {
             return None;
         }
         let line = RequestLine {
@@ -40,12 +40,12 @@ impl H2Stream {
         };
         let mut frames = conn.frames.borrow_mut();
         let frames = &mut *frames;
-        let (id, mut head) = frames.machine.request(&line, request.ended, &mut frames.out).ok()?;
+        let (id, mut head) = frames.machine.request(&line, request.has_no_body, &mut frames.out).ok()?;
         head.lines(request.lines);
         drop(head);
-        let is_reused = conn.served() > 0;
+        let is_reused = conn.requests_begun() > 0;
         let stream = conn.add(id, request.method);
-        stream.shared.output.borrow_mut().ended = request.ended;
+        stream.shared.output.borrow_mut().ended = request.has_no_body;
         let stream = H2Stream {
             conn: conn.clone(),
             stream,
@@ -54,7 +54,7 @@ impl H2Stream {
             ungranted_bytes: 0,
             is_reused,
             has_begun: false,
-            seen_bytes: 0,
+            reported_bytes: 0,
         };
         Some(stream)
     }
@@ -69,7 +69,7 @@ impl H2Stream {
     /// clock; 0 if none was.
     #[must_use]
     pub fn received_ms(&self) -> u64 {
-        self.stream.heard_ms.get()
+        self.stream.received_ms.get()
     }
 
     /// Whether [`H2Stream::step`] has returned the head of the final response.
@@ -103,9 +103,9 @@ impl H2Stream {
         wait::ready(&self.conn.core, self.source(), interest, deadline_ms).await
     }
 
-    fn weigh(&self) {
+    fn update_memory(&self) {
         let own = self.piece.capacity() + head_bytes(&self.head);
-        self.conn.weigh_stream(&self.stream, self.stream.weight_bytes() + own);
+        self.conn.set_stream_bytes(&self.stream, self.stream.weight_bytes() + own);
     }
 
     // ---- the response ----
@@ -144,7 +144,7 @@ impl H2Stream {
         // Release the buffers while nothing is received.
         self.piece = Vec::new();
         self.stream.shared.input.borrow_mut().bytes = Vec::new();
-        self.weigh();
+        self.update_memory();
         Ok(StreamStep::Pending)
     }
 
@@ -172,7 +172,7 @@ impl H2Stream {
     pub fn offer(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() && !self.stream.shared.is_reset() {
             self.stream.shared.output.borrow_mut().push(bytes);
-            self.weigh();
+            self.update_memory();
             self.conn.enqueue(&self.stream);
         }
     }
@@ -195,7 +195,7 @@ impl H2Stream {
 
     /// Whether a part of the request is unsent. If so, the stream is writable again after progress.
     #[must_use]
-    pub fn is_behind(&self) -> bool {
+    pub fn has_pending_output(&self) -> bool {
         let is_behind = self.stream.shared.output.borrow().is_waiting();
         if is_behind {
             self.stream.shared.source.clear(WRITE);
@@ -204,20 +204,21 @@ impl H2Stream {
     }
 
     /// Whether the server is known to have received any of this request since the last call.
-    pub fn has_taken(&mut self) -> bool {
-        let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.stream.shared.framed_at.get());
-        let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
+    pub fn has_progressed(&mut self) -> bool {
+        let (taken_bytes, framed_at) =
+            (self.conn.acknowledged_bytes.get(), self.stream.shared.framed_position.get());
+        let seen_bytes = std::mem::replace(&mut self.reported_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
 
     /// Whether the request cannot be sent: the server has reset the stream, or the connection has ended.
     #[must_use]
-    pub fn is_cut(&self) -> bool {
+    pub fn is_send_closed(&self) -> bool {
         self.stream.shared.is_reset()
     }
 
     /// Discards the unsent part of the request.
-    pub fn abandon(&mut self) {
+    pub fn discard_output(&mut self) {
         let mut output = self.stream.shared.output.borrow_mut();
         (output.bytes, output.at, output.end) = (Vec::new(), 0, None);
     }

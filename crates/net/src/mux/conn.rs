@@ -7,13 +7,13 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::protocol::{CutReason, MuxProtocol, ResetReason, StreamPriority};
+use super::protocol::{AbortReason, MuxProtocol, ResetReason, StreamPriority};
 use super::shared::StreamShared;
-use super::turns::Turns;
+use super::turns::SendQueue;
 use crate::address::{Client, Peer};
 use crate::conn::OUT_BYTES_MAX;
 use crate::core::Core;
-use crate::permit::{ConnectionPermit, Context};
+use crate::permit::{ConnectionPermit, CoreContext};
 use crate::progress;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::tls::TlsSession;
@@ -30,11 +30,11 @@ const FRAMED_BYTES_MIN: usize = 512;
 const CONNECTION_BYTES: usize = 2 * 1024;
 
 /// The ends of a connection.
-pub(crate) struct MuxEnds {
+pub(crate) struct MuxEndpoints {
     pub(crate) peer: Peer,
     /// The client of the connection; a trusted proxy may name another one in a request.
     pub(crate) client: Client,
-    pub(crate) local: Option<SocketAddr>,
+    pub(crate) local_address: Option<SocketAddr>,
     /// The TLS session; `None` for a cleartext connection.
     pub(crate) tls: Option<Rc<TlsSession>>,
 }
@@ -43,21 +43,21 @@ pub(crate) struct MuxEnds {
 pub(crate) struct MuxConn {
     pub(crate) core: Core,
     pub(crate) permit: ConnectionPermit,
-    pub(crate) ends: MuxEnds,
+    pub(crate) endpoints: MuxEndpoints,
     pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
-    turns: RefCell<Turns>,
+    send_queue: RefCell<SendQueue>,
     /// Streams with output that wait for their bandwidth limit.
     paused: RefCell<Vec<Rc<StreamShared>>>,
     /// The machine's own buffer, stored here while it uses the core's.
-    small: Cell<Vec<u8>>,
+    own_buffer: Cell<Vec<u8>>,
     /// Readable when a stream has output or has ended.
-    pub(crate) news: Rc<Source>,
+    pub(crate) wake_source: Rc<Source>,
     /// Whether the peer has closed its sending side, so that no window update can arrive.
     peer_ended: Cell<bool>,
     /// Total of frame bytes that left the machine's buffer, and of those known to be received.
     pub(crate) drained_bytes: Cell<u64>,
-    pub(crate) taken_bytes: Cell<u64>,
+    pub(crate) acknowledged_bytes: Cell<u64>,
     /// Memory of the streams, in bytes.
     streams_bytes: Cell<usize>,
     /// Memory of the connection's task, in bytes.
@@ -65,42 +65,46 @@ pub(crate) struct MuxConn {
 }
 
 impl MuxConn {
-    pub(crate) fn new(permit: ConnectionPermit, ends: MuxEnds, machine: Box<dyn MuxProtocol>) -> MuxConn {
+    pub(crate) fn new(
+        permit: ConnectionPermit,
+        ends: MuxEndpoints,
+        machine: Box<dyn MuxProtocol>,
+    ) -> MuxConn {
         let core = permit.context().core.clone();
         let news = core.add_source();
         news.clear(WRITE);
         MuxConn {
             core,
             permit,
-            ends,
+            endpoints: ends,
             machine: RefCell::new(machine),
             streams: RefCell::default(),
-            turns: RefCell::default(),
+            send_queue: RefCell::default(),
             paused: RefCell::default(),
-            small: Cell::default(),
-            news,
+            own_buffer: Cell::default(),
+            wake_source: news,
             peer_ended: Cell::new(false),
             drained_bytes: Cell::new(0),
-            taken_bytes: Cell::new(0),
+            acknowledged_bytes: Cell::new(0),
             streams_bytes: Cell::new(0),
             own_bytes: Cell::new(0),
         }
     }
 
-    pub(crate) fn context(&self) -> &Rc<Context> {
+    pub(crate) fn context(&self) -> &Rc<CoreContext> {
         self.permit.context()
     }
 
     /// Returns the number of streams whose tasks have not ended.
-    pub(crate) fn live(&self) -> usize {
+    pub(crate) fn live_streams(&self) -> usize {
         self.streams.borrow().len()
     }
 
     /// Returns how many of these streams both sides have ended, and how many were reset.
-    pub(crate) fn ending(&self) -> (usize, usize) {
+    pub(crate) fn ended_counts(&self) -> (usize, usize) {
         let streams = self.streams.borrow();
         let reset = streams.values().filter(|stream| stream.is_reset()).count();
-        (streams.values().filter(|stream| !stream.is_reset() && stream.is_whole()).count(), reset)
+        (streams.values().filter(|stream| !stream.is_reset() && stream.is_closed()).count(), reset)
     }
 
     /// Adds a stream. It is writable, and nothing was received.
@@ -111,13 +115,13 @@ impl MuxConn {
     /// Removes a stream whose task has ended.
     pub(crate) fn remove(&self, stream: &StreamShared) {
         self.streams.borrow_mut().remove(&stream.id);
-        self.weigh_stream(stream, 0);
+        self.set_stream_bytes(stream, 0);
         self.core.deregister(&stream.source);
         self.paused.borrow_mut().retain(|paused| paused.id != stream.id);
         let mut machine = self.machine.borrow_mut();
         match stream.is_reset() {
             true => machine.close(stream.id),
-            false if stream.is_whole() => machine.close(stream.id),
+            false if stream.is_closed() => machine.close(stream.id),
             false if stream.is_broken.get() => machine.reset(stream.id, ResetReason::Tunnel),
             false if stream.output.borrow().ended => machine.reset(stream.id, ResetReason::Answered),
             false if stream.is_tunnel.get() => machine.reset(stream.id, ResetReason::Tunnel),
@@ -129,22 +133,22 @@ impl MuxConn {
 
     /// Schedules the connection's task.
     pub(crate) fn notify(&self) {
-        self.core.raise(&self.news, READ);
+        self.core.set_ready(&self.wake_source, READ);
     }
 
     /// Schedules a stream that has output.
     pub(crate) fn enqueue(&self, stream: &Rc<StreamShared>) {
-        self.turns.borrow_mut().push(stream);
+        self.send_queue.borrow_mut().push(stream);
         self.notify();
     }
 
     // ---- memory ----
 
     /// Sets the memory of a stream, in bytes.
-    pub(crate) fn weigh_stream(&self, stream: &StreamShared, bytes: usize) {
+    pub(crate) fn set_stream_bytes(&self, stream: &StreamShared, bytes: usize) {
         let before = stream.held_bytes.replace(bytes);
         self.streams_bytes.set(self.streams_bytes.get() + bytes - before);
-        self.weigh();
+        self.update_memory();
     }
 
     /// Returns the memory of all streams, in bytes.
@@ -153,20 +157,20 @@ impl MuxConn {
     }
 
     /// Sets the memory of the connection's task, in bytes.
-    pub(crate) fn weigh_own(&self, bytes: usize) {
+    pub(crate) fn set_own_bytes(&self, bytes: usize) {
         self.own_bytes.set(bytes + self.machine.borrow().held_bytes());
-        self.weigh();
+        self.update_memory();
     }
 
-    fn weigh(&self) {
+    fn update_memory(&self) {
         self.permit.hold(CONNECTION_BYTES + self.own_bytes.get() + self.streams_bytes.get());
     }
 
     /// Releases memory that an idle connection does not need.
     pub(crate) fn shrink(&self) {
         self.machine.borrow_mut().shrink();
-        self.turns.borrow_mut().shrink();
-        self.small.take();
+        self.send_queue.borrow_mut().shrink();
+        self.own_buffer.take();
         self.paused.borrow_mut().shrink_to_fit();
         self.streams.borrow_mut().shrink_to_fit();
     }
@@ -183,8 +187,8 @@ impl MuxConn {
             return;
         }
         stream.input.borrow_mut().bytes.extend_from_slice(bytes);
-        self.weigh_stream(&stream, stream.held_bytes.get() + bytes.len());
-        self.core.raise(&stream.source, READ);
+        self.set_stream_bytes(&stream, stream.held_bytes.get() + bytes.len());
+        self.core.set_ready(&stream.source, READ);
     }
 
     /// Marks the request as complete.
@@ -193,7 +197,7 @@ impl MuxConn {
             let mut input = stream.input.borrow_mut();
             (input.ended, input.trailers) = (true, trailers);
             drop(input);
-            self.core.raise(&stream.source, READ);
+            self.core.set_ready(&stream.source, READ);
         }
     }
 
@@ -205,22 +209,22 @@ impl MuxConn {
     }
 
     /// Marks a stream as reset by the peer, or because of the peer's error.
-    pub(crate) fn cut(&self, id: u32, why: CutReason) {
+    pub(crate) fn abort_stream(&self, id: u32, why: AbortReason) {
         if let Some(stream) = self.stream(id) {
-            stream.cut(why);
-            self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
+            stream.abort(why);
+            self.core.set_ready(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
         }
     }
 
     /// Notifies all streams that the connection has ended, or (`None`) that the peer sends no more.
-    pub(crate) fn notify_streams(&self, gone: Option<CutReason>) {
+    pub(crate) fn notify_streams(&self, gone: Option<AbortReason>) {
         for stream in self.streams.borrow().values() {
             if let Some(why) = gone {
-                stream.cut(why);
+                stream.abort(why);
             }
             let bits = if gone.is_some() { READ | WRITE | HALF_CLOSED | GONE } else { READ | HALF_CLOSED };
-            stream.input.borrow_mut().cut = true;
-            self.core.raise(&stream.source, bits);
+            stream.input.borrow_mut().is_truncated = true;
+            self.core.set_ready(&stream.source, bits);
         }
         // Schedules streams blocked by flow control, so that they are reset.
         self.peer_ended.set(true);
@@ -229,7 +233,7 @@ impl MuxConn {
 
     /// Schedules one stream or all streams, because the window has grown.
     pub(crate) fn unblock(&self, id: Option<u32>) {
-        let mut turns = self.turns.borrow_mut();
+        let mut turns = self.send_queue.borrow_mut();
         match id {
             Some(id) => {
                 if let Some(stream) = self.stream(id).filter(|stream| stream.output.borrow().is_waiting()) {
@@ -255,12 +259,12 @@ impl MuxConn {
             if room < FRAMED_BYTES_MIN {
                 return;
             }
-            let Some(stream) = self.turns.borrow_mut().pop() else { return };
+            let Some(stream) = self.send_queue.borrow_mut().pop() else { return };
             if stream.is_reset() || !stream.output.borrow().is_waiting() {
                 continue;
             }
             if let Some(bucket) = stream.exhausted_bucket(now_ms) {
-                bucket.pause(&self.core, &self.news, READ);
+                bucket.pause(&self.core, &self.wake_source, READ);
                 if !bucket.is_listed.replace(true) {
                     self.paused.borrow_mut().push(stream.clone());
                 }
@@ -270,21 +274,21 @@ impl MuxConn {
             if !stream.frame(room - FRAME_HEADERS_BYTES, now_ms, &mut **machine) {
                 // Blocked by flow control until a window update. Reset if none can arrive.
                 if self.peer_ended.get() {
-                    stream.cut(CutReason::Peer);
-                    self.core.raise(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
+                    stream.abort(AbortReason::Peer);
+                    self.core.set_ready(&stream.source, READ | WRITE | HALF_CLOSED | GONE);
                 }
                 continue;
             }
-            stream.framed_at.set(self.drained_bytes.get() + machine.out().len() as u64);
+            stream.framed_position.set(self.drained_bytes.get() + machine.out().len() as u64);
             let output = stream.output.borrow();
             let (waits, reads) = (output.is_waiting(), output.file.is_some());
             drop(output);
             // While a file is being sent, the stream's task has nothing to do.
             if !(waits && reads) {
-                self.core.raise(&stream.source, WRITE);
+                self.core.set_ready(&stream.source, WRITE);
             }
             if waits {
-                self.turns.borrow_mut().push_again(stream);
+                self.send_queue.borrow_mut().requeue(stream);
             }
         }
     }
@@ -296,7 +300,7 @@ impl MuxConn {
             let stays = !stream.is_reset() && stream.exhausted_bucket(now_ms).is_some();
             if let (false, Some(bucket)) = (stays, stream.bucket()) {
                 bucket.is_listed.set(false);
-                self.turns.borrow_mut().push(stream);
+                self.send_queue.borrow_mut().push(stream);
             }
             stays
         });
@@ -309,38 +313,38 @@ impl MuxConn {
 
     /// Returns the time for which the client may accept nothing, in milliseconds: the longest one of the
     /// routes with unsent responses.
-    pub(crate) fn patience_ms(&self) -> u64 {
+    pub(crate) fn stall_timeout_ms(&self) -> u64 {
         let streams = self.streams.borrow();
         let waiting = streams.values().filter(|stream| stream.output.borrow().is_waiting());
         let write_ms = waiting.map(|stream| stream.write_ms.get()).max();
         let write_ms = write_ms.unwrap_or_else(|| self.context().timeouts.get().write_ms);
-        progress::patience_ms(write_ms, self.core.memory().pressure())
+        progress::stall_timeout_ms(write_ms, self.core.memory().pressure())
     }
 
     /// Whether a stream is scheduled for sending.
-    pub(crate) fn has_turns(&self) -> bool {
-        !self.turns.borrow().is_empty()
+    pub(crate) fn has_queued_streams(&self) -> bool {
+        !self.send_queue.borrow().is_empty()
     }
 
     /// Gives the core's framing buffer to the connection if it has a smaller one.
     fn lend_buffer(&self, out: &mut Vec<u8>) {
         if out.capacity() < FRAMES_BYTES {
-            let mut lent = self.context().frames.take();
+            let mut lent = self.context().shared_frames.take();
             lent.reserve_exact(FRAMES_BYTES);
             lent.extend_from_slice(out);
             out.clear();
-            self.small.set(std::mem::replace(out, lent));
+            self.own_buffer.set(std::mem::replace(out, lent));
         }
     }
 
     /// Returns the buffer to the core when everything was sent, so that the next connection uses memory that
     /// is in the processor's cache.
-    pub(crate) fn take_buffer(&self, out: &mut Vec<u8>) {
+    pub(crate) fn return_buffer(&self, out: &mut Vec<u8>) {
         out.clear();
         if out.capacity() >= FRAMES_BYTES {
-            let mut lent = std::mem::replace(out, self.small.take());
+            let mut lent = std::mem::replace(out, self.own_buffer.take());
             lent.shrink_to(FRAMES_BYTES);
-            self.context().frames.set(lent);
+            self.context().shared_frames.set(lent);
         }
         out.shrink_to(SMALL_BYTES_MAX);
     }
@@ -352,6 +356,6 @@ impl MuxConn {
 
 impl Drop for MuxConn {
     fn drop(&mut self) {
-        self.core.deregister(&self.news);
+        self.core.deregister(&self.wake_source);
     }
 }

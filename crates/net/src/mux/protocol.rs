@@ -10,7 +10,7 @@ pub(crate) struct StreamPriority {
     /// 0 (most urgent) to 7; the default is 3.
     pub(crate) urgency: u8,
     /// Whether streams with the same urgency are sent in turn; otherwise the oldest is sent first.
-    pub(crate) incremental: bool,
+    pub(crate) is_incremental: bool,
 }
 
 /// A request received by the state machine.
@@ -20,7 +20,7 @@ pub(crate) struct StreamRequest {
     pub(crate) bytes: Vec<u8>,
     pub(crate) priority: StreamPriority,
     /// Error response with which the request is refused; the head may then be incomplete.
-    pub(crate) refused: Option<Reject>,
+    pub(crate) rejection: Option<Reject>,
     /// Whether nothing follows the head.
     pub(crate) ended: bool,
 }
@@ -36,14 +36,14 @@ pub(crate) enum MuxEvent<'b> {
     /// The client has changed the priority of a response.
     Priority(u32, StreamPriority),
     /// The stream has ended early: the peer has reset it, or has violated the protocol on it.
-    Reset(u32, CutReason),
+    Reset(u32, AbortReason),
     /// The send window of this stream, or of all streams, has grown.
     Writable(Option<u32>),
 }
 
 /// Reason why a stream ends early, as logged with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CutReason {
+pub(crate) enum AbortReason {
     /// The peer has reset the stream or has disconnected.
     Peer,
     /// The peer accepted nothing for too long.
@@ -52,22 +52,22 @@ pub(crate) enum CutReason {
     Error(&'static str, &'static str),
 }
 
-impl CutReason {
+impl AbortReason {
     /// Returns the reason for the streams of a connection that ended with `fault`.
-    pub(crate) fn of(fault: &Fault) -> CutReason {
+    pub(crate) fn of(fault: &Fault) -> AbortReason {
         match *fault {
-            Fault::Timeout => CutReason::Timeout,
-            Fault::Ended { code, reason } => CutReason::Error(code, reason),
-            Fault::Reject(reject) => CutReason::Error("an error", reject.reason),
-            Fault::Gone | Fault::Broken(_) | Fault::Io(_) => CutReason::Peer,
+            Fault::Timeout => AbortReason::Timeout,
+            Fault::MuxError { code, reason } => AbortReason::Error(code, reason),
+            Fault::Reject(reject) => AbortReason::Error("an error", reject.reason),
+            Fault::Disconnected | Fault::Failed(_) | Fault::Io(_) => AbortReason::Peer,
         }
     }
 
     /// Returns the fault that ended a request whose task only knows that the stream is gone.
     pub(crate) fn explain(self, fault: Fault) -> Fault {
         match (fault, self) {
-            (Fault::Gone, CutReason::Timeout) => Fault::Timeout,
-            (Fault::Gone, CutReason::Error(code, reason)) => Fault::Ended { code, reason },
+            (Fault::Disconnected, AbortReason::Timeout) => Fault::Timeout,
+            (Fault::Disconnected, AbortReason::Error(code, reason)) => Fault::MuxError { code, reason },
             (fault, _) => fault,
         }
     }
@@ -97,7 +97,7 @@ pub(crate) trait ContentFrames {
     /// Frames body bytes that `read` stores in place, at most `len` and what flow control permits. `read` is
     /// called at most once, fills its slices in order, and returns the number of bytes, which is returned. If
     /// `ends`, the message ends when this is all of `len`.
-    fn data_read(
+    fn data_in_place(
         &mut self,
         id: u32,
         len: usize,
@@ -145,12 +145,12 @@ pub(crate) trait MuxProtocol: ContentFrames {
     fn is_peer_leaving(&self) -> bool;
 
     /// Whether the rest of a head or a SETTINGS acknowledgement is due, within the head timeout.
-    fn owes(&self) -> bool {
+    fn awaits_peer(&self) -> bool {
         false
     }
 
     /// Ends the connection because of that timeout; [`MuxProtocol::out`] gets the last frames.
-    fn give_up(&mut self) -> Fault {
+    fn close_overdue(&mut self) -> Fault {
         Fault::Timeout
     }
 

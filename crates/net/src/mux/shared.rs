@@ -5,9 +5,9 @@ use std::rc::Rc;
 
 use http::Fields;
 
-use super::protocol::{ContentFrames, CutReason, StreamPriority};
+use super::protocol::{AbortReason, ContentFrames, StreamPriority};
 use crate::bandwidth::{Bandwidth, ResponseBucket};
-use crate::file::FileRest;
+use crate::file::UnsentFile;
 use crate::source::Source;
 
 /// Unsent bytes of a stream at which its handler waits.
@@ -24,11 +24,11 @@ pub(crate) struct StreamShared {
     pub(crate) input: RefCell<StreamInput>,
     pub(crate) output: RefCell<StreamOutput>,
     /// Whether the stream is scheduled for sending.
-    pub(crate) in_line: Cell<bool>,
+    pub(crate) is_queued: Cell<bool>,
     /// Bytes of the file that the connection's task has read and framed.
     pub(crate) file_sent_bytes: Cell<u64>,
     /// Position in the connection's output of the end of the last frame.
-    pub(crate) framed_at: Cell<u64>,
+    pub(crate) framed_position: Cell<u64>,
     /// Time for which the client may accept nothing of the response, in milliseconds.
     pub(crate) write_ms: Cell<u64>,
     /// Memory charged to the stream, in bytes.
@@ -40,7 +40,7 @@ pub(crate) struct StreamShared {
     /// Bandwidth limit of the response.
     bucket: OnceCell<Box<ResponseBucket>>,
     /// Reason of the reset or of the connection's end.
-    reset: Cell<Option<CutReason>>,
+    reset: Cell<Option<AbortReason>>,
 }
 
 /// Received data that was not read.
@@ -50,7 +50,7 @@ pub(crate) struct StreamInput {
     pub(crate) ended: bool,
     pub(crate) trailers: Fields,
     /// Whether the connection's receiving side has ended, so that nothing more arrives.
-    pub(crate) cut: bool,
+    pub(crate) is_truncated: bool,
 }
 
 /// Output that was not sent.
@@ -60,7 +60,7 @@ pub(crate) struct StreamOutput {
     /// Number of `bytes` that were sent.
     pub(crate) at: usize,
     /// A file range that follows `bytes`; read when the stream is scheduled.
-    pub(crate) file: Option<FileRest>,
+    pub(crate) file: Option<UnsentFile>,
     /// Trailers of the response that ends after this output; `None` if more output follows.
     pub(crate) end: Option<Fields>,
     /// Whether the end was sent.
@@ -77,7 +77,7 @@ impl StreamOutput {
         !self.ended && (self.at < self.bytes.len() || follows)
     }
 
-    pub(crate) fn sent(&mut self, len: usize) {
+    pub(crate) fn mark_sent(&mut self, len: usize) {
         self.at += len;
         if self.at == self.bytes.len() {
             // Most responses are written in several pieces, so keep the memory unless it is large.
@@ -108,7 +108,7 @@ impl StreamOutput {
         if let Some(trailers) = end.filter(|_| has_trailers) {
             frames.trailers(id, &trailers);
         }
-        self.sent(len);
+        self.mark_sent(len);
         self.ended = is_last;
         true
     }
@@ -121,13 +121,13 @@ impl StreamOutput {
         frames: &mut (impl ContentFrames + ?Sized),
     ) -> Option<u64> {
         let file = self.file.as_mut()?;
-        let len = file.left().min(bytes_max as u64) as usize;
-        let is_last = len as u64 == file.left() && self.end.as_ref().is_some_and(Fields::is_empty);
+        let len = file.remaining_bytes().min(bytes_max as u64) as usize;
+        let is_last = len as u64 == file.remaining_bytes() && self.end.as_ref().is_some_and(Fields::is_empty);
         if frames.capacity(id) == 0 {
             return None;
         }
-        let taken = frames.data_read(id, len, is_last, &mut |slices| file.read(slices));
-        if file.left() == 0 {
+        let taken = frames.data_in_place(id, len, is_last, &mut |slices| file.read(slices));
+        if file.remaining_bytes() == 0 {
             self.file = None;
             self.ended = is_last;
         }
@@ -135,16 +135,16 @@ impl StreamOutput {
     }
 
     /// Sets the file range to send next. `is_last` means that the response ends with it.
-    pub(crate) fn begin_file(&mut self, file: FileRest, is_last: bool) {
+    pub(crate) fn begin_file(&mut self, file: UnsentFile, is_last: bool) {
         (self.file, self.end) = (Some(file), is_last.then(Fields::new));
     }
 
     /// Appends bytes of the file that a blocking thread has read.
-    pub(crate) fn push_of_file(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn push_file_bytes(&mut self, bytes: Vec<u8>) {
         if let Some(file) = &mut self.file {
             file.skip(bytes.len());
         }
-        self.file.take_if(|file| file.left() == 0);
+        self.file.take_if(|file| file.remaining_bytes() == 0);
         self.push_owned(bytes);
     }
 
@@ -184,9 +184,9 @@ impl StreamShared {
             priority: Cell::new(priority),
             input: RefCell::default(),
             output: RefCell::default(),
-            in_line: Cell::new(false),
+            is_queued: Cell::new(false),
             file_sent_bytes: Cell::new(0),
-            framed_at: Cell::new(0),
+            framed_position: Cell::new(0),
             write_ms: Cell::new(0),
             held_bytes: Cell::new(0),
             is_tunnel: Cell::new(false),
@@ -210,11 +210,13 @@ impl StreamShared {
     pub(crate) fn exhausted_bucket(&self, now_ms: u64) -> Option<&ResponseBucket> {
         let output = self.output.borrow();
         // The end of a response is not limited.
-        self.bucket().filter(|bucket| (output.len() > 0 || output.file.is_some()) && bucket.room(now_ms) == 0)
+        self.bucket().filter(|bucket| {
+            (output.len() > 0 || output.file.is_some()) && bucket.available_bytes(now_ms) == 0
+        })
     }
 
     /// Whether both sides have ended the stream, so that it is closed for the peer (RFC 9113 section 5.1.2).
-    pub(crate) fn is_whole(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.output.borrow().ended && self.input.borrow().ended
     }
 
@@ -223,8 +225,8 @@ impl StreamShared {
     }
 
     /// Returns the first reason for which the stream was reset.
-    pub(crate) fn cut_reason(&self) -> CutReason {
-        self.reset.get().unwrap_or(CutReason::Peer)
+    pub(crate) fn abort_reason(&self) -> AbortReason {
+        self.reset.get().unwrap_or(AbortReason::Peer)
     }
 
     /// Frames the next output: a piece of the buffer, or at most `file_bytes_max` of a file, within the
@@ -238,7 +240,7 @@ impl StreamShared {
         let Some(bucket) = self.bucket() else {
             return self.frame_within(file_bytes_max, usize::MAX, frames).is_some();
         };
-        let room = bucket.room(now_ms);
+        let room = bucket.available_bytes(now_ms);
         let framed = self.frame_within(file_bytes_max, room, frames);
         bucket.spend(framed.unwrap_or(0));
         framed.is_some()
@@ -257,19 +259,19 @@ impl StreamShared {
             return output.frame(self.id, bytes_max, frames).then(|| before - output.len());
         }
         // Incremental streams get the same share of each turn with files as with other content.
-        let max = if self.priority.get().incremental { PIECE_BYTES_MAX } else { file_bytes_max };
+        let max = if self.priority.get().is_incremental { PIECE_BYTES_MAX } else { file_bytes_max };
         let taken = output.frame_file(self.id, max.min(file_bytes_max).min(bytes_max), frames)?;
-        self.count_of_file(taken);
+        self.count_file_bytes(taken);
         Some(taken as usize)
     }
 
     /// Counts bytes read from the file.
-    pub(crate) fn count_of_file(&self, bytes: u64) {
+    pub(crate) fn count_file_bytes(&self, bytes: u64) {
         self.file_sent_bytes.set(self.file_sent_bytes.get() + bytes);
     }
 
     /// Resets the stream: nothing more is sent or received.
-    pub(crate) fn cut(&self, why: CutReason) {
+    pub(crate) fn abort(&self, why: AbortReason) {
         self.reset.set(self.reset.get().or(Some(why)));
         *self.output.borrow_mut() = StreamOutput::default();
     }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::encode::{Lines, Outgoing};
+use http::encode::{FieldWriter, OutgoingFraming};
 use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
 
 use super::conn::MuxConn;
@@ -12,7 +12,7 @@ use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
 use crate::bandwidth::{Bandwidth, ResponseBucket};
 use crate::fault::Fault;
-use crate::file::{self, FileRest, FileSpan, ReadStop};
+use crate::file::{self, FileSpan, ReadStop, UnsentFile};
 use crate::filters::DefaultFields;
 use crate::inbound::{BodyChunk, PIECE_WEIGHT_BYTES};
 use crate::memory::Pressure;
@@ -25,7 +25,7 @@ mod ends;
 mod raw;
 
 /// Unsent bytes at which a handler waits, under memory pressure.
-const OUT_BYTES_MAX_SHORT: usize = 4 * 1024;
+const OUT_BYTES_MAX_LOW_MEMORY: usize = 4 * 1024;
 /// Unsent bytes at which a handler waits, if the streams of its connection hold [`CONNECTION_BYTES_FULL`].
 const OUT_BYTES_MAX_FULL: usize = 16 * 1024;
 /// Memory of a connection's streams from which they buffer less.
@@ -47,24 +47,24 @@ pub(crate) struct StreamLane {
     /// The piece of the body that the handler is reading.
     piece: Vec<u8>,
     /// Number of bytes of `piece` that were read from a tunnel.
-    raw_at: usize,
+    raw_read_bytes: usize,
     /// Bytes of `piece` for which no window update was sent.
     ungranted_bytes: usize,
     /// Remaining permitted size of the body.
     allowed_bytes: u64,
-    body_begun: bool,
+    has_body_begun: bool,
     /// Trailers of the request, after its body was read.
     trailers: Option<Fields>,
     /// Whether `100 Continue` must be sent before the body is read.
-    continue_due: bool,
+    must_send_continue: bool,
     /// Output spilled to a file for a slow client; follows the output in `shared` and precedes `rest`.
     pub(crate) overflow: SpilledOutput,
-    rest: Vec<u8>,
+    output_after_file: Vec<u8>,
     /// Trailers of the response if it ends after `rest`.
     end: Option<Fields>,
     body_ms: u64,
     /// Bytes that the client had received at the last call of [`StreamLane::has_taken`].
-    seen_bytes: u64,
+    reported_bytes: u64,
     moved_bytes: usize,
     request_bytes: usize,
     /// Size of the file read in progress.
@@ -83,30 +83,30 @@ impl StreamLane {
         let lane = StreamLane {
             conn: conn.clone(),
             shared,
-            continue_due: request.head.expects_continue,
+            must_send_continue: request.head.expects_continue,
             head: request.head,
             head_bytes: request.bytes,
             piece: Vec::new(),
-            raw_at: 0,
+            raw_read_bytes: 0,
             ungranted_bytes: 0,
             allowed_bytes: limits.body_bytes_max,
-            body_begun: false,
+            has_body_begun: false,
             trailers: None,
             end: None,
             overflow: SpilledOutput::default(),
-            rest: Vec::new(),
+            output_after_file: Vec::new(),
             body_ms: timeouts.body_ms,
-            seen_bytes: 0,
+            reported_bytes: 0,
             moved_bytes: 0,
             request_bytes: 0,
             file_bytes: 0,
         };
-        lane.weigh();
+        lane.update_memory();
         lane
     }
 
     /// Registers the current task to be woken when the stream is reset, whatever it waits for.
-    pub(crate) fn attend(&self) {
+    pub(crate) fn register_for_reset(&self) {
         let task = self.conn.core.current();
         self.shared.source.wait_read(task);
         self.shared.source.wait_write(task);
@@ -130,7 +130,7 @@ impl StreamLane {
 
     /// Returns the fault that ended a request whose task only knows that the stream is gone.
     pub(crate) fn explain(&self, fault: Fault) -> Fault {
-        self.shared.cut_reason().explain(fault)
+        self.shared.abort_reason().explain(fault)
     }
 
     fn pressure(&self) -> Pressure {
@@ -139,19 +139,19 @@ impl StreamLane {
 
     // ---- memory and turns ----
 
-    fn weigh(&self) {
+    fn update_memory(&self) {
         let (input, output) = (self.shared.input.borrow(), self.shared.output.borrow());
         let buffers = input.bytes.capacity() + output.bytes.capacity();
-        let own = self.piece.capacity() + self.rest.capacity() + self.head_bytes.capacity();
+        let own = self.piece.capacity() + self.output_after_file.capacity() + self.head_bytes.capacity();
         drop((input, output));
         let request = self.request_bytes + self.file_bytes;
-        self.conn.weigh_stream(&self.shared, STREAM_BYTES + buffers + own + request);
+        self.conn.set_stream_bytes(&self.shared, STREAM_BYTES + buffers + own + request);
     }
 
     /// Sets the memory of the request, in bytes. Called before a wait that may be long.
     pub(crate) fn hold(&mut self, bytes: usize) {
         self.request_bytes = bytes;
-        self.weigh();
+        self.update_memory();
     }
 
     pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
@@ -164,8 +164,8 @@ impl StreamLane {
     }
 
     /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
-    pub(crate) fn patience_ms(&self) -> u64 {
-        let write_ms = progress::patience_ms(self.shared.write_ms.get(), self.pressure());
+    pub(crate) fn stall_timeout_ms(&self) -> u64 {
+        let write_ms = progress::stall_timeout_ms(self.shared.write_ms.get(), self.pressure());
         write_ms.saturating_add(self.shared.bucket().map_or(0, ResponseBucket::pause_ms))
     }
 
@@ -179,7 +179,7 @@ impl StreamLane {
     }
 
     /// Counts moved bytes and yields to other tasks when the turn is used up.
-    pub(crate) async fn moved(&mut self, bytes: usize) {
+    pub(crate) async fn consume_budget(&mut self, bytes: usize) {
         self.moved_bytes += bytes;
         if self.moved_bytes >= TURN_BYTES_MAX {
             self.moved_bytes = 0;
@@ -191,7 +191,7 @@ impl StreamLane {
 
     /// Sets the maximum body size. Has no effect once the body is being read.
     pub(crate) fn limit_body(&mut self, bytes_max: u64) -> Result<(), Reject> {
-        if self.body_begun {
+        if self.has_body_begun {
             return Ok(());
         }
         self.allowed_bytes = bytes_max;
@@ -206,12 +206,12 @@ impl StreamLane {
         loop {
             match self.try_body_piece(has_begun)? {
                 BodyChunk::Data(start, end) => {
-                    self.moved((end - start).max(PIECE_WEIGHT_BYTES)).await;
+                    self.consume_budget((end - start).max(PIECE_WEIGHT_BYTES)).await;
                     return Ok(Some((start, end)));
                 }
                 BodyChunk::End => return Ok(None),
                 BodyChunk::Pending => {
-                    self.weigh();
+                    self.update_memory();
                     let until_ms = self.conn.core.now_ms().saturating_add(self.body_ms);
                     wait::ready(&self.conn.core, &self.shared.source, Interest(READ), until_ms).await?;
                 }
@@ -221,9 +221,9 @@ impl StreamLane {
 
     /// Like [`StreamLane::body_piece`], without waiting. Updates the window for the piece returned before.
     pub(crate) fn try_body_piece(&mut self, has_begun: bool) -> Result<BodyChunk, Fault> {
-        if !self.body_begun {
+        if !self.has_body_begun {
             self.limit_body(self.allowed_bytes)?;
-            self.body_begun = true;
+            self.has_body_begun = true;
         }
         let granted = std::mem::take(&mut self.ungranted_bytes);
         if granted > 0 {
@@ -235,7 +235,7 @@ impl StreamLane {
         if !input.bytes.is_empty() {
             std::mem::swap(&mut self.piece, &mut input.bytes);
             drop(input);
-            self.continue_due = false;
+            self.must_send_continue = false;
             self.ungranted_bytes = self.piece.len();
             let left = self.allowed_bytes.checked_sub(self.piece.len() as u64);
             self.allowed_bytes = left.ok_or(http::body::TOO_LARGE)?;
@@ -245,10 +245,10 @@ impl StreamLane {
             self.trailers.get_or_insert_with(|| std::mem::take(&mut input.trailers));
             return Ok(BodyChunk::End);
         }
-        self.check_input(input.cut)?;
+        self.check_input(input.is_truncated)?;
         drop(input);
         self.shared.source.clear(READ);
-        if std::mem::take(&mut self.continue_due) && !has_begun {
+        if std::mem::take(&mut self.must_send_continue) && !has_begun {
             self.send_head(Status::CONTINUE, b"", false);
         }
         Ok(BodyChunk::Pending)
@@ -267,20 +267,20 @@ impl StreamLane {
     /// Whether the client still waits for `100 Continue` and has not begun to send the body.
     pub(crate) fn awaits_continue(&mut self) -> Result<bool, Fault> {
         let input = self.shared.input.borrow();
-        self.continue_due &= input.bytes.is_empty() && !input.ended;
-        if self.continue_due {
-            self.check_input(input.cut)?;
+        self.must_send_continue &= input.bytes.is_empty() && !input.ended;
+        if self.must_send_continue {
+            self.check_input(input.is_truncated)?;
             // The task was not woken by body data.
             self.shared.source.clear(READ);
         }
-        Ok(self.continue_due)
+        Ok(self.must_send_continue)
     }
 
     /// Fails if the rest of an incomplete body cannot arrive.
     fn check_input(&self, is_cut: bool) -> Result<(), Fault> {
         match is_cut {
-            _ if self.shared.is_reset() => Err(Fault::Gone),
-            true => Err(Fault::Reject(Reject::bad("body cut short"))),
+            _ if self.shared.is_reset() => Err(Fault::Disconnected),
+            true => Err(Fault::Reject(Reject::bad_request("body cut short"))),
             false => Ok(()),
         }
     }
@@ -298,19 +298,19 @@ impl StreamLane {
         status: Status,
         length: Length,
         own: DefaultFields,
-        lines: impl FnOnce(&mut Lines<'_>),
+        lines: impl FnOnce(&mut FieldWriter<'_>),
     ) -> BodySize {
-        let outgoing = Outgoing::decide(self.head.method, Version::Http2, status, length, true);
+        let outgoing = OutgoingFraming::decide(self.head.method, Version::Http2, status, length, true);
         let mut block = Vec::new();
         let default_lines = &self.conn.context().default_lines;
         default_lines.with(self.conn.core.unix_s(), own, |default| block.extend_from_slice(default));
         if let Some(length) = outgoing.length {
-            let mut lines = Lines::new(&mut block);
+            let mut lines = FieldWriter::new(&mut block);
             lines.begin(b"Content-Length");
             lines.number(length);
             lines.end();
         }
-        lines(&mut Lines::new(&mut block));
+        lines(&mut FieldWriter::new(&mut block));
         let body = outgoing.framing.size();
         let ends = body == BodySize::None;
         self.send_head(status, &block, ends);
@@ -319,9 +319,9 @@ impl StreamLane {
     }
 
     /// Sends an interim response.
-    pub(crate) fn inform(&mut self, status: Status, lines: impl FnOnce(&mut Lines<'_>)) {
+    pub(crate) fn send_interim(&mut self, status: Status, lines: impl FnOnce(&mut FieldWriter<'_>)) {
         let mut block = Vec::new();
-        lines(&mut Lines::new(&mut block));
+        lines(&mut FieldWriter::new(&mut block));
         self.send_head(status, &block, false);
     }
 
@@ -332,14 +332,14 @@ impl StreamLane {
         }
         while !bytes.is_empty() {
             let waiting = self.shared.output.borrow().len();
-            let (piece, rest) = bytes.split_at(bytes.len().min(self.output_max().saturating_sub(waiting)));
+            let (piece, rest) = bytes.split_at(bytes.len().min(self.out_bytes_max().saturating_sub(waiting)));
             if piece.is_empty() {
                 self.wait_writable().await?;
                 continue;
             }
             self.enqueue(piece)?;
             bytes = rest;
-            self.moved(piece.len()).await;
+            self.consume_budget(piece.len()).await;
         }
         Ok(())
     }
@@ -349,17 +349,17 @@ impl StreamLane {
         if self.overflow.is_none() {
             return self.enqueue(bytes);
         }
-        self.rest.extend_from_slice(bytes);
-        self.weigh();
+        self.output_after_file.extend_from_slice(bytes);
+        self.update_memory();
         Ok(())
     }
 
     fn enqueue(&self, bytes: &[u8]) -> Result<(), Fault> {
         if self.shared.is_reset() {
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
         self.shared.output.borrow_mut().push(bytes);
-        self.weigh();
+        self.update_memory();
         self.conn.enqueue(&self.shared);
         Ok(())
     }
@@ -376,12 +376,12 @@ impl StreamLane {
             Box::pin(self.drain()).await?;
         }
         if self.shared.is_reset() {
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
         if span.len == 0 {
             return Ok(());
         }
-        self.shared.output.borrow_mut().begin_file(FileRest::new(span), is_last);
+        self.shared.output.borrow_mut().begin_file(UnsentFile::new(span), is_last);
         let _sending = FileSending { shared: self.shared.clone(), total };
         self.conn.enqueue(&self.shared);
         loop {
@@ -392,36 +392,36 @@ impl StreamLane {
             };
             match stop {
                 None => {}
-                Some(ReadStop::Shrank) => return Err(file::SHRANK),
-                Some(ReadStop::Cold) => Box::pin(self.read_cold()).await?,
+                Some(ReadStop::Shrank) => return Err(file::FILE_SHRANK),
+                Some(ReadStop::NotCached) => Box::pin(self.read_uncached()).await?,
             }
         }
     }
 
     /// Reads the next part of the stream's file on a blocking thread.
-    async fn read_cold(&mut self) -> Result<(), Fault> {
-        let next = self.shared.output.borrow().file.as_ref().map(|file| file.next(self.output_max()));
+    async fn read_uncached(&mut self) -> Result<(), Fault> {
+        let next = self.shared.output.borrow().file.as_ref().map(|file| file.next_read(self.out_bytes_max()));
         let Some((file, at, len)) = next else { return Ok(()) };
         self.file_bytes = len;
-        self.weigh();
+        self.update_memory();
         let core = self.conn.core.clone();
         let bytes = file::read(&core, file.as_fd(), at, len).await;
         self.file_bytes = 0;
         let bytes = bytes?;
         if self.shared.is_reset() {
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
-        self.shared.count_of_file(bytes.len() as u64);
-        self.shared.output.borrow_mut().push_of_file(bytes);
-        self.weigh();
+        self.shared.count_file_bytes(bytes.len() as u64);
+        self.shared.output.borrow_mut().push_file_bytes(bytes);
+        self.update_memory();
         self.conn.enqueue(&self.shared);
         Ok(())
     }
 
     /// Returns the number of unsent bytes at which the handler waits.
-    fn output_max(&self) -> usize {
+    fn out_bytes_max(&self) -> usize {
         if self.pressure() >= Pressure::High {
-            return OUT_BYTES_MAX_SHORT;
+            return OUT_BYTES_MAX_LOW_MEMORY;
         }
         let is_full = self.conn.streams_bytes() >= CONNECTION_BYTES_FULL;
         if is_full { OUT_BYTES_MAX_FULL } else { OUT_BYTES_MAX }
@@ -459,7 +459,7 @@ impl StreamLane {
             return Ok(false);
         }
         if self.shared.is_reset() {
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
         let is_empty = !self.shared.output.borrow().is_waiting();
         if !is_empty {
@@ -471,26 +471,27 @@ impl StreamLane {
 
     /// Returns the number of unsent bytes in memory.
     pub(crate) fn backlog(&self) -> usize {
-        self.shared.output.borrow().len() + self.rest.len()
+        self.shared.output.borrow().len() + self.output_after_file.len()
     }
 
     async fn wait_writable(&mut self) -> Result<(), Fault> {
-        self.weigh();
+        self.update_memory();
         self.shared.source.clear(WRITE);
         loop {
-            let until_ms = self.conn.core.now_ms().saturating_add(self.patience_ms());
+            let until_ms = self.conn.core.now_ms().saturating_add(self.stall_timeout_ms());
             let of_file = self.shared.file_sent_bytes.get();
             match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
                 // Other streams are sent first. The connection's task checks the client's progress.
-                Err(Fault::Timeout) if self.shared.in_line.get() => {}
+                Err(Fault::Timeout) if self.shared.is_queued.get() => {}
                 Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}
                 // The client has not received the last frame yet. The connection's task checks that too.
-                Err(Fault::Timeout) if self.conn.taken_bytes.get() < self.shared.framed_at.get() => {}
+                Err(Fault::Timeout)
+                    if self.conn.acknowledged_bytes.get() < self.shared.framed_position.get() => {}
                 waited => break waited?,
             }
         }
         match self.shared.source.ready() & GONE != 0 {
-            true => Err(Fault::Gone),
+            true => Err(Fault::Disconnected),
             false => Ok(()),
         }
     }
@@ -507,35 +508,36 @@ impl StreamLane {
                 return Ok(());
             }
             let file = SpillFile::create(&core, quota, announced.saturating_add(waiting)).await?;
-            *self.overflow = Some(Box::new(Overflow { file, writing: false }));
+            *self.overflow = Some(Box::new(Overflow { file, is_writing: false }));
             // File content is appended to `output`, so move all that follows it to `rest`.
             let mut output = self.shared.output.borrow_mut();
             let at = output.at;
-            self.rest = output.bytes.split_off(at);
+            self.output_after_file = output.bytes.split_off(at);
             (output.bytes, output.at) = (Vec::new(), 0);
         }
         let Some(overflow) = &mut *self.overflow else { return Ok(()) };
-        overflow.writing = true;
-        let (bytes, written, result) = overflow.file.append(&core, std::mem::take(&mut self.rest), 0).await;
-        overflow.writing = false;
-        self.rest = bytes;
-        self.rest.drain(..written);
+        overflow.is_writing = true;
+        let (bytes, written, result) =
+            overflow.file.append(&core, std::mem::take(&mut self.output_after_file), 0).await;
+        overflow.is_writing = false;
+        self.output_after_file = bytes;
+        self.output_after_file.drain(..written);
         let is_empty = overflow.file.is_empty();
         if self.pressure() >= Pressure::High {
-            self.rest.shrink_to_fit();
+            self.output_after_file.shrink_to_fit();
         }
         if is_empty {
             // If the stream was reset, the next call returns the error.
-            let _ = self.leave_file();
+            let _ = self.remove_spill_file();
         }
-        self.weigh();
+        self.update_memory();
         result
     }
 
     /// Removes the empty file and passes what follows it to the connection.
-    fn leave_file(&mut self) -> Result<(), Fault> {
+    fn remove_spill_file(&mut self) -> Result<(), Fault> {
         *self.overflow = None;
-        let rest = std::mem::take(&mut self.rest);
+        let rest = std::mem::take(&mut self.output_after_file);
         self.shared.output.borrow_mut().end = self.end.take();
         self.enqueue(&rest)
     }
@@ -545,11 +547,11 @@ impl StreamLane {
         let core = self.conn.core.clone();
         loop {
             let Some(overflow) = &mut *self.overflow else { return Ok(true) };
-            if overflow.writing || self.shared.is_reset() {
-                return Err(Fault::Gone);
+            if overflow.is_writing || self.shared.is_reset() {
+                return Err(Fault::Disconnected);
             }
             if overflow.file.unread() == 0 {
-                self.leave_file()?;
+                self.remove_spill_file()?;
                 return Ok(true);
             }
             let room = LOADED_BYTES_MAX.saturating_sub(self.shared.output.borrow().len());
@@ -558,7 +560,7 @@ impl StreamLane {
                 return Ok(false);
             }
             let Some((file, at, len)) = overflow.file.window(&core) else { return Ok(false) };
-            let bytes = file::read_loaded(file, at, len.min(room))?;
+            let bytes = file::read_in_memory(file, at, len.min(room))?;
             overflow.file.sent(bytes.len() as u64);
             self.moved_bytes += bytes.len();
             self.enqueue(&bytes)?;
@@ -569,7 +571,7 @@ impl StreamLane {
     async fn drain(&mut self) -> Result<(), Fault> {
         while !self.try_drain()? {
             match self.overflow.is_loading() {
-                true => self.overflow.loaded().await,
+                true => self.overflow.wait_loaded().await,
                 false => self.wait_writable().await?,
             }
         }

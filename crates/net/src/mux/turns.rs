@@ -10,29 +10,29 @@ const URGENCIES: usize = 8;
 /// Streams that have output and are not known to be blocked. More urgent ones come first; among those with
 /// the same urgency, incremental ones are sent in turn, others one after the other (RFC 9218).
 #[derive(Default)]
-pub(crate) struct Turns([VecDeque<Rc<StreamShared>>; URGENCIES]);
+pub(crate) struct SendQueue([VecDeque<Rc<StreamShared>>; URGENCIES]);
 
-impl Turns {
+impl SendQueue {
     /// Appends a stream to the queue of its urgency, unless it is already queued.
     pub(crate) fn push(&mut self, stream: &Rc<StreamShared>) {
-        if !stream.in_line.replace(true) {
-            self.line(stream).push_back(stream.clone());
+        if !stream.is_queued.replace(true) {
+            self.queue_of(stream).push_back(stream.clone());
         }
     }
 
     /// Queues the stream just served again: at the back if it is incremental, else at the front.
-    pub(crate) fn push_again(&mut self, stream: Rc<StreamShared>) {
-        stream.in_line.set(true);
-        match stream.priority.get().incremental {
-            true => self.line(&stream).push_back(stream),
-            false => self.line(&stream).push_front(stream),
+    pub(crate) fn requeue(&mut self, stream: Rc<StreamShared>) {
+        stream.is_queued.set(true);
+        match stream.priority.get().is_incremental {
+            true => self.queue_of(&stream).push_back(stream),
+            false => self.queue_of(&stream).push_front(stream),
         }
     }
 
     /// Removes and returns the next stream.
     pub(crate) fn pop(&mut self) -> Option<Rc<StreamShared>> {
         let stream = self.0.iter_mut().find_map(VecDeque::pop_front)?;
-        stream.in_line.set(false);
+        stream.is_queued.set(false);
         Some(stream)
     }
 
@@ -46,7 +46,7 @@ impl Turns {
         self.0.iter_mut().for_each(VecDeque::shrink_to_fit);
     }
 
-    fn line(&mut self, stream: &StreamShared) -> &mut VecDeque<Rc<StreamShared>> {
+    fn queue_of(&mut self, stream: &StreamShared) -> &mut VecDeque<Rc<StreamShared>> {
         &mut self.0[usize::from(stream.priority.get().urgency).min(URGENCIES - 1)]
     }
 }

@@ -15,10 +15,10 @@ fn rules(pairs: &[(&'static str, &'static str, bool)]) -> RequestReplacement {
     let rule = |(from, _, once): &(&'static str, &'static str, bool)| ReplacementRule {
         from: from.as_bytes().to_vec(),
         media: vec!["text/html".to_owned()],
-        once: *once,
+        is_once: *once,
     };
     RequestReplacement {
-        of: Rc::new(BodyReplacement::new(pairs.iter().map(rule).collect())),
+        replacement: Rc::new(BodyReplacement::new(pairs.iter().map(rule).collect())),
         texts: Box::new(Texts(pairs.iter().map(|(_, text, _)| *text).collect())),
     }
 }
@@ -42,16 +42,16 @@ fn fields(lines: &[(&str, &str)]) -> Fields {
     fields
 }
 
-fn begun(replacement: &RequestReplacement) -> Replacing {
+fn start(replacement: &RequestReplacement) -> Replacing {
     let mut fields = fields(&[("Content-Type", "text/html; charset=utf-8")]);
     let begun = replacement.begin(&input(&request("GET")), Status::OK, &mut fields, &mut { Length::Unknown });
     *begun.expect("HTML is edited")
 }
 
 /// Returns the body after replacing, when it is written in pieces that end at these offsets.
-fn through(replacement: &RequestReplacement, body: &[u8], cuts: &[usize]) -> String {
-    let (mut replacing, mut out, mut at) = (begun(replacement), Vec::new(), 0);
-    let longest = replacement.of.rules.iter().map(|rule| rule.from.len()).max().unwrap();
+fn replace_in_pieces(replacement: &RequestReplacement, body: &[u8], cuts: &[usize]) -> String {
+    let (mut replacing, mut out, mut at) = (start(replacement), Vec::new(), 0);
+    let longest = replacement.replacement.rules.iter().map(|rule| rule.from.len()).max().unwrap();
     for cut in cuts.iter().copied().chain([body.len()]) {
         out.extend(replacing.write(&body[at..cut]).unwrap());
         assert!(replacing.held.len() < longest, "no more is held than a beginning");
@@ -62,7 +62,7 @@ fn through(replacement: &RequestReplacement, body: &[u8], cuts: &[usize]) -> Str
 }
 
 /// A simple reference implementation of replacing.
-fn simply(replacement: &[(&'static str, &'static str, bool)], body: &str) -> String {
+fn replace_simply(replacement: &[(&'static str, &'static str, bool)], body: &str) -> String {
     let (mut out, mut at) = (String::new(), 0);
     let mut done = vec![false; replacement.len()];
     while at < body.len() {
@@ -95,19 +95,23 @@ fn where_a_body_is_cut_does_not_matter() {
     let body = "xabcabcdaaabcabxbcdab";
     for pairs in all {
         let replacement = rules(pairs);
-        let wanted = simply(pairs, body);
+        let wanted = replace_simply(pairs, body);
         for first in 0..=body.len() {
             for second in first..=body.len() {
                 let cuts = [first, second];
                 assert_eq!(
-                    through(&replacement, body.as_bytes(), &cuts),
+                    replace_in_pieces(&replacement, body.as_bytes(), &cuts),
                     wanted,
                     "{pairs:?} cut at {cuts:?}"
                 );
             }
         }
         let every: Vec<usize> = (1..body.len()).collect();
-        assert_eq!(through(&replacement, body.as_bytes(), &every), wanted, "{pairs:?} byte by byte");
+        assert_eq!(
+            replace_in_pieces(&replacement, body.as_bytes(), &every),
+            wanted,
+            "{pairs:?} byte by byte"
+        );
     }
 }
 
@@ -122,15 +126,15 @@ fn random_bodies_in_random_pieces_come_out_as_replaced_in_the_obvious_way() {
         let body: String = (0..random.usize(..60)).map(|_| if random.bool() { 'a' } else { 'b' }).collect();
         let mut cuts: Vec<usize> = (0..random.usize(..6)).map(|_| random.usize(..=body.len())).collect();
         cuts.sort_unstable();
-        let got = through(&rules(&pairs), body.as_bytes(), &cuts);
-        assert_eq!(got, simply(&pairs, &body), "{pairs:?} in {body:?} cut at {cuts:?}");
+        let got = replace_in_pieces(&rules(&pairs), body.as_bytes(), &cuts);
+        assert_eq!(got, replace_simply(&pairs, &body), "{pairs:?} in {body:?} cut at {cuts:?}");
     }
 }
 
 #[test]
 fn a_million_matches_are_held_by_nobody() {
     let replacement = rules(&[("ab", "xyz", false)]);
-    let mut replacing = begun(&replacement);
+    let mut replacing = start(&replacement);
     let piece = b"ab".repeat(REPLACED_BYTES / 2);
     let weight = replacing.weight_bytes();
     let mut sent = 0;
@@ -150,7 +154,7 @@ fn a_text_grows_a_body_only_so_far() {
     assert!(LONG.len() > GROWTH_MAX);
     // Replacement texts may contain input of the client. The first one is too long and not used; the other is
     // inserted once.
-    assert_eq!(through(&replacement, b"a-b-b", &[]), format!("a-{LONG}-b"));
+    assert_eq!(replace_in_pieces(&replacement, b"a-b-b", &[]), format!("a-{LONG}-b"));
 }
 
 #[test]
@@ -164,7 +168,7 @@ fn what_is_no_whole_text_of_the_type_passes_as_it_is() {
         let before = sent.clone();
         let status = Status::of(status).unwrap();
         let is_begun = replacement.begin(&input(&request(method)), status, &mut sent, &mut length).is_some();
-        let is_edited = sent.wire() != before.wire();
+        let is_edited = sent.as_bytes() != before.as_bytes();
         assert_eq!(is_edited, length == Length::Unknown, "head and length change together");
         (is_begun, is_edited)
     };
@@ -195,7 +199,7 @@ fn what_is_no_whole_text_of_the_type_passes_as_it_is() {
     let mut sent = fields(&head[..2]);
     let request = request("GET");
     let begun = replacement.begin(&input(&request), Status::NOT_MODIFIED, &mut sent, &mut Length::Known(0));
-    assert!(begun.is_none() && sent.wire() == b"ETag: W/\"x\"\r\n");
+    assert!(begun.is_none() && sent.as_bytes() == b"ETag: W/\"x\"\r\n");
 }
 
 #[test]
@@ -218,7 +222,7 @@ fn an_announced_length_is_kept_to() {
 
 #[test]
 fn media_types_have_the_rules_that_name_them() {
-    let of = |media: &str| ReplacementRule { from: b"a".to_vec(), media: vec![media.into()], once: false };
+    let of = |media: &str| ReplacementRule { from: b"a".to_vec(), media: vec![media.into()], is_once: false };
     let replacement = BodyReplacement::new(vec![of("text/"), of("text/html"), of("application/json")]);
     let bits = |media: &str| replacement.rules_for(&request("GET"), Status::OK, &Fields::new(), media);
     assert_eq!(

@@ -18,7 +18,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion};
 
 use super::certificate::ServerCertificate;
-use super::pem::{certificates, damage, without_marks};
+use super::pem::{certificates, describe_syntax_error, strip_byte_order_marks};
 use super::store::CertificateStore;
 use super::tickets::{TicketKeys, Ticketer};
 use super::trust_end::ClientTrust;
@@ -49,7 +49,7 @@ impl Default for TlsOptions {
         TlsOptions {
             tls13_only: false,
             protocols: vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()],
-            tickets: Some(TicketKeys::own()),
+            tickets: Some(TicketKeys::random()),
         }
     }
 }
@@ -60,7 +60,7 @@ pub struct TlsSite {
     /// Certificates. A client gets the first one for its name whose signature algorithm it supports.
     pub certificates: Vec<ServerCertificate>,
     /// Whether to use certificates of the [`CertificateStore`] too.
-    pub automatic: bool,
+    pub uses_store: bool,
     /// Verification of client certificates, if enabled.
     pub client: Option<ClientCertificates>,
 }
@@ -73,7 +73,7 @@ pub struct ClientCertificates {
     /// Certificate revocation lists of these authorities (PEM).
     pub revoked_pem: Vec<Vec<u8>>,
     /// Whether clients without a certificate are refused.
-    pub required: bool,
+    pub is_required: bool,
 }
 
 impl ClientCertificates {
@@ -107,7 +107,7 @@ impl ClientCertificates {
             // Lists of intermediate authorities are rarely available.
             builder = builder.only_check_end_entity_revocation().allow_unknown_revocation_status();
         }
-        if !self.required {
+        if !self.is_required {
             builder = builder.allow_unauthenticated();
         }
         builder.build().map_err(|error| match error {
@@ -126,7 +126,7 @@ impl ClientCertificates {
     }
 
     fn digest(&self) -> Vec<u8> {
-        let mut all = vec![u8::from(self.required)];
+        let mut all = vec![u8::from(self.is_required)];
         for text in std::iter::once(&self.authorities_pem).chain(&self.revoked_pem) {
             all.extend_from_slice(&text.len().to_be_bytes());
             all.extend_from_slice(text);
@@ -143,9 +143,9 @@ fn add_authorities(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String> 
 }
 
 fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-    let text = without_marks(pem);
+    let text = strip_byte_order_marks(pem);
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|error| damage(&error))?;
+    let found = found.map_err(|error| describe_syntax_error(&error))?;
     if !found.is_empty() {
         return Ok(found);
     }
@@ -159,9 +159,9 @@ fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'stat
 
 /// The server side of TLS, shared by all cores. Clones share the settings, which can be replaced.
 #[derive(Clone)]
-pub struct TlsAcceptor(Arc<Shared>);
+pub struct TlsAcceptor(Arc<AcceptorShared>);
 
-struct Shared {
+struct AcceptorShared {
     store: CertificateStore,
     /// `None` if no site uses TLS, so that no memory is used for rustls' caches.
     table: RwLock<Option<Arc<SiteTable>>>,
@@ -178,10 +178,10 @@ struct SiteTable {
 }
 
 struct SiteTls {
-    presented: SiteCertificates,
+    certificates: SiteCertificates,
     config: Arc<ServerConfig>,
     /// `config` with the client's order of cipher suites.
-    client_order: Arc<ServerConfig>,
+    config_client_order: Arc<ServerConfig>,
     /// Present if sessions of clients with certificates may be resumed.
     trust: Option<ClientTrust>,
     policy: u64,
@@ -220,7 +220,7 @@ impl TlsAcceptor {
     /// Creates an acceptor without sites; see [`TlsAcceptor::replace`].
     #[must_use]
     pub fn new(store: CertificateStore) -> TlsAcceptor {
-        TlsAcceptor(Arc::new(Shared { store, table: RwLock::default(), sessions: OnceLock::new() }))
+        TlsAcceptor(Arc::new(AcceptorShared { store, table: RwLock::default(), sessions: OnceLock::new() }))
     }
 
     /// Replaces the options and sites for new handshakes. `find` returns the index in `sites` for a host (in
@@ -269,16 +269,17 @@ impl TlsAcceptor {
         }
         let site = (table.find)(name, listener_key).and_then(|site| table.sites.get(site)?.as_ref());
         let site = site.ok_or(NotAdmitted::UnknownName)?;
-        let first = hello.cipher_suites().iter().find(|suite| preference(**suite) < OTHERS);
+        let first = hello.cipher_suites().iter().find(|suite| suite_rank(**suite) < UNSUPPORTED_RANK);
         let first = *first.ok_or(NotAdmitted::NoCipher)?;
-        let chosen = site.presented.choose(name, hello.signature_schemes()).inspect_err(|not| {
+        let chosen = site.certificates.choose(name, hello.signature_schemes()).inspect_err(|not| {
             if *not == NotAdmitted::NoCertificate {
-                self.0.store.miss(name, client);
+                self.0.store.report_miss(name, client);
             }
         })?;
-        let mut config = if is_chacha(first) { site.client_order.clone() } else { site.config.clone() };
+        let mut config =
+            if is_chacha(first) { site.config_client_order.clone() } else { site.config.clone() };
         if let Some(trust) = &site.trust {
-            let own = trust.of_connection(&config, config.cert_resolver.clone());
+            let own = trust.connection_config(&config, config.cert_resolver.clone());
             config = Arc::new(own.ok_or(NotAdmitted::NoCipher)?);
         }
         if hello.server_name().is_none() {
@@ -296,7 +297,7 @@ impl fmt::Debug for TlsAcceptor {
     }
 }
 
-impl Shared {
+impl AcceptorShared {
     fn site_table(
         &self,
         options: &TlsOptions,
@@ -308,9 +309,10 @@ impl Shared {
             let digest = site.client.as_ref().map_or_else(Vec::new, ClientCertificates::digest);
             let presented = SiteCertificates {
                 certificates: site.certificates.into(),
-                store: site.automatic.then(|| store.clone()),
+                store: site.uses_store.then(|| store.clone()),
             };
-            let (mut config, verifier) = config(options, site.client.as_ref(), Arc::new(presented.clone()))?;
+            let (mut config, verifier) =
+                build_config(options, site.client.as_ref(), Arc::new(presented.clone()))?;
             let resumed = verifier.filter(|_| options.tickets.is_some());
             let trust = resumed.map(|verifier| ClientTrust { verifier, versions: versions(options) });
             if let Some(keys) = &options.tickets {
@@ -331,11 +333,11 @@ impl Shared {
             let mut client_order = config.clone();
             client_order.ignore_client_order = false;
             let (config, client_order) = (Arc::new(config), Arc::new(client_order));
-            Ok(SiteTls { presented, config, client_order, trust, policy })
+            Ok(SiteTls { certificates: presented, config, config_client_order: client_order, trust, policy })
         };
         let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, String>>()?;
         let (mut challenge, _) =
-            config(&TlsOptions::default(), None, Arc::new(ChallengeResolver(store.clone())))?;
+            build_config(&TlsOptions::default(), None, Arc::new(ChallengeResolver(store.clone())))?;
         challenge.alpn_protocols = vec![CHALLENGE_PROTOCOL.to_vec()];
         challenge.send_tls13_tickets = 0;
         challenge.session_storage = Arc::new(NoServerSessionStorage {});
@@ -345,15 +347,15 @@ impl Shared {
 
 /// Whether the client prefers ChaCha20, as clients without AES instructions do.
 fn is_chacha(suite: CipherSuite) -> bool {
-    matches!(preference(suite), 2 | 5)
+    matches!(suite_rank(suite), 2 | 5)
 }
 
 /// Rank of cipher suites that this server does not support.
-const OTHERS: u8 = 6;
+const UNSUPPORTED_RANK: u8 = 6;
 
 /// Returns the rank of a cipher suite. AES-128 precedes AES-256, which needs a third more CPU time without a
 /// practical gain in security.
-fn preference(suite: CipherSuite) -> u8 {
+fn suite_rank(suite: CipherSuite) -> u8 {
     use CipherSuite as Suite;
     match suite {
         Suite::TLS13_AES_128_GCM_SHA256 => 0,
@@ -363,7 +365,7 @@ fn preference(suite: CipherSuite) -> u8 {
         Suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384 | Suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 => 4,
         Suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256
         | Suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256 => 5,
-        _ => OTHERS,
+        _ => UNSUPPORTED_RANK,
     }
 }
 
@@ -375,13 +377,13 @@ fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion
 /// A configuration without tickets, and the verifier of its clients.
 type VerifyingConfig = (ServerConfig, Option<Arc<dyn ClientCertVerifier>>);
 
-fn config(
+fn build_config(
     options: &TlsOptions,
     client: Option<&ClientCertificates>,
     resolver: Arc<dyn ResolvesServerCert>,
 ) -> Result<VerifyingConfig, String> {
     let mut crypto = provider::default_provider();
-    crypto.cipher_suites.sort_by_key(|suite| preference(suite.suite()));
+    crypto.cipher_suites.sort_by_key(|suite| suite_rank(suite.suite()));
     let crypto = Arc::new(crypto);
     let builder = ServerConfig::builder_with_provider(crypto.clone())
         .with_protocol_versions(versions(options))
@@ -406,7 +408,7 @@ impl SiteCertificates {
         let for_it = own().filter(|certificate| certificate.info().is_for(name));
         let mut any = false;
         for certificate in for_it.chain(&issued).chain(own()) {
-            if certificate.signs(schemes) {
+            if certificate.supports_any_of(schemes) {
                 return Ok(certificate.clone());
             }
             any = true;

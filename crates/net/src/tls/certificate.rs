@@ -16,7 +16,7 @@ use x509_parser::oid_registry::{OID_PKIX_ACCESS_DESCRIPTOR_CA_ISSUERS, OID_PKIX_
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use super::pem::{begins_certificate, certificates, private_key, swapped};
+use super::pem::{begins_certificate, certificates, private_key, swapped_files};
 
 /// A certificate with its chain and private key. Clones share the same data.
 #[derive(Clone, Debug)]
@@ -75,7 +75,7 @@ impl CertificateInfo {
             serial: HEXLOWER.encode(parsed.raw_serial()),
             not_before_unix_s: parsed.validity().not_before.timestamp(),
             not_after_unix_s: parsed.validity().not_after.timestamp(),
-            sha256: HEXLOWER.encode(aws_lc_rs_digest(der).as_ref()),
+            sha256: HEXLOWER.encode(sha256_digest(der).as_ref()),
             ocsp_responder: ocsp_responder(&parsed),
             is_staple_required: is_staple_required(&parsed),
             ..CertificateInfo::default()
@@ -233,7 +233,7 @@ fn address(bytes: &[u8]) -> Option<String> {
     address.ok().map(|address| address.to_string())
 }
 
-fn aws_lc_rs_digest(bytes: &[u8]) -> ::aws_lc_rs::digest::Digest {
+fn sha256_digest(bytes: &[u8]) -> ::aws_lc_rs::digest::Digest {
     ::aws_lc_rs::digest::digest(&::aws_lc_rs::digest::SHA256, bytes)
 }
 
@@ -244,8 +244,9 @@ impl ServerCertificate {
     /// # Errors
     /// Describes the invalid part; fails also if the key belongs to another certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServerCertificate, CertificateFault> {
-        let chain = certificates(chain)
-            .map_err(|text| CertificateFault::of_chain(swapped(chain, key).map_or(text, str::to_owned)))?;
+        let chain = certificates(chain).map_err(|text| {
+            CertificateFault::of_chain(swapped_files(chain, key).map_or(text, str::to_owned))
+        })?;
         let info = CertificateInfo::of_der(&chain[0]).map_err(|error| {
             CertificateFault::of_chain(format!(
                 "the first certificate in it is damaged ({error}): copy the file again"
@@ -262,7 +263,7 @@ impl ServerCertificate {
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
             Ok(()) | Err(rustls::Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
-            Err(rustls::Error::InconsistentKeys(_)) => return Err(of_another(&certified)),
+            Err(rustls::Error::InconsistentKeys(_)) => return Err(mismatched_key(&certified)),
             Err(error) => return Err(CertificateFault::of_chain(unusable(&error))),
         }
         Ok(ServerCertificate(Arc::new(CertificateData::new(certified, info))))
@@ -343,12 +344,12 @@ impl ServerCertificate {
     }
 
     /// Whether the key supports one of these signature schemes.
-    pub(super) fn signs(&self, schemes: &[SignatureScheme]) -> bool {
+    pub(super) fn supports_any_of(&self, schemes: &[SignatureScheme]) -> bool {
         self.0.key.key.choose_scheme(schemes).is_some()
     }
 
     /// Whether both keys use the same algorithm, so that a client can get only one of the certificates.
-    pub(super) fn is_kind_of(&self, other: &ServerCertificate) -> bool {
+    pub(super) fn has_same_algorithm(&self, other: &ServerCertificate) -> bool {
         self.0.key.key.algorithm() == other.0.key.key.algorithm()
     }
 
@@ -406,7 +407,7 @@ impl From<CertificateFault> for String {
 const CHAIN_FILE: &str = "{certificate}";
 
 /// Describes a key that does not belong to the first certificate.
-fn of_another(certified: &CertifiedKey) -> CertificateFault {
+fn mismatched_key(certified: &CertifiedKey) -> CertificateFault {
     let is_of = |certificate: &CertificateDer<'static>| {
         CertifiedKey::new(vec![certificate.clone()], certified.key.clone()).keys_match().is_ok()
     };

@@ -27,7 +27,7 @@ pub struct TlsSession {
     /// The server name that the client sent (SNI), in lower case.
     pub server_name: Option<Box<str>>,
     /// Whether the session was resumed.
-    pub resumed: bool,
+    pub is_resumed: bool,
     /// Hash of the policy on client certificates that has admitted the client
     /// ([`super::ClientCertificates::policy`]); 0 for none.
     pub policy: u64,
@@ -98,9 +98,9 @@ impl TlsValues for TlsSession {
 /// A handshake in progress.
 pub(crate) struct TlsHandshake {
     acceptor: TlsAcceptor,
-    state: State,
+    state: HandshakeState,
     /// The first byte received, which identifies clients that do not speak TLS.
-    first: Option<u8>,
+    first_byte: Option<u8>,
     /// Received bytes of the ClientHello.
     hello_bytes: usize,
     /// Bytes received after the ClientHello: mostly client certificates.
@@ -113,7 +113,7 @@ const HELLO_BYTES_MAX: usize = 16 * 1024;
 const HANDSHAKE_BYTES: usize = 16 * 1024;
 const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
 
-enum State {
+enum HandshakeState {
     /// The ClientHello is incomplete.
     Hello(Box<Acceptor>),
     Running {
@@ -121,19 +121,19 @@ enum State {
         policy: u64,
         is_challenge: bool,
     },
-    Over,
+    Finished,
 }
 
 /// Progress of a handshake.
 pub(crate) enum HandshakeStep {
     /// Waits until the socket is readable.
-    Reads,
+    WantsRead,
     /// Waits until the socket is writable.
-    Writes,
+    WantsWrite,
     /// Complete: HTTP begins.
     Done(Box<ServerConnection>, Rc<TlsSession>),
     /// A certificate authority has validated the name; the connection ends.
-    Challenged,
+    ChallengeDone,
 }
 
 /// A failed handshake.
@@ -181,8 +181,8 @@ impl TlsHandshake {
         let first = begun.first().copied();
         Ok(TlsHandshake {
             acceptor: acceptor.clone(),
-            state: State::Hello(hello),
-            first,
+            state: HandshakeState::Hello(hello),
+            first_byte: first,
             hello_bytes: begun.len(),
             later_bytes: 0,
         })
@@ -195,7 +195,7 @@ impl TlsHandshake {
 
     /// Whether the client has sent anything.
     pub(crate) fn has_begun(&self) -> bool {
-        self.first.is_some()
+        self.first_byte.is_some()
     }
 
     /// Continues the handshake as far as the socket permits. `client` is the client's address, if it has one;
@@ -210,8 +210,8 @@ impl TlsHandshake {
         listener_key: u64,
     ) -> Result<HandshakeStep, HandshakeFailure> {
         loop {
-            match std::mem::replace(&mut self.state, State::Over) {
-                State::Hello(mut hello) => match hello.accept() {
+            match std::mem::replace(&mut self.state, HandshakeState::Finished) {
+                HandshakeState::Hello(mut hello) => match hello.accept() {
                     Ok(Some(accepted)) => {
                         self.state = self.begin(accepted, stream, (client, listener_key))?
                     }
@@ -220,45 +220,45 @@ impl TlsHandshake {
                         if self.hello_bytes > HELLO_BYTES_MAX {
                             return Err(HandshakeFailure::of(HELLO_TOO_LONG));
                         }
-                        let (first, bytes) = (&mut self.first, &mut self.hello_bytes);
+                        let (first, bytes) = (&mut self.first_byte, &mut self.hello_bytes);
                         let read = hello.read_tls(&mut FirstBytes { stream, first, bytes });
-                        self.state = State::Hello(hello);
-                        if !received(read)? {
-                            return Ok(HandshakeStep::Reads);
+                        self.state = HandshakeState::Hello(hello);
+                        if !read_result(read)? {
+                            return Ok(HandshakeStep::WantsRead);
                         }
                     }
                     Err((error, alert)) => return Err(self.refused(&error, alert, stream)),
                 },
-                State::Running { mut tls, policy, is_challenge } => {
+                HandshakeState::Running { mut tls, policy, is_challenge } => {
                     if !tls.is_handshaking() {
                         if is_challenge {
                             tls.send_close_notify();
                             // The authority has received what it needs and may be gone.
-                            let _ = sent(&mut tls, stream);
-                            return Ok(HandshakeStep::Challenged);
+                            let _ = send_pending(&mut tls, stream);
+                            return Ok(HandshakeStep::ChallengeDone);
                         }
                         let session = session(&tls, policy)?;
                         // Remaining output (tickets) is sent with the first response, or when HTTP waits.
                         return Ok(HandshakeStep::Done(tls, Rc::new(session)));
                     }
-                    if !sent(&mut tls, stream)? {
-                        self.state = State::Running { tls, policy, is_challenge };
-                        return Ok(HandshakeStep::Writes);
+                    if !send_pending(&mut tls, stream)? {
+                        self.state = HandshakeState::Running { tls, policy, is_challenge };
+                        return Ok(HandshakeStep::WantsWrite);
                     }
                     let read = tls.read_tls(&mut TlsSocket(stream));
                     self.later_bytes += read.as_ref().copied().unwrap_or_default();
-                    let came = received(read)?;
+                    let came = read_result(read)?;
                     if came && let Err(error) = tls.process_new_packets() {
                         // Sends the alert to the client.
-                        let _ = sent(&mut tls, stream);
+                        let _ = send_pending(&mut tls, stream);
                         return Err(failure(&error, tls.server_name()));
                     }
-                    self.state = State::Running { tls, policy, is_challenge };
+                    self.state = HandshakeState::Running { tls, policy, is_challenge };
                     if !came {
-                        return Ok(HandshakeStep::Reads);
+                        return Ok(HandshakeStep::WantsRead);
                     }
                 }
-                State::Over => return Err(HandshakeFailure::of("the handshake is over")),
+                HandshakeState::Finished => return Err(HandshakeFailure::of("the handshake is over")),
             }
         }
     }
@@ -269,7 +269,7 @@ impl TlsHandshake {
         accepted: Accepted,
         stream: &Stream,
         (client, listener_key): (Option<IpAddr>, u64),
-    ) -> Result<State, HandshakeFailure> {
+    ) -> Result<HandshakeState, HandshakeFailure> {
         let hello = accepted.client_hello();
         let name: Option<Box<str>> = hello.server_name().map(Into::into);
         let address = match name {
@@ -304,19 +304,19 @@ impl TlsHandshake {
         let mut tls = Box::new(tls);
         // Further messages may have arrived with the ClientHello, which the socket will not report again.
         if let Err(error) = tls.process_new_packets() {
-            let _ = sent(&mut tls, stream);
+            let _ = send_pending(&mut tls, stream);
             return Err(failure(&error, name.as_deref()));
         }
-        Ok(State::Running { tls, policy: admission.policy, is_challenge: admission.is_challenge })
+        Ok(HandshakeState::Running { tls, policy: admission.policy, is_challenge: admission.is_challenge })
     }
 
     fn refused(&self, error: &Error, alert: AcceptedAlert, stream: &Stream) -> HandshakeFailure {
-        let is_tls = self.first == Some(HANDSHAKE);
+        let is_tls = self.first_byte == Some(HANDSHAKE);
         if is_tls {
             write_alert(alert, stream);
             return failure(error, None);
         }
-        let is_http = self.first.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'\r');
+        let is_http = self.first_byte.is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'\r');
         let reason =
             if is_http { "the client speaks HTTP without TLS" } else { "the client does not speak TLS" };
         HandshakeFailure { is_http, ..HandshakeFailure::of(reason) }
@@ -336,7 +336,7 @@ fn write_alert(mut alert: AcceptedAlert, stream: &Stream) {
 }
 
 /// Returns whether bytes were read; false if none are available.
-fn received(read: io::Result<usize>) -> Result<bool, HandshakeFailure> {
+fn read_result(read: io::Result<usize>) -> Result<bool, HandshakeFailure> {
     match read {
         Ok(0) => Err(HandshakeFailure { is_gone: true, ..HandshakeFailure::of("the client disconnected") }),
         Ok(_) => Ok(true),
@@ -349,7 +349,7 @@ fn received(read: io::Result<usize>) -> Result<bool, HandshakeFailure> {
 }
 
 /// Sends pending output; returns true if nothing is left.
-fn sent(tls: &mut ServerConnection, stream: &Stream) -> Result<bool, HandshakeFailure> {
+fn send_pending(tls: &mut ServerConnection, stream: &Stream) -> Result<bool, HandshakeFailure> {
     while tls.wants_write() {
         match tls.write_tls(&mut TlsSocket(stream)) {
             Ok(_) => {}
@@ -377,7 +377,7 @@ fn session(tls: &ServerConnection, policy: u64) -> Result<TlsSession, HandshakeF
         version: agreed.version,
         cipher: agreed.cipher,
         server_name: tls.server_name().map(Into::into),
-        resumed: agreed.resumed,
+        is_resumed: agreed.is_resumed,
         policy,
         client: client.transpose()?,
     })
@@ -393,9 +393,9 @@ pub struct TlsAgreement {
     /// Key exchange group by IANA's name, for example `X25519`; empty if a resumption had no key exchange.
     pub group: &'static str,
     /// Whether the session was resumed.
-    pub resumed: bool,
+    pub is_resumed: bool,
     /// Whether the server requested another key share (HelloRetryRequest, RFC 8446 section 4.1.4).
-    pub retried: bool,
+    pub is_retried: bool,
 }
 
 impl TlsAgreement {
@@ -412,8 +412,8 @@ impl TlsAgreement {
                 .negotiated_key_exchange_group()
                 .and_then(|group| group.name().as_str())
                 .unwrap_or_default(),
-            resumed: kind == Some(HandshakeKind::Resumed),
-            retried: kind == Some(HandshakeKind::FullWithHelloRetryRequest),
+            is_resumed: kind == Some(HandshakeKind::Resumed),
+            is_retried: kind == Some(HandshakeKind::FullWithHelloRetryRequest),
         }
     }
 }
@@ -486,14 +486,14 @@ fn client_certificate(error: &CertificateError) -> &'static str {
         other => {
             // The variant belongs to an internal crate of rustls and is only available as text.
             let said = format!("{other:?}");
-            let known = REFUSALS.iter().find(|(word, _)| said.contains(word));
+            let known = REFUSAL_TEXTS.iter().find(|(word, _)| said.contains(word));
             known.map_or("the client's certificate is not valid", |(_, reason)| *reason)
         }
     }
 }
 
 /// Error names of the certificate verifier and their descriptions.
-const REFUSALS: [(&str, &str); 7] = [
+const REFUSAL_TEXTS: [(&str, &str); 7] = [
     (
         "UnsupportedCertVersion",
         "the client's certificate is of X.509 version 1, and 3 is needed: make it with an extension",

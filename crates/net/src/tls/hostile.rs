@@ -56,8 +56,8 @@ pub fn fuzz_tls(data: &[u8]) {
     let (inner, rest) = (core.clone(), rest.to_vec());
     let played = core.run_until_end(async move {
         match first % 2 {
-            0 => bytes_of_no_client(&inner, &rest).await,
-            _ => steps_of_a_client(&inner, &rest).await,
+            0 => feed_arbitrary_bytes(&inner, &rest).await,
+            _ => run_client_steps(&inner, &rest).await,
         }
     });
     played.expect("a law is broken");
@@ -95,7 +95,7 @@ fn received(mut far: &UnixStream) -> Vec<u8> {
     bytes
 }
 
-async fn bytes_of_no_client(core: &Core, bytes: &[u8]) {
+async fn feed_arbitrary_bytes(core: &Core, bytes: &[u8]) {
     let whole = refusal(core, bytes, bytes.len().max(1)).await;
     let in_pieces = refusal(core, bytes, bytes.len() / 9 + 1).await;
     assert_eq!(whole, in_pieces, "whole, and in pieces");
@@ -113,9 +113,9 @@ async fn refusal(core: &Core, bytes: &[u8], piece: usize) -> Option<HandshakeFai
         answered += received(&far).len();
         assert!(answered < ANSWER_BYTES_MAX, "{answered} bytes in answer to {}", bytes.len());
         match step {
-            Ok(HandshakeStep::Reads) => {}
-            Ok(HandshakeStep::Writes) => panic!("there is room for {answered} bytes"),
-            Ok(HandshakeStep::Done(..) | HandshakeStep::Challenged) => panic!("nobody has the keys"),
+            Ok(HandshakeStep::WantsRead) => {}
+            Ok(HandshakeStep::WantsWrite) => panic!("there is room for {answered} bytes"),
+            Ok(HandshakeStep::Done(..) | HandshakeStep::ChallengeDone) => panic!("nobody has the keys"),
             Err(failure) => return Some(failure),
         }
     }
@@ -129,7 +129,7 @@ async fn connected(core: &Core) -> (TlsStream, ClientConnection, UnixStream) {
         let options = TlsClientOptions {
             name: "a.test",
             insecure: true,
-            no_resumption: true,
+            disables_resumption: true,
             groups: &["X25519"],
             ..TlsClientOptions::default()
         };
@@ -148,19 +148,19 @@ async fn connected(core: &Core) -> (TlsStream, ClientConnection, UnixStream) {
             HandshakeStep::Done(tls, session) => {
                 return (TlsStream::accepted(stream, tls, session), client, far);
             }
-            _ => take_in(&mut client, &received(&far)),
+            _ => receive(&mut client, &received(&far)),
         }
     }
 }
 
-fn take_in(client: &mut ClientConnection, mut bytes: &[u8]) {
+fn receive(client: &mut ClientConnection, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         client.read_tls(&mut bytes).expect("a record has room");
         client.process_new_packets().expect("an honest server");
     }
 }
 
-async fn steps_of_a_client(core: &Core, steps: &[u8]) {
+async fn run_client_steps(core: &Core, steps: &[u8]) {
     let (mut server, mut client, mut far) = connected(core).await;
     let (mut said, mut heard) = (Vec::new(), Vec::new());
     let (mut is_honest, mut has_ended, mut updates) = (true, false, 0);
@@ -209,7 +209,7 @@ async fn steps_of_a_client(core: &Core, steps: &[u8]) {
             assert!(!is_honest || updates > KEY_UPDATES_MAX, "an honest client was refused");
             return;
         }
-        take_in(&mut client, &answer);
+        receive(&mut client, &answer);
         assert!(!is_honest || said == heard, "{} bytes of {}", heard.len(), said.len());
     }
 }

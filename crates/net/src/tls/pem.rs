@@ -6,20 +6,20 @@ use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// The UTF-8 byte-order mark.
-const MARK: &[u8] = b"\xef\xbb\xbf";
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Message for a certificate file and a key file that are swapped.
-const SWAPPED: &str = "there is a private key in it and no certificate, and the certificate is in the file of the key: \
+const SWAPPED_FILES: &str = "there is a private key in it and no certificate, and the certificate is in the file of the key: \
                        exchange the two";
 
 /// Removes UTF-8 byte-order marks, which Windows editors write; concatenated files have several.
 #[must_use]
-pub fn without_marks(text: &[u8]) -> Cow<'_, [u8]> {
-    let Some(mut at) = find(text, MARK) else { return Cow::Borrowed(text) };
+pub fn strip_byte_order_marks(text: &[u8]) -> Cow<'_, [u8]> {
+    let Some(mut at) = find(text, BYTE_ORDER_MARK) else { return Cow::Borrowed(text) };
     let (mut plain, mut rest) = (Vec::with_capacity(text.len()), text);
     loop {
         plain.extend_from_slice(&rest[..at]);
-        rest = &rest[at + MARK.len()..];
-        match find(rest, MARK) {
+        rest = &rest[at + BYTE_ORDER_MARK.len()..];
+        match find(rest, BYTE_ORDER_MARK) {
             Some(next) => at = next,
             None => break,
         }
@@ -32,21 +32,21 @@ fn find(text: &[u8], word: &[u8]) -> Option<usize> {
     text.windows(word.len()).position(|window| window == word)
 }
 
-pub(super) fn has(text: &[u8], label: &[u8]) -> bool {
+pub(super) fn has_label(text: &[u8], label: &[u8]) -> bool {
     find(text, label).is_some()
 }
 
 /// Whether a text contains the beginning of a certificate.
 pub(super) fn begins_certificate(text: &[u8]) -> bool {
-    has(text, b"-----BEGIN CERTIFICATE-----")
+    has_label(text, b"-----BEGIN CERTIFICATE-----")
 }
 
 /// Returns the certificates of a PEM text; at least one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = without_marks(pem);
+    let text = strip_byte_order_marks(pem);
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    let found = found.map_err(|error| damage(&error))?;
-    if let Some(index) = found.iter().position(|der| !is_whole(der)) {
+    let found = found.map_err(|error| describe_syntax_error(&error))?;
+    if let Some(index) = found.iter().position(|der| !is_single_value(der)) {
         return Err(format!("certificate {} in it is cut off or damaged: copy the file again", index + 1));
     }
     match found.is_empty() {
@@ -64,13 +64,13 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
 
 /// Returns the private key of a PEM text.
 pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
-    if has(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has(pem, b"Proc-Type: 4,ENCRYPTED") {
+    if has_label(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has_label(pem, b"Proc-Type: 4,ENCRYPTED") {
         return Err(
             "the private key is encrypted: remove its passphrase with `openssl pkey -in FILE -out NEW`"
                 .into(),
         );
     }
-    let key = PrivateKeyDer::from_pem_slice(&without_marks(pem)).map_err(|error| match error {
+    let key = PrivateKeyDer::from_pem_slice(&strip_byte_order_marks(pem)).map_err(|error| match error {
         Error::NoItemsFound => match other_contents(pem) {
             Some(text) => text.into(),
             None if begins_certificate(pem) => {
@@ -78,22 +78,22 @@ pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> 
             }
             None => "there is no private key in the PEM text".to_owned(),
         },
-        error => damage(&error),
+        error => describe_syntax_error(&error),
     })?;
-    match is_whole(key.secret_der()) {
+    match is_single_value(key.secret_der()) {
         true => Ok(key),
         false => Err("the private key in it is cut off or damaged: copy the file again".into()),
     }
 }
 
 /// Returns a message if the files of the certificate and the key are swapped.
-pub(super) fn swapped(chain: &[u8], key: &[u8]) -> Option<&'static str> {
+pub(super) fn swapped_files(chain: &[u8], key: &[u8]) -> Option<&'static str> {
     (certificates(chain).is_err() && private_key(chain).is_ok() && certificates(key).is_ok())
-        .then_some(SWAPPED)
+        .then_some(SWAPPED_FILES)
 }
 
 /// Describes a syntax error of a PEM text.
-pub(super) fn damage(error: &Error) -> String {
+pub(super) fn describe_syntax_error(error: &Error) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     match error {
         Error::MissingSectionEnd { end_marker } => format!(
@@ -110,7 +110,7 @@ pub(super) fn damage(error: &Error) -> String {
 }
 
 /// Whether the bytes are exactly one DER value.
-fn is_whole(der: &[u8]) -> bool {
+fn is_single_value(der: &[u8]) -> bool {
     let (Some(0x30), Some(&first)) = (der.first(), der.get(1)) else { return false };
     let (len, start) = match first {
         0..=0x7f => (usize::from(first), 2),
@@ -133,21 +133,21 @@ fn other_contents(bytes: &[u8]) -> Option<&'static str> {
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
         return Some("this is UTF-16: `iconv -f utf-16 -t utf-8 FILE > NEW` makes plain text of it");
     }
-    if has(bytes, b"BEGIN CERTIFICATE REQUEST") || has(bytes, b"BEGIN NEW CERTIFICATE REQUEST") {
+    if has_label(bytes, b"BEGIN CERTIFICATE REQUEST") || has_label(bytes, b"BEGIN NEW CERTIFICATE REQUEST") {
         return Some("this is a certificate request: an authority makes a certificate of it");
     }
-    if has(bytes, b"BEGIN TRUSTED CERTIFICATE") {
+    if has_label(bytes, b"BEGIN TRUSTED CERTIFICATE") {
         return Some(
             "this is OpenSSL's form of a trusted certificate: `openssl x509 -in FILE -out NEW` makes a plain one",
         );
     }
-    if has(bytes, b"BEGIN PKCS7") {
+    if has_label(bytes, b"BEGIN PKCS7") {
         return Some("this is PKCS #7: `openssl pkcs7 -print_certs -in FILE -out NEW` makes PEM of it");
     }
-    if has(bytes, b"BEGIN PUBLIC KEY") {
+    if has_label(bytes, b"BEGIN PUBLIC KEY") {
         return Some("this is a public key, not a private one");
     }
-    if has(bytes, b"BEGIN OPENSSH PRIVATE KEY") {
+    if has_label(bytes, b"BEGIN OPENSSH PRIVATE KEY") {
         return Some("this is a key for SSH, not for TLS");
     }
     // DER begins with a SEQUENCE and its length. The next element is the INTEGER 3 in a PFX (RFC 7292), a
@@ -174,19 +174,23 @@ mod tests {
 
     #[test]
     fn marks_are_left_out_wherever_they_stand() {
-        assert_eq!(&*without_marks(b"plain"), b"plain");
-        assert_eq!(&*without_marks(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\xef\xbb\xbf"), b"one\ntwo");
-        assert_eq!(&*without_marks(b"\xef\xbb"), b"\xef\xbb");
+        assert_eq!(&*strip_byte_order_marks(b"plain"), b"plain");
+        assert_eq!(&*strip_byte_order_marks(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\xef\xbb\xbf"), b"one\ntwo");
+        assert_eq!(&*strip_byte_order_marks(b"\xef\xbb"), b"\xef\xbb");
     }
 
     #[test]
     fn a_value_is_whole_or_not() {
-        assert!(is_whole(&[0x30, 0]) && is_whole(&[0x30, 0x81, 1, 5]) && is_whole(&[0x30, 1, 5]));
+        assert!(
+            is_single_value(&[0x30, 0])
+                && is_single_value(&[0x30, 0x81, 1, 5])
+                && is_single_value(&[0x30, 1, 5])
+        );
         for cut in
             [&[][..], &[0x30], &[0x30, 1], &[0x30, 1, 5, 6], &[0x30, 0x82, 1], &[0x31, 0], &[0x30, 0x80]]
         {
-            assert!(!is_whole(cut), "{cut:?}");
+            assert!(!is_single_value(cut), "{cut:?}");
         }
-        assert!(!is_whole(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]));
+        assert!(!is_single_value(&[0x30, 0x84, 0xff, 0xff, 0xff, 0xff]));
     }
 }

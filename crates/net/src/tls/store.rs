@@ -10,19 +10,19 @@ use super::certificate::ServerCertificate;
 /// Certificates that another thread obtains while the server runs (ACME), and those that prove control of a
 /// name to a certificate authority (TLS-ALPN-01). Clones share the same store.
 #[derive(Clone, Default)]
-pub struct CertificateStore(Arc<Shared>);
+pub struct CertificateStore(Arc<StoreShared>);
 
 #[derive(Default)]
-struct Shared {
-    names: RwLock<Names>,
-    missing: RwLock<Option<MissingReport>>,
+struct StoreShared {
+    names: RwLock<NamedCertificates>,
+    missing_report: RwLock<Option<MissingReport>>,
 }
 
 /// Called with a name for which no certificate was available and the address of the client that requested it.
 type MissingReport = Arc<dyn Fn(&str, Option<IpAddr>) + Send + Sync>;
 
 #[derive(Default)]
-struct Names {
+struct NamedCertificates {
     /// Certificates by exact name in lower case, or by `*.` and the parent domain.
     issued: HashMap<String, Vec<ServerCertificate>>,
     challenges: HashMap<String, ServerCertificate>,
@@ -41,7 +41,7 @@ impl CertificateStore {
         self.change(|all| {
             for name in names {
                 let issued = all.issued.entry(name.as_ref().to_ascii_lowercase()).or_default();
-                issued.retain(|before| !before.is_kind_of(certificate));
+                issued.retain(|before| !before.has_same_algorithm(certificate));
                 issued.push(certificate.clone());
             }
         });
@@ -57,7 +57,7 @@ impl CertificateStore {
     }
 
     /// Sets or removes the certificate for TLS-ALPN-01 (RFC 8737) of a name.
-    pub fn challenge(&self, name: &str, certificate: Option<ServerCertificate>) {
+    pub fn set_challenge(&self, name: &str, certificate: Option<ServerCertificate>) {
         let name = name.to_ascii_lowercase();
         self.change(|all| match certificate {
             Some(certificate) => _ = all.challenges.insert(name, certificate),
@@ -84,7 +84,7 @@ impl CertificateStore {
     /// Sets a callback for names for which no certificate was available, with the address of the client. It
     /// is called by a serving thread and must not block.
     pub fn report_missing(&self, report: impl Fn(&str, Option<IpAddr>) + Send + Sync + 'static) {
-        *self.0.missing.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
+        *self.0.missing_report.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(report));
     }
 
     pub(super) fn challenge_of(&self, name: &str) -> Option<ServerCertificate> {
@@ -92,14 +92,14 @@ impl CertificateStore {
         names.challenges.get(name).cloned()
     }
 
-    pub(super) fn miss(&self, name: &str, client: Option<IpAddr>) {
-        let report = self.0.missing.read().unwrap_or_else(PoisonError::into_inner).clone();
+    pub(super) fn report_miss(&self, name: &str, client: Option<IpAddr>) {
+        let report = self.0.missing_report.read().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(report) = report {
             report(name, client);
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Names)) {
+    fn change(&self, change: impl FnOnce(&mut NamedCertificates)) {
         change(&mut self.0.names.write().unwrap_or_else(PoisonError::into_inner));
     }
 }

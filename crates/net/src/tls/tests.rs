@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Returns the names of the certificate that the client gets.
-    fn shown(&self, acceptor: &TlsAcceptor, name: &str) -> Result<Vec<String>, NotAdmitted> {
+    fn presented_names(&self, acceptor: &TlsAcceptor, name: &str) -> Result<Vec<String>, NotAdmitted> {
         let (client, _) = self.connect(acceptor, name)?;
         Ok(CertificateInfo::of_der(&client.peer_certificates().unwrap()[0]).unwrap().names)
     }
@@ -141,71 +141,75 @@ fn a_name_has_its_certificate_and_a_stranger_is_refused() {
     let wild = || site(&[ecdsa(&["*.wild.test"]), ecdsa(&["exact.wild.test"])]);
     let strict = acceptor(vec![("one.test", one()), ("*.wild.test", wild())], &store);
     let client = Client::new();
-    assert_eq!(client.shown(&strict, "one.test").unwrap(), ["one.test"]);
-    assert_eq!(client.shown(&strict, "any.wild.test").unwrap(), ["*.wild.test"]);
+    assert_eq!(client.presented_names(&strict, "one.test").unwrap(), ["one.test"]);
+    assert_eq!(client.presented_names(&strict, "any.wild.test").unwrap(), ["*.wild.test"]);
     assert_eq!(
-        client.shown(&strict, "exact.wild.test").unwrap(),
+        client.presented_names(&strict, "exact.wild.test").unwrap(),
         ["*.wild.test"],
         "the first that is for it"
     );
-    assert_eq!(client.shown(&strict, "two.test").unwrap_err(), NotAdmitted::UnknownName);
-    assert_eq!(client.shown(&strict, "10.0.0.1").unwrap_err(), NotAdmitted::UnknownName);
+    assert_eq!(client.presented_names(&strict, "two.test").unwrap_err(), NotAdmitted::UnknownName);
+    assert_eq!(client.presented_names(&strict, "10.0.0.1").unwrap_err(), NotAdmitted::UnknownName);
     let lenient = acceptor(vec![("", site(&[ecdsa(&["default.test"])])), ("one.test", one())], &store);
-    assert_eq!(client.shown(&lenient, "two.test").unwrap(), ["default.test"]);
-    assert_eq!(client.shown(&lenient, "10.0.0.1").unwrap(), ["default.test"], "a client that names no host");
-    assert_eq!(client.shown(&lenient, "one.test").unwrap(), ["one.test"]);
+    assert_eq!(client.presented_names(&lenient, "two.test").unwrap(), ["default.test"]);
+    assert_eq!(
+        client.presented_names(&lenient, "10.0.0.1").unwrap(),
+        ["default.test"],
+        "a client that names no host"
+    );
+    assert_eq!(client.presented_names(&lenient, "one.test").unwrap(), ["one.test"]);
 }
 
 #[test]
 fn a_client_is_shown_the_certificate_whose_signatures_it_verifies() {
     let both = site(&[ecdsa(&["a.test"]), issue(&["a.test", "rsa.test"], &PKCS_RSA_SHA256)]);
     let acceptor = acceptor(vec![("a.test", both)], &CertificateStore::new());
-    assert_eq!(Client::new().shown(&acceptor, "a.test").unwrap(), ["a.test"]);
+    assert_eq!(Client::new().presented_names(&acceptor, "a.test").unwrap(), ["a.test"]);
     let rsa_only = Client::verifying(&[SignatureScheme::RSA_PSS_SHA256, SignatureScheme::RSA_PKCS1_SHA256]);
-    assert_eq!(rsa_only.shown(&acceptor, "a.test").unwrap(), ["a.test", "rsa.test"]);
+    assert_eq!(rsa_only.presented_names(&acceptor, "a.test").unwrap(), ["a.test", "rsa.test"]);
     let neither = Client::verifying(&[SignatureScheme::ED25519]);
-    assert_eq!(neither.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoSignature);
+    assert_eq!(neither.presented_names(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoSignature);
 }
 
 #[test]
 fn certificates_come_and_go_while_the_server_runs() {
     let store = CertificateStore::new();
-    let automatic = || TlsSite { automatic: true, ..TlsSite::default() };
+    let automatic = || TlsSite { uses_store: true, ..TlsSite::default() };
     let acceptor = acceptor(vec![("a.test", automatic()), ("*.a.test", automatic())], &store);
     let missing = Arc::new(Mutex::new(Vec::new()));
     let reported = missing.clone();
     store.report_missing(move |name, _| reported.lock().unwrap().push(name.to_owned()));
     let client = Client::new();
-    assert_eq!(client.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
+    assert_eq!(client.presented_names(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
     assert_eq!(*missing.lock().unwrap(), ["a.test"]);
     store.install(&["A.test", "*.a.test"], &ecdsa(&["a.test", "first.test"]));
-    assert_eq!(client.shown(&acceptor, "a.test").unwrap(), ["a.test", "first.test"]);
-    assert_eq!(client.shown(&acceptor, "b.a.test").unwrap(), ["a.test", "first.test"]);
+    assert_eq!(client.presented_names(&acceptor, "a.test").unwrap(), ["a.test", "first.test"]);
+    assert_eq!(client.presented_names(&acceptor, "b.a.test").unwrap(), ["a.test", "first.test"]);
     store.install(&["a.test"], &ecdsa(&["a.test", "second.test"]));
-    assert_eq!(client.shown(&acceptor, "a.test").unwrap(), ["a.test", "second.test"]);
+    assert_eq!(client.presented_names(&acceptor, "a.test").unwrap(), ["a.test", "second.test"]);
     store.install(&["a.test"], &issue(&["a.test"], &PKCS_RSA_SHA256));
     assert_eq!(store.certificates("a.test").len(), 2, "an RSA key beside");
     store.remove(&["a.test"]);
-    assert_eq!(client.shown(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
-    store.challenge("a.test", Some(ecdsa(&["challenge.test"])));
+    assert_eq!(client.presented_names(&acceptor, "a.test").unwrap_err(), NotAdmitted::NoCertificate);
+    store.set_challenge("a.test", Some(ecdsa(&["challenge.test"])));
     assert!(
-        client.shown(&acceptor, "a.test").is_err(),
+        client.presented_names(&acceptor, "a.test").is_err(),
         "a challenge's certificate is for its protocol alone"
     );
     let mut authority = Client::new();
     authority.config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
-    assert_eq!(authority.shown(&acceptor, "a.test").unwrap(), ["challenge.test"]);
-    store.challenge("a.test", None);
-    assert!(authority.shown(&acceptor, "a.test").is_err());
+    assert_eq!(authority.presented_names(&acceptor, "a.test").unwrap(), ["challenge.test"]);
+    store.set_challenge("a.test", None);
+    assert!(authority.presented_names(&acceptor, "a.test").is_err());
 }
 
 #[test]
 fn an_address_has_a_certificate_for_clients_that_name_no_host() {
     let store = CertificateStore::new();
-    let automatic = TlsSite { automatic: true, ..TlsSite::default() };
+    let automatic = TlsSite { uses_store: true, ..TlsSite::default() };
     let acceptor = acceptor(vec![("", automatic)], &store);
     store.install(&["192.0.2.1"], &ecdsa(&["address.test"]));
-    assert_eq!(Client::new().shown(&acceptor, "10.0.0.1").unwrap(), ["address.test"]);
+    assert_eq!(Client::new().presented_names(&acceptor, "10.0.0.1").unwrap(), ["address.test"]);
 }
 
 #[test]
@@ -235,7 +239,7 @@ fn what_is_negotiated() {
 #[test]
 fn sites_may_come_and_go() {
     let acceptor = TlsAcceptor::new(CertificateStore::new());
-    let shown = || Client::new().shown(&acceptor, "a.test").is_ok();
+    let shown = || Client::new().presented_names(&acceptor, "a.test").is_ok();
     let replace = |sites| acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites).unwrap();
     assert!(!shown(), "no site is reached through TLS");
     replace(vec![Some(site(&[ecdsa(&["a.test"])]))]);
@@ -249,7 +253,7 @@ fn a_session_resumes_on_another_server_with_the_same_secret() {
     let certificate = ecdsa(&["a.test"]);
     let server = |secret: u8| {
         let options = TlsOptions {
-            tickets: Some(TicketKeys::given(vec![vec![secret; 48]]).unwrap()),
+            tickets: Some(TicketKeys::from_secrets(vec![vec![secret; 48]]).unwrap()),
             ..TlsOptions::default()
         };
         let sites = vec![Some(site(std::slice::from_ref(&certificate)))];
@@ -273,7 +277,7 @@ fn a_policy_on_client_certificates_has_a_number_and_its_own_sessions() {
     };
     let client = |required| ClientCertificates {
         authorities_pem: pem(&authority),
-        required,
+        is_required: required,
         ..ClientCertificates::default()
     };
     let with = |client| TlsSite { client, ..site(&[ecdsa(&["a.test"])]) };
@@ -283,7 +287,7 @@ fn a_policy_on_client_certificates_has_a_number_and_its_own_sessions() {
     let broken = ClientCertificates { authorities_pem: b"none".to_vec(), ..ClientCertificates::default() };
     let replaced = acceptor.replace(&TlsOptions::default(), |_, _| Some(0), vec![Some(with(Some(broken)))]);
     assert!(replaced.unwrap_err().contains("no certificate"));
-    assert!(Client::new().shown(&acceptor, "a.test").is_ok(), "all stays as it was");
+    assert!(Client::new().presented_names(&acceptor, "a.test").is_ok(), "all stays as it was");
 }
 
 fn rcgen_pem(der: &[u8]) -> Vec<u8> {

@@ -23,21 +23,21 @@ const PLAIN_BYTES_MAX: usize = 8 * 1024;
 /// Source of the session ticket keys. Clones share the same keys, and so do all cores. Servers with the same
 /// configured secrets resume each other's sessions, also after a restart.
 #[derive(Clone)]
-pub struct TicketKeys(Arc<Source>);
+pub struct TicketKeys(Arc<SecretSource>);
 
-enum Source {
+enum SecretSource {
     /// A random secret for each period, known only to this process and deleted afterwards, so that old
     /// tickets can no longer be decrypted.
-    Own(RwLock<Vec<(u64, Vec<u8>)>>),
+    Random(RwLock<Vec<(u64, Vec<u8>)>>),
     /// Secrets from files. The first one encrypts.
-    Given(Vec<Vec<u8>>),
+    Configured(Vec<Vec<u8>>),
 }
 
 impl TicketKeys {
     /// Creates keys of this process, which are lost when it ends.
     #[must_use]
-    pub fn own() -> TicketKeys {
-        TicketKeys(Arc::new(Source::Own(RwLock::default())))
+    pub fn random() -> TicketKeys {
+        TicketKeys(Arc::new(SecretSource::Random(RwLock::default())))
     }
 
     /// Creates keys from secrets that servers may share. The first one encrypts tickets; all decrypt them.
@@ -45,7 +45,7 @@ impl TicketKeys {
     /// # Errors
     /// Fails if there is no secret, or if one is shorter than 32 bytes or does not look like a secret: longer
     /// than 1 KiB, or a text with spaces or colons, such as a certificate or a configuration file.
-    pub fn given(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, String> {
+    pub fn from_secrets(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, String> {
         if secrets.is_empty() {
             return Err("no secret for session tickets".into());
         }
@@ -67,14 +67,14 @@ impl TicketKeys {
                 other.len()
             ));
         }
-        Ok(TicketKeys(Arc::new(Source::Given(secrets))))
+        Ok(TicketKeys(Arc::new(SecretSource::Configured(secrets))))
     }
 
     /// Returns the secret that encrypts in a period.
-    fn sealing(&self, period: u64) -> Option<Vec<u8>> {
+    fn encryption_secret(&self, period: u64) -> Option<Vec<u8>> {
         match &*self.0 {
-            Source::Given(secrets) => secrets.first().cloned(),
-            Source::Own(secrets) => {
+            SecretSource::Configured(secrets) => secrets.first().cloned(),
+            SecretSource::Random(secrets) => {
                 let find = |secrets: &[(u64, Vec<u8>)]| {
                     secrets.iter().find(|(of, _)| *of == period).map(|(_, secret)| secret.clone())
                 };
@@ -96,14 +96,14 @@ impl TicketKeys {
 
     /// Returns the secrets that decrypt tickets of this period or the one before, with their periods.
     /// Includes the next period, for servers whose clocks are ahead.
-    fn opening(&self, period: u64) -> Vec<(u64, Vec<u8>)> {
+    fn decryption_secrets(&self, period: u64) -> Vec<(u64, Vec<u8>)> {
         match &*self.0 {
-            Source::Given(secrets) => {
+            SecretSource::Configured(secrets) => {
                 let periods = [Some(period), period.checked_sub(1), period.checked_add(1)];
                 let all = periods.into_iter().flatten();
                 all.flat_map(|period| secrets.iter().map(move |secret| (period, secret.clone()))).collect()
             }
-            Source::Own(secrets) => {
+            SecretSource::Random(secrets) => {
                 let secrets = secrets.read().unwrap_or_else(PoisonError::into_inner);
                 secrets.iter().filter(|(of, _)| of.abs_diff(period) <= 1).cloned().collect()
             }
@@ -164,7 +164,7 @@ impl ProducesTickets for Ticketer {
             return None;
         }
         let period = (self.clock)() / PERIOD_S;
-        let secret = self.keys.sealing(period)?;
+        let secret = self.keys.encryption_secret(period)?;
         let name = self.name(&secret, period);
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).ok()?;
@@ -180,7 +180,7 @@ impl ProducesTickets for Ticketer {
         let (name, rest) = ticket.split_first_chunk::<NAME_BYTES>()?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
         let period = (self.clock)() / PERIOD_S;
-        let secrets = self.keys.opening(period);
+        let secrets = self.keys.decryption_secrets(period);
         let (period, secret) = secrets.into_iter().find(|(of, secret)| self.name(secret, *of) == *name)?;
         let mut plain = sealed.to_vec();
         let nonce = Nonce::assume_unique_for_key(*nonce);
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_ticket_opens_within_its_period_and_the_next_and_then_no_more() {
         let secret = || vec![7; 48];
-        for keys in [TicketKeys::own(), TicketKeys::given(vec![secret()]).unwrap()] {
+        for keys in [TicketKeys::random(), TicketKeys::from_secrets(vec![secret()]).unwrap()] {
             let ticket = at(&keys, b"", EARLY).encrypt(b"a session").unwrap();
             assert_eq!(at(&keys, b"", EARLY).decrypt(&ticket).unwrap(), b"a session");
             assert_eq!(at(&keys, b"", NEXT).decrypt(&ticket).unwrap(), b"a session");
@@ -234,7 +234,7 @@ mod tests {
     fn servers_with_one_secret_open_each_others_tickets_and_others_do_not() {
         let ticketer = |secrets: &[u8]| {
             let secrets = secrets.iter().map(|&byte| vec![byte; 32]).collect();
-            at(&TicketKeys::given(secrets).unwrap(), b"policy", EARLY)
+            at(&TicketKeys::from_secrets(secrets).unwrap(), b"policy", EARLY)
         };
         let ticket = ticketer(&[1]).encrypt(b"a session").unwrap();
         assert_eq!(ticketer(&[1]).decrypt(&ticket).unwrap(), b"a session");
@@ -242,12 +242,12 @@ mod tests {
         assert_eq!(ticketer(&[2]).decrypt(&ticket), None);
         let other_policy = Ticketer { policy: b"other".to_vec(), ..ticketer(&[1]) };
         assert_eq!(other_policy.decrypt(&ticket), None);
-        assert_eq!(at(&TicketKeys::own(), b"policy", EARLY).decrypt(&ticket), None);
+        assert_eq!(at(&TicketKeys::random(), b"policy", EARLY).decrypt(&ticket), None);
     }
 
     #[test]
     fn a_changed_ticket_does_not_open() {
-        let ticketer = at(&TicketKeys::own(), b"", EARLY);
+        let ticketer = at(&TicketKeys::random(), b"", EARLY);
         let ticket = ticketer.encrypt(b"a session").unwrap();
         for index in 0..ticket.len() {
             let mut changed = ticket.clone();
@@ -259,23 +259,23 @@ mod tests {
 
     #[test]
     fn a_session_with_many_certificates_gets_no_ticket() {
-        let ticketer = at(&TicketKeys::own(), b"", EARLY);
+        let ticketer = at(&TicketKeys::random(), b"", EARLY);
         assert!(ticketer.encrypt(&vec![0; PLAIN_BYTES_MAX]).is_some());
         assert!(ticketer.encrypt(&vec![0; PLAIN_BYTES_MAX + 1]).is_none());
     }
 
     #[test]
     fn a_short_secret_is_refused() {
-        assert!(TicketKeys::given(vec![vec![0; 31]]).unwrap_err().contains("32 bytes"));
-        assert!(TicketKeys::given(Vec::new()).is_err());
+        assert!(TicketKeys::from_secrets(vec![vec![0; 31]]).unwrap_err().contains("32 bytes"));
+        assert!(TicketKeys::from_secrets(Vec::new()).is_err());
         let base64 = b"q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA=\n".to_vec();
-        assert!(TicketKeys::given(vec![base64]).is_ok());
+        assert!(TicketKeys::from_secrets(vec![base64]).is_ok());
         for other in [
             b"root:x:0:0:root:/root:/bin/bash\nbin:x:1:1\n".to_vec(),
             b"-----BEGIN CERTIFICATE-----\nMIIB".to_vec(),
             vec![0x80; 2_000],
         ] {
-            assert!(TicketKeys::given(vec![other]).unwrap_err().contains("another file"));
+            assert!(TicketKeys::from_secrets(vec![other]).unwrap_err().contains("another file"));
         }
     }
 }

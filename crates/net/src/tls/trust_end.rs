@@ -19,7 +19,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::tickets::unix_s;
 
-const END_BYTES: usize = size_of::<u64>();
+const EXPIRY_BYTES: usize = size_of::<u64>();
 
 /// Creates the configuration of each connection to a site that requests client certificates.
 pub(super) struct ClientTrust {
@@ -29,7 +29,7 @@ pub(super) struct ClientTrust {
 
 impl ClientTrust {
     /// Returns the site's configuration for one connection, with tickets limited to its client's certificate.
-    pub(super) fn of_connection(
+    pub(super) fn connection_config(
         &self,
         site: &ServerConfig,
         resolver: Arc<dyn ResolvesServerCert>,
@@ -38,13 +38,13 @@ impl ClientTrust {
         let builder = ServerConfig::builder_with_provider(site.crypto_provider().clone());
         // Accepted before, when the site was set up.
         let builder = builder.with_protocol_versions(self.versions).ok()?;
-        let verifier = TimedVerifier { verifier: self.verifier.clone(), end: end.clone() };
+        let verifier = TimedVerifier { verifier: self.verifier.clone(), expiry: end.clone() };
         let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
         config.alpn_protocols.clone_from(&site.alpn_protocols);
         config.ignore_client_order = site.ignore_client_order;
         config.session_storage = site.session_storage.clone();
         config.send_tls13_tickets = site.send_tls13_tickets;
-        config.ticketer = Arc::new(TimedTickets { tickets: site.ticketer.clone(), end });
+        config.ticketer = Arc::new(TimedTickets { tickets: site.ticketer.clone(), expiry: end });
         Some(config)
     }
 }
@@ -63,11 +63,11 @@ impl Default for ClientCertExpiry {
 /// Verifies client certificates and stores the earliest expiry.
 struct TimedVerifier {
     verifier: Arc<dyn ClientCertVerifier>,
-    end: ClientCertExpiry,
+    expiry: ClientCertExpiry,
 }
 
 /// Returns the expiry of a certificate; 0 if it cannot be parsed.
-fn end_of(certificate: &CertificateDer<'_>) -> u64 {
+fn expiry_of(certificate: &CertificateDer<'_>) -> u64 {
     let parsed = X509Certificate::from_der(certificate);
     parsed.map_or(0, |(_, parsed)| u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or_default())
 }
@@ -92,8 +92,8 @@ impl ClientCertVerifier for TimedVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
-        let ends = std::iter::once(end_entity).chain(intermediates).map(end_of);
-        self.end.0.store(ends.min().unwrap_or_default(), Ordering::Relaxed);
+        let ends = std::iter::once(end_entity).chain(intermediates).map(expiry_of);
+        self.expiry.0.store(ends.min().unwrap_or_default(), Ordering::Relaxed);
         Ok(verified)
     }
 
@@ -133,7 +133,7 @@ impl fmt::Debug for TimedVerifier {
 /// Adds the expiry of the client's certificates to tickets, and refuses expired ones.
 struct TimedTickets {
     tickets: Arc<dyn ProducesTickets>,
-    end: ClientCertExpiry,
+    expiry: ClientCertExpiry,
 }
 
 impl ProducesTickets for TimedTickets {
@@ -146,18 +146,18 @@ impl ProducesTickets for TimedTickets {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let end = self.end.0.load(Ordering::Relaxed);
+        let end = self.expiry.0.load(Ordering::Relaxed);
         self.tickets.encrypt(&[&end.to_be_bytes(), plain].concat())
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         let mut opened = self.tickets.decrypt(ticket)?;
-        let end = u64::from_be_bytes(*opened.first_chunk::<END_BYTES>()?);
+        let end = u64::from_be_bytes(*opened.first_chunk::<EXPIRY_BYTES>()?);
         if end <= unix_s() {
             return None;
         }
-        self.end.0.store(end, Ordering::Relaxed);
-        opened.drain(..END_BYTES);
+        self.expiry.0.store(end, Ordering::Relaxed);
+        opened.drain(..EXPIRY_BYTES);
         Some(opened)
     }
 }

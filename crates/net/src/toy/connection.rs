@@ -47,9 +47,9 @@ pub struct ToyConnection {
     responses: BTreeMap<u32, ToyResponse>,
     next_id: u32,
     /// Whether to update windows as soon as data is received, like a client that reads.
-    pub grants: bool,
+    pub updates_windows: bool,
     /// Whether the server accepts no further streams.
-    pub goes_away: bool,
+    pub has_received_goaway: bool,
 }
 
 impl ToyConnection {
@@ -68,8 +68,8 @@ impl ToyConnection {
             window: CONNECTION_WINDOW_BYTES,
             responses: BTreeMap::new(),
             next_id: 1,
-            grants: true,
-            goes_away: false,
+            updates_windows: true,
+            has_received_goaway: false,
         })
     }
 
@@ -78,12 +78,12 @@ impl ToyConnection {
     }
 
     /// Sets the initial send window of the server for later streams.
-    pub fn first_window(&mut self, bytes: u32) {
+    pub fn set_first_window(&mut self, bytes: u32) {
         self.frame(FrameKind::FirstWindow, 0, 0, &bytes.to_be_bytes());
     }
 
     /// Adds to the server's send window of a stream.
-    pub fn grant(&mut self, id: u32, bytes: u32) {
+    pub fn send_window_update(&mut self, id: u32, bytes: u32) {
         self.frame(FrameKind::Window, 0, id, &bytes.to_be_bytes());
     }
 
@@ -128,9 +128,9 @@ impl ToyConnection {
     ///
     /// # Errors
     /// Fails if the connection breaks or this takes too long.
-    pub fn run_until(&mut self, is_so: impl Fn(&ToyConnection) -> bool) -> io::Result<()> {
+    pub fn run_until(&mut self, is_done: impl Fn(&ToyConnection) -> bool) -> io::Result<()> {
         let begun = Instant::now();
-        while !is_so(self) {
+        while !is_done(self) {
             if !self.step()? {
                 std::thread::sleep(Duration::from_micros(200));
                 if begun.elapsed() > PATIENCE {
@@ -204,7 +204,7 @@ impl ToyConnection {
             at += len;
             let text = || String::from_utf8_lossy(frame.payload).into_owned();
             if frame.kind == FrameKind::GoAway {
-                self.goes_away = true;
+                self.has_received_goaway = true;
             }
             if frame.kind == FrameKind::Window {
                 let bytes = frame.payload.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
@@ -216,7 +216,7 @@ impl ToyConnection {
             }
             // Frames of a stream that was reset may still arrive.
             let got = self.responses.get_mut(&frame.id);
-            if frame.kind == FrameKind::Data && self.grants && !frame.payload.is_empty() {
+            if frame.kind == FrameKind::Data && self.updates_windows && !frame.payload.is_empty() {
                 let bytes = (frame.payload.len() as u32).to_be_bytes();
                 Frame { kind: FrameKind::Window, flags: 0, id: 0, payload: &bytes }.write(&mut self.out);
                 if got.is_some() {

@@ -22,7 +22,7 @@ impl Service for Limited {
         };
         if let Some(bytes_per_s) = number("rate") {
             let after_bytes = number("after").unwrap_or(0);
-            exchange.limit_bandwidth(Bandwidth { bytes_per_s, after_bytes });
+            exchange.limit_bandwidth(Bandwidth { bytes_per_s, exempt_bytes: after_bytes });
         }
         self.0.serve(exchange).await
     }

@@ -4,14 +4,14 @@ use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use net::{Bind, Server};
+use net::{BindAddress, Server};
 
 use crate::rig::{App, Client, app, finish, options, socket_path, start, tcp, wait_until};
 
 #[test]
 fn every_kind_of_address_is_served_by_all_threads() {
     let path = socket_path();
-    let binds = [tcp(), Bind::Tcp("[::1]:0".parse().unwrap()), Bind::Unix(path.clone())];
+    let binds = [tcp(), BindAddress::Tcp("[::1]:0".parse().unwrap()), BindAddress::Unix(path.clone())];
     let server = start(&options(2), &binds);
     for address in &server.addresses() {
         let mut client = Client::connect(address).unwrap();
@@ -19,7 +19,7 @@ fn every_kind_of_address_is_served_by_all_threads() {
             assert_eq!(client.ask("/").unwrap().body, b"hello");
         }
     }
-    assert!(matches!(server.addresses()[0], Bind::Tcp(address) if address.port() != 0));
+    assert!(matches!(server.addresses()[0], BindAddress::Tcp(address) if address.port() != 0));
     assert!(finish(server));
     assert!(!path.exists(), "the socket's file is removed");
 }
@@ -44,7 +44,7 @@ fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
     let path = socket_path();
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let bind = Bind::Unix(path.clone());
+    let bind = BindAddress::Unix(path.clone());
     let server = start(&options(2), std::slice::from_ref(&bind));
     let error = Server::start(&options(1), std::slice::from_ref(&bind), |_| -> std::io::Result<App> {
         panic!("not to be called")
@@ -58,9 +58,10 @@ fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
 fn what_is_no_socket_is_not_removed() {
     let path = socket_path();
     std::fs::write(&path, "precious").unwrap();
-    let started = Server::start(&options(1), &[Bind::Unix(path.clone())], |_| -> std::io::Result<App> {
-        panic!("not to be called")
-    });
+    let started =
+        Server::start(&options(1), &[BindAddress::Unix(path.clone())], |_| -> std::io::Result<App> {
+            panic!("not to be called")
+        });
     assert_eq!(started.err().expect("the path is taken").kind(), ErrorKind::AddrInUse);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     std::fs::remove_file(&path).unwrap();
@@ -69,7 +70,7 @@ fn what_is_no_socket_is_not_removed() {
 #[test]
 fn a_server_that_ends_leaves_its_successors_socket_alone() {
     let path = socket_path();
-    let bind = Bind::Unix(path.clone());
+    let bind = BindAddress::Unix(path.clone());
     let old = start(&options(1), std::slice::from_ref(&bind));
     std::fs::remove_file(&path).unwrap();
     let new = start(&options(1), std::slice::from_ref(&bind));
@@ -84,9 +85,9 @@ fn a_server_that_cannot_start_whole_gives_its_addresses_back() {
     let first = AtomicBool::new(true);
     let path = socket_path();
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = Bind::Tcp(reserved.local_addr().unwrap());
+    let address = BindAddress::Tcp(reserved.local_addr().unwrap());
     drop(reserved);
-    let binds = [address, Bind::Unix(path.clone())];
+    let binds = [address, BindAddress::Unix(path.clone())];
     let started = Server::start(&options(2), &binds, move |_| match first.swap(false, Ordering::Relaxed) {
         true => app(),
         false => Err(std::io::Error::other("the second engine has none")),
@@ -102,21 +103,21 @@ fn a_server_that_cannot_start_whole_gives_its_addresses_back() {
 }
 
 /// Replaces the server's listeners.
-fn replace(server: &net::Server, binds: &[&Bind], threads: usize) -> std::io::Result<()> {
-    let listens = binds.iter().map(|bind| net::Listen::from((*bind).clone())).collect();
-    let bind = |_, listen, open: &[Bind]| net::Listener::bind_beside(listen, threads, open);
+fn replace(server: &net::Server, binds: &[&BindAddress], threads: usize) -> std::io::Result<()> {
+    let listens = binds.iter().map(|bind| net::ListenOptions::from((*bind).clone())).collect();
+    let bind = |_, listen, open: &[BindAddress]| net::Listener::bind_alongside(listen, threads, open);
     server.listeners().prepare(listens, bind).map(|new| server.listeners().replace(new))
 }
 
 #[test]
 fn listeners_are_replaced_while_others_stay() {
     let path = socket_path();
-    let server = start(&options(3), &[tcp(), Bind::Unix(path.clone())]);
+    let server = start(&options(3), &[tcp(), BindAddress::Unix(path.clone())]);
     let [first, unix] = &server.addresses()[..] else { panic!("two listeners") };
     let mut before = Client::connect(unix).unwrap();
     before.ask("/").unwrap();
     // The first listener is also recognized by the requested address.
-    replace(&server, &[&tcp(), &Bind::Tcp("[::1]:0".parse().unwrap())], 3).unwrap();
+    replace(&server, &[&tcp(), &BindAddress::Tcp("[::1]:0".parse().unwrap())], 3).unwrap();
     let [same, second] = &server.addresses()[..] else { panic!("two listeners") };
     assert_eq!(same, first);
     for address in [first, second] {
@@ -130,9 +131,9 @@ fn listeners_are_replaced_while_others_stay() {
     assert!(!before.ask("/").unwrap().closes());
     // An address in use changes nothing.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = Bind::Tcp(taken.local_addr().unwrap());
+    let taken = BindAddress::Tcp(taken.local_addr().unwrap());
     let blocker = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let blocked = Bind::Tcp(blocker.local_addr().unwrap());
+    let blocked = BindAddress::Tcp(blocker.local_addr().unwrap());
     assert!(replace(&server, &[&taken, &blocked], 3).is_err());
     assert_eq!(server.addresses(), [first.clone(), second.clone()]);
     Client::connect(first).unwrap().ask("/").unwrap();
@@ -143,11 +144,11 @@ fn listeners_are_replaced_while_others_stay() {
 #[test]
 fn every_address_takes_over_the_port_of_one() {
     let server = start(&options(2), &[tcp()]);
-    let Bind::Tcp(one) = server.addresses()[0] else { panic!("a TCP address") };
-    replace(&server, &[&Bind::Any(one.port())], 2).unwrap();
+    let BindAddress::Tcp(one) = server.addresses()[0] else { panic!("a TCP address") };
+    replace(&server, &[&BindAddress::Any(one.port())], 2).unwrap();
     let mut clients = Vec::new();
     for address in [one, std::net::SocketAddr::from(([127, 0, 0, 2], one.port()))] {
-        let mut client = Client::connect(&Bind::Tcp(address)).unwrap();
+        let mut client = Client::connect(&BindAddress::Tcp(address)).unwrap();
         client.ask("/").unwrap();
         clients.push(client);
     }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use net::{Bind, Options, Timeouts};
+use net::{BindAddress, Options, Timeouts};
 
 use crate::rig::{Client, finish, options, socket_path, start, tcp};
 
 #[test]
 fn a_drain_under_load_loses_no_request() {
-    for bind in [tcp(), Bind::Unix(socket_path())] {
+    for bind in [tcp(), BindAddress::Unix(socket_path())] {
         let server = start(&options(2), &[bind]);
         let address = server.addresses()[0].clone();
         let (answers, warm) = (Arc::new(AtomicU64::new(0)), Arc::new(Barrier::new(17)));
@@ -34,7 +34,7 @@ fn a_drain_under_load_loses_no_request() {
         while answers.load(Ordering::Relaxed) < 1_000 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        server.stop().drain();
+        server.stop_handle().drain();
         for client in clients {
             client.join().unwrap();
         }

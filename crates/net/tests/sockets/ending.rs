@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use net::{Bind, Limits, Listen, Options, Server, ServingLimits, Timeouts};
+use net::{BindAddress, Limits, ListenOptions, Options, Server, ServingLimits, Timeouts};
 
 use crate::rig::{FILE_BYTES, PATIENCE, app, finish, options, start, tcp};
 use crate::slow_client;
@@ -45,7 +45,7 @@ impl H2Client {
 
     /// Connects without acknowledging the server's SETTINGS.
     fn begin(server: &Server) -> H2Client {
-        let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+        let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
         let socket = slow_client::connect(address);
         let mut client = H2Client {
             socket,
@@ -109,7 +109,8 @@ impl H2Client {
 }
 
 fn h2_server(options: &Options) -> Server {
-    Server::start(options, &[Listen { h2c: true, ..Listen::from(tcp()) }], |_| app()).unwrap()
+    Server::start(options, &[ListenOptions { allows_h2c: true, ..ListenOptions::from(tcp()) }], |_| app())
+        .unwrap()
 }
 
 /// Reads a file in two parts, more slowly than the server sends, and sends a frame with each piece.
@@ -141,7 +142,7 @@ fn a_response_over_http_2_arrives_whole_although_its_client_sends_on() {
     let mut client = H2Client::connect(&server);
     client.get(1, "/file?2");
     client.read_until("the response begins", |client| client.body_bytes > 0);
-    server.stop().drain();
+    server.stop_handle().drain();
     read_it_slowly(client, "a server that stops");
     assert!(server.join().unwrap());
 }
@@ -281,7 +282,7 @@ fn new_timeouts_hold_for_connections_that_are_open() {
 fn a_refusal_is_read_by_a_client_that_sends_all_of_its_content_first() {
     const CONTENT_BYTES: usize = 17 << 20;
     let server = start(&options(1), &[tcp()]);
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(socket, "POST / HTTP/1.1\r\nHost: here\r\nContent-Length: {CONTENT_BYTES}\r\n\r\n").unwrap();
@@ -298,7 +299,7 @@ fn a_refusal_is_read_by_a_client_that_sends_all_of_its_content_first() {
 #[test]
 fn a_client_that_sends_without_end_is_left_in_the_end() {
     let server = start(&options(1), &[tcp()]);
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let began = Instant::now();
     let senders: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
     for mut socket in &senders {
@@ -321,7 +322,7 @@ fn a_client_that_sends_without_end_is_left_in_the_end() {
 #[test]
 fn a_stop_does_not_wait_for_clients_that_were_refused() {
     let server = start(&options(1), &[tcp()]);
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(b"nonsense\r\n\r\n").unwrap();
@@ -345,7 +346,7 @@ fn a_stop_does_not_wait_for_clients_that_were_refused() {
 fn what_is_sent_after_a_refusal_is_read_at_a_bounded_rate() {
     const SECONDS: u64 = 3;
     let server = start(&options(1), &[tcp()]);
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_write_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(b"nonsense\r\n\r\n").unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use net::{Bind, Limits, Options};
+use net::{BindAddress, Limits, Options};
 
 use crate::rig::{Client, finish, options, socket_path, start, tcp, wait_until};
 
@@ -29,7 +29,7 @@ fn new_connections_get_the_permits_of_idle_ones() {
 #[test]
 fn newcomers_wait_for_busy_connections_on_every_listener() {
     let path = socket_path();
-    let server = start(&connection_limit(2), &[tcp(), Bind::Unix(path)]);
+    let server = start(&connection_limit(2), &[tcp(), BindAddress::Unix(path)]);
     let addresses = server.addresses().to_vec();
     let waiting: Vec<_> = (0..12)
         .map(|number| {
@@ -59,7 +59,7 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
 fn nobody_waits_at_a_full_core_while_another_one_has_permits() {
     const CORES: usize = 4;
     let limits = Limits { connections_max: CORES, ..Limits::default() };
-    let server = start(&Options { limits, ..options(CORES) }, &[Bind::Unix(socket_path())]);
+    let server = start(&Options { limits, ..options(CORES) }, &[BindAddress::Unix(socket_path())]);
     let open = || server.counters().iter().map(|core| core.connections_open.value()).sum::<u64>();
     let mut clients = Vec::new();
     for number in 1..=CORES {

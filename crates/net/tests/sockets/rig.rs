@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::{Fields, Length, Status};
-use net::{Bind, Exchange, Fault, Options, RequestRecord, Server, Service};
+use net::{BindAddress, Exchange, Fault, Options, RequestRecord, Server, Service};
 
 /// Timeout, to make a hanging test fail.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -78,11 +78,11 @@ impl Service for App {
     fn log(&self, _: &RequestRecord<'_>) {}
 }
 
-pub(crate) fn tcp() -> Bind {
-    Bind::Tcp("127.0.0.1:0".parse().unwrap())
+pub(crate) fn tcp() -> BindAddress {
+    BindAddress::Tcp("127.0.0.1:0".parse().unwrap())
 }
 
-pub(crate) fn start(options: &Options, binds: &[Bind]) -> Server {
+pub(crate) fn start(options: &Options, binds: &[BindAddress]) -> Server {
     Server::start(options, binds, |_| app()).unwrap()
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn socket_path() -> PathBuf {
 
 /// Stops the server and waits; returns whether all connections were finished.
 pub(crate) fn finish(server: Server) -> bool {
-    server.stop().drain();
+    server.stop_handle().drain();
     server.join().unwrap()
 }
 
@@ -142,14 +142,14 @@ impl Answer {
 }
 
 impl Client {
-    pub(crate) fn connect(to: &Bind) -> std::io::Result<Client> {
+    pub(crate) fn connect(to: &BindAddress) -> std::io::Result<Client> {
         let socket = match to {
-            Bind::Tcp(address) => {
+            BindAddress::Tcp(address) => {
                 let socket = TcpStream::connect(address)?;
                 socket.set_read_timeout(Some(PATIENCE))?;
                 Socket::Tcp(socket)
             }
-            Bind::Unix(path) => {
+            BindAddress::Unix(path) => {
                 let socket = UnixStream::connect(path)?;
                 socket.set_read_timeout(Some(PATIENCE))?;
                 Socket::Unix(socket)

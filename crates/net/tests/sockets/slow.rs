@@ -1,6 +1,6 @@
 //! Clients that read slowly but steadily.
 
-use net::{Bind, Options, Timeouts};
+use net::{BindAddress, Options, Timeouts};
 
 use crate::rig::{BIG_BYTES, FILE_BYTES, finish, options, start, tcp};
 use crate::slow_client::read_slowly_then_all;
@@ -10,7 +10,7 @@ const WRITE_MS: u64 = 3_000;
 fn body_bytes(path: &str) -> usize {
     let timeouts = Timeouts { write_ms: WRITE_MS, ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) }, &[tcp()]);
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let body_bytes = read_slowly_then_all(address, path, WRITE_MS);
     assert!(finish(server));
     body_bytes

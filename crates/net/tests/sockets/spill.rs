@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::{Fields, Length, Status};
 use net::{
-    Bind, Exchange, Fault, Options, RequestRecord, Server, Service, SpillError, SpillQuota, SpillStore,
+    BindAddress, Exchange, Fault, Options, RequestRecord, Server, Service, SpillError, SpillQuota, SpillStore,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,9 +68,9 @@ fn start(bytes_max: u64) -> (Server, std::net::SocketAddr, Sender) {
     let store = SpillStore::new(&std::env::temp_dir(), u64::MAX);
     let sender = Sender { quota: SpillQuota::new(&store, bytes_max).unwrap(), seen: Arc::default() };
     let theirs = sender.clone();
-    let bind = Bind::Tcp("127.0.0.1:0".parse().unwrap());
+    let bind = BindAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let server = Server::start(&Options::default(), &[bind], move |_| Ok(theirs.clone())).unwrap();
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("an address") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("an address") };
     (server, address, sender)
 }
 
@@ -140,7 +140,7 @@ fn a_handler_is_done_before_a_client_reads_and_every_byte_arrives_in_order() {
         until("all of its space is free", || sender.quota.used() == 0);
     }
     assert!(sender.seen.backlog_max.load(Ordering::Relaxed) <= (AHEAD_BYTES + PIECE_BYTES) as u64);
-    server.stop().drain();
+    server.stop_handle().drain();
     server.join().unwrap();
 }
 
@@ -152,7 +152,7 @@ fn a_client_that_leaves_frees_its_space() {
     assert!(sender.quota.used() > BODY_BYTES as u64);
     drop(sockets);
     until("all of its space is free", || sender.quota.used() == 0);
-    server.stop().drain();
+    server.stop_handle().drain();
     server.join().unwrap();
 }
 
@@ -163,10 +163,10 @@ fn beyond_the_quota_the_handler_waits_for_its_client() {
     let mut socket = ask(address, "/");
     until("the file is as large as it may be", || sender.seen.refused.load(Ordering::Relaxed) > 0);
     assert!(sender.quota.used() <= 4 * MIB);
-    assert!(sender.quota.is_to_report() && !sender.quota.is_to_report());
+    assert!(sender.quota.should_report() && !sender.quota.should_report());
     assert!(is_whole(&read_answer(&mut socket)));
     until("all of its space is free", || sender.quota.used() == 0);
-    server.stop().drain();
+    server.stop_handle().drain();
     server.join().unwrap();
 }
 

@@ -2,13 +2,13 @@
 
 use std::io::Write;
 
-use net::Bind;
+use net::BindAddress;
 
 use crate::rig::{Client, FILE_BYTES, finish, options, pattern, socket_path, start, tcp};
 
 #[test]
 fn large_bodies_pass_both_ways() {
-    let server = start(&options(2), &[tcp(), Bind::Unix(socket_path())]);
+    let server = start(&options(2), &[tcp(), BindAddress::Unix(socket_path())]);
     for address in &server.addresses() {
         let mut client = Client::connect(address).unwrap();
         assert!(client.ask("/file").unwrap().body == pattern(FILE_BYTES));
@@ -31,7 +31,7 @@ fn large_bodies_pass_both_ways() {
 
 #[test]
 fn crumbs_and_heaps_of_requests_are_all_answered() {
-    let server = start(&options(2), &[tcp(), Bind::Unix(socket_path())]);
+    let server = start(&options(2), &[tcp(), BindAddress::Unix(socket_path())]);
     let clients: Vec<_> = (0..24)
         .map(|number: usize| {
             let address = server.addresses()[number % 2].clone();

@@ -1,7 +1,7 @@
 //! Properties that hold for all inputs, for fuzz targets and tests. A violated property panics.
 
 use net::ProxyProtocol;
-use net::preface::{self, Preface};
+use net::preface::{self, HeaderParse};
 
 /// Maximum length of an accepted header: version 2 with 4 KiB of addresses and extensions.
 const HEADER_BYTES_MAX: usize = 16 + 4096;
@@ -11,22 +11,26 @@ const HEADER_BYTES_MAX: usize = 16 + 4096;
 pub(crate) fn proxy_header(bytes: &[u8]) {
     match preface::read(bytes) {
         Err(_) => {}
-        Ok(Preface::NeedMore) => {
+        Ok(HeaderParse::NeedMore) => {
             assert!(bytes.len() < HEADER_BYTES_MAX, "more is asked for beyond the limit");
             for cut in 0..bytes.len() {
-                assert_eq!(preface::read(&bytes[..cut]), Ok(Preface::NeedMore), "cut at {cut}");
+                assert_eq!(preface::read(&bytes[..cut]), Ok(HeaderParse::NeedMore), "cut at {cut}");
             }
         }
-        Ok(Preface::Whole(len, header)) => {
+        Ok(HeaderParse::Complete(len, header)) => {
             assert!(len <= bytes.len() && len <= HEADER_BYTES_MAX);
             for cut in 0..len {
-                assert_eq!(preface::read(&bytes[..cut]), Ok(Preface::NeedMore), "cut at {cut}");
+                assert_eq!(preface::read(&bytes[..cut]), Ok(HeaderParse::NeedMore), "cut at {cut}");
             }
-            assert_eq!(preface::read(&bytes[..len]), Ok(Preface::Whole(len, header)), "what follows matters");
+            assert_eq!(
+                preface::read(&bytes[..len]),
+                Ok(HeaderParse::Complete(len, header)),
+                "what follows matters"
+            );
             for version in [ProxyProtocol::V1, ProxyProtocol::V2] {
                 let mut written = Vec::new();
-                preface::write(&mut written, version, header.ends);
-                let Ok(Preface::Whole(len, again)) = preface::read(&written) else {
+                preface::write(&mut written, version, header.endpoints);
+                let Ok(HeaderParse::Complete(len, again)) = preface::read(&written) else {
                     panic!("{:?} is refused", written.escape_ascii().to_string());
                 };
                 let canonical = |ends: Option<preface::Endpoints>| {
@@ -34,7 +38,7 @@ pub(crate) fn proxy_header(bytes: &[u8]) {
                         [ends.source, ends.destination].map(|end| (end.ip().to_canonical(), end.port()))
                     })
                 };
-                assert_eq!((len, canonical(again.ends)), (written.len(), canonical(header.ends)));
+                assert_eq!((len, canonical(again.endpoints)), (written.len(), canonical(header.endpoints)));
             }
         }
     }

@@ -21,7 +21,7 @@ const VALUE_BYTES_MAX: usize = 1_024;
 /// Refusals written to the file within [`WINDOW`], so that a client that is refused repeatedly cannot fill
 /// the disk.
 const REFUSALS_MAX: u64 = 600;
-const WINDOW: Duration = Duration::from_secs(60);
+const REFUSAL_WINDOW: Duration = Duration::from_secs(60);
 
 /// Returns the audit log file if the configuration names one; it is reopened and closed with the other logs.
 pub(crate) type AuditFile = Box<dyn Fn() -> Option<LogSink> + Send + Sync>;
@@ -40,7 +40,7 @@ struct AuditState {
 /// Refusals within the current window.
 #[derive(Default)]
 struct RefusalCount {
-    since: Option<Instant>,
+    window_start: Option<Instant>,
     count: u64,
     /// Refusals omitted from the file.
     omitted: u64,
@@ -49,9 +49,9 @@ struct RefusalCount {
 impl RefusalCount {
     /// Counts a refusal. Returns the number of refusals omitted since the last one written, or `None` to omit
     /// this one.
-    fn admit(&mut self, now: Instant) -> Option<u64> {
-        if self.since.is_none_or(|since| now >= since + WINDOW) {
-            (self.since, self.count) = (Some(now), 0);
+    fn count_refusal(&mut self, now: Instant) -> Option<u64> {
+        if self.window_start.is_none_or(|since| now >= since + REFUSAL_WINDOW) {
+            (self.window_start, self.count) = (Some(now), 0);
         }
         if self.count >= REFUSALS_MAX {
             self.omitted += 1;
@@ -91,33 +91,33 @@ impl AuditLog {
         };
         let entry = json!({
             "time": rfc3339(unix_s),
-            "who": short(&request.caller.name),
+            "who": truncate_text(&request.caller.name),
             "address": request.caller.address,
             "role": request.caller.role.text(),
-            "what": format!("{} {}", short(&request.method), short(&target)),
+            "what": format!("{} {}", truncate_text(&request.method), truncate_text(&target)),
             "status": response.status,
-            "result": short(result),
+            "result": truncate_text(result),
         });
         match (self.0.file)() {
             Some(file) => {
                 let written = json!({
                     "time": entry["time"],
-                    "actor": bounded(&request.caller.name),
+                    "actor": truncate_value(&request.caller.name),
                     "address": request.caller.address,
                     "role": entry["role"],
-                    "method": bounded(&request.method),
-                    "path": bounded(&target),
+                    "method": truncate_value(&request.method),
+                    "path": truncate_value(&target),
                     "status": response.status,
-                    "result": bounded(result),
+                    "result": truncate_value(result),
                 });
                 self.write(&file, written, response.is_refusal());
             }
             // Rate limited, so that a client that is refused repeatedly does not fill the log.
             None if response.is_refusal() => {
-                let kind = format!("control: {} was refused", short(&request.caller.name));
-                self.0.notices.once_a_second(Level::Warn, kind, || line(&entry));
+                let kind = format!("control: {} was refused", truncate_text(&request.caller.name));
+                self.0.notices.throttled(Level::Warn, kind, || format_log_line(&entry));
             }
-            None => self.0.notices.info(&line(&entry)),
+            None => self.0.notices.info(&format_log_line(&entry)),
         }
         let mut entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
         // Refusals in a row are kept once, so that callers without permission cannot displace real changes.
@@ -134,18 +134,18 @@ impl AuditLog {
     fn write(&self, file: &LogSink, mut entry: Value, is_refusal: bool) {
         if is_refusal {
             let mut refusals = self.0.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            match refusals.admit(Instant::now()) {
+            match refusals.count_refusal(Instant::now()) {
                 None => return,
                 Some(0) => {}
                 Some(omitted) => entry["omitted"] = json!(omitted),
             }
         }
-        file.write(file_line(&entry));
+        file.write(format_file_line(&entry));
     }
 }
 
 /// Formats an entry as a JSON line. Control characters are escaped, including those beyond ASCII.
-fn file_line(entry: &Value) -> Vec<u8> {
+fn format_file_line(entry: &Value) -> Vec<u8> {
     let mut text = String::new();
     for c in entry.to_string().chars() {
         match c.is_control() {
@@ -158,13 +158,13 @@ fn file_line(entry: &Value) -> Vec<u8> {
 }
 
 /// Truncates `text` to [`VALUE_BYTES_MAX`] at a character boundary.
-fn bounded(text: &str) -> &str {
+fn truncate_value(text: &str) -> &str {
     let end = (0..=VALUE_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
 }
 
 /// Formats an entry for the error log.
-fn line(entry: &Value) -> String {
+fn format_log_line(entry: &Value) -> String {
     let text = |key: &str| entry[key].as_str().unwrap_or_default().replace(char::is_control, " ");
     let status = &entry["status"];
     format!("control: {} ({}): {}: {status} {}", text("who"), text("role"), text("what"), text("result"))
@@ -172,7 +172,7 @@ fn line(entry: &Value) -> String {
         .to_owned()
 }
 
-fn short(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
@@ -182,18 +182,18 @@ mod tests {
 
     #[test]
     fn a_line_has_no_control_characters() {
-        let line = file_line(&json!({ "path": "a\u{1b}[2J\n\u{7f}\u{9b}é" }));
+        let line = format_file_line(&json!({ "path": "a\u{1b}[2J\n\u{7f}\u{9b}é" }));
         assert_eq!(String::from_utf8(line).unwrap(), "{\"path\":\"a\\u001b[2J\\n\\u007f\\u009bé\"}\n");
-        assert_eq!(bounded(&"é".repeat(600)).len(), 1_024);
-        assert_eq!(bounded(&format!("x{}", "é".repeat(600))).len(), 1_023);
+        assert_eq!(truncate_value(&"é".repeat(600)).len(), 1_024);
+        assert_eq!(truncate_value(&format!("x{}", "é".repeat(600))).len(), 1_023);
     }
 
     #[test]
     fn refusals_are_bounded_and_counted() {
         let (mut count, start) = (RefusalCount::default(), Instant::now());
-        let written = (0..10 * REFUSALS_MAX).filter(|_| count.admit(start).is_some()).count();
+        let written = (0..10 * REFUSALS_MAX).filter(|_| count.count_refusal(start).is_some()).count();
         assert_eq!(written as u64, REFUSALS_MAX);
-        assert_eq!(count.admit(start + WINDOW), Some(9 * REFUSALS_MAX));
-        assert_eq!(count.admit(start + WINDOW), Some(0));
+        assert_eq!(count.count_refusal(start + REFUSAL_WINDOW), Some(9 * REFUSALS_MAX));
+        assert_eq!(count.count_refusal(start + REFUSAL_WINDOW), Some(0));
     }
 }

@@ -5,47 +5,47 @@ use std::collections::{BTreeMap, HashMap};
 use net::{OpenConnection, OpenConnections};
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiCall, Outcome};
+use crate::api::operation::{Api, ApiCall, ApiResult};
 use crate::api::request::ApiResponse;
 
 /// Maximum number of clients, and of individual connections, in an answer.
-const NAMED_MAX: usize = 100;
+const LISTED_MAX: usize = 100;
 
 /// Counts connections by listener, protocol and client, and lists the oldest ones.
-pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> Outcome {
-    Ok(ApiResponse::of(document(api.info.listeners.connections())))
+pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> ApiResult {
+    Ok(ApiResponse::ok(connections_document(api.info.listeners.connections())))
 }
 
-fn protocol(connection: &OpenConnection) -> &'static str {
+fn protocol_name(connection: &OpenConnection) -> &'static str {
     if connection.is_http2 { "HTTP/2" } else { "HTTP/1" }
 }
 
-fn listener(connection: &OpenConnection) -> String {
+fn listener_url(connection: &OpenConnection) -> String {
     connection.listener.as_ref().map_or_else(|| "closed".to_owned(), ToString::to_string)
 }
 
-fn document(open: OpenConnections) -> Value {
-    let OpenConnections { count, mut listed, silent_cores } = open;
+fn connections_document(open: OpenConnections) -> Value {
+    let OpenConnections { count, mut listed, unresponsive_cores: silent_cores } = open;
     let mut listeners: BTreeMap<(String, &'static str), usize> = BTreeMap::new();
     let mut clients: HashMap<String, usize> = HashMap::new();
     for one in &listed {
-        *listeners.entry((listener(one), protocol(one))).or_default() += 1;
+        *listeners.entry((listener_url(one), protocol_name(one))).or_default() += 1;
         *clients.entry(one.client.to_string()).or_default() += 1;
     }
     let mut clients: Vec<(String, usize)> = clients.into_iter().collect();
     clients.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
-    let others: usize = clients.iter().skip(NAMED_MAX).map(|(_, count)| count).sum();
-    clients.truncate(NAMED_MAX);
+    let others: usize = clients.iter().skip(LISTED_MAX).map(|(_, count)| count).sum();
+    clients.truncate(LISTED_MAX);
     listed.sort_by_key(|one| std::cmp::Reverse(one.age_ms));
     let in_list = listed.len();
-    listed.truncate(NAMED_MAX);
+    listed.truncate(LISTED_MAX);
     let by_listener = |((listener, protocol), count)| json!({ "listener": listener, "protocol": protocol, "connections": count });
     let by_client = |(client, count)| json!({ "client": client, "connections": count });
     let one = |one: &OpenConnection| {
         json!({
             "client": one.client.to_string(),
-            "listener": listener(one),
-            "protocol": protocol(one),
+            "listener": listener_url(one),
+            "protocol": protocol_name(one),
             "age_s": one.age_ms as f64 / 1e3,
         })
     };
@@ -75,7 +75,7 @@ mod tests {
             is_http2: at % 2 == 1,
         };
         let listed: Vec<_> = (0..1_000).map(one).collect();
-        let document = document(OpenConnections { count: 1_200, listed, silent_cores: 0 });
+        let document = connections_document(OpenConnections { count: 1_200, listed, unresponsive_cores: 0 });
         let len = |key: &str| document[key].as_array().unwrap().len();
         assert_eq!((len("clients"), len("oldest"), len("listeners")), (100, 100, 2));
         assert_eq!((&document["of_other_clients"], &document["connections"]), (&json!(800), &json!(1_200)));

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::api::operation::Api;
-use crate::api::request::{ApiRequest, BODY_BYTES_MAX, Caller, ControlRole};
-use crate::api::table::answer;
+use crate::api::request::{ApiRequest, BODY_BYTES_MAX, Caller, CallerRole};
+use crate::api::table::answer_request;
 
 /// Answers `{ "method", "path", "query", "if_match", "body" }` sent by user `uid` with `{ "status", "etag",
 /// "document" }`. Only root and the server's user can reach the socket; both have the role `admin`.
-pub fn line(api: &Api, line: &str, uid: u32) -> Value {
+pub fn answer_line(api: &Api, line: &str, uid: u32) -> Value {
     let asked: Value = match serde_json::from_str(line) {
         Ok(asked) => asked,
         Err(error) => return json!({ "error": format!("the request is no JSON: {error}") }),
@@ -24,7 +24,7 @@ pub fn line(api: &Api, line: &str, uid: u32) -> Value {
     let request = ApiRequest {
         caller: Caller {
             name: format!("uid {uid} by the control socket"),
-            role: ControlRole::Admin,
+            role: CallerRole::Admin,
             uid: Some(uid),
             address: String::new(),
             may_send_token: false,
@@ -35,6 +35,6 @@ pub fn line(api: &Api, line: &str, uid: u32) -> Value {
         if_match: text("if_match"),
         body,
     };
-    let response = answer(api, &request);
+    let response = answer_request(api, &request);
     json!({ "status": response.status, "etag": response.etag, "document": response.document })
 }

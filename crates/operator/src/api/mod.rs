@@ -15,7 +15,7 @@ mod table;
 mod line;
 
 pub use audit::AuditLog;
-pub use line::line;
+pub use line::answer_line;
 pub use operation::Api;
-pub(crate) use request::{ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, ControlRole};
-pub(crate) use table::{answer, needed_role};
+pub(crate) use request::{ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, CallerRole};
+pub(crate) use table::{answer_request, required_role};

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::api::operation::{BodyField, Operation};
-use crate::api::request::ControlRole;
+use crate::api::request::CallerRole;
 
 /// Returns the OpenAPI 3.1 document. `is_open` is whether metrics and status are available over TCP without a
 /// token.
@@ -12,7 +12,7 @@ pub(crate) fn document(operations: &[Operation], is_open: bool) -> Value {
     for operation in operations {
         let path = operation.path.replace("...}", "}");
         let entry = paths.entry(path).or_insert_with(|| json!({}));
-        entry[operation.method.to_ascii_lowercase()] = described(operation, is_open);
+        entry[operation.method.to_ascii_lowercase()] = describe_operation(operation, is_open);
     }
     json!({
         "openapi": "3.1.0",
@@ -67,7 +67,7 @@ pub(crate) fn document(operations: &[Operation], is_open: bool) -> Value {
     })
 }
 
-fn described(operation: &Operation, is_open: bool) -> Value {
+fn describe_operation(operation: &Operation, is_open: bool) -> Value {
     let names = operation.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let mut parameters: Vec<Value> = names
         .map(|name| {
@@ -75,7 +75,7 @@ fn described(operation: &Operation, is_open: bool) -> Value {
             json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string" } })
         })
         .collect();
-    let changes_configuration = operation.role == ControlRole::Admin && operation.method != "GET";
+    let changes_configuration = operation.role == CallerRole::Admin && operation.method != "GET";
     if changes_configuration {
         parameters.push(json!({
             "name": "persist", "in": "query", "schema": { "type": "boolean", "default": true },
@@ -100,7 +100,7 @@ fn described(operation: &Operation, is_open: bool) -> Value {
             .split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty() && *word != "v1")
             .collect::<Vec<_>>().join("_"),
         "x-role": operation.role.text(),
-        "security": security(is_open && operation.role == ControlRole::Open),
+        "security": security_schemes(is_open && operation.role == CallerRole::Open),
         "parameters": parameters,
         "responses": {
             "2XX": { "description": "What was asked for.", "content": { "application/json": { "schema": {} } } },
@@ -111,18 +111,19 @@ fn described(operation: &Operation, is_open: bool) -> Value {
         },
     });
     if let Some(fields) = operation.body {
-        document["requestBody"] = json!({ "content": { "application/json": { "schema": schema(fields) } } });
+        document["requestBody"] =
+            json!({ "content": { "application/json": { "schema": body_schema(fields) } } });
     }
     document
 }
 
 /// Returns the accepted security schemes; `free` adds anonymous access.
-fn security(free: bool) -> Value {
+fn security_schemes(free: bool) -> Value {
     let each = [json!({ "token": [] }), json!({ "certificate": [] })];
     free.then(|| json!({})).into_iter().chain(each).collect()
 }
 
-fn schema(fields: &[BodyField]) -> Value {
+fn body_schema(fields: &[BodyField]) -> Value {
     if fields.is_empty() {
         return json!({});
     }

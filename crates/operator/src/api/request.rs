@@ -8,7 +8,7 @@ pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Role of a caller. Each role includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ControlRole {
+pub(crate) enum CallerRole {
     /// Read metrics and status: anyone who can reach an open listener.
     Open,
     /// Read everything except the configuration: also the audit log and the client connections.
@@ -19,24 +19,24 @@ pub(crate) enum ControlRole {
     Admin,
 }
 
-impl From<TokenRole> for ControlRole {
-    fn from(role: TokenRole) -> ControlRole {
+impl From<TokenRole> for CallerRole {
+    fn from(role: TokenRole) -> CallerRole {
         match role {
-            TokenRole::Read => ControlRole::Read,
-            TokenRole::Operate => ControlRole::Operate,
-            TokenRole::Admin => ControlRole::Admin,
+            TokenRole::Read => CallerRole::Read,
+            TokenRole::Operate => CallerRole::Operate,
+            TokenRole::Admin => CallerRole::Admin,
         }
     }
 }
 
-impl ControlRole {
+impl CallerRole {
     /// Returns the name of the role.
     pub(crate) fn text(self) -> &'static str {
         match self {
-            ControlRole::Open => "open",
-            ControlRole::Read => "read",
-            ControlRole::Operate => "operate",
-            ControlRole::Admin => "admin",
+            CallerRole::Open => "open",
+            CallerRole::Read => "read",
+            CallerRole::Operate => "operate",
+            CallerRole::Admin => "admin",
         }
     }
 }
@@ -46,7 +46,7 @@ impl ControlRole {
 pub(crate) struct Caller {
     /// Name in the audit log.
     pub(crate) name: String,
-    pub(crate) role: ControlRole,
+    pub(crate) role: CallerRole,
     /// The user at the other end of a Unix socket.
     pub(crate) uid: Option<u32>,
     /// Client address; empty for a Unix socket.
@@ -90,18 +90,18 @@ pub(crate) struct ApiResponse {
 
 impl ApiResponse {
     /// Creates a response with status 200 and this document.
-    pub(crate) fn of(document: Value) -> ApiResponse {
+    pub(crate) fn ok(document: Value) -> ApiResponse {
         ApiResponse { status: 200, document, etag: None, allow: None, retry_after_s: None }
     }
 
     /// Creates a response with status 200 that reports what was done.
-    pub(crate) fn done(text: impl Into<String>) -> ApiResponse {
-        ApiResponse::of(json!({ "done": text.into() }))
+    pub(crate) fn success(text: impl Into<String>) -> ApiResponse {
+        ApiResponse::ok(json!({ "done": text.into() }))
     }
 
     /// Creates an error response.
     pub(crate) fn error(status: u16, text: impl Into<String>) -> ApiResponse {
-        ApiResponse { status, ..ApiResponse::of(json!({ "error": text.into() })) }
+        ApiResponse { status, ..ApiResponse::ok(json!({ "error": text.into() })) }
     }
 
     /// Whether the status is 401, 403 or 429.

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::api::operation::{Api, ApiCall, BodyField, Operation, Outcome};
-use crate::api::request::{ApiRequest, ApiResponse, ControlRole};
+use crate::api::operation::{Api, ApiCall, ApiResult, BodyField, Operation};
+use crate::api::request::{ApiRequest, ApiResponse, CallerRole};
 use crate::api::{applications, configuration, connections, generations, openapi, server, upstreams};
 
-const fn get(path: &'static str, role: ControlRole, about: &'static str, run: OperationFn) -> Operation {
+const fn get(path: &'static str, role: CallerRole, about: &'static str, run: OperationFn) -> Operation {
     Operation { method: "GET", path, role, about, body: None, run }
 }
 
@@ -16,7 +16,7 @@ const fn post(
     body: &'static [BodyField],
     run: OperationFn,
 ) -> Operation {
-    Operation { method: "POST", path, role: ControlRole::Operate, about, body: Some(body), run }
+    Operation { method: "POST", path, role: CallerRole::Operate, about, body: Some(body), run }
 }
 
 const fn admin(
@@ -26,26 +26,26 @@ const fn admin(
     body: Option<&'static [BodyField]>,
     run: OperationFn,
 ) -> Operation {
-    Operation { method, path, role: ControlRole::Admin, about, body, run }
+    Operation { method, path, role: CallerRole::Admin, about, body, run }
 }
 
-type OperationFn = fn(&Api, &ApiCall<'_>) -> Outcome;
+type OperationFn = fn(&Api, &ApiCall<'_>) -> ApiResult;
 
-const TEXT: fn() -> Value = || json!({ "type": "string" });
-const FLAG: fn() -> Value = || json!({ "type": "boolean" });
+const TEXT_SCHEMA: fn() -> Value = || json!({ "type": "string" });
+const FLAG_SCHEMA: fn() -> Value = || json!({ "type": "boolean" });
 
 /// All operations of the API.
 const OPERATIONS: &[Operation] = &[
-    get("/v1/status", ControlRole::Open, "The server, its processes and what they use", server::status),
+    get("/v1/status", CallerRole::Open, "The server, its processes and what they use", server::status),
     get(
         "/v1/history",
-        ControlRole::Open,
+        CallerRole::Open,
         "Rates, latencies and memory of the last hour, in steps of 5 seconds",
         server::history,
     ),
     get(
         "/v1/config",
-        ControlRole::Admin,
+        CallerRole::Admin,
         "The configuration that is in force, with the secrets that stand in it",
         configuration::get,
     ),
@@ -57,7 +57,7 @@ const OPERATIONS: &[Operation] = &[
         Some(&[]),
         configuration::patch,
     ),
-    get("/v1/config/{path...}", ControlRole::Admin, "An item of the configuration", configuration::get),
+    get("/v1/config/{path...}", CallerRole::Admin, "An item of the configuration", configuration::get),
     admin("PUT", "/v1/config/{path...}", "Give an item a value, or add one", Some(&[]), configuration::put),
     admin(
         "PATCH",
@@ -67,13 +67,13 @@ const OPERATIONS: &[Operation] = &[
         configuration::patch,
     ),
     admin("DELETE", "/v1/config/{path...}", "Remove an item", None, configuration::delete),
-    get("/v1/upstreams", ControlRole::Open, "The groups of upstream servers", upstreams::list),
-    get("/v1/upstreams/{group}", ControlRole::Open, "One group of upstream servers", upstreams::group),
-    get("/v1/upstreams/{group}/{server}", ControlRole::Open, "One upstream server", upstreams::server),
+    get("/v1/upstreams", CallerRole::Open, "The groups of upstream servers", upstreams::list),
+    get("/v1/upstreams/{group}", CallerRole::Open, "One group of upstream servers", upstreams::group),
+    get("/v1/upstreams/{group}/{server}", CallerRole::Open, "One upstream server", upstreams::server),
     Operation {
         method: "PATCH",
         path: "/v1/upstreams/{group}/{server}",
-        role: ControlRole::Operate,
+        role: CallerRole::Operate,
         about: "Drain an upstream server, take it out of service, return it, or change its weight",
         body: Some(&[
             BodyField {
@@ -114,72 +114,74 @@ const OPERATIONS: &[Operation] = &[
         }]),
         configuration::scale,
     ),
-    get("/v1/applications", ControlRole::Open, "The applications and their processes", applications::list),
-    get("/v1/applications/{name}", ControlRole::Open, "One application", applications::one),
+    get("/v1/applications", CallerRole::Open, "The applications and their processes", applications::list),
+    get("/v1/applications/{name}", CallerRole::Open, "One application", applications::get),
     post(
         "/v1/applications/{name}/restart",
         "Load an application again, without losing a request",
         &[],
         applications::restart,
     ),
-    get("/v1/cache", ControlRole::Open, "What the cache holds", server::cache),
+    get("/v1/cache", CallerRole::Open, "What the cache holds", server::cache),
     post(
         "/v1/cache/purge",
         "Remove stored responses",
         &[
-            BodyField { name: "url", doc: "This URL, in all its variants.", schema: TEXT },
-            BodyField { name: "prefix", doc: "Every URL that begins so.", schema: TEXT },
-            BodyField { name: "tag", doc: "Every response with this tag.", schema: TEXT },
-            BodyField { name: "all", doc: "Everything.", schema: FLAG },
-            BodyField { name: "soft", doc: "Make them stale instead.", schema: FLAG },
+            BodyField { name: "url", doc: "This URL, in all its variants.", schema: TEXT_SCHEMA },
+            BodyField { name: "prefix", doc: "Every URL that begins so.", schema: TEXT_SCHEMA },
+            BodyField { name: "tag", doc: "Every response with this tag.", schema: TEXT_SCHEMA },
+            BodyField { name: "all", doc: "Everything.", schema: FLAG_SCHEMA },
+            BodyField { name: "soft", doc: "Make them stale instead.", schema: FLAG_SCHEMA },
         ],
         server::purge,
     ),
-    get("/v1/certificates", ControlRole::Open, "The certificates that are in use", server::certificates),
+    get("/v1/certificates", CallerRole::Open, "The certificates that are in use", server::certificates),
     post("/v1/certificates/{name}/renew", "Renew a certificate now", &[], server::renew),
     post("/v1/reload", "Read the configuration again", &[], server::reload),
     post("/v1/logs/reopen", "Open the log files again, after they were moved away", &[], server::reopen),
     get(
         "/v1/generations",
-        ControlRole::Open,
+        CallerRole::Open,
         "The configuration in force, and those that requests still work by",
         generations::list,
     ),
     Operation {
         method: "DELETE",
         path: "/v1/generations/{number}",
-        role: ControlRole::Operate,
+        role: CallerRole::Operate,
         about: "Close the requests, WebSockets and tunnels that work by an old configuration",
         body: None,
         run: generations::close,
     },
     get(
         "/v1/connections",
-        ControlRole::Read,
+        CallerRole::Read,
         "How many clients are connected, by listener, protocol and address, and the oldest connections",
         connections::list,
     ),
-    get("/v1/audit", ControlRole::Read, "Who has changed what, the newest first", server::audit),
-    get("/v1/openapi.json", ControlRole::Open, "This document", |api, _| {
-        Ok(ApiResponse::of(openapi::document(OPERATIONS, api.access().is_open)))
+    get("/v1/audit", CallerRole::Read, "Who has changed what, the newest first", server::audit),
+    get("/v1/openapi.json", CallerRole::Open, "This document", |api, _| {
+        Ok(ApiResponse::ok(openapi::document(OPERATIONS, api.access().allows_anonymous_metrics)))
     }),
 ];
 
 /// Returns the role that a request needs; `None` if there is no matching operation.
-pub(crate) fn needed_role(method: &str, path: &str) -> Option<ControlRole> {
-    find(method, path).ok().map(|(operation, _)| operation.role)
+pub(crate) fn required_role(method: &str, path: &str) -> Option<CallerRole> {
+    find_operation(method, path).ok().map(|(operation, _)| operation.role)
 }
 
 /// Answers a request. Changes are recorded in the audit log whether or not they succeed, reads only if
 /// refused.
-pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
-    let (operation, parts) = match find(&request.method, &request.path) {
+pub(crate) fn answer_request(api: &Api, request: &ApiRequest) -> ApiResponse {
+    let (operation, parts) = match find_operation(&request.method, &request.path) {
         Ok(found) => found,
         Err(response) => return response,
     };
     let response = match request.caller.role >= operation.role {
-        true => (operation.run)(api, &ApiCall { request, parts }).unwrap_or_else(|error| error),
-        false => refused(request, operation.role),
+        true => {
+            (operation.run)(api, &ApiCall { request, path_parameters: parts }).unwrap_or_else(|error| error)
+        }
+        false => refuse_role(request, operation.role),
     };
     if operation.method != "GET" || response.is_refusal() {
         api.audit.record(request, &response);
@@ -187,16 +189,16 @@ pub(crate) fn answer(api: &Api, request: &ApiRequest) -> ApiResponse {
     response
 }
 
-fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
+fn refuse_role(request: &ApiRequest, needed: CallerRole) -> ApiResponse {
     let (has, needed) = (request.caller.role.text(), needed.text());
-    if request.caller.may_send_token && request.caller.role == ControlRole::Open {
+    if request.caller.may_send_token && request.caller.role == CallerRole::Open {
         let text = format!(
             "this needs the role `{needed}`: send a token that has it, as `Authorization: Bearer TOKEN`"
         );
         return ApiResponse::error(401, text);
     }
     let text = match request.caller.role {
-        ControlRole::Open => format!(
+        CallerRole::Open => format!(
             "this needs the role `{needed}`: ask by a Unix socket (`[control] listen = \"unix:…\"`, or `komainu ctl` on this \
              machine), or give the listener a `[[control.token]]`"
         ),
@@ -208,10 +210,10 @@ fn refused(request: &ApiRequest, needed: ControlRole) -> ApiResponse {
 type FoundOperation = (&'static Operation, Vec<(&'static str, String)>);
 
 /// Finds the operation for a request; the error is a response with 404 or 405.
-fn find(method: &str, path: &str) -> Result<FoundOperation, ApiResponse> {
+fn find_operation(method: &str, path: &str) -> Result<FoundOperation, ApiResponse> {
     // HEAD is handled as GET; the content is omitted later.
     let method = if method == "HEAD" { "GET" } else { method };
-    let matching = || OPERATIONS.iter().filter_map(|one| Some((one, parts(one.path, path)?)));
+    let matching = || OPERATIONS.iter().filter_map(|one| Some((one, match_pattern(one.path, path)?)));
     if let Some(found) = matching().find(|(operation, _)| operation.method == method) {
         return Ok(found);
     }
@@ -228,7 +230,7 @@ fn find(method: &str, path: &str) -> Result<FoundOperation, ApiResponse> {
 }
 
 /// Matches a path against a pattern and returns its parameters; `None` if it does not match.
-fn parts(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
+fn match_pattern(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)>> {
     let mut parts = Vec::new();
     let mut rest = Some(path.strip_suffix('/').unwrap_or(path));
     for wanted in pattern.split('/') {
@@ -244,7 +246,7 @@ fn parts(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)
         };
         rest = more;
         match name {
-            Some(name) => parts.push((name, decoded(segment)?)),
+            Some(name) => parts.push((name, decode_segment(segment)?)),
             None if segment == wanted => {}
             None => return None,
         }
@@ -252,7 +254,7 @@ fn parts(pattern: &'static str, path: &str) -> Option<Vec<(&'static str, String)
     rest.is_none().then_some(parts)
 }
 
-fn decoded(segment: &str) -> Option<String> {
+fn decode_segment(segment: &str) -> Option<String> {
     let path = tree::TreePath::parse(segment).ok()?;
     match path.segments() {
         [one] => Some(one.clone()),
@@ -267,7 +269,8 @@ mod tests {
     #[test]
     fn paths_have_their_parts() {
         let found = |pattern, path| {
-            parts(pattern, path).map(|parts| parts.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
+            match_pattern(pattern, path)
+                .map(|parts| parts.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
         };
         assert_eq!(found("/v1/status", "/v1/status"), Some(vec![]));
         assert_eq!(found("/v1/status", "/v1/status/x"), None);
@@ -275,9 +278,9 @@ mod tests {
         assert_eq!(found("/v1/upstreams/{group}", "/v1/upstreams"), None);
         assert_eq!(found("/v1/config/{path...}", "/v1/config/a/b%2F"), Some(vec!["a/b%2F".into()]));
         assert_eq!(found("/v1/config/{path...}", "/v1/config"), None);
-        assert_eq!(find("HEAD", "/v1/status").ok().map(|(one, _)| one.method), Some("GET"));
+        assert_eq!(find_operation("HEAD", "/v1/status").ok().map(|(one, _)| one.method), Some("GET"));
         assert_eq!(
-            find("DELETE", "/v1/status").err().and_then(|error| error.allow),
+            find_operation("DELETE", "/v1/status").err().and_then(|error| error.allow),
             Some("GET, HEAD".into())
         );
     }

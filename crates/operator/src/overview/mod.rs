@@ -8,33 +8,33 @@ mod stream;
 use std::sync::Arc;
 
 use apps::{AppSnapshot, ProcessInfo, Usage};
-use http::path::without_secrets;
+use http::path::redact_target;
 use net::clock::Clock;
 use net::durations::DURATION_BOUNDS_US;
 use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
-pub(crate) use page::PagePart;
+pub(crate) use page::DashboardFile;
 use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 use serde_json::{Map, Value, json};
-pub(crate) use stream::Followers;
+pub(crate) use stream::EventClients;
 use telemetry::metrics::{CpuEstimate, Metrics, RouteCounters, STATUS_MIN, STATUSES};
 
 /// The reported percentiles of durations.
 const PERCENTILES: [(&str, f64); 3] = [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)];
 
 /// Returns the upper bounds of the duration classes in milliseconds; the last class has none.
-pub(crate) fn bounds_ms() -> Vec<f64> {
+pub(crate) fn duration_bounds_ms() -> Vec<f64> {
     DURATION_BOUNDS_US.iter().map(|us| *us as f64 / 1e3).collect()
 }
 
 /// Sums a histogram over all cores: its count, classes and percentiles.
-fn durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Value {
+fn summed_durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Value {
     let sums = DurationCounts::of(histograms);
     let (classes, total_us, count) = (sums.classic(), sums.total_us(), sums.count());
     let shown = if count == 0 { Vec::new() } else { classes.to_vec() };
     let mut document = json!({ "count": count, "total_ms": total_us as f64 / 1e3, "classes": shown });
     for (name, share) in PERCENTILES {
-        document[name] = json!(percentile(&bounds_ms(), &classes, share));
+        document[name] = json!(percentile(&duration_bounds_ms(), &classes, share));
     }
     document
 }
@@ -61,7 +61,7 @@ pub(crate) fn percentile(bounds_ms: &[f64], classes: &[u64], share: f64) -> Opti
 /// Returns the metrics of each route. Requests without a route are included only if there were any.
 pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
     let mut routes = Vec::new();
-    metrics.each(|labels, cores| {
+    metrics.for_each(|labels, cores| {
         let sum = |of: &dyn Fn(&RouteCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
         let estimated = |of: &dyn Fn(&RouteCounters) -> &CpuEstimate| {
             json!({ "us": sum(&|core| of(core).us.value()), "requests": sum(&|core| of(core).requests.value()) })
@@ -89,9 +89,9 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
             "statuses": classes,
             "request_bytes": sum(&|core| core.request_bytes.value()),
             "response_bytes": sum(&|core| core.response_bytes.value()),
-            "duration": durations(cores.iter().map(|core| &core.duration)),
-            "first_byte": durations(cores.iter().map(|core| &core.first_byte)),
-            "queue": durations(cores.iter().map(|core| &core.queue)),
+            "duration": summed_durations(cores.iter().map(|core| &core.duration)),
+            "first_byte": summed_durations(cores.iter().map(|core| &core.first_byte)),
+            "queue": summed_durations(cores.iter().map(|core| &core.queue)),
             "cpu": estimated(&|core| &core.server_cpu),
             "worker_cpu": estimated(&|core| &core.worker_cpu),
             "cache": outcomes,
@@ -106,13 +106,13 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
 pub(crate) fn upstreams(groups: &[(String, Arc<GroupShared>)]) -> Vec<Value> {
     let now_ms = Clock::new().now_ms();
     let group = |(name, group): &(String, Arc<GroupShared>)| {
-        let servers = (0..group.count()).map(|at| upstream(group, at, now_ms));
+        let servers = (0..group.server_count()).map(|at| server_document(group, at, now_ms));
         json!({ "name": name, "waiting": group.waiting(), "servers": servers.collect::<Vec<_>>() })
     };
     groups.iter().map(group).collect()
 }
 
-fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
+fn server_document(group: &GroupShared, server: usize, now_ms: u64) -> Value {
     let cores = group.counters(server);
     let sum = |of: &dyn Fn(&UpstreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
     // Read `ended` first: a request that ends in between would otherwise make the difference negative.
@@ -128,7 +128,7 @@ fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
             .map(|(name, count)| (name, json!(count)))
             .collect::<Map<_, _>>()
     };
-    let (state, back_in_ms) = match (group.order(server), group.standing(server, now_ms)) {
+    let (state, back_in_ms) = match (group.order(server), group.state(server, now_ms)) {
         // Drained by an operator, which is not a failure.
         (UpstreamOrder::Drain, _) => ("drain", None),
         (_, ServerState::Up) => ("up", None),
@@ -137,7 +137,7 @@ fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
         (_, ServerState::Down) => ("down", None),
     };
     json!({
-        "url": group.shown(server),
+        "url": group.display_name(server),
         "state": state,
         "order": group.order(server).text(),
         "back_in_ms": back_in_ms,
@@ -147,8 +147,8 @@ fn upstream(group: &GroupShared, server: usize, now_ms: u64) -> Value {
         "failures": some(&mut { reasons }),
         "retries": sum(&|core| core.retries.value()),
         "ejections": sum(&|core| core.ejections.value()),
-        "connect": durations(cores.iter().map(|core| &core.connect)),
-        "response": durations(cores.iter().map(|core| &core.head)),
+        "connect": summed_durations(cores.iter().map(|core| &core.connect)),
+        "response": summed_durations(cores.iter().map(|core| &core.head)),
     })
 }
 
@@ -179,7 +179,7 @@ pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
 /// Returns a process of an application with its current requests.
 pub(crate) fn process(process: &ProcessInfo) -> Value {
     let current = process.current.iter().map(
-        |request| json!({ "method": request.method, "target": without_secrets(request.target.as_bytes()), "age_ms": request.age_ms }),
+        |request| json!({ "method": request.method, "target": redact_target(request.target.as_bytes()), "age_ms": request.age_ms }),
     );
     json!({
         "pid": process.pid,

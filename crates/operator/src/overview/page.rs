@@ -5,7 +5,7 @@ use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
 
 /// Allows no foreign origins, no inline code and no framing.
-const POLICY: &[u8] =
+const CONTENT_SECURITY_POLICY: &[u8] =
     b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -15,30 +15,30 @@ const SCRIPT: &str = include_str!("page/dashboard.js");
 
 /// A file of the dashboard.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PagePart {
-    kind: &'static [u8],
+pub(crate) struct DashboardFile {
+    media_type: &'static [u8],
     content: &'static str,
 }
 
-impl PagePart {
+impl DashboardFile {
     /// Returns the file at a path.
-    pub(crate) fn at(path: &[u8]) -> Option<PagePart> {
+    pub(crate) fn find_file(path: &[u8]) -> Option<DashboardFile> {
         let (kind, content): (&[u8], _) = match path {
             b"/" => (b"text/html; charset=utf-8", HTML),
             b"/dashboard.css" => (b"text/css; charset=utf-8", STYLE),
             b"/dashboard.js" => (b"text/javascript; charset=utf-8", SCRIPT),
             _ => return None,
         };
-        Some(PagePart { kind, content })
+        Some(DashboardFile { media_type: kind, content })
     }
 
     pub(crate) async fn send(self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let mut fields = Fields::new();
-        fields.push(Name::ContentType, self.kind);
+        fields.push(Name::ContentType, self.media_type);
         // Another version may run at the next visit.
         fields.push(Name::CacheControl, b"no-cache");
         let others: [(&[u8], &[u8]); 4] = [
-            (b"Content-Security-Policy", POLICY),
+            (b"Content-Security-Policy", CONTENT_SECURITY_POLICY),
             (b"X-Content-Type-Options", b"nosniff"),
             (b"Referrer-Policy", b"no-referrer"),
             (b"Cross-Origin-Opener-Policy", b"same-origin"),

@@ -8,13 +8,13 @@ use logging::events::{EVENTS_MAX, EventRing};
 use net::{Exchange, Fault};
 
 /// Maximum number of clients.
-const FOLLOWERS_MAX: usize = 16;
+const CLIENTS_MAX: usize = 16;
 /// Interval between two checks for new lines.
-const LOOK_MS: u64 = 250;
+const POLL_INTERVAL_MS: u64 = 250;
 /// Interval of keep-alive comments, by which a disconnected client is noticed.
-const ALIVE_MS: u64 = 15_000;
+const KEEP_ALIVE_MS: u64 = 15_000;
 /// Lines sent at once to a new client.
-const FIRST_MAX: usize = 50;
+const INITIAL_LINES_MAX: usize = 50;
 
 /// Maximum duration of a stream without a token; browsers reconnect automatically. A client that no longer
 /// reads cannot be detected while its kernel accepts data.
@@ -22,10 +22,10 @@ const OPEN_MS_MAX: u64 = 300_000;
 
 /// The clients that follow events, oldest first. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Followers(Arc<Mutex<Vec<Following>>>);
+pub(crate) struct EventClients(Arc<Mutex<Vec<EventClient>>>);
 
 #[derive(Debug)]
-struct Following {
+struct EventClient {
     has_token: bool,
     /// Name of the client's token or certificate, or its address.
     client: String,
@@ -33,28 +33,28 @@ struct Following {
     is_displaced: Arc<AtomicBool>,
 }
 
-struct Follower {
-    all: Followers,
+struct EventClientSlot {
+    clients: EventClients,
     is_displaced: Arc<AtomicBool>,
 }
 
-impl Drop for Follower {
+impl Drop for EventClientSlot {
     fn drop(&mut self) {
-        self.all.lock().retain(|one| !Arc::ptr_eq(&one.is_displaced, &self.is_displaced));
+        self.clients.lock().retain(|one| !Arc::ptr_eq(&one.is_displaced, &self.is_displaced));
     }
 }
 
-impl Followers {
-    fn lock(&self) -> MutexGuard<'_, Vec<Following>> {
+impl EventClients {
+    fn lock(&self) -> MutexGuard<'_, Vec<EventClient>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reserves a place. If all are taken, a client with a token displaces one without; otherwise the oldest
     /// stream of the client with the most streams is displaced, if that client has at least two more than
     /// this one.
-    fn begin(&self, client: &str, has_token: bool) -> Option<Follower> {
+    fn try_reserve(&self, client: &str, has_token: bool) -> Option<EventClientSlot> {
         let mut all = self.lock();
-        if all.len() >= FOLLOWERS_MAX {
+        if all.len() >= CLIENTS_MAX {
             let open = all.iter().position(|one| has_token && !one.has_token);
             let at = open.or_else(|| {
                 let count = |client: &str| all.iter().filter(|one| one.client == client).count();
@@ -68,21 +68,21 @@ impl Followers {
             all.remove(at).is_displaced.store(true, Ordering::Relaxed);
         }
         let is_displaced = Arc::new(AtomicBool::new(false));
-        all.push(Following { has_token, client: client.to_owned(), is_displaced: is_displaced.clone() });
-        Some(Follower { all: self.clone(), is_displaced })
+        all.push(EventClient { has_token, client: client.to_owned(), is_displaced: is_displaced.clone() });
+        Some(EventClientSlot { clients: self.clone(), is_displaced })
     }
 
     /// Sends the last lines, or those after `Last-Event-ID`, and then each new line, until the client
     /// disconnects or `is_over` returns true. Slow clients miss lines, which are not buffered for them. A
     /// stream without a token ends after [`OPEN_MS_MAX`], or when another client needs its place.
-    pub(crate) async fn follow(
+    pub(crate) async fn stream_events(
         &self,
         exchange: &mut Exchange<'_>,
         ring: &EventRing,
         (client, has_token): (&str, bool),
         is_over: impl Fn() -> bool,
     ) -> Result<(), Fault> {
-        let Some(follower) = self.begin(client, has_token) else {
+        let Some(follower) = self.try_reserve(client, has_token) else {
             let why = "16 clients follow the events already: close one, or try again";
             return exchange.refuse(Status::SERVICE_UNAVAILABLE, why).await;
         };
@@ -93,12 +93,12 @@ impl Followers {
         // A larger number than the last one is from an earlier process.
         let resumed = last_seen.filter(|number| *number <= ring.last());
         let (mut seen, mut count_max) =
-            (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { FIRST_MAX });
+            (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { INITIAL_LINES_MAX });
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/event-stream");
         fields.push(Name::CacheControl, b"no-store");
         exchange.begin(Status::OK, &fields, Length::Unknown);
-        if !exchange.content_wanted() {
+        if !exchange.wants_content() {
             return Ok(());
         }
         // Send the head at once.
@@ -113,11 +113,11 @@ impl Followers {
                 text.push_str(&format!("id: {seen}\ndata: {}\n\n", event.json()));
             }
             count_max = EVENTS_MAX;
-            if text.is_empty() && silent_ms >= ALIVE_MS {
+            if text.is_empty() && silent_ms >= KEEP_ALIVE_MS {
                 text.push_str(":\n\n");
             }
             match text.is_empty() {
-                true => silent_ms += LOOK_MS,
+                true => silent_ms += POLL_INTERVAL_MS,
                 false => {
                     silent_ms = 0;
                     exchange.write(text.as_bytes()).await?;
@@ -127,7 +127,7 @@ impl Followers {
             if is_over() || core.now_ms() >= until_ms || follower.is_displaced.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            core.sleep(LOOK_MS).await;
+            core.sleep(POLL_INTERVAL_MS).await;
         }
     }
 }
@@ -138,12 +138,12 @@ mod tests {
 
     #[test]
     fn a_token_displaces_one_without_and_only_such_a_one() {
-        let followers = Followers::default();
-        let begin = |at: usize, has_token| followers.begin(&format!("client {at}"), has_token);
-        let mut open: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(at, false)).collect();
-        assert!(open.len() == FOLLOWERS_MAX && begin(99, false).is_none());
-        let holders: Vec<Follower> = (0..FOLLOWERS_MAX).filter_map(|at| begin(100 + at, true)).collect();
-        assert!(holders.len() == FOLLOWERS_MAX && begin(999, true).is_none());
+        let followers = EventClients::default();
+        let begin = |at: usize, has_token| followers.try_reserve(&format!("client {at}"), has_token);
+        let mut open: Vec<EventClientSlot> = (0..CLIENTS_MAX).filter_map(|at| begin(at, false)).collect();
+        assert!(open.len() == CLIENTS_MAX && begin(99, false).is_none());
+        let holders: Vec<EventClientSlot> = (0..CLIENTS_MAX).filter_map(|at| begin(100 + at, true)).collect();
+        assert!(holders.len() == CLIENTS_MAX && begin(999, true).is_none());
         assert!(open.iter().all(|one| one.is_displaced.load(Ordering::Relaxed)));
         // Dropping a displaced follower frees no place.
         open.clear();
@@ -154,16 +154,19 @@ mod tests {
 
     #[test]
     fn who_holds_most_places_gives_one_to_another() {
-        let followers = Followers::default();
-        let greedy: Vec<Follower> =
-            (0..FOLLOWERS_MAX).filter_map(|_| followers.begin("greedy", true)).collect();
-        assert!(greedy.len() == FOLLOWERS_MAX && followers.begin("greedy", true).is_none());
-        assert!(followers.begin("open", false).is_none(), "one without a token displaces none with one");
-        let other: Vec<Follower> =
-            (0..FOLLOWERS_MAX).filter_map(|_| followers.begin("other", true)).collect();
-        assert_eq!(other.len(), FOLLOWERS_MAX / 2);
+        let followers = EventClients::default();
+        let greedy: Vec<EventClientSlot> =
+            (0..CLIENTS_MAX).filter_map(|_| followers.try_reserve("greedy", true)).collect();
+        assert!(greedy.len() == CLIENTS_MAX && followers.try_reserve("greedy", true).is_none());
+        assert!(
+            followers.try_reserve("open", false).is_none(),
+            "one without a token displaces none with one"
+        );
+        let other: Vec<EventClientSlot> =
+            (0..CLIENTS_MAX).filter_map(|_| followers.try_reserve("other", true)).collect();
+        assert_eq!(other.len(), CLIENTS_MAX / 2);
         assert!(greedy[0].is_displaced.load(Ordering::Relaxed), "the oldest goes first");
         let left = greedy.iter().filter(|one| !one.is_displaced.load(Ordering::Relaxed)).count();
-        assert_eq!(left, FOLLOWERS_MAX / 2);
+        assert_eq!(left, CLIENTS_MAX / 2);
     }
 }

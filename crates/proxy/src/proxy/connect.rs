@@ -5,19 +5,19 @@ use std::cell::RefCell;
 use http::{BodySize, Fields, Method, Reject, Status};
 use net::{Fault, H2Request};
 
-use super::{CgiRequest, Proxy, Reached};
+use super::{CgiRequest, OpenedUpstream, Proxy};
 use crate::cgi_side::CgiSide;
 use crate::choose::Requester;
 use crate::failure::AttemptFailure;
 use crate::options::{CgiProtocol, UpstreamProtocol};
-use crate::request::{SentHead, VariablesContext};
+use crate::request::{CgiContext, SentHead};
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
 impl Proxy {
     /// Sends the request head to a server; over HTTP/1, on a new connection if `is_new`. `waits`: the body
     /// waits for `100 Continue`. `cgi` is for servers of the CGI family.
-    pub(super) async fn reach(
+    pub(super) async fn open_upstream(
         &self,
         requester: &impl Requester,
         waits: bool,
@@ -25,10 +25,10 @@ impl Proxy {
         is_new: bool,
         connect_by_ms: u64,
         cgi: CgiRequest<'_>,
-    ) -> Result<Reached<'_>, AttemptFailure> {
+    ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
         if self.group.shared.options.servers[server].is_http2() {
             let connects = self.rules.request.asks_for_upgrade(&requester.context(""))
-                && Box::pin(self.group.connects(server, connect_by_ms)).await?;
+                && Box::pin(self.group.supports_connect(server, connect_by_ms)).await?;
             if connects || !self.needs_http1(requester, server) {
                 let opened = self.open_stream(requester, waits, server, connect_by_ms, connects);
                 return Box::pin(opened).await;
@@ -36,7 +36,7 @@ impl Proxy {
         }
         let (connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
         let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
-        Ok(Reached { side, room, sent })
+        Ok(OpenedUpstream { side, concurrent_task: room, sent })
     }
 
     fn send_variables(
@@ -57,7 +57,7 @@ impl Proxy {
             }
         };
         let local = requester.endpoints().map(|endpoints| endpoints.destination);
-        let more = VariablesContext { script: cgi.script, length, local };
+        let more = CgiContext { script: cgi.script, length, local };
         let variables = self.rules.request.variables(&context, &more, &self.rules.options.cgi);
         let variables = variables.map_err(Fault::Reject)?;
         let (keep, errors) = (self.group.shared.options.keeps_connections(), self.group.error_sink(server));
@@ -79,7 +79,7 @@ impl Proxy {
         waits: bool,
         server: usize,
         cgi: CgiRequest<'_>,
-    ) -> Result<Option<Reached<'_>>, AttemptFailure> {
+    ) -> Result<Option<OpenedUpstream<'_>>, AttemptFailure> {
         if matches!(
             self.group.shared.options.servers[server].protocol,
             UpstreamProtocol::Http2 | UpstreamProtocol::Tcp
@@ -88,7 +88,7 @@ impl Proxy {
         }
         let Some(connection) = self.group.take_kept(requester, server) else { return Ok(None) };
         let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
-        Ok(Some(Reached { side, room: RefCell::new(None), sent }))
+        Ok(Some(OpenedUpstream { side, concurrent_task: RefCell::new(None), sent }))
     }
 
     /// Writes the request head to a connection's output.
@@ -128,7 +128,7 @@ impl Proxy {
         server: usize,
         connect_by_ms: u64,
         connects: bool,
-    ) -> Result<Reached<'_>, AttemptFailure> {
+    ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
         let upstream = &self.group.shared.servers[server];
         let context = requester.context(&upstream.authority);
         let (head, sent) =
@@ -145,10 +145,14 @@ impl Proxy {
             authority: &head.authority,
             path: &head.path,
             lines: &head.lines,
-            ended: context.head.body == BodySize::None && protocol.is_none(),
+            has_no_body: context.head.body == BodySize::None && protocol.is_none(),
             protocol,
         };
-        let stream = self.group.stream(server, &request, connect_by_ms).await?;
-        Ok(Reached { side: UpstreamSide::Stream(Box::new(stream)), room: RefCell::new(None), sent })
+        let stream = self.group.open_stream(server, &request, connect_by_ms).await?;
+        Ok(OpenedUpstream {
+            side: UpstreamSide::Stream(Box::new(stream)),
+            concurrent_task: RefCell::new(None),
+            sent,
+        })
     }
 }

@@ -12,9 +12,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Context;
 
-use super::{Attempts, CgiRequest, LOOP, Proxy, Reached};
+use super::{Attempts, CgiRequest, LOOP_REASON, OpenedUpstream, Proxy};
 use crate::choose::{Requester, SelectError, Selection};
-use crate::dial::beside;
+use crate::dial::run_concurrently;
 use crate::failure::AttemptFailure;
 use crate::kept::ReplayBuffer;
 use crate::request::is_named;
@@ -88,12 +88,12 @@ impl FetchRequest {
         body: Vec<u8>,
     ) -> Result<FetchRequest, Reject> {
         let mut bytes = format!("{method} {target} HTTP/1.1\r\nHost: {authority}\r\n").into_bytes();
-        bytes.extend_from_slice(fields.wire());
+        bytes.extend_from_slice(fields.as_bytes());
         bytes.extend_from_slice(b"\r\n");
         let mut head = RequestHead::default();
         let is_whole = head.parse(&bytes, &http::Limits::default())? && head.len == bytes.len();
         if !is_whole || head.body != BodySize::None {
-            return Err(Reject::bad("the request is not a head alone"));
+            return Err(Reject::bad_request("the request is not a head alone"));
         }
         let no_one = Peer::Unix;
         let client = Client::direct(no_one, false);
@@ -123,9 +123,9 @@ impl FetchRequest {
     /// Attributes the request to a client's request: takes over its address and ids, and trusts the fields of
     /// this request that name a client (`X-Forwarded-For` and the like).
     #[must_use]
-    pub fn because_of(mut self, request: &Request<'_>) -> FetchRequest {
+    pub fn on_behalf_of(mut self, request: &Request<'_>) -> FetchRequest {
         self.peer = request.peer();
-        self.client = Client { vouched: Some(Dialect::XForwarded), ..request.client() };
+        self.client = Client { trusted_dialect: Some(Dialect::XForwarded), ..request.client() };
         self.ids = request.ids();
         self
     }
@@ -164,7 +164,7 @@ impl Requester for FetchRequest {
             ids: self.ids,
             user: self.user.as_deref(),
             upstream,
-            own: None,
+            custom_variables: None,
         }
     }
 
@@ -172,11 +172,11 @@ impl Requester for FetchRequest {
         self.head.method
     }
 
-    fn has_begun(&self) -> bool {
+    fn has_response_begun(&self) -> bool {
         false
     }
 
-    fn poll_left(&self, _: &Context<'_>) -> bool {
+    fn poll_disconnected(&self, _: &Context<'_>) -> bool {
         false
     }
 
@@ -202,14 +202,14 @@ impl Proxy {
             return Err(FetchError { status: Status::METHOD_NOT_ALLOWED, reason });
         }
         let context = request.context("");
-        if self.ends_forwards((context.head, context.bytes)) {
+        if self.has_no_forwards_left((context.head, context.bytes)) {
             let reason = "Max-Forwards allows no further server";
             return Err(FetchError { status: Status::NO_CONTENT, reason });
         }
-        if self.rules.request.loops(&context) {
-            return Err(FetchError { status: Status::LOOP_DETECTED, reason: LOOP });
+        if self.rules.request.is_loop(&context) {
+            return Err(FetchError { status: Status::LOOP_DETECTED, reason: LOOP_REASON });
         }
-        let mut attempts = self.begin(ReplayBuffer::default(), None);
+        let mut attempts = self.new_attempts(ReplayBuffer::default(), None);
         let total_by_ms = self.group.core.now_ms().saturating_add(limits.total_ms);
         attempts.deadline_ms = attempts.deadline_ms.min(total_by_ms);
         loop {
@@ -222,7 +222,7 @@ impl Proxy {
                 }
                 Err(failure) => failure,
             };
-            if !self.tries_again(request, selection, &failure, &mut attempts) {
+            if !self.record_and_decide(request, selection, &failure, &mut attempts) {
                 return Err(FetchError::of(&failure));
             }
         }
@@ -238,34 +238,34 @@ impl Proxy {
     ) -> Result<UpstreamRequest, AttemptFailure> {
         let (group, options) = (&self.group, &self.rules.options);
         attempts.count += u32::from(!is_new);
-        let connect_by_ms = self.connect_by_ms(attempts);
-        let _in_use = group.use_one(selection.server);
+        let connect_by_ms = self.connect_deadline_ms(attempts);
+        let _in_use = group.track_request(selection.server);
         let reached = self
-            .reach(request, false, selection.server, is_new, connect_by_ms, CgiRequest::default())
+            .open_upstream(request, false, selection.server, is_new, connect_by_ms, CgiRequest::default())
             .await?;
-        let Reached { mut side, room, .. } = reached;
+        let OpenedUpstream { mut side, concurrent_task: room, .. } = reached;
         let (asked_us, reused) = (group.core.now_us(), side.is_reused());
         if !request.body.is_empty() {
             side.add(&request.body);
             side.finish(Fields::new);
         }
         let bounds = RequestBounds {
-            limits: options.head,
+            limits: options.head_limits,
             head_ms: options.timeouts.head_ms,
             between_ms: options.timeouts.between_ms,
             deadline_ms: attempts.deadline_ms,
         };
         let mut sent = UpstreamRequest::new(side, request.method(), bounds);
-        beside(&room, pin!(sent.read_head())).await?;
+        run_concurrently(&room, pin!(sent.read_head())).await?;
         if self.may_repeat(request) && sent.side().is_idle_timeout() {
             return Err(AttemptFailure::Stale);
         }
         let status = sent.head().0.status;
         if options.retry.statuses.contains(&status) && self.may_retry(request, attempts) {
-            return Err(AttemptFailure::Refused(status));
+            return Err(AttemptFailure::RetryableStatus(status));
         }
         drop(room);
-        group.answered(selection, status, group.core.now_us() - asked_us, reused);
+        group.record_response_head(selection, status, group.core.now_us() - asked_us, reused);
         Ok(sent)
     }
 }
@@ -279,7 +279,7 @@ impl<'p> FetchResponse<'p> {
         limits: &FetchLimits,
     ) -> Result<FetchResponse<'p>, Reject> {
         let (head, bytes) = sent.head();
-        let named = response::named(head, bytes)?;
+        let named = response::named_by_connection(head, bytes)?;
         let mut fields = Fields::new();
         for field in head.fields.iter().filter(|field| !field.id.is_framing()) {
             let name = field.name.of(bytes);
@@ -329,7 +329,7 @@ impl<'p> FetchResponse<'p> {
             }
             Err(failure) => {
                 self.request = None;
-                self.proxy.group.failed(&self.selection, &failure);
+                self.proxy.group.record_failure(&self.selection, &failure);
                 return Err(FetchError::of(&failure));
             }
         }
@@ -346,7 +346,7 @@ impl<'p> FetchResponse<'p> {
     fn finish(&mut self) {
         let Some(request) = self.request.take() else { return };
         let (side, sent_whole) = request.into_side();
-        self.proxy.group.succeeded(&self.selection);
+        self.proxy.group.record_success(&self.selection);
         self.proxy.group.put_back(side, self.selection.server, sent_whole);
     }
 }
@@ -354,8 +354,8 @@ impl<'p> FetchResponse<'p> {
 impl FetchError {
     fn of(failure: &AttemptFailure) -> FetchError {
         let (status, reason) = match failure {
-            AttemptFailure::Ours(net::Fault::Reject(reject)) => (reject.status, reject.reason),
-            failure => retry::answer(failure),
+            AttemptFailure::NotUpstream(net::Fault::Reject(reject)) => (reject.status, reject.reason),
+            failure => retry::error_response(failure),
         };
         FetchError { status, reason }
     }
@@ -368,7 +368,9 @@ impl From<SelectError> for FetchError {
                 FetchError { status: no_server.status, reason: no_server.reason }
             }
             // Not reached: a fetch has no client that can leave.
-            SelectError::Left => FetchError::of(&AttemptFailure::Ours(net::Fault::Gone)),
+            SelectError::ClientDisconnected => {
+                FetchError::of(&AttemptFailure::NotUpstream(net::Fault::Disconnected))
+            }
         }
     }
 }

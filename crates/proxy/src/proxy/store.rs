@@ -7,7 +7,7 @@ use http::{BodySize, Reject, Status};
 use net::{Exchange, Fault, SpillFile, SpillQuota};
 
 use super::{Attempts, Proxy};
-use crate::dial::before;
+use crate::dial::with_deadline;
 
 /// Size of the blocks that are written to a file.
 const BLOCK_BYTES: usize = 128 * 1024;
@@ -18,23 +18,23 @@ impl Proxy {
     /// space for it, a body of known length is left unread on the client's connection.
     pub(super) async fn store_body(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Result<(), Fault> {
         let deadline_ms = attempts.deadline_ms;
-        let stored = Box::pin(self.store(x, attempts));
-        before(&self.group.core, deadline_ms, stored).await.unwrap_or(Err(Fault::Timeout))
+        let stored = Box::pin(self.store(exchange, attempts));
+        with_deadline(&self.group.core, deadline_ms, stored).await.unwrap_or(Err(Fault::Timeout))
     }
 
     async fn store(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
-        let kept = &mut attempts.kept;
+        let kept = &mut attempts.replay;
         while let Some(bytes) = x.read().await? {
-            kept.take_in(bytes);
+            kept.append_unlimited(bytes);
             if kept.bytes.len() > self.rules.options.read_ahead_bytes {
                 let bytes = std::mem::take(&mut kept.bytes);
                 match self.spill_body(x, bytes).await? {
                     Ok(file) => {
-                        kept.stored = Some(Box::new(file));
+                        kept.file = Some(Box::new(file));
                         break;
                     }
                     Err(bytes) => {

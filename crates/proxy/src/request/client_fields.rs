@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::IpAddr;
 
-use http::encode::Lines;
+use http::encode::FieldWriter;
 
 use crate::template::TemplateContext;
 
@@ -49,7 +49,7 @@ pub(super) fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
 
 /// Writes `X-Forwarded-For` with the values from a trusted proxy and the addresses that this one adds.
 pub(super) fn write_forwarded_for<'x>(
-    lines: &mut Lines<'_>,
+    lines: &mut FieldWriter<'_>,
     before: impl Iterator<Item = &'x [u8]>,
     ours: [Option<IpAddr>; 2],
 ) {
@@ -66,26 +66,30 @@ pub(super) fn write_forwarded_for<'x>(
     }
     for ip in ours.into_iter().flatten() {
         lines.part(between);
-        lines.filled(|out| write_ip(out, ip));
+        lines.part_with(|out| write_ip(out, ip));
         between = b", ";
     }
     lines.end();
 }
 
 /// Writes one element of `Forwarded` (RFC 7239 section 4).
-pub(super) fn write_forwarded_element(lines: &mut Lines<'_>, ask: &TemplateContext<'_>, ip: Option<IpAddr>) {
+pub(super) fn write_forwarded_element(
+    lines: &mut FieldWriter<'_>,
+    context: &TemplateContext<'_>,
+    ip: Option<IpAddr>,
+) {
     let mut text = Vec::new();
     match ip {
         Some(IpAddr::V6(v6)) => _ = write!(text, "for=\"[{v6}]\""),
         Some(IpAddr::V4(v4)) => _ = write!(text, "for={v4}"),
         None => text.extend_from_slice(b"for=unknown"),
     }
-    if !ask.authority().is_empty() {
+    if !context.authority().is_empty() {
         text.extend_from_slice(b";host=\"");
-        text.extend_from_slice(ask.authority());
+        text.extend_from_slice(context.authority());
         text.push(b'"');
     }
     text.extend_from_slice(b";proto=");
-    text.extend_from_slice(ask.scheme().as_bytes());
+    text.extend_from_slice(context.scheme().as_bytes());
     lines.part(&text);
 }

@@ -7,7 +7,7 @@ use super::*;
 use crate::options::{Forwarded, UpstreamAddress, UpstreamServer};
 
 fn group() -> GroupOptions {
-    GroupOptions::to(vec![UpstreamServer::at(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
+    GroupOptions::new(vec![UpstreamServer::new(UpstreamAddress::Tcp { host: "app".into(), port: 3000 })])
 }
 
 /// Returns the upstream head for a request with these lines, and its properties.
@@ -29,7 +29,7 @@ fn context<'x>(head: &'x RequestHead, bytes: &'x [u8], client: Client) -> Templa
         ids: http::RequestIds::default(),
         user: None,
         upstream: "app:3000",
-        own: None,
+        custom_variables: None,
     }
 }
 
@@ -148,7 +148,7 @@ fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
                    X-Forwarded-Proto: ftp\nX-Forwarded-Host: b.test\nX-Forwarded-Port: 1\nForwarded: for=10.0.0.9\n\n";
     let address = Peer::Tcp("10.0.0.2:0".parse().unwrap());
     let reported = |dialect| {
-        let client = Client { address, secure: false, vouched: Some(dialect) };
+        let client = Client { address, is_secure: false, trusted_dialect: Some(dialect) };
         forwarded_for(&options, request, client).0
     };
     assert_eq!(
@@ -227,7 +227,7 @@ fn trailers_have_none_of_the_fields_that_this_server_writes() {
         sent.try_push(name.as_bytes(), b"1").unwrap();
     }
     let passed = RequestRules::new(&group(), &RouteOptions::default()).trailers(&sent, &ask);
-    assert_eq!(passed.wire(), b"X-Sum: 1\r\n");
+    assert_eq!(passed.as_bytes(), b"X-Sum: 1\r\n");
 }
 
 #[test]

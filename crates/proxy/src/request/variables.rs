@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use cgi::Variables;
-use http::encode::Lines;
+use http::encode::FieldWriter;
 use http::path::{EmptySegments, matched_path, normal_path};
 use http::{BodySize, Head, Name, Reject, TargetForm, encode, scan};
 
@@ -36,7 +36,7 @@ pub struct Script {
 
 /// Data about a request that is not in its head.
 #[derive(Clone, Copy)]
-pub(crate) struct VariablesContext<'x> {
+pub(crate) struct CgiContext<'x> {
     pub(crate) script: Option<&'x Script>,
     /// Length of the body in bytes.
     pub(crate) length: u64,
@@ -51,52 +51,53 @@ impl RequestRules {
     /// The errors of [`RequestRules::write`].
     pub(crate) fn variables(
         &self,
-        ask: &TemplateContext<'_>,
-        more: &VariablesContext<'_>,
+        context: &TemplateContext<'_>,
+        cgi: &CgiContext<'_>,
         options: &CgiOptions,
     ) -> Result<Variables, Reject> {
-        let mut variables = OwnVariables { made: Variables::with_capacity(VARIABLES_BYTES), options };
+        let mut variables =
+            VariablesBuilder { variables: Variables::with_capacity(VARIABLES_BYTES), options };
         let mut target = Vec::with_capacity(TEXT_BYTES);
-        if ask.head.sent_target.is_empty() {
-            path::write_target(&mut target, None, ask)?;
+        if context.head.sent_target.is_empty() {
+            path::write_target(&mut target, None, context)?;
         } else {
             // The target was rewritten by a route; like nginx, this passes the target that the client sent.
-            let sent = Head { target: ask.head.sent_parts(ask.bytes), ..ask.head.clone() };
-            path::write_target(&mut target, None, &TemplateContext { head: &sent, ..*ask })?;
+            let sent = Head { target: context.head.sent_parts(context.bytes), ..context.head.clone() };
+            path::write_target(&mut target, None, &TemplateContext { head: &sent, ..*context })?;
         }
-        let query = ask.head.target.query.map_or(&b""[..], |query| query.of(ask.bytes));
+        let query = context.head.target.query.map_or(&b""[..], |query| query.of(context.bytes));
         variables.push(b"GATEWAY_INTERFACE", b"CGI/1.1");
         variables.push(b"SERVER_SOFTWARE", SOFTWARE);
-        variables.push(b"REQUEST_METHOD", ask.head.method_name.of(ask.bytes));
+        variables.push(b"REQUEST_METHOD", context.head.method_name.of(context.bytes));
         variables.push(b"REQUEST_URI", &target);
         variables.push(b"QUERY_STRING", query);
-        self.push_paths(&mut variables, ask, more.script)?;
-        push_ends(&mut variables, ask, more.local, &mut target);
-        variables.push(b"SERVER_PROTOCOL", ask.head.version.text().as_bytes());
+        self.push_paths(&mut variables, context, cgi.script)?;
+        push_addresses(&mut variables, context, cgi.local, &mut target);
+        variables.push(b"SERVER_PROTOCOL", context.head.version.text().as_bytes());
         target.clear();
-        if ask.head.body != BodySize::None || ask.head.fields.has(Name::ContentLength) {
-            encode::decimal(&mut target, more.length);
+        if context.head.body != BodySize::None || context.head.fields.has(Name::ContentLength) {
+            encode::write_decimal(&mut target, cgi.length);
         }
         variables.push(b"CONTENT_LENGTH", &target);
-        if let Some(user) = ask.user {
+        if let Some(user) = context.user {
             variables.push(b"REMOTE_USER", &user.name);
             variables.push(b"AUTH_TYPE", user.scheme.as_bytes());
         }
-        self.push_fields(&mut variables, ask)?;
-        let values = ask.values();
+        self.push_fields(&mut variables, context)?;
+        let values = context.values();
         for (name, value) in &options.variables {
             let mut text = Vec::new();
             value.write(&mut text, &values);
-            variables.made.push(name.as_bytes(), &text);
+            variables.variables.push(name.as_bytes(), &text);
         }
-        Ok(variables.made)
+        Ok(variables.variables)
     }
 
     /// Adds the variables for the script and the path after it. Without a script, the whole path belongs to
     /// the application that is mounted at the route.
     fn push_paths(
         &self,
-        variables: &mut OwnVariables<'_>,
+        variables: &mut VariablesBuilder<'_>,
         ask: &TemplateContext<'_>,
         script: Option<&Script>,
     ) -> Result<(), Reject> {
@@ -111,7 +112,7 @@ impl RequestRules {
                 true => matched_path(raw, ask.empty_segments)?,
                 false => normal_path(raw, ask.empty_segments)?,
             };
-            let (mount, info) = match self.path.as_ref().and_then(|map| map.mount(&path)) {
+            let (mount, info) = match self.path.as_ref().and_then(|map| map.split_prefix(&path)) {
                 Some((mount, to, rest)) => (mount, [&normal_path(to, EmptySegments::Keep)?, rest].concat()),
                 None => (&b""[..], path.into_owned()),
             };
@@ -136,9 +137,13 @@ impl RequestRules {
 
     /// Adds a variable for each field that would be forwarded over HTTP, except where two fields would share
     /// a name.
-    fn push_fields(&self, variables: &mut OwnVariables<'_>, ask: &TemplateContext<'_>) -> Result<(), Reject> {
+    fn push_fields(
+        &self,
+        variables: &mut VariablesBuilder<'_>,
+        ask: &TemplateContext<'_>,
+    ) -> Result<(), Reject> {
         let mut head = Vec::with_capacity(VARIABLES_BYTES);
-        let mut lines = Lines::new(&mut head);
+        let mut lines = FieldWriter::new(&mut head);
         // An HTTP/1.0 client may omit the host; then there is no variable for it.
         if !ask.authority().is_empty() || !matches!(self.options.host, Host::Pass) {
             lines.line(b"Host", self.host(ask));
@@ -170,22 +175,22 @@ impl RequestRules {
 }
 
 /// Variables, except those that the route's options replace.
-struct OwnVariables<'x> {
-    made: Variables,
+struct VariablesBuilder<'x> {
+    variables: Variables,
     options: &'x CgiOptions,
 }
 
-impl OwnVariables<'_> {
+impl VariablesBuilder<'_> {
     fn push(&mut self, name: &[u8], value: &[u8]) {
         if !self.is_replaced(name) {
-            self.made.push(name, value);
+            self.variables.push(name, value);
         }
     }
 
     /// Adds a variable whose value is given in parts.
     fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
         if !self.is_replaced(name) {
-            self.made.push_parts(name, parts);
+            self.variables.push_parts(name, parts);
         }
     }
 
@@ -199,15 +204,15 @@ impl OwnVariables<'_> {
         }
         if is("content-length")
             || is("proxy")
-            || name.iter().any(|byte| IN_VARIABLES[usize::from(*byte)] == 0)
+            || name.iter().any(|byte| VARIABLE_BYTES[usize::from(*byte)] == 0)
         {
             return;
         }
-        let in_variables = || name.iter().map(|byte| IN_VARIABLES[usize::from(*byte)]);
+        let in_variables = || name.iter().map(|byte| VARIABLE_BYTES[usize::from(*byte)]);
         let of_field =
             |own: &str| own.strip_prefix("HTTP_").is_some_and(|own| own.bytes().eq(in_variables()));
         if !self.options.variables.iter().any(|(own, _)| of_field(own)) {
-            self.made.push_mapped(b"HTTP_", name, &IN_VARIABLES, value);
+            self.variables.push_mapped(b"HTTP_", name, &VARIABLE_BYTES, value);
         }
     }
 
@@ -217,14 +222,14 @@ impl OwnVariables<'_> {
 }
 
 /// Adds the variables for the client's and the server's address. `text` is a scratch buffer.
-fn push_ends(
-    variables: &mut OwnVariables<'_>,
+fn push_addresses(
+    variables: &mut VariablesBuilder<'_>,
     ask: &TemplateContext<'_>,
     local: Option<SocketAddr>,
     text: &mut Vec<u8>,
 ) {
     variables.push(b"REQUEST_SCHEME", ask.scheme().as_bytes());
-    if ask.client.secure {
+    if ask.client.is_secure {
         variables.push(b"HTTPS", b"on");
     }
     text.clear();
@@ -233,7 +238,7 @@ fn push_ends(
             write_ip(text, client.ip());
             variables.push(b"REMOTE_ADDR", text);
             text.clear();
-            encode::decimal(text, client.port().into());
+            encode::write_decimal(text, client.port().into());
             variables.push(b"REMOTE_PORT", text);
         }
         None => variables.push(b"REMOTE_ADDR", b"unix:"),
@@ -244,11 +249,11 @@ fn push_ends(
         Some(local) => {
             write_ip(text, local.ip().to_canonical());
             let bytes = text.len();
-            encode::decimal(text, local.port().into());
+            encode::write_decimal(text, local.port().into());
             bytes
         }
         None => {
-            text.extend_from_slice(if ask.client.secure { b"443" } else { b"80" });
+            text.extend_from_slice(if ask.client.is_secure { b"443" } else { b"80" });
             0
         }
     };
@@ -263,9 +268,9 @@ fn push_ends(
 
 /// Returns the name and value of the next field in a head that [`Lines`] has written.
 fn next_field<'x>(rest: &mut &'x [u8]) -> Option<(&'x [u8], &'x [u8])> {
-    let (name, after) = rest.split_at_checked(scan::token(rest))?;
+    let (name, after) = rest.split_at_checked(scan::token_len(rest))?;
     let after = after.strip_prefix(b": ")?;
-    let (value, after) = after.split_at(scan::value(after));
+    let (value, after) = after.split_at(scan::value_len(after));
     *rest = after.strip_prefix(b"\r\n")?;
     Some((name, value.trim_ascii()))
 }
@@ -293,7 +298,7 @@ fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Bytes of field names as they appear in variables; 0 for bytes that prevent a variable.
-const IN_VARIABLES: [u8; 256] = {
+const VARIABLE_BYTES: [u8; 256] = {
     let mut bytes = [0; 256];
     let mut byte = 0;
     while byte < 128 {

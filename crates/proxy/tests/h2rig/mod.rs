@@ -128,7 +128,7 @@ impl H2Origin {
 /// Returns the options of a server with HTTP/2 by prior knowledge.
 pub fn server(address: SocketAddr) -> UpstreamServer {
     let at = UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() };
-    UpstreamServer { protocol: UpstreamProtocol::Http2, ..UpstreamServer::at(at) }
+    UpstreamServer { protocol: UpstreamProtocol::Http2, ..UpstreamServer::new(at) }
 }
 
 /// The server's side of one connection.
@@ -225,7 +225,7 @@ impl Peer {
                 }
                 Event::Trailers { stream } => {
                     let mut asked = self.asked.remove(&stream).unwrap();
-                    asked.trailers = String::from_utf8(self.machine.trailers.wire().to_vec()).unwrap();
+                    asked.trailers = String::from_utf8(self.machine.trailers.as_bytes().to_vec()).unwrap();
                     return Came::Whole(asked);
                 }
                 Event::Reset { stream, code } => {

@@ -519,7 +519,7 @@ fn a_request_of_the_server_itself_and_health_checks_are_asked_too() {
         text
     });
     assert_eq!(text.unwrap(), b"fine");
-    assert_eq!(shared.standing(0, 0), proxy::health::ServerState::Up);
+    assert_eq!(shared.state(0, 0), proxy::health::ServerState::Up);
     let asked = asked.lock().unwrap();
     let posted = asked.iter().find(|asked| asked.of("REQUEST_METHOD") == Some("POST")).unwrap();
     assert_eq!((posted.body.as_slice(), posted.of("PATH_INFO")), (&b"body"[..], Some("/a")));

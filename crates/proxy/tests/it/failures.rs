@@ -57,14 +57,14 @@ fn a_connection_that_never_comes_about() {
 #[test]
 fn a_name_that_nobody_knows() {
     let at = proxy::options::UpstreamAddress::Tcp { host: "no-such-name.invalid".into(), port: 80 };
-    let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::at(at)]));
+    let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::new(at)]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream's name cannot be resolved".into()));
 }
 
 #[test]
 fn a_socket_that_is_not_there() {
     let at = proxy::options::UpstreamAddress::Unix("/nowhere/app.sock".into());
-    let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::at(at)]));
+    let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::new(at)]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream's socket does not exist".into()));
 }
 

@@ -42,7 +42,7 @@ async fn fetch(proxy: &Proxy, request: &FetchRequest, limits: FetchLimits) -> Re
     let mut response = proxy.fetch(request, &limits).await?;
     let mut fetched = Fetched {
         status: response.status().code(),
-        fields: String::from_utf8(response.fields().wire().to_vec()).unwrap(),
+        fields: String::from_utf8(response.fields().as_bytes().to_vec()).unwrap(),
         body: Vec::new(),
     };
     while let Some(piece) = response.read().await? {

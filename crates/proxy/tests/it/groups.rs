@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::rig;
 use crate::rig::{Client, Options, Origin, Rig, nobody, server};
-use proxy::GroupSuccession;
+use proxy::GroupReload;
 use proxy::health::ServerState;
 use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
 
@@ -62,7 +62,7 @@ fn a_server_that_fails_is_left_alone() {
     options.group.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 20), "a".repeat(20));
-    assert!(matches!(rig.shared.standing(1, 0), proxy::health::ServerState::Ejected(_)));
+    assert!(matches!(rig.shared.state(1, 0), proxy::health::ServerState::Ejected(_)));
     // If all servers have failed, one still gets the request.
     rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
     assert_eq!(rig.get("/").refused().0, 502);
@@ -276,7 +276,7 @@ fn checks_take_heads_as_long_as_routes_do() {
         while checks.load(Ordering::SeqCst) < 3 {
             std::thread::sleep(Duration::from_millis(2));
         }
-        assert_eq!(rig.shared.standing(0, 0), standing, "{path}");
+        assert_eq!(rig.shared.state(0, 0), standing, "{path}");
     }
 }
 
@@ -444,7 +444,7 @@ fn a_client_that_is_slow_is_not_its_servers_fault() {
         assert_eq!(response.status, 408, "{}", response.text());
     }
     for server in [0, 1] {
-        assert_eq!(rig.shared.standing(server, 0), proxy::health::ServerState::Up);
+        assert_eq!(rig.shared.state(server, 0), proxy::health::ServerState::Up);
     }
 }
 
@@ -517,18 +517,18 @@ fn a_group_that_is_changed_remembers_how_its_servers_stood() {
     options.group.servers.push(server(dead));
     let rig = Rig::with(options.clone());
     let mut asked = 0;
-    while rig.shared.standing(1, u64::MAX - 1) == ServerState::Up {
+    while rig.shared.state(1, u64::MAX - 1) == ServerState::Up {
         assert_eq!(rig.get("/").text(), "w");
         asked += 1;
         assert!(asked < 100, "it is never ejected");
     }
     options.group.servers[0].weight = 5;
     options.group.servers.reverse();
-    let changed = GroupSuccession::of(std::slice::from_ref(&rig.shared)).next(options.group.clone()).unwrap();
-    assert!(matches!(changed.standing(0, 0), ServerState::Ejected(_)));
-    assert_eq!(changed.standing(1, 0), ServerState::Up);
+    let changed = GroupReload::new(std::slice::from_ref(&rig.shared)).build(options.group.clone()).unwrap();
+    assert!(matches!(changed.state(0, 0), ServerState::Ejected(_)));
+    assert_eq!(changed.state(1, 0), ServerState::Up);
     // Without ejection, no server stays ejected.
     options.group.ejection = None;
-    let changed = GroupSuccession::of(&[changed]).next(options.group).unwrap();
-    assert_eq!(changed.standing(0, 0), ServerState::Up);
+    let changed = GroupReload::new(&[changed]).build(options.group).unwrap();
+    assert_eq!(changed.state(0, 0), ServerState::Up);
 }

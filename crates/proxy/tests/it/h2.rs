@@ -539,11 +539,11 @@ fn checks_find_out_over_http_2_who_is_well() {
     options.group.check = Some(HealthCheck { probe, interval_ms: 20, fall: 1, ..HealthCheck::default() });
     let rig = Rig::with(options);
     let began = std::time::Instant::now();
-    while rig.shared.standing(1, 0) != proxy::health::ServerState::Down {
+    while rig.shared.state(1, 0) != proxy::health::ServerState::Down {
         assert!(began.elapsed().as_secs() < 20, "the checks find nothing");
         thread::sleep(std::time::Duration::from_millis(5));
     }
     origin.wait_count(3);
-    assert_eq!(rig.shared.standing(0, 0), proxy::health::ServerState::Up);
+    assert_eq!(rig.shared.state(0, 0), proxy::health::ServerState::Up);
     (0..10).for_each(|_| assert_eq!(rig.get("/x").text(), "/x"));
 }

@@ -11,7 +11,7 @@ use crate::rig;
 use crate::rig::{Caller, Options, Origin, Rig};
 use http::Method;
 use proxy::options::{HealthCheck, Probe, UpstreamServer};
-use proxy::{Group, GroupOptions, GroupShared, GroupSuccession, Proxy, RouteOptions};
+use proxy::{Group, GroupOptions, GroupReload, GroupShared, Proxy, RouteOptions};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -104,9 +104,9 @@ fn groups_that_ask_the_same_server_share_its_connections() {
     }
 
     let origin = Origin::prefork(1, serve);
-    let mut groups = GroupSuccession::default();
-    let a = groups.next(GroupOptions::to(vec![origin.server()])).unwrap();
-    let b = groups.next(GroupOptions::to(vec![origin.server()])).unwrap();
+    let mut groups = GroupReload::default();
+    let a = groups.build(GroupOptions::new(vec![origin.server()])).unwrap();
+    let b = groups.build(GroupOptions::new(vec![origin.server()])).unwrap();
     let (both, route) = ((a.clone(), b), Arc::new(RouteOptions::default()));
     let to = move |core: &net::Core, shared: &Arc<GroupShared>| Group::new(core, shared).proxy(&route, None);
     let rig = Rig::serving(2, a, move |core, _| Both(to(core, &both.0), to(core, &both.1)));
@@ -135,7 +135,7 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
         assert!(Instant::now() < deadline, "no checks come through");
         assert_eq!(rig.get("/").text(), "ok");
     }
-    assert_eq!(rig.shared.standing(0, 1), proxy::health::ServerState::Up);
+    assert_eq!(rig.shared.state(0, 1), proxy::health::ServerState::Up);
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn a_client_that_reads_little_but_steadily_gets_a_whole_response() {
             caller.send_bytes(&vec![b'x'; BODY_BYTES]);
         }
     });
-    let shared = GroupShared::new(proxy::GroupOptions::to(vec![origin.server()])).unwrap();
+    let shared = GroupShared::new(proxy::GroupOptions::new(vec![origin.server()])).unwrap();
     let route = Arc::new(proxy::RouteOptions::default());
     let hurried = move |core: &net::Core, shared: &Arc<GroupShared>| {
         Hurried(proxy::Group::new(core, shared).proxy(&route, None))

@@ -91,7 +91,7 @@ fn nothing_ambiguous_reaches_an_upstream() {
         let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         let mut options = Options::to(vec![origin.server()]);
         // The client closes its sending side after the last byte, and still waits for responses.
-        options.route.cancels_left = false;
+        options.route.cancels_on_disconnect = false;
         options.route.request.via = String::new();
         options.route.request.forwarded.x_forwarded = false;
         let rig = Rig::with(options);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::toy::{self, ToyConnection};
-use net::{Bind, Exchange, Fault, MemoryBudget, RequestRecord, Server, SpillQuota, SpillStore};
+use net::{BindAddress, Exchange, Fault, MemoryBudget, RequestRecord, Server, SpillQuota, SpillStore};
 use proxy::{Group, GroupShared, Proxy};
 
 use crate::rig::{Options, Origin};
@@ -22,7 +22,7 @@ impl net::Service for Hop {
 
 /// Starts a proxy with at most 30 connections to the origin.
 fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr, MemoryBudget) {
-    toy::speak();
+    toy::enable();
     let mut upstream = origin.server();
     upstream.connections_max = 30;
     let mut options = Options::to(vec![upstream]);
@@ -36,17 +36,17 @@ fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr
         memory: memory.clone(),
         ..net::Options::default()
     };
-    let bind = Bind::Tcp(([127, 0, 0, 1], 0).into());
+    let bind = BindAddress::Tcp(([127, 0, 0, 1], 0).into());
     let server = Server::start(&net_options, &[bind], move |core| {
         Ok(Hop(Group::new(core, &shared).proxy(&route, spill.clone())))
     })
     .unwrap();
-    let Bind::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a TCP address") };
     (server, address, memory)
 }
 
 fn stop(server: Server) {
-    server.stop().drain();
+    server.stop_handle().drain();
     server.join().unwrap();
 }
 
@@ -68,7 +68,7 @@ fn a_thousand_requests_are_relayed_over_one_connection() {
     let origin = Origin::mirror();
     let (server, address, _) = serve(&origin, None);
     let mut client = ToyConnection::connect(address).unwrap();
-    client.first_window(20_000);
+    client.set_first_window(20_000);
     let mut ids = Vec::new();
     for n in 0..1_000 {
         ids.push(match n % 3 {
@@ -105,8 +105,8 @@ fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
     let (server, address, memory) = serve(&origin, None);
     for seed in 0..15usize {
         let mut client = ToyConnection::connect(address).unwrap();
-        client.grants = seed % 3 != 0;
-        client.first_window([0, 1, 5_000][seed % 3]);
+        client.updates_windows = seed % 3 != 0;
+        client.set_first_window([0, 1, 5_000][seed % 3]);
         let mut ids = Vec::new();
         for n in 0..200 {
             let bytes = (n % 2 == 0).then(|| body(n * 5));
@@ -145,16 +145,16 @@ fn a_response_that_a_stream_does_not_take_goes_to_a_file_and_comes_from_there() 
     let used = quota.clone().unwrap();
     let (server, address, memory) = serve(&origin, quota);
     let mut client = ToyConnection::connect(address).unwrap();
-    client.grants = false;
-    client.first_window(1_000);
+    client.updates_windows = false;
+    client.set_first_window(1_000);
     let ids: Vec<u32> = (0..4).map(|_| client.open("GET / HTTP/1.1\r\nHost: a", None)).collect();
     // Everything above the memory limit is in files once the origin has sent all of it.
     client.run_until(|_| used.used() > 4 * (BYTES as u64 - 512 * 1024)).unwrap();
     assert!(memory.held_bytes() < 4 * 900 * 1024, "{} bytes held", memory.held_bytes());
     client.reset(ids[0]);
-    client.grants = true;
+    client.updates_windows = true;
     for id in &ids[1..] {
-        client.grant(*id, 1 << 30);
+        client.send_window_update(*id, 1 << 30);
     }
     client.finish().unwrap();
     for id in &ids[1..] {

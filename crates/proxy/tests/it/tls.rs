@@ -81,7 +81,7 @@ impl Secure {
 
     fn options(&self, tls: Tls) -> Options {
         let at = UpstreamAddress::Tcp { host: self.address.ip().to_string(), port: self.address.port() };
-        Options::to(vec![UpstreamServer { tls: Some(tls), ..UpstreamServer::at(at) }])
+        Options::to(vec![UpstreamServer { tls: Some(tls), ..UpstreamServer::new(at) }])
     }
 }
 
@@ -288,9 +288,9 @@ fn no_tls_where_tls_is_expected() {
 fn certificates_that_cannot_be_read_are_errors_at_once() {
     let broken = |tls: Tls| {
         let at = UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 1 };
-        proxy::GroupShared::new(GroupOptions::to(vec![UpstreamServer {
+        proxy::GroupShared::new(GroupOptions::new(vec![UpstreamServer {
             tls: Some(tls),
-            ..UpstreamServer::at(at)
+            ..UpstreamServer::new(at)
         }]))
         .unwrap_err()
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use http::machine::{self, Step};
 use http::{Limits, Method};
-use net::{Bind, Exchange, Fault, RequestRecord};
+use net::{BindAddress, Exchange, Fault, RequestRecord};
 use proxy::options::{GroupOptions, RouteOptions, UpstreamAddress, UpstreamServer};
 use proxy::{Group, GroupShared, Proxy};
 
@@ -49,7 +49,7 @@ pub struct Options {
 impl Options {
     /// Returns the default options for these servers.
     pub fn to(servers: Vec<UpstreamServer>) -> Options {
-        Options { group: GroupOptions::to(servers), route: RouteOptions::default() }
+        Options { group: GroupOptions::new(servers), route: RouteOptions::default() }
     }
 }
 
@@ -90,10 +90,12 @@ impl Rig {
         let theirs = shared.clone();
         let run = net::Options { threads, ..net::Options::default() };
         let run = net::Options { limits: net::Limits { body_bytes_max: u64::MAX, ..run.limits }, ..run };
-        let bind = || net::Listen::from(Bind::Tcp("127.0.0.1:0".parse().unwrap()));
-        let binds = [bind(), net::Listen { h2c: true, ..bind() }];
+        let bind = || net::ListenOptions::from(BindAddress::Tcp("127.0.0.1:0".parse().unwrap()));
+        let binds = [bind(), net::ListenOptions { allows_h2c: true, ..bind() }];
         let server = net::Server::start(&run, &binds, move |core| Ok(service(core, &theirs))).unwrap();
-        let [Bind::Tcp(address), Bind::Tcp(h2c)] = server.addresses()[..] else { panic!("TCP addresses") };
+        let [BindAddress::Tcp(address), BindAddress::Tcp(h2c)] = server.addresses()[..] else {
+            panic!("TCP addresses")
+        };
         Rig { address, h2c, shared, server: Some(server) }
     }
 
@@ -118,7 +120,7 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
-            server.stop().drain();
+            server.stop_handle().drain();
             let _ = server.join();
         }
     }
@@ -237,7 +239,7 @@ impl Origin {
 
 /// Returns the options of a server at an address.
 pub fn server(address: SocketAddr) -> UpstreamServer {
-    UpstreamServer::at(UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() })
+    UpstreamServer::new(UpstreamAddress::Tcp { host: address.ip().to_string(), port: address.port() })
 }
 
 /// Returns an address without a listener.
@@ -487,7 +489,7 @@ impl Client {
     }
 
     fn done(mut response: Response, machine: &machine::ClientMachine) -> Response {
-        let trailers = machine.body().map(|body| body.trailers().wire().to_vec()).unwrap_or_default();
+        let trailers = machine.body().map(|body| body.trailers().as_bytes().to_vec()).unwrap_or_default();
         response.trailers = String::from_utf8(trailers).unwrap();
         response
     }

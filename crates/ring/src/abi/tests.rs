@@ -1,7 +1,7 @@
 use super::*;
 use crate::channel::Channel;
 use crate::layout::Options;
-use crate::part::Part;
+use crate::part::ResponsePart;
 use std::process::Command;
 
 const HEADER: &str = include_str!("../../../../workers/include/komainu.h");
@@ -30,7 +30,7 @@ fn a_request_through_the_c_functions() {
     let worker = KomainuWorker(channel.worker(WorkerSlot(0)));
     let text = |pointer: *const c_char, len: u32| {
         // SAFETY: a field of a live request.
-        std::str::from_utf8(unsafe { borrowed(pointer, len as usize) }).unwrap().to_owned()
+        std::str::from_utf8(unsafe { slice_from(pointer, len as usize) }).unwrap().to_owned()
     };
     // SAFETY: live handles and local places throughout.
     unsafe {
@@ -76,9 +76,13 @@ fn a_request_through_the_c_functions() {
     let expected: [(&[u8], &[u8]); 3] =
         [(b"content-type", b"text/plain"), (b"host", b"h"), (b"X-Mine", b"2")];
     assert_eq!((status, fields.as_slice()), (200, &expected[..]));
-    assert_eq!(parts[0].0, Part::Head);
-    let rest = [(Part::Data, b"OK".to_vec()), (Part::Data, b"!".to_vec()), (Part::Log(6), b"line".to_vec())];
-    let rest = [&rest[..], &[(Part::End, Vec::new())]].concat();
+    assert_eq!(parts[0].0, ResponsePart::Head);
+    let rest = [
+        (ResponsePart::Data, b"OK".to_vec()),
+        (ResponsePart::Data, b"!".to_vec()),
+        (ResponsePart::Log(6), b"line".to_vec()),
+    ];
+    let rest = [&rest[..], &[(ResponsePart::End, Vec::new())]].concat();
     assert_eq!(parts[1..], rest);
 }
 

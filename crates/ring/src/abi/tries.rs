@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int};
 
 use super::{
-    KOMAINU_AGAIN, KOMAINU_OK, KomainuField, KomainuRequest, borrowed, code, count, encode, encode_head,
+    KOMAINU_AGAIN, KOMAINU_OK, KomainuField, KomainuRequest, count_or_code, encode, encode_head, slice_from,
+    stop_code,
 };
 use crate::copy;
 
@@ -18,7 +19,7 @@ pub unsafe extern "C" fn komainu_try_head(
     fields: *const KomainuField,
     field_count: usize,
 ) -> c_int {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle.
     let request = unsafe { &mut (*request).request };
     let tried = match status {
@@ -31,7 +32,7 @@ pub unsafe extern "C" fn komainu_try_head(
             _ => request.try_respond(&head),
         }),
     };
-    tried.map_or_else(code, |is_written| if is_written { KOMAINU_OK } else { KOMAINU_AGAIN })
+    tried.map_or_else(stop_code, |is_written| if is_written { KOMAINU_OK } else { KOMAINU_AGAIN })
 }
 
 /// Like `komainu_try_write`, but sends the piece only if some of it is left.
@@ -44,8 +45,8 @@ pub unsafe extern "C" fn komainu_try_write_later(
     body: *const c_char,
     len: usize,
 ) -> i64 {
-    copy::end_if_one();
+    copy::exit_if_forked_copy();
     // SAFETY: a live handle, and `len` bytes.
-    let (request, body) = unsafe { (&mut (*request).request, borrowed(body, len)) };
-    count(request.try_write_later(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
+    let (request, body) = unsafe { (&mut (*request).request, slice_from(body, len)) };
+    count_or_code(request.try_write_later(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
 }

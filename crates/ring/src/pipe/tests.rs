@@ -24,11 +24,14 @@ fn frames_of_every_length_come_out_as_they_went_in() {
     let (mut writer, mut reader) = (Writer::new(), Reader::new());
     for round in 0..200u32 {
         let payload: Vec<u8> = (0..round % 61).map(|byte| (byte + round) as u8).collect();
-        assert!(writer.room(pipe, payload.len() as u32).unwrap() >= Some(payload.len() as u32));
-        writer.frame(pipe, FrameKind::Data, &payload);
+        assert!(writer.payload_room(pipe, payload.len() as u32).unwrap() >= Some(payload.len() as u32));
+        writer.write_frame(pipe, FrameKind::Data, &payload);
         assert_eq!(reader.next(pipe), Ok(None), "not published yet");
         writer.publish(pipe, false);
-        assert_eq!(reader.next(pipe), Ok(Some(Frame { kind: FrameKind::Data, rest: payload.len() as u32 })));
+        assert_eq!(
+            reader.next(pipe),
+            Ok(Some(Frame { kind: FrameKind::Data, unread: payload.len() as u32 }))
+        );
         let mut back = Vec::new();
         if payload.is_empty() {
             reader.append(pipe, 1, &mut back);
@@ -44,7 +47,7 @@ fn frames_of_every_length_come_out_as_they_went_in() {
             }
         }
         assert_eq!(back, payload);
-        assert!(reader.owes(pipe));
+        assert!(reader.should_report(pipe));
         reader.report(pipe);
     }
     writer.publish(pipe, true);
@@ -60,12 +63,12 @@ fn a_body_goes_through_a_smaller_area() {
     let body: Vec<u8> = (0..10_000u32).map(|byte| (byte * 7) as u8).collect();
     let (mut sent, mut back) = (0, Vec::new());
     while back.len() < body.len() {
-        sent += writer.body(pipe, &body[sent..]).unwrap();
+        sent += writer.write_body(pipe, &body[sent..]).unwrap();
         writer.publish(pipe, sent == body.len());
         while reader.next(pipe).unwrap().is_some() {
             reader.append(pipe, 50, &mut back);
         }
-        assert!(reader.owes(pipe), "an emptied area is always reported");
+        assert!(reader.should_report(pipe), "an emptied area is always reported");
         reader.report(pipe);
     }
     assert_eq!(back, body);
@@ -77,13 +80,13 @@ fn a_full_area_takes_nothing_and_no_crumbs() {
     let shared = shared(128);
     let pipe = shared.slot(0, 0).response();
     let mut writer = Writer::new();
-    assert_eq!(writer.body(pipe, &[1; 500]), Ok(124));
-    assert_eq!(writer.body(pipe, &[1]), Ok(0));
+    assert_eq!(writer.write_body(pipe, &[1; 500]), Ok(124));
+    assert_eq!(writer.write_body(pipe, &[1]), Ok(0));
     // Twenty bytes are free: enough for a whole payload of sixteen, but too little for a part of a larger
     // one.
     pipe.tail.store(20, Relaxed);
-    assert_eq!(writer.body(pipe, &[1; 100]), Ok(0));
-    assert_eq!(writer.body(pipe, &[1; 16]), Ok(16));
+    assert_eq!(writer.write_body(pipe, &[1; 100]), Ok(0));
+    assert_eq!(writer.write_body(pipe, &[1; 16]), Ok(16));
 }
 
 #[test]
@@ -92,10 +95,13 @@ fn a_reader_believes_no_position() {
     let pipe = shared.slot(0, 0).response();
     for head in [2, 5, 68, 1 << 31, u32::MAX, u32::MAX - 3] {
         pipe.head.store(head, Relaxed);
-        let expected = if head == 5 { Ok(None) } else { Err(Breach::Position) };
+        let expected = if head == 5 { Ok(None) } else { Err(ProtocolViolation::Position) };
         // 4 and the `ENDED` flag: a frame's word without payload, whose kind is 0.
         let found = Reader::new().next(pipe);
-        assert!(found == expected || (head == 5 && found == Err(Breach::Frame)), "{head}: {found:?}");
+        assert!(
+            found == expected || (head == 5 && found == Err(ProtocolViolation::Frame)),
+            "{head}: {found:?}"
+        );
     }
 }
 
@@ -106,10 +112,10 @@ fn a_reader_believes_no_frame() {
     pipe.head.store(16, Relaxed);
     for word in [0u32, 7, 2 | 13 << 8, 2 | 0xff_ffff << 8, u32::MAX] {
         pipe.region.words()[pipe.base / 4].store(word, Relaxed);
-        assert_eq!(Reader::new().next(pipe), Err(Breach::Frame), "{word:#x}");
+        assert_eq!(Reader::new().next(pipe), Err(ProtocolViolation::Frame), "{word:#x}");
     }
     pipe.region.words()[pipe.base / 4].store(2 | 12 << 8, Relaxed);
-    assert_eq!(Reader::new().next(pipe), Ok(Some(Frame { kind: FrameKind::Data, rest: 12 })));
+    assert_eq!(Reader::new().next(pipe), Ok(Some(Frame { kind: FrameKind::Data, unread: 12 })));
 }
 
 #[test]
@@ -118,16 +124,16 @@ fn a_writer_believes_no_tail() {
     let pipe = shared.slot(0, 0).request();
     for tail in [1, 2, 64, 128, u32::MAX - 3] {
         let mut writer = Writer::new();
-        writer.frame(pipe, FrameKind::Data, &[0; 56]);
+        writer.write_frame(pipe, FrameKind::Data, &[0; 56]);
         pipe.tail.store(tail, Relaxed);
-        assert_eq!(writer.room(pipe, 56), Err(Breach::Position), "{tail}");
+        assert_eq!(writer.payload_room(pipe, 56), Err(ProtocolViolation::Position), "{tail}");
     }
     let mut writer = Writer::new();
-    writer.frame(pipe, FrameKind::Data, &[0; 56]);
+    writer.write_frame(pipe, FrameKind::Data, &[0; 56]);
     pipe.tail.store(60, Relaxed);
-    assert_eq!(writer.room(pipe, 56), Ok(Some(60)));
-    writer.frame(pipe, FrameKind::Data, &[0; 60]);
-    assert_eq!(writer.room(pipe, 0), Ok(None), "not even an empty frame");
+    assert_eq!(writer.payload_room(pipe, 56), Ok(Some(60)));
+    writer.write_frame(pipe, FrameKind::Data, &[0; 60]);
+    assert_eq!(writer.payload_room(pipe, 0), Ok(None), "not even an empty frame");
 }
 
 #[test]
@@ -138,13 +144,13 @@ fn positions_wrap_with_the_word() {
     let mut writer = Writer { at: start, tail: start };
     let mut reader = Reader { at: start, head: start, reported: start, ..Reader::new() };
     for round in 0..4u8 {
-        writer.frame(pipe, FrameKind::Data, &[round; 11]);
+        writer.write_frame(pipe, FrameKind::Data, &[round; 11]);
         writer.publish(pipe, false);
         let mut back = Vec::new();
-        assert_eq!(reader.next(pipe).unwrap().unwrap().rest, 11);
+        assert_eq!(reader.next(pipe).unwrap().unwrap().unread, 11);
         reader.append(pipe, 64, &mut back);
         assert_eq!(back, [round; 11]);
         reader.report(pipe);
-        assert_eq!(writer.room(pipe, 60), Ok(Some(60)));
+        assert_eq!(writer.payload_room(pipe, 60), Ok(Some(60)));
     }
 }

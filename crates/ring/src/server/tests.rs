@@ -2,9 +2,9 @@ use super::*;
 use crate::channel::Channel;
 use crate::error::StopReason;
 use crate::layout::Options;
-use crate::part::{FilePart, Part, Received};
+use crate::part::{FilePart, ReceivedPart, ResponsePart};
 use crate::request::{ClaimedRequest, DROPPED};
-use crate::worker::{Next, Worker};
+use crate::worker::{NextRequest, Worker};
 use std::time::Duration;
 
 const GONE: NonZeroU32 = NonZeroU32::new(9).unwrap();
@@ -39,19 +39,19 @@ impl Rig {
         self.worker.try_next().expect("a request waits")
     }
 
-    fn news(&mut self) -> Vec<Ticket> {
+    fn poll_tickets(&mut self) -> Vec<Ticket> {
         let mut news = Vec::new();
         self.server.poll(|_, ticket| news.push(ticket));
         news
     }
 
-    fn receive(&mut self, ticket: Ticket) -> Result<Option<(Part, Vec<u8>, bool)>, Error> {
+    fn receive(&mut self, ticket: Ticket) -> Result<Option<(ResponsePart, Vec<u8>, bool)>, TicketError> {
         let mut bytes = Vec::new();
         let received = self.server.receive(ticket, &mut bytes, 1 << 20)?;
-        Ok(received.map(|Received { part, last }| (part, bytes, last)))
+        Ok(received.map(|ReceivedPart { part, is_last: last }| (part, bytes, last)))
     }
 
-    fn expect(&mut self, ticket: Ticket, part: Part, bytes: &[u8], last: bool) {
+    fn expect(&mut self, ticket: Ticket, part: ResponsePart, bytes: &[u8], last: bool) {
         assert_eq!(self.receive(ticket), Ok(Some((part, bytes.to_vec(), last))));
     }
 }
@@ -67,12 +67,12 @@ fn a_request_goes_there_and_its_answer_comes_back() {
     assert_eq!(request.read(&mut [0; 9]), Ok(0));
     request.respond(b"200").unwrap();
     request.write_later(b"OK").unwrap();
-    assert_eq!(rig.news(), []);
+    assert_eq!(rig.poll_tickets(), []);
     request.finish().unwrap();
-    assert_eq!(rig.news(), [ticket]);
-    rig.expect(ticket, Part::Head, b"200", false);
-    rig.expect(ticket, Part::Data, b"OK", true);
-    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(rig.poll_tickets(), [ticket]);
+    rig.expect(ticket, ResponsePart::Head, b"200", false);
+    rig.expect(ticket, ResponsePart::Data, b"OK", true);
+    assert_eq!(rig.receive(ticket), Err(TicketError::Void));
     assert_eq!(rig.server.in_use(), 0);
 }
 
@@ -89,12 +89,12 @@ fn every_part_comes_in_its_order() {
     request.trailers(b"t").unwrap();
     assert_eq!(request.write(b"b"), Err(StopReason::Order));
     request.finish().unwrap();
-    assert_eq!(rig.news(), [ticket, ticket], "one notice while none was read, and the end");
-    rig.expect(ticket, Part::Log(3), b"hm", false);
-    rig.expect(ticket, Part::Interim, b"103", false);
-    rig.expect(ticket, Part::Head, b"200", false);
-    rig.expect(ticket, Part::Data, b"a", false);
-    rig.expect(ticket, Part::Trailers, b"t", true);
+    assert_eq!(rig.poll_tickets(), [ticket, ticket], "one notice while none was read, and the end");
+    rig.expect(ticket, ResponsePart::Log(3), b"hm", false);
+    rig.expect(ticket, ResponsePart::Interim, b"103", false);
+    rig.expect(ticket, ResponsePart::Head, b"200", false);
+    rig.expect(ticket, ResponsePart::Data, b"a", false);
+    rig.expect(ticket, ResponsePart::Trailers, b"t", true);
 }
 
 #[test]
@@ -104,12 +104,12 @@ fn an_end_after_everything_was_taken_comes_alone() {
     let mut request = rig.claim();
     request.respond(b"200").unwrap();
     request.flush();
-    rig.news();
-    rig.expect(ticket, Part::Head, b"200", false);
+    rig.poll_tickets();
+    rig.expect(ticket, ResponsePart::Head, b"200", false);
     assert_eq!(rig.receive(ticket), Ok(None));
     request.finish().unwrap();
-    assert_eq!(rig.news(), [ticket]);
-    rig.expect(ticket, Part::End, b"", true);
+    assert_eq!(rig.poll_tickets(), [ticket]);
+    rig.expect(ticket, ResponsePart::End, b"", true);
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn a_large_body_streams_both_ways_through_small_areas() {
         if ended && held.is_empty() {
             request.take().into_iter().for_each(|request| request.finish().unwrap());
         }
-        for ticket in rig.news() {
+        for ticket in rig.poll_tickets() {
             sent += rig.server.push_body(ticket, &body[sent..], true).unwrap();
             while let Some((part, bytes, last)) = rig.receive(ticket).unwrap() {
-                if part == Part::Data {
+                if part == ResponsePart::Data {
                     echoed.extend_from_slice(&bytes);
                 }
                 if last {
@@ -159,11 +159,11 @@ fn a_large_body_streams_both_ways_through_small_areas() {
 #[test]
 fn heads_and_slots_have_their_limits() {
     let mut rig = rig();
-    assert_eq!(rig.server.submit(&[0; 253], b"", true), Err(Refused::HeadTooLarge));
+    assert_eq!(rig.server.submit(&[0; 253], b"", true), Err(SubmitError::HeadTooLarge));
     for _ in 0..rig.server.slots() {
         rig.submit(&[0; 252]);
     }
-    assert_eq!(rig.server.submit(b"", b"", true), Err(Refused::Full));
+    assert_eq!(rig.server.submit(b"", b"", true), Err(SubmitError::Full));
     let mut request = rig.claim();
     assert_eq!(request.head().len(), 252);
     assert_eq!(request.respond(&[0; 253]), Err(StopReason::TooLarge));
@@ -178,10 +178,10 @@ fn a_dropped_request_is_aborted_and_what_was_sent_stands() {
     let mut request = rig.claim();
     request.respond(b"200").unwrap();
     request.abort(77);
-    assert_eq!(rig.news(), [first, second]);
-    rig.expect(first, Part::Aborted(DROPPED), b"", true);
-    rig.expect(second, Part::Head, b"200", false);
-    rig.expect(second, Part::Aborted(77), b"", true);
+    assert_eq!(rig.poll_tickets(), [first, second]);
+    rig.expect(first, ResponsePart::Aborted(DROPPED), b"", true);
+    rig.expect(second, ResponsePart::Head, b"200", false);
+    rig.expect(second, ResponsePart::Aborted(77), b"", true);
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn finishing_without_a_head_is_an_abort() {
     let mut rig = rig();
     let ticket = rig.submit(b"a");
     assert_eq!(rig.claim().finish(), Err(StopReason::Order));
-    assert_eq!(rig.news(), [ticket]);
-    rig.expect(ticket, Part::Aborted(DROPPED), b"", true);
+    assert_eq!(rig.poll_tickets(), [ticket]);
+    rig.expect(ticket, ResponsePart::Aborted(DROPPED), b"", true);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
     for _ in 0..50 {
         let ticket = rig.submit(b"gone");
         rig.server.cancel(ticket, GONE);
-        assert_eq!(rig.receive(ticket), Err(Error::Void));
+        assert_eq!(rig.receive(ticket), Err(TicketError::Void));
     }
     let kept = rig.submit(b"kept");
     for _ in 0..50 {
@@ -210,7 +210,7 @@ fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
     assert_eq!(rig.server.in_use(), 1);
     assert_eq!(rig.claim().head(), b"kept");
     assert!(rig.worker.try_next().is_none());
-    assert_eq!(rig.news(), [kept]);
+    assert_eq!(rig.poll_tickets(), [kept]);
 }
 
 #[test]
@@ -219,15 +219,15 @@ fn a_claimed_request_is_reported_and_is_free_when_released() {
     let (ticket, _) = rig.server.submit(b"POST", b"abc", false).unwrap();
     let mut request = rig.claim();
     rig.server.cancel(ticket, GONE);
-    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(rig.receive(ticket), Err(TicketError::Void));
     assert_eq!(request.cancelled(), Some(9));
-    assert!(request.news().cancelled);
+    assert!(request.readiness().is_cancelled);
     assert_eq!(request.read(&mut [0; 9]), Ok(3), "what came is still read");
     assert_eq!(request.read(&mut [0; 9]), Err(StopReason::Cancelled(9)));
     assert_eq!(request.respond(b"200"), Err(StopReason::Cancelled(9)));
     assert_eq!(rig.server.in_use(), 1);
     request.finish().unwrap();
-    assert_eq!(rig.news(), []);
+    assert_eq!(rig.poll_tickets(), []);
     assert_eq!(rig.server.in_use(), 0);
 }
 
@@ -241,23 +241,26 @@ fn a_dead_workers_requests_are_lost_and_only_they() {
     first.finish().unwrap();
     second.respond(b"200").unwrap();
     second.flush();
-    rig.news();
-    rig.expect(begun, Part::Head, b"200", false);
+    rig.poll_tickets();
+    rig.expect(begun, ResponsePart::Head, b"200", false);
 
     let lost = rig.server.worker_died(WorkerSlot(0));
     second.vanish();
     third.vanish();
-    let expected = [Lost { ticket: begun, started: true }, Lost { ticket: untouched, started: false }];
+    let expected = [
+        LostRequest { ticket: begun, has_started: true },
+        LostRequest { ticket: untouched, has_started: false },
+    ];
     assert!(lost.len() == 2 && expected.iter().all(|one| lost.contains(one)), "{lost:?}");
-    rig.expect(answered, Part::Head, b"200", true);
+    rig.expect(answered, ResponsePart::Head, b"200", true);
 
     let heir = rig.channel.worker(WorkerSlot(0));
     let mut request = heir.try_next().unwrap();
     assert_eq!(request.head(), b"queued");
     request.respond(b"201").unwrap();
     request.finish().unwrap();
-    assert_eq!(rig.news(), [queued]);
-    rig.expect(queued, Part::Head, b"201", true);
+    assert_eq!(rig.poll_tickets(), [queued]);
+    rig.expect(queued, ResponsePart::Head, b"201", true);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
 }
 
@@ -270,11 +273,11 @@ fn an_answer_finished_but_not_reported_by_the_dead_is_found() {
     request.finish().unwrap();
     // Simulates a death between writing the state word and the lane.
     lane::clear(&rig.server.shared, 0, 0);
-    assert_eq!(rig.news(), []);
+    assert_eq!(rig.poll_tickets(), []);
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert!(!rig.server.arm(), "there is something to poll");
-    assert_eq!(rig.news(), [ticket]);
-    rig.expect(ticket, Part::Head, b"200", true);
+    assert_eq!(rig.poll_tickets(), [ticket]);
+    rig.expect(ticket, ResponsePart::Head, b"200", true);
 }
 
 #[test]
@@ -292,7 +295,7 @@ fn a_cancelled_request_of_a_dead_worker_comes_back() {
 fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
     let mut rig = rig();
     let other = rig.channel.worker(WorkerSlot(1));
-    let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep(worker_slot).load(Relaxed) != AWAKE;
+    let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep_word(worker_slot).load(Relaxed) != AWAKE;
     assert!(rig.worker.arm(true) && other.arm(true));
     rig.submit(b"1");
     rig.submit(b"2");
@@ -314,7 +317,7 @@ fn a_worker_that_dies_with_its_wake_up_passes_it_on() {
     assert!(rig.worker.arm(true) && other.arm(true));
     rig.submit(b"1");
     rig.server.flush_doorbells();
-    let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep(worker_slot).load(Relaxed) != AWAKE;
+    let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep_word(worker_slot).load(Relaxed) != AWAKE;
     assert!(!sleeps(&rig, 0) && sleeps(&rig, 1));
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     rig.server.flush_doorbells();
@@ -333,7 +336,7 @@ fn a_queue_scribbled_on_by_the_dead_is_mended() {
     assert_eq!(rig.server.worker_died(WorkerSlot(1)), []);
     let heads = [rig.claim().head().to_vec(), rig.claim().head().to_vec()];
     assert!(heads.contains(&b"1".to_vec()) && heads.contains(&b"2".to_vec()));
-    assert_eq!(rig.news().len(), tickets.len());
+    assert_eq!(rig.poll_tickets().len(), tickets.len());
 }
 
 #[test]
@@ -342,21 +345,21 @@ fn a_wild_notice_mutes_its_worker_slot_until_it_dies() {
     let ticket = rig.submit(b"1");
     let mut request = rig.claim();
     lane::push(&rig.server.shared, 0, 1, &mut 0, Tag::new(0, rig.server.records[0].generation));
-    assert_eq!(rig.news(), [], "not its request");
+    assert_eq!(rig.poll_tickets(), [], "not its request");
     assert_eq!(
         rig.server.take_fault(),
-        Some(WorkerFault { worker_slot: Some(WorkerSlot(1)), breach: Breach::Tag })
+        Some(WorkerFault { worker_slot: Some(WorkerSlot(1)), violation: ProtocolViolation::Tag })
     );
     lane::push(&rig.server.shared, 0, 1, &mut 1, Tag(77));
     assert!(rig.server.arm(), "it is not heard");
     rig.server.disarm();
     request.respond(b"200").unwrap();
     request.finish().unwrap();
-    assert_eq!(rig.news(), [ticket], "the others are");
+    assert_eq!(rig.poll_tickets(), [ticket], "the others are");
     assert_eq!(rig.server.worker_died(WorkerSlot(1)), []);
     let second = rig.submit(b"2");
     drop(rig.channel.worker(WorkerSlot(1)).try_next().unwrap());
-    assert_eq!(rig.news(), [second], "its heir is heard");
+    assert_eq!(rig.poll_tickets(), [second], "its heir is heard");
 }
 
 #[test]
@@ -367,20 +370,20 @@ fn a_late_tag_is_not_taken_for_the_slots_next_use() {
     let mut request = rig.claim();
     request.respond(b"200").unwrap();
     request.finish().unwrap();
-    rig.news();
-    rig.expect(first, Part::Head, b"200", true);
+    rig.poll_tickets();
+    rig.expect(first, ResponsePart::Head, b"200", true);
     let second = rig.submit(b"2");
     assert_eq!(second.index(), first.index(), "the slot used last is used first");
-    assert_eq!(rig.receive(first), Err(Error::Void));
+    assert_eq!(rig.receive(first), Err(TicketError::Void));
     let request = rig.claim();
     lane::push(&rig.server.shared, 0, 0, &mut 1, late);
-    assert_eq!(rig.news(), []);
+    assert_eq!(rig.poll_tickets(), []);
     assert_eq!(
         rig.server.take_fault(),
-        Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::Tag })
+        Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::Tag })
     );
     request.vanish();
-    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [Lost { ticket: second, started: false }]);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [LostRequest { ticket: second, has_started: false }]);
 }
 
 #[test]
@@ -389,13 +392,13 @@ fn a_final_tag_needs_a_final_state() {
     let ticket = rig.submit(b"1");
     let request = rig.claim();
     lane::push(&rig.server.shared, 0, 0, &mut 0, Tag::new(0, ticket.generation).finished());
-    assert_eq!(rig.news(), []);
+    assert_eq!(rig.poll_tickets(), []);
     assert_eq!(
         rig.server.take_fault(),
-        Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::SlotState })
+        Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::SlotState })
     );
     request.vanish();
-    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [Lost { ticket, started: false }]);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [LostRequest { ticket, has_started: false }]);
 }
 
 #[test]
@@ -405,12 +408,12 @@ fn a_body_before_its_head_is_not_believed() {
     let request = rig.claim();
     let pipe = rig.server.slot(0).response();
     let mut writer = Writer::new();
-    writer.frame(pipe, FrameKind::Data, b"x");
+    writer.write_frame(pipe, FrameKind::Data, b"x");
     writer.publish(pipe, false);
     lane::push(&rig.server.shared, 0, 0, &mut 0, Tag::new(0, ticket.generation));
-    assert_eq!(rig.news(), [ticket]);
-    let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::Order };
-    assert_eq!(rig.receive(ticket), Err(Error::WorkerFault(fault)));
+    assert_eq!(rig.poll_tickets(), [ticket]);
+    let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::Order };
+    assert_eq!(rig.receive(ticket), Err(TicketError::WorkerFault(fault)));
     request.vanish();
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
@@ -425,14 +428,14 @@ fn an_answer_not_to_be_believed_ends_its_ticket_only() {
     request.flush();
     let at = request.slot_index();
     rig.server.slot(at).response().head.store(1000, Relaxed);
-    assert_eq!(rig.news(), [ticket]);
-    let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), breach: Breach::Position };
-    assert_eq!(rig.receive(ticket), Err(Error::WorkerFault(fault)));
-    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(rig.poll_tickets(), [ticket]);
+    let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::Position };
+    assert_eq!(rig.receive(ticket), Err(TicketError::WorkerFault(fault)));
+    assert_eq!(rig.receive(ticket), Err(TicketError::Void));
     assert_eq!(rig.server.take_fault(), Some(fault));
     request.vanish();
     held.vanish();
-    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [Lost { ticket: other, started: false }]);
+    assert_eq!(rig.server.worker_died(WorkerSlot(0)), [LostRequest { ticket: other, has_started: false }]);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
 }
 
@@ -444,7 +447,10 @@ fn a_slot_that_nobody_can_report_the_holder_of_is_quarantined() {
     rig.server.slot(0).state().store(0xffff_ffff, Relaxed);
     rig.server.cancel(ticket, GONE);
     request.vanish();
-    assert_eq!(rig.server.take_fault(), Some(WorkerFault { worker_slot: None, breach: Breach::SlotState }));
+    assert_eq!(
+        rig.server.take_fault(),
+        Some(WorkerFault { worker_slot: None, violation: ProtocolViolation::SlotState })
+    );
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (1, 1));
 }
@@ -461,7 +467,7 @@ fn a_server_arms_only_when_nothing_waits() {
     assert_eq!(rustix::io::read(rig.server.fd(), &mut rung), Ok(8), "it was rung");
     rig.server.disarm();
     assert!(!rig.server.arm());
-    assert_eq!(rig.news(), [ticket]);
+    assert_eq!(rig.poll_tickets(), [ticket]);
     assert!(rig.server.arm());
 }
 
@@ -473,7 +479,7 @@ fn one_who_waits_without_a_limit_is_woken_to_look_at_signals() {
     let (channel, done) = (&rig.channel, std::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            assert!(matches!(channel.worker(WorkerSlot(0)).next(None), Next::TimedOut));
+            assert!(matches!(channel.worker(WorkerSlot(0)).next(None), NextRequest::TimedOut));
             done.store(true, std::sync::atomic::Ordering::Release);
         });
         while !done.load(std::sync::atomic::Ordering::Acquire) {
@@ -486,10 +492,10 @@ fn one_who_waits_without_a_limit_is_woken_to_look_at_signals() {
 #[test]
 fn a_retired_worker_leaves_and_one_in_time_waits() {
     let rig = rig();
-    assert!(matches!(rig.worker.next(Some(Duration::ZERO)), Next::TimedOut));
-    assert!(matches!(rig.worker.next(Some(Duration::from_millis(2))), Next::TimedOut));
+    assert!(matches!(rig.worker.next(Some(Duration::ZERO)), NextRequest::TimedOut));
+    assert!(matches!(rig.worker.next(Some(Duration::from_millis(2))), NextRequest::TimedOut));
     rig.channel.retire(WorkerSlot(0));
-    assert!(matches!(rig.worker.next(None), Next::Retired));
+    assert!(matches!(rig.worker.next(None), NextRequest::Retired));
     assert!(!rig.worker.arm(true));
 }
 
@@ -502,7 +508,7 @@ fn a_file_waits_until_it_was_taken() {
     std::thread::scope(|scope| {
         let channel = &rig.channel;
         scope.spawn(move || {
-            let Next::ClaimedRequest(mut request) = channel.worker(WorkerSlot(1)).next(None) else {
+            let NextRequest::ClaimedRequest(mut request) = channel.worker(WorkerSlot(1)).next(None) else {
                 panic!("a request")
             };
             request.respond(b"200").unwrap();
@@ -515,14 +521,14 @@ fn a_file_waits_until_it_was_taken() {
             server.poll(|server, ticket| {
                 while let Ok(Some(received)) = server.receive(ticket, &mut Vec::new(), 100) {
                     parts.push(received.part);
-                    over = received.last;
+                    over = received.is_last;
                 }
             });
             std::thread::yield_now();
         }
-        assert_eq!(parts, [Part::Head, Part::File(file), Part::End]);
+        assert_eq!(parts, [ResponsePart::Head, ResponsePart::File(file), ResponsePart::End]);
     });
-    assert_eq!(rig.receive(ticket), Err(Error::Void));
+    assert_eq!(rig.receive(ticket), Err(TicketError::Void));
 }
 
 #[test]
@@ -542,13 +548,13 @@ fn a_worker_measures_what_it_is_asked_to() {
         }
         request.respond(b"head").unwrap();
         request.flush();
-        rig.news();
-        rig.expect(ticket, Part::Head, b"head", false);
+        rig.poll_tickets();
+        rig.expect(ticket, ResponsePart::Head, b"head", false);
         let begun = rig.server.cost();
         assert!(begun.claimed_us.is_some() && begun.cpu_us.is_none(), "{begun:?}");
         request.finish().unwrap();
-        rig.news();
-        rig.expect(ticket, Part::End, b"", true);
+        rig.poll_tickets();
+        rig.expect(ticket, ResponsePart::End, b"", true);
         rig.server.cost()
     };
     let claimed = cost(Measure::Claim, 0);

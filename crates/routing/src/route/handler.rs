@@ -3,21 +3,21 @@
 use std::rc::Rc;
 
 use files::{FileOutcome, Files};
-use hosting::workers::Mounted;
+use hosting::workers::MountedApp;
 use http::{Fields, Status, Template, Variable};
 use net::{Exchange, Fault, pin_in_place};
 use proxy::Proxy;
 
-use crate::edits::values;
+use crate::edits::template_values;
 use crate::pages;
 use crate::php::{PhpRoute, PhpTarget, ScriptRunner};
-use crate::request_path::{RequestPath, Strip};
-use crate::templates::FilledResponse;
+use crate::request_path::{PathPrefix, RequestPath};
+use crate::templates::TemplateResponse;
 
 /// Treatment of paths by a route.
 pub struct RoutePaths {
     /// Prefix removed from the path for files.
-    pub strip: Strip,
+    pub strip: PathPrefix,
     /// Part of the route's path before the final `*`, for `$rest`.
     pub prefix: Vec<u8>,
     /// Whether paths with encoded slashes are accepted. Files never accept them.
@@ -33,7 +33,7 @@ pub enum Handler {
     /// PHP scripts.
     Php(Box<PhpRoute>),
     /// A hosted application.
-    App(Mounted),
+    App(MountedApp),
     /// A redirect.
     Redirect {
         /// Value of `Location`.
@@ -51,7 +51,7 @@ pub enum Handler {
         body: Vec<u8>,
     },
     /// A fixed response with variables in its body.
-    Fill(Box<FilledResponse>),
+    RespondTemplate(Box<TemplateResponse>),
 }
 
 impl Handler {
@@ -73,8 +73,10 @@ impl Handler {
     /// Whether a response is cancelled if its client leaves.
     pub(super) fn cancels_left(&self) -> bool {
         match self {
-            Handler::Proxy(proxy) => proxy.cancels_left(),
-            Handler::Php(php) => matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_left()),
+            Handler::Proxy(proxy) => proxy.cancels_on_disconnect(),
+            Handler::Php(php) => {
+                matches!(&php.runner, ScriptRunner::Server(proxy) if proxy.cancels_on_disconnect())
+            }
             _ => false,
         }
     }
@@ -91,21 +93,26 @@ impl Handler {
     ) -> Result<(), Fault> {
         match self {
             Handler::Proxy(proxy) => proxy.serve(exchange).await,
-            Handler::App(app) => app.serve(exchange, &path.kept(exchange, paths.keeps_encoded_slashes)).await,
+            Handler::App(app) => {
+                app.serve(exchange, &path.copy_for_handler(exchange, paths.keeps_encoded_slashes)).await
+            }
             // Boxed, because it would make the future of every other request larger.
             Handler::Php(php) => pin_in_place(|| php.serve(exchange, paths, path)).await,
             Handler::Files(files) => {
-                match files.serve(exchange, paths.strip.below(&path.kept(exchange, false))).await? {
+                match files
+                    .serve(exchange, paths.strip.strip_from(&path.copy_for_handler(exchange, false)))
+                    .await?
+                {
                     FileOutcome::Done => Ok(()),
                     FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
                 }
             }
             Handler::Redirect { to, status } => redirect(exchange, to, *status, &paths.prefix).await,
             Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
-                exchange.refuse(*status, pages::why(*status)).await
+                exchange.refuse(*status, pages::respond_text(*status)).await
             }
             Handler::Respond { status, fields, body } => exchange.reply(*status, fields, body).await,
-            Handler::Fill(response) => response.serve(exchange, &paths.prefix).await,
+            Handler::RespondTemplate(response) => response.serve(exchange, &paths.prefix).await,
         }
     }
 }
@@ -117,9 +124,9 @@ async fn redirect(
     prefix: &[u8],
 ) -> Result<(), Fault> {
     let mut location = Vec::new();
-    to.write(&mut location, &values(exchange, prefix));
+    to.write(&mut location, &template_values(exchange, prefix));
     // `$rest` may begin with a slash if empty segments are kept. A leading `//` would be read as a host name.
-    if !to.start().starts_with("//") && location.starts_with(b"//") {
+    if !to.literal_prefix().starts_with("//") && location.starts_with(b"//") {
         let slashes = location.iter().take_while(|&&byte| byte == b'/').count();
         location.drain(..slashes - 1);
     }
@@ -151,8 +158,8 @@ impl PhpRoute {
         paths: &RoutePaths,
         path: &RequestPath,
     ) -> Result<PhpServed, Fault> {
-        let kept = path.kept(exchange, false);
-        match self.find(exchange, paths.strip.below(&kept), !path.has_encoded_slash).await? {
+        let kept = path.copy_for_handler(exchange, false);
+        match self.find(exchange, paths.strip.strip_from(&kept), !path.has_encoded_slash).await? {
             PhpTarget::Done => Ok(PhpServed::Done),
             PhpTarget::Missing(reason) => {
                 exchange.refuse(Status::NOT_FOUND, reason).await?;
@@ -160,7 +167,7 @@ impl PhpRoute {
             }
             PhpTarget::Script(mut script) => {
                 if paths.keeps_encoded_slashes {
-                    script.info = path.end_like(&script.info, &exchange.request()).to_vec();
+                    script.info = path.suffix_like(&script.info, &exchange.request()).to_vec();
                 }
                 Ok(PhpServed::Script(RequestPath { script: Some(Rc::new(script)), ..path.clone() }))
             }

@@ -52,9 +52,9 @@ impl RoutedRequest<'_> {
     ///
     /// # Errors
     /// 400 for an invalid path.
-    fn pass_path_on(&mut self, exchange: &mut Exchange<'_>) -> Result<(), Reject> {
+    fn use_upstream_path(&mut self, exchange: &mut Exchange<'_>) -> Result<(), Reject> {
         if !self.route.serves_files()
-            && let Some(passed) = self.path.passed_on(exchange)?
+            && let Some(passed) = self.path.for_upstream(exchange)?
         {
             if let Some(rules) = &self.route.path_rules {
                 rules.capture(exchange, &passed);
@@ -70,11 +70,11 @@ impl RoutedRequest<'_> {
     /// The client is gone, or the step refuses the request.
     async fn run(&mut self, step: &RouteStep, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
         match step {
-            RouteStep::CorsFields(cors) => cors.mark(exchange),
+            RouteStep::CorsFields(cors) => cors.set_fields(exchange),
             RouteStep::Access(access) => return access.run(exchange).await,
             // Boxed because few sites have it.
             RouteStep::Guard(guard) => {
-                return Box::pin(guarded(guard, Some(self.route), exchange, &self.path)).await;
+                return Box::pin(apply_guard(guard, Some(self.route), exchange, &self.path)).await;
             }
             RouteStep::HeaderLimit(limit) => return limit.run(exchange).await,
             RouteStep::Limit(rates, counted) => return rates.run(exchange, *counted).await,
@@ -82,12 +82,12 @@ impl RoutedRequest<'_> {
             RouteStep::Auth(auth) => {
                 let flow = auth.run(exchange).await?;
                 if flow == Flow::Continue && exchange.request().user().is_some() {
-                    self.route.edits.name_user(exchange, &self.route.paths.prefix);
+                    self.route.edits.apply_user_edits(exchange, &self.route.paths.prefix);
                 }
                 return Ok(flow);
             }
             RouteStep::Rewrite(rules) => {
-                self.pass_path_on(exchange)?;
+                self.use_upstream_path(exchange)?;
                 self.route.refuse_encoded_slash(&self.path)?;
                 if let Some(rewritten) = rules.rewrite(exchange, &self.route.paths.prefix)? {
                     self.path = Cow::Owned(rewritten);
@@ -95,7 +95,7 @@ impl RoutedRequest<'_> {
             }
             // Boxed because few routes have it.
             RouteStep::Release(release) => {
-                self.pass_path_on(exchange)?;
+                self.use_upstream_path(exchange)?;
                 return Box::pin(release.run(exchange)).await;
             }
             RouteStep::Replace(replacement) => replacement.begin(exchange, &self.route.paths.prefix),
@@ -117,11 +117,11 @@ impl Route {
         exchange: &mut Exchange<'_>,
         path: &RequestPath,
     ) -> Result<(), Fault> {
-        self.edits.make(exchange, &self.paths.prefix);
+        self.edits.apply(exchange, &self.paths.prefix);
         exchange.set_label(self.label);
-        let passed = if self.handler.files().is_some() { None } else { path.passed_on(exchange)? };
+        let passed = if self.handler.files().is_some() { None } else { path.for_upstream(exchange)? };
         let path = passed.as_ref().unwrap_or(path);
-        self.begin(exchange, path)?;
+        self.prepare(exchange, path)?;
         self.handler.serve(exchange, &self.paths, path).await
     }
 
@@ -137,7 +137,7 @@ impl Route {
         if let Some(rules) = &self.path_rules {
             rules.capture(exchange, path);
         }
-        self.edits.make(exchange, &self.paths.prefix);
+        self.edits.apply(exchange, &self.paths.prefix);
         exchange.set_label(self.label);
         let mut request = RoutedRequest { route: self, path: Cow::Borrowed(path) };
         let mut steps = self.steps.before_handler();
@@ -152,9 +152,9 @@ impl Route {
                 Flow::Answered | Flow::Robots => return Ok(()),
             };
         }
-        request.pass_path_on(exchange)?;
+        request.use_upstream_path(exchange)?;
         let RoutedRequest { route, path } = request;
-        route.begin(exchange, &path)?;
+        route.prepare(exchange, &path)?;
         route.serve_content(exchange, &path).await
     }
 
@@ -176,11 +176,14 @@ impl Route {
             let is_for_files = matches!(exchange.request().method(), Method::Get | Method::Head);
             if is_for_files
                 && !path.has_encoded_slash
-                && files.serve(exchange, self.paths.strip.below(&path.kept(exchange, false))).await?.is_done()
+                && files
+                    .serve(exchange, self.paths.strip.strip_from(&path.copy_for_handler(exchange, false)))
+                    .await?
+                    .is_done()
             {
                 return Ok(());
             }
-            if let Some(passed) = path.passed_on(exchange)? {
+            if let Some(passed) = path.for_upstream(exchange)? {
                 return self.serve_cached(exchange, &passed).await;
             }
         }
@@ -204,11 +207,11 @@ impl Route {
     /// Serves a request by the handler, after waiting in the queue of the route.
     async fn serve_handler(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
         let Some(queue) = self.steps.queue() else { return self.serve_admitted(exchange, path).await };
-        let Some(permit) = queue.admit(exchange).await? else { return Ok(()) };
+        let Some(permit) = queue.acquire(exchange).await? else { return Ok(()) };
         // The permit is returned below or, if the client has left, when the last task for the request ends.
-        exchange.set_handler_place(Some(Rc::new(permit)));
+        exchange.set_handler_permit(Some(Rc::new(permit)));
         let served = self.serve_admitted(exchange, path).await;
-        exchange.set_handler_place(None);
+        exchange.set_handler_permit(None);
         served
     }
 
@@ -216,7 +219,7 @@ impl Route {
     async fn serve_admitted(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
         let internals = self.steps.internals().filter(|_| self.handler.is_backend());
         if internals.is_some() {
-            exchange.let_name_files();
+            exchange.permit_named_file();
         }
         let outcome = self.handler.serve(exchange, &self.paths, path).await;
         match (internals, exchange.take_named_file()) {
@@ -240,7 +243,7 @@ impl Route {
     /// # Errors
     /// 400 for a path with an encoded slash, unless the route keeps it. Files always refuse it, because no
     /// file name contains a slash. 413 if the announced length of the body exceeds the limit.
-    fn begin(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
+    fn prepare(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
         self.refuse_encoded_slash(path)?;
         if path.has_encoded_slash && matches!(self.handler, Handler::Files(_)) {
             return Err(ENCODED_SLASH.into());
@@ -249,8 +252,8 @@ impl Route {
     }
 
     /// Returns the path rules if the route only rewrites the path.
-    pub(crate) fn search(&self) -> Option<&PathRules> {
-        self.path_rules.as_deref().filter(|rules| rules.is_search)
+    pub(crate) fn search_rules(&self) -> Option<&PathRules> {
+        self.path_rules.as_deref().filter(|rules| rules.rewrites_only)
     }
 
     /// Refuses a path with an encoded slash, unless the route keeps it. Called before a rewrite, which may
@@ -267,7 +270,7 @@ impl Route {
 ///
 /// # Errors
 /// The client is gone.
-pub(crate) async fn guarded(
+pub(crate) async fn apply_guard(
     guard: &SiteGuard,
     route: Option<&Rc<Route>>,
     exchange: &mut Exchange<'_>,
@@ -279,7 +282,10 @@ pub(crate) async fn guarded(
     }
     let files = route.and_then(|route| Some((route, route.handler.files().or(route.steps.files())?)));
     if let Some((route, files)) = files
-        && files.serve(exchange, route.paths.strip.below(&path.kept(exchange, false))).await?.is_done()
+        && files
+            .serve(exchange, route.paths.strip.strip_from(&path.copy_for_handler(exchange, false)))
+            .await?
+            .is_done()
     {
         return Ok(Flow::Answered);
     }
@@ -298,9 +304,9 @@ impl CachedHandler for CachedRoute {
         self.route.serve_handler(exchange, &self.path).await
     }
 
-    fn cancels_left(&self) -> bool {
+    fn cancels_on_disconnect(&self) -> bool {
         self.route.handler.cancels_left()
     }
 }
 
-const ENCODED_SLASH: Reject = Reject::bad("encoded slash or backslash in path");
+const ENCODED_SLASH: Reject = Reject::bad_request("encoded slash or backslash in path");

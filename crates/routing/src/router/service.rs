@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use config::Level;
-use http::path::without_secrets;
+use http::path::redact_target;
 use net::{
     Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
     StreamStart,
@@ -25,7 +25,7 @@ impl Service for SharedRouter {
         let (table, generation) = self.0.table();
         let _under_way = generation.begin();
         exchange.set_upgrade_tap(generation.clone());
-        generation.until_closed(pin!(self.0.answer(table, exchange))).await
+        generation.run_until_closed(pin!(self.0.respond(table, exchange))).await
     }
 
     fn error_pages(&self) -> Rc<dyn ErrorPages> {
@@ -36,22 +36,22 @@ impl Service for SharedRouter {
         self.0.metrics.count(record);
         if let Some(traces) = &self.0.table.borrow().0.traces {
             let labels = || self.0.metrics.labels(record.label);
-            traces.report(record, labels, || self.0.id_maker.next());
+            traces.report(record, labels, || self.0.id_generator.next());
         }
         if let Some(access) = &*self.0.access.borrow() {
-            access.log(record, |request| super::site_of(&self.0.table.borrow().0, request));
+            access.log(record, |request| super::find_site(&self.0.table.borrow().0, request));
         }
         let refused =
             record.notes.refusal.filter(|refusal| [NO_INTERNAL_ROUTE, NOT_INTERNAL].contains(refusal));
         if let Some(why) = refused.or(record.notes.ignores_file.then_some(NO_INTERNAL_ROUTE)) {
-            self.0.notices.once_a_second(Level::Warn, why.to_owned(), || about(record, &why));
+            self.0.notices.throttled(Level::Warn, why.to_owned(), || format_line(record, &why));
         }
         match record.fault {
-            Some(fault @ (Fault::Io(_) | Fault::Broken(_))) => {
-                let line = || about(record, fault);
-                self.0.notices.once_a_second(Level::Error, fault.to_string(), line);
+            Some(fault @ (Fault::Io(_) | Fault::Failed(_))) => {
+                let line = || format_line(record, fault);
+                self.0.notices.throttled(Level::Error, fault.to_string(), line);
             }
-            Some(fault) => self.0.notices.debug(&about(record, fault)),
+            Some(fault) => self.0.notices.debug(&format_line(record, fault)),
             None => {}
         }
     }
@@ -69,14 +69,14 @@ impl Service for SharedRouter {
 
     fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {
         let line = || format!("{peer}: TLS handshake: {failure}");
-        self.0.notices.once_a_second(Level::Info, format!("TLS handshake: {}", failure.reason), line);
+        self.0.notices.throttled(Level::Info, format!("TLS handshake: {}", failure.reason), line);
     }
 }
 
 /// Formats a line of the error log: client, target, upstream server and message.
-fn about(record: &RequestRecord<'_>, what: &dyn Display) -> String {
+fn format_line(record: &RequestRecord<'_>, what: &dyn Display) -> String {
     let target = record.request.as_ref().map_or(&b"-"[..], |request| request.target());
-    let upstream = record.notes.upstream.as_ref().filter(|_| matches!(record.fault, Some(Fault::Broken(_))));
+    let upstream = record.notes.upstream.as_ref().filter(|_| matches!(record.fault, Some(Fault::Failed(_))));
     let upstream = upstream.map_or(String::new(), |upstream| format!("upstream {upstream}: "));
-    format!("{} {:?}: {upstream}{what}", record.client.address, without_secrets(target))
+    format!("{} {:?}: {upstream}{what}", record.client.address, redact_target(target))
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use admission::{ConcurrencyLimiter, ConcurrencyPlace, TooMany};
+use admission::{ConcurrencyLimiter, ConcurrencyPermit, LimitReached};
 use config::Config;
 use net::{MemoryBudget, Peer};
 
@@ -17,25 +17,25 @@ const HOST_BITS: u32 = 64;
 pub struct StreamLimits {
     stream: String,
     all: Arc<ConcurrencyLimiter>,
-    of_clients: Arc<ConcurrencyLimiter>,
+    per_client: Arc<ConcurrencyLimiter>,
 }
 
 /// Permits of a connection; dropping them releases it.
 #[derive(Debug, Default)]
-pub(crate) struct StreamPlaces {
-    _places: [Option<ConcurrencyPlace>; 2],
+pub(crate) struct StreamPermits {
+    _permits: [Option<ConcurrencyPermit>; 2],
 }
 
 impl StreamLimits {
     /// Returns the limits of a configuration's streams, in their order. A stream with the same label in
     /// `before` keeps its counts.
-    pub fn of(config: &Config, before: &[StreamLimits], memory: &MemoryBudget) -> Vec<StreamLimits> {
+    pub fn of(config: &Config, previous: &[StreamLimits], memory: &MemoryBudget) -> Vec<StreamLimits> {
         let limits = |stream: &config::Stream| {
             let label = stream.label();
-            let known = before.iter().find(|known| known.stream == label).cloned();
+            let known = previous.iter().find(|known| known.stream == label).cloned();
             let limits = known.unwrap_or_else(|| StreamLimits::new(label, memory));
             limits.all.set_max(stream.connections_max.unwrap_or(0));
-            limits.of_clients.set_max(stream.connections_per_client_max);
+            limits.per_client.set_max(stream.connections_per_client_max);
             limits
         };
         config.streams.iter().map(limits).collect()
@@ -47,27 +47,27 @@ impl StreamLimits {
             let account = Arc::new(move |before, after| memory.change(before, after));
             Arc::new(ConcurrencyLimiter::new(0, keys_max, account))
         };
-        StreamLimits { stream, all: limiter(1), of_clients: limiter(CLIENTS_MAX) }
+        StreamLimits { stream, all: limiter(1), per_client: limiter(CLIENTS_MAX) }
     }
 
     /// Counts a connection of a client until the permits are dropped.
     ///
     /// # Errors
     /// The stream or the client has reached its limit.
-    pub(crate) fn enter(&self, client: Peer) -> Result<StreamPlaces, TooMany> {
+    pub(crate) fn acquire(&self, client: Peer) -> Result<StreamPermits, LimitReached> {
         let all = match self.all.max() {
             0 => None,
-            _ => self.all.enter(0, false)?,
+            _ => self.all.acquire(0, false)?,
         };
-        let own = match (self.of_clients.max(), client) {
+        let own = match (self.per_client.max(), client) {
             (0, _) | (_, Peer::Unix) => None,
-            (_, Peer::Tcp(address)) => self.of_clients.enter(self.key(address.ip()), false)?,
+            (_, Peer::Tcp(address)) => self.per_client.acquire(self.key(address.ip()), false)?,
         };
-        Ok(StreamPlaces { _places: [all, own] })
+        Ok(StreamPermits { _permits: [all, own] })
     }
 
     fn key(&self, client: IpAddr) -> u64 {
-        let mut hasher = self.of_clients.hasher();
+        let mut hasher = self.per_client.hasher();
         match client.to_canonical() {
             IpAddr::V4(address) => hasher.add(&address.octets()),
             IpAddr::V6(address) => hasher.add(&(address.to_bits() >> HOST_BITS).to_be_bytes()),
@@ -92,16 +92,16 @@ mod tests {
         let first = StreamLimits::of(&config("connections = 3\nconnections_per_client = 2\n"), &[], &memory);
         let client = |text: &str| Peer::Tcp(format!("{text}:1").parse().unwrap());
         let (one, other, third) = (client("10.0.0.1"), client("[2001:db8::1]"), client("[2001:db8::2]"));
-        let places = (first[0].enter(one).unwrap(), first[0].enter(one).unwrap());
-        assert!(first[0].enter(one).is_err());
-        let last = first[0].enter(other).unwrap();
-        assert!(first[0].enter(third).is_err(), "the stream has as many as it may");
+        let places = (first[0].acquire(one).unwrap(), first[0].acquire(one).unwrap());
+        assert!(first[0].acquire(one).is_err());
+        let last = first[0].acquire(other).unwrap();
+        assert!(first[0].acquire(third).is_err(), "the stream has as many as it may");
         drop(last);
         let second = StreamLimits::of(&config("connections_per_client = 1\n"), &first, &memory);
-        assert!(second[0].enter(one).is_err());
-        let last = second[0].enter(other).unwrap();
-        assert!(second[0].enter(third).is_err(), "a network of 64 bits is one client");
+        assert!(second[0].acquire(one).is_err());
+        let last = second[0].acquire(other).unwrap();
+        assert!(second[0].acquire(third).is_err(), "a network of 64 bits is one client");
         drop((places, last));
-        assert!(second[0].enter(one).is_ok() && second[0].enter(third).is_ok());
+        assert!(second[0].acquire(one).is_ok() && second[0].acquire(third).is_ok());
     }
 }

@@ -12,10 +12,10 @@ use engine::generations::CoreGeneration;
 use engine::stream_listen::key;
 use logging::access::stream::{RelayedConnection, StreamEnd};
 use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
-use proxy::{Group, NoUpstreamStream};
+use proxy::{Group, OpenStreamError};
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
 
-use crate::streams::limits::{StreamLimits, StreamPlaces};
+use crate::streams::limits::{StreamLimits, StreamPermits};
 
 /// Streams of one core.
 #[derive(Default)]
@@ -32,7 +32,7 @@ struct StreamsOfListener {
     /// Whether sites listen at this address too: they get connections that no stream accepts.
     has_sites: bool,
     /// Counters of connections that no stream accepts.
-    untaken: Arc<StreamCounters>,
+    unmatched: Arc<StreamCounters>,
 }
 
 /// A configured stream on one core.
@@ -45,11 +45,11 @@ pub(crate) struct StreamRoute {
     connect_ms: u64,
     idle_ms: u64,
     /// Whether connections are written to the access logs.
-    logs: bool,
+    logs_connections: bool,
     /// Counters by upstream server.
     servers: Vec<Arc<StreamCounters>>,
     /// Counters of connections without an upstream server.
-    unserved: Arc<StreamCounters>,
+    without_upstream: Arc<StreamCounters>,
 }
 
 /// Receives the record of each connection when it ends.
@@ -79,9 +79,9 @@ impl StreamRoutes {
                 access: ClientAccess::new([&stream.allow], [&stream.deny]),
                 connect_ms: ms(stream.timeouts.connect),
                 idle_ms: ms(stream.timeouts.idle),
-                logs: stream.log,
-                servers: (0..stream.to.len()).map(|at| counters(&label, group.shown(at))).collect(),
-                unserved: counters(&label, ""),
+                logs_connections: stream.log,
+                servers: (0..stream.to.len()).map(|at| counters(&label, group.display_name(at))).collect(),
+                without_upstream: counters(&label, ""),
                 group: group.clone(),
                 label,
             }));
@@ -93,7 +93,7 @@ impl StreamRoutes {
                     Some(known) => known.streams.push(index),
                     None => table.listeners.push(StreamsOfListener {
                         has_sites: config.listeners().any(|sites| sites.address == listener.address),
-                        untaken: counters("", ""),
+                        unmatched: counters("", ""),
                         streams: vec![index],
                         key,
                     }),
@@ -121,8 +121,8 @@ impl StreamRoutes {
             _ => None,
         };
         let refuse = |stream: Option<&StreamRoute>, end| {
-            stream.map_or(&listener.untaken, |stream| &stream.unserved).count_end(end);
-            if stream.is_none_or(|stream| stream.logs) {
+            stream.map_or(&listener.unmatched, |stream| &stream.without_upstream).count_end(end);
+            if stream.is_none_or(|stream| stream.logs_connections) {
                 let label = stream.map_or("", |stream| &stream.label);
                 log(&RelayedConnection {
                     stream: label,
@@ -142,13 +142,13 @@ impl StreamRoutes {
         if let StreamOpening::Failed(reason) = start.opening {
             return refuse(None, StreamEnd::Failed(reason));
         }
-        let Some(stream) = of_name(listener.streams.iter().map(|at| &self.streams[*at]), name) else {
-            return if listener.has_sites { StreamChoice::Sites } else { refuse(None, StreamEnd::Untaken) };
+        let Some(stream) = find_by_name(listener.streams.iter().map(|at| &self.streams[*at]), name) else {
+            return if listener.has_sites { StreamChoice::Http } else { refuse(None, StreamEnd::Unmatched) };
         };
         if !stream.access.admits(start.client) {
             return refuse(Some(stream), StreamEnd::Denied);
         }
-        let Ok(places) = stream.limits.enter(start.client) else {
+        let Ok(places) = stream.limits.acquire(start.client) else {
             return refuse(Some(stream), StreamEnd::TooMany);
         };
         let (stream, log, generation) = (stream.clone(), log.clone(), generation.clone());
@@ -175,7 +175,7 @@ impl StreamRoutes {
 
 /// Returns the stream with exactly this name, else the one with the longest matching wildcard, else the one
 /// without names.
-fn of_name<'s>(
+fn find_by_name<'s>(
     streams: impl Iterator<Item = &'s Rc<StreamRoute>> + Clone,
     name: Option<&str>,
 ) -> Option<&'s Rc<StreamRoute>> {
@@ -183,7 +183,9 @@ fn of_name<'s>(
         let name = name?;
         let of_pattern = |pattern: &HostPattern| match pattern {
             HostPattern::Exact(exact) => (exact == name).then_some(usize::MAX),
-            HostPattern::Below(end) => (name.len() > end.len() && name.ends_with(end)).then_some(end.len()),
+            HostPattern::Subdomains(end) => {
+                (name.len() > end.len() && name.ends_with(end)).then_some(end.len())
+            }
         };
         stream.names.iter().filter_map(of_pattern).max()
     };
@@ -211,12 +213,12 @@ impl StreamReport {
     fn counters(&self) -> &StreamCounters {
         match self.upstream.get() {
             Some(server) => &self.stream.servers[server],
-            None => &self.stream.unserved,
+            None => &self.stream.without_upstream,
         }
     }
 
     /// Counts bytes that were sent to a side.
-    fn moved(&self, side: RelaySide, bytes: usize) {
+    fn count_bytes(&self, side: RelaySide, bytes: usize) {
         let (counters, bytes) = (self.counters(), bytes as u64);
         let (own, all) = match side {
             RelaySide::Upstream => (&self.received, &counters.received_bytes),
@@ -230,10 +232,10 @@ impl StreamReport {
 impl Drop for StreamReport {
     fn drop(&mut self) {
         self.counters().count_end(self.end.get());
-        if !self.stream.logs {
+        if !self.stream.logs_connections {
             return;
         }
-        let upstream = self.upstream.get().map(|server| self.stream.group.shown(server));
+        let upstream = self.upstream.get().map(|server| self.stream.group.display_name(server));
         (self.log)(&RelayedConnection {
             stream: &self.stream.label,
             client: self.client,
@@ -253,7 +255,7 @@ impl Drop for StreamReport {
 async fn serve(
     report: StreamReport,
     client: StreamClient,
-    _places: StreamPlaces,
+    _places: StreamPermits,
     generation: Rc<CoreGeneration>,
 ) {
     let _under_way = generation.begin();
@@ -262,7 +264,7 @@ async fn serve(
         Ok::<(), Fault>(())
     });
     // If the generation is closed, the record keeps [`StreamEnd::Stopped`].
-    let _ = generation.until_closed(work).await;
+    let _ = generation.run_until_closed(work).await;
 }
 
 async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
@@ -271,8 +273,8 @@ async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
     // Boxed because it is needed only until the connection is established.
     let mut upstream = match Box::pin(opened).await {
         Ok(upstream) => upstream,
-        Err(NoUpstreamStream::Left) => return StreamEnd::Left,
-        Err(NoUpstreamStream::Failed(reason, server)) => {
+        Err(OpenStreamError::ClientDisconnected) => return StreamEnd::ClientClosed,
+        Err(OpenStreamError::Failed(reason, server)) => {
             report.upstream.set(server);
             client.reset();
             return StreamEnd::Unreachable(reason);
@@ -281,7 +283,7 @@ async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
     report.upstream.set(Some(upstream.server));
     report.connect_us.set(Some(upstream.connect_us));
     stream.servers[upstream.server].connections.add(1);
-    let moved = |side, bytes| report.moved(side, bytes);
+    let moved = |side, bytes| report.count_bytes(side, bytes);
     match client.relay(&mut upstream.link, stream.idle_ms, moved).await {
         RelayEnd::Closed(side) => StreamEnd::Closed(side),
         RelayEnd::Broken(side) => StreamEnd::Reset(side),

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use admission::{Remembered, RememberedKey};
+use admission::{ExpiringCache, ExpiringCacheKey};
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, AuthServer, Config, Level, SignInPart};
 use http::{Fields, Method, Name, Reject, Status};
@@ -26,33 +26,33 @@ const IGNORED_BYTES_MAX: usize = 16 * 1024;
 /// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 16 * 1024;
 /// Maximum cached answers, and their bytes, of all cores together.
-const REMEMBERED_MAX: usize = 10_000;
-const REMEMBERED_BYTES_MAX: usize = 8 * 1024 * 1024;
+const CACHED_MAX: usize = 10_000;
+const CACHED_BYTES_MAX: usize = 8 * 1024 * 1024;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
 const FOUND: Status = Status::of(302).expect("three digits");
 
 /// Authentication servers of a configuration.
 #[derive(Default)]
-pub(super) struct AskPlan(Vec<Arc<SharedAsk>>);
+pub(super) struct AuthServerPlan(Vec<Arc<SharedAuthServer>>);
 
 /// Cached answers of an authentication server, shared by all cores.
-pub(super) struct SharedAsk {
-    of: Auth,
-    answers: Remembered<Arc<Fields>>,
+pub(super) struct SharedAuthServer {
+    config: Auth,
+    answers: ExpiringCache<Arc<Fields>>,
     /// Key of the HMAC that identifies requests in the cache.
     secret: hmac::Key,
 }
 
 /// Authentication server of one route on one core.
-pub(crate) struct AskRoute {
-    shared: Arc<SharedAsk>,
+pub(crate) struct RouteAuthServer {
+    shared: Arc<SharedAuthServer>,
     target: String,
     /// Request fields that only the answers of this server may set.
     names: Vec<Vec<u8>>,
     /// `None` if the configuration is only being checked.
     proxy: Option<Proxy>,
     limits: FetchLimits,
-    remember_ms: u64,
+    cache_ms: u64,
     notices: Option<ErrorLog>,
 }
 
@@ -64,44 +64,44 @@ struct AuthAnswer {
     body: Vec<u8>,
 }
 
-impl AskPlan {
+impl AuthServerPlan {
     pub(super) fn new(
         config: &Config,
-        before: Option<&AskPlan>,
+        previous: Option<&AuthServerPlan>,
         memory: &MemoryBudget,
-    ) -> io::Result<AskPlan> {
-        let mut plan = AskPlan::default();
+    ) -> io::Result<AuthServerPlan> {
+        let mut plan = AuthServerPlan::default();
         for auth in config.auths() {
-            if !matches!(auth.kind(), Some(AuthKind::Ask(_))) || plan.of(auth).is_some() {
+            if !matches!(auth.kind(), Some(AuthKind::Server(_))) || plan.of(auth).is_some() {
                 continue;
             }
-            let same = before.and_then(|before| before.of(auth));
+            let same = previous.and_then(|before| before.of(auth));
             plan.0.push(match same {
                 Some(same) => same,
-                None => Arc::new(SharedAsk::new(auth, memory)?),
+                None => Arc::new(SharedAuthServer::new(auth, memory)?),
             });
         }
         Ok(plan)
     }
 
-    pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedAsk>> {
-        self.0.iter().find(|shared| shared.of == *auth).cloned()
+    pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedAuthServer>> {
+        self.0.iter().find(|shared| shared.config == *auth).cloned()
     }
 }
 
-impl SharedAsk {
-    fn new(auth: &Auth, memory: &MemoryBudget) -> io::Result<SharedAsk> {
+impl SharedAuthServer {
+    fn new(auth: &Auth, memory: &MemoryBudget) -> io::Result<SharedAuthServer> {
         let secret = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new());
         let secret = secret.map_err(|_| io::Error::other("the system has no random numbers"))?;
         let memory = memory.clone();
         let account = Arc::new(move |before, after| memory.change(before, after));
-        let answers = Remembered::new(REMEMBERED_MAX, REMEMBERED_BYTES_MAX, account);
-        Ok(SharedAsk { of: auth.clone(), answers, secret })
+        let answers = ExpiringCache::new(CACHED_MAX, CACHED_BYTES_MAX, account);
+        Ok(SharedAuthServer { config: auth.clone(), answers, secret })
     }
 
     /// Returns the cache key of a request: a digest of the client address, the method, the URL and the fields
     /// named in `remember_by`.
-    fn key(&self, request: &Request<'_>) -> RememberedKey {
+    fn key(&self, request: &Request<'_>) -> ExpiringCacheKey {
         let mut sign = hmac::Context::with_key(&self.secret);
         let mut add = |part: &[u8]| {
             sign.update(&(part.len() as u64).to_le_bytes());
@@ -110,7 +110,7 @@ impl SharedAsk {
         add(address_text(request).as_bytes());
         add(request.method_name());
         add(url(request).as_bytes());
-        for name in &self.of.remember_by {
+        for name in &self.config.remember_by {
             for (_, _, value) in
                 request.fields().filter(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()))
             {
@@ -122,78 +122,78 @@ impl SharedAsk {
     }
 }
 
-impl AskRoute {
+impl RouteAuthServer {
     /// Whether both routes use the same `auth` directive.
-    pub(super) fn is_same(&self, other: &AskRoute) -> bool {
+    pub(super) fn is_same(&self, other: &RouteAuthServer) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     pub(super) fn new(
-        shared: Arc<SharedAsk>,
+        shared: Arc<SharedAuthServer>,
         server: &AuthServer,
         proxy: Option<Proxy>,
         notices: Option<ErrorLog>,
-    ) -> AskRoute {
+    ) -> RouteAuthServer {
         let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
-        let auth = &shared.of;
-        AskRoute {
-            target: server.target.clone(),
+        let auth = &shared.config;
+        RouteAuthServer {
+            target: server.path_and_query.clone(),
             names: auth.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
             proxy,
             limits: FetchLimits { body_bytes_max: ANSWER_BYTES_MAX, total_ms: ms(auth.timeout) },
-            remember_ms: auth.remember.map_or(0, ms),
+            cache_ms: auth.remember.map_or(0, ms),
             notices,
             shared,
         }
     }
 
     /// Asks the server, or uses a cached answer. Returns `false` if the request has been answered.
-    pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-        let key = (self.remember_ms > 0).then(|| self.shared.key(&x.request()));
-        if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, x.core().now_ms())) {
-            name_user(x, &own);
-            x.amend(&self.names, &own);
-            x.set_authorized();
+    pub(super) async fn authenticate(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let key = (self.cache_ms > 0).then(|| self.shared.key(&exchange.request()));
+        if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, exchange.core().now_ms())) {
+            set_user(exchange, &own);
+            exchange.amend(&self.names, &own);
+            exchange.set_authorized();
             return Ok(true);
         }
-        let question = match question(&x.request(), &self.target) {
+        let question = match build_request(&exchange.request(), &self.target) {
             Ok(question) => question,
             Err(reject) => {
-                x.refuse(reject.status, reject.reason).await?;
+                exchange.refuse(reject.status, reject.reason).await?;
                 return Ok(false);
             }
         };
-        x.hold(WAITING_BYTES);
+        exchange.hold(WAITING_BYTES);
         let answer = {
-            let mut asked = pin!(self.ask(&question));
-            poll_fn(|cx| match x.poll_left(cx) {
+            let mut asked = pin!(self.query(&question));
+            poll_fn(|cx| match exchange.poll_disconnected(cx) {
                 true => Poll::Ready(None),
                 false => asked.as_mut().poll(cx).map(Some),
             })
             .await
         };
-        x.hold(0);
+        exchange.hold(0);
         match answer {
-            None => Err(Fault::Gone),
+            None => Err(Fault::Disconnected),
             Some(Ok(answer)) if matches!(answer.status.code(), 200..300) => {
-                self.let_in(x, &answer, key);
+                self.apply_approval(exchange, &answer, key);
                 Ok(true)
             }
             Some(Ok(answer)) => {
-                self.answer(x, answer).await?;
+                self.send_answer(exchange, answer).await?;
                 Ok(false)
             }
             Some(Err(error)) => {
                 self.report(error.reason);
                 let mut fields = Fields::new();
                 fields.push(Name::CacheControl, b"no-store");
-                x.refuse_with(error.status, error.reason, &fields).await?;
+                exchange.refuse_with(error.status, error.reason, &fields).await?;
                 Ok(false)
             }
         }
     }
 
-    async fn ask(&self, question: &FetchRequest) -> Result<AuthAnswer, FetchError> {
+    async fn query(&self, question: &FetchRequest) -> Result<AuthAnswer, FetchError> {
         let Some(proxy) = &self.proxy else {
             let reason = "there is no authentication server";
             return Err(FetchError { status: Status::SERVICE_UNAVAILABLE, reason });
@@ -227,31 +227,31 @@ impl AskRoute {
     }
 
     /// Applies a 2xx answer to the request and caches it.
-    fn let_in(&self, x: &mut Exchange<'_>, answer: &AuthAnswer, key: Option<RememberedKey>) {
+    fn apply_approval(&self, x: &mut Exchange<'_>, answer: &AuthAnswer, key: Option<ExpiringCacheKey>) {
         let (mut own, mut cookies) = (Fields::new(), Fields::new());
         for (name, value) in answer.fields.iter() {
-            if self.shared.of.identity_fields().any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
+            if self.shared.config.identity_fields().any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
                 own.try_push(name, value).expect("a field that was read is valid");
             }
             if name.eq_ignore_ascii_case(b"set-cookie") {
                 cookies.try_push(name, value).expect("a field that was read is valid");
             }
         }
-        name_user(x, &own);
+        set_user(x, &own);
         x.amend(&self.names, &own);
         x.set_authorized();
         // An answer that sets cookies must not be cached: they belong to this client.
         if !cookies.is_empty() {
             x.add_fields(&cookies);
         } else if let Some(key) = key {
-            let until_ms = x.core().now_ms().saturating_add(self.remember_ms);
-            let bytes = own.wire().len();
+            let until_ms = x.core().now_ms().saturating_add(self.cache_ms);
+            let bytes = own.as_bytes().len();
             self.shared.answers.insert(key, Arc::new(own), bytes, until_ms);
         }
     }
 
     /// Sends an answer other than 2xx to the client, or redirects it to the sign-in page.
-    async fn answer(&self, x: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
+    async fn send_answer(&self, x: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
         let request = x.request();
         let (head, bytes) = request.head();
         // A WebSocket handshake is a GET too, but browsers do not follow redirects of it.
@@ -259,7 +259,7 @@ impl AskRoute {
         let fields = &mut answer.fields;
         if answer.status == UNAUTHORIZED
             && is_page
-            && let Some(location) = self.sign_in(&x.request(), fields)
+            && let Some(location) = self.sign_in_url(&x.request(), fields)
         {
             let mut found = Fields::new();
             let cookies = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"));
@@ -292,9 +292,9 @@ impl AskRoute {
 
     /// Returns the URL of the sign-in page. `None` if none is configured, or if it contains the answer's
     /// `Location` and the answer has none.
-    fn sign_in(&self, request: &Request<'_>, answer: &Fields) -> Option<Vec<u8>> {
+    fn sign_in_url(&self, request: &Request<'_>, answer: &Fields) -> Option<Vec<u8>> {
         let mut location = Vec::new();
-        for part in &self.shared.of.sign_in {
+        for part in &self.shared.config.sign_in {
             match part {
                 SignInPart::Text(text) => location.extend_from_slice(text.as_bytes()),
                 SignInPart::Url => location.extend_from_slice(&parameter(url(request).as_bytes())),
@@ -307,7 +307,7 @@ impl AskRoute {
     fn report(&self, reason: &'static str) {
         if let Some(notices) = &self.notices {
             let line = || format!("`auth.ask` {}: {reason}", self.target);
-            notices.once_a_second(Level::Error, line(), line);
+            notices.throttled(Level::Error, line(), line);
         }
     }
 }
@@ -316,17 +316,18 @@ impl AskRoute {
 ///
 /// # Errors
 /// The request has fields or an authority that cannot be forwarded.
-fn question(request: &Request<'_>, target: &str) -> Result<FetchRequest, Reject> {
-    const REFUSED: Reject = Reject::bad("a request that the authentication server cannot be asked about");
+fn build_request(request: &Request<'_>, target: &str) -> Result<FetchRequest, Reject> {
+    const REFUSED: Reject =
+        Reject::bad_request("a request that the authentication server cannot be asked about");
     let mut fields = Fields::new();
     for (id, name, value) in request.fields() {
-        if !is_left_out(id, name) {
+        if !is_not_forwarded(id, name) {
             fields.try_push(name, value).map_err(|_| REFUSED)?;
         }
     }
     let uri = uri(request);
     let address = address_text(request);
-    let scheme = if request.client().secure { "https" } else { "http" };
+    let scheme = if request.client().is_secure { "https" } else { "http" };
     let (method, host, url) = (request.method_name(), request.authority(), url(request));
     for (name, value) in [
         ("X-Forwarded-For", address.as_bytes()),
@@ -343,12 +344,12 @@ fn question(request: &Request<'_>, target: &str) -> Result<FetchRequest, Reject>
         }
     }
     let host = std::str::from_utf8(host).map_err(|_| REFUSED)?;
-    Ok(FetchRequest::new("GET", host, target, &fields, Vec::new())?.because_of(request))
+    Ok(FetchRequest::new("GET", host, target, &fields, Vec::new())?.on_behalf_of(request))
 }
 
 /// Whether a field is not forwarded to the authentication server: framing, hop-by-hop, conditional and body
 /// fields, and those that this server sets itself.
-fn is_left_out(id: Name, name: &[u8]) -> bool {
+fn is_not_forwarded(id: Name, name: &[u8]) -> bool {
     id.is_framing()
         || id.is_hop_by_hop()
         || cache::answer::is_conditional(id)
@@ -361,10 +362,10 @@ fn is_left_out(id: Name, name: &[u8]) -> bool {
                 | Name::ContentEncoding
                 | Name::Forwarded
         )
-        || http::begins_as(name, b"x-forwarded-")
-        || http::begins_as(name, b"x-original-")
-        || http::is_twin(name, b"x-real-ip")
-        || http::is_twin(name, b"x-rewrite-url")
+        || http::has_confusable_prefix(name, b"x-forwarded-")
+        || http::has_confusable_prefix(name, b"x-original-")
+        || http::is_confusable(name, b"x-real-ip")
+        || http::is_confusable(name, b"x-rewrite-url")
 }
 
 /// Returns the client's address; empty for a Unix socket.
@@ -387,7 +388,7 @@ fn uri(request: &Request<'_>) -> String {
 }
 
 fn url(request: &Request<'_>) -> String {
-    let scheme = if request.client().secure { "https" } else { "http" };
+    let scheme = if request.client().is_secure { "https" } else { "http" };
     format!("{scheme}://{}{}", String::from_utf8_lossy(request.authority()), uri(request))
 }
 
@@ -408,7 +409,7 @@ const USER_FIELDS: [&[u8]; 4] =
     [b"remote-user", b"x-auth-request-user", b"x-forwarded-user", b"x-authentik-username"];
 
 /// Sets the user of the request if one of the server's fields names it.
-fn name_user(x: &mut Exchange<'_>, own: &Fields) {
+fn set_user(x: &mut Exchange<'_>, own: &Fields) {
     let is_user = |name: &[u8]| USER_FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name));
     if let Some((_, user)) = own.iter().find(|(name, _)| is_user(name)) {
         x.set_user(user, "Ask");

@@ -32,7 +32,7 @@ use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
 use crate::limit::add_client;
 
 /// Default time for which verified credentials are cached.
-const REMEMBER: Duration = Duration::from_secs(60);
+const CACHE_TIME: Duration = Duration::from_secs(60);
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 64;
 /// Maximum verifications of one network: a /24 of IPv4, a /48 of IPv6, or all clients of Unix sockets.
@@ -40,7 +40,7 @@ const PENDING_PER_NETWORK_MAX: usize = 16;
 /// Maximum cached credentials; also the maximum clients whose failures are counted.
 const KEYS_MAX: usize = 10_000;
 /// Interval at which a file is checked for changes, in milliseconds.
-const LOOK_MS: u64 = 2_000;
+const CHECK_INTERVAL_MS: u64 = 2_000;
 /// Memory charged to a request that waits for a verification, in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 4096;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
@@ -55,14 +55,14 @@ pub(super) struct PasswordPlan {
 
 /// A password file with its caches, shared by all cores.
 pub(crate) struct SharedPasswords {
-    of: Auth,
+    config: Auth,
     path: PathBuf,
     files: ConfigFiles,
     users: Mutex<Arc<Users>>,
     /// Time at which the file was last checked, in milliseconds.
-    looked_ms: AtomicU64,
+    checked_ms: AtomicU64,
     /// Error of the last attempt to read the file, kept so that it is reported only once.
-    failed: Mutex<Option<String>>,
+    last_error: Mutex<Option<String>>,
     seen: SeenKeys,
     failures: Option<Arc<Limiter>>,
     /// Verifications in progress by the key of the credentials, with the network of the client that sent them
@@ -106,17 +106,17 @@ impl PasswordPlan {
     /// A file cannot be read or contains an invalid line; the message names the file.
     pub(super) fn new(
         config: &Config,
-        before: Option<&PasswordPlan>,
+        previous: Option<&PasswordPlan>,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
     ) -> io::Result<PasswordPlan> {
-        let pool = before.map_or_else(|| OffloadPool::new(cores.div_ceil(2)), |plan| plan.pool.clone());
+        let pool = previous.map_or_else(|| OffloadPool::new(cores.div_ceil(2)), |plan| plan.pool.clone());
         let mut plan = PasswordPlan { shared: Vec::new(), pool };
         for auth in config.auths() {
             let Some(AuthKind::Basic(path)) = auth.kind().filter(|_| plan.of(auth).is_none()) else {
                 continue;
             };
-            let same = before.and_then(|before| before.of(auth));
+            let same = previous.and_then(|before| before.of(auth));
             plan.shared.push(match same {
                 Some(same) => same,
                 None => {
@@ -133,7 +133,7 @@ impl PasswordPlan {
 
     /// Returns the password file of an `auth` directive.
     pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedPasswords>> {
-        self.shared.iter().find(|shared| shared.of == *auth).cloned()
+        self.shared.iter().find(|shared| shared.config == *auth).cloned()
     }
 }
 
@@ -155,12 +155,12 @@ impl SharedPasswords {
             Arc::new(Limiter::new(options, account()))
         });
         Ok(SharedPasswords {
-            of: of.clone(),
+            config: of.clone(),
             path: path.to_owned(),
             files,
             users: Mutex::new(Arc::new(users)),
-            looked_ms: AtomicU64::new(0),
-            failed: Mutex::default(),
+            checked_ms: AtomicU64::new(0),
+            last_error: Mutex::default(),
             seen: SeenKeys::new(KEYS_MAX, account()),
             failures,
             pending: Mutex::default(),
@@ -172,33 +172,33 @@ impl SharedPasswords {
 
     /// Checks the file for changes on another thread if the interval has passed. Changes apply to later
     /// requests.
-    fn look(self: &Arc<Self>, now_ms: u64) {
-        let looked_ms = self.looked_ms.load(Ordering::Relaxed);
-        let is_due = now_ms >= looked_ms.saturating_add(LOOK_MS);
+    fn check_for_changes(self: &Arc<Self>, now_ms: u64) {
+        let looked_ms = self.checked_ms.load(Ordering::Relaxed);
+        let is_due = now_ms >= looked_ms.saturating_add(CHECK_INTERVAL_MS);
         if is_due
             && self
-                .looked_ms
+                .checked_ms
                 .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
         {
             let shared = self.clone();
-            self.pool.run(move || shared.reread());
+            self.pool.run(move || shared.reload());
         }
     }
 
-    fn reread(&self) {
+    fn reload(&self) {
         let stamp = lock(&self.users).stamp;
         match Users::read(&self.files, &self.path, Some(stamp)) {
-            Ok(None) => *lock(&self.failed) = None,
+            Ok(None) => *lock(&self.last_error) = None,
             Ok(Some(users)) => {
                 let count = users.file.len();
                 *lock(&self.users) = Arc::new(users);
-                *lock(&self.failed) = None;
+                *lock(&self.last_error) = None;
                 self.report(Level::Info, &format!("the file has changed: {count} users"));
             }
             Err(error) => {
                 let error = error.to_string();
-                let mut failed = lock(&self.failed);
+                let mut failed = lock(&self.last_error);
                 if failed.as_ref() != Some(&error) {
                     self.report(Level::Error, &format!("{error}; the users stay as they were"));
                     *failed = Some(error);
@@ -210,18 +210,18 @@ impl SharedPasswords {
     fn report(&self, level: Level, text: &str) {
         if let Some(notices) = &self.notices {
             let kind = format!("`auth.basic` {}: {text}", self.path.display());
-            notices.once_a_second(level, kind.clone(), || kind);
+            notices.throttled(level, kind.clone(), || kind);
         }
     }
 
     /// Whether these credentials have been verified recently.
-    fn remembers(&self, credentials: &Credentials, now_us: u64) -> bool {
+    fn is_recently_verified(&self, credentials: &Credentials, now_us: u64) -> bool {
         let key = lock(&self.users).key(credentials);
         self.seen.contains(key, now_us.saturating_mul(1_000))
     }
 
     /// Verifies the credentials of a request. Returns `false` if the request has been answered.
-    async fn check(self: &Arc<Self>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    async fn authenticate(self: &Arc<Self>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let client = x.request().client().address;
         let Some(credentials) = credentials(&x.request()) else {
             return self.challenge(x).await;
@@ -229,34 +229,38 @@ impl SharedPasswords {
         let users = lock(&self.users).clone();
         let Some(check) = users.file.check(credentials.user()) else { return self.challenge(x).await };
         let key = users.key(&credentials);
-        let pending =
-            match self.join(key, client, x.core().now_us().saturating_mul(1_000), check, &credentials) {
-                Ok(pending) => pending,
-                Err(refused) => {
-                    let mut fields = Fields::new();
-                    let retry_s = refused.retry_ns.div_ceil(1_000_000_000).max(1);
-                    fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
-                    fields.push(Name::CacheControl, b"no-store");
-                    x.refuse_with(refused.status, refused.reason, &fields).await?;
-                    return Ok(false);
-                }
-            };
+        let pending = match self.join_or_start(
+            key,
+            client,
+            x.core().now_us().saturating_mul(1_000),
+            check,
+            &credentials,
+        ) {
+            Ok(pending) => pending,
+            Err(refused) => {
+                let mut fields = Fields::new();
+                let retry_s = refused.retry_ns.div_ceil(1_000_000_000).max(1);
+                fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
+                fields.push(Name::CacheControl, b"no-store");
+                x.refuse_with(refused.status, refused.reason, &fields).await?;
+                return Ok(false);
+            }
+        };
         x.hold(WAITING_BYTES);
-        let outcome = poll_fn(|cx| match x.poll_left(cx) {
+        let outcome = poll_fn(|cx| match x.poll_disconnected(cx) {
             true => Poll::Ready(None),
             false => pending.poll(cx.waker()).map(Some),
         });
         let outcome = outcome.await;
         x.hold(0);
         match outcome {
-            None => Err(Fault::Gone),
+            None => Err(Fault::Disconnected),
             Some(true) => Ok(true),
             Some(false) => {
                 let kind = format!("`auth.basic` {}: wrong user or password", self.path.display());
                 if let Some(notices) = &self.notices {
                     let user = String::from_utf8_lossy(credentials.user()).into_owned();
-                    notices
-                        .once_a_second(Level::Warn, kind.clone(), || format!("{client}: {kind}: {user:?}"));
+                    notices.throttled(Level::Warn, kind.clone(), || format!("{client}: {kind}: {user:?}"));
                 }
                 self.challenge(x).await
             }
@@ -265,7 +269,7 @@ impl SharedPasswords {
 
     async fn challenge(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
         let mut fields = Fields::new();
-        let value = format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.of.realm);
+        let value = format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.config.realm);
         fields.push(Name::WwwAuthenticate, value.as_bytes());
         fields.push(Name::CacheControl, b"no-store");
         x.refuse_with(UNAUTHORIZED, "this address asks for a user name and a password", &fields).await?;
@@ -273,7 +277,7 @@ impl SharedPasswords {
     }
 
     /// Joins the verification of these credentials, or starts one.
-    fn join(
+    fn join_or_start(
         self: &Arc<Self>,
         key: u64,
         client: Peer,
@@ -307,7 +311,7 @@ impl SharedPasswords {
         all.insert(key, (pending.clone(), network));
         drop(all);
         let job =
-            CheckJob { shared: self.clone(), key, client_key, pending: pending.clone(), is_right: false };
+            CheckJob { shared: self.clone(), key, client_key, pending: pending.clone(), is_valid: false };
         let password = credentials.password().to_vec();
         self.pool.run(move || job.verify(&check, &password));
         Ok(pending)
@@ -327,14 +331,14 @@ struct CheckJob {
     key: u64,
     client_key: u64,
     pending: Arc<PendingCheck>,
-    is_right: bool,
+    is_valid: bool,
 }
 
 impl CheckJob {
     fn verify(mut self, check: &PasswordCheck, password: &[u8]) {
         let bytes = check.memory_bytes();
         self.shared.memory.change(0, bytes);
-        self.is_right = check.verify(password);
+        self.is_valid = check.verify(password);
         self.shared.memory.change(bytes, 0);
     }
 }
@@ -342,10 +346,10 @@ impl CheckJob {
 impl Drop for CheckJob {
     fn drop(&mut self) {
         let shared = &self.shared;
-        if self.is_right {
+        if self.is_valid {
             let now_ns = Clock::new().now_us().saturating_mul(1_000);
             let remember_ns =
-                u64::try_from(shared.of.remember.unwrap_or(REMEMBER).as_nanos()).unwrap_or(u64::MAX);
+                u64::try_from(shared.config.remember.unwrap_or(CACHE_TIME).as_nanos()).unwrap_or(u64::MAX);
             shared.seen.insert(self.key, now_ns, now_ns.saturating_add(remember_ns));
             if let Some(failures) = &shared.failures {
                 failures.refund(self.client_key, now_ns);
@@ -353,7 +357,7 @@ impl Drop for CheckJob {
         }
         lock(&shared.pending).remove(&self.key);
         let mut state = lock(&self.pending.0);
-        state.outcome = Some(self.is_right);
+        state.outcome = Some(self.is_valid);
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -407,17 +411,20 @@ fn stamp(metadata: &Metadata) -> FileStamp {
 ///
 /// # Errors
 /// The client is gone.
-pub(super) async fn admit(auth: &Arc<SharedPasswords>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-    auth.look(x.core().now_ms());
-    let credentials = credentials(&x.request());
-    let now_us = x.core().now_us();
-    let is_let_in = match credentials.as_ref().is_some_and(|known| auth.remembers(known, now_us)) {
+pub(super) async fn authenticate(
+    auth: &Arc<SharedPasswords>,
+    exchange: &mut Exchange<'_>,
+) -> Result<bool, Fault> {
+    auth.check_for_changes(exchange.core().now_ms());
+    let credentials = credentials(&exchange.request());
+    let now_us = exchange.core().now_us();
+    let is_let_in = match credentials.as_ref().is_some_and(|known| auth.is_recently_verified(known, now_us)) {
         true => true,
         // Boxed because it is rare.
-        false => Box::pin(auth.check(x)).await?,
+        false => Box::pin(auth.authenticate(exchange)).await?,
     };
     if let Some(credentials) = credentials.filter(|_| is_let_in) {
-        x.set_user(credentials.user(), "Basic");
+        exchange.set_user(credentials.user(), "Basic");
     }
     Ok(is_let_in)
 }

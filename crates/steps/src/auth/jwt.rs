@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use admission::{JwtKeys, JwtRefusal, JwtRules, Remembered, TOKEN_BYTES_MAX, VerifiedToken};
+use admission::{ExpiringCache, JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, JwtAuth, Level};
 use http::{Fields, Name, Status};
@@ -23,19 +23,19 @@ use proxy::{FetchLimits, FetchRequest, Proxy};
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;
 /// Maximum cached tokens, and the bytes of their claims, of all cores together.
-const KNOWN_MAX: usize = 50_000;
-const KNOWN_BYTES_MAX: usize = 32 * 1024 * 1024;
+const CACHED_MAX: usize = 50_000;
+const CACHED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Minimum interval between refreshes after one that failed or was triggered by a token with an unknown key,
 /// and the shorter one while there are no keys, in milliseconds.
-const AGAIN_MS: u64 = 10_000;
-const FIRST_MS: u64 = 1_000;
+const REFRESH_INTERVAL_MS: u64 = 10_000;
+const REFRESH_WITHOUT_KEYS_MS: u64 = 1_000;
 /// Time for which keys stay in use after their refresh was due, in milliseconds: an issuer that is
 /// unreachable has not revoked them.
-const KEPT_MS: u64 = 24 * 60 * 60 * 1_000;
+const STALE_KEYS_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum size of a JWKS, in bytes.
 const KEYS_BYTES_MAX: u64 = 512 * 1024;
 /// Interval at which a request that waits for keys polls for them, in milliseconds.
-const LOOK_MS: u64 = 5;
+const POLL_MS: u64 = 5;
 /// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 2 * TOKEN_BYTES_MAX;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
@@ -46,17 +46,17 @@ pub(super) struct JwtPlan(Vec<Arc<SharedJwt>>);
 
 /// Keys and cached tokens of one `auth.jwt` directive, shared by all cores.
 pub(super) struct SharedJwt {
-    of: Auth,
+    config: Auth,
     rules: Arc<JwtRules>,
     keys: Mutex<Option<Arc<JwtKeys>>>,
     /// Time of the next refresh, and the earliest time of one that is triggered by an unknown key, in
     /// milliseconds.
-    due_ms: AtomicU64,
-    may_ms: AtomicU64,
+    refresh_at_ms: AtomicU64,
+    refresh_allowed_ms: AtomicU64,
     /// Time at which keys that could not be refreshed are discarded, in milliseconds.
-    until_ms: AtomicU64,
+    expires_ms: AtomicU64,
     is_fetching: AtomicBool,
-    known: Remembered<Arc<VerifiedToken>>,
+    verified: ExpiringCache<Arc<VerifiedToken>>,
     /// Key of the HMAC that identifies cached tokens.
     secret: hmac::Key,
     pending: AtomicUsize,
@@ -104,18 +104,18 @@ impl JwtPlan {
     /// Creates the key sets. Files are read at once and must contain a usable key; URLs are fetched later.
     pub(super) fn new(
         config: &Config,
-        before: Option<&JwtPlan>,
+        previous: Option<&JwtPlan>,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
     ) -> io::Result<JwtPlan> {
         let mut plan = JwtPlan::default();
         for auth in config.auths() {
             let Some(AuthKind::Jwt(jwt)) = auth.kind().filter(|_| plan.of(auth).is_none()) else { continue };
-            let shared = match before.and_then(|before| before.of(auth)) {
+            let shared = match previous.and_then(|before| before.of(auth)) {
                 Some(same) => same,
                 None => Arc::new(SharedJwt::new(auth, jwt, (files, memory, notices))?),
             };
             shared.read_file(jwt)?;
-            if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.count()) {
+            if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.key_count()) {
                 let text =
                     format!("`auth.jwt` {}: it has no key for signatures that can be used", file.display());
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
@@ -126,7 +126,7 @@ impl JwtPlan {
     }
 
     pub(super) fn of(&self, auth: &Auth) -> Option<Arc<SharedJwt>> {
-        self.0.iter().find(|shared| shared.of == *auth).cloned()
+        self.0.iter().find(|shared| shared.config == *auth).cloned()
     }
 }
 
@@ -147,14 +147,14 @@ impl SharedJwt {
             claims: jwt.claims.clone(),
         };
         Ok(SharedJwt {
-            of: auth.clone(),
+            config: auth.clone(),
             rules: Arc::new(rules),
             keys: Mutex::default(),
-            due_ms: AtomicU64::new(0),
-            may_ms: AtomicU64::new(0),
-            until_ms: AtomicU64::new(u64::MAX),
+            refresh_at_ms: AtomicU64::new(0),
+            refresh_allowed_ms: AtomicU64::new(0),
+            expires_ms: AtomicU64::new(u64::MAX),
             is_fetching: AtomicBool::new(false),
-            known: Remembered::new(KNOWN_MAX, KNOWN_BYTES_MAX, account),
+            verified: ExpiringCache::new(CACHED_MAX, CACHED_BYTES_MAX, account),
             secret: secret.map_err(|_| io::Error::other("the system has no random numbers"))?,
             pending: AtomicUsize::new(0),
             files: files.clone(),
@@ -177,27 +177,27 @@ impl SharedJwt {
     fn set_keys(&self, keys: JwtKeys) {
         let mut current = lock(&self.keys);
         *current = Some(Arc::new(keys));
-        self.known.clear();
+        self.verified.clear();
     }
 
     /// Returns the number of keys; `None` if they have not been loaded.
-    fn count(&self) -> Option<usize> {
+    fn key_count(&self) -> Option<usize> {
         lock(&self.keys).as_ref().map(|keys| keys.count())
     }
 
     /// Discards keys that could not be refreshed for too long. Returns whether there still are keys.
-    fn keep_keys(&self, now_ms: u64) -> bool {
+    fn expire_keys(&self, now_ms: u64) -> bool {
         let mut keys = lock(&self.keys);
-        if keys.is_some() && now_ms >= self.until_ms.load(Ordering::Relaxed) {
+        if keys.is_some() && now_ms >= self.expires_ms.load(Ordering::Relaxed) {
             *keys = None;
-            self.known.clear();
+            self.verified.clear();
         }
         keys.is_some()
     }
 
     /// Reports the number of keys after a refresh.
     fn report_count(&self) {
-        match self.count().unwrap_or_default() {
+        match self.key_count().unwrap_or_default() {
             0 => self.report(Level::Error, "there is no key for signatures in the set: no token is valid"),
             1 => self.report(Level::Info, "there is 1 key"),
             count => self.report(Level::Info, &format!("there are {count} keys")),
@@ -207,7 +207,7 @@ impl SharedJwt {
     fn report(&self, level: Level, text: &str) {
         if let Some(notices) = &self.notices {
             let line = || format!("`auth.jwt`: {text}");
-            notices.once_a_second(level, line(), line);
+            notices.throttled(level, line(), line);
         }
     }
 }
@@ -220,8 +220,8 @@ impl JwtRoute {
 
     pub(super) fn new(shared: Arc<SharedJwt>, jwt: &JwtAuth, proxy: Option<Proxy>) -> JwtRoute {
         JwtRoute {
-            names: shared.of.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
-            timeout_ms: ms(shared.of.timeout),
+            names: shared.config.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
+            timeout_ms: ms(shared.config.timeout),
             jwt: jwt.clone(),
             shared,
             proxy,
@@ -229,30 +229,30 @@ impl JwtRoute {
     }
 
     /// Authenticates a request. Returns `false` if the request has been answered.
-    pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-        self.refresh(x.core(), false);
-        let Some(token) = self.token(&x.request()) else {
-            return self.challenge(x, UNAUTHORIZED, "this address asks for a token", "").await;
+    pub(super) async fn authenticate(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        self.refresh(exchange.core(), false);
+        let Some(token) = self.token(&exchange.request()) else {
+            return self.challenge(exchange, UNAUTHORIZED, "this address asks for a token", "").await;
         };
         let digest = hmac::sign(&self.shared.secret, &token);
         let key = *digest.as_ref().first_chunk().expect("a digest of 32 bytes");
-        if let Some(known) = self.shared.known.find(&key, x.core().unix_s()) {
-            return Ok(self.let_in(x, &known));
+        if let Some(known) = self.shared.verified.find(&key, exchange.core().unix_s()) {
+            return Ok(self.apply_token(exchange, &known));
         }
-        x.hold(WAITING_BYTES);
-        let verified = self.verify(x, token).await;
-        x.hold(0);
+        exchange.hold(WAITING_BYTES);
+        let verified = self.verify(exchange, token).await;
+        exchange.hold(0);
         match verified? {
             Ok((keys, token)) => {
                 let token = Arc::new(token);
                 let insert =
-                    || self.shared.known.insert(key, token.clone(), token.weight_bytes(), token.until_s);
+                    || self.shared.verified.insert(key, token.clone(), token.weight_bytes(), token.until_s);
                 if_current(&self.shared.keys, &keys, insert);
-                Ok(self.let_in(x, &token))
+                Ok(self.apply_token(exchange, &token))
             }
             Err(TokenRefusal::Refused(JwtRefusal::Insufficient)) => {
                 let reason = "the token does not allow this";
-                self.challenge(x, Status::FORBIDDEN, reason, ", error=\"insufficient_scope\"").await
+                self.challenge(exchange, Status::FORBIDDEN, reason, ", error=\"insufficient_scope\"").await
             }
             Err(TokenRefusal::Refused(refusal)) => {
                 let why = match refusal {
@@ -260,19 +260,19 @@ impl JwtRoute {
                     _ => "no known key has signed it",
                 };
                 let error = format!(", error=\"invalid_token\", error_description=\"{why}\"");
-                self.challenge(x, UNAUTHORIZED, "the token is not valid", &error).await
+                self.challenge(exchange, UNAUTHORIZED, "the token is not valid", &error).await
             }
             Err(TokenRefusal::Unavailable(reason)) => {
                 let mut fields = Fields::new();
                 fields.push(Name::RetryAfter, b"1");
                 fields.push(Name::CacheControl, b"no-store");
-                x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &fields).await?;
+                exchange.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &fields).await?;
                 Ok(false)
             }
         }
     }
 
-    fn let_in(&self, x: &mut Exchange<'_>, token: &VerifiedToken) -> bool {
+    fn apply_token(&self, x: &mut Exchange<'_>, token: &VerifiedToken) -> bool {
         let mut own = Fields::new();
         for (name, claim) in &self.jwt.headers {
             if let Some(text) = token.text(claim) {
@@ -298,7 +298,7 @@ impl JwtRoute {
         error: &str,
     ) -> Result<bool, Fault> {
         let mut fields = Fields::new();
-        let value = format!("Bearer realm=\"{}\"{error}", self.shared.of.realm);
+        let value = format!("Bearer realm=\"{}\"{error}", self.shared.config.realm);
         fields.push(Name::WwwAuthenticate, value.as_bytes());
         fields.push(Name::CacheControl, b"no-store");
         x.refuse_with(status, reason, &fields).await?;
@@ -346,7 +346,7 @@ impl JwtRoute {
                     let reason = "the keys of tokens are not there";
                     return Ok(Err(TokenRefusal::Unavailable(reason)));
                 }
-                self.wait(x).await?;
+                self.wait_for_keys(x).await?;
                 continue;
             };
             if self.shared.pending.fetch_add(1, Ordering::Relaxed) >= PENDING_MAX {
@@ -364,7 +364,7 @@ impl JwtRoute {
                     asks_again = false;
                     self.refresh(x.core(), true);
                     while self.shared.is_fetching.load(Ordering::Relaxed) && x.core().now_ms() < by_ms {
-                        self.wait(x).await?;
+                        self.wait_for_keys(x).await?;
                     }
                 }
                 verified => {
@@ -378,10 +378,10 @@ impl JwtRoute {
     ///
     /// # Errors
     /// The client is gone.
-    async fn wait(&self, x: &Exchange<'_>) -> Result<(), Fault> {
-        x.core().sleep(LOOK_MS).await;
-        match poll_fn(|cx| Poll::Ready(x.poll_left(cx))).await {
-            true => Err(Fault::Gone),
+    async fn wait_for_keys(&self, x: &Exchange<'_>) -> Result<(), Fault> {
+        x.core().sleep(POLL_MS).await;
+        match poll_fn(|cx| Poll::Ready(x.poll_disconnected(cx))).await {
+            true => Err(Fault::Disconnected),
             false => Ok(()),
         }
     }
@@ -391,12 +391,12 @@ impl JwtRoute {
     pub(super) fn refresh(&self, core: &Core, is_wanted: bool) {
         let shared = &self.shared;
         let now_ms = core.now_ms();
-        let is_due = now_ms >= shared.due_ms.load(Ordering::Relaxed)
-            || is_wanted && now_ms >= shared.may_ms.load(Ordering::Relaxed);
+        let is_due = now_ms >= shared.refresh_at_ms.load(Ordering::Relaxed)
+            || is_wanted && now_ms >= shared.refresh_allowed_ms.load(Ordering::Relaxed);
         if !is_due {
             return;
         }
-        shared.keep_keys(now_ms);
+        shared.expire_keys(now_ms);
         if shared.is_fetching.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -404,7 +404,7 @@ impl JwtRoute {
         let (theirs, timeout_ms) = (core.clone(), self.timeout_ms);
         core.spawn(async move {
             let outcome = match &jwt.jwks {
-                Some(url) => fetch(proxy.as_ref(), &url.target, timeout_ms).await,
+                Some(url) => fetch(proxy.as_ref(), &url.path_and_query, timeout_ms).await,
                 None => {
                     let (shared, jwt) = (shared.clone(), jwt.clone());
                     let read = move || shared.read_file(&jwt).map_err(|error| error.to_string());
@@ -412,7 +412,7 @@ impl JwtRoute {
                 }
             };
             let now_ms = theirs.now_ms();
-            let has_some = shared.keep_keys(now_ms);
+            let has_some = shared.expire_keys(now_ms);
             let again_ms = match outcome {
                 Ok(fetched) => {
                     if let Some(keys) = fetched {
@@ -420,19 +420,19 @@ impl JwtRoute {
                         shared.report_count();
                     }
                     let due_ms = now_ms.saturating_add(ms(jwt.refresh));
-                    shared.due_ms.store(due_ms, Ordering::Relaxed);
-                    shared.until_ms.store(due_ms.saturating_add(KEPT_MS), Ordering::Relaxed);
-                    AGAIN_MS
+                    shared.refresh_at_ms.store(due_ms, Ordering::Relaxed);
+                    shared.expires_ms.store(due_ms.saturating_add(STALE_KEYS_MS), Ordering::Relaxed);
+                    REFRESH_INTERVAL_MS
                 }
                 Err(why) => {
                     let rest = if has_some { "those from before stay for a day" } else { "requests get 503" };
                     shared.report(Level::Error, &format!("the keys cannot be had: {why}; {rest}"));
-                    let again_ms = if has_some { AGAIN_MS } else { FIRST_MS };
-                    shared.due_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
+                    let again_ms = if has_some { REFRESH_INTERVAL_MS } else { REFRESH_WITHOUT_KEYS_MS };
+                    shared.refresh_at_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
                     again_ms
                 }
             };
-            shared.may_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
+            shared.refresh_allowed_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
             shared.is_fetching.store(false, Ordering::Relaxed);
         });
     }

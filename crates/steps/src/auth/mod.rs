@@ -19,17 +19,17 @@ use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
 use proxy::Proxy;
 
-use crate::auth::ask::{AskPlan, AskRoute};
+use crate::auth::ask::{AuthServerPlan, RouteAuthServer};
 use crate::auth::basic::{PasswordPlan, SharedPasswords};
 use crate::auth::jwt::{JwtPlan, JwtRoute};
-pub use crate::auth::signed::keys_of as url_keys;
+pub use crate::auth::signed::parse_keys as url_keys;
 use crate::auth::signed::{SignedPlan, SignedUrls};
 use crate::flow::Flow;
 
 /// Authentication state of a configuration, shared by all cores.
 pub struct AuthPlan {
     passwords: PasswordPlan,
-    asked: AskPlan,
+    auth_servers: AuthServerPlan,
     tokens: JwtPlan,
     signed: SignedPlan,
     /// Names of the fields that identify clients, by site.
@@ -39,14 +39,14 @@ pub struct AuthPlan {
 /// Authentication of one route on one core.
 pub struct RouteAuth {
     /// Fields that identify clients in any route of the site. They are removed from the client's request.
-    removed: Vec<Vec<u8>>,
+    removed_fields: Vec<Vec<u8>>,
     check: Option<AuthCheck>,
 }
 
 /// Method of authentication of a route.
 enum AuthCheck {
     Passwords(Arc<SharedPasswords>),
-    Ask(Box<AskRoute>),
+    Server(Box<RouteAuthServer>),
     Jwt(Box<JwtRoute>),
     Signed(Arc<SignedUrls>),
 }
@@ -57,7 +57,7 @@ impl RouteAuth {
         let Some(check) = &self.check else { return true };
         match (check, other.and_then(|other| other.check.as_ref())) {
             (AuthCheck::Passwords(one), Some(AuthCheck::Passwords(other))) => Arc::ptr_eq(one, other),
-            (AuthCheck::Ask(one), Some(AuthCheck::Ask(other))) => one.is_same(other),
+            (AuthCheck::Server(one), Some(AuthCheck::Server(other))) => one.is_same(other),
             (AuthCheck::Jwt(one), Some(AuthCheck::Jwt(other))) => one.is_same(other),
             (AuthCheck::Signed(one), Some(AuthCheck::Signed(other))) => Arc::ptr_eq(one, other),
             _ => false,
@@ -72,16 +72,16 @@ impl AuthPlan {
     /// A file cannot be read or contains an invalid line; the message names the file.
     pub fn new(
         config: &Config,
-        before: Option<&AuthPlan>,
-        place: (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+        previous: Option<&AuthPlan>,
+        resources: (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
     ) -> io::Result<AuthPlan> {
-        let passwords = PasswordPlan::new(config, before.map(|plan| &plan.passwords), place, cores)?;
-        let asked = AskPlan::new(config, before.map(|plan| &plan.asked), place.1)?;
-        let tokens = JwtPlan::new(config, before.map(|plan| &plan.tokens), place)?;
-        let signed = SignedPlan::new(config, place.0)?;
+        let passwords = PasswordPlan::new(config, previous.map(|plan| &plan.passwords), resources, cores)?;
+        let asked = AuthServerPlan::new(config, previous.map(|plan| &plan.auth_servers), resources.1)?;
+        let tokens = JwtPlan::new(config, previous.map(|plan| &plan.tokens), resources)?;
+        let signed = SignedPlan::new(config, resources.0)?;
         let identity_fields = (0..config.sites.len()).map(|site| identity_fields(config, site)).collect();
-        Ok(AuthPlan { passwords, asked, tokens, signed, identity_fields })
+        Ok(AuthPlan { passwords, auth_servers: asked, tokens, signed, identity_fields })
     }
 
     /// Returns the authentication of a route. `proxy` makes the proxy for the server of an `auth` directive.
@@ -95,7 +95,7 @@ impl AuthPlan {
         let removed = self.identity_fields.get(site).cloned().unwrap_or_default();
         let auth = config.settings(Some(site), Some(route)).auth;
         let check = auth.and_then(|auth| self.check(auth, proxy, (core, notices)));
-        (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed, check })
+        (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed_fields: removed, check })
     }
 
     fn check(
@@ -106,10 +106,10 @@ impl AuthPlan {
     ) -> Option<AuthCheck> {
         match auth.kind()? {
             AuthKind::Basic(_) => self.passwords.of(auth).map(AuthCheck::Passwords),
-            AuthKind::Ask(server) => {
-                let shared = self.asked.of(auth)?;
-                let route = AskRoute::new(shared, server, proxy(auth), notices.cloned());
-                Some(AuthCheck::Ask(Box::new(route)))
+            AuthKind::Server(server) => {
+                let shared = self.auth_servers.of(auth)?;
+                let route = RouteAuthServer::new(shared, server, proxy(auth), notices.cloned());
+                Some(AuthCheck::Server(Box::new(route)))
             }
             AuthKind::Jwt(jwt) => {
                 let route = JwtRoute::new(self.tokens.of(auth)?, jwt, proxy(auth));
@@ -138,7 +138,7 @@ fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
 }
 
 /// Reason given when a request is refused for several `Authorization` fields.
-pub const SEVERAL: &str = "there are several fields `Authorization`: send one";
+pub const SEVERAL_AUTHORIZATIONS: &str = "there are several fields `Authorization`: send one";
 
 /// Whether a request has several `Authorization` fields. This server and the application might use different
 /// ones.
@@ -153,21 +153,21 @@ impl RouteAuth {
     /// # Errors
     /// The client is gone.
     pub async fn run(&self, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
-        let RouteAuth { removed, check } = self;
+        let RouteAuth { removed_fields: removed, check } = self;
         if !removed.is_empty() {
             exchange.amend(removed, &Fields::new());
         }
         let Some(check) = check else { return Ok(Flow::Continue) };
         if !matches!(check, AuthCheck::Signed(_)) && has_several_authorizations(&exchange.request()) {
-            exchange.refuse(Status::BAD_REQUEST, SEVERAL).await?;
+            exchange.refuse(Status::BAD_REQUEST, SEVERAL_AUTHORIZATIONS).await?;
             return Ok(Flow::Answered);
         }
         let is_admitted = match check {
-            AuthCheck::Passwords(auth) => basic::admit(auth, exchange).await?,
+            AuthCheck::Passwords(auth) => basic::authenticate(auth, exchange).await?,
             // Boxed because the future is large.
-            AuthCheck::Ask(auth) => Box::pin(auth.admit(exchange)).await?,
-            AuthCheck::Jwt(auth) => Box::pin(auth.admit(exchange)).await?,
-            AuthCheck::Signed(auth) => auth.admit(exchange).await?,
+            AuthCheck::Server(auth) => Box::pin(auth.authenticate(exchange)).await?,
+            AuthCheck::Jwt(auth) => Box::pin(auth.authenticate(exchange)).await?,
+            AuthCheck::Signed(auth) => auth.authenticate(exchange).await?,
         };
         Ok(Flow::of_admission(is_admitted))
     }

@@ -19,7 +19,7 @@ pub(super) struct SignedPlan(Vec<(Auth, Arc<SignedUrls>)>);
 /// Keys of one `signed` directive.
 pub(crate) struct SignedUrls {
     keys: UrlKeys,
-    of_client: bool,
+    is_client_bound: bool,
 }
 
 impl SignedPlan {
@@ -31,10 +31,10 @@ impl SignedPlan {
             };
             let keys = match (&signed.secret, &signed.secret_file) {
                 (Some(secret), _) => UrlKeys::new([secret]),
-                (None, Some(file)) => keys_of(&files.read(file)?, file)?,
+                (None, Some(file)) => parse_keys(&files.read(file)?, file)?,
                 (None, None) => UrlKeys::new::<&str>([]),
             };
-            plan.0.push((auth.clone(), Arc::new(SignedUrls { keys, of_client: signed.client })));
+            plan.0.push((auth.clone(), Arc::new(SignedUrls { keys, is_client_bound: signed.client })));
         }
         Ok(plan)
     }
@@ -48,7 +48,7 @@ impl SignedPlan {
 ///
 /// # Errors
 /// The file has no secret, or one that is too easy to guess. The message names the line and the remedy.
-pub fn keys_of(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
+pub fn parse_keys(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
     let invalid = |text: String| {
         io::Error::new(io::ErrorKind::InvalidData, format!("`auth.signed` {}: {text}", file.display()))
     };
@@ -66,19 +66,19 @@ pub fn keys_of(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
 impl SignedUrls {
     /// Verifies the URL of a request. Returns `false` if it had no valid signature or has expired: the
     /// request has then been answered with 403 or 410.
-    pub(super) async fn admit(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-        let request = x.request();
+    pub(super) async fn authenticate(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let request = exchange.request();
         let address = match request.client().address {
             Peer::Tcp(address) => address.ip().to_canonical().to_string(),
             Peer::Unix => String::new(),
         };
-        let client = self.of_client.then_some(address.as_str());
+        let client = self.is_client_bound.then_some(address.as_str());
         // Empty segments are part of the signature, because a handler may see them.
         let path = request.matched_path(EmptySegments::AsSent)?;
         let query = request.query().unwrap_or_default();
-        let (status, reason) = match self.keys.verify(&path, query, client, x.core().unix_s()) {
+        let (status, reason) = match self.keys.verify(&path, query, client, exchange.core().unix_s()) {
             Ok(()) => {
-                x.set_authorized();
+                exchange.set_authorized();
                 return Ok(true);
             }
             Err(SignedRefusal::Invalid) => (Status::FORBIDDEN, "this address has no valid signature"),
@@ -86,7 +86,7 @@ impl SignedUrls {
         };
         let mut fields = Fields::new();
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(status, reason, &fields).await?;
+        exchange.refuse_with(status, reason, &fields).await?;
         Ok(false)
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use admission::{LimitVerdict, Limiter, LimiterOptions, Quota, SeenKeys};
 use config::{Crawlers, Rate, RateLimit};
-use engine::clients::proxies::sources;
+use engine::clients::proxies::peer_set;
 use http::{Fields, Method, Name, Status};
-use net::{Exchange, Fault, MemoryBudget, Request, Sources};
+use net::{Exchange, Fault, MemoryBudget, PeerSet, Request};
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
 use crate::flow::Flow;
@@ -50,14 +50,19 @@ pub struct CrawlerRule {
     trap: Option<Vec<u8>>,
     trap_ns: u64,
     pages_ns: u64,
-    except: Sources,
+    except: PeerSet,
     /// Prefix lengths that define a client's network.
     network: RateLimit,
 }
 
 impl CrawlerShared {
     /// Creates the counts of a site. Their memory is charged to `memory`.
-    pub fn new(of: &Crawlers, site: &str, memory: &MemoryBudget, counters: &RuleCounters) -> CrawlerShared {
+    pub fn new(
+        config: &Crawlers,
+        site: &str,
+        memory: &MemoryBudget,
+        counters: &RuleCounters,
+    ) -> CrawlerShared {
         let account = || -> admission::TableAccount {
             let memory = memory.clone();
             Arc::new(move |before, after| memory.change(before, after))
@@ -68,13 +73,13 @@ impl CrawlerShared {
                 vec![("site", site.to_owned()), ("reason", reason.to_owned())],
             )
         };
-        let rate = of.pages.unwrap_or(Rate { count: 1, period: Duration::from_secs(1) });
+        let rate = config.pages.unwrap_or(Rate { count: 1, period: Duration::from_secs(1) });
         let quota = Quota::new(rate.count, rate.period, rate.count.saturating_sub(1));
         let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: KEYS_MAX };
         CrawlerShared {
             limiter: Arc::new(Limiter::new(options, account())),
-            opened: of.pages.map(|_| SeenKeys::new(KEYS_MAX, account())),
-            trapped: of.trap.as_ref().map(|_| SeenKeys::new(KEYS_MAX, account())),
+            opened: config.pages.map(|_| SeenKeys::new(KEYS_MAX, account())),
+            trapped: config.trap.as_ref().map(|_| SeenKeys::new(KEYS_MAX, account())),
             by_name: counter("name"),
             by_pages: counter("pages"),
             by_trap: counter("trap"),
@@ -84,20 +89,20 @@ impl CrawlerShared {
 
 impl CrawlerRule {
     /// Creates the rules of one core. No robots.txt is generated if the site has its own (`has_robots`).
-    pub fn new(of: &Crawlers, has_robots: bool, shared: Arc<CrawlerShared>) -> CrawlerRule {
+    pub fn new(config: &Crawlers, has_robots: bool, shared: Arc<CrawlerShared>) -> CrawlerRule {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let in_requests = of.denied().into_iter().filter(|(_, is_for_robots)| !is_for_robots);
+        let in_requests = config.denied_names().into_iter().filter(|(_, is_for_robots)| !is_for_robots);
         CrawlerRule {
             shared,
             denied: in_requests.map(|(name, _)| name.to_ascii_lowercase().into_bytes().into()).collect(),
-            robots: (of.robots && !has_robots).then(|| of.robots_text()),
-            trap: of.trap.as_ref().map(|path| path.clone().into_bytes()),
-            trap_ns: ns(of.trap_time),
-            pages_ns: of.pages.map_or(0, |rate| ns(rate.period)),
-            except: sources(&of.except),
+            robots: (config.robots && !has_robots).then(|| config.robots_text()),
+            trap: config.trap.as_ref().map(|path| path.clone().into_bytes()),
+            trap_ns: ns(config.trap_time),
+            pages_ns: config.pages.map_or(0, |rate| ns(rate.period)),
+            except: peer_set(&config.except),
             network: RateLimit {
-                ipv4_prefix: of.ipv4_prefix,
-                ipv6_prefix: of.ipv6_prefix,
+                ipv4_prefix: config.ipv4_prefix,
+                ipv6_prefix: config.ipv6_prefix,
                 ..RateLimit::default()
             },
         }
@@ -109,8 +114,8 @@ impl CrawlerRule {
     }
 
     /// Refuses a request of a crawler, except for robots.txt.
-    pub(super) async fn run(&self, x: &mut Exchange<'_>) -> Result<Flow, Fault> {
-        let request = x.request();
+    pub(super) async fn run(&self, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
+        let request = exchange.request();
         if request.path() == ROBOTS_PATH {
             let is_read = matches!(request.method(), Method::Get | Method::Head);
             let is_made = is_read && self.robots.is_some();
@@ -119,28 +124,31 @@ impl CrawlerRule {
         if self.except.contains(request.client().address) {
             return Ok(Flow::Continue);
         }
-        let is_denied = |(id, _, agent): (Name, _, _)| id == Name::UserAgent && self.denies(agent);
+        let is_denied = |(id, _, agent): (Name, _, _)| id == Name::UserAgent && self.is_denied_agent(agent);
         if !self.denied.is_empty() && request.fields().any(is_denied) {
             self.shared.by_name.add(1);
-            return refuse(x, "this crawler is not welcome here: see /robots.txt").await;
+            return refuse(exchange, "this crawler is not welcome here: see /robots.txt").await;
         }
-        let now_ns = x.core().now_us().saturating_mul(1_000);
+        let now_ns = exchange.core().now_us().saturating_mul(1_000);
         if self.is_trapped(&request, now_ns) {
             self.shared.by_trap.add(1);
-            return refuse(x, "this address was asked for although /robots.txt forbids it: try again later")
-                .await;
+            return refuse(
+                exchange,
+                "this address was asked for although /robots.txt forbids it: try again later",
+            )
+            .await;
         }
-        let Some(retry_ns) = self.exceeds(&request, now_ns) else { return Ok(Flow::Continue) };
+        let Some(retry_ns) = self.count_page(&request, now_ns) else { return Ok(Flow::Continue) };
         self.shared.by_pages.add(1);
         let mut fields = Fields::new();
         fields.push(Name::RetryAfter, retry_ns.div_ceil(1_000_000_000).max(1).to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(TOO_MANY, "too many different pages: try again later", &fields).await?;
+        exchange.refuse_with(TOO_MANY, "too many different pages: try again later", &fields).await?;
         Ok(Flow::Answered)
     }
 
     /// Whether a `User-Agent` contains a refused product token.
-    fn denies(&self, agent: &[u8]) -> bool {
+    fn is_denied_agent(&self, agent: &[u8]) -> bool {
         let agent = &agent[..agent.len().min(AGENT_BYTES_MAX)];
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let tokens = agent.split(|byte| !is_part(byte));
@@ -173,7 +181,7 @@ impl CrawlerRule {
 
     /// Counts a page. An asset refunds one page instead, because browsers load the assets of the pages they
     /// open. Returns the time until the page would be admitted, in nanoseconds, if the limit is exceeded.
-    fn exceeds(&self, request: &Request<'_>, now_ns: u64) -> Option<u64> {
+    fn count_page(&self, request: &Request<'_>, now_ns: u64) -> Option<u64> {
         let (limiter, Some(opened)) = (&self.shared.limiter, &self.shared.opened) else { return None };
         if !matches!(request.method(), Method::Get | Method::Head) {
             return None;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use config::{Maintenance, PathPattern};
-use engine::clients::proxies::sources;
+use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status};
-use net::{Exchange, Fault, Page, Sources};
+use net::{Exchange, Fault, Page, PeerSet};
 use telemetry::rule_counters::RuleCounter;
 
 /// Interval at which the switch file is checked, in milliseconds.
-const LOOK_MS: u64 = 1_000;
+const CHECK_INTERVAL_MS: u64 = 1_000;
 const REASON: &str = "this site is under maintenance: try again later";
 
 /// State of the switch file, shared by all cores.
@@ -20,7 +20,7 @@ const REASON: &str = "this site is under maintenance: try again later";
 pub struct MaintenanceShared {
     is_on: AtomicBool,
     /// Time of the next check of the file, in milliseconds of the cores' clock.
-    due_ms: AtomicU64,
+    check_at_ms: AtomicU64,
 }
 
 /// Maintenance rule of a site, on one core.
@@ -28,54 +28,54 @@ pub struct MaintenanceRule {
     shared: Arc<MaintenanceShared>,
     file: Option<PathBuf>,
     page: Option<Page>,
-    except: Sources,
+    except: PeerSet,
     except_paths: Vec<PathPattern>,
     retry_after_s: u64,
-    answered: Arc<RuleCounter>,
+    answered_counter: Arc<RuleCounter>,
 }
 
 impl MaintenanceRule {
     /// Creates the rule. `page` is the body of the answers; without it they are ordinary error responses.
     pub fn new(
-        of: &Maintenance,
+        config: &Maintenance,
         page: Option<Page>,
         shared: Arc<MaintenanceShared>,
         answered: Arc<RuleCounter>,
     ) -> MaintenanceRule {
         MaintenanceRule {
             shared,
-            file: of.file.clone(),
+            file: config.file.clone(),
             page,
-            except: sources(&of.except),
-            except_paths: of.except_paths.clone(),
-            retry_after_s: of.retry_after.as_secs(),
-            answered,
+            except: peer_set(&config.except),
+            except_paths: config.except_paths.clone(),
+            retry_after_s: config.retry_after.as_secs(),
+            answered_counter: answered,
         }
     }
 
     /// Answers a request during maintenance. Returns whether it has been answered.
-    pub(super) async fn answer(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-        if !self.is_on(x).await {
+    pub(super) async fn answer(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        if !self.is_on(exchange).await {
             return Ok(false);
         }
-        let request = x.request();
+        let request = exchange.request();
         let path = request.route_path().unwrap_or_default();
         let is_excepted = self.except.contains(request.client().address)
             || self.except_paths.iter().any(|pattern| pattern.matches(&path));
         if is_excepted {
             return Ok(false);
         }
-        self.answered.add(1);
+        self.answered_counter.add(1);
         let mut fields = Fields::new();
         fields.push(Name::RetryAfter, self.retry_after_s.to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
         match &self.page {
-            Some(page) if !x.request().is_grpc_call() => {
+            Some(page) if !exchange.request().is_grpc_call() => {
                 fields.push(Name::ContentType, page.content_type.as_bytes());
-                x.notes().refusal = Some(REASON);
-                x.reply(Status::SERVICE_UNAVAILABLE, &fields, &page.body).await?;
+                exchange.notes().refusal = Some(REASON);
+                exchange.reply(Status::SERVICE_UNAVAILABLE, &fields, &page.body).await?;
             }
-            _ => x.refuse_with(Status::SERVICE_UNAVAILABLE, REASON, &fields).await?,
+            _ => exchange.refuse_with(Status::SERVICE_UNAVAILABLE, REASON, &fields).await?,
         }
         Ok(true)
     }
@@ -85,11 +85,11 @@ impl MaintenanceRule {
     async fn is_on(&self, x: &Exchange<'_>) -> bool {
         let Some(file) = &self.file else { return true };
         let (shared, now_ms) = (&self.shared, x.core().now_ms());
-        let due_ms = shared.due_ms.load(Ordering::Relaxed);
+        let due_ms = shared.check_at_ms.load(Ordering::Relaxed);
         let is_due = now_ms >= due_ms;
         let claim = || {
-            let next_ms = now_ms.saturating_add(LOOK_MS);
-            shared.due_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            let next_ms = now_ms.saturating_add(CHECK_INTERVAL_MS);
+            shared.check_at_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         };
         if is_due && claim() {
             let file = file.clone();

@@ -24,14 +24,14 @@ impl SiteGuard {
     ///
     /// # Errors
     /// The client is gone.
-    pub async fn run(&self, x: &mut Exchange<'_>) -> Result<Flow, Fault> {
+    pub async fn run(&self, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
         if let Some(maintenance) = &self.maintenance
-            && maintenance.answer(x).await?
+            && maintenance.answer(exchange).await?
         {
             return Ok(Flow::Answered);
         }
         match &self.crawlers {
-            Some(crawlers) => crawlers.run(x).await,
+            Some(crawlers) => crawlers.run(exchange).await,
             None => Ok(Flow::Continue),
         }
     }
@@ -40,13 +40,13 @@ impl SiteGuard {
     ///
     /// # Errors
     /// The client is gone.
-    pub async fn send_robots(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+    pub async fn send_robots(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let Some(text) = self.crawlers.as_ref().and_then(CrawlerRule::robots) else {
-            return x.refuse(Status::NOT_FOUND, "there is nothing at this address").await;
+            return exchange.refuse(Status::NOT_FOUND, "there is nothing at this address").await;
         };
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/plain; charset=utf-8");
         fields.push(Name::CacheControl, b"max-age=3600");
-        x.reply(Status::OK, &fields, text.as_bytes()).await
+        exchange.reply(Status::OK, &fields, text.as_bytes()).await
     }
 }

@@ -3,49 +3,50 @@
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 
-use admission::ShareDraw;
+use admission::ShareSampler;
 use config::Conditions;
 use config::matcher::has_parameter;
 use engine::clients::access::country;
-use engine::clients::proxies::sources;
-use net::{Request, Sources};
+use engine::clients::proxies::peer_set;
+use net::{PeerSet, Request};
 
 /// Selects the requests that a directive applies to, by conditions and a random share.
-pub(crate) struct ConcernedRequests {
+pub(crate) struct RequestSelector {
     when: Option<RequestConditions>,
     /// Share of the requests that meet the conditions, in millionths.
     share: u32,
-    draw: RefCell<ShareDraw>,
+    draw: RefCell<ShareSampler>,
 }
 
-impl ConcernedRequests {
-    pub(crate) fn new(when: Option<&Conditions>, share: u32) -> ConcernedRequests {
-        let draw = RefCell::new(ShareDraw::new(RandomState::new().hash_one(0)));
-        ConcernedRequests { when: when.map(RequestConditions::new), share, draw }
+impl RequestSelector {
+    pub(crate) fn new(when: Option<&Conditions>, share: u32) -> RequestSelector {
+        let draw = RefCell::new(ShareSampler::new(RandomState::new().hash_one(0)));
+        RequestSelector { when: when.map(RequestConditions::new), share, draw }
     }
 
     /// Whether the directive applies to a request.
-    pub(crate) fn has(&self, request: &Request<'_>) -> bool {
-        self.when.as_ref().is_none_or(|when| when.meets(request)) && self.draw.borrow_mut().is_in(self.share)
+    pub(crate) fn selects(&self, request: &Request<'_>) -> bool {
+        self.when.as_ref().is_none_or(|when| when.matches(request))
+            && self.draw.borrow_mut().is_sampled(self.share)
     }
 }
 
 /// Conditions of a directive, for one core.
 pub(crate) struct RequestConditions {
-    of: Conditions,
-    client: Option<Sources>,
+    conditions: Conditions,
+    client: Option<PeerSet>,
 }
 
 impl RequestConditions {
-    pub(crate) fn new(of: &Conditions) -> RequestConditions {
-        let client = (!of.client.is_empty()).then(|| sources(&of.client));
-        RequestConditions { of: of.clone(), client }
+    pub(crate) fn new(conditions: &Conditions) -> RequestConditions {
+        let client = (!conditions.client.is_empty()).then(|| peer_set(&conditions.client));
+        RequestConditions { conditions: conditions.clone(), client }
     }
 
     /// Whether a request meets all conditions. Of several fields or cookies with the same name, one match
     /// suffices.
-    pub(crate) fn meets(&self, request: &Request<'_>) -> bool {
-        let of = &self.of;
+    pub(crate) fn matches(&self, request: &Request<'_>) -> bool {
+        let of = &self.conditions;
         let has_field = |name: &String, fits: &dyn Fn(&[u8]) -> bool| {
             let is_of = |other: &[u8]| other.eq_ignore_ascii_case(name.as_bytes());
             request.fields().any(|(_, other, value)| is_of(other) && fits(value))

@@ -9,7 +9,7 @@ use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
 use telemetry::rule_counters::RuleCounter;
 
-use super::conditions::ConcernedRequests;
+use super::conditions::RequestSelector;
 
 /// Memory charged to a delayed request in addition to its connection, in bytes.
 const DELAYED_BYTES: usize = 4096;
@@ -21,7 +21,7 @@ pub struct FaultRules {
 }
 
 struct FaultRule {
-    requests: ConcernedRequests,
+    requests: RequestSelector,
     delay_ms: u64,
     status: Option<Status>,
     aborts: bool,
@@ -31,7 +31,7 @@ impl FaultRules {
     /// Creates the rules of a route. `None` if it has none.
     pub fn new(faults: &[config::InjectedFault], injected: Arc<RuleCounter>) -> Option<FaultRules> {
         let rule = |fault: &config::InjectedFault| FaultRule {
-            requests: ConcernedRequests::new(fault.when.as_ref(), fault.share),
+            requests: RequestSelector::new(fault.when.as_ref(), fault.share),
             delay_ms: u64::try_from(fault.delay.as_millis()).unwrap_or(u64::MAX),
             status: fault.status.and_then(Status::of),
             aborts: fault.abort,
@@ -43,34 +43,34 @@ impl FaultRules {
     ///
     /// # Errors
     /// The client is gone, or the fault closes its connection.
-    pub(super) async fn inject(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-        let Some(rule) = self.rules.iter().find(|rule| rule.requests.has(&x.request())) else {
+    pub(super) async fn inject(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let Some(rule) = self.rules.iter().find(|rule| rule.requests.selects(&exchange.request())) else {
             return Ok(true);
         };
         self.injected.add(1);
         if rule.delay_ms > 0 {
-            x.hold(DELAYED_BYTES);
+            exchange.hold(DELAYED_BYTES);
             let has_left = {
-                let mut over = pin!(x.core().sleep(rule.delay_ms));
-                poll_fn(|cx| match x.poll_left(cx) {
+                let mut over = pin!(exchange.core().sleep(rule.delay_ms));
+                poll_fn(|cx| match exchange.poll_disconnected(cx) {
                     true => Poll::Ready(true),
                     false => over.as_mut().poll(cx).map(|()| false),
                 })
                 .await
             };
-            x.hold(0);
+            exchange.hold(0);
             if has_left {
-                return Err(Fault::Gone);
+                return Err(Fault::Disconnected);
             }
         }
         if rule.aborts {
             // Handled like a client that is gone: nothing is sent.
-            return Err(Fault::Gone);
+            return Err(Fault::Disconnected);
         }
         let Some(status) = rule.status else { return Ok(true) };
         let mut fields = Fields::new();
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(status, "a fault that the configuration injects (`fault`)", &fields).await?;
+        exchange.refuse_with(status, "a fault that the configuration injects (`fault`)", &fields).await?;
         Ok(false)
     }
 }

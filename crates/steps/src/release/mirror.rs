@@ -9,7 +9,7 @@ use net::{Core, Exchange, MemoryBudget, Pressure};
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
-use super::conditions::ConcernedRequests;
+use super::conditions::RequestSelector;
 
 /// Maximum bytes read of a response; the connection of a longer one is closed.
 const RESPONSE_BYTES_MAX: u64 = 64 * 1024;
@@ -40,7 +40,7 @@ struct InFlight {
 
 /// Mirror rule of a route, on one core.
 pub struct MirrorRule {
-    requests: ConcernedRequests,
+    requests: RequestSelector,
     shared: Arc<MirrorShared>,
     proxy: Proxy,
     body_bytes_max: u64,
@@ -66,7 +66,7 @@ impl MirrorShared {
     }
 
     /// Starts a copy. `None`, and counted as dropped, if too many are in flight or memory is short.
-    fn enter(self: &Arc<Self>, core: &Core, body_bytes: usize) -> Option<InFlight> {
+    fn begin_copy(self: &Arc<Self>, core: &Core, body_bytes: usize) -> Option<InFlight> {
         let is_short = core.memory().pressure() >= Pressure::High;
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         if is_short || before >= self.in_flight_max {
@@ -91,7 +91,7 @@ impl MirrorRule {
     /// Creates the rule. `proxy` is the proxy of the mirror's internal route.
     pub fn new(mirror: &config::Mirror, shared: Arc<MirrorShared>, proxy: Proxy) -> MirrorRule {
         MirrorRule {
-            requests: ConcernedRequests::new(mirror.when.as_ref(), mirror.share),
+            requests: RequestSelector::new(mirror.when.as_ref(), mirror.share),
             shared,
             proxy,
             body_bytes_max: mirror.body_bytes_max,
@@ -101,13 +101,13 @@ impl MirrorRule {
 
     /// Copies a request if the rule applies to it. A request with a body is copied once the body has been
     /// read.
-    pub(super) fn copy(&self, x: &mut Exchange<'_>) {
-        let request = x.request();
+    pub(super) fn mirror(&self, exchange: &mut Exchange<'_>) {
+        let request = exchange.request();
         let is_copy =
             || request.fields().any(|(_, name, _)| name.eq_ignore_ascii_case(MIRROR_FIELD.as_bytes()));
         let is_plain = !matches!(request.method(), Method::Connect | Method::Trace)
             && request.field(Name::Upgrade).is_none();
-        if !is_plain || is_copy() || !self.requests.has(&request) {
+        if !is_plain || is_copy() || !self.requests.selects(&request) {
             return;
         }
         let body = request.body();
@@ -120,7 +120,7 @@ impl MirrorRule {
         };
         let mut copy = FetchRequest::of(&request, Vec::new());
         let limits = FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total_ms: self.timeout_ms };
-        let (shared, proxy, core) = (self.shared.clone(), self.proxy.clone(), x.core().clone());
+        let (shared, proxy, core) = (self.shared.clone(), self.proxy.clone(), exchange.core().clone());
         if body == BodySize::None {
             return send(&core, shared, proxy, copy, (limits, 0));
         }
@@ -132,7 +132,7 @@ impl MirrorRule {
             }
             None => shared.too_long.add(1),
         };
-        x.copy_body(usize::try_from(bytes_max).unwrap_or(usize::MAX), Box::new(copied));
+        exchange.copy_body(usize::try_from(bytes_max).unwrap_or(usize::MAX), Box::new(copied));
     }
 }
 
@@ -144,7 +144,7 @@ fn send(
     copy: FetchRequest,
     (limits, body_bytes): (FetchLimits, usize),
 ) {
-    let Some(in_flight) = shared.enter(core, body_bytes) else { return };
+    let Some(in_flight) = shared.begin_copy(core, body_bytes) else { return };
     shared.sent.add(1);
     core.spawn(async move {
         let _in_flight = in_flight;

@@ -28,15 +28,15 @@ impl Release {
     ///
     /// # Errors
     /// The client is gone, or a fault closes its connection.
-    pub async fn run(&self, x: &mut Exchange<'_>) -> Result<Flow, Fault> {
+    pub async fn run(&self, exchange: &mut Exchange<'_>) -> Result<Flow, Fault> {
         if let Some(faults) = &self.faults
-            && !faults.inject(x).await?
+            && !faults.inject(exchange).await?
         {
             return Ok(Flow::Answered);
         }
         if let Some(mirror) = &self.mirror {
-            mirror.copy(x);
+            mirror.mirror(exchange);
         }
-        Ok(self.split.as_ref().map_or(Flow::Continue, |split| Flow::Branch(split.choose(x))))
+        Ok(self.split.as_ref().map_or(Flow::Continue, |split| Flow::Branch(split.choose(exchange))))
     }
 }

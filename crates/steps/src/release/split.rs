@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use admission::{ShareDraw, WeightedChoice, point};
+use admission::{ShareSampler, WeightedChoice, point};
 use config::{Split, SplitBy};
 use http::Fields;
 use net::{Exchange, Peer, Request};
@@ -21,7 +21,7 @@ pub struct SplitRule {
     names: Vec<Rc<str>>,
     conditions: Vec<Option<RequestConditions>>,
     choice: WeightedChoice,
-    draw: RefCell<ShareDraw>,
+    draw: RefCell<ShareSampler>,
 }
 
 impl SplitRule {
@@ -38,16 +38,16 @@ impl SplitRule {
             choice: WeightedChoice::new(
                 branches.iter().map(|branch| (branch.name.as_str(), branch.weight())),
             ),
-            draw: RefCell::new(ShareDraw::new(RandomState::new().hash_one(0))),
+            draw: RefCell::new(ShareSampler::new(RandomState::new().hash_one(0))),
         }
     }
 
     /// Returns the index of a request's branch. With sticky sessions, sets the cookie that keeps the client
     /// on it.
-    pub(super) fn choose(&self, x: &mut Exchange<'_>) -> usize {
-        let request = x.request();
+    pub(super) fn choose(&self, exchange: &mut Exchange<'_>) -> usize {
+        let request = exchange.request();
         let is_met = |conditions: &Option<RequestConditions>| {
-            conditions.as_ref().is_some_and(|conditions| conditions.meets(&request))
+            conditions.as_ref().is_some_and(|conditions| conditions.matches(&request))
         };
         let branch = match self.conditions.iter().position(is_met) {
             Some(branch) => branch,
@@ -56,12 +56,12 @@ impl SplitRule {
                 if let Some(cookie) = cookie {
                     let mut fields = Fields::new();
                     fields.try_push(b"Set-Cookie", cookie.as_bytes()).expect("a cookie's name is a token");
-                    x.add_fields(&fields);
+                    exchange.add_fields(&fields);
                 }
                 self.choice.choose(point)
             }
         };
-        x.notes().branch = Some(self.names[branch].clone());
+        exchange.notes().branch = Some(self.names[branch].clone());
         branch
     }
 
@@ -88,7 +88,7 @@ impl SplitRule {
                     return (point(&number.to_be_bytes()), None);
                 }
                 let number = (self.draw.borrow_mut().next_number() >> 32) as u32;
-                let secure = if request.client().secure { "; Secure" } else { "" };
+                let secure = if request.client().is_secure { "; Secure" } else { "" };
                 let cookie = format!("{name}={number:08x}; Path=/; HttpOnly; SameSite=Lax{secure}");
                 (point(&number.to_be_bytes()), Some(cookie))
             }

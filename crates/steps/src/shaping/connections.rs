@@ -4,11 +4,11 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use admission::{ConcurrencyLimiter, TooMany};
+use admission::{ConcurrencyLimiter, LimitReached};
 use config::{Config, Level};
-use engine::clients::proxies::sources;
+use engine::clients::proxies::peer_set;
 use logging::notice::ErrorLog;
-use net::{ConnectionGate, ConnectionPlace, MemoryBudget, Peer, Sources, TooManyConnections};
+use net::{ConnectionGate, GatePermit, MemoryBudget, Peer, PeerSet, TooManyConnections};
 use telemetry::families::LimitMetrics;
 
 /// Maximum clients counted. Each takes 34 bytes, less than its connections.
@@ -20,7 +20,7 @@ const HOST_BITS: u32 = 64;
 pub struct ClientConnections {
     limiter: Arc<ConcurrencyLimiter>,
     /// Trusted proxies, which are exempt because they connect on behalf of many clients.
-    trusted: RwLock<Sources>,
+    trusted: RwLock<PeerSet>,
     notices: ErrorLog,
 }
 
@@ -41,7 +41,7 @@ impl ClientConnections {
 
     /// Applies another configuration to later connections.
     pub fn apply(&self, config: &Config) {
-        let trusted = sources(&config.trusted_proxies.from);
+        let trusted = peer_set(&config.trusted_proxies.from);
         *self.trusted.write().unwrap_or_else(PoisonError::into_inner) = trusted;
         self.limiter.set_max(config.limits.connections_per_client_max);
     }
@@ -55,7 +55,7 @@ impl ClientConnections {
             is_dry: false,
             refused: self.limiter.refused.load(Ordering::Relaxed),
             delayed: 0,
-            forgotten: self.limiter.uncounted.load(Ordering::Relaxed),
+            evicted: self.limiter.uncounted.load(Ordering::Relaxed),
             bytes: self.limiter.bytes() as u64,
         })
     }
@@ -71,18 +71,18 @@ impl ClientConnections {
 }
 
 impl ConnectionGate for ClientConnections {
-    fn enter(&self, client: Peer) -> Result<Option<ConnectionPlace>, TooManyConnections> {
+    fn acquire(&self, client: Peer) -> Result<Option<GatePermit>, TooManyConnections> {
         let max = self.limiter.max();
         let Peer::Tcp(address) = client else { return Ok(None) };
         if max == 0 || self.trusted.read().unwrap_or_else(PoisonError::into_inner).contains(client) {
             return Ok(None);
         }
         let address = address.ip().to_canonical();
-        match self.limiter.enter(self.key(address), false) {
-            Ok(place) => Ok(place.map(|place| Box::new(place) as ConnectionPlace)),
-            Err(TooMany) => {
+        match self.limiter.acquire(self.key(address), false) {
+            Ok(place) => Ok(place.map(|place| Box::new(place) as GatePermit)),
+            Err(LimitReached) => {
                 let kind = format!("`limits.connections_per_client` of {max}: connections are closed");
-                self.notices.once_a_second(Level::Warn, kind.clone(), || format!("{address}: {kind}"));
+                self.notices.throttled(Level::Warn, kind.clone(), || format!("{address}: {kind}"));
                 Err(TooManyConnections)
             }
         }

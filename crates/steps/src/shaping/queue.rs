@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use config::{Config, Level, PartOf, RequestQueue, RoutePart};
+use config::{Config, HiddenRouteKind, Level, PartOf, RequestQueue};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault};
@@ -20,20 +20,20 @@ const WAITING_BYTES: usize = 4096;
 
 /// Reason for refusing a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ShedReason {
+enum QueueRefusal {
     /// The queue was full and this request was the oldest.
     Full,
     /// The request has waited too long.
     Age,
 }
 
-impl ShedReason {
-    const ALL: [(ShedReason, &'static str); 2] = [(ShedReason::Full, "full"), (ShedReason::Age, "age")];
+impl QueueRefusal {
+    const ALL: [(QueueRefusal, &'static str); 2] = [(QueueRefusal::Full, "full"), (QueueRefusal::Age, "age")];
 
-    fn answer(self) -> &'static str {
+    fn reason_text(self) -> &'static str {
         match self {
-            ShedReason::Full => "too many requests wait for an answer: try again later",
-            ShedReason::Age => "the request has waited too long for its turn: try again later",
+            QueueRefusal::Full => "too many requests wait for an answer: try again later",
+            QueueRefusal::Age => "the request has waited too long for its turn: try again later",
         }
     }
 }
@@ -43,7 +43,7 @@ impl ShedReason {
 enum WaitOutcome {
     /// The request has a permit for the handler.
     Admitted,
-    Shed(ShedReason),
+    Refused(QueueRefusal),
 }
 
 /// Waiting requests of one route, and the number of requests in its handler.
@@ -55,8 +55,8 @@ struct WaitingRequests {
     /// Waiting requests by number, which is the order of arrival.
     waiting: BTreeMap<u64, Waker>,
     /// Outcomes that have not been polled yet.
-    decided: BTreeMap<u64, WaitOutcome>,
-    next: u64,
+    outcomes: BTreeMap<u64, WaitOutcome>,
+    next_number: u64,
 }
 
 impl WaitingRequests {
@@ -66,13 +66,13 @@ impl WaitingRequests {
             waiting_max: options.waiting_max as usize,
             active: 0,
             waiting: BTreeMap::new(),
-            decided: BTreeMap::new(),
-            next: 0,
+            outcomes: BTreeMap::new(),
+            next_number: 0,
         }
     }
 
     /// Takes a permit if one is free and no request is waiting. Returns whether it did.
-    fn enter(&mut self) -> bool {
+    fn try_acquire(&mut self) -> bool {
         let is_free = self.active < self.active_max && self.waiting.is_empty();
         self.active += usize::from(is_free);
         is_free
@@ -81,47 +81,47 @@ impl WaitingRequests {
     /// Adds a waiting request; if the queue is full, the oldest one is refused. Returns the number of the
     /// added request and the waker of the refused one. `None` if the queue has no room at all (`waiting_max`
     /// is 0).
-    fn join(&mut self, waker: &Waker) -> Option<(u64, Option<Waker>)> {
+    fn enqueue(&mut self, waker: &Waker) -> Option<(u64, Option<Waker>)> {
         if self.waiting_max == 0 {
             return None;
         }
-        let shed = if self.waiting.len() >= self.waiting_max { self.shed_oldest() } else { None };
-        let number = self.next;
-        self.next += 1;
+        let shed = if self.waiting.len() >= self.waiting_max { self.refuse_oldest() } else { None };
+        let number = self.next_number;
+        self.next_number += 1;
         self.waiting.insert(number, waker.clone());
         Some((number, shed))
     }
 
-    fn shed_oldest(&mut self) -> Option<Waker> {
+    fn refuse_oldest(&mut self) -> Option<Waker> {
         let (number, waker) = self.waiting.pop_first()?;
-        self.decided.insert(number, WaitOutcome::Shed(ShedReason::Full));
+        self.outcomes.insert(number, WaitOutcome::Refused(QueueRefusal::Full));
         Some(waker)
     }
 
     /// Gives free permits to the requests that have waited longest. Returns their wakers.
-    fn hand_out(&mut self) -> Vec<Waker> {
+    fn grant_permits(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         while self.active < self.active_max
             && let Some((number, waker)) = self.waiting.pop_first()
         {
             self.active += 1;
-            self.decided.insert(number, WaitOutcome::Admitted);
+            self.outcomes.insert(number, WaitOutcome::Admitted);
             woken.push(waker);
         }
         woken
     }
 
     /// Returns the permit of a request that has left the handler. Returns the wakers of admitted requests.
-    fn leave(&mut self) -> Vec<Waker> {
+    fn release(&mut self) -> Vec<Waker> {
         self.active -= 1;
-        self.hand_out()
+        self.grant_permits()
     }
 }
 
 /// Queue of one route, shared by all cores.
 #[derive(Debug)]
 pub(crate) struct RouteQueue {
-    place: RouteLabels,
+    labels: RouteLabels,
     requests: Mutex<WaitingRequests>,
     full: Arc<RuleCounter>,
     age: Arc<RuleCounter>,
@@ -129,7 +129,7 @@ pub(crate) struct RouteQueue {
 
 impl RouteQueue {
     fn new(options: &RequestQueue, place: RouteLabels, counters: &RuleCounters) -> RouteQueue {
-        let [full, age] = ShedReason::ALL.map(|(_, reason)| {
+        let [full, age] = QueueRefusal::ALL.map(|(_, reason)| {
             let labels = vec![
                 ("site", place.site.clone()),
                 ("route", place.route.clone()),
@@ -137,7 +137,7 @@ impl RouteQueue {
             ];
             counters.counter("komainu_queue_shed", labels)
         });
-        RouteQueue { place, requests: Mutex::new(WaitingRequests::new(options)), full, age }
+        RouteQueue { labels: place, requests: Mutex::new(WaitingRequests::new(options)), full, age }
     }
 
     fn lock(&self) -> MutexGuard<'_, WaitingRequests> {
@@ -149,26 +149,26 @@ impl RouteQueue {
         let mut requests = self.lock();
         requests.active_max = options.active_max as usize;
         requests.waiting_max = options.waiting_max as usize;
-        let mut woken = requests.hand_out();
+        let mut woken = requests.grant_permits();
         while requests.waiting.len() > requests.waiting_max {
-            woken.extend(requests.shed_oldest());
+            woken.extend(requests.refuse_oldest());
         }
         drop(requests);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    fn leave(&self) {
-        let woken = self.lock().leave();
+    fn release(&self) {
+        let woken = self.lock().release();
         woken.into_iter().for_each(Waker::wake);
     }
 }
 
 /// Permit for the handler of a route. Dropping it admits the next waiting request.
-pub struct HandlerPlace(Arc<RouteQueue>);
+pub struct HandlerPermit(Arc<RouteQueue>);
 
-impl Drop for HandlerPlace {
+impl Drop for HandlerPermit {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.release();
     }
 }
 
@@ -184,18 +184,18 @@ impl QueuedRequest<'_> {
     fn poll(&mut self, cx: &Context<'_>) -> Poll<WaitOutcome> {
         let mut requests = self.queue.lock();
         let Some(number) = self.number else {
-            if requests.enter() {
+            if requests.try_acquire() {
                 return Poll::Ready(WaitOutcome::Admitted);
             }
-            let Some((number, shed)) = requests.join(cx.waker()) else {
-                return Poll::Ready(WaitOutcome::Shed(ShedReason::Full));
+            let Some((number, shed)) = requests.enqueue(cx.waker()) else {
+                return Poll::Ready(WaitOutcome::Refused(QueueRefusal::Full));
             };
             self.number = Some(number);
             drop(requests);
             shed.into_iter().for_each(Waker::wake);
             return Poll::Pending;
         };
-        if let Some(outcome) = requests.decided.remove(&number) {
+        if let Some(outcome) = requests.outcomes.remove(&number) {
             self.number = None;
             return Poll::Ready(outcome);
         }
@@ -211,10 +211,10 @@ impl Drop for QueuedRequest<'_> {
         let Some(number) = self.number else { return };
         let mut requests = self.queue.lock();
         requests.waiting.remove(&number);
-        if requests.decided.remove(&number) != Some(WaitOutcome::Admitted) {
+        if requests.outcomes.remove(&number) != Some(WaitOutcome::Admitted) {
             return;
         }
-        let woken = requests.leave();
+        let woken = requests.release();
         drop(requests);
         woken.into_iter().for_each(Waker::wake);
     }
@@ -232,18 +232,18 @@ impl QueueRule {
     ///
     /// # Errors
     /// The client is gone.
-    pub async fn admit(&self, x: &mut Exchange<'_>) -> Result<Option<HandlerPlace>, Fault> {
-        let entered = self.queue.lock().enter();
+    pub async fn acquire(&self, exchange: &mut Exchange<'_>) -> Result<Option<HandlerPermit>, Fault> {
+        let entered = self.queue.lock().try_acquire();
         if entered {
-            let notes = x.notes();
+            let notes = exchange.notes();
             notes.queue_us = notes.queue_us.or(Some(0));
-            return Ok(Some(HandlerPlace(self.queue.clone())));
+            return Ok(Some(HandlerPermit(self.queue.clone())));
         }
         // Boxed because it is rare.
-        Box::pin(self.wait(x)).await
+        Box::pin(self.wait(exchange)).await
     }
 
-    async fn wait(&self, x: &mut Exchange<'_>) -> Result<Option<HandlerPlace>, Fault> {
+    async fn wait(&self, x: &mut Exchange<'_>) -> Result<Option<HandlerPermit>, Fault> {
         let since_us = x.core().now_us();
         x.hold(WAITING_BYTES);
         let outcome = {
@@ -253,43 +253,43 @@ impl QueueRule {
                 if let Poll::Ready(outcome) = request.poll(cx) {
                     return Poll::Ready(Ok(outcome));
                 }
-                if x.poll_left(cx) {
-                    return Poll::Ready(Err(Fault::Gone));
+                if x.poll_disconnected(cx) {
+                    return Poll::Ready(Err(Fault::Disconnected));
                 }
-                too_long.as_mut().poll(cx).map(|()| Ok(WaitOutcome::Shed(ShedReason::Age)))
+                too_long.as_mut().poll(cx).map(|()| Ok(WaitOutcome::Refused(QueueRefusal::Age)))
             })
             .await
         };
         // From here on, dropping `place` returns the permit.
-        let place = matches!(outcome, Ok(WaitOutcome::Admitted)).then(|| HandlerPlace(self.queue.clone()));
+        let place = matches!(outcome, Ok(WaitOutcome::Admitted)).then(|| HandlerPermit(self.queue.clone()));
         x.hold(0);
         let waited_us = x.core().now_us().saturating_sub(since_us);
         let notes = x.notes();
         notes.queue_us = Some(notes.queue_us.unwrap_or(0) + waited_us);
         match outcome? {
             WaitOutcome::Admitted => {}
-            WaitOutcome::Shed(reason) => self.refuse(x, reason).await?,
+            WaitOutcome::Refused(reason) => self.refuse(x, reason).await?,
         }
         Ok(place)
     }
 
-    async fn refuse(&self, x: &mut Exchange<'_>, reason: ShedReason) -> Result<(), Fault> {
-        let RouteLabels { site, route, .. } = &self.queue.place;
+    async fn refuse(&self, x: &mut Exchange<'_>, reason: QueueRefusal) -> Result<(), Fault> {
+        let RouteLabels { site, route, .. } = &self.queue.labels;
         let (counter, what) = match reason {
-            ShedReason::Full => (&self.queue.full, "is full: the oldest requests are refused"),
-            ShedReason::Age => (&self.queue.age, "is slow: requests that waited for `age` are refused"),
+            QueueRefusal::Full => (&self.queue.full, "is full: the oldest requests are refused"),
+            QueueRefusal::Age => (&self.queue.age, "is slow: requests that waited for `age` are refused"),
         };
         counter.add(1);
         if let Some(notices) = &self.notices {
             let kind = format!("`queue` of site {site}, route {route} {what}");
-            notices.once_a_second(Level::Warn, kind.clone(), || kind);
+            notices.throttled(Level::Warn, kind.clone(), || kind);
         }
         let mut fields = Fields::new();
         // After `age`, all requests that wait at present have been served or refused.
         let retry_s = self.age_ms.div_ceil(1_000).max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(Status::SERVICE_UNAVAILABLE, reason.answer(), &fields).await
+        x.refuse_with(Status::SERVICE_UNAVAILABLE, reason.reason_text(), &fields).await
     }
 }
 
@@ -302,10 +302,10 @@ pub struct QueuePlan(Vec<Vec<Option<ConfiguredQueue>>>);
 
 impl QueuePlan {
     /// Creates the queues. A route that had one in `before` keeps it with its requests.
-    pub fn new(config: &Config, before: Option<&QueuePlan>, counters: &RuleCounters) -> QueuePlan {
+    pub fn new(config: &Config, previous: Option<&QueuePlan>, counters: &RuleCounters) -> QueuePlan {
         let mut before_at: HashMap<&RouteLabels, VecDeque<&Arc<RouteQueue>>> = HashMap::new();
-        for (_, queue) in before.into_iter().flat_map(QueuePlan::all) {
-            before_at.entry(&queue.place).or_default().push_back(queue);
+        for (_, queue) in previous.into_iter().flat_map(QueuePlan::all) {
+            before_at.entry(&queue.labels).or_default().push_back(queue);
         }
         let mut queue = |site: &config::Site, route: &config::Route| {
             let options = route.queue.clone().filter(|_| route.part_of.is_none())?;
@@ -339,7 +339,7 @@ impl QueuePlan {
     ) -> Option<QueueRule> {
         let index = match &route.part_of {
             None => index,
-            Some(PartOf { part: RoutePart::Mirror, .. }) => return None,
+            Some(PartOf { kind: HiddenRouteKind::Mirror, .. }) => return None,
             Some(PartOf { route, .. }) => *route,
         };
         let (options, queue) = self.0.get(site)?.get(index)?.as_ref()?;
@@ -352,8 +352,8 @@ impl QueuePlan {
         let metrics = |(_, queue): &ConfiguredQueue| {
             let requests = queue.lock();
             QueueMetrics {
-                site: queue.place.site.clone(),
-                route: queue.place.route.clone(),
+                site: queue.labels.site.clone(),
+                route: queue.labels.route.clone(),
                 active: requests.active as u64,
                 waiting: requests.waiting.len() as u64,
             }
@@ -379,12 +379,12 @@ mod tests {
 
     fn counts(queue: &RouteQueue) -> (usize, usize) {
         let requests = queue.lock();
-        assert!(requests.decided.is_empty(), "{requests:?}");
+        assert!(requests.outcomes.is_empty(), "{requests:?}");
         (requests.active, requests.waiting.len())
     }
 
     const ADMITTED: Poll<WaitOutcome> = Poll::Ready(WaitOutcome::Admitted);
-    const FULL: Poll<WaitOutcome> = Poll::Ready(WaitOutcome::Shed(ShedReason::Full));
+    const FULL: Poll<WaitOutcome> = Poll::Ready(WaitOutcome::Refused(QueueRefusal::Full));
 
     #[test]
     fn places_go_to_those_who_wait_in_order_and_newcomers_do_not_push_in() {
@@ -393,25 +393,25 @@ mod tests {
         let [first, second, third] = &mut requests;
         assert_eq!(poll(first), ADMITTED);
         assert!(poll(second).is_pending() && poll(third).is_pending());
-        queue.leave();
-        assert!(!queue.lock().enter());
+        queue.release();
+        assert!(!queue.lock().try_acquire());
         assert!(poll(third).is_pending());
         assert_eq!(poll(second), ADMITTED);
-        queue.leave();
+        queue.release();
         assert_eq!(poll(third), ADMITTED);
-        queue.leave();
+        queue.release();
         assert_eq!(counts(&queue), (0, 0));
     }
 
     #[test]
     fn a_full_queue_refuses_the_oldest() {
         let queue = queue(1, 2);
-        assert!(queue.lock().enter());
+        assert!(queue.lock().try_acquire());
         let mut requests = [(); 4].map(|()| QueuedRequest { queue: &queue, number: None });
         assert!(requests.iter_mut().all(|request| poll(request).is_pending()));
         let [first, second, third, fourth] = &mut requests;
         assert_eq!((poll(first), poll(second)), (FULL, FULL));
-        queue.leave();
+        queue.release();
         assert_eq!(poll(third), ADMITTED);
         assert!(poll(fourth).is_pending());
         drop(requests);
@@ -421,10 +421,10 @@ mod tests {
     #[test]
     fn who_leaves_gives_back_what_it_has_not_seen() {
         let queue = queue(1, 10);
-        assert!(queue.lock().enter());
+        assert!(queue.lock().try_acquire());
         let mut requests: Vec<_> = (0..3).map(|_| QueuedRequest { queue: &queue, number: None }).collect();
         assert!(requests.iter_mut().all(|request| poll(request).is_pending()));
-        queue.leave();
+        queue.release();
         // The first request has been admitted but not polled.
         requests.remove(0);
         assert_eq!(poll(&mut requests[0]), ADMITTED);
@@ -436,7 +436,7 @@ mod tests {
     fn nobody_waits_where_none_may_and_other_numbers_count_at_once() {
         let queue = queue(1, 0);
         let options = |active_max, waiting_max| RequestQueue { active_max, waiting_max, age: Duration::ZERO };
-        assert!(queue.lock().enter());
+        assert!(queue.lock().try_acquire());
         assert_eq!(poll(&mut QueuedRequest { queue: &queue, number: None }), FULL);
         queue.apply(&options(1, 4));
         let mut requests: Vec<_> = (0..4).map(|_| QueuedRequest { queue: &queue, number: None }).collect();
@@ -447,9 +447,9 @@ mod tests {
         // The limit is lower than the number of requests in the handler: none is admitted until enough have
         // left.
         queue.apply(&options(1, 2));
-        queue.leave();
+        queue.release();
         assert!(poll(&mut requests[2]).is_pending());
-        queue.leave();
+        queue.release();
         assert_eq!(poll(&mut requests[2]), ADMITTED);
     }
 }

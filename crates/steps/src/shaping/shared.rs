@@ -15,9 +15,9 @@ use telemetry::metrics::RouteLabels;
 ///
 /// # Errors
 /// The password cannot be read, or the address is invalid.
-pub fn sharing(
+pub fn open_sharing(
     config: &Config,
-    before: Option<&Arc<Sharing>>,
+    previous: Option<&Arc<Sharing>>,
     files: &ConfigFiles,
     notices: Option<&ErrorLog>,
 ) -> io::Result<Option<Arc<Sharing>>> {
@@ -36,16 +36,16 @@ pub fn sharing(
     };
     // Only a running server exchanges counts; without `notices` the configuration is only being checked.
     let Some(notices) = notices else { return Ok(None) };
-    if let Some(same) = before.filter(|before| *before.options() == options) {
+    if let Some(same) = previous.filter(|before| *before.options() == options) {
         return Ok(Some(same.clone()));
     }
     let (notices, address) = (notices.clone(), of.redis.clone());
     let report = move |event| {
         match event {
-        SharingEvent::Away(why) => notices.warn(&format!(
+        SharingEvent::Unreachable(why) => notices.warn(&format!(
             "`[limits.shared]`: {address} is away ({why}): until it is back, each server has its limits for itself"
         )),
-        SharingEvent::Back => notices.info(&format!("`[limits.shared]`: {address} is back")),
+        SharingEvent::Reachable => notices.info(&format!("`[limits.shared]`: {address} is back")),
     }
     };
     let started = Sharing::start(options, Box::new(report));
@@ -56,11 +56,12 @@ pub fn sharing(
 
 /// Returns the name of a limit in all servers. Limits that differ in their place, name, rate, burst or key
 /// have different names.
-pub(crate) fn scope(of: &RateLimit, place: &RouteLabels) -> Vec<u8> {
-    let keys: Vec<String> = of.key.iter().map(ToString::to_string).collect();
-    let prefixes = (of.ipv4_prefix, of.ipv6_prefix);
-    let (site, route) = (&place.site, &place.route);
-    format!("{:?}", (site, route, of.name(), of.rate().to_string(), of.burst(), keys, prefixes)).into_bytes()
+pub(crate) fn scope(limit: &RateLimit, labels: &RouteLabels) -> Vec<u8> {
+    let keys: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
+    let prefixes = (limit.ipv4_prefix, limit.ipv6_prefix);
+    let (site, route) = (&labels.site, &labels.route);
+    format!("{:?}", (site, route, limit.name(), limit.rate().to_string(), limit.burst(), keys, prefixes))
+        .into_bytes()
 }
 
 struct LimiterTable(Arc<Limiter>);
@@ -76,7 +77,7 @@ impl SharedTable for LimiterTable {
         taken.map(|of| SharedChange { key: of.key, name: of.name, spent_ns: of.spent_ns }).collect()
     }
 
-    fn settle(&self, key: u64, now_ns: u64, ahead_ns: u64) {
-        self.0.settle(key, now_ns, ahead_ns);
+    fn set_total(&self, key: u64, now_ns: u64, ahead_ns: u64) {
+        self.0.set_total(key, now_ns, ahead_ns);
     }
 }

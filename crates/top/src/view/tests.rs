@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::text::{json as as_json, text};
+use crate::text::{format_text, to_json as as_json};
 
 fn durations(classes: [u64; 4]) -> Value {
     json!({ "count": classes.iter().sum::<u64>(), "classes": classes })
@@ -52,10 +52,10 @@ fn sample() -> StatusInterval {
     StatusInterval::new(status(3_000, 12_000), Some(&status(1_000, 10_000)))
 }
 
-fn drawn(width: u16, height: u16, choice: &Choice) -> Buffer {
+fn draw_to_buffer(width: u16, height: u16, view_state: &ViewState) -> Buffer {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
-    draw(&mut buffer, area, &sample(), choice);
+    draw(&mut buffer, area, &sample(), view_state);
     buffer
 }
 
@@ -67,7 +67,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 
 #[test]
 fn a_screen_of_24_lines_has_something_of_everything_that_matters() {
-    let lines = lines(&drawn(80, 24, &Choice::new(false)));
+    let lines = lines(&draw_to_buffer(80, 24, &ViewState::new(false)));
     let all = lines.join("\n");
     assert_eq!(lines[0], "Komainu 0.1.0  serving  PID 7  up 12 s  http://127.0.0.1:8080");
     assert!(
@@ -87,10 +87,10 @@ fn a_screen_of_24_lines_has_something_of_everything_that_matters() {
 
 #[test]
 fn a_wide_screen_has_every_column() {
-    let all = lines(&drawn(200, 60, &Choice::new(false))).join("\n");
+    let all = lines(&draw_to_buffer(200, 60, &ViewState::new(false))).join("\n");
     for table in tables(&sample()) {
         for column in table.columns {
-            assert!(all.contains(column.head), "{} of {} in\n{all}", column.head, table.title);
+            assert!(all.contains(column.heading), "{} of {} in\n{all}", column.heading, table.title);
         }
         assert!(all.contains(table.title), "{all}");
     }
@@ -99,9 +99,9 @@ fn a_wide_screen_has_every_column() {
 
 #[test]
 fn without_colours_nothing_is_coloured() {
-    let buffer = drawn(100, 40, &Choice::new(false));
+    let buffer = draw_to_buffer(100, 40, &ViewState::new(false));
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
-    let buffer = drawn(100, 40, &Choice::new(true));
+    let buffer = draw_to_buffer(100, 40, &ViewState::new(true));
     assert!(buffer.content.iter().any(|cell| cell.fg == Color::Red));
 }
 
@@ -110,13 +110,13 @@ fn any_size_is_drawn() {
     for width in [1, 19, 20, 40, 79, 300] {
         for height in [1, 5, 6, 7, 10, 13, 100] {
             for page in [TopPage::All, TopPage::Help, TopPage::One(0), TopPage::One(5)] {
-                drawn(width, height, &Choice { page, scroll: 99, ..Choice::new(true) });
+                draw_to_buffer(width, height, &ViewState { page, scroll: 99, ..ViewState::new(true) });
             }
         }
     }
     let area = Rect::new(0, 0, 80, 24);
-    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!({}), None), &Choice::new(true));
-    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!([1]), None), &Choice::new(true));
+    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!({}), None), &ViewState::new(true));
+    draw(&mut Buffer::empty(area), area, &StatusInterval::new(json!([1]), None), &ViewState::new(true));
 }
 
 #[test]
@@ -126,19 +126,19 @@ fn keys_choose() {
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     let mut watch = crate::screen::TopScreen {
-        sample: sample(),
-        last: status(3_000, 12_000),
-        choice: Choice::new(false),
-        every: Duration::from_secs(2),
+        interval_data: sample(),
+        last_document: status(3_000, 12_000),
+        view_state: ViewState::new(false),
+        interval: Duration::from_secs(2),
     };
     let mut press = |keys: &str| {
         keys.chars()
-            .all(|key| watch.press(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE)))
-            .then(|| (watch.choice.clone(), watch.every))
+            .all(|key| watch.handle_key(KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE)))
+            .then(|| (watch.view_state.clone(), watch.interval))
     };
     let (choice, _) = press("2s").unwrap();
     assert_eq!((choice.page, choice.sort[1]), (TopPage::One(1), Some(0)));
-    let all = lines(&drawn(80, 24, &choice)).join("\n");
+    let all = lines(&draw_to_buffer(80, 24, &choice)).join("\n");
     assert!(
         all.contains("2 Upstream servers") && all.contains("group*") && !all.contains("1 Routes"),
         "{all}"
@@ -150,20 +150,20 @@ fn keys_choose() {
             && choice.page == TopPage::Help
             && every == Duration::from_secs(1)
     );
-    let all = lines(&drawn(80, 24, &choice)).join("\n");
+    let all = lines(&draw_to_buffer(80, 24, &choice)).join("\n");
     assert!(all.contains("PAUSED") && all.contains("sort by the next column"), "{all}");
     let (choice, _) = press("6jjj").unwrap();
     assert_eq!((choice.page, choice.scroll), (TopPage::One(5), 1));
     assert!(press("q").is_none());
-    watch.look(Err("gone\u{1b}".into()));
-    assert_eq!(watch.choice.failure.as_deref(), Some("gone?"));
-    watch.choice.is_paused = false;
-    assert!(lines(&drawn(80, 24, &watch.choice)).last().unwrap().contains("NO ANSWER: gone?"));
+    watch.update(Err("gone\u{1b}".into()));
+    assert_eq!(watch.view_state.last_error.as_deref(), Some("gone?"));
+    watch.view_state.is_paused = false;
+    assert!(lines(&draw_to_buffer(80, 24, &watch.view_state)).last().unwrap().contains("NO ANSWER: gone?"));
 }
 
 #[test]
 fn text_and_json_for_pipes() {
-    let text = text(&sample());
+    let text = format_text(&sample());
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
     assert!(text.contains("\nUpstream servers\n") && text.contains("http://10.0.0.2:80"), "{text}");
     assert!(text.contains("01:01:01  error  http://10.0.0.2:80: /a?[31m??q=?<script>: refused"), "{text}");
@@ -189,8 +189,8 @@ fn another_process_is_not_compared_with_the_one_before() {
 
 #[test]
 fn room_is_shared_and_nobody_gets_more_than_it_needs() {
-    assert_eq!(shares(&[10, 4, 10], 18), [7, 4, 7]);
-    assert_eq!(shares(&[5, 5], 100), [5, 5]);
-    assert_eq!(shares(&[9, 9, 9], 9), [5, 4, 0]);
-    assert_eq!(shares(&[], 9), [0; 0]);
+    assert_eq!(allot_lines(&[10, 4, 10], 18), [7, 4, 7]);
+    assert_eq!(allot_lines(&[5, 5], 100), [5, 5]);
+    assert_eq!(allot_lines(&[9, 9, 9], 9), [5, 4, 0]);
+    assert_eq!(allot_lines(&[], 9), [0; 0]);
 }

@@ -6,23 +6,23 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use bench::procfs;
-use bench::quantity::thousands;
+use bench::quantity::format_thousands;
 use bench::stats::{self, Ratio};
 use bench::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::measure::options::Options;
+use crate::measure::options::MeasureOptions;
 use crate::measure::peer;
-use crate::measure::{Fallible, keep};
+use crate::measure::{Fallible, save_result};
 use bench::children::{ProcessTree, TempFolder};
 
 /// Numbers of connections, one row each.
 const ROWS: [usize; 3] = [10, 100, 1000];
 const ROUNDS: usize = 20;
-const TIME_MS_MAX: u64 = 120_000;
+const RUN_TIMEOUT_MS: u64 = 120_000;
 /// Target for our CPU time and our rate, as multiples of wrk's.
-const CPU_AIM: f64 = 1.0;
-const RATE_AIM: f64 = 1.0;
+const CPU_TARGET: f64 = 1.0;
+const RATE_TARGET: f64 = 1.0;
 
 /// Load generator to be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Generator {
 
     /// Returns a command that runs the generator with one thread and keep-alive for the configured number of
     /// seconds.
-    fn command(self, url: &str, connections: usize, options: &Options) -> Command {
+    fn command(self, url: &str, connections: usize, options: &MeasureOptions) -> Command {
         let (connections, seconds) = (connections.to_string(), options.seconds.to_string());
         let (program, arguments) = match self {
             Generator::Komainu => (options.binary.as_path(), "bench -q -t 1 --warm-up 0s --format json"),
@@ -74,7 +74,7 @@ impl Generator {
     }
 
     /// Parses the number of responses and the duration in seconds from the output.
-    fn figures(self, output: &str) -> Option<(f64, f64)> {
+    fn parse_figures(self, output: &str) -> Option<(f64, f64)> {
         match self {
             Generator::Komainu => {
                 let figures = &serde_json::from_str::<Value>(output).ok()?["figures"];
@@ -98,24 +98,24 @@ impl Generator {
         }
     }
 
-    fn sample(
+    fn measure(
         self,
         url: &str,
         connections: usize,
         folder: &Path,
-        options: &Options,
+        options: &MeasureOptions,
     ) -> Fallible<GeneratorRun> {
-        let before_ns = used_ns();
+        let before_ns = used_cpu_ns();
         let mut command = self.command(url, connections, options);
         let mut tree = ProcessTree::start(command.current_dir(folder), &folder.join("generator.log"))?;
-        tree.wait_until(TIME_MS_MAX, |_| None::<()>);
+        tree.wait_until(RUN_TIMEOUT_MS, |_| None::<()>);
         let output = tree.output();
         // The child has ended and has been waited for, so its CPU time is counted with this process's
         // children.
         drop(tree);
-        let cpu_ns = used_ns().saturating_sub(before_ns);
+        let cpu_ns = used_cpu_ns().saturating_sub(before_ns);
         let (requests, seconds) = self
-            .figures(&output)
+            .parse_figures(&output)
             .filter(|(requests, _)| *requests > 0.0)
             .ok_or_else(|| format!("{} gave no figures: {output}", self.name()))?;
         Ok(GeneratorRun { cpu_us: cpu_ns as f64 / 1e3 / requests, rate: requests / seconds })
@@ -124,15 +124,15 @@ impl Generator {
 
 /// Returns the CPU time of this process and of its children that have been waited for. This process itself
 /// uses hardly any CPU time while it waits for a generator.
-fn used_ns() -> u64 {
-    procfs::cpu(&[std::process::id()]).whole().total_ns
+fn used_cpu_ns() -> u64 {
+    procfs::read_usage(&[std::process::id()]).since_start().total_ns
 }
 
 /// Runs the comparison, prints it and saves it.
-pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
+pub(crate) fn run(options: &MeasureOptions) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("generator")?;
     let folder = scratch.path();
-    let options = &Options { binary: fs::canonicalize(&options.binary)?, ..options.clone() };
+    let options = &MeasureOptions { binary: fs::canonicalize(&options.binary)?, ..options.clone() };
     let server = peer::nginx(folder)?;
     let url = format!("http://{}/", server.address);
     TcpStream::connect(server.address)?;
@@ -140,42 +140,44 @@ pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
         "# What the load generator costs\n\n{}. One thread each, full histograms on ours, against one worker of nginx (`return 200`) \
          on a core of its own; {} rounds of {} s in turns; medians, and ratios by the pairs of a round with their 99 % interval. CPU is the generator's \
          whole life, its start included.\n",
-        procfs::machine(),
+        procfs::describe_machine(),
         options.rounds_or(ROUNDS),
         options.seconds,
     );
     let mut kept = Vec::new();
-    for connections in ROWS.into_iter().filter(|row| Options::chooses(&options.rows, &row.to_string())) {
-        let samples = in_turns(&url, connections, folder, options)?;
-        let (table, row) = report(&samples);
+    for connections in
+        ROWS.into_iter().filter(|row| MeasureOptions::is_chosen(&options.rows, &row.to_string()))
+    {
+        let samples = run_in_rounds(&url, connections, folder, options)?;
+        let (table, row) = format_report(&samples);
         text += &format!("\n## {connections} connections\n\n{}", table.markdown());
         kept.push(json!({ "connections": connections, "generators": row }));
     }
     println!("\n{text}");
-    let json = json!({ "comparison": "generator", "machine": procfs::machine(), "rows": kept });
-    println!("Kept as {}", keep(&options.out, "generator", &text, &json)?.display());
+    let json = json!({ "comparison": "generator", "machine": procfs::describe_machine(), "rows": kept });
+    println!("Kept as {}", save_result(&options.out, "generator", &text, &json)?.display());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the runs by generator and round; each round starts with another generator.
-fn in_turns(
+fn run_in_rounds(
     url: &str,
     connections: usize,
     folder: &Path,
-    options: &Options,
+    options: &MeasureOptions,
 ) -> Fallible<[Vec<GeneratorRun>; 3]> {
     let mut samples = [const { Vec::new() }; ALL.len()];
     for round in 0..options.rounds_or(ROUNDS) {
         for turn in 0..ALL.len() {
             let at = (turn + round) % ALL.len();
-            let sample = ALL[at].sample(url, connections, folder, options)?;
+            let sample = ALL[at].measure(url, connections, folder, options)?;
             eprintln!(
                 "{connections:>4} connections  round {}/{}  {:<14} {:>6.2} µs CPU/request {:>9} req/s",
                 round + 1,
                 options.rounds_or(ROUNDS),
                 ALL[at].name(),
                 sample.cpu_us,
-                thousands(sample.rate),
+                format_thousands(sample.rate),
             );
             samples[at].push(sample);
         }
@@ -183,7 +185,7 @@ fn in_turns(
     Ok(samples)
 }
 
-fn report(samples: &[Vec<GeneratorRun>; 3]) -> (TextTable, Vec<Value>) {
+fn format_report(samples: &[Vec<GeneratorRun>; 3]) -> (TextTable, Vec<Value>) {
     let mut table =
         TextTable::new(&["", "CPU µs/request", "spread", "req/s", "CPU of wrk", "rate of wrk", "aims"]);
     let mut rows = Vec::new();
@@ -200,9 +202,9 @@ fn report(samples: &[Vec<GeneratorRun>; 3]) -> (TextTable, Vec<Value>) {
         let verdict = |met: bool| if met { "met" } else { "MISSED" };
         let aims = match generator {
             Generator::Komainu => format!(
-                "CPU ≤ {CPU_AIM:.1} {}, rate ≥ {RATE_AIM:.1} {}",
-                verdict(cpu_ratio.ratio <= CPU_AIM),
-                verdict(rate_ratio.ratio >= RATE_AIM)
+                "CPU ≤ {CPU_TARGET:.1} {}, rate ≥ {RATE_TARGET:.1} {}",
+                verdict(cpu_ratio.ratio <= CPU_TARGET),
+                verdict(rate_ratio.ratio >= RATE_TARGET)
             ),
             _ => String::new(),
         };
@@ -211,11 +213,11 @@ fn report(samples: &[Vec<GeneratorRun>; 3]) -> (TextTable, Vec<Value>) {
             _ => format!("{:.3} ({:.3}–{:.3})", r.ratio, r.low, r.high),
         };
         let (low, high) = stats::range(&cpu).unwrap_or_default();
-        table.row(vec![
+        table.add_row(vec![
             generator.name().into(),
             format!("{:.2}", median(&cpu)),
             format!("{low:.2}–{high:.2}"),
-            thousands(median(&rate)),
+            format_thousands(median(&rate)),
             shown(cpu_ratio),
             shown(rate_ratio),
             aims,
@@ -248,12 +250,12 @@ mod tests {
                 150.0,
             ),
         ] {
-            let (found, seconds) = generator.figures(output).expect("figures");
+            let (found, seconds) = generator.parse_figures(output).expect("figures");
             assert!(
                 (found - requests).abs() < 1e-6 && (found / seconds - rate).abs() < 1e-6,
                 "{generator:?}"
             );
-            assert_eq!(generator.figures("connection refused"), None);
+            assert_eq!(generator.parse_figures("connection refused"), None);
         }
     }
 
@@ -262,7 +264,7 @@ mod tests {
         let sample = |cpu_us, rate| GeneratorRun { cpu_us, rate };
         let (ours, wrk) =
             (vec![sample(6.0, 100.0), sample(12.0, 90.0)], vec![sample(7.0, 99.0), sample(14.0, 91.0)]);
-        let (table, rows) = report(&[ours, wrk.clone(), wrk]);
+        let (table, rows) = format_report(&[ours, wrk.clone(), wrk]);
         assert!(table.markdown().contains("CPU ≤ 1.0 met") && table.markdown().contains("0.857"));
         assert_eq!(rows.len(), 3);
     }

@@ -10,34 +10,34 @@ use bench::procfs;
 use bench::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::measure::known::{self, DELAYS, ERROR_EACH, STALL};
-use crate::measure::options::Options;
+use crate::measure::known::{self, DELAYS, ERROR_INTERVAL, STALL_TIME};
+use crate::measure::options::MeasureOptions;
 use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
-use crate::measure::{Fallible, keep};
+use crate::measure::{Fallible, save_result};
 use bench::children::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
 /// Maximum relative difference between a reading and the kernel's value.
-const READING_OFF_MAX: f64 = 0.02;
+const READING_ERROR_MAX: f64 = 0.02;
 /// CPU time per request of the compared servers, in microseconds.
 const WORK_US: u64 = 100;
 /// Maximum excess of a latency over the known one: relative, plus milliseconds.
-const LATENCY_OFF: (f64, f64) = (0.10, 1.0);
+const LATENCY_EXCESS_MAX: (f64, f64) = (0.10, 1.0);
 /// Maximum share of comparisons of equal servers that may report a difference.
 const FALSE_ALARMS_MAX: f64 = 0.05;
 /// Default number of comparisons of equal servers.
-const COMPARISONS: usize = 100;
+const EQUAL_COMPARISONS: usize = 100;
 /// Options for these comparisons: short runs, so that a hundred fit, but enough pairs for the rank test.
-const EQUALS: [&str; 6] = ["-d", "150ms", "--warm-up", "30ms", "--pairs", "14"];
+const EQUAL_RUN_OPTIONS: [&str; 6] = ["-d", "150ms", "--warm-up", "30ms", "--pairs", "14"];
 /// Default number of comparisons with a slower server, each with the default duration.
 const SLOWER_COMPARISONS: usize = 10;
 /// Names of the checks for `--rows`.
 const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
 /// Figures that are compared.
-const JUDGED: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
+const COMPARED_FIGURES: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
 /// Figures that must show 5 % more work every time. The rate and the slowest requests also depend on other
 /// programs on the machine and are therefore only reported.
-const SURE: [&str; 2] = ["cpu_us_per_request", "p50_us"];
+const DECISIVE_FIGURES: [&str; 2] = ["cpu_us_per_request", "p50_us"];
 
 /// Server of known behaviour.
 struct KnownServer {
@@ -47,57 +47,64 @@ struct KnownServer {
 
 /// Result of one check.
 struct CheckResult {
-    what: String,
-    known: String,
-    found: String,
-    holds: bool,
+    description: String,
+    expected: String,
+    measured: String,
+    is_met: bool,
 }
 
-struct BenchRun<'o> {
-    options: &'o Options,
+struct BenchChecks<'o> {
+    options: &'o MeasureOptions,
     binary: PathBuf,
     folder: &'o Path,
-    findings: Vec<CheckResult>,
+    results: Vec<CheckResult>,
 }
 
 /// Runs the checks selected by `--rows`, prints their results and saves them.
-pub(crate) fn run(options: &Options) -> Fallible<ExitCode> {
+pub(crate) fn run(options: &MeasureOptions) -> Fallible<ExitCode> {
     let scratch = TempFolder::new("instrument")?;
     let binary = fs::canonicalize(&options.binary)?;
-    let mut bench = BenchRun { options, binary, folder: scratch.path(), findings: Vec::new() };
-    for check in CHECKS.into_iter().filter(|name| Options::chooses(&options.rows, name)) {
+    let mut bench = BenchChecks { options, binary, folder: scratch.path(), results: Vec::new() };
+    for check in CHECKS.into_iter().filter(|name| MeasureOptions::is_chosen(&options.rows, name)) {
         match check {
-            "answers" => bench.answers()?,
-            "readings" => bench.readings()?,
-            "equals" => bench.equals()?,
-            _ => bench.slower()?,
+            "answers" => bench.check_answers()?,
+            "readings" => bench.check_readings()?,
+            "equals" => bench.check_equals()?,
+            _ => bench.check_slower()?,
         }
     }
     let mut table = TextTable::new(&["what", "known", "found", ""]);
-    for f in &bench.findings {
-        let verdict = if f.holds { "holds" } else { "FAILS" };
-        table.row(vec![f.what.clone(), f.known.clone(), f.found.clone(), verdict.into()]);
+    for f in &bench.results {
+        let verdict = if f.is_met { "holds" } else { "FAILS" };
+        table.add_row(vec![f.description.clone(), f.expected.clone(), f.measured.clone(), verdict.into()]);
     }
-    let text =
-        format!("# The instrument, held against the known\n\n{}.\n\n{}", procfs::machine(), table.markdown());
+    let text = format!(
+        "# The instrument, held against the known\n\n{}.\n\n{}",
+        procfs::describe_machine(),
+        table.markdown()
+    );
     println!("\n{text}");
-    let each =
-        |f: &CheckResult| json!({ "what": f.what, "known": f.known, "found": f.found, "holds": f.holds });
-    let json = json!({ "comparison": "instrument", "machine": procfs::machine(),
-        "findings": bench.findings.iter().map(each).collect::<Vec<_>>() });
-    println!("Kept as {}", keep(&options.out, "instrument", &text, &json)?.display());
-    Ok(if bench.findings.iter().all(|f| f.holds) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let each = |f: &CheckResult| json!({ "what": f.description, "known": f.expected, "found": f.measured, "holds": f.is_met });
+    let json = json!({ "comparison": "instrument", "machine": procfs::describe_machine(),
+        "findings": bench.results.iter().map(each).collect::<Vec<_>>() });
+    println!("Kept as {}", save_result(&options.out, "instrument", &text, &json)?.display());
+    Ok(if bench.results.iter().all(|f| f.is_met) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-impl BenchRun<'_> {
-    fn found(&mut self, what: &str, known: String, found: String, holds: bool) {
+impl BenchChecks<'_> {
+    fn record(&mut self, what: &str, known: String, found: String, holds: bool) {
         eprintln!("{what}: known {known}, found {found}: {}", if holds { "holds" } else { "FAILS" });
-        self.findings.push(CheckResult { what: what.into(), known, found, holds });
+        self.results.push(CheckResult {
+            description: what.into(),
+            expected: known,
+            measured: found,
+            is_met: holds,
+        });
     }
 
     /// Starts a server of known behaviour on the servers' core; `before` is a command that runs and observes
     /// it.
-    fn server(&self, way: &str, before: &[&str]) -> Fallible<KnownServer> {
+    fn start_server(&self, way: &str, before: &[&str]) -> Fallible<KnownServer> {
         let port = free_port()?;
         let mut command = Command::new("taskset");
         command.args(["-c", SERVER_CORE]).args(before).arg(std::env::current_exe()?);
@@ -111,7 +118,7 @@ impl BenchRun<'_> {
     }
 
     /// Runs our generator on another core than the servers and returns its output.
-    fn bench(&self, arguments: &[&str], to: SocketAddr) -> Fallible<String> {
+    fn run_bench(&self, arguments: &[&str], to: SocketAddr) -> Fallible<String> {
         let mut command = Command::new("taskset");
         command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
         let output = command.args(arguments).arg(format!("http://{to}/")).stdin(Stdio::null()).output()?;
@@ -121,22 +128,22 @@ impl BenchRun<'_> {
         }
     }
 
-    fn bench_json(&self, arguments: &[&str], to: SocketAddr) -> Fallible<Value> {
+    fn run_bench_json(&self, arguments: &[&str], to: SocketAddr) -> Fallible<Value> {
         let arguments = [arguments, &["--format", "json"]].concat();
-        Ok(serde_json::from_str(&self.bench(&arguments, to)?)?)
+        Ok(serde_json::from_str(&self.run_bench(&arguments, to)?)?)
     }
 
-    fn latency(&mut self, what: &str, known_ms: f64, kept: &Value, key: &str) {
+    fn check_latency(&mut self, what: &str, known_ms: f64, kept: &Value, key: &str) {
         let found_ms = kept["figures"][key].as_f64().unwrap_or(f64::NAN) / 1e3;
-        let (share, plus_ms) = LATENCY_OFF;
+        let (share, plus_ms) = LATENCY_EXCESS_MAX;
         let holds = found_ms >= known_ms * (1.0 - share) && found_ms <= known_ms * (1.0 + share) + plus_ms;
-        self.found(what, format!("{known_ms:.0} ms"), format!("{found_ms:.2} ms"), holds);
+        self.record(what, format!("{known_ms:.0} ms"), format!("{found_ms:.2} ms"), holds);
     }
 
     /// Checks delays, stalls and errors with known figures.
-    fn answers(&mut self) -> Fallible<()> {
-        let server = self.server("delay", &[])?;
-        let kept = self.bench_json(&["-c", "20", "-d", "5s"], server.address)?;
+    fn check_answers(&mut self) -> Fallible<()> {
+        let server = self.start_server("delay", &[])?;
+        let kept = self.run_bench_json(&["-c", "20", "-d", "5s"], server.address)?;
         drop(server);
         let [(_, most), (_, some), (_, few)] = DELAYS;
         for (what, ms, key) in [
@@ -144,28 +151,28 @@ impl BenchRun<'_> {
             ("p95 with 9 % at 20 ms", some, "p95_us"),
             ("p99.9 with 1 % at 80 ms", few, "p999_us"),
         ] {
-            self.latency(what, ms as f64, &kept, key);
+            self.check_latency(what, ms as f64, &kept, key);
         }
 
-        let server = self.server("stall", &[])?;
-        let stall_ms = STALL.as_millis() as f64;
+        let server = self.start_server("stall", &[])?;
+        let stall_ms = STALL_TIME.as_millis() as f64;
         let open = ["-c", "50", "-d", "10s", "--warm-up", "0s", "--rate", "500", "--arrivals", "constant"];
-        let kept = self.bench_json(&open, server.address)?;
+        let kept = self.run_bench_json(&open, server.address)?;
         // A fifth of the requests become due during a stall, evenly distributed: half of those wait for more
         // than half of the stall.
-        self.latency("p90 with 1 s of 5 stalled, open loop", stall_ms / 2.0, &kept, "p90_us");
-        self.latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
-        let said = self.bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
+        self.check_latency("p90 with 1 s of 5 stalled, open loop", stall_ms / 2.0, &kept, "p90_us");
+        self.check_latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
+        let said = self.run_bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
         drop(server);
         let reported = said.contains("--rate") && said.contains("nothing at all was answered");
         let found = if reported { "reported as not visible" } else { "not reported" };
-        self.found("the same in a closed loop", "cannot see it".into(), found.into(), reported);
+        self.record("the same in a closed loop", "cannot see it".into(), found.into(), reported);
 
-        let server = self.server("errors", &[])?;
-        let kept = self.bench_json(&["-c", "10", "-n", "100000"], server.address)?;
-        let (errors, known) = (kept["statuses"]["500"].as_u64().unwrap_or(0), 100_000 / ERROR_EACH);
+        let server = self.start_server("errors", &[])?;
+        let kept = self.run_bench_json(&["-c", "10", "-n", "100000"], server.address)?;
+        let (errors, known) = (kept["statuses"]["500"].as_u64().unwrap_or(0), 100_000 / ERROR_INTERVAL);
         // Probe connections use up request numbers, but each request is counted once.
-        self.found(
+        self.record(
             "errors among 100,000",
             known.to_string(),
             errors.to_string(),
@@ -175,7 +182,7 @@ impl BenchRun<'_> {
     }
 
     /// Compares CPU time and memory with /proc and /usr/bin/time.
-    fn readings(&mut self) -> Fallible<()> {
+    fn check_readings(&mut self) -> Fallible<()> {
         let reported = self.folder.join("time.txt");
         let watch = [
             "/usr/bin/time",
@@ -184,13 +191,13 @@ impl BenchRun<'_> {
             "-o",
             reported.to_str().ok_or("the folder's name is no text")?,
         ];
-        let mut server = self.server(&format!("work:{}", known::turns_in(WORK_US)), &watch)?;
-        let pid = *procfs::tree(&[server.tree.pid()]).last().ok_or("the server is gone")?;
-        let before = ticks_s(pid)?;
-        let kept = self.bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
-        let proc_s = ticks_s(pid)? - before;
-        let (rss, pss) = (kib(pid, "status", "VmRSS:")?, kib(pid, "smaps", "Pss:")?);
-        quit(server.address)?;
+        let mut server = self.start_server(&format!("work:{}", known::iterations_in(WORK_US)), &watch)?;
+        let pid = *procfs::process_tree(&[server.tree.pid()]).last().ok_or("the server is gone")?;
+        let before = process_cpu_s(pid)?;
+        let kept = self.run_bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
+        let proc_s = process_cpu_s(pid)? - before;
+        let (rss, pss) = (proc_kib(pid, "status", "VmRSS:")?, proc_kib(pid, "smaps", "Pss:")?);
+        stop_known_server(server.address)?;
         server.tree.wait_until(READY_MS_MAX, |_| None::<()>);
         let text = fs::read_to_string(&reported)?;
         let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -198,19 +205,24 @@ impl BenchRun<'_> {
             return Err(format!("/usr/bin/time (the package time) gave no figures: {text}").into());
         };
         let spent = &kept["server"];
-        let cpu_s = number(&spent["cpu_user_s"]) + number(&spent["cpu_system_s"]);
+        let cpu_s = as_number(&spent["cpu_user_s"]) + as_number(&spent["cpu_system_s"]);
         let own = spent["after"].as_array().into_iter().flatten().find(|one| one["pid"] == pid);
         let own = own.ok_or("the server's memory was not read")?;
         let readings = [
             ("CPU time, /proc/PID/stat", proc_s, cpu_s, "s"),
             ("CPU time of its whole life, /usr/bin/time", user_s + system_s, cpu_s, "s"),
-            ("RSS, /proc/PID/status", rss / 1024.0, number(&own["rss_bytes"]) / f64::from(1 << 20), "MiB"),
-            ("RSS, /usr/bin/time", most_kib / 1024.0, number(&own["rss_bytes"]) / f64::from(1 << 20), "MiB"),
-            ("PSS, /proc/PID/smaps", pss / 1024.0, number(&own["pss_bytes"]) / f64::from(1 << 20), "MiB"),
+            ("RSS, /proc/PID/status", rss / 1024.0, as_number(&own["rss_bytes"]) / f64::from(1 << 20), "MiB"),
+            (
+                "RSS, /usr/bin/time",
+                most_kib / 1024.0,
+                as_number(&own["rss_bytes"]) / f64::from(1 << 20),
+                "MiB",
+            ),
+            ("PSS, /proc/PID/smaps", pss / 1024.0, as_number(&own["pss_bytes"]) / f64::from(1 << 20), "MiB"),
         ];
         for (what, known, found, unit) in readings {
-            let holds = (found / known - 1.0).abs() <= READING_OFF_MAX;
-            self.found(what, format!("{known:.3} {unit}"), format!("{found:.3} {unit}"), holds);
+            let holds = (found / known - 1.0).abs() <= READING_ERROR_MAX;
+            self.record(what, format!("{known:.3} {unit}"), format!("{found:.3} {unit}"), holds);
         }
         Ok(())
     }
@@ -218,17 +230,24 @@ impl BenchRun<'_> {
     /// Compares two servers `count` times; requests to the second take `more` times the work. Returns for
     /// each figure how many comparisons found a difference, and in how many of these the second server was
     /// worse.
-    fn compared(&self, count: usize, how: &[&str], more: f64) -> Fallible<[(usize, usize); JUDGED.len()]> {
-        let turns = known::turns_in(WORK_US);
-        let a = self.server(&format!("work:{turns}"), &[])?;
-        let b = self.server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
+    fn count_differences(
+        &self,
+        count: usize,
+        how: &[&str],
+        more: f64,
+    ) -> Fallible<[(usize, usize); COMPARED_FIGURES.len()]> {
+        let turns = known::iterations_in(WORK_US);
+        let a = self.start_server(&format!("work:{turns}"), &[])?;
+        let b = self.start_server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
         let versus = format!("http://{}/", b.address);
         let arguments = [&["-c", "4", "--vs", &versus], how].concat();
-        let mut reported = [(0, 0); JUDGED.len()];
+        let mut reported = [(0, 0); COMPARED_FIGURES.len()];
         for number in 0..count {
-            let kept = self.bench_json(&arguments, a.address)?;
+            let kept = self.run_bench_json(&arguments, a.address)?;
             for line in kept["comparison"].as_array().into_iter().flatten() {
-                let Some(at) = JUDGED.iter().position(|figure| line["figure"] == *figure) else { continue };
+                let Some(at) = COMPARED_FIGURES.iter().position(|figure| line["figure"] == *figure) else {
+                    continue;
+                };
                 reported[at].0 +=
                     usize::from(line["verdict"] == "B is worse" || line["verdict"] == "B is better");
                 reported[at].1 += usize::from(line["verdict"] == "B is worse");
@@ -241,37 +260,37 @@ impl BenchRun<'_> {
     }
 
     /// Compares a server with itself.
-    fn equals(&mut self) -> Fallible<()> {
-        let count = self.options.rounds_or(COMPARISONS);
-        let reported = self.compared(count, &EQUALS, 1.0)?;
-        for (figure, (apart, _)) in JUDGED.iter().zip(reported) {
+    fn check_equals(&mut self) -> Fallible<()> {
+        let count = self.options.rounds_or(EQUAL_COMPARISONS);
+        let reported = self.count_differences(count, &EQUAL_RUN_OPTIONS, 1.0)?;
+        for (figure, (apart, _)) in COMPARED_FIGURES.iter().zip(reported) {
             let most = (count as f64 * FALSE_ALARMS_MAX) as usize;
             let what = format!("{count} times A against A: difference by {figure}");
-            self.found(&what, format!("at most {most}"), apart.to_string(), apart <= most);
+            self.record(&what, format!("at most {most}"), apart.to_string(), apart <= most);
         }
         Ok(())
     }
 
     /// Compares a server with one that has 5 % more work.
-    fn slower(&mut self) -> Fallible<()> {
+    fn check_slower(&mut self) -> Fallible<()> {
         let count = self.options.rounds_or(SLOWER_COMPARISONS);
-        let reported = self.compared(count, &[], 1.05)?;
-        for (figure, (_, worse)) in JUDGED.iter().zip(reported) {
+        let reported = self.count_differences(count, &[], 1.05)?;
+        for (figure, (_, worse)) in COMPARED_FIGURES.iter().zip(reported) {
             let what = format!("{count} times against 5 % more work: found worse by {figure}");
-            let sure = SURE.contains(figure);
+            let sure = DECISIVE_FIGURES.contains(figure);
             let known = if sure { "every time" } else { "by the machine's quiet" };
-            self.found(&what, known.into(), worse.to_string(), !sure || worse == count);
+            self.record(&what, known.into(), worse.to_string(), !sure || worse == count);
         }
         Ok(())
     }
 }
 
-fn number(value: &Value) -> f64 {
+fn as_number(value: &Value) -> f64 {
     value.as_f64().unwrap_or(f64::NAN)
 }
 
 /// Returns user plus system time of a process in seconds, from /proc.
-fn ticks_s(pid: u32) -> Fallible<f64> {
+fn process_cpu_s(pid: u32) -> Fallible<f64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let after = line.rsplit_once(')').ok_or("no stat line")?.1;
     let ticks: f64 =
@@ -280,7 +299,7 @@ fn ticks_s(pid: u32) -> Fallible<f64> {
 }
 
 /// Returns the sum of all lines with this name in a /proc file of the process, in KiB.
-fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
+fn proc_kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/{file}"))?;
     let each = text
         .lines()
@@ -289,7 +308,7 @@ fn kib(pid: u32, file: &str, name: &str) -> Fallible<f64> {
 }
 
 /// Stops a server of known behaviour.
-fn quit(address: SocketAddr) -> Fallible<()> {
+fn stop_known_server(address: SocketAddr) -> Fallible<()> {
     use std::io::{Read, Write};
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /quit HTTP/1.1\r\n\r\n")?;

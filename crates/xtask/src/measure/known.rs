@@ -13,19 +13,19 @@ use std::time::{Duration, Instant};
 use crate::measure::Fallible;
 
 /// Memory that the server allocates, in bytes, so that a reading of its memory has a known minimum.
-const BALLAST_BYTES: usize = 64 << 20;
+const ALLOCATED_BYTES: usize = 64 << 20;
 /// Interval of errors: one of this many requests is answered with an error.
-pub(crate) const ERROR_EACH: u64 = 100;
+pub(crate) const ERROR_INTERVAL: u64 = 100;
 /// Interval between the starts of two stalls.
-pub(crate) const STALL_EACH: Duration = Duration::from_secs(5);
+pub(crate) const STALL_INTERVAL: Duration = Duration::from_secs(5);
 /// Duration of a stall.
-pub(crate) const STALL: Duration = Duration::from_secs(1);
+pub(crate) const STALL_TIME: Duration = Duration::from_secs(1);
 /// Delays in a sequence of a hundred requests: number of requests, and milliseconds.
 pub(crate) const DELAYS: [(u64, u64); 3] = [(90, 5), (9, 20), (1, 80)];
 
 /// Behaviour of the server for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum KnownBehavior {
     /// Computes for this number of loop iterations.
     Work(u64),
     /// Delays requests by [`DELAYS`].
@@ -36,20 +36,20 @@ pub(crate) enum Way {
     Errors,
 }
 
-impl Way {
-    fn parse(text: &str) -> Option<Way> {
+impl KnownBehavior {
+    fn parse(text: &str) -> Option<KnownBehavior> {
         match text.split_once(':') {
-            Some(("work", turns)) => Some(Way::Work(turns.parse().ok()?)),
-            None if text == "delay" => Some(Way::Delay),
-            None if text == "stall" => Some(Way::Stall),
-            None if text == "errors" => Some(Way::Errors),
+            Some(("work", turns)) => Some(KnownBehavior::Work(turns.parse().ok()?)),
+            None if text == "delay" => Some(KnownBehavior::Delay),
+            None if text == "stall" => Some(KnownBehavior::Stall),
+            None if text == "errors" => Some(KnownBehavior::Errors),
             _ => None,
         }
     }
 }
 
 /// Uses CPU time for `turns` iterations.
-fn work(turns: u64) {
+fn use_cpu(turns: u64) {
     let mut state = 1u64;
     for _ in 0..turns {
         state = black_box(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
@@ -58,22 +58,22 @@ fn work(turns: u64) {
 
 /// Returns the iterations of [`work`] that take `us` microseconds on this machine: the minimum of several
 /// measurements.
-pub(crate) fn turns_in(us: u64) -> u64 {
-    const TRIED: u64 = 1_000_000;
+pub(crate) fn iterations_in(us: u64) -> u64 {
+    const TRIAL_ITERATIONS: u64 = 1_000_000;
     let once = || {
         let began = Instant::now();
-        work(TRIED);
+        use_cpu(TRIAL_ITERATIONS);
         began.elapsed()
     };
     let least = (0..10).map(|_| once()).min().unwrap_or_default();
-    TRIED * us * 1_000 / least.as_nanos().max(1) as u64
+    TRIAL_ITERATIONS * us * 1_000 / least.as_nanos().max(1) as u64
 }
 
 /// Serves until a request for `/quit`.
-pub(crate) fn run(port: &str, way: &str) -> Fallible<ExitCode> {
-    let way = Way::parse(way).ok_or("known: the ways are work:TURNS, delay, stall, errors")?;
+pub(crate) fn serve_known(port: &str, behavior: &str) -> Fallible<ExitCode> {
+    let way = KnownBehavior::parse(behavior).ok_or("known: the ways are work:TURNS, delay, stall, errors")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse()?))?;
-    let ballast = vec![1u8; BALLAST_BYTES];
+    let ballast = vec![1u8; ALLOCATED_BYTES];
     let (began, count) = (Instant::now(), Arc::new(AtomicU64::new(0)));
     let quit = Arc::new(AtomicU64::new(0));
     for stream in listener.incoming() {
@@ -84,7 +84,7 @@ pub(crate) fn run(port: &str, way: &str) -> Fallible<ExitCode> {
         }
         thread::spawn(move || {
             // An error on a connection ends that connection only.
-            if serve(&stream, way, began, &count).is_ok_and(|quits| quits) {
+            if serve_connection(&stream, way, began, &count).is_ok_and(|quits| quits) {
                 quit.store(1, Ordering::SeqCst);
                 let _ = TcpStream::connect(to_self);
             }
@@ -95,7 +95,12 @@ pub(crate) fn run(port: &str, way: &str) -> Fallible<ExitCode> {
 }
 
 /// Serves one connection; returns true if it requested `/quit`.
-fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io::Result<bool> {
+fn serve_connection(
+    stream: &TcpStream,
+    behavior: KnownBehavior,
+    began: Instant,
+    count: &AtomicU64,
+) -> io::Result<bool> {
     stream.set_nodelay(true)?;
     let mut from = BufReader::new(stream);
     let (mut line, mut quits) = (String::new(), false);
@@ -106,7 +111,7 @@ fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io:
         }
         quits |= line.starts_with("GET /quit ");
         if line.trim_end().is_empty() {
-            let status = meet(way, began, count.fetch_add(1, Ordering::Relaxed));
+            let status = apply_behavior(behavior, began, count.fetch_add(1, Ordering::Relaxed));
             let mut answer = String::with_capacity(64);
             let _ = write!(answer, "HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
             let mut to = stream;
@@ -119,10 +124,10 @@ fn serve(stream: &TcpStream, way: Way, began: Instant, count: &AtomicU64) -> io:
 }
 
 /// Delays request `number` and returns its status line.
-fn meet(way: Way, began: Instant, number: u64) -> &'static str {
-    match way {
-        Way::Work(turns) => work(turns),
-        Way::Delay => {
+fn apply_behavior(behavior: KnownBehavior, began: Instant, number: u64) -> &'static str {
+    match behavior {
+        KnownBehavior::Work(turns) => use_cpu(turns),
+        KnownBehavior::Delay => {
             let mut below = 0;
             let ms = DELAYS.iter().find_map(|&(share, ms)| {
                 below += share;
@@ -130,15 +135,15 @@ fn meet(way: Way, began: Instant, number: u64) -> &'static str {
             });
             thread::sleep(Duration::from_millis(ms.unwrap_or(0)));
         }
-        Way::Stall => {
+        KnownBehavior::Stall => {
             // Stalls are at the end of each period, so that a run does not begin with one.
-            let into = Duration::from_nanos((began.elapsed().as_nanos() % STALL_EACH.as_nanos()) as u64);
-            if into >= STALL_EACH - STALL {
-                thread::sleep(STALL_EACH - into);
+            let into = Duration::from_nanos((began.elapsed().as_nanos() % STALL_INTERVAL.as_nanos()) as u64);
+            if into >= STALL_INTERVAL - STALL_TIME {
+                thread::sleep(STALL_INTERVAL - into);
             }
         }
-        Way::Errors if number % ERROR_EACH == ERROR_EACH - 1 => return "500 Error",
-        Way::Errors => {}
+        KnownBehavior::Errors if number % ERROR_INTERVAL == ERROR_INTERVAL - 1 => return "500 Error",
+        KnownBehavior::Errors => {}
     }
     "200 OK"
 }
@@ -149,11 +154,14 @@ mod tests {
 
     #[test]
     fn ways_are_read_and_shares_are_whole() {
-        assert_eq!(Way::parse("work:12"), Some(Way::Work(12)));
-        assert_eq!((Way::parse("stall"), Way::parse("nap")), (Some(Way::Stall), None));
+        assert_eq!(KnownBehavior::parse("work:12"), Some(KnownBehavior::Work(12)));
+        assert_eq!(
+            (KnownBehavior::parse("stall"), KnownBehavior::parse("nap")),
+            (Some(KnownBehavior::Stall), None)
+        );
         assert_eq!(DELAYS.iter().map(|(share, _)| share).sum::<u64>(), 100);
-        assert!(turns_in(100) > turns_in(10));
-        assert_eq!(meet(Way::Errors, Instant::now(), 99), "500 Error");
-        assert_eq!(meet(Way::Errors, Instant::now(), 100), "200 OK");
+        assert!(iterations_in(100) > iterations_in(10));
+        assert_eq!(apply_behavior(KnownBehavior::Errors, Instant::now(), 99), "500 Error");
+        assert_eq!(apply_behavior(KnownBehavior::Errors, Instant::now(), 100), "200 OK");
     }
 }

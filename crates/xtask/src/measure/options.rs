@@ -6,7 +6,7 @@ use crate::measure::Fallible;
 
 /// Options of `cargo xtask bench`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct MeasureOptions {
     /// Number of rounds or comparisons instead of the default. At least 1.
     pub(crate) rounds: Option<usize>,
     /// Duration of one run in seconds. At least 1.
@@ -19,9 +19,9 @@ pub(crate) struct Options {
     pub(crate) out: PathBuf,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for MeasureOptions {
+    fn default() -> MeasureOptions {
+        MeasureOptions {
             rounds: None,
             seconds: 1,
             rows: Vec::new(),
@@ -32,17 +32,17 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl MeasureOptions {
     /// Parses `--name value` pairs.
-    pub(crate) fn parse(words: &[&str]) -> Fallible<Options> {
-        let mut options = Options::default();
+    pub(crate) fn parse(words: &[&str]) -> Fallible<MeasureOptions> {
+        let mut options = MeasureOptions::default();
         let mut words = words.iter();
         while let Some(&name) = words.next() {
             let &value = words.next().ok_or_else(|| format!("{name} needs a value"))?;
             match name {
-                "--rounds" => options.rounds = Some(number(name, value)?),
-                "--seconds" => options.seconds = number(name, value)? as u64,
-                "--rows" => options.rows = list(value),
+                "--rounds" => options.rounds = Some(parse_number(name, value)?),
+                "--seconds" => options.seconds = parse_number(name, value)? as u64,
+                "--rows" => options.rows = parse_list(value),
                 "--binary" => options.binary = PathBuf::from(value),
                 "--out" => options.out = PathBuf::from(value),
                 _ => return Err(format!("unknown option {name}; `cargo xtask help` lists them").into()),
@@ -52,24 +52,24 @@ impl Options {
     }
 
     /// Returns the number of rounds, or `own` if none was given.
-    pub(crate) fn rounds_or(&self, own: usize) -> usize {
-        self.rounds.unwrap_or(own)
+    pub(crate) fn rounds_or(&self, default_rounds: usize) -> usize {
+        self.rounds.unwrap_or(default_rounds)
     }
 
     /// Whether `name` is among `chosen`, or `chosen` is empty.
-    pub(crate) fn chooses(chosen: &[String], name: &str) -> bool {
+    pub(crate) fn is_chosen(chosen: &[String], name: &str) -> bool {
         chosen.is_empty() || chosen.iter().any(|one| one == name)
     }
 }
 
-fn number(name: &str, value: &str) -> Fallible<usize> {
+fn parse_number(name: &str, value: &str) -> Fallible<usize> {
     match value.parse() {
         Ok(0) | Err(_) => Err(format!("{name} takes a number from 1, not `{value}`").into()),
         Ok(number) => Ok(number),
     }
 }
 
-fn list(value: &str) -> Vec<String> {
+fn parse_list(value: &str) -> Vec<String> {
     value.split(',').map(str::to_string).collect()
 }
 
@@ -79,10 +79,13 @@ mod tests {
 
     #[test]
     fn options_are_read_and_the_rest_keeps_its_default() {
-        let options = Options::parse(&["--rounds", "7", "--rows", "10,100"]).expect("valid");
+        let options = MeasureOptions::parse(&["--rounds", "7", "--rows", "10,100"]).expect("valid");
         assert_eq!((options.rounds, options.seconds), (Some(7), 1));
-        assert!(Options::chooses(&options.rows, "100") && !Options::chooses(&options.rows, "1000"));
-        assert!(Options::chooses(&[], "equals"));
+        assert!(
+            MeasureOptions::is_chosen(&options.rows, "100")
+                && !MeasureOptions::is_chosen(&options.rows, "1000")
+        );
+        assert!(MeasureOptions::is_chosen(&[], "equals"));
     }
 
     #[test]
@@ -92,7 +95,7 @@ mod tests {
             (&["--seconds"], "needs a value"),
             (&["--roundz", "3"], "--roundz"),
         ] {
-            let error = Options::parse(words).expect_err("a mistake").to_string();
+            let error = MeasureOptions::parse(words).expect_err("a mistake").to_string();
             assert!(error.contains(what), "{error}");
         }
     }

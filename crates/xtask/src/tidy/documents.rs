@@ -7,27 +7,27 @@ use crate::tidy::tree::SourceTree;
 
 /// Split so that this rule does not match its own source.
 const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
-const PROMISES: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
+const TODO_MARKERS: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// Document that is generated from the code.
-pub(crate) struct Generated {
+pub(crate) struct GeneratedDocument {
     pub(crate) file: &'static str,
     pub(crate) text: fn() -> String,
 }
 
 /// All generated documents, which `cargo xtask docs` writes.
-pub(crate) const GENERATED: [Generated; 1] =
-    [Generated { file: "docs/configuration.md", text: config::reference }];
+pub(crate) const GENERATED_DOCUMENTS: [GeneratedDocument; 1] =
+    [GeneratedDocument { file: "docs/configuration.md", text: config::reference }];
 
 /// Returns all findings about documents.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings: Vec<TidyFinding> =
-        GENERATED.iter().filter_map(|document| out_of_step(tree, document)).collect();
+        GENERATED_DOCUMENTS.iter().filter_map(|document| check_generated(tree, document)).collect();
     for (name, text) in tree.files() {
         // The examples must be valid configurations.
         if name.starts_with("demo/") && name.ends_with(".toml") {
-            findings.extend(mistakes(name, text));
+            findings.extend(first_mistake(name, text));
         }
         for (at, line) in text.lines().enumerate() {
             findings.extend(
@@ -38,7 +38,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     findings
 }
 
-fn out_of_step(tree: &SourceTree, document: &Generated) -> Option<TidyFinding> {
+fn check_generated(tree: &SourceTree, document: &GeneratedDocument) -> Option<TidyFinding> {
     let (written, wanted) = (tree.text(document.file).unwrap_or_default(), (document.text)());
     if written == wanted {
         return None;
@@ -52,7 +52,7 @@ fn out_of_step(tree: &SourceTree, document: &Generated) -> Option<TidyFinding> {
     ))
 }
 
-fn mistakes(name: &str, text: &str) -> Option<TidyFinding> {
+fn first_mistake(name: &str, text: &str) -> Option<TidyFinding> {
     let folder = Path::new(name).parent().unwrap_or(Path::new(""));
     let report = match config::Config::parse(text, name, folder) {
         Ok((_, warnings)) if warnings.is_empty() => return None,
@@ -67,7 +67,7 @@ fn check_line(name: &str, line: &str) -> Option<(String, &'static str)> {
         return Some((format!("names `{path}`, a path of one machine"), "use a path inside the repository"));
     }
     if name.ends_with(".rs")
-        && let Some(promise) = PROMISES.into_iter().find(|promise| has_word(line, promise))
+        && let Some(promise) = TODO_MARKERS.into_iter().find(|promise| has_word(line, promise))
     {
         return Some((format!("`{promise}`"), "do it, or open an issue"));
     }
@@ -105,45 +105,49 @@ fn cites_line(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn reported(name: &str, text: &str) -> usize {
+    fn count_findings(name: &str, text: &str) -> usize {
         text.lines().filter(|line| check_line(name, line).is_some()).count()
     }
 
     #[test]
     fn a_generated_document_is_in_step_or_its_first_odd_line_is_reported() {
-        let document = Generated { file: "docs/a.md", text: || "one\ntwo\n".to_string() };
+        let document = GeneratedDocument { file: "docs/a.md", text: || "one\ntwo\n".to_string() };
         let reported = |text: &str| {
-            out_of_step(&SourceTree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
+            check_generated(&SourceTree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
         };
         assert_eq!(reported("one\ntwo\n"), None);
         assert_eq!(reported("one\n2\n"), Some(2));
         assert_eq!(reported("one\ntwo\nthree\n"), Some(3));
-        assert_eq!(out_of_step(&SourceTree::of(&[]), &document).map(|finding| finding.line), Some(1));
+        assert_eq!(check_generated(&SourceTree::of(&[]), &document).map(|finding| finding.line), Some(1));
     }
 
     #[test]
     fn a_mistake_in_an_example_is_reported_with_its_name() {
-        assert_eq!(mistakes("demo/a.toml", "[[route]]\nfiles = \"public\"\n"), None);
-        let finding = mistakes("demo/a.toml", "lissten = \":80\"\n").expect("no such directive");
-        assert!(finding.what.contains("lissten") && finding.what.contains("listen"), "{}", finding.what);
+        assert_eq!(first_mistake("demo/a.toml", "[[route]]\nfiles = \"public\"\n"), None);
+        let finding = first_mistake("demo/a.toml", "lissten = \":80\"\n").expect("no such directive");
+        assert!(
+            finding.message.contains("lissten") && finding.message.contains("listen"),
+            "{}",
+            finding.message
+        );
     }
 
     #[test]
     fn a_path_of_one_machine_is_found_anywhere() {
         for path in FOREIGN_PATHS {
-            assert_eq!(reported("a.md", &format!("see {path}x")), 1);
-            assert_eq!(reported("a.toml", &format!("root = \"{path}x\"")), 1);
-            assert_eq!(reported("a.rs", &format!("crates{path}x")), 0);
+            assert_eq!(count_findings("a.md", &format!("see {path}x")), 1);
+            assert_eq!(count_findings("a.toml", &format!("root = \"{path}x\"")), 1);
+            assert_eq!(count_findings("a.rs", &format!("crates{path}x")), 0);
         }
     }
 
     #[test]
     fn promises_line_numbers_and_foreign_sources_are_found() {
-        assert_eq!(reported("a.rs", &format!("// {}: later", PROMISES[0])), 1);
-        assert_eq!(reported("a.rs", &format!("// {}S of others", PROMISES[0])), 0);
-        assert_eq!(reported("a.md", "see net.rs:12"), 1);
-        assert_eq!(reported("a.md", "see `net.rs`: twelve"), 0);
-        assert_eq!(reported("Cargo.lock", "source = \"git+https://example.com/x\""), 1);
-        assert_eq!(reported("Cargo.lock", &format!("source = \"{PUBLIC_INDEX}\"")), 0);
+        assert_eq!(count_findings("a.rs", &format!("// {}: later", TODO_MARKERS[0])), 1);
+        assert_eq!(count_findings("a.rs", &format!("// {}S of others", TODO_MARKERS[0])), 0);
+        assert_eq!(count_findings("a.md", "see net.rs:12"), 1);
+        assert_eq!(count_findings("a.md", "see `net.rs`: twelve"), 0);
+        assert_eq!(count_findings("Cargo.lock", "source = \"git+https://example.com/x\""), 1);
+        assert_eq!(count_findings("Cargo.lock", &format!("source = \"{PUBLIC_INDEX}\"")), 0);
     }
 }

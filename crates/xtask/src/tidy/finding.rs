@@ -9,27 +9,32 @@ pub(crate) struct TidyFinding {
     pub(crate) file: String,
     /// Line number, from 1.
     pub(crate) line: usize,
-    pub(crate) what: String,
+    pub(crate) message: String,
     pub(crate) remedy: &'static str,
     /// Whether the finding is a warning, which does not fail the check.
-    pub(crate) warning: bool,
+    pub(crate) is_warning: bool,
 }
 
 impl TidyFinding {
     /// Creates a finding that fails the check.
-    pub(crate) fn new(file: &str, line: usize, what: impl Into<String>, remedy: &'static str) -> TidyFinding {
-        TidyFinding { file: file.to_string(), line, what: what.into(), remedy, warning: false }
+    pub(crate) fn new(
+        file: &str,
+        line: usize,
+        message: impl Into<String>,
+        remedy: &'static str,
+    ) -> TidyFinding {
+        TidyFinding { file: file.to_string(), line, message: message.into(), remedy, is_warning: false }
     }
 
     /// Turns the finding into a warning.
-    pub(crate) fn warning_only(self) -> TidyFinding {
-        TidyFinding { warning: true, ..self }
+    pub(crate) fn as_warning(self) -> TidyFinding {
+        TidyFinding { is_warning: true, ..self }
     }
 }
 
 impl fmt::Display for TidyFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TidyFinding { file, line, what, remedy, warning } = self;
+        let TidyFinding { file, line, message: what, remedy, is_warning: warning } = self;
         let weight = if *warning { "warning: " } else { "" };
         write!(f, "{file}:{line}: {weight}{what}; {remedy}")
     }

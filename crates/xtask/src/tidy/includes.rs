@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::tidy::finding::TidyFinding;
-use crate::tidy::links::resolved;
+use crate::tidy::links::resolve_link;
 use crate::tidy::tree::SourceTree;
 
 /// Folder with the sources of all workers.
@@ -104,7 +104,7 @@ fn includes<'a>(tree: &SourceTree, file: &'a str, text: &'a str) -> Vec<Include<
     let mut includes = Vec::new();
     for (at, line) in text.lines().enumerate() {
         let Some(name) = included(line) else { continue };
-        let beside = resolved(file, name).map(|(path, _)| path);
+        let beside = resolve_link(file, name).map(|(path, _)| path);
         let shared = Some(format!("{SHARED}{name}"));
         let path = [beside, shared].into_iter().flatten().find(|path| tree.text(path).is_some());
         includes.push(Include { file, line: at + 1, name, path });

@@ -2,7 +2,7 @@
 //! and that its documentation says what it owns.
 
 use crate::tidy::finding::TidyFinding;
-use crate::tidy::modules::{Named, collect, roots};
+use crate::tidy::modules::{NamedPathUse, collect_use_tree, crate_roots};
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
 
@@ -16,7 +16,7 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const ALL: &[&str] = &[
+const ALL_CRATES: &[&str] = &[
     "http",
     "http2",
     "cgi",
@@ -50,7 +50,7 @@ const ALL: &[&str] = &[
     "routing",
     "operator",
 ];
-const PURE: &[&str] = &[
+const NO_IO: &[&str] = &[
     "std::fs",
     "std::io",
     "std::env",
@@ -67,23 +67,23 @@ const PURE: &[&str] = &[
     "tokio",
 ];
 /// `std::io` is allowed because it has the traits that compression libraries use.
-const PURE_BUT_IO: &[&str] =
+const NO_IO_EXCEPT_TRAITS: &[&str] =
     &["std::fs", "std::env", "std::process", "std::thread", "std::os", "rustix", "tokio"];
 const NO_SOCKETS: &[&str] =
     &["TcpStream", "TcpListener", "UnixStream", "UnixListener", "rustix::net", "tokio"];
 
 /// All layers, from low to high.
 const LAYERS: &[Layer] = &[
-    Layer { folder: "http", may_use: &[], never: PURE },
-    Layer { folder: "http2", may_use: &["http"], never: PURE },
-    Layer { folder: "cgi", may_use: &[], never: PURE },
+    Layer { folder: "http", may_use: &[], never: NO_IO },
+    Layer { folder: "http2", may_use: &["http"], never: NO_IO },
+    Layer { folder: "cgi", may_use: &[], never: NO_IO },
     Layer {
         folder: "config",
         may_use: &["http"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
-    Layer { folder: "tree", may_use: &[], never: PURE },
-    Layer { folder: "link", may_use: &[], never: PURE },
+    Layer { folder: "tree", may_use: &[], never: NO_IO },
+    Layer { folder: "link", may_use: &[], never: NO_IO },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
     Layer {
         folder: "workers",
@@ -91,12 +91,12 @@ const LAYERS: &[Layer] = &[
         // The only socket of a worker is its control socket.
         never: &["TcpStream", "TcpListener", "tokio"],
     },
-    Layer { folder: "coding", may_use: &["http"], never: PURE_BUT_IO },
+    Layer { folder: "coding", may_use: &["http"], never: NO_IO_EXCEPT_TRAITS },
     Layer { folder: "net", may_use: &["http", "http2", "coding"], never: &["tokio"] },
     Layer { folder: "files", may_use: &["http", "coding", "net"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["cgi", "http", "net"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
-    Layer { folder: "admission", may_use: &["http"], never: PURE },
+    Layer { folder: "admission", may_use: &["http"], never: NO_IO },
     Layer { folder: "sharing", may_use: &["net"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["http", "net", "ring"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["http", "http2", "net"], never: &["tokio"] },
@@ -205,44 +205,45 @@ const LAYERS: &[Layer] = &[
         ],
         never: &["tokio"],
     },
-    Layer { folder: "komainu", may_use: ALL, never: &["tokio"] },
+    Layer { folder: "komainu", may_use: ALL_CRATES, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
     Layer { folder: "xtask", may_use: &["config", "bench"], never: &["tokio"] },
 ];
 
 /// Returns all findings about crates and their dependencies.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
-    let mut findings: Vec<TidyFinding> = roots(tree).iter().filter_map(|root| opening(tree, root)).collect();
+    let mut findings: Vec<TidyFinding> =
+        crate_roots(tree).iter().filter_map(|root| check_opening(tree, root)).collect();
     for (name, text) in tree.files() {
         let Some(folder) = name.strip_prefix("crates/").filter(|_| name.ends_with("/Cargo.toml")) else {
             continue;
         };
-        match layer(folder) {
+        match find_layer(folder) {
             None => findings.push(TidyFinding::new(
                 name,
                 1,
                 "this crate has no layer",
                 "give it a line in xtask's table of layers, and one in ARCHITECTURE.md",
             )),
-            Some(layer) => findings.extend(dependencies(name, text, layer)),
+            Some(layer) => findings.extend(check_dependencies(name, text, layer)),
         }
     }
     for (name, text) in tree.rust().filter(|(name, _)| !is_test_path(name)) {
         let folder = crate_of(name).and_then(|folder| folder.strip_prefix("crates/"));
-        if let Some(layer) = folder.and_then(layer) {
-            findings.extend(forbidden(name, text, layer));
+        if let Some(layer) = folder.and_then(find_layer) {
+            findings.extend(check_forbidden(name, text, layer));
         }
     }
     findings
 }
 
-fn layer(folder: &str) -> Option<&'static Layer> {
+fn find_layer(folder: &str) -> Option<&'static Layer> {
     let first = folder.split('/').next()?;
     LAYERS.iter().find(|layer| layer.folder == first)
 }
 
 /// Checks that the root file says what the crate owns and what it never does.
-fn opening(tree: &SourceTree, root: &str) -> Option<TidyFinding> {
+fn check_opening(tree: &SourceTree, root: &str) -> Option<TidyFinding> {
     let text = tree.text(root)?;
     let words: String = text.lines().take_while(|line| line.starts_with("//!")).collect();
     let says =
@@ -262,7 +263,7 @@ fn opening(tree: &SourceTree, root: &str) -> Option<TidyFinding> {
 }
 
 /// Checks the dependencies within the workspace; dev-dependencies are not restricted.
-fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
+fn check_dependencies(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     let mut in_dependencies = false;
     for (at, line) in text.lines().enumerate() {
@@ -288,15 +289,15 @@ fn dependencies(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
     findings
 }
 
-fn forbidden(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
+fn check_forbidden(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
     let source = SourceFile::new(text);
     let tokens = source.tokens();
     let (mut findings, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
-        let mut paths: Vec<Named> = Vec::new();
+        let mut paths: Vec<NamedPathUse> = Vec::new();
         let line = tokens[at].line;
         let is_path = tokens.get(at + 1).is_some_and(|next| next.text == "::");
-        at = if is_path { collect(&tokens, at, &[], &mut paths).max(at + 1) } else { at + 1 };
+        at = if is_path { collect_use_tree(&tokens, at, &[], &mut paths).max(at + 1) } else { at + 1 };
         if source.is_test(line) {
             continue;
         }
@@ -325,7 +326,7 @@ mod tests {
 
     const OPENING: &str = "//! This crate owns words.\n//! It never acts.\n";
 
-    fn reported(files: &[(&str, &str)]) -> Vec<String> {
+    fn find_all(files: &[(&str, &str)]) -> Vec<String> {
         check(&SourceTree::of(files)).iter().map(|finding| format!("{finding}")).collect()
     }
 
@@ -339,7 +340,7 @@ mod tests {
             ("[target.'cfg(unix)'.dependencies]\nnet.workspace = true", 2),
             ("[build-dependencies]\nnet.workspace = true", 2),
         ] {
-            let reported = reported(&[("crates/http/Cargo.toml", line)]);
+            let reported = find_all(&[("crates/http/Cargo.toml", line)]);
             assert_eq!(reported.len(), 1, "{line}: {reported:?}");
             assert!(
                 reported[0]
@@ -351,28 +352,28 @@ mod tests {
     #[test]
     fn what_the_table_allows_passes_and_tests_may_use_anything() {
         let files = "[dependencies]\nhttp.workspace = true\nnet.workspace = true\nmemchr = \"2\"\n[dev-dependencies]\nproxy.workspace = true\n[features]\ncache = []";
-        assert_eq!(reported(&[("crates/files/Cargo.toml", files)]), Vec::<String>::new());
+        assert_eq!(find_all(&[("crates/files/Cargo.toml", files)]), Vec::<String>::new());
         assert_eq!(
-            reported(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nring.workspace = true")]).len(),
+            find_all(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nring.workspace = true")]).len(),
             0
         );
         assert_eq!(
-            reported(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nnet.workspace = true")]).len(),
+            find_all(&[("crates/workers/perl/Cargo.toml", "[dependencies]\nnet.workspace = true")]).len(),
             1
         );
     }
 
     #[test]
     fn a_crate_without_a_layer_is_found() {
-        assert!(reported(&[("crates/misc/Cargo.toml", "")])[0].contains("no layer"));
+        assert!(find_all(&[("crates/misc/Cargo.toml", "")])[0].contains("no layer"));
     }
 
     #[test]
     fn a_root_file_must_say_what_it_owns_and_never_does() {
-        assert!(reported(&[("crates/http/src/lib.rs", OPENING)]).is_empty());
-        assert!(reported(&[("crates/http/src/lib.rs", "//! Owns words.\n")])[0].contains("never does"));
-        assert!(reported(&[("crates/http/src/lib.rs", "//! It never acts.\n")])[0].contains("owns"));
-        assert_eq!(reported(&[("crates/komainu/src/main.rs", "fn main() {}")]).len(), 1);
+        assert!(find_all(&[("crates/http/src/lib.rs", OPENING)]).is_empty());
+        assert!(find_all(&[("crates/http/src/lib.rs", "//! Owns words.\n")])[0].contains("never does"));
+        assert!(find_all(&[("crates/http/src/lib.rs", "//! It never acts.\n")])[0].contains("owns"));
+        assert_eq!(find_all(&[("crates/komainu/src/main.rs", "fn main() {}")]).len(), 1);
     }
 
     #[test]
@@ -384,14 +385,14 @@ mod tests {
             "use std::net::{IpAddr, TcpStream};",
         ];
         for code in bad {
-            assert_eq!(reported(&[("crates/http/src/x.rs", code)]).len(), 1, "{code}");
+            assert_eq!(find_all(&[("crates/http/src/x.rs", code)]).len(), 1, "{code}");
         }
         let good = "// std::fs\nuse std::net::IpAddr;\nconst A: &str = \"std::fs\";\n#[cfg(test)]\nmod tests { use std::fs; }";
         assert!(
-            reported(&[("crates/http/src/x.rs", good), ("crates/http/tests/y.rs", "use std::fs;")])
+            find_all(&[("crates/http/src/x.rs", good), ("crates/http/tests/y.rs", "use std::fs;")])
                 .is_empty()
         );
-        assert!(reported(&[("crates/net/src/x.rs", "use std::fs;")]).is_empty());
-        assert_eq!(reported(&[("crates/net/src/x.rs", "use tokio::net::TcpStream;")]).len(), 1);
+        assert!(find_all(&[("crates/net/src/x.rs", "use std::fs;")]).is_empty());
+        assert_eq!(find_all(&[("crates/net/src/x.rs", "use tokio::net::TcpStream;")]).len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Checks that links in documents have an existing target, and that the book's table of contents lists every
 //! page of `docs`.
 
-use crate::markdown::{anchors, links};
+use crate::markdown::{find_links, heading_anchors};
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
@@ -12,20 +12,20 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings = Vec::new();
     for (name, text) in tree.files().filter(|(name, _)| name.ends_with(".md")) {
-        for link in links(text) {
+        for link in find_links(text) {
             let target = &text[link.target.clone()];
-            if let Some(what) = fault(tree, name, target) {
+            if let Some(what) = link_fault(tree, name, target) {
                 let line = text[..link.target.start].lines().count();
                 findings.push(TidyFinding::new(name, line, what, "correct the link"));
             }
         }
     }
-    findings.extend(unlisted(tree));
+    findings.extend(unlisted_pages(tree));
     findings
 }
 
 /// Returns the file of the repository that a link refers to, and the anchor in it. `None` for external links.
-pub(crate) fn resolved<'a>(file: &str, target: &'a str) -> Option<(String, &'a str)> {
+pub(crate) fn resolve_link<'a>(file: &str, target: &'a str) -> Option<(String, &'a str)> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
@@ -45,23 +45,25 @@ pub(crate) fn resolved<'a>(file: &str, target: &'a str) -> Option<(String, &'a s
     Some((parts.join("/"), place))
 }
 
-fn fault(tree: &SourceTree, file: &str, target: &str) -> Option<String> {
-    let (path, place) = resolved(file, target)?;
+fn link_fault(tree: &SourceTree, file: &str, target: &str) -> Option<String> {
+    let (path, place) = resolve_link(file, target)?;
     let folder = format!("{path}/");
     match tree.text(&path) {
         Some(_) if place.is_empty() => None,
-        Some(text) if path.ends_with(".md") && anchors(text).iter().any(|anchor| anchor == place) => None,
+        Some(text) if path.ends_with(".md") && heading_anchors(text).iter().any(|anchor| anchor == place) => {
+            None
+        }
         Some(_) => Some(format!("a link to `{target}`, and {path} has no such heading")),
         None if tree.files().any(|(name, _)| name.starts_with(&folder)) => None,
         None => Some(format!("a link to `{target}`, and there is no {path}")),
     }
 }
 
-fn unlisted(tree: &SourceTree) -> Vec<TidyFinding> {
+fn unlisted_pages(tree: &SourceTree) -> Vec<TidyFinding> {
     let Some(summary) = tree.text(SUMMARY) else { return Vec::new() };
-    let listed: Vec<String> = links(summary)
+    let listed: Vec<String> = find_links(summary)
         .into_iter()
-        .filter_map(|link| resolved(SUMMARY, &summary[link.target]).map(|(path, _)| path))
+        .filter_map(|link| resolve_link(SUMMARY, &summary[link.target]).map(|(path, _)| path))
         .collect();
     let pages = tree
         .files()
@@ -69,8 +71,7 @@ fn unlisted(tree: &SourceTree) -> Vec<TidyFinding> {
         .filter(|name| name.starts_with("docs/") && name.ends_with(".md") && *name != SUMMARY);
     let missing = pages.filter(|page| !listed.iter().any(|name| name == page));
     let finding = |page: &str| {
-        TidyFinding::new(page, 1, "is not in the table of contents", "add it to docs/SUMMARY.md")
-            .warning_only()
+        TidyFinding::new(page, 1, "is not in the table of contents", "add it to docs/SUMMARY.md").as_warning()
     };
     missing.map(finding).collect()
 }
@@ -79,7 +80,7 @@ fn unlisted(tree: &SourceTree) -> Vec<TidyFinding> {
 mod tests {
     use super::*;
 
-    fn reported(files: &[(&str, &str)]) -> Vec<String> {
+    fn find_all(files: &[(&str, &str)]) -> Vec<String> {
         check(&SourceTree::of(files)).iter().map(TidyFinding::to_string).collect()
     }
 
@@ -88,8 +89,8 @@ mod tests {
         let page = "[a](b.md) [a](b.md#one) [a](../README.md) [a](../src) [a](https://example.com/x) [a](#here)\n# Here\n";
         let files =
             [("docs/x/a.md", page), ("docs/x/b.md", "## One"), ("docs/README.md", ""), ("docs/src/x.rs", "")];
-        assert_eq!(reported(&files), [""; 0]);
-        let found = reported(&[("a.md", "\n[a](b.md)\n[a](c.md#two) [a](#three)"), ("c.md", "# One")]);
+        assert_eq!(find_all(&files), [""; 0]);
+        let found = find_all(&[("a.md", "\n[a](b.md)\n[a](c.md#two) [a](#three)"), ("c.md", "# One")]);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].starts_with("a.md:2: a link to `b.md`, and there is no b.md"), "{}", found[0]);
         assert!(found[1].contains("c.md has no such heading") && found[2].contains("a.md has no such"));
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn pages_outside_of_the_table_of_contents_are_warned_of() {
         let files = [("docs/SUMMARY.md", "- [A](a.md)"), ("docs/a.md", ""), ("docs/b.md", ""), ("c.md", "")];
-        let found = reported(&files);
+        let found = find_all(&files);
         assert_eq!(
             found,
             ["docs/b.md:1: warning: is not in the table of contents; add it to docs/SUMMARY.md"]

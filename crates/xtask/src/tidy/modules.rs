@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::tidy::source::{SourceFile, Token, closing};
+use crate::tidy::source::{SourceFile, Token, closing_bracket};
 use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// Path of a module from the crate's root; empty for the root.
 pub(crate) type ModulePath = Vec<String>;
 
 /// Modules of one crate.
-pub(crate) struct Modules {
+pub(crate) struct CrateModules {
     /// Files of the modules that have one, without tests.
     pub(crate) files: Vec<(ModulePath, String)>,
     /// Children of each module in the order of their declaration, without tests.
@@ -18,28 +18,28 @@ pub(crate) struct Modules {
 
 /// Path that a file names, made absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct NamedPathUse {
     /// Segments from the crate's root, without `crate`.
     pub(crate) path: Vec<String>,
     pub(crate) line: usize,
     /// Whether the path names a macro, which is not an item of any module.
     pub(crate) is_macro: bool,
     /// Whether the path is in a `pub use`.
-    pub(crate) reexported: bool,
+    pub(crate) is_reexported: bool,
 }
 
-impl Modules {
+impl CrateModules {
     /// Reads the crate whose root file is `root`.
-    pub(crate) fn read(tree: &SourceTree, root: &str) -> Modules {
-        let mut modules = Modules { files: Vec::new(), children: HashMap::new() };
-        modules.add(tree, Vec::new(), root.to_string());
+    pub(crate) fn read(tree: &SourceTree, root: &str) -> CrateModules {
+        let mut modules = CrateModules { files: Vec::new(), children: HashMap::new() };
+        modules.add_module(tree, Vec::new(), root.to_string());
         modules
     }
 
-    fn add(&mut self, tree: &SourceTree, path: ModulePath, file: String) {
+    fn add_module(&mut self, tree: &SourceTree, path: ModulePath, file: String) {
         let Some(text) = tree.text(&file) else { return };
         let source = SourceFile::new(text);
-        let declared = declared(&source);
+        let declared = declared_modules(&source);
         self.files.push((path.clone(), file.clone()));
         let folder = folder_of(&file, path.is_empty());
         for name in &declared {
@@ -47,8 +47,8 @@ impl Modules {
             let flat = format!("{folder}/{name}.rs");
             let nested = format!("{folder}/{name}/mod.rs");
             match tree.text(&flat) {
-                Some(_) => self.add(tree, child, flat),
-                None => self.add(tree, child, nested),
+                Some(_) => self.add_module(tree, child, flat),
+                None => self.add_module(tree, child, nested),
             }
         }
         self.children.insert(path, declared);
@@ -67,7 +67,7 @@ impl Modules {
     }
 
     /// Returns the index of `name` among the children of `parent`.
-    pub(crate) fn place(&self, parent: &[String], name: &str) -> Option<usize> {
+    pub(crate) fn child_index(&self, parent: &[String], name: &str) -> Option<usize> {
         self.children.get(parent)?.iter().position(|child| child == name)
     }
 }
@@ -78,7 +78,7 @@ fn folder_of(file: &str, is_root: bool) -> &str {
     if is_root || file.ends_with("/mod.rs") { folder } else { file.trim_end_matches(".rs") }
 }
 
-fn declared(source: &SourceFile) -> Vec<String> {
+fn declared_modules(source: &SourceFile) -> Vec<String> {
     let tokens = source.tokens();
     let (mut names, mut depth) = (Vec::new(), 0_usize);
     for (at, token) in tokens.iter().enumerate() {
@@ -96,7 +96,7 @@ fn declared(source: &SourceFile) -> Vec<String> {
 
 /// Returns all paths that the file of module `here` names outside tests, from its crate's root: those that
 /// begin with `crate`, `self` or `super`, or with the name of one of its child modules.
-pub(crate) fn named(modules: &Modules, here: &[String], source: &SourceFile) -> Vec<Named> {
+pub(crate) fn named_paths(modules: &CrateModules, here: &[String], source: &SourceFile) -> Vec<NamedPathUse> {
     let tokens = source.tokens();
     let own: HashSet<&str> = modules.children.get(here).into_iter().flatten().map(String::as_str).collect();
     let mut found = Vec::new();
@@ -108,7 +108,7 @@ pub(crate) fn named(modules: &Modules, here: &[String], source: &SourceFile) -> 
         let before = at.checked_sub(1).map_or("", |before| tokens[before].text);
         let follows = tokens.get(at + 1).is_some_and(|next| next.text == "::");
         if token.text == "mod" && tokens.get(at + 2).is_some_and(|open| open.text == "{") {
-            inline.push(closing(&tokens, at + 2));
+            inline.push(closing_bracket(&tokens, at + 2));
         }
         let starts = follows && !matches!(before, "::" | "." | "in") && !source.is_test(token.line);
         let base = match token.text {
@@ -130,8 +130,8 @@ pub(crate) fn named(modules: &Modules, here: &[String], source: &SourceFile) -> 
                 }
                 let reexported = is_reexport(&tokens, at);
                 let from = found.len();
-                at = collect(&tokens, at, &base, &mut found);
-                found[from..].iter_mut().for_each(|named| named.reexported = reexported);
+                at = collect_use_tree(&tokens, at, &base, &mut found);
+                found[from..].iter_mut().for_each(|named| named.is_reexported = reexported);
             }
         }
     }
@@ -147,7 +147,12 @@ fn is_reexport(tokens: &[Token<'_>], at: usize) -> bool {
 }
 
 /// Collects the paths of a use tree that begins at `at`; returns the index after it.
-pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &mut Vec<Named>) -> usize {
+pub(crate) fn collect_use_tree(
+    tokens: &[Token<'_>],
+    at: usize,
+    base: &[String],
+    found: &mut Vec<NamedPathUse>,
+) -> usize {
     let mut path = base.to_vec();
     let mut at = at;
     let Some(first) = tokens.get(at) else { return at };
@@ -155,10 +160,10 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
     loop {
         match tokens.get(at).map(|token| token.text) {
             Some("{") => {
-                let end = closing(tokens, at);
+                let end = closing_bracket(tokens, at);
                 at += 1;
                 while at < end {
-                    let next = collect(tokens, at, &path, found);
+                    let next = collect_use_tree(tokens, at, &path, found);
                     at = next.max(at + 1);
                     // Skip an alias and continue after the comma.
                     while at < end && tokens[at - 1].text != "," {
@@ -170,7 +175,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
             Some("self") => {}
             // The path ends before generic arguments, as in `Vec::<u8>`.
             Some("<") => {
-                found.push(Named { path, line, is_macro: false, reexported: false });
+                found.push(NamedPathUse { path, line, is_macro: false, is_reexported: false });
                 return at;
             }
             Some(word) => path.push(word.to_string()),
@@ -180,7 +185,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
         match tokens.get(at).map(|token| token.text) {
             Some("::") => at += 1,
             next => {
-                found.push(Named { path, line, is_macro: next == Some("!"), reexported: false });
+                found.push(NamedPathUse { path, line, is_macro: next == Some("!"), is_reexported: false });
                 return at;
             }
         }
@@ -188,7 +193,7 @@ pub(crate) fn collect(tokens: &[Token<'_>], at: usize, base: &[String], found: &
 }
 
 /// Returns the root files of all crates: `lib.rs`, and `main.rs` if there is one.
-pub(crate) fn roots(tree: &SourceTree) -> Vec<String> {
+pub(crate) fn crate_roots(tree: &SourceTree) -> Vec<String> {
     let is_root = |name: &str| name.ends_with("/src/lib.rs") || name.ends_with("/src/main.rs");
     tree.rust()
         .map(|(name, _)| name)
@@ -207,9 +212,12 @@ mod tests {
             ("c/src/low.rs", ""),
             ("c/src/high.rs", text),
         ]);
-        let modules = Modules::read(&tree, "c/src/lib.rs");
+        let modules = CrateModules::read(&tree, "c/src/lib.rs");
         let here: ModulePath = here.iter().map(|name| name.to_string()).collect();
-        named(&modules, &here, &SourceFile::new(text)).iter().map(|named| named.path.join("::")).collect()
+        named_paths(&modules, &here, &SourceFile::new(text))
+            .iter()
+            .map(|named| named.path.join("::"))
+            .collect()
     }
 
     #[test]
@@ -240,11 +248,11 @@ mod tests {
             ("c/src/b/y.rs", ""),
             ("c/src/rig.rs", ""),
         ]);
-        let modules = Modules::read(&tree, "c/src/lib.rs");
+        let modules = CrateModules::read(&tree, "c/src/lib.rs");
         let files: Vec<&str> = modules.files.iter().map(|(_, file)| file.as_str()).collect();
         assert_eq!(files, ["c/src/lib.rs", "c/src/a.rs", "c/src/a/x.rs", "c/src/b/mod.rs", "c/src/b/y.rs"]);
         let path = ["a", "x", "Item"].map(str::to_string);
         assert_eq!(modules.module_of(&path), ["a", "x"]);
-        assert_eq!(modules.place(&[], "b"), Some(1));
+        assert_eq!(modules.child_index(&[], "b"), Some(1));
     }
 }

@@ -4,8 +4,9 @@ use crate::tidy::finding::TidyFinding;
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::SourceTree;
 
-const EMPTY_WORDS: [&str; 5] = ["manager", "helper", "helpers", "util", "utils"];
-const DECLARING: [&str; 9] = ["struct", "enum", "trait", "type", "fn", "mod", "const", "static", "union"];
+const MEANINGLESS_WORDS: [&str; 5] = ["manager", "helper", "helpers", "util", "utils"];
+const DECLARING_KEYWORDS: [&str; 9] =
+    ["struct", "enum", "trait", "type", "fn", "mod", "const", "static", "union"];
 
 /// Returns all findings about names.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
@@ -15,10 +16,11 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
         let tokens = source.tokens();
         for pair in tokens.windows(2) {
             let [keyword, name] = pair else { continue };
-            if !DECLARING.contains(&keyword.text) {
+            if !DECLARING_KEYWORDS.contains(&keyword.text) {
                 continue;
             }
-            if let Some(word) = words(name.text).into_iter().find(|word| EMPTY_WORDS.contains(&word.as_str()))
+            if let Some(word) =
+                split_words(name.text).into_iter().find(|word| MEANINGLESS_WORDS.contains(&word.as_str()))
             {
                 let what = format!("`{}`: `{word}` says nothing", name.text);
                 findings.push(TidyFinding::new(file, name.line, what, "name it for what it does or holds"));
@@ -33,7 +35,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
 }
 
 /// Returns the words of a name in `snake_case`, `CamelCase` or `SHOUTING_CASE`, in lower case.
-fn words(name: &str) -> Vec<String> {
+fn split_words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut last_small = false;
     for c in name.chars() {
@@ -71,6 +73,6 @@ mod tests {
     fn other_names_uses_and_text_pass() {
         let good = "fn utility() {} fn getter() {} use other::Manager; // struct Manager\nfn x() { map.get_mut(1); }";
         assert!(check(&SourceTree::of(&[("a.rs", good)])).is_empty());
-        assert_eq!(words("HTTPMethod_nameOf"), ["httpmethod", "name", "of"]);
+        assert_eq!(split_words("HTTPMethod_nameOf"), ["httpmethod", "name", "of"]);
     }
 }

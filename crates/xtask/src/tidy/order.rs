@@ -3,27 +3,29 @@
 use std::collections::HashMap;
 
 use crate::tidy::finding::TidyFinding;
-use crate::tidy::modules::{ModulePath, Modules, Named, named, roots};
+use crate::tidy::modules::{CrateModules, ModulePath, NamedPathUse, crate_roots, named_paths};
 use crate::tidy::source::SourceFile;
 use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// Returns all findings about the order of modules.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
-    roots(tree).iter().flat_map(|root| check_crate(tree, root)).collect()
+    crate_roots(tree).iter().flat_map(|root| check_crate(tree, root)).collect()
 }
 
 fn check_crate(tree: &SourceTree, root: &str) -> Vec<TidyFinding> {
-    let modules = Modules::read(tree, root);
-    let paths: HashMap<&ModulePath, Vec<Named>> = modules
+    let modules = CrateModules::read(tree, root);
+    let paths: HashMap<&ModulePath, Vec<NamedPathUse>> = modules
         .files
         .iter()
-        .filter_map(|(path, file)| Some((path, named(&modules, path, &SourceFile::new(tree.text(file)?)))))
+        .filter_map(|(path, file)| {
+            Some((path, named_paths(&modules, path, &SourceFile::new(tree.text(file)?))))
+        })
         .collect();
     let mut findings = Vec::new();
     for (here, file) in modules.files.iter().filter(|(_, file)| !is_test_path(file)) {
         for one in paths.get(here).into_iter().flatten() {
-            let target = resolve(&modules, &paths, &one.path);
-            if let Some((what, remedy)) = breach(&modules, &paths, here, &target, one) {
+            let target = resolve_path(&modules, &paths, &one.path);
+            if let Some((what, remedy)) = order_violation(&modules, &paths, here, &target, one) {
                 findings.push(TidyFinding::new(file, one.line, what, remedy));
             }
         }
@@ -32,29 +34,33 @@ fn check_crate(tree: &SourceTree, root: &str) -> Vec<TidyFinding> {
 }
 
 /// Returns the module that a path leads to, following the root's re-exports.
-fn resolve(modules: &Modules, paths: &HashMap<&ModulePath, Vec<Named>>, path: &[String]) -> ModulePath {
+fn resolve_path(
+    modules: &CrateModules,
+    paths: &HashMap<&ModulePath, Vec<NamedPathUse>>,
+    path: &[String],
+) -> ModulePath {
     let module = modules.module_of(path);
     let Some(item) = path.first().filter(|_| module.is_empty()) else { return module };
     let exported = paths
         .get(&ModulePath::new())
         .into_iter()
         .flatten()
-        .find(|n| n.reexported && n.path.last() == Some(item));
+        .find(|n| n.is_reexported && n.path.last() == Some(item));
     exported.map_or(module, |exported| modules.module_of(&exported.path))
 }
 
-fn breach(
-    modules: &Modules,
-    paths: &HashMap<&ModulePath, Vec<Named>>,
+fn order_violation(
+    modules: &CrateModules,
+    paths: &HashMap<&ModulePath, Vec<NamedPathUse>>,
     here: &[String],
     target: &[String],
-    one: &Named,
+    one: &NamedPathUse,
 ) -> Option<(String, &'static str)> {
     let shared = here.iter().zip(target).take_while(|(a, b)| a == b).count();
     let parent = &here[..shared];
     match (here.get(shared), target.get(shared)) {
         (Some(own), Some(other)) => {
-            let is_above = modules.place(parent, other) < modules.place(parent, own);
+            let is_above = modules.child_index(parent, other) < modules.child_index(parent, own);
             let what = || format!("`{own}` uses `{other}`, which is declared below it");
             (!is_above)
                 .then(|| (what(), "move the declaration up, or the shared part into a module above both"))
@@ -68,8 +74,9 @@ fn breach(
             ))
         }
         (Some(own), None) if !target.is_empty() => {
-            let parent_uses =
-                |n: &Named| !n.reexported && modules.module_of(&n.path).starts_with(&here[..=shared]);
+            let parent_uses = |n: &NamedPathUse| {
+                !n.is_reexported && modules.module_of(&n.path).starts_with(&here[..=shared])
+            };
             let circle = paths.get(&target.to_vec()).into_iter().flatten().any(parent_uses);
             let parent = target.join("::");
             let what = || format!("`{own}` and its parent `{parent}` use each other");
@@ -85,7 +92,7 @@ mod tests {
 
     const ROOT: &str = "mod low;\nmod high;\npub use high::{Tall, inner::Deep};\n";
 
-    fn reported(files: &[(&str, &str)]) -> Vec<String> {
+    fn find_all(files: &[(&str, &str)]) -> Vec<String> {
         let mut all =
             vec![("c/src/lib.rs", ROOT), ("c/src/low.rs", ""), ("c/src/high.rs", "mod inner;\nmod outer;")];
         for &(name, text) in files {
@@ -97,7 +104,7 @@ mod tests {
 
     #[test]
     fn down_is_allowed_and_up_is_not_however_it_is_written() {
-        assert!(reported(&[("c/src/high.rs", "use crate::low::A; fn f() { super::low::b() }")]).is_empty());
+        assert!(find_all(&[("c/src/high.rs", "use crate::low::A; fn f() { super::low::b() }")]).is_empty());
         for code in [
             "use crate::high::A;",
             "use crate::{high};",
@@ -106,7 +113,7 @@ mod tests {
             "use crate::Tall;",
             "use crate::{Deep as D};",
         ] {
-            let reported = reported(&[("c/src/low.rs", code)]);
+            let reported = find_all(&[("c/src/low.rs", code)]);
             assert_eq!(reported.len(), 1, "{code}: {reported:?}");
             assert!(reported[0].contains("`low` uses `high`, which is declared below it"), "{reported:?}");
         }
@@ -114,20 +121,20 @@ mod tests {
 
     #[test]
     fn siblings_further_down_keep_their_order_too() {
-        assert!(reported(&[("c/src/high/outer.rs", "use super::inner::A; use crate::low::B;")]).is_empty());
-        assert_eq!(reported(&[("c/src/high/inner.rs", "use super::outer::A;")]).len(), 1);
-        assert_eq!(reported(&[("c/src/high/inner.rs", "use crate::high::outer::A;")]).len(), 1);
+        assert!(find_all(&[("c/src/high/outer.rs", "use super::inner::A; use crate::low::B;")]).is_empty());
+        assert_eq!(find_all(&[("c/src/high/inner.rs", "use super::outer::A;")]).len(), 1);
+        assert_eq!(find_all(&[("c/src/high/inner.rs", "use crate::high::outer::A;")]).len(), 1);
     }
 
     #[test]
     fn tests_may_look_up() {
-        assert!(reported(&[("c/src/low.rs", "#[cfg(test)]\nmod tests { use crate::high::A; }")]).is_empty());
+        assert!(find_all(&[("c/src/low.rs", "#[cfg(test)]\nmod tests { use crate::high::A; }")]).is_empty());
     }
 
     #[test]
     fn the_root_gives_its_modules_macros_alone() {
-        assert!(reported(&[("c/src/low.rs", "fn f() { crate::say!(1) }")]).is_empty());
-        let reported = reported(&[("c/src/low.rs", "use crate::Whatever;")]);
+        assert!(find_all(&[("c/src/low.rs", "fn f() { crate::say!(1) }")]).is_empty());
+        let reported = find_all(&[("c/src/low.rs", "use crate::Whatever;")]);
         assert!(reported[0].contains("`Whatever` of the crate's root"), "{reported:?}");
     }
 
@@ -135,10 +142,10 @@ mod tests {
     fn a_parent_and_its_child_do_not_use_each_other() {
         let child = ("c/src/high/inner.rs", "use super::Item;");
         assert!(
-            reported(&[child, ("c/src/high.rs", "mod inner;\npub use inner::X;\npub struct Item;")])
+            find_all(&[child, ("c/src/high.rs", "mod inner;\npub use inner::X;\npub struct Item;")])
                 .is_empty()
         );
-        let reported = reported(&[child, ("c/src/high.rs", "mod inner;\nuse inner::X;\npub struct Item;")]);
+        let reported = find_all(&[child, ("c/src/high.rs", "mod inner;\nuse inner::X;\npub struct Item;")]);
         assert!(reported[0].contains("use each other"), "{reported:?}");
     }
 }

@@ -5,7 +5,7 @@ use crate::tidy::source::SourceFile;
 use crate::tidy::tree::SourceTree;
 
 /// Folders and files in which `unsafe` is allowed. In `net` each file is a wrapper around a few system calls.
-const ALLOWED: &[&str] = &[
+const UNSAFE_ALLOWED: &[&str] = &[
     "crates/ring/",
     "crates/workers/",
     "crates/engine/src/memory.rs",
@@ -26,7 +26,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
             if keyword.text != "unsafe" || !matches!(next.text, "{" | "impl" | "fn" | "extern") {
                 continue;
             }
-            if !ALLOWED.iter().any(|allowed| name.starts_with(allowed)) {
+            if !UNSAFE_ALLOWED.iter().any(|allowed| name.starts_with(allowed)) {
                 let remedy = "use a safe wrapper, or give the file leave in xtask's list";
                 findings.push(TidyFinding::new(name, keyword.line, "`unsafe` here", remedy));
             }
@@ -62,17 +62,17 @@ fn is_explained(text: &str, source: &SourceFile, line: usize) -> bool {
 mod tests {
     use super::*;
 
-    fn reported(name: &str, text: &str) -> Vec<String> {
-        check(&SourceTree::of(&[(name, text)])).into_iter().map(|finding| finding.what).collect()
+    fn find_all(name: &str, text: &str) -> Vec<String> {
+        check(&SourceTree::of(&[(name, text)])).into_iter().map(|finding| finding.message).collect()
     }
 
     #[test]
     fn unsafe_has_its_places() {
         let text = "fn f() {\n    // SAFETY: there is none to lose.\n    unsafe { g() }\n}";
-        assert_eq!(reported("crates/http/src/x.rs", text), ["`unsafe` here"]);
-        assert_eq!(reported("crates/net/src/x.rs", "unsafe fn f() {}"), ["`unsafe` here"]);
-        assert!(reported("crates/ring/src/x.rs", text).is_empty());
-        assert!(reported("crates/http/src/x.rs", "// unsafe { }\n#![forbid(unsafe_code)]").is_empty());
+        assert_eq!(find_all("crates/http/src/x.rs", text), ["`unsafe` here"]);
+        assert_eq!(find_all("crates/net/src/x.rs", "unsafe fn f() {}"), ["`unsafe` here"]);
+        assert!(find_all("crates/ring/src/x.rs", text).is_empty());
+        assert!(find_all("crates/http/src/x.rs", "// unsafe { }\n#![forbid(unsafe_code)]").is_empty());
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
             "fn f() {\n    // SAFETY: a\n    // and b.\n    let x =\n        unsafe { g() };\n}",
             "fn f() {\n    // SAFETY: a.\n    #[rustfmt::skip]\n    unsafe { g() };\n}",
         ] {
-            assert!(reported("crates/ring/src/x.rs", good).is_empty(), "{good}");
+            assert!(find_all("crates/ring/src/x.rs", good).is_empty(), "{good}");
         }
         for bad in [
             "unsafe impl Send for A {}",
@@ -90,7 +90,7 @@ mod tests {
             "fn f() {\n    // SAFETY: a.\n    unsafe { g() };\n    unsafe { h() };\n}",
             "fn f() {\n    let x = \"SAFETY:\"; unsafe { g() };\n}",
         ] {
-            assert_eq!(reported("crates/ring/src/x.rs", bad), ["`unsafe` without its reason"], "{bad}");
+            assert_eq!(find_all("crates/ring/src/x.rs", bad), ["`unsafe` without its reason"], "{bad}");
         }
     }
 }

@@ -19,14 +19,14 @@ pub(crate) struct Token<'a> {
 
 impl SourceFile {
     pub(crate) fn new(text: &str) -> SourceFile {
-        let code = blank(text);
-        let tests = test_lines(&tokens(&code), code.lines().count());
+        let code = blank_non_code(text);
+        let tests = mark_test_lines(&tokenize(&code), code.lines().count());
         SourceFile { code, test_lines: tests }
     }
 
     /// Returns all tokens in order; `::` is one token, other punctuation marks are single characters.
     pub(crate) fn tokens(&self) -> Vec<Token<'_>> {
-        tokens(&self.code)
+        tokenize(&self.code)
     }
 
     /// Returns the lines of code, with comments and the contents of literals blanked.
@@ -41,7 +41,7 @@ impl SourceFile {
 }
 
 /// Returns the index of the token that closes the bracket at `open`, or of the last token.
-pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> usize {
+pub(crate) fn closing_bracket(tokens: &[Token<'_>], open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
         match token.text {
@@ -56,7 +56,7 @@ pub(crate) fn closing(tokens: &[Token<'_>], open: usize) -> usize {
     tokens.len().saturating_sub(1)
 }
 
-fn tokens(code: &str) -> Vec<Token<'_>> {
+fn tokenize(code: &str) -> Vec<Token<'_>> {
     let bytes = code.as_bytes();
     let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
     while at < bytes.len() {
@@ -82,7 +82,7 @@ fn tokens(code: &str) -> Vec<Token<'_>> {
 }
 
 /// Marks the lines from each `#[cfg(test)]` (alone or within `all` or `any`) to the end of its item.
-fn test_lines(tokens: &[Token<'_>], count: usize) -> Vec<bool> {
+fn mark_test_lines(tokens: &[Token<'_>], count: usize) -> Vec<bool> {
     let mut marked = vec![false; count];
     for at in 0..tokens.len() {
         if !is_test_attribute(tokens, at) {
@@ -94,10 +94,10 @@ fn test_lines(tokens: &[Token<'_>], count: usize) -> Vec<bool> {
             match token.text {
                 ";" => break,
                 "{" => {
-                    end = closing(tokens, end);
+                    end = closing_bracket(tokens, end);
                     break;
                 }
-                "[" | "(" => end = closing(tokens, end) + 1,
+                "[" | "(" => end = closing_bracket(tokens, end) + 1,
                 _ => end += 1,
             }
         }
@@ -113,17 +113,17 @@ fn is_test_attribute(tokens: &[Token<'_>], at: usize) -> bool {
     if !is_cfg {
         return false;
     }
-    let inside = &tokens[at + 3..closing(tokens, at + 1)];
+    let inside = &tokens[at + 3..closing_bracket(tokens, at + 1)];
     inside.iter().any(|token| token.text == "test") && !inside.iter().any(|token| token.text == "not")
 }
 
 /// Replaces comments and the contents of literals with spaces; line ends are kept.
-fn blank(text: &str) -> String {
+fn blank_non_code(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = bytes.to_vec();
     let mut at = 0;
     while at < bytes.len() {
-        let end = at + piece_length(bytes, at);
+        let end = at + literal_length(bytes, at);
         if end > at + 1 {
             out[at..end.min(bytes.len())]
                 .iter_mut()
@@ -136,11 +136,11 @@ fn blank(text: &str) -> String {
 }
 
 /// Returns the ranges of string literals in plain quotes, without the quotes.
-pub(crate) fn quoted(text: &str) -> Vec<std::ops::Range<usize>> {
+pub(crate) fn string_literal_ranges(text: &str) -> Vec<std::ops::Range<usize>> {
     let bytes = text.as_bytes();
     let (mut found, mut at) = (Vec::new(), 0);
     while at < bytes.len() {
-        let end = at + piece_length(bytes, at);
+        let end = at + literal_length(bytes, at);
         if bytes[at] == b'"' && end <= bytes.len() && end > at + 1 {
             found.push(at + 1..end - 1);
         }
@@ -150,7 +150,7 @@ pub(crate) fn quoted(text: &str) -> Vec<std::ops::Range<usize>> {
 }
 
 /// Returns the length of the comment or literal at `at`, or 1.
-fn piece_length(bytes: &[u8], at: usize) -> usize {
+fn literal_length(bytes: &[u8], at: usize) -> usize {
     match bytes[at] {
         b'/' if bytes.get(at + 1) == Some(&b'/') => line_length(&bytes[at..]),
         b'/' if bytes.get(at + 1) == Some(&b'*') => block_comment_length(&bytes[at..]),

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::tidy::finding::TidyFinding;
-use crate::tidy::source::{SourceFile, Token, closing};
+use crate::tidy::source::{SourceFile, Token, closing_bracket};
 use crate::tidy::tree::{SourceTree, crate_of, is_test_path};
 
-const DECLARING: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
+const DECLARING_KEYWORDS: [&str; 5] = ["struct", "enum", "trait", "type", "union"];
 
 /// Type name that several crates may share.
-struct Twin {
+struct SharedName {
     name: &'static str,
     /// Reason why the types represent the same concept.
     #[cfg_attr(not(test), expect(dead_code, reason = "for readers and for the test of the list"))]
@@ -17,35 +17,38 @@ struct Twin {
 }
 
 /// Reason for types that `config` shares with the crate that uses the setting.
-const SETTING: &str = "the same setting, as `config` reads it and as the crate takes it";
+const SETTING_REASON: &str = "the same setting, as `config` reads it and as the crate takes it";
 
-const TWINS: &[Twin] = &[
-    Twin { name: "Options", reason: "the settings of a crate, which `komainu::assemble` writes" },
-    Twin { name: "Balance", reason: SETTING },
-    Twin { name: "Coding", reason: SETTING },
-    Twin { name: "Effort", reason: SETTING },
-    Twin { name: "ErrorPages", reason: "the setting (`config`), and what makes the pages of it (`net`)" },
-    Twin {
+const SHARED_NAMES: &[SharedName] = &[
+    SharedName { name: "Options", reason: "the settings of a crate, which `komainu::assemble` writes" },
+    SharedName { name: "Balance", reason: SETTING_REASON },
+    SharedName { name: "Coding", reason: SETTING_REASON },
+    SharedName { name: "Effort", reason: SETTING_REASON },
+    SharedName {
+        name: "ErrorPages",
+        reason: "the setting (`config`), and what makes the pages of it (`net`)",
+    },
+    SharedName {
         name: "Facts",
         reason: "what is known of a machine (`bench`) and of a head (`http2`), for the same use: to decide once",
     },
-    Twin {
+    SharedName {
         name: "Frame",
         reason: "a frame of a protocol: of a worker's pipe, and of the test protocol of `net`",
     },
-    Twin { name: "FrameKind", reason: "the kinds of those frames" },
-    Twin { name: "Next", reason: "what comes next: for a worker (`ring`) and on a connection (`net`)" },
-    Twin { name: "Opening", reason: "the beginning of a connection (`net`) and of a stream (`http2`)" },
-    Twin { name: "Outcome", reason: "what became of a run (`bench`) and of a frame (`http2`)" },
-    Twin { name: "Turns", reason: "whose turn it is: upstream servers (`proxy`) and streams (`net`)" },
-    Twin {
+    SharedName { name: "FrameKind", reason: "the kinds of those frames" },
+    SharedName { name: "Next", reason: "what comes next: for a worker (`ring`) and on a connection (`net`)" },
+    SharedName { name: "Opening", reason: "the beginning of a connection (`net`) and of a stream (`http2`)" },
+    SharedName { name: "Outcome", reason: "what became of a run (`bench`) and of a frame (`http2`)" },
+    SharedName { name: "Turns", reason: "whose turn it is: upstream servers (`proxy`) and streams (`net`)" },
+    SharedName {
         name: "Upload",
         reason: "a request body under way: to a worker, and in the test protocol of `net`",
     },
-    Twin { name: "Limits", reason: "limits of a message's head (`http`) and of a connection (`net`)" },
-    Twin { name: "Listen", reason: SETTING },
-    Twin { name: "ProxyProtocol", reason: SETTING },
-    Twin { name: "Symlinks", reason: SETTING },
+    SharedName { name: "Limits", reason: "limits of a message's head (`http`) and of a connection (`net`)" },
+    SharedName { name: "Listen", reason: SETTING_REASON },
+    SharedName { name: "ProxyProtocol", reason: SETTING_REASON },
+    SharedName { name: "Symlinks", reason: SETTING_REASON },
 ];
 
 /// Returns all findings about type names used in two crates. Types declared by macros are not seen.
@@ -56,18 +59,18 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
             continue;
         }
         let source = SourceFile::new(text);
-        for name in declared(&source.tokens()) {
+        for name in declared_types(&source.tokens()) {
             if !source.is_test(name.line) {
                 places.entry(name.text.to_string()).or_default().push((file, name.line));
             }
         }
     }
-    places.retain(|name, _| TWINS.iter().all(|twin| twin.name != name));
-    places.iter().filter_map(|(name, places)| second(name, places)).collect()
+    places.retain(|name, _| SHARED_NAMES.iter().all(|twin| twin.name != name));
+    places.iter().filter_map(|(name, places)| duplicate_finding(name, places)).collect()
 }
 
 /// Returns the finding for the first declaration in another crate than the first one.
-fn second(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding> {
+fn duplicate_finding(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding> {
     let (first, line) = places.first()?;
     let (file, at) = places.iter().find(|(file, _)| crate_of(file) != crate_of(first))?;
     let what = format!("`{name}` is also the name of a type at {first}:{line}");
@@ -77,14 +80,14 @@ fn second(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding> {
 
 /// Returns the names of the types that this file declares in its modules, but not in functions, traits or
 /// `impl` blocks.
-fn declared<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+fn declared_types<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     let (mut names, mut at) = (Vec::new(), 0);
     while let Some(token) = tokens.get(at) {
         let is_module = at >= 2 && tokens[at - 2].text == "mod";
         match token.text {
             "{" if is_module => at += 1,
-            "{" | "(" | "[" => at = closing(tokens, at).max(at) + 1,
-            word if DECLARING.contains(&word) => {
+            "{" | "(" | "[" => at = closing_bracket(tokens, at).max(at) + 1,
+            word if DECLARING_KEYWORDS.contains(&word) => {
                 names.extend(tokens.get(at + 1).filter(|name| name.text.starts_with(char::is_uppercase)));
                 at += 2;
             }
@@ -98,7 +101,7 @@ fn declared<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
 mod tests {
     use super::*;
 
-    fn found(files: &[(&str, &str)]) -> Vec<String> {
+    fn find_all(files: &[(&str, &str)]) -> Vec<String> {
         check(&SourceTree::of(files)).iter().map(ToString::to_string).collect()
     }
 
@@ -107,7 +110,7 @@ mod tests {
         for second in ["pub enum Ticket {}", "struct Ticket(u8);", "mod a { pub(crate) type Ticket = u8; }"] {
             let files =
                 [("crates/a/src/lib.rs", "\npub struct Ticket { a: u8 }"), ("crates/b/src/x.rs", second)];
-            let found = found(&files);
+            let found = find_all(&files);
             assert_eq!(found.len(), 1, "{second}");
             assert!(found[0].starts_with("crates/b/src/x.rs:1: `Ticket` is also"), "{found:?}");
             assert!(found[0].contains("crates/a/src/lib.rs:2"), "{found:?}");
@@ -126,17 +129,17 @@ mod tests {
             ("crates/b/src/y.rs", "// struct Ticket;"),
         ] {
             let files = [("crates/a/src/x.rs", "struct Ticket;"), second];
-            assert!(found(&files).is_empty(), "{second:?}");
+            assert!(find_all(&files).is_empty(), "{second:?}");
         }
         let files = [("crates/a/src/x.rs", "struct Options;"), ("crates/b/src/x.rs", "struct Options;")];
-        assert!(found(&files).is_empty());
+        assert!(find_all(&files).is_empty());
     }
 
     #[test]
     fn every_exception_has_a_reason_and_stands_once() {
-        for (at, twin) in TWINS.iter().enumerate() {
+        for (at, twin) in SHARED_NAMES.iter().enumerate() {
             assert!(!twin.reason.is_empty(), "{}", twin.name);
-            assert!(TWINS[..at].iter().all(|other| other.name != twin.name), "{}", twin.name);
+            assert!(SHARED_NAMES[..at].iter().all(|other| other.name != twin.name), "{}", twin.name);
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::tidy::finding::TidyFinding;
 use crate::tidy::tree::SourceTree;
 
 /// First words that do not name the subject.
-const REFUSED: [&str; 9] = ["What", "Its", "It", "Where", "Which", "Those", "By", "Who", "Whose"];
+const REFUSED_FIRST_WORDS: [&str; 9] = ["What", "Its", "It", "Where", "Which", "Those", "By", "Who", "Whose"];
 /// Reciprocal of the maximum share of blocks that may begin with such a word.
-const SHARE: usize = 100;
+const SHARE_RECIPROCAL: usize = 100;
 
 /// Returns findings for all such documentation blocks if their share is above the limit.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
@@ -16,14 +16,14 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     for (file, text) in tree.rust() {
         for (line, first) in first_words(text) {
             blocks += 1;
-            if REFUSED.contains(&first) {
+            if REFUSED_FIRST_WORDS.contains(&first) {
                 let what = format!("this documentation begins with `{first}`");
                 let remedy = "begin with a noun phrase, or with a verb in the third person";
                 refused.push(TidyFinding::new(file, line, what, remedy));
             }
         }
     }
-    if refused.len() * SHARE > blocks { refused } else { Vec::new() }
+    if refused.len() * SHARE_RECIPROCAL > blocks { refused } else { Vec::new() }
 }
 
 /// Returns the first word of each block of `///` or `//!`, with its line number.

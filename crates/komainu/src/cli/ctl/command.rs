@@ -8,58 +8,59 @@ use serde_json::{Map, Value, json};
 use crate::cli::ctl::shown;
 use crate::cli::ctl::transport::{CtlAnswer, CtlRequest, send};
 use crate::cli::ctl_arguments::{
-    Ctl, CtlApp, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlConnection, CtlGeneration, CtlUpstream,
+    CtlApp, CtlArguments, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlConnection, CtlGeneration,
+    CtlUpstream,
 };
 use crate::cli::status;
 use crate::terminal;
 
 /// Formats an answer as text.
-type ShowAnswer = fn(&Value) -> String;
+type AnswerFormatter = fn(&Value) -> String;
 
 /// Runs `komainu ctl`; returns the text to print.
 ///
 /// # Errors
 /// No server answers, or it refuses; a message for the user.
-pub(crate) fn ctl(ctl: &Ctl) -> Result<String, String> {
+pub(crate) fn run_ctl(ctl: &CtlArguments) -> Result<String, String> {
     if let CtlCommand::Config(CtlConfig::Edit { path }) = &ctl.command {
         return edit(ctl, path.as_deref().unwrap_or_default());
     }
-    let (request, shown) = request(&ctl.command)?;
-    finished(ctl, send(ctl, &request)?, shown)
+    let (request, shown) = build_request(&ctl.command)?;
+    format_result(ctl, send(ctl, &request)?, shown)
 }
 
-fn finished(ctl: &Ctl, answer: CtlAnswer, shown: ShowAnswer) -> Result<String, String> {
+fn format_result(ctl: &CtlArguments, answer: CtlAnswer, shown: AnswerFormatter) -> Result<String, String> {
     let text = match ctl.json {
         true => format!("{:#}\n", answer.document),
         false if answer.status < 300 => shown(&answer.document),
-        false => shown::outcome(&answer.document),
+        false => shown::format_outcome(&answer.document),
     };
-    let text = terminal::printable(&text);
+    let text = terminal::sanitize(&text);
     match answer.status < 300 {
         true => Ok(text),
         false => Err(text.trim_end().to_owned()),
     }
 }
 
-fn json_text(document: &Value) -> String {
+fn format_json(document: &Value) -> String {
     format!("{document:#}\n")
 }
 
-fn get(path: &str, shown: ShowAnswer) -> (CtlRequest, ShowAnswer) {
+fn get_request(path: &str, shown: AnswerFormatter) -> (CtlRequest, AnswerFormatter) {
     (CtlRequest { method: "GET", path: path.into(), ..CtlRequest::default() }, shown)
 }
 
-fn change(method: &'static str, path: String, body: Value) -> (CtlRequest, ShowAnswer) {
-    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, shown::outcome)
+fn change_request(method: &'static str, path: String, body: Value) -> (CtlRequest, AnswerFormatter) {
+    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, shown::format_outcome)
 }
 
-fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
+fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), String> {
     Ok(match command {
-        CtlCommand::Status => get("/v1/status", status::shown),
-        CtlCommand::Config(config) => of_config(config),
-        CtlCommand::Upstream(upstream) => of_upstream(upstream),
-        CtlCommand::App(app) => of_app(app),
-        CtlCommand::Cache(CtlCache::Show) => get("/v1/cache", shown::cache),
+        CtlCommand::Status => get_request("/v1/status", status::format_server),
+        CtlCommand::Config(config) => config_request(config),
+        CtlCommand::Upstream(upstream) => upstream_request(upstream),
+        CtlCommand::App(app) => app_request(app),
+        CtlCommand::Cache(CtlCache::Show) => get_request("/v1/cache", shown::format_cache),
         CtlCommand::Cache(CtlCache::Purge { url, prefix, tag, all, soft }) => {
             let texts = [("url", url), ("prefix", prefix), ("tag", tag)];
             let mut body: Map<String, Value> = texts
@@ -70,20 +71,28 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
             body.extend(
                 flags.into_iter().filter(|(_, flag)| **flag).map(|(key, _)| (key.to_owned(), json!(true))),
             );
-            change("POST", "/v1/cache/purge".into(), Value::Object(body))
+            change_request("POST", "/v1/cache/purge".into(), Value::Object(body))
         }
-        CtlCommand::Certificate(CtlCertificate::List) => get("/v1/certificates", shown::certificates),
-        CtlCommand::Certificate(CtlCertificate::Renew { name }) => {
-            change("POST", format!("/v1/certificates/{}/renew", encoded_segment(name.as_bytes())), json!({}))
+        CtlCommand::Certificate(CtlCertificate::List) => {
+            get_request("/v1/certificates", shown::format_certificates)
         }
-        CtlCommand::Connection(CtlConnection::List) => get("/v1/connections", shown::connections),
-        CtlCommand::Generation(CtlGeneration::List) => get("/v1/generations", shown::generations),
+        CtlCommand::Certificate(CtlCertificate::Renew { name }) => change_request(
+            "POST",
+            format!("/v1/certificates/{}/renew", encoded_segment(name.as_bytes())),
+            json!({}),
+        ),
+        CtlCommand::Connection(CtlConnection::List) => {
+            get_request("/v1/connections", shown::format_connections)
+        }
+        CtlCommand::Generation(CtlGeneration::List) => {
+            get_request("/v1/generations", shown::format_generations)
+        }
         CtlCommand::Generation(CtlGeneration::Close { number }) => {
-            change("DELETE", format!("/v1/generations/{number}"), Value::Null)
+            change_request("DELETE", format!("/v1/generations/{number}"), Value::Null)
         }
-        CtlCommand::Reload => change("POST", "/v1/reload".into(), json!({})),
-        CtlCommand::Reopen => change("POST", "/v1/logs/reopen".into(), json!({})),
-        CtlCommand::Audit => get("/v1/audit", shown::audit),
+        CtlCommand::Reload => change_request("POST", "/v1/reload".into(), json!({})),
+        CtlCommand::Reopen => change_request("POST", "/v1/logs/reopen".into(), json!({})),
+        CtlCommand::Audit => get_request("/v1/audit", shown::format_audit),
         CtlCommand::Api { method, path, body } => {
             let known = ["GET", "PUT", "PATCH", "POST", "DELETE"];
             let method = known.into_iter().find(|known| known.eq_ignore_ascii_case(method));
@@ -92,7 +101,7 @@ fn request(command: &CtlCommand) -> Result<(CtlRequest, ShowAnswer), String> {
             let body = body.map_err(|error| format!("the body is no JSON: {error}"))?;
             let (path, query) = path.split_once('?').unwrap_or((path, ""));
             let if_match = (method != "GET").then(|| "*".to_owned());
-            (CtlRequest { method, path: path.into(), query: query.into(), if_match, body }, json_text)
+            (CtlRequest { method, path: path.into(), query: query.into(), if_match, body }, format_json)
         }
     })
 }
@@ -107,65 +116,73 @@ fn config_path(path: &str) -> String {
     }
 }
 
-fn of_config(config: &CtlConfig) -> (CtlRequest, ShowAnswer) {
+fn config_request(config: &CtlConfig) -> (CtlRequest, AnswerFormatter) {
     let changed = |method, path: &str, body, no_persist: bool| {
         let query = if no_persist { "persist=false".into() } else { String::new() };
         let if_match = Some("*".to_owned());
-        (CtlRequest { method, path: config_path(path), query, if_match, body }, shown::outcome as ShowAnswer)
+        (
+            CtlRequest { method, path: config_path(path), query, if_match, body },
+            shown::format_outcome as AnswerFormatter,
+        )
     };
     match config {
-        CtlConfig::Get { path } => get(&config_path(path.as_deref().unwrap_or_default()), json_text),
+        CtlConfig::Get { path } => {
+            get_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
+        }
         CtlConfig::Set { path, value, no_persist } => {
             let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
             changed("PUT", path, Some(value), *no_persist)
         }
         CtlConfig::Unset { path, no_persist } => changed("DELETE", path, None, *no_persist),
-        CtlConfig::Edit { path } => get(&config_path(path.as_deref().unwrap_or_default()), json_text),
+        CtlConfig::Edit { path } => {
+            get_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
+        }
     }
 }
 
-fn of_upstream(upstream: &CtlUpstream) -> (CtlRequest, ShowAnswer) {
+fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
     let at = |group: &str, server: &str| {
         let [group, server] = [group, server].map(|name| encoded_segment(name.as_bytes()));
         format!("/v1/upstreams/{group}/{server}")
     };
-    let state = |group, server, state: &str| change("PATCH", at(group, server), json!({ "state": state }));
+    let state =
+        |group, server, state: &str| change_request("PATCH", at(group, server), json!({ "state": state }));
     match upstream {
-        CtlUpstream::List => get("/v1/upstreams", shown::upstreams),
+        CtlUpstream::List => get_request("/v1/upstreams", shown::format_upstreams),
         CtlUpstream::Drain { group, server } => state(group, server, "drain"),
         CtlUpstream::Down { group, server } => state(group, server, "down"),
         CtlUpstream::Ready { group, server } => state(group, server, "ready"),
         CtlUpstream::Weight { group, server, weight } => {
-            change("PATCH", at(group, server), json!({ "weight": weight }))
+            change_request("PATCH", at(group, server), json!({ "weight": weight }))
         }
         CtlUpstream::Add { group, url } => {
             let path = format!("/v1/upstreams/{}", encoded_segment(group.as_bytes()));
-            change("POST", path, json!({ "url": url }))
+            change_request("POST", path, json!({ "url": url }))
         }
-        CtlUpstream::Remove { group, server } => change("DELETE", at(group, server), Value::Null),
+        CtlUpstream::Remove { group, server } => change_request("DELETE", at(group, server), Value::Null),
     }
 }
 
-fn of_app(app: &CtlApp) -> (CtlRequest, ShowAnswer) {
+fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
     let at = |name: &str| format!("/v1/applications/{}", encoded_segment(name.as_bytes()));
     match app {
-        CtlApp::List => get("/v1/applications", shown::applications),
-        CtlApp::Restart { name } => change("POST", format!("{}/restart", at(name)), json!({})),
-        CtlApp::Workers { name, count } => change("PATCH", at(name), json!({ "workers": count })),
+        CtlApp::List => get_request("/v1/applications", shown::format_applications),
+        CtlApp::Restart { name } => change_request("POST", format!("{}/restart", at(name)), json!({})),
+        CtlApp::Workers { name, count } => change_request("PATCH", at(name), json!({ "workers": count })),
     }
 }
 
 /// Edits an item in the user's editor. If the configuration has changed meanwhile, the request is refused and
 /// the edited text is kept.
-fn edit(ctl: &Ctl, path: &str) -> Result<String, String> {
-    let (request, _) = get(&config_path(path), json_text);
+fn edit(ctl: &CtlArguments, path: &str) -> Result<String, String> {
+    let (request, _) = get_request(&config_path(path), format_json);
     let before = send(ctl, &request)?;
     if before.status != 200 {
-        return finished(ctl, before, json_text);
+        return format_result(ctl, before, format_json);
     }
     let file = std::env::temp_dir().join(format!("komainu-{}-edit.json", std::process::id()));
     let text = |error: std::io::Error| format!("{}: {error}", file.display());
-    write_new(&file, &json_text(&before.document)).map_err(text)?;
+    write_private_file(&file, &format_json(&before.document)).map_err(text)?;
     let named = |name: &&str| std::env::var_os(name).filter(|editor| !editor.is_empty());
     let editor = ["VISUAL", "EDITOR"].iter().find_map(named).unwrap_or_else(|| "vi".into());
     let run = Command::new("sh").arg("-c").arg("$0 \"$1\"").arg(&editor).arg(&file).status();
@@ -194,14 +211,14 @@ fn edit(ctl: &Ctl, path: &str) -> Result<String, String> {
     let answer = send(ctl, &request)?;
     if answer.status < 300 {
         let _ = std::fs::remove_file(&file);
-        return finished(ctl, answer, shown::outcome);
+        return format_result(ctl, answer, shown::format_outcome);
     }
-    let refused = finished(ctl, answer, shown::outcome);
+    let refused = format_result(ctl, answer, shown::format_outcome);
     refused.map_err(|error| format!("{error}\nwhat you have written is in {}", file.display()))
 }
 
 /// Writes a file that only this user can access, replacing an existing one.
-fn write_new(path: &std::path::Path, text: &str) -> std::io::Result<()> {
+fn write_private_file(path: &std::path::Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
     let _ = std::fs::remove_file(path);

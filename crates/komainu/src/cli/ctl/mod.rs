@@ -4,4 +4,4 @@ mod transport;
 mod shown;
 mod command;
 
-pub(crate) use command::ctl;
+pub(crate) use command::run_ctl;

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cli::control_endpoint::{ControlEndpoint, read_answer};
-use crate::cli::ctl_arguments::Ctl;
+use crate::cli::ctl_arguments::CtlArguments;
 use crate::cli::{control_client, status};
 
 /// Timeout of each read of the answer; long, because a reload may wait for applications.
-const ANSWER_MAX: Duration = Duration::from_secs(300);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -36,22 +36,22 @@ pub(crate) struct CtlAnswer {
 ///
 /// # Errors
 /// There is no server, or it does not answer.
-pub(crate) fn send(ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, String> {
+pub(crate) fn send(ctl: &CtlArguments, request: &CtlRequest) -> Result<CtlAnswer, String> {
     match &ctl.to {
         None => {
             ctl.credentials.refuse_without_address()?;
-            by_socket(status::one(ctl.pid)?, request)
+            send_by_socket(status::select_pid(ctl.pid)?, request)
         }
-        Some(to) => by_listener(to, ctl, request).map_err(|error| format!("{to}: {error}")),
+        Some(to) => send_by_listener(to, ctl, request).map_err(|error| format!("{to}: {error}")),
     }
 }
 
-fn by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
+fn send_by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
     let line = json!({
         "method": request.method, "path": request.path, "query": request.query,
         "if_match": request.if_match, "body": request.body,
     });
-    let answer = control_client::ask(pid, &format!("api {line}"))?;
+    let answer = control_client::send_command(pid, &format!("api {line}"))?;
     Ok(CtlAnswer {
         status: answer["status"].as_u64().unwrap_or_default(),
         etag: answer["etag"].as_str().map(str::to_owned),
@@ -59,10 +59,10 @@ fn by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
     })
 }
 
-fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, String> {
+fn send_by_listener(to: &str, ctl: &CtlArguments, request: &CtlRequest) -> Result<CtlAnswer, String> {
     let text = |error: std::io::Error| error.to_string();
     let (mut connection, fields) =
-        ControlEndpoint::new(to, &ctl.credentials)?.connect(ANSWER_MAX).map_err(text)?;
+        ControlEndpoint::new(to, &ctl.credentials)?.connect(ANSWER_TIMEOUT).map_err(text)?;
     let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
     let target = if request.query.is_empty() {
         request.path.clone()
@@ -78,11 +78,11 @@ fn by_listener(to: &str, ctl: &Ctl, request: &CtlRequest) -> Result<CtlAnswer, S
     }
     connection.write_all(format!("{head}\r\n{body}").as_bytes()).map_err(text)?;
     let answer = read_answer(connection, ANSWER_BYTES_MAX).map_err(text)?;
-    answered(&String::from_utf8_lossy(&answer))
+    parse_answer(&String::from_utf8_lossy(&answer))
 }
 
 /// Parses an HTTP response without chunked coding.
-fn answered(answer: &str) -> Result<CtlAnswer, String> {
+fn parse_answer(answer: &str) -> Result<CtlAnswer, String> {
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is cut off")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or("this is no HTTP")?;
     let etag = head

@@ -3,37 +3,39 @@
 use std::sync::Arc;
 
 use super::rig::{Rig, read};
-use crate::address::Sources;
+use crate::address::PeerSet;
 use crate::sim::End;
 
-const ASK: &[u8] = b"GET /who HTTP/1.1\r\nHost: zoo\r\n\r\n";
-const LINE: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n";
+const REQUEST: &[u8] = b"GET /who HTTP/1.1\r\nHost: zoo\r\n\r\n";
+const HEADER_V1: &[u8] = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n";
 /// A version 2 header for a client with TLS.
-const BINARY: &[u8] =
+const HEADER_V2: &[u8] =
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x14\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb\x20\0\x05\x01\0\0\0\0";
-const SENT: &str = "Tcp(192.0.2.1:1234) false Some(192.0.2.2:443)";
+const EXPECTED_BODY: &str = "Tcp(192.0.2.1:1234) false Some(192.0.2.2:443)";
 
 /// Permits all Unix sockets, which simulated clients use.
-fn known() -> Arc<Sources> {
-    Arc::new(Sources { unix: true, ..Sources::default() })
+fn any_unix_peer() -> Arc<PeerSet> {
+    Arc::new(PeerSet { includes_unix: true, ..PeerSet::default() })
 }
 
 #[test]
 fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
-    for (header, reported) in [(LINE, SENT.to_owned()), (BINARY, SENT.replace("false", "true"))] {
-        let wire = [header, ASK, ASK].concat();
+    for (header, reported) in
+        [(HEADER_V1, EXPECTED_BODY.to_owned()), (HEADER_V2, EXPECTED_BODY.replace("false", "true"))]
+    {
+        let wire = [header, REQUEST, REQUEST].concat();
         for cut in 0..=wire.len() {
-            let rig = Rig::quick();
-            let client = rig.connect_announced(cut as u64, &known());
-            let mut said = rig.ask(&client, &wire[..cut]);
-            rig.pass(100);
-            said += &rig.ask(&client, &wire[cut..]);
+            let rig = Rig::with_short_timeouts();
+            let client = rig.connect_with_proxy_header(cut as u64, &any_unix_peer());
+            let mut said = rig.send_and_read(&client, &wire[..cut]);
+            rig.advance_ms(100);
+            said += &rig.send_and_read(&client, &wire[cut..]);
             assert_eq!(said.matches(&reported).count(), 2, "cut at {cut}: {said}");
             // The reported address applies to the whole connection.
-            rig.pass(8_000);
-            assert!(rig.ask(&client, ASK).ends_with(&reported));
+            rig.advance_ms(8_000);
+            assert!(rig.send_and_read(&client, REQUEST).ends_with(&reported));
             client.client_closes();
-            rig.settle();
+            rig.run_until_idle();
             rig.assert_empty();
         }
     }
@@ -41,11 +43,11 @@ fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
 
 #[test]
 fn byte_by_byte() {
-    let rig = Rig::quick();
-    let client = rig.connect_announced(1, &known());
+    let rig = Rig::with_short_timeouts();
+    let client = rig.connect_with_proxy_header(1, &any_unix_peer());
     let mut said = String::new();
-    for byte in [BINARY, ASK].concat() {
-        said += &rig.ask(&client, &[byte]);
+    for byte in [HEADER_V2, REQUEST].concat() {
+        said += &rig.send_and_read(&client, &[byte]);
     }
     assert!(said.contains("192.0.2.1:1234"), "{said}");
 }
@@ -58,35 +60,35 @@ fn a_long_header_and_a_long_request_behind_it() {
     header.extend_from_slice(b"\xee\x0f\xf1");
     header.resize(16 + 4096, b'x');
     let request = format!("GET /who HTTP/1.1\r\nHost: zoo\r\nX: {}\r\n\r\n", "y".repeat(6_000));
-    let rig = Rig::quick();
-    let client = rig.connect_announced(1, &known());
-    let said = rig.ask(&client, &[&header, request.as_bytes()].concat());
-    assert!(said.ends_with(SENT), "{said}");
+    let rig = Rig::with_short_timeouts();
+    let client = rig.connect_with_proxy_header(1, &any_unix_peer());
+    let said = rig.send_and_read(&client, &[&header, request.as_bytes()].concat());
+    assert!(said.ends_with(EXPECTED_BODY), "{said}");
     header[15] = 1;
-    let client = rig.connect_announced(1, &known());
-    assert!(rig.ask(&client, &header).starts_with("HTTP/1.1 400 "));
+    let client = rig.connect_with_proxy_header(1, &any_unix_peer());
+    assert!(rig.send_and_read(&client, &header).starts_with("HTTP/1.1 400 "));
 }
 
 #[test]
 fn a_proxy_speaks_for_itself_too() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     for header in [&b"PROXY UNKNOWN\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
-        let client = rig.connect_announced(1, &known());
-        assert!(rig.ask(&client, &[header, ASK].concat()).ends_with("Unix false None"));
+        let client = rig.connect_with_proxy_header(1, &any_unix_peer());
+        assert!(rig.send_and_read(&client, &[header, REQUEST].concat()).ends_with("Unix false None"));
     }
 }
 
 #[test]
 fn without_a_header_nothing_is_served() {
-    let rig = Rig::quick();
-    for wrong in [ASK, &BINARY[..12], b"PROXY TCP4 1.2.3.4\r\n"] {
-        let client = rig.connect_announced(1, &known());
+    let rig = Rig::with_short_timeouts();
+    for wrong in [REQUEST, &HEADER_V2[..12], b"PROXY TCP4 1.2.3.4\r\n"] {
+        let client = rig.connect_with_proxy_header(1, &any_unix_peer());
         client.client_sends(wrong);
         // An incomplete header is not invalid; it times out.
-        rig.pass(4_100);
-        let status = if wrong == &BINARY[..12] { "408" } else { "400" };
+        rig.advance_ms(4_100);
+        let status = if wrong == &HEADER_V2[..12] { "408" } else { "400" };
         assert!(read(&client).starts_with(&format!("HTTP/1.1 {status} ")));
-        rig.pass(2_100);
+        rig.advance_ms(2_100);
         assert_eq!(client.end(), Some(End::Fin));
     }
     let log = rig.engine.service.log.borrow().clone();
@@ -103,19 +105,22 @@ fn without_a_header_nothing_is_served() {
 
 #[test]
 fn nobody_else_may_say() {
-    let rig = Rig::quick();
-    let client = rig.connect_announced(1, &Arc::default());
-    assert!(rig.ask(&client, &[LINE, ASK].concat()).starts_with("HTTP/1.1 403 "));
-    rig.pass(2_100);
+    let rig = Rig::with_short_timeouts();
+    let client = rig.connect_with_proxy_header(1, &Arc::default());
+    assert!(rig.send_and_read(&client, &[HEADER_V1, REQUEST].concat()).starts_with("HTTP/1.1 403 "));
+    rig.advance_ms(2_100);
     rig.assert_empty();
 }
 
 #[test]
 fn who_only_connects_is_not_reported_of() {
-    let rig = Rig::quick();
-    let (checks, waits) = (rig.connect_announced(1, &known()), rig.connect_announced(2, &known()));
+    let rig = Rig::with_short_timeouts();
+    let (checks, waits) = (
+        rig.connect_with_proxy_header(1, &any_unix_peer()),
+        rig.connect_with_proxy_header(2, &any_unix_peer()),
+    );
     checks.client_closes();
-    rig.pass(4_100);
+    rig.advance_ms(4_100);
     assert_eq!((read(&waits), waits.end()), (String::new(), Some(End::Fin)));
     assert!(rig.engine.service.log.borrow().is_empty());
     rig.assert_empty();

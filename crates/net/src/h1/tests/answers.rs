@@ -18,19 +18,19 @@ fn split(answer: &str) -> (&str, &str) {
 
 #[test]
 fn pipelined_answers_leave_in_one_write() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.whole_sends.set(true);
     let all =
         [get("GET", "/fixed?1", "1.1", ""), get("HEAD", "/fixed", "1.1", ""), get("GET", "/204", "1.1", "")];
-    let answer = rig.ask(&wire, &all.concat());
+    let answer = rig.send_and_read(&wire, &all.concat());
     assert_eq!(answer.matches("HTTP/1.1 ").count(), 3);
     assert_eq!(wire.sends.borrow().len(), 1);
 }
 
 #[test]
 fn some_answers_have_no_content() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     for (method, path, length) in [
         ("HEAD", "/fixed", Some("Content-Length: 20")),
@@ -39,7 +39,7 @@ fn some_answers_have_no_content() {
         ("GET", "/304", None),
         ("GET", "/empty", Some("Content-Length: 0")),
     ] {
-        let answer = rig.ask(&wire, &get(method, path, "1.1", ""));
+        let answer = rig.send_and_read(&wire, &get(method, path, "1.1", ""));
         let (head, rest) = split(&answer);
         assert_eq!(rest, "", "{method} {path}");
         assert_eq!(head.lines().find(|line| line.starts_with("Content-Length")), length, "{method} {path}");
@@ -49,22 +49,22 @@ fn some_answers_have_no_content() {
 
 #[test]
 fn old_clients_keep_alive_when_they_say_so() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let keep = get("GET", "/fixed", "1.0", "Connection: keep-alive\r\n");
     for _ in 0..2 {
-        assert!(rig.ask(&wire, &keep).contains("\r\nConnection: keep-alive\r\n"));
+        assert!(rig.send_and_read(&wire, &keep).contains("\r\nConnection: keep-alive\r\n"));
     }
-    assert!(rig.ask(&wire, &get("GET", "/fixed", "1.0", "")).contains("\r\nConnection: close\r\n"));
+    assert!(rig.send_and_read(&wire, &get("GET", "/fixed", "1.0", "")).contains("\r\nConnection: close\r\n"));
     assert_eq!(wire.end(), Some(End::Fin));
     rig.assert_empty();
 }
 
 #[test]
 fn to_old_clients_an_unknown_length_ends_with_the_connection() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    let answer = rig.ask(&wire, &get("GET", "/chunked?3", "1.0", ""));
+    let answer = rig.send_and_read(&wire, &get("GET", "/chunked?3", "1.0", ""));
     let (head, body) = split(&answer);
     assert!(head.contains("Connection: close") && !head.contains("Transfer-Encoding"), "{head}");
     assert_eq!((body.len(), wire.end()), (5_011, Some(End::Fin)));
@@ -72,17 +72,17 @@ fn to_old_clients_an_unknown_length_ends_with_the_connection() {
 
 #[test]
 fn continue_is_sent_when_the_body_is_first_read() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let head = get("POST", "/echo", "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
-    assert_eq!(rig.ask(&wire, &head), "HTTP/1.1 100 Continue\r\n\r\n");
-    let answer = rig.ask(&wire, b"body");
+    assert_eq!(rig.send_and_read(&wire, &head), "HTTP/1.1 100 Continue\r\n\r\n");
+    let answer = rig.send_and_read(&wire, b"body");
     assert!(answer.ends_with("\r\n4\r\nbody\r\n0\r\n\r\n") && !answer.contains("close"), "{answer}");
     // A client that sends the body without waiting gets no 100, and its connection stays open even if nothing
     // reads the body.
     for path in ["/echo", "/fixed"] {
         let head = get("POST", path, "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
-        let answer = rig.ask(&wire, &[head.as_slice(), b"body"].concat());
+        let answer = rig.send_and_read(&wire, &[head.as_slice(), b"body"].concat());
         assert!(answer.starts_with("HTTP/1.1 200 OK") && !answer.contains("close"), "{answer}");
     }
 }
@@ -90,36 +90,36 @@ fn continue_is_sent_when_the_body_is_first_read() {
 #[test]
 fn an_answer_instead_of_continue_ends_the_connection() {
     for path in ["/fixed", "/limited", "/nowhere"] {
-        let rig = Rig::quick();
+        let rig = Rig::with_short_timeouts();
         let wire = rig.connect(0);
         let head = get("POST", path, "1.1", "Content-Length: 40\r\nExpect: 100-continue\r\n");
-        let answer = rig.ask(&wire, &head);
+        let answer = rig.send_and_read(&wire, &head);
         assert!(!answer.contains("100 Continue") && answer.contains("Connection: close"), "{answer}");
         assert_eq!(wire.end(), Some(End::Fin));
         wire.client_closes();
-        rig.settle();
+        rig.run_until_idle();
         rig.assert_empty();
     }
 }
 
 #[test]
 fn continue_does_not_follow_the_answer() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let head = get("POST", "/late-echo", "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
-    let answer = rig.ask(&wire, &head);
+    let answer = rig.send_and_read(&wire, &head);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("Connection: close"), "{answer}");
     assert!(!answer.contains("100 Continue"), "{answer}");
-    assert_eq!(rig.ask(&wire, b"body"), "4\r\nbody\r\n0\r\n\r\n");
+    assert_eq!(rig.send_and_read(&wire, b"body"), "4\r\nbody\r\n0\r\n\r\n");
 }
 
 #[test]
 fn an_old_client_is_never_reported_to_continue() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let head = get("POST", "/echo", "1.0", "Content-Length: 4\r\nExpect: 100-continue\r\n");
-    assert_eq!(rig.ask(&wire, &head), "");
-    assert!(rig.ask(&wire, b"body").ends_with("\r\n\r\nbody"));
+    assert_eq!(rig.send_and_read(&wire, &head), "");
+    assert!(rig.send_and_read(&wire, b"body").ends_with("\r\n\r\nbody"));
 }
 
 #[test]
@@ -129,9 +129,10 @@ fn bodies_above_the_limit_are_refused_announced_or_not() {
         ("Transfer-Encoding: chunked\r\n", "b\r\nhello"),
         ("Transfer-Encoding: chunked\r\n", "6\r\nhello,\r\n5\r\nworld\r\n0\r\n\r\n"),
     ] {
-        let rig = Rig::quick();
+        let rig = Rig::with_short_timeouts();
         let wire = rig.connect(0);
-        let answer = rig.ask(&wire, &[get("POST", "/limited", "1.1", fields), body.into()].concat());
+        let answer =
+            rig.send_and_read(&wire, &[get("POST", "/limited", "1.1", fields), body.into()].concat());
         assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("Connection: close"), "{answer}");
         assert_eq!(rig.engine.service.log.borrow()[0].3, "413 body too large");
     }
@@ -143,8 +144,8 @@ fn a_route_may_allow_more_than_the_server_does() {
     let rig = Rig::new(limits, Timeouts::default());
     let wire = rig.connect(0);
     let post = |path| [get("POST", path, "1.1", "Content-Length: 9\r\n"), b"nine byte".to_vec()].concat();
-    assert!(rig.ask(&wire, &post("/limited")).ends_with("small"));
-    assert!(rig.ask(&wire, &post("/echo")).starts_with("HTTP/1.1 413 "));
+    assert!(rig.send_and_read(&wire, &post("/limited")).ends_with("small"));
+    assert!(rig.send_and_read(&wire, &post("/echo")).starts_with("HTTP/1.1 413 "));
 }
 
 #[test]
@@ -161,7 +162,7 @@ fn a_head_of_exactly_the_limit_passes_however_it_is_cut() {
             let wire = rig.connect(0);
             for piece in fitting(bytes).chunks(step) {
                 wire.client_sends(piece);
-                rig.settle();
+                rig.run_until_idle();
             }
             let answer = read(&wire);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{bytes} by {step}: {answer}");
@@ -171,12 +172,12 @@ fn a_head_of_exactly_the_limit_passes_however_it_is_cut() {
 
 #[test]
 fn the_log_knows_the_request_whether_the_connection_stays_or_not() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     for fields in ["", "Connection: close\r\n"] {
         wire.client_sends(&get("GET", "/slow?7", "1.1", fields));
-        rig.settle();
-        rig.pass(SLOW_MS);
+        rig.run_until_idle();
+        rig.advance_ms(SLOW_MS);
     }
     let service = &rig.engine.service;
     let record = ("GET /slow?7".to_string(), 200, 30, String::new());
@@ -187,13 +188,13 @@ fn the_log_knows_the_request_whether_the_connection_stays_or_not() {
 
 #[test]
 fn faults_reach_the_log() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     for path in ["/fail", "/silent", "/panic", "/late-fail", "/short"] {
         let wire = rig.connect(0);
-        rig.ask(&wire, &get("GET", path, "1.1", ""));
+        rig.send_and_read(&wire, &get("GET", path, "1.1", ""));
     }
     let wire = rig.connect(0);
-    rig.ask(&wire, b"nonsense\r\n\r\n");
+    rig.send_and_read(&wire, b"nonsense\r\n\r\n");
     let log: Vec<(String, u16, String)> =
         rig.engine.service.log.take().into_iter().map(|(what, status, _, why)| (what, status, why)).collect();
     let expected = [
@@ -220,7 +221,7 @@ fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
     for long in [bytes_max - 3, bytes_max - 2, bytes_max - 1, bytes_max, bytes_max + 1, 2 * bytes_max] {
         let rig = Rig::new(Limits { head, ..Limits::default() }, Timeouts::default());
         let wire = rig.connect(0);
-        let answer = rig.ask(&wire, format!("\r\n{:x<long$}", "GET /").as_bytes());
+        let answer = rig.send_and_read(&wire, format!("\r\n{:x<long$}", "GET /").as_bytes());
         let expected = if long < bytes_max - 2 { "" } else { "HTTP/1.1 414 " };
         assert!(answer.starts_with(expected), "{long}: {answer}");
         assert_eq!(answer.is_empty(), expected.is_empty());
@@ -229,14 +230,14 @@ fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
 
 #[test]
 fn a_record_reports_of_its_own_request_alone() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.ask(&wire, &[get("GET", "/big", "1.1", ""), b"nonsense\r\n\r\n".to_vec()].concat());
+    rig.send_and_read(&wire, &[get("GET", "/big", "1.1", ""), b"nonsense\r\n\r\n".to_vec()].concat());
     let wire = rig.connect(1);
     wire.client_sends(&[get("GET", "/nowhere", "1.1", ""), get("GET", "/slow", "1.1", "")].concat());
-    rig.settle();
+    rig.run_until_idle();
     wire.client_resets();
-    rig.settle();
+    rig.run_until_idle();
     let log = rig.engine.service.log.take();
     let reported: Vec<(u16, u64)> = log.iter().map(|record| (record.1, record.2 / 1_000)).collect();
     // A client that disconnected before its response is logged with 499, not with 200 or the previous status.
@@ -245,13 +246,13 @@ fn a_record_reports_of_its_own_request_alone() {
 
 #[test]
 fn a_record_of_a_file_cut_short_counts_what_was_sent() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    assert!(rig.ask(&wire, &get("GET", "/file", "1.1", "")).len() > FILE_BYTES);
+    assert!(rig.send_and_read(&wire, &get("GET", "/file", "1.1", "")).len() > FILE_BYTES);
     wire.set_room(5_000);
-    rig.ask(&wire, &get("GET", "/file", "1.1", ""));
+    rig.send_and_read(&wire, &get("GET", "/file", "1.1", ""));
     wire.client_resets();
-    rig.settle();
+    rig.run_until_idle();
     let log = rig.engine.service.log.take();
     assert_eq!(log[0].2, 100 + FILE_BYTES as u64);
     assert!((4_000..=5_000).contains(&log[1].2), "{}", log[1].2);

@@ -16,91 +16,95 @@ const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
 const COARSE_MS: u64 = 200;
 
 /// Returns the timeouts of the rig.
-fn quick() -> Timeouts {
-    Rig::quick().engine.context.timeouts.get()
+fn short_timeouts() -> Timeouts {
+    Rig::with_short_timeouts().engine.context.timeouts.get()
 }
 
 #[test]
 fn a_connection_that_says_nothing_is_closed_without_a_word() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.pass(quick().head_ms - COARSE_MS);
+    rig.advance_ms(short_timeouts().head_ms - COARSE_MS);
     assert_eq!(wire.end(), None);
-    rig.pass(2 * COARSE_MS);
+    rig.advance_ms(2 * COARSE_MS);
     assert_eq!((read(&wire).as_str(), wire.end()), ("", Some(End::Fin)));
     rig.assert_empty();
 }
 
 #[test]
 fn a_first_head_is_timed_from_the_accept() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.pass(quick().head_ms - 500);
-    rig.ask(&wire, &FIXED[..10]);
-    rig.pass(500 + COARSE_MS);
+    rig.advance_ms(short_timeouts().head_ms - 500);
+    rig.send_and_read(&wire, &FIXED[..10]);
+    rig.advance_ms(500 + COARSE_MS);
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
     assert_eq!(wire.end(), Some(End::Fin));
 }
 
 #[test]
 fn a_kept_connection_is_closed_when_idle_for_too_long() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.pass(1_000);
-    for pause_ms in [quick().idle_ms - COARSE_MS, 0] {
-        rig.ask(&wire, FIXED);
-        rig.pass(pause_ms);
+    rig.advance_ms(1_000);
+    for pause_ms in [short_timeouts().idle_ms - COARSE_MS, 0] {
+        rig.send_and_read(&wire, FIXED);
+        rig.advance_ms(pause_ms);
         assert_eq!(wire.end(), None);
     }
-    rig.pass(quick().idle_ms + COARSE_MS);
+    rig.advance_ms(short_timeouts().idle_ms + COARSE_MS);
     assert_eq!(wire.end(), Some(End::Fin));
     rig.assert_empty();
 }
 
 #[test]
 fn an_idle_connection_parks_and_serves_again() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     for _ in 0..3 {
-        assert!(rig.ask(&wire, FIXED).starts_with("HTTP/1.1 200"));
+        assert!(rig.send_and_read(&wire, FIXED).starts_with("HTTP/1.1 200"));
         assert_eq!(rig.core.running(), 1, "its future lingers a moment");
-        assert_eq!(rig.engine.context.works.kept(), 1, "without buffers");
-        rig.pass(1_200);
+        assert_eq!(rig.engine.context.buffers.free_entries(), 1, "without buffers");
+        rig.advance_ms(1_200);
         assert_eq!((rig.core.running(), rig.core.tasks_alive()), (0, 1));
     }
 }
 
 #[test]
 fn a_head_byte_by_byte_costs_its_sender_the_connection() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let mut sent = 0;
     for byte in FIXED {
         wire.client_sends(&[*byte]);
-        rig.settle();
-        rig.pass(900);
+        rig.run_until_idle();
+        rig.advance_ms(900);
         sent += 1;
         if wire.server_closed() {
             break;
         }
         if sent > 2 {
-            assert_eq!((rig.core.running(), rig.engine.context.works.kept()), (0, 1), "it holds no buffers");
+            assert_eq!(
+                (rig.core.running(), rig.engine.context.buffers.free_entries()),
+                (0, 1),
+                "it holds no buffers"
+            );
         }
     }
-    assert!(rig.elapsed_ms() <= quick().head_ms + 900 + COARSE_MS, "{}", rig.elapsed_ms());
+    assert!(rig.elapsed_ms() <= short_timeouts().head_ms + 900 + COARSE_MS, "{}", rig.elapsed_ms());
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
     rig.assert_empty();
 }
 
 #[test]
 fn a_head_in_pieces_with_pauses_is_served() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     for _ in 0..3 {
         for piece in FIXED.chunks(13) {
             wire.client_sends(piece);
-            rig.settle();
-            rig.pass(1_200);
+            rig.run_until_idle();
+            rig.advance_ms(1_200);
         }
         assert!(read(&wire).starts_with("HTTP/1.1 200"));
     }
@@ -108,50 +112,50 @@ fn a_head_in_pieces_with_pauses_is_served() {
 
 #[test]
 fn a_later_head_is_timed_from_its_first_byte() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.ask(&wire, FIXED);
-    rig.pass(6_000);
+    rig.send_and_read(&wire, FIXED);
+    rig.advance_ms(6_000);
     wire.client_sends(&FIXED[..10]);
-    rig.settle();
-    rig.pass(quick().head_ms - COARSE_MS);
+    rig.run_until_idle();
+    rig.advance_ms(short_timeouts().head_ms - COARSE_MS);
     assert_eq!(wire.end(), None);
-    rig.pass(2 * COARSE_MS);
+    rig.advance_ms(2 * COARSE_MS);
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
     assert_eq!(wire.end(), Some(End::Fin));
 }
 
 #[test]
 fn a_body_must_make_progress() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.client_sends(b"POST /limited HTTP/1.1\r\nHost: zoo\r\nContent-Length: 9\r\n\r\n");
     for _ in 0..8 {
         wire.client_sends(b"x");
-        rig.settle();
-        rig.pass(quick().body_ms - COARSE_MS);
+        rig.run_until_idle();
+        rig.advance_ms(short_timeouts().body_ms - COARSE_MS);
         assert_eq!(wire.end(), None);
     }
-    rig.pass(2 * COARSE_MS);
+    rig.advance_ms(2 * COARSE_MS);
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
-    rig.pass(3_000);
+    rig.advance_ms(3_000);
     rig.assert_empty();
 }
 
 #[test]
 fn a_response_must_make_progress() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.set_room(1_000);
     wire.client_sends(b"GET /big HTTP/1.1\r\nHost: zoo\r\n\r\n");
-    rig.settle();
+    rig.run_until_idle();
     for _ in 0..5 {
-        rig.pass(quick().write_ms - COARSE_MS);
+        rig.advance_ms(short_timeouts().write_ms - COARSE_MS);
         assert_eq!(wire.end(), None);
         wire.set_room(1);
-        rig.settle();
+        rig.run_until_idle();
     }
-    rig.pass(quick().write_ms + COARSE_MS);
+    rig.advance_ms(short_timeouts().write_ms + COARSE_MS);
     assert_eq!(wire.end(), Some(End::Reset));
     rig.assert_empty();
     assert_eq!(rig.engine.service.log.borrow()[0].3, "timed out");
@@ -159,20 +163,20 @@ fn a_response_must_make_progress() {
 
 #[test]
 fn answers_that_nobody_takes_are_given_up() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.set_room(0);
-    rig.ask(&wire, FIXED);
-    rig.pass(quick().write_ms - COARSE_MS);
+    rig.send_and_read(&wire, FIXED);
+    rig.advance_ms(short_timeouts().write_ms - COARSE_MS);
     assert_eq!(wire.end(), None);
-    rig.pass(2 * COARSE_MS);
+    rig.advance_ms(2 * COARSE_MS);
     assert!(wire.server_closed());
     rig.assert_empty();
 }
 
 #[test]
 fn a_wait_that_was_given_up_does_not_end_the_next_one() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = Rc::new(SimulatedWire::new(0));
     let (core, stream) = (rig.core.clone(), Stream::simulated(&rig.core, wire));
     let (ended, reported) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
@@ -186,9 +190,9 @@ fn a_wait_that_was_given_up_does_not_end_the_next_one() {
         assert!(matches!(stream.readable(core.now_ms() + 3_000).await, Err(Fault::Timeout)));
         ends.set(true);
     });
-    rig.pass(2_000 + 3_000 - COARSE_MS);
+    rig.advance_ms(2_000 + 3_000 - COARSE_MS);
     assert!(reported.get() && !ended.get());
-    rig.pass(2 * COARSE_MS);
+    rig.advance_ms(2 * COARSE_MS);
     assert!(ended.get());
 }
 
@@ -203,15 +207,15 @@ fn timeouts_beyond_all_time_neither_fire_nor_overflow() {
     head.client_sends(b"GET /fix");
     body.client_sends(b"POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: 9\r\n\r\n");
     taken.set_room(0);
-    rig.ask(&taken, FIXED);
-    rig.ask(&idle, FIXED);
-    rig.pass(1_000_000);
+    rig.send_and_read(&taken, FIXED);
+    rig.send_and_read(&idle, FIXED);
+    rig.advance_ms(1_000_000);
     for wire in [&silent, &head, &body, &taken, &idle] {
         assert_eq!(wire.end(), None);
     }
-    assert!(rig.ask(&head, b"ed HTTP/1.1\r\nHost: zoo\r\n\r\n").starts_with("HTTP/1.1 200"));
-    assert!(rig.ask(&body, b"nine byte").contains("nine byte"));
+    assert!(rig.send_and_read(&head, b"ed HTTP/1.1\r\nHost: zoo\r\n\r\n").starts_with("HTTP/1.1 200"));
+    assert!(rig.send_and_read(&body, b"nine byte").contains("nine byte"));
     taken.set_room(usize::MAX);
-    rig.settle();
+    rig.run_until_idle();
     assert!(read(&taken).starts_with("HTTP/1.1 200"));
 }

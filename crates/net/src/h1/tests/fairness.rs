@@ -9,14 +9,14 @@ const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
 const TURNS_MAX: usize = 5;
 
 /// Returns the number of turns that another client waits for its response after `greed` was sent.
-fn turns_beside(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire>, usize) {
-    let rig = Rig::quick();
+fn turns_delayed_by(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire>, usize) {
+    let rig = Rig::with_short_timeouts();
     let (greedy, modest) = (rig.connect(0), rig.connect(1));
     greedy.whole_sends.set(true);
     greedy.client_sends(greed);
     modest.client_sends(FIXED);
     for turns in 1..=TURNS_MAX {
-        rig.turn();
+        rig.run_turn();
         if !read(&modest).is_empty() {
             return (rig, greedy, turns);
         }
@@ -26,60 +26,61 @@ fn turns_beside(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire>, u
 
 #[test]
 fn pipelined_requests_without_end_take_turns() {
-    let (rig, greedy, _) = turns_beside(&FIXED.repeat(20_000));
+    let (rig, greedy, _) = turns_delayed_by(&FIXED.repeat(20_000));
     assert!(greedy.unread() > 0, "the greedy one is not done");
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(read(&greedy).matches("HTTP/1.1 200").count(), 20_000);
 }
 
 #[test]
 fn a_body_without_end_takes_turns() {
     let head = b"POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: 1000000\r\n\r\n";
-    let (rig, greedy, _) = turns_beside(&[&head[..], &vec![b'x'; 1_000_000]].concat());
+    let (rig, greedy, _) = turns_delayed_by(&[&head[..], &vec![b'x'; 1_000_000]].concat());
     assert!(greedy.unread() > 0);
-    rig.settle();
+    rig.run_until_idle();
     assert!(read(&greedy).ends_with("0\r\n\r\n"));
 }
 
 #[test]
 fn a_body_in_the_smallest_chunks_takes_turns() {
     let head = b"POST /swallow HTTP/1.1\r\nHost: zoo\r\nTransfer-Encoding: chunked\r\n\r\n";
-    let (rig, greedy, _) = turns_beside(&[&head[..], &b"1\r\nx\r\n".repeat(100_000), b"0\r\n\r\n"].concat());
+    let (rig, greedy, _) =
+        turns_delayed_by(&[&head[..], &b"1\r\nx\r\n".repeat(100_000), b"0\r\n\r\n"].concat());
     assert!(greedy.unread() > 0);
-    rig.settle();
+    rig.run_until_idle();
     assert!(read(&greedy).ends_with("100000 bytes"));
 }
 
 #[test]
 fn a_response_without_end_takes_turns() {
-    let (rig, greedy, _) = turns_beside(b"GET /huge HTTP/1.1\r\nHost: zoo\r\n\r\n");
+    let (rig, greedy, _) = turns_delayed_by(b"GET /huge HTTP/1.1\r\nHost: zoo\r\n\r\n");
     let first = read(&greedy).len();
     assert!(first > 0 && first < HUGE_BYTES / 2, "{first}");
-    rig.settle();
+    rig.run_until_idle();
     assert!(first + read(&greedy).len() > HUGE_BYTES);
 }
 
 #[test]
 fn who_takes_no_answers_is_not_read_from() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.set_room(0);
     let all = b"HEAD /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n".repeat(50_000);
     wire.client_sends(&all);
-    rig.settle();
+    rig.run_until_idle();
     // At most the content of one input buffer.
     assert!(all.len() - wire.unread() <= 64 * 1024, "{} bytes taken", all.len() - wire.unread());
 }
 
 #[test]
 fn small_answers_do_not_pile_up() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.whole_sends.set(true);
     // Many requests fit into one input buffer.
     let count = 300;
     wire.client_sends(&b"GET /fat HTTP/1.0\r\nConnection:keep-alive\r\n\r\n".repeat(count));
-    rig.settle();
+    rig.run_until_idle();
     let sends = wire.sends.take();
     let largest = sends.iter().max().copied().unwrap();
     assert!(largest <= OUT_BYTES_MAX + 2_000, "{largest} bytes at once");
@@ -88,26 +89,26 @@ fn small_answers_do_not_pile_up() {
 
 #[test]
 fn the_pool_of_buffers_keeps_no_more_than_it_may() {
-    let rig = Rig::quick();
+    let rig = Rig::with_short_timeouts();
     let wires: Vec<_> = (0..300).map(|seed| rig.connect(seed)).collect();
     for wire in &wires {
         wire.set_room(0);
         wire.client_sends(FIXED);
     }
-    rig.settle();
-    assert_eq!(rig.engine.context.works.kept(), 0, "all are in use");
+    rig.run_until_idle();
+    assert_eq!(rig.engine.context.buffers.free_entries(), 0, "all are in use");
     for wire in &wires {
         wire.set_room(usize::MAX);
     }
-    rig.settle();
-    let works = &rig.engine.context.works;
-    assert_eq!(works.kept(), 300, "small ones are all kept");
-    assert!(works.kept_bytes() <= POOL_BYTES_MAX);
+    rig.run_until_idle();
+    let works = &rig.engine.context.buffers;
+    assert_eq!(works.free_entries(), 300, "small ones are all kept");
+    assert!(works.free_bytes() <= POOL_BYTES_MAX);
     // Large entries are not kept.
     for _ in 0..300 {
         let mut work = Box::<ConnectionBuffers>::default();
         work.out.reserve(100 * 1024);
-        works.give_back(work);
+        works.put_back(work);
     }
-    assert!((300..600).contains(&works.kept()) && works.kept_bytes() <= POOL_BYTES_MAX);
+    assert!((300..600).contains(&works.free_entries()) && works.free_bytes() <= POOL_BYTES_MAX);
 }

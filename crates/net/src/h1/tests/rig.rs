@@ -8,7 +8,7 @@ use std::sync::Arc;
 use http::{Fields, Length, Status};
 use rustix::fs::MemfdFlags;
 
-use crate::address::{Peer, Sources};
+use crate::address::{Peer, PeerSet};
 use crate::announced::AwaitingProxyHeader;
 use crate::clock::Clock;
 use crate::core::Core;
@@ -20,7 +20,7 @@ use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::offload::OffloadPool;
 use crate::options::{Limits, Timeouts};
-use crate::permit::{ConnectionLimit, Context};
+use crate::permit::{ConnectionLimit, CoreContext};
 use crate::service::Engine;
 use crate::service::{RequestRecord, Service};
 use crate::sim::SimulatedWire;
@@ -38,7 +38,7 @@ pub(super) const TUNNEL_MS: u64 = 60_000;
 
 pub(super) struct Rig {
     pub(super) core: Core,
-    pub(super) engine: Rc<Engine<Zoo>>,
+    pub(super) engine: Rc<Engine<TestService>>,
     wires: RefCell<Vec<Rc<SimulatedWire>>>,
     began_ms: u64,
 }
@@ -48,23 +48,23 @@ impl Rig {
         let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
         // Whole milliseconds, as tests set it.
         core.clock().set(core.now_ms(), core.unix_s());
-        let service = Zoo::new();
-        let context = Rc::new(Context {
+        let service = TestService::new();
+        let context = Rc::new(CoreContext {
             core: core.clone(),
             limits: Cell::new(limits),
             timeouts: Cell::new(timeouts),
             hints_over_http1: Cell::new(true),
             tls: None,
             gate: None,
-            works: Rc::default(),
-            frames: Cell::default(),
+            buffers: Rc::default(),
+            shared_frames: Cell::default(),
             counters: Arc::new(Counters::default()),
-            draining: Cell::new(false),
+            is_draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),
             connections: crate::connections::ConnectionList::default(),
             encoders: std::rc::Rc::default(),
             default_lines: DefaultLines::new("Test"),
-            pages: service.error_pages(),
+            error_pages: service.error_pages(),
         });
         let engine = Rc::new(Engine { context, service });
         let began_ms = core.now_ms();
@@ -72,7 +72,7 @@ impl Rig {
     }
 
     /// A rig with short timeouts, each of a different length.
-    pub(super) fn quick() -> Rig {
+    pub(super) fn with_short_timeouts() -> Rig {
         let timeouts =
             Timeouts { head_ms: 4_000, body_ms: 2_000, write_ms: 3_000, idle_ms: 9_000, drain_ms: 5_000 };
         Rig::new(Limits::default(), timeouts)
@@ -84,7 +84,7 @@ impl Rig {
     }
 
     /// Accepts a new client that may send a PROXY protocol header if `sources` contains it.
-    pub(super) fn connect_announced(&self, seed: u64, sources: &Arc<Sources>) -> Rc<SimulatedWire> {
+    pub(super) fn connect_with_proxy_header(&self, seed: u64, sources: &Arc<PeerSet>) -> Rc<SimulatedWire> {
         self.accept(seed, |idle| AwaitingProxyHeader::park(idle, sources.clone(), None, false))
     }
 
@@ -95,17 +95,17 @@ impl Rig {
         wire
     }
 
-    fn accept(&self, seed: u64, park: impl FnOnce(Box<IdleClient<Zoo>>)) -> Rc<SimulatedWire> {
+    fn accept(&self, seed: u64, park: impl FnOnce(Box<IdleClient<TestService>>)) -> Rc<SimulatedWire> {
         let wire = Rc::new(SimulatedWire::new(seed));
         let stream = Stream::simulated(&self.core, wire.clone());
         park(IdleClient::new(&self.engine, Link::Plain(stream), Peer::Unix, true));
         self.wires.borrow_mut().push(wire.clone());
-        self.settle();
+        self.run_until_idle();
         wire
     }
 
     /// Runs until nothing more happens without events or the passing of time. Returns the number of ticks.
-    pub(super) fn settle(&self) -> usize {
+    pub(super) fn run_until_idle(&self) -> usize {
         let mut ticks = 0;
         loop {
             let mut moved = self.core.has_ready();
@@ -128,7 +128,7 @@ impl Rig {
     }
 
     /// Runs one turn: delivers the events of every client and runs ready tasks.
-    pub(super) fn turn(&self) {
+    pub(super) fn run_turn(&self) {
         for wire in self.wires.borrow().iter() {
             wire.deliver(&self.core);
         }
@@ -136,13 +136,13 @@ impl Rig {
     }
 
     /// Lets `ms` milliseconds pass.
-    pub(super) fn pass(&self, ms: u64) {
+    pub(super) fn advance_ms(&self, ms: u64) {
         let until_ms = self.core.now_ms() + ms;
         while self.core.now_ms() < until_ms {
             let now_ms = (self.core.now_ms() + STEP_MS).min(until_ms);
             self.core.clock().set(now_ms, 1_800_000_000 + now_ms / 1000);
             self.core.run_timers();
-            self.settle();
+            self.run_until_idle();
         }
     }
 
@@ -151,20 +151,20 @@ impl Rig {
         self.core.now_ms() - self.began_ms
     }
 
-    pub(super) fn open(&self) -> usize {
+    pub(super) fn open_connections(&self) -> usize {
         self.engine.context.connection_limit.taken.get()
     }
 
     /// Sends bytes, waits for the immediate result and reads it.
-    pub(super) fn ask(&self, wire: &SimulatedWire, bytes: &[u8]) -> String {
+    pub(super) fn send_and_read(&self, wire: &SimulatedWire, bytes: &[u8]) -> String {
         wire.client_sends(bytes);
-        self.settle();
+        self.run_until_idle();
         read(wire)
     }
 
     /// Checks that connections have released everything.
     pub(super) fn assert_empty(&self) {
-        assert_eq!(self.open(), 0, "a connection is left");
+        assert_eq!(self.open_connections(), 0, "a connection is left");
         assert_eq!(self.core.tasks_alive(), 0, "a task is left");
         assert_eq!(self.core.running(), 0, "the count of futures is off");
         assert_eq!(self.core.sources_alive(), 0, "a source is left");
@@ -175,7 +175,7 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        self.core.abandon();
+        self.core.drop_tasks();
     }
 }
 
@@ -185,13 +185,13 @@ pub(super) fn read(wire: &SimulatedWire) -> String {
 }
 
 /// Returns `len` bytes that depend on `n` everywhere.
-pub(super) fn pattern(n: u64, len: usize) -> Vec<u8> {
+pub(super) fn pattern_bytes(n: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| b'a' + ((at as u64 * 7 + n) % 26) as u8).collect()
 }
 
 /// A service with one handler of each kind, selected by the path; the query is a number that the response
 /// depends on.
-pub(super) struct Zoo {
+pub(super) struct TestService {
     file: Arc<File>,
     pub(super) offloaded: Rc<Cell<usize>>,
     /// Remote end of the next tunnel.
@@ -201,12 +201,12 @@ pub(super) struct Zoo {
     pub(super) durations_ms: RefCell<Vec<u64>>,
 }
 
-impl Zoo {
-    fn new() -> Zoo {
+impl TestService {
+    fn new() -> TestService {
         let file = rustix::fs::memfd_create("zoo", MemfdFlags::CLOEXEC).unwrap();
-        let bytes = pattern(0, FILE_BYTES);
+        let bytes = pattern_bytes(0, FILE_BYTES);
         assert_eq!(rustix::io::write(&file, &bytes).unwrap(), bytes.len());
-        Zoo {
+        TestService {
             file: Arc::new(file.into()),
             offloaded: Rc::default(),
             origin: Rc::default(),
@@ -234,7 +234,7 @@ impl Zoo {
     async fn chunked(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
         exchange.begin(Status::OK, &Fields::new(), Length::Unknown);
         for len in [1, 10, 5_000] {
-            exchange.write(&pattern(n, len)).await?;
+            exchange.write(&pattern_bytes(n, len)).await?;
             exchange.flush().await?;
             exchange.core().yield_now().await;
         }
@@ -245,7 +245,7 @@ impl Zoo {
 
     async fn big(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
         exchange.begin(Status::OK, &Fields::new(), Length::Known(BIG_BYTES as u64));
-        for piece in pattern(n, BIG_BYTES).chunks(9_999) {
+        for piece in pattern_bytes(n, BIG_BYTES).chunks(9_999) {
             exchange.write(piece).await?;
         }
         Ok(())
@@ -253,7 +253,7 @@ impl Zoo {
 
     async fn file(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
         let start = n % 1000;
-        let head = pattern(n, 100);
+        let head = pattern_bytes(n, 100);
         let len = head.len() as u64 + FILE_BYTES as u64 - start;
         exchange.begin(Status::OK, &Fields::new(), Length::Known(len));
         exchange.write(&head).await?;
@@ -262,14 +262,14 @@ impl Zoo {
 
     async fn offload(&self, exchange: &mut Exchange<'_>, n: u64) -> Result<(), Fault> {
         self.offloaded.set(self.offloaded.get() + 1);
-        let back = Back(self.offloaded.clone());
-        let bytes = exchange.core().offload(move || pattern(n, 50)).await;
+        let back = CountOnDrop(self.offloaded.clone());
+        let bytes = exchange.core().offload(move || pattern_bytes(n, 50)).await;
         drop(back);
         exchange.reply(Status::OK, &Fields::new(), &bytes).await
     }
 
     /// Begins a body and does not complete it.
-    async fn cut(&self, exchange: &mut Exchange<'_>, length: Length, panics: bool) -> Result<(), Fault> {
+    async fn truncate(&self, exchange: &mut Exchange<'_>, length: Length, panics: bool) -> Result<(), Fault> {
         exchange.begin(Status::OK, &Fields::new(), length);
         exchange.write(b"part").await?;
         exchange.flush().await?;
@@ -277,20 +277,20 @@ impl Zoo {
             // A panic without the output of the panic hook.
             std::panic::resume_unwind(Box::new("as if the handler had panicked"));
         }
-        Err(Fault::Broken("cut"))
+        Err(Fault::Failed("cut"))
     }
 }
 
 /// Counts an offloaded call that has ended or was cancelled.
-struct Back(Rc<Cell<usize>>);
+struct CountOnDrop(Rc<Cell<usize>>);
 
-impl Drop for Back {
+impl Drop for CountOnDrop {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-impl Service for Zoo {
+impl Service for TestService {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let none = Fields::new();
         let request = exchange.request();
@@ -298,10 +298,10 @@ impl Service for Zoo {
         let n: u64 = query.and_then(|text| text.parse().ok()).unwrap_or(0);
         let path = request.path().to_vec();
         match path.as_slice() {
-            b"/fixed" => exchange.reply(Status::OK, &none, &pattern(n, 20)).await,
+            b"/fixed" => exchange.reply(Status::OK, &none, &pattern_bytes(n, 20)).await,
             b"/who" => {
                 let (request, local) = (exchange.request(), exchange.local_address());
-                let said = format!("{:?} {:?} {local:?}", request.peer(), request.client().secure);
+                let said = format!("{:?} {:?} {local:?}", request.peer(), request.client().is_secure);
                 exchange.reply(Status::OK, &none, said.as_bytes()).await
             }
             b"/empty" => exchange.reply(Status::OK, &none, b"").await,
@@ -330,12 +330,12 @@ impl Service for Zoo {
             }
             b"/fat" => {
                 let mut fat = Fields::new();
-                fat.try_push(b"X-Fat", &pattern(n, 1_000)).unwrap();
+                fat.try_push(b"X-Fat", &pattern_bytes(n, 1_000)).unwrap();
                 exchange.reply(Status::of(204).unwrap(), &fat, b"").await
             }
             b"/huge" => {
                 exchange.begin(Status::OK, &none, Length::Known(HUGE_BYTES as u64));
-                let piece = pattern(n, 100_000);
+                let piece = pattern_bytes(n, 100_000);
                 for _ in 0..HUGE_BYTES / piece.len() {
                     exchange.write(&piece).await?;
                 }
@@ -349,10 +349,10 @@ impl Service for Zoo {
             }
             b"/slow" => {
                 exchange.core().sleep(SLOW_MS).await;
-                exchange.reply(Status::OK, &none, &pattern(n, 30)).await
+                exchange.reply(Status::OK, &none, &pattern_bytes(n, 30)).await
             }
             b"/works-on" => {
-                exchange.reply(Status::OK, &none, &pattern(n, 30)).await?;
+                exchange.reply(Status::OK, &none, &pattern_bytes(n, 30)).await?;
                 exchange.end(&none)?;
                 exchange.core().sleep(SLOW_MS).await;
                 Ok(())
@@ -360,16 +360,16 @@ impl Service for Zoo {
             b"/panic" => std::panic::resume_unwind(Box::new("as if the handler had panicked")),
             b"/fail" => Err(std::io::Error::other("out of order").into()),
             b"/silent" => Ok(()),
-            b"/cut" => self.cut(exchange, Length::Unknown, false).await,
-            b"/late-panic" => self.cut(exchange, Length::Unknown, true).await,
-            b"/short" => self.cut(exchange, Length::Known(10), false).await,
+            b"/cut" => self.truncate(exchange, Length::Unknown, false).await,
+            b"/late-panic" => self.truncate(exchange, Length::Unknown, true).await,
+            b"/short" => self.truncate(exchange, Length::Known(10), false).await,
             b"/long" => {
                 exchange.begin(Status::OK, &none, Length::Known(5));
                 exchange.write(b"too long").await
             }
             b"/late-fail" => {
-                exchange.reply(Status::OK, &none, &pattern(n, 20)).await?;
-                Err(Fault::Broken("after the response"))
+                exchange.reply(Status::OK, &none, &pattern_bytes(n, 20)).await?;
+                Err(Fault::Failed("after the response"))
             }
             _ => exchange.refuse(Status::NOT_FOUND, "no such animal").await,
         }

@@ -4,12 +4,12 @@ use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
 use http::{Limits, Method};
 
-use super::rig::{BIG_BYTES, FILE_BYTES, pattern};
+use super::rig::{BIG_BYTES, FILE_BYTES, pattern_bytes};
 use crate::sim::{Dice, End};
 
 /// An action of a client.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
+pub(super) enum ClientAction {
     Send(Vec<u8>),
     Wait(u64),
     /// Sets the room in the client's socket.
@@ -23,7 +23,7 @@ pub(super) enum Act {
 
 /// State of the connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum ConnectionAfter {
     Stays,
     Closes,
     /// The response cannot be completed, which its framing shows.
@@ -40,7 +40,7 @@ pub(super) struct Expected {
     pub(super) status: u16,
     /// `None` accepts any body, for error pages.
     pub(super) body: Option<Vec<u8>>,
-    pub(super) after: After,
+    pub(super) after: ConnectionAfter,
 }
 
 impl std::fmt::Debug for Expected {
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Expected {
 /// The actions of a client, and the responses that it must get as long as the connection lives.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Script {
-    pub(super) acts: Vec<Act>,
+    pub(super) actions: Vec<ClientAction>,
     pub(super) expected: Vec<Expected>,
 }
 
@@ -100,9 +100,9 @@ struct Request {
 
 impl Script {
     /// Creates a script from a seed.
-    pub(super) fn of(dice: &Dice) -> Script {
+    pub(super) fn from_seed(dice: &Dice) -> Script {
         let mut script = Script::default();
-        let count = 1 + dice.roll(7);
+        let count = 1 + dice.below(7);
         for index in 0..count {
             let last = index + 1 == count;
             let added = match last && dice.once_in(2) {
@@ -110,34 +110,34 @@ impl Script {
                 false => script.add_plain(dice),
             };
             // A client that asked to close the connection sends nothing more.
-            if added == Some(After::Closes) {
+            if added == Some(ConnectionAfter::Closes) {
                 break;
             }
         }
         script
     }
 
-    fn expect(&mut self, method: Method, status: u16, body: Option<Vec<u8>>, after: After) {
+    fn expect(&mut self, method: Method, status: u16, body: Option<Vec<u8>>, after: ConnectionAfter) {
         self.expected.push(Expected { method, status, body, after });
     }
 
     /// Adds a request that gets a response. Returns whether the client asked to close the connection.
-    fn add_plain(&mut self, dice: &Dice) -> Option<After> {
-        let n = dice.roll(1_000);
+    fn add_plain(&mut self, dice: &Dice) -> Option<ConnectionAfter> {
+        let n = dice.below(1_000);
         let path = [
             "/fixed", "/empty", "/204", "/304", "/echo", "/limited", "/chunked", "/big", "/file", "/offload",
         ]
         .into_iter()
         .chain(["/slow", "/nowhere", "/fixed", "/echo", "/echo"])
-        .nth(dice.roll(15) as usize)
+        .nth(dice.below(15) as usize)
         .expect("so many paths");
         let reads = matches!(path, "/echo" | "/limited");
         let is_1_0 = dice.once_in(6);
         let has_body = reads || dice.once_in(5);
-        let len = match (path, dice.roll(8)) {
-            ("/limited", _) => dice.roll(11),
+        let len = match (path, dice.below(8)) {
+            ("/limited", _) => dice.below(11),
             ("/echo", 0) => 100_000,
-            _ => dice.roll(3_000),
+            _ => dice.below(3_000),
         };
         let chunked = has_body && !is_1_0 && dice.once_in(2);
         let mut request = Request {
@@ -149,12 +149,12 @@ impl Script {
             path,
             n,
             is_1_0,
-            body: has_body.then(|| pattern(n, len as usize)),
+            body: has_body.then(|| pattern_bytes(n, len as usize)),
             chunked,
             expects: reads && !is_1_0 && (chunked || len > 0) && dice.once_in(4),
             fields: String::new(),
         };
-        let stays = match (is_1_0, dice.roll(6)) {
+        let stays = match (is_1_0, dice.below(6)) {
             (true, 0) => false,
             (true, _) => {
                 request.fields = "Connection: Keep-Alive\r\n".into();
@@ -168,117 +168,117 @@ impl Script {
         };
         let (status, body) = request.answer();
         let until_close = is_1_0 && request.method != Method::Head && matches!(path, "/echo" | "/chunked");
-        let after = if stays && !until_close { After::Stays } else { After::Closes };
+        let after = if stays && !until_close { ConnectionAfter::Stays } else { ConnectionAfter::Closes };
         self.expect(request.method, status, body, after);
-        request.send(dice, &mut self.acts);
-        (!stays).then_some(After::Closes)
+        request.send(dice, &mut self.actions);
+        (!stays).then_some(ConnectionAfter::Closes)
     }
 
     /// Adds a request after which the server ends the connection.
-    fn add_ending(&mut self, dice: &Dice) -> Option<After> {
+    fn add_ending(&mut self, dice: &Dice) -> Option<ConnectionAfter> {
         if dice.once_in(2) {
             let messages = malformed();
-            let (bytes, status) = &messages[dice.roll(messages.len() as u64) as usize];
-            self.acts.push(Act::Send(bytes.clone()));
-            self.expect(Method::Post, *status, None, After::Closes);
+            let (bytes, status) = &messages[dice.below(messages.len() as u64) as usize];
+            self.actions.push(ClientAction::Send(bytes.clone()));
+            self.expect(Method::Post, *status, None, ConnectionAfter::Closes);
             return None;
         }
-        let n = dice.roll(1_000);
+        let n = dice.below(1_000);
         let mut request = Request {
             method: Method::Post,
             path: "",
             n,
             is_1_0: dice.once_in(4),
-            body: dice.once_in(2).then(|| pattern(n, 200)),
+            body: dice.once_in(2).then(|| pattern_bytes(n, 200)),
             chunked: false,
             expects: false,
             fields: "Connection: keep-alive\r\n".into(),
         };
-        let cut = if request.is_1_0 { After::Resets } else { After::Breaks };
-        let (path, status, body, after) = match dice.roll(12) {
-            0 => ("/panic", 500, None, After::Closes),
-            1 => ("/fail", 500, None, After::Closes),
-            2 => ("/silent", 500, None, After::Closes),
+        let cut = if request.is_1_0 { ConnectionAfter::Resets } else { ConnectionAfter::Breaks };
+        let (path, status, body, after) = match dice.below(12) {
+            0 => ("/panic", 500, None, ConnectionAfter::Closes),
+            1 => ("/fail", 500, None, ConnectionAfter::Closes),
+            2 => ("/silent", 500, None, ConnectionAfter::Closes),
             3 => ("/cut", 200, Some(b"part".to_vec()), cut),
             4 => ("/late-panic", 200, Some(b"part".to_vec()), cut),
-            5 => ("/short", 200, Some(b"part".to_vec()), After::Breaks),
-            6 => ("/long", 200, Some(Vec::new()), After::Breaks),
-            7 => ("/late-fail", 200, Some(pattern(n, 20)), After::Closes),
+            5 => ("/short", 200, Some(b"part".to_vec()), ConnectionAfter::Breaks),
+            6 => ("/long", 200, Some(Vec::new()), ConnectionAfter::Breaks),
+            7 => ("/late-fail", 200, Some(pattern_bytes(n, 20)), ConnectionAfter::Closes),
             8 => {
                 // The unread rest is too long to be discarded.
-                request.body = Some(pattern(n, 100_000));
-                ("/fixed", 200, Some(pattern(n, 20)), After::Closes)
+                request.body = Some(pattern_bytes(n, 100_000));
+                ("/fixed", 200, Some(pattern_bytes(n, 20)), ConnectionAfter::Closes)
             }
             9 => {
-                request.body = Some(pattern(n, 11));
+                request.body = Some(pattern_bytes(n, 11));
                 request.chunked = !request.is_1_0 && dice.once_in(2);
-                ("/limited", 413, None, After::Closes)
+                ("/limited", 413, None, ConnectionAfter::Closes)
             }
             10 => {
-                (request.is_1_0, request.body, request.expects) = (false, Some(pattern(n, 30)), true);
-                ("/fixed", 200, Some(pattern(n, 20)), After::Closes)
+                (request.is_1_0, request.body, request.expects) = (false, Some(pattern_bytes(n, 30)), true);
+                ("/fixed", 200, Some(pattern_bytes(n, 20)), ConnectionAfter::Closes)
             }
             _ => {
                 request.is_1_0 = false;
                 let head = format!("POST /echo HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n");
-                self.acts.push(Act::Send([head.as_bytes(), b"-1\r\nx\r\n"].concat()));
-                self.expect(Method::Post, 400, None, After::Closes);
+                self.actions.push(ClientAction::Send([head.as_bytes(), b"-1\r\nx\r\n"].concat()));
+                self.expect(Method::Post, 400, None, ConnectionAfter::Closes);
                 return None;
             }
         };
         request.path = path;
         self.expect(Method::Post, status, body, after);
-        request.send(dice, &mut self.acts);
+        request.send(dice, &mut self.actions);
         None
     }
 
     /// Splits the sent bytes at random places, with harmless pauses between some of the pieces.
-    pub(super) fn cut(&mut self, dice: &Dice) {
+    pub(super) fn split_sends(&mut self, dice: &Dice) {
         let mut pauses = 8;
-        let mut acts: Vec<Act> = Vec::new();
-        for act in self.acts.drain(..) {
-            let Act::Send(mut bytes) = act else {
+        let mut acts: Vec<ClientAction> = Vec::new();
+        for act in self.actions.drain(..) {
+            let ClientAction::Send(mut bytes) = act else {
                 acts.push(act);
                 continue;
             };
             while pauses > 0 && bytes.len() > 1 && dice.once_in(2) {
-                let rest = bytes.split_off(1 + dice.roll(bytes.len() as u64 - 1) as usize);
-                acts.push(Act::Send(std::mem::replace(&mut bytes, rest)));
-                acts.push(Act::Wait(if dice.once_in(2) { 0 } else { dice.roll(300) }));
+                let rest = bytes.split_off(1 + dice.below(bytes.len() as u64 - 1) as usize);
+                acts.push(ClientAction::Send(std::mem::replace(&mut bytes, rest)));
+                acts.push(ClientAction::Wait(if dice.once_in(2) { 0 } else { dice.below(300) }));
                 pauses -= 1;
             }
             // Pieces without a pause between them may be sent together.
             match acts.last_mut() {
-                Some(Act::Send(before)) if dice.once_in(2) => before.extend(bytes),
-                _ => acts.push(Act::Send(bytes)),
+                Some(ClientAction::Send(before)) if dice.once_in(2) => before.extend(bytes),
+                _ => acts.push(ClientAction::Send(bytes)),
             }
         }
-        self.acts = acts;
+        self.actions = acts;
     }
 }
 
 impl Request {
     fn answer(&self) -> (u16, Option<Vec<u8>>) {
         let n = self.n;
-        let file = || [pattern(n, 100), pattern(0, FILE_BYTES)[n as usize..].to_vec()].concat();
+        let file = || [pattern_bytes(n, 100), pattern_bytes(0, FILE_BYTES)[n as usize..].to_vec()].concat();
         let (status, body) = match self.path {
-            "/fixed" => (200, Some(pattern(n, 20))),
+            "/fixed" => (200, Some(pattern_bytes(n, 20))),
             "/empty" => (200, Some(Vec::new())),
             "/204" => (204, Some(Vec::new())),
             "/304" => (304, Some(Vec::new())),
             "/echo" => (200, self.body.clone()),
             "/limited" => (200, Some(b"small".to_vec())),
-            "/chunked" => (200, Some([1, 10, 5_000].map(|len| pattern(n, len)).concat())),
-            "/big" => (200, Some(pattern(n, BIG_BYTES))),
+            "/chunked" => (200, Some([1, 10, 5_000].map(|len| pattern_bytes(n, len)).concat())),
+            "/big" => (200, Some(pattern_bytes(n, BIG_BYTES))),
             "/file" => (200, Some(file())),
-            "/offload" => (200, Some(pattern(n, 50))),
-            "/slow" => (200, Some(pattern(n, 30))),
+            "/offload" => (200, Some(pattern_bytes(n, 50))),
+            "/slow" => (200, Some(pattern_bytes(n, 30))),
             _ => (404, None),
         };
         (status, if self.method == Method::Head { Some(Vec::new()) } else { body })
     }
 
-    fn send(&self, dice: &Dice, acts: &mut Vec<Act>) {
+    fn send(&self, dice: &Dice, acts: &mut Vec<ClientAction>) {
         let version = if self.is_1_0 { "1.0" } else { "1.1" };
         let method = match self.method {
             Method::Head => "HEAD",
@@ -297,15 +297,15 @@ impl Request {
         }
         let mut bytes = (text + "\r\n").into_bytes();
         if self.expects {
-            acts.push(Act::Send(std::mem::take(&mut bytes)));
-            acts.push(Act::Wait(400));
+            acts.push(ClientAction::Send(std::mem::take(&mut bytes)));
+            acts.push(ClientAction::Wait(400));
         }
         match self.chunked {
             true => bytes.extend(chunks(dice, body)),
             false => bytes.extend_from_slice(body),
         }
         if !bytes.is_empty() {
-            acts.push(Act::Send(bytes));
+            acts.push(ClientAction::Send(bytes));
         }
     }
 }
@@ -313,7 +313,7 @@ impl Request {
 fn chunks(dice: &Dice, mut body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while !body.is_empty() {
-        let (chunk, rest) = body.split_at(1 + dice.roll(body.len() as u64) as usize);
+        let (chunk, rest) = body.split_at(1 + dice.below(body.len() as u64) as usize);
         let extension = if dice.once_in(3) { ";name=\"value\"" } else { "" };
         bytes.extend(format!("{:x}{extension}\r\n", chunk.len()).bytes());
         bytes.extend_from_slice(chunk);
@@ -327,32 +327,32 @@ fn chunks(dice: &Dice, mut body: &[u8]) -> Vec<u8> {
 
 /// Result of verifying the received bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct Verification {
     /// Number of complete responses.
-    pub(super) whole: usize,
+    pub(super) complete_responses: usize,
     /// Whether the last response is one after which a server closes the connection: 400, 408.
-    pub(super) given_up: bool,
+    pub(super) was_refused: bool,
 }
 
 /// Parses `got` as the responses to `expected`. Panics if they differ, if a truncated one looks complete, or
 /// if the connection continues after a response that ends it.
-pub(super) fn judge(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verdict {
+pub(super) fn verify(got: &[u8], end: Option<End>, expected: &[Expected]) -> Verification {
     let mut rest = got;
-    let mut verdict = Verdict { whole: 0, given_up: false };
+    let mut verdict = Verification { complete_responses: 0, was_refused: false };
     for expected in expected {
         if rest.is_empty() {
             break;
         }
         let (taken, whole, given_up) = response(rest, end, expected);
         rest = &rest[taken..];
-        verdict.given_up = given_up;
+        verdict.was_refused = given_up;
         if !whole {
             break;
         }
-        verdict.whole += 1;
-        let cut = matches!(expected.after, After::Breaks | After::Resets);
+        verdict.complete_responses += 1;
+        let cut = matches!(expected.after, ConnectionAfter::Breaks | ConnectionAfter::Resets);
         assert!(!cut || given_up, "a response looks whole that is not: {expected:?}");
-        if given_up || expected.after == After::Closes {
+        if given_up || expected.after == ConnectionAfter::Closes {
             break;
         }
     }

@@ -10,7 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 
-use super::rig::{FILE_BYTES, Rig, pattern};
+use super::rig::{FILE_BYTES, Rig, pattern_bytes};
 use crate::address::Peer;
 use crate::h1::IdleClient;
 use crate::link::Link;
@@ -42,7 +42,7 @@ impl Server {
     }
 
     /// Receives and sends what is possible; returns the decrypted bytes.
-    pub(super) fn turn(&mut self) -> Vec<u8> {
+    pub(super) fn run_turn(&mut self) -> Vec<u8> {
         let bytes = self.wire.client_reads();
         let (mut rest, mut text) = (&bytes[..], Vec::new());
         while !rest.is_empty() {
@@ -66,7 +66,7 @@ impl Server {
         matches!(self.tls.reader().read(&mut [0]), Ok(0))
     }
 
-    pub(super) fn says(&mut self, bytes: &[u8]) {
+    pub(super) fn send(&mut self, bytes: &[u8]) {
         self.tls.writer().write_all(bytes).unwrap();
     }
 }
@@ -79,7 +79,7 @@ pub(super) async fn connect(stream: Stream) -> Link {
 }
 
 /// Serves a connection through TLS, on which the remote end sends requests.
-fn served(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
+fn serve_over_tls(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
     let (stream, mut far) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
     let engine = rig.engine.clone();
@@ -87,21 +87,21 @@ fn served(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
         IdleClient::new(&engine, connect(stream).await, Peer::Unix, false).park();
     });
     for _ in 0..5 {
-        rig.settle();
-        far.turn();
+        rig.run_until_idle();
+        far.run_turn();
     }
-    assert_eq!(rig.open(), 1);
+    assert_eq!(rig.open_connections(), 1);
     (wire, far)
 }
 
 /// Lets both ends run until nothing more is sent; returns what the remote end has read.
-fn exchange(rig: &Rig, far: &mut Server) -> Vec<u8> {
+fn run_until_idle(rig: &Rig, far: &mut Server) -> Vec<u8> {
     let mut came = Vec::new();
     loop {
         let before = came.len();
-        came.extend(far.turn());
-        rig.settle();
-        came.extend(far.turn());
+        came.extend(far.run_turn());
+        rig.run_until_idle();
+        came.extend(far.run_turn());
         if came.len() == before {
             return came;
         }
@@ -114,35 +114,35 @@ fn get(path: &str) -> String {
 
 #[test]
 fn requests_that_arrive_in_one_record_are_all_answered_with_files_among_them() {
-    let rig = Rig::quick();
-    let (wire, mut far) = served(&rig);
+    let rig = Rig::with_short_timeouts();
+    let (wire, mut far) = serve_over_tls(&rig);
     // More than fits into a buffer for heads, although it is one record.
     let requests = [get("/fixed?1").repeat(300), get("/file?7"), get("/fixed?3")].concat();
-    far.says(requests.as_bytes());
-    let came = exchange(&rig, &mut far);
-    assert!(came.ends_with(&pattern(3, 20)));
-    let file = [pattern(7, 100), pattern(0, FILE_BYTES)[7..].to_vec()].concat();
+    far.send(requests.as_bytes());
+    let came = run_until_idle(&rig, &mut far);
+    assert!(came.ends_with(&pattern_bytes(3, 20)));
+    let file = [pattern_bytes(7, 100), pattern_bytes(0, FILE_BYTES)[7..].to_vec()].concat();
     assert!(came.windows(file.len()).any(|window| window == file), "the file is not in the answers");
     assert_eq!(came.windows(9).filter(|window| window == b"HTTP/1.1 ").count(), 302);
-    rig.pass(1_500);
+    rig.advance_ms(1_500);
     assert_eq!(rig.core.running(), 0, "the idle connection is parked");
-    far.says(get("/fixed?9").as_bytes());
-    assert!(exchange(&rig, &mut far).ends_with(&pattern(9, 20)));
+    far.send(get("/fixed?9").as_bytes());
+    assert!(run_until_idle(&rig, &mut far).ends_with(&pattern_bytes(9, 20)));
     wire.client_closes();
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_empty();
 }
 
 #[test]
 fn a_body_is_read_to_its_end_although_the_socket_is_quiet() {
-    let rig = Rig::quick();
-    let (_wire, mut far) = served(&rig);
-    let body = pattern(5, 40_000);
-    far.says(
+    let rig = Rig::with_short_timeouts();
+    let (_wire, mut far) = serve_over_tls(&rig);
+    let body = pattern_bytes(5, 40_000);
+    far.send(
         format!("POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes(),
     );
-    far.says(&body);
-    let came = exchange(&rig, &mut far);
+    far.send(&body);
+    let came = run_until_idle(&rig, &mut far);
     let text = String::from_utf8(came).unwrap();
     assert!(text.starts_with("HTTP/1.1 200 ") && text.ends_with("0\r\n\r\n"));
     let letters = text.split_once("\r\n\r\n").unwrap().1.bytes().filter(u8::is_ascii_lowercase).count();
@@ -151,22 +151,22 @@ fn a_body_is_read_to_its_end_although_the_socket_is_quiet() {
 
 #[test]
 fn the_head_of_a_file_leaves_with_its_first_bytes() {
-    let rig = Rig::quick();
-    let (wire, mut far) = served(&rig);
+    let rig = Rig::with_short_timeouts();
+    let (wire, mut far) = serve_over_tls(&rig);
     wire.whole_sends.set(true);
     wire.sends.borrow_mut().clear();
-    far.says(get("/file?7").as_bytes());
-    assert!(exchange(&rig, &mut far).ends_with(&pattern(0, FILE_BYTES)[7..]));
+    far.send(get("/file?7").as_bytes());
+    assert!(run_until_idle(&rig, &mut far).ends_with(&pattern_bytes(0, FILE_BYTES)[7..]));
     let sends = wire.sends.borrow();
     assert!(sends[0] > 60_000 && sends.len() == 2, "{sends:?}");
 }
 
 #[test]
 fn a_slow_reader_gets_all_of_a_file_and_then_the_announced_end() {
-    let rig = Rig::quick();
-    let (wire, mut far) = served(&rig);
+    let rig = Rig::with_short_timeouts();
+    let (wire, mut far) = serve_over_tls(&rig);
     let ask = "GET /file?1 HTTP/1.1\r\nHost: zoo\r\nConnection: close\r\n\r\n";
-    far.says(ask.as_bytes());
+    far.send(ask.as_bytes());
     let mut came = Vec::new();
     // A record takes several rounds, each of which transfers at least one byte.
     for _ in 0..FILE_BYTES {
@@ -174,11 +174,11 @@ fn a_slow_reader_gets_all_of_a_file_and_then_the_announced_end() {
             break;
         }
         wire.set_room(3_000);
-        came.extend(far.turn());
-        rig.settle();
+        came.extend(far.run_turn());
+        rig.run_until_idle();
     }
-    came.extend(far.turn());
-    assert!(came.ends_with(&pattern(0, FILE_BYTES)[1..]));
+    came.extend(far.run_turn());
+    assert!(came.ends_with(&pattern_bytes(0, FILE_BYTES)[1..]));
     assert_eq!(wire.end(), Some(End::Fin));
     assert!(far.has_ended(), "the end was not announced");
     rig.assert_empty();

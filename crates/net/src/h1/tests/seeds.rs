@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use super::rig::Rig;
-use super::script::{Act, After, Script, judge};
+use super::script::{ClientAction, ConnectionAfter, Script, verify};
 use crate::sim::{Dice, SimulatedWire};
 
 /// Longer than all timeouts together.
@@ -18,41 +18,49 @@ struct Client {
     next_ms: u64,
     got: Vec<u8>,
     /// Average number of steps between two reads.
-    lazy: u64,
-    gentle: bool,
+    read_interval: u64,
+    is_orderly: bool,
 }
 
 impl Client {
     fn new(rig: &Rig, dice: &Dice, gentle: bool) -> Client {
-        let mut script = Script::of(dice);
-        script.cut(dice);
+        let mut script = Script::from_seed(dice);
+        script.split_sends(dice);
         match gentle {
-            true => end_gently(&mut script, dice),
-            false => spoil(&mut script, dice),
+            true => end_orderly(&mut script, dice),
+            false => add_disruption(&mut script, dice),
         }
-        let (wire, next_ms) = (rig.connect(dice.roll(u64::MAX)), rig.core.now_ms() + dice.roll(200));
-        Client { wire, script, done: 0, next_ms, got: Vec::new(), lazy: 1 + dice.roll(3), gentle }
+        let (wire, next_ms) = (rig.connect(dice.below(u64::MAX)), rig.core.now_ms() + dice.below(200));
+        Client {
+            wire,
+            script,
+            done: 0,
+            next_ms,
+            got: Vec::new(),
+            read_interval: 1 + dice.below(3),
+            is_orderly: gentle,
+        }
     }
 
     fn step(&mut self, rig: &Rig, dice: &Dice) {
-        if dice.once_in(self.lazy) {
+        if dice.once_in(self.read_interval) {
             self.read();
         }
-        while let Some(act) = self.script.acts.get(self.done)
+        while let Some(act) = self.script.actions.get(self.done)
             && rig.core.now_ms() >= self.next_ms
         {
             self.done += 1;
             match act {
-                Act::Send(bytes) => self.wire.client_sends(bytes),
-                Act::Wait(ms) => self.next_ms = rig.core.now_ms() + ms,
-                Act::Room(bytes) => self.wire.set_room(*bytes),
-                Act::HalfClose => self.wire.client_half_closes(),
-                Act::Close => self.wire.client_closes(),
-                Act::Reset => self.wire.client_resets(),
-                Act::Drain => rig.engine.context.draining.set(true),
+                ClientAction::Send(bytes) => self.wire.client_sends(bytes),
+                ClientAction::Wait(ms) => self.next_ms = rig.core.now_ms() + ms,
+                ClientAction::Room(bytes) => self.wire.set_room(*bytes),
+                ClientAction::HalfClose => self.wire.client_half_closes(),
+                ClientAction::Close => self.wire.client_closes(),
+                ClientAction::Reset => self.wire.client_resets(),
+                ClientAction::Drain => rig.engine.context.is_draining.set(true),
             }
             if dice.once_in(3) {
-                rig.settle();
+                rig.run_until_idle();
             }
         }
     }
@@ -61,54 +69,66 @@ impl Client {
         self.got.extend(self.wire.client_reads());
     }
 
-    fn judge(&self) {
-        let verdict = judge(&self.got, self.wire.end(), &self.script.expected);
-        if !self.gentle {
+    fn verify(&self) {
+        let verdict = verify(&self.got, self.wire.end(), &self.script.expected);
+        if !self.is_orderly {
             return;
         }
-        let answers =
-            self.script.expected.iter().take_while(|expected| expected.after == After::Stays).count();
+        let answers = self
+            .script
+            .expected
+            .iter()
+            .take_while(|expected| expected.after == ConnectionAfter::Stays)
+            .count();
         let last = self.script.expected.get(answers);
-        let ending = last.is_some_and(|expected| expected.after == After::Closes);
-        if last.is_none_or(|expected| expected.after != After::Resets) {
-            assert_eq!(verdict.whole, answers + usize::from(ending), "of {:?}", self.script.expected);
+        let ending = last.is_some_and(|expected| expected.after == ConnectionAfter::Closes);
+        if last.is_none_or(|expected| expected.after != ConnectionAfter::Resets) {
+            assert_eq!(
+                verdict.complete_responses,
+                answers + usize::from(ending),
+                "of {:?}",
+                self.script.expected
+            );
         }
-        assert!(!verdict.given_up);
+        assert!(!verdict.was_refused);
     }
 }
 
 /// Ends a script like a client that wants its responses.
-fn end_gently(script: &mut Script, dice: &Dice) {
+fn end_orderly(script: &mut Script, dice: &Dice) {
     if dice.once_in(3) {
         // Accepts the responses bit by bit, but always some bytes.
-        let rooms = (0..150).flat_map(|_| [Act::Room(1 + dice.roll(30_000) as usize), Act::Wait(100)]);
-        script.acts.insert(0, Act::Room(dice.roll(10_000) as usize));
-        script.acts.extend(rooms);
-        script.acts.push(Act::Room(usize::MAX));
+        let rooms = (0..150)
+            .flat_map(|_| [ClientAction::Room(1 + dice.below(30_000) as usize), ClientAction::Wait(100)]);
+        script.actions.insert(0, ClientAction::Room(dice.below(10_000) as usize));
+        script.actions.extend(rooms);
+        script.actions.push(ClientAction::Room(usize::MAX));
     }
-    match dice.roll(4) {
-        0 => script.acts.push(Act::HalfClose),
-        1 => script.acts.extend([Act::Wait(5_000), Act::Close]),
-        2 => script.acts.extend([Act::Wait(5_000), Act::Reset]),
+    match dice.below(4) {
+        0 => script.actions.push(ClientAction::HalfClose),
+        1 => script.actions.extend([ClientAction::Wait(5_000), ClientAction::Close]),
+        2 => script.actions.extend([ClientAction::Wait(5_000), ClientAction::Reset]),
         _ => {}
     }
 }
 
 /// Adds a random action that breaks a conversation.
-fn spoil(script: &mut Script, dice: &Dice) {
-    let at = dice.roll(script.acts.len() as u64 + 1) as usize;
-    match dice.roll(7) {
-        0 => script.acts.insert(at, Act::Wait(dice.roll(12_000))),
+fn add_disruption(script: &mut Script, dice: &Dice) {
+    let at = dice.below(script.actions.len() as u64 + 1) as usize;
+    match dice.below(7) {
+        0 => script.actions.insert(at, ClientAction::Wait(dice.below(12_000))),
         how @ 1..=3 => {
-            script.acts.truncate(at);
-            script.acts.push([Act::Reset, Act::Close, Act::HalfClose][how as usize - 1].clone());
+            script.actions.truncate(at);
+            script.actions.push(
+                [ClientAction::Reset, ClientAction::Close, ClientAction::HalfClose][how as usize - 1].clone(),
+            );
         }
-        4 => script.acts.insert(at, Act::Room(dice.roll(1_000) as usize)),
-        5 => script.acts.insert(at, Act::Drain),
+        4 => script.actions.insert(at, ClientAction::Room(dice.below(1_000) as usize)),
+        5 => script.actions.insert(at, ClientAction::Drain),
         _ => {
-            script.acts.truncate(at);
-            if let Some(Act::Send(bytes)) = script.acts.last_mut() {
-                bytes.truncate(dice.roll(bytes.len() as u64) as usize);
+            script.actions.truncate(at);
+            if let Some(ClientAction::Send(bytes)) = script.actions.last_mut() {
+                bytes.truncate(dice.below(bytes.len() as u64) as usize);
             }
         }
     }
@@ -116,20 +136,20 @@ fn spoil(script: &mut Script, dice: &Dice) {
 
 /// Runs the scenario of a seed, from the first connection to the last timeout.
 fn run(seed: u64, gentle: bool) {
-    let (rig, dice) = (Rig::quick(), Dice::new(seed));
-    let mut clients: Vec<Client> = (0..1 + dice.roll(3)).map(|_| Client::new(&rig, &dice, gentle)).collect();
-    while rig.open() > 0 {
-        assert!(rig.elapsed_ms() < FOREVER_MS, "{} connections hang", rig.open());
+    let (rig, dice) = (Rig::with_short_timeouts(), Dice::new(seed));
+    let mut clients: Vec<Client> = (0..1 + dice.below(3)).map(|_| Client::new(&rig, &dice, gentle)).collect();
+    while rig.open_connections() > 0 {
+        assert!(rig.elapsed_ms() < FOREVER_MS, "{} connections hang", rig.open_connections());
         for client in &mut clients {
             client.step(&rig, &dice);
         }
         // Small steps while a client acts; afterwards only timeouts are left.
-        let acting = clients.iter().any(|client| client.done < client.script.acts.len());
-        rig.pass(if acting { 20 } else { 400 });
+        let acting = clients.iter().any(|client| client.done < client.script.actions.len());
+        rig.advance_ms(if acting { 20 } else { 400 });
     }
     for client in &mut clients {
         client.read();
-        client.judge();
+        client.verify();
     }
     rig.assert_empty();
 }
@@ -162,15 +182,15 @@ fn spoiled_conversations_are_prefixes_and_nobody_hangs() {
 #[test]
 fn bytes_at_random_are_answered_or_not_but_never_hang() {
     for seed in 0..1_000 {
-        let (rig, dice) = (Rig::quick(), Dice::new(seed));
-        let mut script = Script::of(&dice);
-        script.cut(&dice);
-        for act in &mut script.acts {
-            if let Act::Send(bytes) = act
+        let (rig, dice) = (Rig::with_short_timeouts(), Dice::new(seed));
+        let mut script = Script::from_seed(&dice);
+        script.split_sends(&dice);
+        for act in &mut script.actions {
+            if let ClientAction::Send(bytes) = act
                 && !dice.once_in(3)
             {
-                let at = dice.roll(bytes.len() as u64) as usize;
-                bytes[at] = dice.roll(256) as u8;
+                let at = dice.below(bytes.len() as u64) as usize;
+                bytes[at] = dice.below(256) as u8;
             }
         }
         let mut client = Client {
@@ -179,13 +199,13 @@ fn bytes_at_random_are_answered_or_not_but_never_hang() {
             done: 0,
             next_ms: 0,
             got: Vec::new(),
-            lazy: 1,
-            gentle: false,
+            read_interval: 1,
+            is_orderly: false,
         };
-        while rig.open() > 0 {
+        while rig.open_connections() > 0 {
             assert!(rig.elapsed_ms() < FOREVER_MS, "seed {seed} hangs");
             client.step(&rig, &dice);
-            rig.pass(50);
+            rig.advance_ms(50);
         }
         rig.assert_empty();
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::rig::{BIG_BYTES, FILE_BYTES, Rig, pattern};
+use super::rig::{BIG_BYTES, FILE_BYTES, Rig, pattern_bytes};
 use crate::options::{Limits, Timeouts};
 use crate::sim::{Dice, SimulatedWire};
 use crate::toy::{ENDS, FRAME_HEAD_BYTES, Frame, FrameKind, PREFACE};
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Received parts of a response.
 #[derive(Default, Debug)]
-struct Got {
+struct ReceivedResponse {
     status: String,
     lines: String,
     body: Vec<u8>,
@@ -27,12 +27,12 @@ struct Got {
 struct ToyClient {
     wire: Rc<SimulatedWire>,
     unparsed: Vec<u8>,
-    got: BTreeMap<u32, Got>,
+    received: BTreeMap<u32, ReceivedResponse>,
     /// Sum of the server's window updates, by stream.
     granted: BTreeMap<u32, usize>,
-    goes_away: bool,
+    has_received_goaway: bool,
     /// Whether to update windows as soon as data is received.
-    grants: bool,
+    updates_windows: bool,
 }
 
 fn frame(kind: FrameKind, flags: u8, id: u32, payload: &[u8]) -> Vec<u8> {
@@ -62,10 +62,10 @@ impl ToyClient {
         ToyClient {
             wire,
             unparsed: Vec::new(),
-            got: BTreeMap::new(),
+            received: BTreeMap::new(),
             granted: BTreeMap::new(),
-            goes_away: false,
-            grants: true,
+            has_received_goaway: false,
+            updates_windows: true,
         }
     }
 
@@ -79,7 +79,7 @@ impl ToyClient {
         let (mut at, mut grants) = (0, Vec::new());
         while let Some((frame, len)) = Frame::read(&self.unparsed[at..]).unwrap() {
             at += len;
-            let got = self.got.entry(frame.id).or_default();
+            let got = self.received.entry(frame.id).or_default();
             // The server may read the rest of the request after the response is complete.
             let may_follow = matches!(frame.kind, FrameKind::Reset | FrameKind::Window);
             assert!(!got.ended || may_follow || frame.id == 0, "{frame:?} after the end");
@@ -91,7 +91,7 @@ impl ToyClient {
                 }
                 FrameKind::Data => {
                     got.body.extend_from_slice(frame.payload);
-                    if self.grants && !frame.payload.is_empty() {
+                    if self.updates_windows && !frame.payload.is_empty() {
                         let len = frame.payload.len() as u32;
                         grants.extend([window(frame.id, len), window(0, len)].concat());
                     }
@@ -102,10 +102,10 @@ impl ToyClient {
                     let bytes = u32::from_be_bytes(*frame.payload.first_chunk().unwrap());
                     *self.granted.entry(frame.id).or_default() += bytes as usize;
                 }
-                FrameKind::GoAway => self.goes_away = true,
+                FrameKind::GoAway => self.has_received_goaway = true,
                 _ => {}
             }
-            let got = self.got.entry(frame.id).or_default();
+            let got = self.received.entry(frame.id).or_default();
             got.ended |= frame.flags & ENDS != 0;
         }
         self.unparsed.drain(..at);
@@ -116,10 +116,10 @@ impl ToyClient {
     }
 
     /// Runs until `is_so` returns true; files are read by other threads, which take their time.
-    fn settle_until(&mut self, rig: &Rig, is_so: impl Fn(&ToyClient) -> bool) {
+    fn run_until(&mut self, rig: &Rig, is_so: impl Fn(&ToyClient) -> bool) {
         let begun = Instant::now();
         loop {
-            self.settle(rig);
+            self.run_until_idle(rig);
             if is_so(self) {
                 return;
             }
@@ -131,13 +131,13 @@ impl ToyClient {
 
     /// Whether all of these streams have ended.
     fn have_ended(&self, ids: &[u32]) -> bool {
-        ids.iter().all(|id| self.got.get(id).is_some_and(|got| got.ended))
+        ids.iter().all(|id| self.received.get(id).is_some_and(|got| got.ended))
     }
 
     /// Runs until nothing more happens.
-    fn settle(&mut self, rig: &Rig) {
+    fn run_until_idle(&mut self, rig: &Rig) {
         loop {
-            rig.settle();
+            rig.run_until_idle();
             if !self.read() {
                 return;
             }
@@ -145,7 +145,7 @@ impl ToyClient {
     }
 }
 
-fn wide() -> Rig {
+fn rig_with_large_limits() -> Rig {
     let limits = Limits { streams_max: 2_000, ..Limits::default() };
     Rig::new(
         limits,
@@ -155,45 +155,45 @@ fn wide() -> Rig {
 
 #[test]
 fn a_stream_is_a_request_like_any_other() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 1);
     for (id, path) in
         [(1, "/fixed?1"), (3, "/chunked?2"), (5, "/file?7"), (7, "/nowhere"), (9, "/204"), (11, "/slow?1")]
     {
         client.send(&get(id, path));
     }
-    client.settle(&rig);
-    rig.pass(1_000);
-    client.settle_until(&rig, |client| client.have_ended(&[1, 3, 5, 7, 9, 11]));
-    let got = |id: u32| &client.got[&id];
-    assert_eq!((&got(1).status[..], &got(1).body), ("200", &pattern(1, 20)));
+    client.run_until_idle(&rig);
+    rig.advance_ms(1_000);
+    client.run_until(&rig, |client| client.have_ended(&[1, 3, 5, 7, 9, 11]));
+    let got = |id: u32| &client.received[&id];
+    assert_eq!((&got(1).status[..], &got(1).body), ("200", &pattern_bytes(1, 20)));
     assert!(got(1).lines.contains("Content-Length: 20\r\n") && got(1).lines.contains("Date: "));
     assert!(!got(1).lines.contains("Connection"));
-    assert_eq!(got(3).body, [pattern(2, 1), pattern(2, 10), pattern(2, 5_000)].concat());
+    assert_eq!(got(3).body, [pattern_bytes(2, 1), pattern_bytes(2, 10), pattern_bytes(2, 5_000)].concat());
     assert_eq!(got(3).trailers, "X-Number: 2\r\n");
     assert!(!got(3).lines.contains("Transfer-Encoding"));
-    assert!(got(5).body == [pattern(7, 100), pattern(0, FILE_BYTES)[7..].to_vec()].concat());
+    assert!(got(5).body == [pattern_bytes(7, 100), pattern_bytes(0, FILE_BYTES)[7..].to_vec()].concat());
     assert_eq!((&got(7).status[..], &got(9).status[..]), ("404", "204"));
-    assert_eq!(got(11).body, pattern(1, 30));
+    assert_eq!(got(11).body, pattern_bytes(1, 30));
     assert!([1, 3, 5, 7, 9, 11].iter().all(|id| got(*id).ended && got(*id).reset.is_none()));
     assert_eq!(rig.engine.context.counters.requests.value(), 6);
     client.wire.client_closes();
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_empty();
 }
 
 #[test]
 fn bodies_stream_both_ways_and_reading_gives_window_back() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 2);
     client.send(&post(1, "/echo"));
     client.send(&post(3, "/swallow"));
-    client.settle(&rig);
+    client.run_until_idle(&rig);
     let (mut sent, mut left) = (Vec::new(), [64 * 1024usize; 2]);
     for round in 0..200 {
-        let piece = pattern(round, 5_000);
+        let piece = pattern_bytes(round, 5_000);
         if left[0] < piece.len() || left[1] < piece.len() {
-            client.settle(&rig);
+            client.run_until_idle(&rig);
             left = [1, 3].map(|id| client.granted.remove(&id).unwrap_or(0) + left[id as usize / 2]);
         }
         for (at, id) in [1, 3].into_iter().enumerate() {
@@ -204,68 +204,68 @@ fn bodies_stream_both_ways_and_reading_gives_window_back() {
     }
     client.send(&frame(FrameKind::Data, ENDS, 1, b""));
     client.send(&frame(FrameKind::Data, ENDS, 3, b""));
-    client.settle(&rig);
-    assert!(client.got[&1].body == sent);
-    assert_eq!(client.got[&3].body, format!("{} bytes", sent.len()).into_bytes());
+    client.run_until_idle(&rig);
+    assert!(client.received[&1].body == sent);
+    assert_eq!(client.received[&3].body, format!("{} bytes", sent.len()).into_bytes());
     assert!(client.granted.get(&0).is_some_and(|bytes| *bytes > 500_000), "{:?}", client.granted);
     client.wire.client_closes();
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_empty();
 }
 
 #[test]
 fn a_body_that_is_never_read_is_bounded_by_its_window() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 3);
     client.send(&post(1, "/slow"));
     for _ in 0..13 {
         client.send(&frame(FrameKind::Data, 0, 1, &[b'x'; 5_000]));
     }
-    client.settle(&rig);
-    assert_eq!(rig.open(), 1);
+    client.run_until_idle(&rig);
+    assert_eq!(rig.open_connections(), 1);
     client.send(&frame(FrameKind::Data, 0, 1, &[b'x'; 5_000]));
-    client.settle(&rig);
-    rig.pass(1_000);
-    assert_eq!(rig.open(), 0, "who sends more than was granted is disconnected");
+    client.run_until_idle(&rig);
+    rig.advance_ms(1_000);
+    assert_eq!(rig.open_connections(), 0, "who sends more than was granted is disconnected");
     rig.assert_empty();
 }
 
 #[test]
 fn a_thousand_streams_share_a_connection() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 4);
     client.send(&frame(FrameKind::FirstWindow, 0, 0, &1_000u32.to_be_bytes()));
     for n in 0..1_000 {
         client.send(&get(n * 2 + 1, &format!("/big?{n}")));
     }
-    client.settle(&rig);
+    client.run_until_idle(&rig);
     for n in 0..1_000u32 {
-        let got = &client.got[&(n * 2 + 1)];
+        let got = &client.received[&(n * 2 + 1)];
         assert!(
-            got.ended && got.body == pattern(u64::from(n), BIG_BYTES),
+            got.ended && got.body == pattern_bytes(u64::from(n), BIG_BYTES),
             "stream {n}: {} bytes",
             got.body.len()
         );
     }
     client.wire.client_closes();
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_empty();
 }
 
 #[test]
 fn urgent_streams_come_first_and_others_take_turns() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 5);
-    client.grants = false;
+    client.updates_windows = false;
     client.wire.set_room(0);
     for (id, flags) in [(1, 3 << 4), (3, 3 << 4), (5, 1 << 4 | 8), (7, 1 << 4 | 8)] {
         let head = "GET /big?0 HTTP/1.1\r\nHost: a\r\n\r\n";
         client.send(&frame(FrameKind::Open, ENDS | flags, id, head.as_bytes()));
     }
-    rig.settle();
+    rig.run_until_idle();
     let mut order = Vec::new();
     client.wire.set_room(usize::MAX);
-    rig.settle();
+    rig.run_until_idle();
     let bytes = client.wire.client_reads();
     let mut at = 0;
     while let Some((frame, len)) = Frame::read(&bytes[at..]).unwrap() {
@@ -280,29 +280,33 @@ fn urgent_streams_come_first_and_others_take_turns() {
     assert!(first_of(1) < last_of(3) && first_of(3) < last_of(1), "in turns: {order:?}");
     assert_eq!(FRAME_HEAD_BYTES, 8);
     client.wire.client_resets();
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_empty();
 }
 
 #[test]
 fn a_stream_without_progress_is_reset_and_the_others_continue() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 6);
     client.send(&frame(FrameKind::FirstWindow, 0, 0, &0u32.to_be_bytes()));
     client.send(&get(1, "/fixed?1"));
     client.send(&post(3, "/echo"));
-    client.settle(&rig);
-    assert_eq!((&client.got[&1].status[..], client.got[&1].body.len()), ("200", 0));
+    client.run_until_idle(&rig);
+    assert_eq!((&client.received[&1].status[..], client.received[&1].body.len()), ("200", 0));
     client.send(&frame(FrameKind::FirstWindow, 0, 0, &1_000u32.to_be_bytes()));
-    rig.pass(2_500);
+    rig.advance_ms(2_500);
     client.send(&get(5, "/fixed?5"));
-    client.settle(&rig);
-    assert_eq!((&client.got[&3].status[..], client.got[&3].ended), ("408", false), "no body within its time");
-    rig.pass(5_000);
-    client.settle(&rig);
-    assert_eq!((client.got[&1].reset, client.got[&3].reset), (Some(3), Some(3)));
-    assert_eq!((client.got[&5].ended, client.got[&5].reset), (true, None));
-    rig.pass(10_000);
+    client.run_until_idle(&rig);
+    assert_eq!(
+        (&client.received[&3].status[..], client.received[&3].ended),
+        ("408", false),
+        "no body within its time"
+    );
+    rig.advance_ms(5_000);
+    client.run_until_idle(&rig);
+    assert_eq!((client.received[&1].reset, client.received[&3].reset), (Some(3), Some(3)));
+    assert_eq!((client.received[&5].ended, client.received[&5].reset), (true, None));
+    rig.advance_ms(10_000);
     rig.assert_empty();
 }
 
@@ -324,8 +328,8 @@ fn a_million_streams_that_are_reset_and_never_read_cost_little() {
         client.send(&burst);
         while client.wire.unread() > 0 {
             let unread = client.wire.unread();
-            rig.turn();
-            rig.core.memory().add_up();
+            rig.run_turn();
+            rig.core.memory().publish_changes();
             most = most.max(rig.core.memory().budget().held_bytes());
             assert!(rig.core.running() <= 102, "{} tasks", rig.core.running());
             if client.wire.unread() == unread && !rig.core.has_ready() {
@@ -335,7 +339,7 @@ fn a_million_streams_that_are_reset_and_never_read_cost_little() {
         }
     }
     assert!(most < 3 * 1024 * 1024, "{most} bytes held");
-    rig.pass(60_000);
+    rig.advance_ms(60_000);
     rig.assert_empty();
 }
 
@@ -346,50 +350,50 @@ fn a_client_that_keeps_to_the_limit_is_never_refused() {
     let rig = Rig::new(Limits { streams_max: 2, ..Limits::default() }, Timeouts::default());
     let mut client = ToyClient::new(&rig, 7);
     client.send(&[get(1, "/works-on?1"), get(3, "/works-on?3")].concat());
-    client.settle(&rig);
+    client.run_until_idle(&rig);
     assert!(client.have_ended(&[1, 3]));
     // The tasks of the first streams still run; as many more as the limit permits may begin.
     client.send(&[get(5, "/works-on?5"), get(7, "/works-on?7")].concat());
-    client.settle(&rig);
+    client.run_until_idle(&rig);
     assert!(rig.core.running() <= 3, "{} tasks", rig.core.running());
-    assert!(!client.have_ended(&[5]) && client.got.get(&5).is_none_or(|got| got.reset.is_none()));
-    rig.pass(1_000);
-    client.settle(&rig);
+    assert!(!client.have_ended(&[5]) && client.received.get(&5).is_none_or(|got| got.reset.is_none()));
+    rig.advance_ms(1_000);
+    client.run_until_idle(&rig);
     assert!(client.have_ended(&[5, 7]));
-    rig.pass(1_000);
+    rig.advance_ms(1_000);
     // A stream that was reset does not count either; one above the limit is refused.
     client.send(&[get(9, "/slow?9"), get(11, "/slow?11"), get(13, "/slow?13")].concat());
     client.send(&[frame(FrameKind::Reset, 0, 9, &[4]), get(15, "/slow?15")].concat());
-    client.settle(&rig);
-    rig.pass(1_000);
-    client.settle(&rig);
-    assert_eq!(client.got[&13].reset, Some(1), "three at once are too many");
+    client.run_until_idle(&rig);
+    rig.advance_ms(1_000);
+    client.run_until_idle(&rig);
+    assert_eq!(client.received[&13].reset, Some(1), "three at once are too many");
     assert!(client.have_ended(&[11, 15]));
     client.wire.client_closes();
-    rig.pass(1_000);
+    rig.advance_ms(1_000);
     rig.assert_empty();
 }
 
 #[test]
 fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 8);
     client.send(&get(1, "/slow?1"));
-    client.settle(&rig);
-    rig.engine.context.draining.set(true);
-    rig.pass(1_100);
-    client.settle(&rig);
-    assert!(client.goes_away && client.got[&1].ended);
-    assert_eq!(client.got[&1].body, pattern(1, 30));
+    client.run_until_idle(&rig);
+    rig.engine.context.is_draining.set(true);
+    rig.advance_ms(1_100);
+    client.run_until_idle(&rig);
+    assert!(client.has_received_goaway && client.received[&1].ended);
+    assert_eq!(client.received[&1].body, pattern_bytes(1, 30));
     // The server does not wait for a client that does not close.
-    rig.pass(3_100);
-    assert_eq!(rig.open(), 0);
+    rig.advance_ms(3_100);
+    assert_eq!(rig.open_connections(), 0);
     rig.assert_empty();
 }
 
 #[test]
 fn a_failing_handler_costs_its_stream_alone() {
-    let rig = wide();
+    let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 9);
     for (id, path) in [
         (1, "/panic"),
@@ -402,8 +406,9 @@ fn a_failing_handler_costs_its_stream_alone() {
     ] {
         client.send(&get(id, path));
     }
-    client.settle(&rig);
-    let status = |id: u32| (&client.got[&id].status[..], client.got[&id].ended, client.got[&id].reset);
+    client.run_until_idle(&rig);
+    let status =
+        |id: u32| (&client.received[&id].status[..], client.received[&id].ended, client.received[&id].reset);
     assert_eq!(
         (status(1), status(7), status(9)),
         (("500", true, None), ("500", true, None), ("500", true, None))
@@ -411,7 +416,7 @@ fn a_failing_handler_costs_its_stream_alone() {
     assert_eq!((status(3), status(5)), (("200", false, Some(3)), ("200", false, Some(3))));
     assert_eq!((status(11), status(13)), (("200", true, None), ("200", true, None)));
     client.wire.client_closes();
-    rig.settle();
+    rig.run_until_idle();
     rig.assert_empty();
 }
 
@@ -433,17 +438,17 @@ fn seeds() {
         "/panic",
     ];
     for seed in 0..150 {
-        let rig = wide();
+        let rig = rig_with_large_limits();
         let mut client = ToyClient::new(&rig, seed);
         let dice = Dice::new(seed ^ 0x70f);
-        client.grants = dice.once_in(2);
-        let first = [0, 1, 1_000, 65_536][dice.roll(4) as usize];
+        client.updates_windows = dice.once_in(2);
+        let first = [0, 1, 1_000, 65_536][dice.below(4) as usize];
         client.send(&frame(FrameKind::FirstWindow, 0, 0, &u32::to_be_bytes(first)));
         let (mut next, mut bodies): (u32, BTreeMap<u32, usize>) = (1, BTreeMap::new());
         for _ in 0..300 {
-            match dice.roll(12) {
+            match dice.below(12) {
                 0..=3 => {
-                    let path = paths[dice.roll(paths.len() as u64) as usize];
+                    let path = paths[dice.below(paths.len() as u64) as usize];
                     let posts = path.ends_with("echo") || path == "/swallow";
                     let target = format!("{path}?{next}");
                     client.send(&if posts { post(next, &target) } else { get(next, &target) });
@@ -453,39 +458,39 @@ fn seeds() {
                     next += 2;
                 }
                 4..=6 => {
-                    let Some((&id, left)) = bodies.iter_mut().nth(dice.roll(1 + next as u64 / 8) as usize)
+                    let Some((&id, left)) = bodies.iter_mut().nth(dice.below(1 + next as u64 / 8) as usize)
                     else {
                         continue;
                     };
                     *left += client.granted.remove(&id).unwrap_or(0);
-                    let len = (dice.roll(9_000) as usize).min(*left);
+                    let len = (dice.below(9_000) as usize).min(*left);
                     if len > 0 {
                         *left -= len;
-                        client.send(&frame(FrameKind::Data, 0, id, &pattern(u64::from(id), len)));
+                        client.send(&frame(FrameKind::Data, 0, id, &pattern_bytes(u64::from(id), len)));
                     } else {
                         client.send(&frame(FrameKind::Data, ENDS, id, b""));
                         bodies.remove(&id);
                     }
                 }
                 7 => {
-                    let id = dice.roll(u64::from(next)) as u32 | 1;
+                    let id = dice.below(u64::from(next)) as u32 | 1;
                     client.send(&frame(FrameKind::Reset, 0, id, &[4]));
                     bodies.remove(&id);
                 }
-                8 => client.send(&window(dice.roll(u64::from(next)) as u32, dice.roll(100_000) as u32)),
-                9 => client.wire.set_room([0, 10, 10_000, usize::MAX][dice.roll(4) as usize]),
-                10 => rig.pass(dice.roll(500)),
+                8 => client.send(&window(dice.below(u64::from(next)) as u32, dice.below(100_000) as u32)),
+                9 => client.wire.set_room([0, 10, 10_000, usize::MAX][dice.below(4) as usize]),
+                10 => rig.advance_ms(dice.below(500)),
                 _ => {
-                    rig.settle();
+                    rig.run_until_idle();
                     client.read();
                 }
             }
-            rig.core.memory().add_up();
+            rig.core.memory().publish_changes();
             let held = rig.core.memory().budget().held_bytes() as usize;
-            let streams = client.got.len().max(next as usize / 2) + 1;
+            let streams = client.received.len().max(next as usize / 2) + 1;
             assert!(held < 512 * 1024 + streams * 250_000, "seed {seed}: {held} bytes for {streams} streams");
         }
-        match dice.roll(4) {
+        match dice.below(4) {
             0 => client.wire.client_resets(),
             1 => client.wire.client_closes(),
             2 => client.wire.client_half_closes(),
@@ -493,17 +498,17 @@ fn seeds() {
         }
         let begun = Instant::now();
         while rig.core.tasks_alive() > 0 && begun.elapsed() < PATIENCE {
-            rig.pass(1_000);
+            rig.advance_ms(1_000);
             std::thread::yield_now();
             rig.core.run_remote();
         }
         rig.assert_empty();
-        rig.core.memory().add_up();
+        rig.core.memory().publish_changes();
         assert_eq!(rig.core.memory().budget().held_bytes(), 0, "seed {seed}");
         client.read();
-        for (id, got) in &client.got {
+        for (id, got) in &client.received {
             if got.ended && got.status == "200" && got.body.len() == BIG_BYTES {
-                assert!(got.body == pattern(u64::from(*id), BIG_BYTES), "seed {seed}");
+                assert!(got.body == pattern_bytes(u64::from(*id), BIG_BYTES), "seed {seed}");
             }
         }
     }

@@ -6,27 +6,28 @@ use crate::source::{GONE, READ};
 use crate::wait::{self, Interest};
 
 /// Time for which the rest of a request is read and discarded after its response.
-const DROPPED_MS: u64 = 1_000;
+const DISCARD_MS: u64 = 1_000;
 /// Maximum number of discarded bytes.
-const DROPPED_BYTES_MAX: usize = 256 * 1024;
+const DISCARD_BYTES_MAX: usize = 256 * 1024;
 
 impl StreamLane {
     /// Whether the client has received any data of this stream since the last call.
-    pub(crate) fn has_taken(&mut self) -> bool {
-        let (taken_bytes, framed_at) = (self.conn.taken_bytes.get(), self.shared.framed_at.get());
-        let seen_bytes = std::mem::replace(&mut self.seen_bytes, taken_bytes);
+    pub(crate) fn has_progressed(&mut self) -> bool {
+        let (taken_bytes, framed_at) =
+            (self.conn.acknowledged_bytes.get(), self.shared.framed_position.get());
+        let seen_bytes = std::mem::replace(&mut self.reported_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
 
     /// Reads and discards the rest of the request for a short time. Clients that are still sending discard
     /// the response if their stream is reset at once.
-    pub(crate) async fn drop_input(&mut self) {
-        if self.continue_due || self.shared.is_tunnel.get() {
+    pub(crate) async fn discard_input(&mut self) {
+        if self.must_send_continue || self.shared.is_tunnel.get() {
             return;
         }
-        let until_ms = self.conn.core.now_ms() + DROPPED_MS;
-        (self.allowed_bytes, self.body_begun) = (u64::MAX, true);
-        let mut left_bytes = DROPPED_BYTES_MAX;
+        let until_ms = self.conn.core.now_ms() + DISCARD_MS;
+        (self.allowed_bytes, self.has_body_begun) = (u64::MAX, true);
+        let mut left_bytes = DISCARD_BYTES_MAX;
         loop {
             let interest = match left_bytes {
                 // The client may use up its window, which is no longer updated.
@@ -40,7 +41,7 @@ impl StreamLane {
                     Ok(BodyChunk::End) | Err(_) => return,
                 },
             };
-            self.weigh();
+            self.update_memory();
             let waited = wait::ready(&self.conn.core, &self.shared.source, interest, until_ms).await;
             if waited.is_err() || self.shared.is_reset() || self.shared.input.borrow().ended {
                 return;

@@ -1,7 +1,7 @@
 //! Tunnels on streams, opened by extended CONNECT (RFC 8441).
 
 use http::Status;
-use http::encode::Lines;
+use http::encode::FieldWriter;
 
 use super::StreamLane;
 use crate::fault::Fault;
@@ -16,9 +16,9 @@ impl StreamLane {
 
     /// Accepts the tunnel with status 200. `lines` are those of an HTTP/1 101 response; connection-specific
     /// fields and `Sec-WebSocket-Accept` are left out (RFC 8441 section 5).
-    pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut Lines<'_>)) -> Status {
+    pub(crate) fn upgrade(&mut self, lines: impl FnOnce(&mut FieldWriter<'_>)) -> Status {
         let mut written = Vec::new();
-        lines(&mut Lines::new(&mut written));
+        lines(&mut FieldWriter::new(&mut written));
         let has = |line: &[u8], name: &[u8]| {
             line.split_at_checked(name.len()).is_some_and(|(start, _)| start.eq_ignore_ascii_case(name))
         };
@@ -39,21 +39,21 @@ impl StreamLane {
 
     /// Marks the other end as failed, so that the stream is reset, even if its end was already sent (RFC 8441
     /// section 5).
-    pub(crate) fn break_off(&self) {
+    pub(crate) fn abort_tunnel(&self) {
         self.shared.is_broken.set(true);
     }
 
     /// Reads bytes of the tunnel: `None` if none are available, 0 at the end. Updates the client's window.
-    pub(crate) fn try_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        if self.raw_at == self.piece.len() {
-            self.raw_at = 0;
+    pub(crate) fn try_read_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
+        if self.raw_read_bytes == self.piece.len() {
+            self.raw_read_bytes = 0;
             self.piece.clear();
             let mut input = self.shared.input.borrow_mut();
             if input.bytes.is_empty() {
                 if self.shared.is_reset() {
-                    return Err(Fault::Gone);
+                    return Err(Fault::Disconnected);
                 }
-                if input.ended || input.cut {
+                if input.ended || input.is_truncated {
                     return Ok(Some(0));
                 }
                 self.shared.source.clear(READ);
@@ -61,19 +61,19 @@ impl StreamLane {
             }
             std::mem::swap(&mut self.piece, &mut input.bytes);
         }
-        let rest = &self.piece[self.raw_at..];
+        let rest = &self.piece[self.raw_read_bytes..];
         let len = rest.len().min(buffer.len());
         buffer[..len].copy_from_slice(&rest[..len]);
-        self.raw_at += len;
+        self.raw_read_bytes += len;
         self.conn.machine.borrow_mut().grant(self.shared.id, len);
         self.conn.notify();
         Ok(Some(len))
     }
 
     /// Releases memory before a wait that may be long.
-    pub(crate) fn shed(&mut self) {
-        if self.raw_at == self.piece.len() {
-            (self.piece, self.raw_at) = (Vec::new(), 0);
+    pub(crate) fn release_buffers(&mut self) {
+        if self.raw_read_bytes == self.piece.len() {
+            (self.piece, self.raw_read_bytes) = (Vec::new(), 0);
         }
         let mut input = self.shared.input.borrow_mut();
         if input.bytes.is_empty() {
@@ -85,6 +85,6 @@ impl StreamLane {
             (output.bytes, output.at) = (Vec::new(), 0);
         }
         drop(output);
-        self.weigh();
+        self.update_memory();
     }
 }
