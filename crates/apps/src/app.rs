@@ -11,11 +11,11 @@ use net::Core;
 
 use crate::descriptors;
 use crate::handle::Handle;
+use crate::load_results::LoadError;
 use crate::log::{AppLog, Log};
-use crate::mail::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::options::Options;
-use crate::outcome::LoadError;
 use crate::process::{AppSnapshot, ProcessInfo, WorkerExit};
+use crate::queues::{CommandQueue, EventQueue, SupervisorCommand, lock};
 use crate::supervisor::{Supervisor, SupervisorStatus};
 
 /// Time that the supervisor may take to report its processes.

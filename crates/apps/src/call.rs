@@ -18,7 +18,7 @@ use crate::file;
 use crate::generation::HeldWorker;
 use crate::hijack;
 use crate::log::{AppLog, AppLogLevel, request_line};
-use crate::reply::{self, AppResponse, HeaderNameCache};
+use crate::response::{self, AppResponse, HeaderNameCache};
 use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::Upload;
 use crate::websocket::WebSocketSession;
@@ -194,7 +194,7 @@ impl<'c> Call<'c> {
                 return Box::pin(self.hijack(x, part)).await;
             }
             if let (Some(head), Some(upgrade_request)) = (head, self.upgrade_request)
-                && reply::accepts_upgrade(&buffer[..head])
+                && response::accepts_upgrade(&buffer[..head])
             {
                 return Box::pin(self.upgrade(
                     x,
@@ -257,7 +257,7 @@ impl<'c> Call<'c> {
             return Err(Fault::Disconnected);
         }
         let body = &buffer[head.unwrap_or(0)..body_end];
-        let begins = head.filter(|head| !body.is_empty() && !reply::accepts_upgrade(&buffer[..*head]));
+        let begins = head.filter(|head| !body.is_empty() && !response::accepts_upgrade(&buffer[..*head]));
         if let Some(head) = begins
             && self.begin(x, &buffer[..head], body, None).is_err()
         {
@@ -542,7 +542,7 @@ impl<'c> Call<'c> {
                 }
                 Ok(())
             }
-            ResponsePart::Trailers => x.end(&reply::trailers(more, self.header_names)),
+            ResponsePart::Trailers => x.end(&response::trailers(more, self.header_names)),
             ResponsePart::File(part) => self.send_file(x, part).await,
             ResponsePart::Head
             | ResponsePart::Data

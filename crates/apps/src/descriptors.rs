@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 
-use crate::mail::lock;
+use crate::queues::lock;
 
 /// A process, its descriptor number, and the channel for the copy.
 type CopyRequest = (OwnedFd, i32, SyncSender<io::Result<OwnedFd>>);

@@ -11,13 +11,13 @@ use ring::{LostRequest, Measure, ServerSide, SubmitError, Ticket, WorkerSlot};
 
 use crate::deflate::Codecs;
 use crate::generation::{ClaimedHead, CoreLoad, Generation, HeadStart, SHOWN_MAX};
-use crate::mail::{CommandQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
+use crate::queues::{CommandQueue, KillReason, SupervisorCommand, lock};
 
-mod late;
+mod overdue;
 mod pending;
 
-use late::{OverdueEvent, OverdueRequests};
+use overdue::{OverdueEvent, OverdueRequests};
 pub(crate) use pending::PendingRequest;
 
 /// A request that waits longer than this causes one more worker to be started.

@@ -13,9 +13,9 @@ use ring::{Measure, SubmitError};
 use crate::call::{Call, CallOutcome};
 use crate::dispatcher::{Completion, Dispatcher};
 use crate::log::{AppLog, AppLogLevel};
-use crate::mail::{CommandQueue, CoreEvent, EventQueue};
-use crate::reply::HeaderNameCache;
+use crate::queues::{CommandQueue, CoreEvent, EventQueue};
 use crate::request::{self, HandshakeForm, HeaderIds};
+use crate::response::HeaderNameCache;
 use crate::upgrade::{self, UpgradeRequest};
 use crate::upload::{ReadAhead, Upload};
 
@@ -380,7 +380,7 @@ impl HandleState {
                 match dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation) {
                     Some(dispatcher) => dispatcher.worker_died(place, worker_slots, by_itself),
                     None => {
-                        self.commands.send(crate::mail::SupervisorCommand::Released { generation, place })
+                        self.commands.send(crate::queues::SupervisorCommand::Released { generation, place })
                     }
                 }
             }

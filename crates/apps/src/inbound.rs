@@ -3,7 +3,7 @@
 
 use crate::deflate::{Codecs, InflateError, Inflater, grow};
 use crate::frame::{self, CONTROL_BYTES_MAX, FrameHead, HeadReader};
-use crate::record;
+use crate::websocket_record;
 
 /// Close codes for protocol violations.
 const PROTOCOL_ERROR: u16 = 1002;
@@ -160,7 +160,7 @@ impl Inbound {
             }
             (_, Some(_)) => return Err(violation(PROTOCOL_ERROR, "a message begins within another")),
             (opcode, None) => IncompleteMessage {
-                kind: if opcode == frame::TEXT { record::TEXT } else { record::BINARY },
+                kind: if opcode == frame::TEXT { websocket_record::TEXT } else { websocket_record::BINARY },
                 inflater: head.compressed.then(|| codecs.inflater()),
                 raw_bytes: 0,
                 record: new_record(head.remaining_bytes),
@@ -185,7 +185,7 @@ impl Inbound {
             self.control_len += bytes.len();
             return Ok(bytes.len());
         }
-        let len_max = record::HEAD_BYTES + self.message_bytes_max;
+        let len_max = websocket_record::HEAD_BYTES + self.message_bytes_max;
         match &mut self.message {
             None => {
                 frame.remaining_bytes -= bytes.len() as u64;
@@ -217,22 +217,25 @@ impl Inbound {
             return Ok(ReceivedFrame::Incomplete);
         };
         if let Some(mut inflater) = inflater {
-            let len_max = record::HEAD_BYTES + self.message_bytes_max;
+            let len_max = websocket_record::HEAD_BYTES + self.message_bytes_max;
             inflater.finish(&mut record, len_max).map_err(inflate_violation)?;
             codecs.give_back_inflater(inflater);
         }
-        if kind == record::TEXT && std::str::from_utf8(&record[record::HEAD_BYTES..]).is_err() {
+        if kind == websocket_record::TEXT
+            && std::str::from_utf8(&record[websocket_record::HEAD_BYTES..]).is_err()
+        {
             return Err(violation(INVALID_PAYLOAD, "the text is not UTF-8"));
         }
-        record::put_head(&mut record, kind);
+        websocket_record::put_head(&mut record, kind);
         Ok(ReceivedFrame::Message(record))
     }
 }
 
 /// Returns a record with space for its head and capacity for a first frame of this length.
 fn new_record(frame_bytes: u64) -> Vec<u8> {
-    let mut record = Vec::with_capacity(record::HEAD_BYTES + frame_bytes.min(FIRST_CAPACITY_MAX) as usize);
-    record.resize(record::HEAD_BYTES, 0);
+    let mut record =
+        Vec::with_capacity(websocket_record::HEAD_BYTES + frame_bytes.min(FIRST_CAPACITY_MAX) as usize);
+    record.resize(websocket_record::HEAD_BYTES, 0);
     record
 }
 
@@ -285,7 +288,7 @@ mod tests {
 
     fn record(kind: u8, payload: &[u8]) -> ReceivedFrame {
         let mut bytes = Vec::new();
-        record::put(&mut bytes, kind, [payload, b""]);
+        websocket_record::put(&mut bytes, kind, [payload, b""]);
         ReceivedFrame::Message(bytes)
     }
 
@@ -303,10 +306,10 @@ mod tests {
         .concat();
         let expected = [
             ReceivedFrame::Empty,
-            record(record::TEXT, "grüß".as_bytes()),
-            record(record::BINARY, b""),
-            record(record::BINARY, b"Hello"),
-            record(record::TEXT, b"Hello"),
+            record(websocket_record::TEXT, "grüß".as_bytes()),
+            record(websocket_record::BINARY, b""),
+            record(websocket_record::BINARY, b"Hello"),
+            record(websocket_record::TEXT, b"Hello"),
         ];
         for step in 1..bytes.len() {
             let mut inbound = Inbound::new(1000, true);

@@ -13,8 +13,8 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit, test_kill_process_group};
 use rustix::thread::disable_transparent_huge_pages;
 
 use crate::launcher::Launch;
-use crate::mail::lock;
 use crate::options::Options;
+use crate::queues::lock;
 
 /// Environment variables of the server that are not passed on.
 const SERVER_VARIABLES: [&str; 9] = [

@@ -14,7 +14,7 @@ use rustix::process::{
 
 use crate::launch::STARTED_PROCESSES;
 use crate::log::{AppLog, AppLogLevel};
-use crate::mail::lock;
+use crate::queues::lock;
 
 /// Time within which killed processes must end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::generation::Generation;
+use crate::load_results::{LoadError, LoadResults};
 use crate::log::{AppLog, AppLogLevel};
-use crate::mail::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCommand, lock};
 use crate::options::Options;
 use crate::orphans::Orphans;
-use crate::outcome::{LoadError, LoadResults};
 use crate::process::{AppSnapshot, WorkerExit};
+use crate::queues::{CommandQueue, CoreEvent, EventQueue, KillReason, SupervisorCommand, lock};
 use crate::worker_pool::{PoolEvent, ProcessRole, STACK_DUMP_MAX, WorkerPool};
 
 /// Interval of regular checks.

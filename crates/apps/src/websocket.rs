@@ -29,7 +29,7 @@ use crate::inbound::{Inbound, ReceivedFrame, Violation};
 use crate::log::{AppLog, AppLogLevel};
 use crate::options::WebSockets;
 use crate::outbound::{MessagePiece, Outbound};
-use crate::record::{self, RecordReader, WorkerRecord};
+use crate::websocket_record::{self, RecordReader, WorkerRecord};
 
 mod phase;
 
@@ -348,7 +348,11 @@ impl<'s> WebSocketSession<'s> {
     fn report_close(&mut self, code: u16, reason: &str) {
         if !self.is_close_reported() {
             self.worker_input = WorkerInput::Closing;
-            record::put(&mut self.to_worker, record::CLOSE, [&code.to_le_bytes(), reason.as_bytes()]);
+            websocket_record::put(
+                &mut self.to_worker,
+                websocket_record::CLOSE,
+                [&code.to_le_bytes(), reason.as_bytes()],
+            );
         }
     }
 

@@ -1,8 +1,8 @@
 //! The processes of one generation.
 
-mod ends;
+mod exits;
 
-pub(crate) use ends::STACK_DUMP_MAX;
+pub(crate) use exits::STACK_DUMP_MAX;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,9 +16,9 @@ use rustix::process::{Pid, WaitStatus};
 use crate::child::{ChildProcess, ControlMessage};
 use crate::generation::{CoreLoad, Generation};
 use crate::log::{AppLog, AppLogLevel};
-use crate::mail::lock;
 use crate::options::Options;
 use crate::process::{CURRENT_MAX, CurrentRequest, ProcessInfo, WorkerExit};
+use crate::queues::lock;
 
 /// The process that a watched descriptor belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -138,7 +138,7 @@ fn longest_stall(outcome: &BenchOutcome) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::load::TimePoint;
-    use crate::server::MachineState;
+    use crate::server_usage::MachineState;
 
     fn idle_outcome() -> BenchOutcome {
         let mut outcome = BenchOutcome::default();

@@ -3,7 +3,7 @@
 
 pub mod wire;
 pub mod attacks;
-pub mod ends;
+pub mod outcomes;
 mod attacker;
 pub mod report;
 pub mod run;

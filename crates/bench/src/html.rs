@@ -2,6 +2,7 @@
 
 use crate::advice;
 use crate::chart::{self, Axis, Scale, Series, escape, short_bytes, short_number, short_time};
+use crate::comparison::Comparison;
 use crate::figure::Figure;
 use crate::load::TimePoint;
 use crate::outcome::BenchOutcome;
@@ -10,7 +11,6 @@ use crate::quantity::{self, format_thousands};
 use crate::table::TextTable;
 use crate::tally::TimeHistogram;
 use crate::text;
-use crate::versus::Comparison;
 
 /// Logo: the gate of a shrine.
 const LOGO: &str = "<svg class=\"mark\" viewBox=\"0 0 32 32\" aria-hidden=\"true\">\
@@ -180,7 +180,7 @@ fn time_charts(outcome: &BenchOutcome) -> String {
     let mut charts = chart::line_chart("Throughput", &rate, &SECONDS, &RATE);
     charts += &chart::line_chart("Latency", &latency, &SECONDS, &LATENCY);
     if let Some(spent) = &outcome.server {
-        let of = |value: fn(&crate::server::ServerSample) -> f64| {
+        let of = |value: fn(&crate::server_usage::ServerSample) -> f64| {
             spent.series.iter().map(|s| (s.at_s, value(s))).collect()
         };
         let cpu = [series("cores", of(|s| s.cores))];
@@ -329,8 +329,8 @@ fn footer(outcome: &BenchOutcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::comparison;
     use crate::tally::ErrorKind;
-    use crate::versus;
 
     fn outcome() -> BenchOutcome {
         let mut outcome = BenchOutcome::default();
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_comparison_shows_both_and_the_verdict() {
         let pairs = [(outcome(), outcome()), (outcome(), outcome())];
-        let page = comparison_page(&versus::of_pairs(["one".into(), "two".into()], &pairs), &pairs);
+        let page = comparison_page(&comparison::of_pairs(["one".into(), "two".into()], &pairs), &pairs);
         assert!(
             page.contains("<title>one against two</title>")
                 && page.contains("no difference found")

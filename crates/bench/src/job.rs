@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 use net::ConnectAddress;
 use serde_json::Value;
 
-use crate::children::{self, ProcessTree, TempFolder};
-use crate::expect::Expectation;
-use crate::live::ProgressDisplay;
+use crate::child_processes::{self, ProcessTree, TempFolder};
+use crate::comparison::{self, Comparison};
+use crate::expectation::Expectation;
 use crate::load::LoadObserver;
 use crate::outcome::BenchOutcome;
+use crate::progress_display::ProgressDisplay;
 use crate::session::{self, LoadSubject};
-use crate::versus::{self, Comparison};
-use crate::{ab, html, record, text};
+use crate::{ab, html, outcome_export, text};
 
 /// Timeout in milliseconds for a server that is started for a comparison to listen.
 const READY_MS_MAX: u64 = 15_000;
@@ -95,7 +95,7 @@ impl OutputFiles {
             None => Ok(()),
         };
         write(&self.json, &|| format!("{json:#}\n"))?;
-        write(&self.csv, &|| record::outcome_csv(runs))?;
+        write(&self.csv, &|| outcome_export::outcome_csv(runs))?;
         if let [(_, outcome)] = runs {
             write(&self.percentiles, &|| ab::format_percentiles(outcome))?;
         }
@@ -142,9 +142,12 @@ fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
 
 fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
     let title = &job.subject.url;
-    let outcome =
-        session::measure(&job.subject, children::stop_flag(), &mut *progress_display(job.quiet, title))?;
-    let json = record::outcome_json(&outcome);
+    let outcome = session::measure(
+        &job.subject,
+        child_processes::stop_flag(),
+        &mut *progress_display(job.quiet, title),
+    )?;
+    let json = outcome_export::outcome_json(&outcome);
     print(
         out,
         &match job.format {
@@ -181,7 +184,7 @@ fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) ->
     if pairs.is_empty() {
         return Err("interrupted before a pair of runs was whole".into());
     }
-    let mut comparison = versus::of_pairs(names.clone(), &pairs);
+    let mut comparison = comparison::of_pairs(names.clone(), &pairs);
     if pairs.len() < job.pairs {
         comparison.basis += &format!("; interrupted before all {} were made", job.pairs);
     }
@@ -207,7 +210,7 @@ fn format_comparison(comparison: &Comparison, pairs: &[(BenchOutcome, BenchOutco
     let mut said = comparison.text() + "\n";
     let mut doubts: Vec<String> = Vec::new();
     for (side, outcome) in pairs.iter().flat_map(|(a, b)| [("A", a), ("B", b)]) {
-        for warning in crate::advice::warnings_up_to(outcome, versus::PERCENTILE_MAX) {
+        for warning in crate::advice::warnings_up_to(outcome, comparison::PERCENTILE_MAX) {
             // Warnings that differ only in their numbers are shown once.
             let doubt = format!("{side}: {warning}");
             let letters = |text: &str| text.chars().filter(|c| c.is_alphabetic()).collect::<String>();
@@ -226,7 +229,7 @@ fn run_pairs(
     other: &LoadSubject,
     names: &[String; 2],
 ) -> Result<Vec<(BenchOutcome, BenchOutcome)>, String> {
-    let stop = children::stop_flag();
+    let stop = child_processes::stop_flag();
     let mut pairs = Vec::new();
     for number in 0..job.pairs.max(2) {
         let measure = |subject: &LoadSubject, side: usize| {
@@ -298,7 +301,7 @@ pub fn compare_files(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> 
         serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
     };
     let names = [a.display().to_string(), b.display().to_string()];
-    let comparison = versus::of_records(names, &read(a)?, &read(b)?)?;
+    let comparison = comparison::of_records(names, &read(a)?, &read(b)?)?;
     print(
         out,
         &match as_json {

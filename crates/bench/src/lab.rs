@@ -3,10 +3,10 @@
 
 pub mod template;
 pub mod file;
-pub mod change;
+pub mod overrides;
 pub mod matrix;
-pub mod stage;
-pub mod result;
+pub mod environment;
+pub mod results_file;
 mod aim;
 pub mod report;
 pub mod run;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::dial;
-use crate::moment::{now_ns, process_cpu_ns};
+use crate::clock::{now_ns, process_cpu_ns};
+use crate::connect;
+use crate::load_state::{RunState, ServerFacts};
+use crate::load_thread::{self, RunSchedule, ThreadReport, ThreadShare};
 use crate::plan::LoadPlan;
 use crate::tally::LoadTally;
-use crate::thread::{self, RunSchedule, ThreadReport, ThreadShare};
-use crate::world::{RunState, ServerFacts};
 
 /// Delay in nanoseconds between the start of the threads and the load, so that all threads begin together.
 const START_DELAY_NS: u64 = 2_000_000;
@@ -119,7 +119,7 @@ pub fn run_load(
 ) -> Result<LoadResult, String> {
     plan.check()?;
     let _raised = DescriptorLimit::raise(plan.connections as u64 + EXTRA_DESCRIPTORS);
-    dial::probe_origins(plan)?;
+    connect::probe_origins(plan)?;
     let plan = Arc::new(LoadPlan { threads: plan.threads(), ..plan.clone() });
     let shared = Arc::new(RunState {
         expected: plan.requests.iter().map(|_| OnceLock::new()).collect(),
@@ -132,7 +132,7 @@ pub fn run_load(
         let part = ThreadShare { number, plan: plan.clone(), run_state: shared.clone(), schedule };
         let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("load-{number}"));
-        let started = thread.spawn(move || thread::run_thread(part, &sender));
+        let started = thread.spawn(move || load_thread::run_thread(part, &sender));
         threads.push(started.map_err(|error| format!("cannot start a thread: {error}"))?);
     }
     drop(sender);

@@ -8,7 +8,7 @@ use http::Version;
 use crate::load::LoadResult;
 use crate::plan::{Arrivals, LoadPlan, Pace};
 use crate::quantity;
-use crate::server::{MachineState, ServerUsage};
+use crate::server_usage::{MachineState, ServerUsage};
 
 /// Description of a run, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use crate::load::{self, LoadObserver, LoadProgress};
 use crate::outcome::{BenchOutcome, RunSetup, unix_s};
 use crate::plan::LoadPlan;
 use crate::procfs;
-use crate::server::{self, ServerWatch};
+use crate::server_usage::{self, ServerWatch};
 
 /// Load and server to be measured.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub fn measure(
     live: &mut dyn LoadObserver,
 ) -> Result<BenchOutcome, String> {
     let roots = match subject.server_pids.as_slice() {
-        [] => server::find_server(&subject.plan),
+        [] => server_usage::find_server(&subject.plan),
         given => given.to_vec(),
     };
     let mut watch = ServerWatch::new(roots, subject.excluded_pids.clone());

@@ -4,7 +4,7 @@ use crate::advice;
 use crate::figure::Figure;
 use crate::outcome::BenchOutcome;
 use crate::quantity::{format_bytes, format_digits, format_thousands, format_time};
-use crate::server::ServerUsage;
+use crate::server_usage::ServerUsage;
 use crate::table::TextTable;
 
 /// Formats all results of one run.

@@ -2,7 +2,7 @@
 
 use http::{Fields, scan};
 
-use crate::targeted;
+use crate::structured_fields;
 
 /// Maximum delta-seconds (RFC 9111 section 1.2.2).
 pub(crate) const SECONDS_MAX: u64 = 1 << 31;
@@ -69,7 +69,7 @@ impl ResponseDirectives {
     /// `Cache-Control`.
     #[must_use]
     pub fn of(fields: &Fields) -> ResponseDirectives {
-        if let Some(members) = targeted::members(&joined(fields, b"cdn-cache-control")) {
+        if let Some(members) = structured_fields::members(&joined(fields, b"cdn-cache-control")) {
             let mut directives = ResponseDirectives { is_targeted: true, ..ResponseDirectives::default() };
             for (name, value) in &members {
                 directives.add(name, value.as_deref());

@@ -17,10 +17,10 @@ use http::Head;
 use crate::disk_folder::DiskFolder;
 use crate::disk_index::{FILE_BYTES, FileName, PendingPurge, PurgeEffect, purge_effect, url_hash};
 use crate::disk_thread::{DiskCommand, DiskReport, DiskShared, DiskThread};
+use crate::file_format;
 use crate::key::url;
 use crate::object::Object;
 use crate::purge::Purge;
-use crate::record;
 
 /// Maximum bytes of responses queued for writing; further ones are skipped.
 const QUEUE_BYTES_MAX: u64 = 32 << 20;
@@ -243,7 +243,7 @@ impl DiskLookup {
                     PurgeEffect::Expired(at_s) => _ = head.object.expire(at_s),
                     PurgeEffect::Valid => {}
                 }
-                record::read_body(&mut rest, head).map(Some)
+                file_format::read_body(&mut rest, head).map(Some)
             };
             match read() {
                 Ok(Some(object)) => {

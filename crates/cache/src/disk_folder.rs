@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
 use crate::disk_index::{FileName, PendingPurge};
+use crate::file_format::{self, FileHead};
 use crate::object::{Object, StoredBody};
 use crate::purge::Purge;
-use crate::record::{self, FileHead};
 
 /// Contents of the directory.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl DiskFolder {
         self.may_write()?;
         let new = self.path.join("new");
         let mut file = write_options().truncate(true).open(&new)?;
-        record::write(&mut file, head, body)?;
+        file_format::write(&mut file, head, body)?;
         drop(file);
         let path = self.path.join(name.path());
         match fs::rename(&new, &path) {
@@ -114,7 +114,7 @@ impl DiskFolder {
         if file.metadata()?.len() != name.bytes {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its length is not that of its name"));
         }
-        let head = record::read_head(&mut file, name.bytes)?;
+        let head = file_format::read_head(&mut file, name.bytes)?;
         Ok((head, file))
     }
 
@@ -122,7 +122,7 @@ impl DiskFolder {
     pub(crate) fn read(&self, name: &FileName) -> io::Result<(Vec<u8>, Object)> {
         let (mut head, mut file) = self.read_head(name)?;
         let key = std::mem::take(&mut head.key);
-        Ok((key, record::read_body(&mut file, head)?))
+        Ok((key, file_format::read_body(&mut file, head)?))
     }
 
     /// Removes the file of a response, if it is there.

@@ -14,9 +14,9 @@ use crate::disk_folder::{DiskFolder, append_purge};
 use crate::disk_index::{
     DiskIndex, FileName, PURGES_MAX, PendingPurge, PurgeEffect, SweepOrder, purge_effect, url_hash,
 };
+use crate::file_format;
 use crate::key::url;
 use crate::object::Object;
-use crate::record;
 
 /// Number of files removed or swept between two orders.
 const STEP_FILES: usize = 32;
@@ -339,7 +339,7 @@ impl DiskThread {
 
     fn store(&self, key: &[u8], object: &Object, number: u64) {
         let shared = &self.shared;
-        let head = record::encode_head(key, object);
+        let head = file_format::encode_head(key, object);
         let name = FileName::new(key, object, number, head.len() as u64 + object.body.len());
         let mut index = shared.index();
         let bytes_max = shared.bytes_max.saturating_sub(name.disk_bytes());
@@ -437,5 +437,5 @@ impl DiskThread {
 fn expire(folder: &DiskFolder, file: &FileName, at_s: u64) -> io::Result<()> {
     let (key, object) = folder.read(file)?;
     object.expire(at_s);
-    folder.write(file, &record::encode_head(&key, &object), &object.body)
+    folder.write(file, &file_format::encode_head(&key, &object), &object.body)
 }

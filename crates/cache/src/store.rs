@@ -17,11 +17,11 @@ use crate::fill::{Fill, FillCounts, FillReader};
 use crate::held::{Account, HeldBytes};
 use crate::key::url;
 use crate::loads::{DiskLoad, Loads};
+use crate::no_vary_search::SearchRules;
 use crate::not_stored::NotStored;
 use crate::object::{Object, StoredBody};
 use crate::outcomes::{Outcome, Outcomes};
 use crate::purge::PurgeLog;
-use crate::search::SearchRules;
 use crate::tags::{LabelKind, TagIndex, label};
 use crate::uses::UseCounts;
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use http::Fields;
 
 use crate::directives::joined;
-use crate::targeted;
+use crate::structured_fields;
 
 /// Maximum tags and groups of one response; a response with more is not stored, because purges would miss it.
 pub const TAGS_MAX: usize = 1024;
@@ -115,7 +115,7 @@ pub fn tags_in(value: &[u8]) -> impl Iterator<Item = &[u8]> {
 #[must_use]
 pub fn groups_in(fields: &Fields, name: &[u8]) -> Vec<Vec<u8>> {
     match fields.first(name) {
-        Some(_) => targeted::strings(&joined(fields, name)).unwrap_or_default(),
+        Some(_) => structured_fields::strings(&joined(fields, name)).unwrap_or_default(),
         None => Vec::new(),
     }
 }

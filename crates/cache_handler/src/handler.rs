@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cache::{
     Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Freshness,
-    NotStored, Object, RequestFacts, SearchRule, Selected, Validated, answer, key, status, tags, vary,
+    NotStored, Object, RequestFacts, SearchRule, Selected, Validated, answer, cache_status, key, tags, vary,
 };
 use http::{BodySize, Fields, Method, Name, Status};
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
@@ -132,7 +132,7 @@ impl RouteCache {
                 exchange.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(exchange.core().unix_s());
-                self.send_stored(exchange, &object, &status::hit(ttl_s), matched).await
+                self.send_stored(exchange, &object, &cache_status::hit(ttl_s), matched).await
             }
             Lookup::Stale(object, miss) => {
                 self.revalidate(exchange, &miss, origin());
@@ -140,7 +140,7 @@ impl RouteCache {
                 exchange.notes().cache = Some(CacheOutcome::Stale);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(exchange.core().unix_s());
-                self.send_stored(exchange, &object, &status::hit(ttl_s), matched).await
+                self.send_stored(exchange, &object, &cache_status::hit(ttl_s), matched).await
             }
             Lookup::Miss(_) if is_refused(rates, exchange).await? => Ok(()),
             // Boxed because it is rare and large.
@@ -377,7 +377,7 @@ impl RouteCache {
         x.notes().cache = Some(CacheOutcome::Validated);
         object.count_hit();
         let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-        self.send_stored(x, object, &status::validated(status, ttl_s, detail), matched).await
+        self.send_stored(x, object, &cache_status::validated(status, ttl_s, detail), matched).await
     }
 
     async fn bypass_shared<O: CachedHandler>(
@@ -576,7 +576,7 @@ impl HeadTap for BypassTap {
             }
         }
         tags::strip(fields);
-        let value = status::forwarded(self.forward_reason, false, None);
+        let value = cache_status::forwarded(self.forward_reason, false, None);
         fields.try_push(b"Cache-Status", value.as_bytes()).expect("made of valid characters");
     }
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use cache::{
     FillReader, FillResponse, ForwardReason, IncompleteResponse, Object, Selected, StoredBody, answer,
-    status, stored_fields,
+    cache_status, stored_fields,
 };
 use http::{Fields, Length, Name, Status};
 use net::{DefaultFields, Exchange, Fault};
@@ -151,7 +151,7 @@ pub(crate) async fn send_response(
         Some((fields, age_s)) => (fields, Some(*age_s)),
         None => (&response.fields, None),
     };
-    let cache_status = status::forwarded(reason, !reader.is_leader(), Some(outcome));
+    let cache_status = cache_status::forwarded(reason, !reader.is_leader(), Some(outcome));
     let selected = answer::select(exchange.request().head(), response.status, fields, response.length);
     let length = response.length.map_or(Length::Unknown, Length::Known);
     let sent = HeadToSend { status: response.status, fields, age_s, cache_status: &cache_status, dictionary };

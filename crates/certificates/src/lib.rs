@@ -13,7 +13,7 @@ mod certificate;
 
 mod schedule;
 
-mod store;
+mod state_folder;
 
 mod sink;
 
@@ -23,7 +23,7 @@ mod ocsp;
 
 mod staple;
 
-mod demand;
+mod on_demand;
 
 mod hook;
 
@@ -33,7 +33,7 @@ mod tsig;
 
 mod dns_update;
 
-mod records;
+mod dns_records;
 
 mod problem;
 
@@ -54,18 +54,18 @@ pub mod tls;
 pub mod managed;
 
 pub use certificate::CertificateFacts;
-pub use demand::client_network;
+pub use dns_records::DnsRecords;
 pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
+pub use on_demand::client_network;
 pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
 pub use orders::RenewerEnvironment;
-pub use records::DnsRecords;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;
 pub use sink::{CertificateSink, HttpChallenges};
 pub use staple::{OcspStapler, StapleEnvironment, StapleOwner, StapledCertificate};
+pub use state_folder::StateFolder;
 pub use status::{CertificateStatus, list};
-pub use store::StateFolder;
 pub use subject::{Issuer, Subject};
 pub use trust::{LocalRoot, TrustReport, TrustStores, trust, untrust};
 pub use tsig::TsigKey;

@@ -18,7 +18,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::certificate::CertificateFacts;
-use crate::store::StateFolder;
+use crate::state_folder::StateFolder;
 use crate::subject::Subject;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -210,7 +210,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::store::tests::scratch;
+    use crate::state_folder::tests::scratch;
 
     fn subject(text: &str) -> Subject {
         Subject::parse(text).unwrap()

@@ -14,11 +14,11 @@ use crate::certificate::KeyedChain;
 use web_client::WebClient;
 
 use crate::directory_client::DirectoryClient;
+use crate::dns_records::DnsRecords;
 use crate::problem::{PROBLEM, describe, problem};
-use crate::records::DnsRecords;
 use crate::schedule::{FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
-use crate::store::StateFolder;
+use crate::state_folder::StateFolder;
 use crate::subject::Subject;
 
 /// An ACME directory of an authority (RFC 8555 section 7.1.1).

@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::certificate::KeyedChain;
-use crate::demand::Confirmer;
+use crate::on_demand::Confirmer;
 use crate::order::{AccountLocks, Directory, Options, OrderContext, OrderFailure};
 use crate::schedule::{self, FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
+use crate::state_folder::{CertificateRecord, StateFolder};
 use crate::status::CertificateStatus;
-use crate::store::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
 use web_client::WebClient;
 

@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::{AbortHandle, LocalSet};
 
-use crate::demand::{AskAnswer, NAMES_MAX, OnDemandNames, allows_on_demand};
 use crate::local::LocalAuthority;
+use crate::on_demand::{AskAnswer, NAMES_MAX, OnDemandNames, allows_on_demand};
 use crate::order::Options;
 use crate::orders::{LoadedCertificate, Orders, RenewerEnvironment, RenewerState};
 use crate::schedule;
 use crate::sink::{CertificateSink, HttpChallenges};
+use crate::state_folder::StateFolder;
 use crate::status::CertificateStatus;
-use crate::store::StateFolder;
 use crate::subject::{Issuer, Subject};
 
 /// Capacity of the queue of reported names without a certificate.

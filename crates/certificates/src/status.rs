@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use crate::certificate::{CertificateFacts, KeyedChain};
-use crate::store::{CertificateRecord, StateFolder};
+use crate::state_folder::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
 
 /// Status of a certificate.

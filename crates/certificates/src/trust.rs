@@ -216,8 +216,8 @@ mod tests {
 
     use super::*;
     use crate::local::LocalAuthority;
-    use crate::store::StateFolder;
-    use crate::store::tests::scratch;
+    use crate::state_folder::StateFolder;
+    use crate::state_folder::tests::scratch;
 
     fn root(store: &StateFolder) -> LocalRoot {
         LocalRoot::parse(&fs::read(store.root_path()).unwrap()).unwrap()

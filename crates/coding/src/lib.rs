@@ -7,7 +7,7 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod effort;
-pub mod whole;
+pub mod one_shot;
 pub mod stream;
 pub mod dictionary;
 pub mod dictionaries;
@@ -15,5 +15,5 @@ pub mod dictionaries;
 pub use dictionaries::{Delta, DeltaJob, Dictionaries, DictionaryLimits, DictionaryUrl, HashedContent};
 pub use dictionary::{DICTIONARY_BYTES_MAX, DictionaryCoding, DictionaryHash, compress_with};
 pub use effort::Effort;
+pub use one_shot::compress;
 pub use stream::Encoder;
-pub use whole::compress;

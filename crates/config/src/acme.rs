@@ -1,8 +1,8 @@
 //! Certificates that the server obtains (ACME, RFC 8555).
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{brief, directives, table};
 use crate::node::Node;
-use crate::record::{brief, directives, table};
 use crate::shape::{Maybe, OneOrMore, PathShape, Text, Time, Word};
 use data_encoding::BASE64URL_NOPAD;
 use std::path::{Path, PathBuf};

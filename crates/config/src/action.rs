@@ -1,19 +1,19 @@
 //! Actions of routes: the handlers of requests.
 
 use crate::app::{self, Mounted};
-use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::conditions::Conditions;
+use crate::directive_table::{brief, directives, table};
 use crate::files::Files;
-use crate::group::Proxied;
 use crate::header;
-use crate::near::nearest_name;
+use crate::joined_text::ConfigLine;
 use crate::node::{Entry, Node};
 use crate::proxy::Proxy;
-use crate::record::{brief, directives, table};
 use crate::shape::{Count, Flag, List, Maybe, Numbers, Text};
-use crate::source::ConfigLine;
+use crate::spelling::nearest_name;
 use crate::template::{TemplateShape, parse_content_template, parse_template};
 use crate::upstream::parse_cookie_name;
+use crate::upstream_group::Proxied;
 use http::{Template, TemplatePart, Variable};
 
 /// Handler that answers a request.

@@ -1,12 +1,12 @@
 //! Applications: how they are started, the number of workers, and their lifetimes.
 
 use crate::app_sandbox::{AppSandbox, share_written_paths};
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
+use crate::directive_table::{brief, directives, table};
 use crate::files::{StripPrefix, strip_text};
 use crate::node::{Node, NodeData};
 use crate::php::PhpApp;
-use crate::record::{brief, directives, table};
 use crate::shape::{
     AccountName, Count, Flag, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
     plain_name,
@@ -43,7 +43,7 @@ impl Shape for AppMap {
     }
 }
 
-fn named_apps() -> Map<String, crate::record::TableShape<App>> {
+fn named_apps() -> Map<String, crate::directive_table::TableShape<App>> {
     Map { what: "names of applications", key: name, value: table() }
 }
 

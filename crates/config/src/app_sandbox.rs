@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::record::directives;
+use crate::directive_table::directives;
 use crate::shape::{Flag, List, Maybe, PathShape};
 
 directives! {

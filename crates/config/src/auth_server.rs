@@ -1,6 +1,6 @@
 //! Servers that are asked whether a request may be served.
 
-use crate::check::InvalidValue;
+use crate::checker::InvalidValue;
 use crate::header;
 use crate::upstream::Origin;
 

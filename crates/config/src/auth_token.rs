@@ -2,10 +2,10 @@
 
 use crate::auth_server::{AuthServer, parse_auth_server, parse_identity_field};
 use crate::cache_purge::token;
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::directives;
 use crate::header;
 use crate::node::Node;
-use crate::record::directives;
 use crate::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Text, Time, Word};
 use crate::upstream::Origin;
 use std::net::IpAddr;

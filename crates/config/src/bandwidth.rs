@@ -1,7 +1,7 @@
 //! Bandwidth limits of responses.
 
-use crate::check::InvalidValue;
-use crate::record::{brief, directives};
+use crate::checker::InvalidValue;
+use crate::directive_table::{brief, directives};
 use crate::shape::{Maybe, Shape, Size, Text, Toggle};
 use crate::units::{self, GIB, KIB};
 

@@ -2,10 +2,10 @@
 
 use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
-use crate::check::Checker;
+use crate::checker::Checker;
+use crate::directive_table::{directives, table};
 use crate::node::Node;
 use crate::pattern::PathPattern;
-use crate::record::{directives, table};
 use crate::shape::{Flag, List, Maybe, PathShape, Shape, Size, Time, Toggle};
 use crate::units::{GIB, KIB, MIB};
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! Purging by HTTP: the clients that may purge.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::directives;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::Node;
-use crate::record::directives;
 use crate::shape::{List, Maybe, PathShape, Text};
 use std::path::PathBuf;
 

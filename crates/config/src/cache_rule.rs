@@ -1,13 +1,13 @@
 //! Rules of the cache: exceptions for some requests and responses.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
 use crate::compress::parse_type_pattern;
+use crate::directive_table::{directives, table};
 use crate::header;
+use crate::joined_text::ConfigLine;
 use crate::node::{Entry, Node, NodeData};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::record::{directives, table};
 use crate::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
-use crate::source::ConfigLine;
 use serde_json::json;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The `cgi` action: a program for each request.
 
-use crate::check::InvalidValue;
-use crate::record::directives;
+use crate::checker::InvalidValue;
+use crate::directive_table::directives;
 use crate::scripts::parse_variable_name;
 use crate::shape::{Count, Flag, Map, PathShape, Text, Time};
 use std::path::PathBuf;

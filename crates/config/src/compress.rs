@@ -1,9 +1,9 @@
 //! Compression: of files, and of all responses.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{directives, table};
 use crate::header;
 use crate::node::Node;
-use crate::record::{directives, table};
 use crate::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Toggle, Word};
 use crate::units::{GIB, MIB};
 

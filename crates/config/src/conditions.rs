@@ -1,14 +1,14 @@
 //! Conditions of requests, for directives that apply to some of them.
 
 use crate::cache_rule::{cookie_name, parameter};
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{brief, directives};
 use crate::geo::{Countries, CountryPattern};
 use crate::header;
 use crate::host::HostPattern;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Node, NodeData};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::record::{brief, directives};
 use crate::referer::{REFERER, RefererPattern};
 use crate::shape::{Map, OneOrMore, Text};
 

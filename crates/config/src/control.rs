@@ -1,9 +1,9 @@
 //! The control interface and the permissions of its clients.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{directives, table};
 use crate::listen::{Address, Listen};
 use crate::node::Node;
-use crate::record::{directives, table};
 use crate::shape::{AccountName, Flag, List, Maybe, PathShape, Text, Word};
 use crate::tls::{CertificateSource, SiteTls, site_tls};
 use std::path::PathBuf;

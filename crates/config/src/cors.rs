@@ -1,9 +1,9 @@
 //! Cross-origin requests: which origins may read responses.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{directives, table};
 use crate::header;
 use crate::node::Node;
-use crate::record::{directives, table};
 use crate::shape::{Flag, List, Maybe, OneOrMore, Shape, Text, Time, Toggle};
 use std::time::Duration;
 

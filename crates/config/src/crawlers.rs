@@ -1,12 +1,12 @@
 //! Crawlers: refusal by name and by behaviour, and robots.txt.
 
-use crate::check::{Checker, InvalidValue};
-use crate::near::nearest_name;
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{brief, directives};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::Node;
 use crate::rate::{RATE, Rate};
-use crate::record::{brief, directives};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
+use crate::spelling::nearest_name;
 use std::time::Duration;
 
 /// List of known crawlers, one a line.

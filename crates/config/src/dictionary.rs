@@ -1,8 +1,8 @@
 //! Responses as dictionaries for the compression of later ones (RFC 9842).
 
-use crate::check::InvalidValue;
+use crate::checker::InvalidValue;
+use crate::directive_table::{directives, table};
 use crate::pattern::PathPattern;
-use crate::record::{directives, table};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Text, Toggle};
 use crate::units::{GIB, MIB};
 

@@ -1,10 +1,10 @@
 //! The text of a configuration as one tree: included files are merged, environment variables replaced.
 
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::hint;
+use crate::joined_text::JoinedText;
 use crate::node::{Entry, Node, NodeData};
 use crate::report::TextSpan;
-use crate::source::JoinedText;
 use serde_json::Value;
 use std::path::Path;
 

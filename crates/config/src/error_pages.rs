@@ -1,6 +1,6 @@
 //! The pages that are sent with errors.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
 use crate::node::Node;
 use crate::shape::{Map, PathShape, Shape, ShapeKind};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Regular expressions: of paths, and of the values of maps.
 
-use crate::check::InvalidValue;
+use crate::checker::InvalidValue;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};

@@ -1,11 +1,11 @@
 //! The `files` action: which folders are served, and how.
 
-use crate::check::{Checker, DefinedVariables, InvalidValue, format_list};
+use crate::checker::{Checker, DefinedVariables, InvalidValue, format_list};
 use crate::compress::{CODINGS, Coding, Compress, every_coding, parse_type_pattern};
+use crate::directive_table::{directives, table};
 use crate::header;
 use crate::node::{Node, NodeData};
 use crate::pattern::PathPattern;
-use crate::record::{directives, table};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
 };

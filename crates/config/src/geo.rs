@@ -1,8 +1,8 @@
 //! Countries of clients, by their addresses.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::directives;
 use crate::node::Node;
-use crate::record::directives;
 use crate::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
 use std::path::PathBuf;
 

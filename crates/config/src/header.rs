@@ -1,8 +1,8 @@
 //! Header fields of responses: their names, their values, and the rules that change them.
 
-use crate::check::{Checker, DefinedVariables, InvalidValue};
+use crate::checker::{Checker, DefinedVariables, InvalidValue};
+use crate::directive_table::directives;
 use crate::node::Node;
-use crate::record::directives;
 use crate::shape::{List, Map, Text};
 use crate::template::{TemplateShape, parse_template};
 use http::Template;

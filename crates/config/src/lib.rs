@@ -8,17 +8,17 @@
 
 mod format;
 
-mod source;
+mod joined_text;
 
 mod report;
 
-mod near;
+mod spelling;
 
 mod hint;
 
 mod node;
 
-mod check;
+mod checker;
 
 mod document;
 
@@ -26,7 +26,7 @@ mod units;
 
 mod shape;
 
-mod record;
+mod directive_table;
 
 mod snippet;
 
@@ -64,7 +64,7 @@ mod dictionary;
 mod rate;
 
 mod sharing;
-mod loops;
+mod redirect_loops;
 mod maintenance;
 
 mod crawlers;
@@ -89,7 +89,7 @@ mod cgi_program;
 mod php;
 mod proxy;
 
-mod group;
+mod upstream_group;
 
 mod auth_server;
 
@@ -116,13 +116,13 @@ mod log;
 
 mod error_pages;
 
-mod fields;
+mod condition_fields;
 
 mod referer;
 
 mod conditions;
 
-mod shadow;
+mod mirror;
 
 mod action;
 
@@ -130,7 +130,7 @@ mod rewrite;
 
 mod site;
 
-mod site_listen;
+mod site_listeners;
 
 mod stream;
 
@@ -138,7 +138,7 @@ mod unmatched;
 
 mod guards;
 
-mod mistakes;
+mod warnings;
 
 mod server;
 
@@ -164,7 +164,7 @@ pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use cgi_program::Cgi;
-pub use check::InvalidValue;
+pub use checker::InvalidValue;
 pub use client_abort::ClientAbort;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::{ConditionSet, Conditions};
@@ -179,10 +179,12 @@ pub use format::format;
 pub use geo::{CountryPattern, Geo};
 pub use header::ResponseHeaders;
 pub use host::{HostPattern, PRIVATE_SUFFIXES};
+pub use joined_text::{ConfigLine, join_files, split_files};
 pub use listen::{EarlyHints, Listen, Listener};
 pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use maintenance::Maintenance;
+pub use mirror::{InjectedFault, Mirror};
 pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
 pub use pattern::{PathPattern, ValuePattern};
 pub use php::PhpApp;
@@ -199,12 +201,10 @@ pub use report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
 pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
 pub use settings::RouteSettings;
-pub use shadow::{InjectedFault, Mirror};
 pub use sharing::SharedLimits;
 pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
 };
-pub use source::{ConfigLine, join_files, split_files};
 pub use stream::{BalanceWord, Stream, StreamServer, StreamTimeouts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};

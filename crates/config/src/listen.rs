@@ -1,9 +1,9 @@
 //! Addresses to listen on.
 
-use crate::check::{Checker, InvalidValue, format_list, shorten};
+use crate::checker::{Checker, InvalidValue, format_list, shorten};
+use crate::directive_table::directives;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Node, NodeData};
-use crate::record::directives;
 use crate::report::NamedPath;
 use crate::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use serde_json::json;

@@ -1,13 +1,13 @@
 //! Logs: their destinations, formats and conditions.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
-use crate::check::{Checker, DefinedVariables, InvalidValue};
+use crate::checker::{Checker, DefinedVariables, InvalidValue};
+use crate::directive_table::{directives, table};
 use crate::header;
 use crate::log_destination::{LogDestination, Sink};
-use crate::near::nearest_name;
 use crate::node::{Node, NodeData};
-use crate::record::{directives, table};
 use crate::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
+use crate::spelling::nearest_name;
 use crate::template::{TemplateShape, parse_template};
 use crate::tracing::SHARE;
 use http::{Template, Variable};

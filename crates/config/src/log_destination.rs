@@ -1,8 +1,8 @@
 //! Destinations of log lines.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{directives, table};
 use crate::node::{Node, NodeData};
-use crate::record::{directives, table};
 use crate::shape::{PathShape, Shape, ShapeKind, Text, Word};
 use crate::telemetry::OtlpLogs;
 use serde_json::json;

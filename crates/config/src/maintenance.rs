@@ -1,8 +1,8 @@
 //! The maintenance page.
 
+use crate::directive_table::{brief, directives};
 use crate::network::{SOURCE, TrustedSource};
 use crate::pattern::PathPattern;
-use crate::record::{brief, directives};
 use crate::shape::{Maybe, OneOrMore, PathShape, Shape, Text, Time, Toggle};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Route matching. Compiled once from the sites; finding a route allocates nothing.
 
 use crate::action::Action;
+pub use crate::condition_fields::ConditionFields;
 use crate::conditions::ConditionSet;
-pub use crate::fields::ConditionFields;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::pattern::ValuePattern;
 use crate::server::Config;

@@ -1,7 +1,7 @@
 //! Networks, and trusted proxies.
 
-use crate::check::InvalidValue;
-use crate::record::directives;
+use crate::checker::InvalidValue;
+use crate::directive_table::directives;
 use crate::shape::{List, Text, Word};
 use ipnet::IpNet;
 use std::net::IpAddr;

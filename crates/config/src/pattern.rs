@@ -1,6 +1,6 @@
 //! Conditions of a route: path patterns, and patterns for header and query values.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
 use crate::expression::Expression;
 use crate::glob::{ELEMENTS_MAX, Glob};
 use crate::node::{Node, NodeData};

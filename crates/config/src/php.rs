@@ -1,8 +1,8 @@
 //! `php` of an application: PHP that runs in the server's own workers.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::directives;
 use crate::node::{Node, NodeData};
-use crate::record::directives;
 use crate::scripts::FRONT;
 use crate::shape::{Map, Maybe, PathShape, Shape, ShapeKind, Toggle};
 use serde_json::json;

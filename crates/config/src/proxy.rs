@@ -1,12 +1,12 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
 use crate::cgi_program::Cgi;
-use crate::check::{Checker, DefinedVariables, InvalidValue};
+use crate::checker::{Checker, DefinedVariables, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
+use crate::directive_table::{brief, directives, table};
 use crate::files::{StripPrefix, parse_rooted_path, strip_text};
 use crate::header;
 use crate::node::{Entry, Node};
-use crate::record::{brief, directives, table};
 use crate::scripts::{Scripts, parse_variable_name};
 use crate::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,

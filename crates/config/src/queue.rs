@@ -1,6 +1,6 @@
 //! The queue in front of a route's handler.
 
-use crate::record::{brief, directives};
+use crate::directive_table::{brief, directives};
 use crate::shape::{Count, Maybe, Shape, Time};
 use std::time::Duration;
 

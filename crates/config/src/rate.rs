@@ -1,10 +1,10 @@
 //! Limits on how often clients ask.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{brief, directives};
 use crate::header;
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::Node;
-use crate::record::{brief, directives};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time};
 use crate::units;
 use std::fmt;

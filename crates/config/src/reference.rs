@@ -1,6 +1,6 @@
 //! The reference of all directives, as Markdown.
 
-use crate::record::all_chapters;
+use crate::directive_table::all_chapters;
 use crate::server::Config;
 use crate::shape::{DirectiveReference, TableReference};
 use std::fmt::Write;

@@ -1,8 +1,8 @@
 //! Matching of the `Referer` field: the page that links to or embeds the requested resource.
 
-use crate::check::InvalidValue;
+use crate::checker::InvalidValue;
+use crate::condition_fields::ConditionFields;
 use crate::expression::Expression;
-use crate::fields::ConditionFields;
 use crate::host::HostPattern;
 use crate::shape::{OneOrMore, Text};
 

@@ -1,10 +1,10 @@
 //! Texts that are put in place of others in the bodies of responses.
 
-use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::compress::TYPE;
+use crate::directive_table::{directives, table};
 use crate::header;
 use crate::node::Node;
-use crate::record::{directives, table};
 use crate::shape::{Flag, Maybe, OneOrMore, Shape, Text, Toggle};
 use crate::template::{TemplateShape, parse_content_template};
 use http::{Template, template::TemplatePart};

@@ -1,6 +1,6 @@
 //! Findings about a configuration, rendered with the line and a caret.
 
-use crate::source::{ConfigLine, JoinedText, SourcePart};
+use crate::joined_text::{ConfigLine, JoinedText, SourcePart};
 use annotate_snippets::{
     Annotation, AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };

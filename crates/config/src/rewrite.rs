@@ -1,10 +1,10 @@
 //! Routes that rewrite the path, and the names of their regular expressions' captures.
 
 use crate::action::Action;
-use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::directive_table::{DirectiveTable, table};
 use crate::node::{Entry, Node, NodeData};
 use crate::pattern::PathPattern;
-use crate::record::{DirectiveTable, table};
 use crate::shape::{Maybe, Shape, ShapeKind};
 use crate::template::{TemplateShape, parse_template};
 use crate::variable_map::check_free_name;

@@ -1,7 +1,7 @@
 //! The JSON Schema of the configuration, for editors.
 
+use crate::directive_table::all_chapters;
 use crate::node::{Node, NodeData};
-use crate::record::all_chapters;
 use crate::reference::unindent;
 use crate::server::Config;
 use crate::shape::{DirectiveReference, TableReference};

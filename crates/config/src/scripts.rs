@@ -1,8 +1,8 @@
 //! `scripts` of the action `php`, and the names of variables.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::directives;
 use crate::node::{Node, as_text};
-use crate::record::directives;
 use crate::shape::{Maybe, Text, Toggle};
 
 pub(crate) const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: parse_front };

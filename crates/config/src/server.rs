@@ -4,27 +4,24 @@ use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::auth::Auth;
 use crate::cache::CacheStore;
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::compress::{self, CompressResponses};
 use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
+use crate::directive_table::{all_chapters, brief, directives, table};
 use crate::document::{self, EnvironmentLookup};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
-use crate::group::Groups;
 use crate::header::ResponseHeaders;
 use crate::hint;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
-use crate::mistakes::warn_of_document;
-use crate::near::nearest_name;
 use crate::network::{SOURCE, TrustedProxies, TrustedSource};
 use crate::node::{Entry, Node, NodeData};
 use crate::proxy::Proxy;
-use crate::record::{all_chapters, brief, directives, table};
 use crate::report::Report;
 use crate::rewrite::route_table;
 use crate::shape::{
@@ -35,14 +32,17 @@ use crate::sharing::{SharedLimits, check_shared_limits};
 use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, warn_of_unreachable_routes,
 };
-use crate::site_listen::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
+use crate::site_listeners::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
 use crate::snippet::{self, Snippets};
+use crate::spelling::nearest_name;
 use crate::stream::{Stream, check_streams};
 use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::units::{GIB, KIB, MIB, SPILL_MAX};
+use crate::upstream_group::Groups;
 use crate::variable_map::{self, Maps, VariableMap};
+use crate::warnings::warn_of_document;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

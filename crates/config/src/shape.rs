@@ -1,9 +1,9 @@
 //! The shapes of values: each has a description, a JSON Schema and a parser.
 
-use crate::check::{Checker, InvalidValue, format_list, shorten};
-use crate::near::nearest_name;
+use crate::checker::{Checker, InvalidValue, format_list, shorten};
 use crate::node::{Node, NodeData};
 use crate::report::{NamedAccount, NamedPath};
+use crate::spelling::nearest_name;
 use crate::units;
 use serde_json::{Value, json};
 use std::collections::HashSet;

@@ -1,8 +1,8 @@
 //! Limits that servers share.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::directives;
 use crate::node::Node;
-use crate::record::directives;
 use crate::shape::{Maybe, PathShape, Text, Time};
 use std::path::PathBuf;
 use std::time::Duration;

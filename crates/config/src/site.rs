@@ -6,38 +6,38 @@ use crate::auth::{self, Auth};
 use crate::bandwidth::{self, BandwidthLimit};
 use crate::cache::{self, CachePolicy};
 use crate::cgi_program::Cgi;
-use crate::check::Checker;
+use crate::checker::Checker;
 use crate::compress::{self, CompressResponses};
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
 use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::{self, UseAsDictionary};
+use crate::directive_table::{brief, directives, table};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::files::{Files, StripPrefix};
 use crate::geo::{Countries, CountryPattern};
-use crate::group::{PhpServers, Proxied, programs};
 use crate::header::ResponseHeaders;
 use crate::host::HostPattern;
 use crate::hsts::{hsts, hsts_year};
+use crate::joined_text::ConfigLine;
 use crate::listen::Listener;
 use crate::log::RequestLog;
 use crate::maintenance::{self, Maintenance};
+use crate::mirror::{self, InjectedFault, Mirror};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::{Node, NodeData};
 use crate::pattern::{PathPattern, ValuePattern};
 use crate::proxy::Proxy;
 use crate::queue::{self, RequestQueue};
 use crate::rate::{self, RateLimit};
-use crate::record::{brief, directives, table};
 use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, check_replacements};
 use crate::rewrite::{REWRITE, check_rewrite, route_table};
-use crate::shadow::{self, InjectedFault, Mirror};
 use crate::shape::{Count, Flag, List, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
 use crate::snippet;
-use crate::source::ConfigLine;
 use crate::tls::{SiteTls, site_tls};
 use crate::units::GIB;
+use crate::upstream_group::{PhpServers, Proxied, programs};
 use http::{Template, Variable};
 use std::time::Duration;
 
@@ -314,9 +314,9 @@ directives! {
         /// Whether `error_pages` are sent in place of errors of the route's application or upstream servers, instead of the site's setting.
         "intercept_errors" intercept_errors: Option<bool> = absent("as the site has it"), Maybe(Flag);
         /// Copies of a share of the requests for other servers, whose responses are discarded.
-        "mirror" mirror: Option<Mirror> = absent("none"), shadow::mirror();
+        "mirror" mirror: Option<Mirror> = absent("none"), mirror::mirror();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.
-        "fault" faults: Vec<InjectedFault> = absent("none"), shadow::faults();
+        "fault" faults: Vec<InjectedFault> = absent("none"), mirror::faults();
         /// Limits of the route's requests, instead of the site's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the route's requests, instead of the site's.
@@ -501,7 +501,7 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     rate::check_limits(&route.limit, node, check);
     check_replacements(route.replace.as_deref(), node, check);
     cache::warn_of_shared_pages(&route.cache, &route.path, node, check);
-    shadow::check_faults(node, check);
+    mirror::check_faults(node, check);
     check_prefix(route, (&route.action, &route.otherwise), node, check);
     if let Action::Split(split) = &route.action {
         for (branch, node) in split.branches.iter().zip(branch_nodes(node)) {

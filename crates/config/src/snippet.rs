@@ -1,10 +1,10 @@
 //! Directives that sites and routes share: each `[snippet.NAME]` is joined to the tables that name it in `use`, before they are read.
 
-use crate::check::{Checker, SnippetSpans, shorten};
-use crate::near::nearest_name;
+use crate::checker::{Checker, SnippetSpans, shorten};
 use crate::node::{Entry, Node, NodeData};
 use crate::report::TextSpan;
 use crate::shape::{OneOrMore, Shape, ShapeKind, Text};
+use crate::spelling::nearest_name;
 use serde_json::json;
 
 /// Keys and values that all uses of snippets together may add to a configuration.

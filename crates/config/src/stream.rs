@@ -1,12 +1,12 @@
 //! Streams: connections that are relayed to upstream servers as they are, without HTTP.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
+use crate::directive_table::{brief, directives, table};
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
 use crate::network::{SOURCE, TrustedSource};
 use crate::node::Node;
 use crate::proxy::{Eject, Health};
-use crate::record::{brief, directives, table};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word};
 use crate::upstream::{Balance, Origin, ProxyProtocol};
 use serde_json::json;

@@ -1,8 +1,8 @@
 //! Export to an OpenTelemetry collector: metrics and log lines. Spans are in `tracing`.
 
-use crate::check::InvalidValue;
+use crate::checker::InvalidValue;
+use crate::directive_table::directives;
 use crate::header;
-use crate::record::directives;
 use crate::shape::{Map, Maybe, PathShape, Text, Time, Word};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Texts with variables, and the checks of them.
 
-use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::geo::GEO_REMEDY;
 use crate::hint;
-use crate::near::nearest_name;
 use crate::node::{Node, NodeData};
 use crate::shape::{Shape, ShapeKind};
+use crate::spelling::nearest_name;
 use http::template::{TemplateError, TemplateFault};
 use http::{Template, Variable};
 use serde_json::json;

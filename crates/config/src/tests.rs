@@ -1,6 +1,6 @@
 //! Each default, written out, is the default: for every table there is.
 
-use crate::record::{DirectiveTable, all_chapters, table};
+use crate::directive_table::{DirectiveTable, all_chapters, table};
 use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth,
@@ -13,7 +13,7 @@ use crate::{
     UseAsDictionary, Workers,
 };
 use crate::{CollectedMetrics, Cors, JwtAuth, OtlpLogs, SharedLimits, SignedAuth};
-use crate::{check::Checker, node::Node};
+use crate::{checker::Checker, node::Node};
 use std::path::Path;
 
 /// The record with all its defaults written out, which must be the record without.

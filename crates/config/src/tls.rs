@@ -1,8 +1,8 @@
 //! TLS with clients.
 
-use crate::check::Checker;
+use crate::checker::Checker;
+use crate::directive_table::{brief, directives, table};
 use crate::node::{Node, NodeData};
-use crate::record::{brief, directives, table};
 use crate::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
 use serde_json::json;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Ids of requests, and traces.
 
-use crate::check::InvalidValue;
-use crate::record::directives;
+use crate::checker::InvalidValue;
+use crate::directive_table::directives;
 use crate::shape::{Flag, Maybe, Text, Time, Word};
 use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
 use std::path::PathBuf;

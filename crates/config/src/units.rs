@@ -1,6 +1,6 @@
 //! Sizes and durations as users write them: `"16KiB"`, `"1m30s"`.
 
-use crate::check::InvalidValue;
+use crate::checker::InvalidValue;
 use std::time::Duration;
 
 /// A kibibyte, in bytes.

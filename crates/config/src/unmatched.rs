@@ -1,6 +1,6 @@
 //! Warnings of conditions that no request meets, or fewer than they read: values in a form that requests do not have when they are compared.
 
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::expression::{Expression, RequiredText};
 use crate::node::{Entry, Node, NodeData, as_text};
 use crate::pattern::{ESCAPED_CHARACTER, PathFault, find_path_fault, is_escape};

@@ -1,10 +1,10 @@
 //! Upstream servers: their URLs, and which of them gets a request.
 
-use crate::check::{Checker, InvalidValue};
+use crate::checker::{Checker, InvalidValue};
 use crate::header;
-use crate::near::nearest_name;
 use crate::node::Node;
 use crate::shape::{Shape, ShapeKind, Text};
+use crate::spelling::nearest_name;
 use serde_json::json;
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -1,12 +1,12 @@
 //! Maps from the value of a text with variables to another text, which templates name as a variable.
 
-use crate::check::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use crate::directive_table::{directives, table};
 use crate::expression::Expression;
 use crate::header;
 use crate::network::network;
 use crate::node::{Entry, Node, NodeData};
 use crate::pattern::ValuePattern;
-use crate::record::{directives, table};
 use crate::shape::{Map, Shape, ShapeKind};
 use crate::template::{TemplateShape, parse_template};
 use http::{Template, Variable};

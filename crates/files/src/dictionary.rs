@@ -8,9 +8,9 @@ use http::Status;
 use http::condition::Validators;
 use net::{DeltaStart, DictionaryChoice, DictionaryTransport, Exchange, Pressure};
 
-use crate::asked::{RequestFields, SendPlan};
 use crate::entry::{FileEntry, HashState, Variant};
 use crate::finder::read_content;
+use crate::request_fields::{RequestFields, SendPlan};
 
 /// Effects of dictionary transport on the response to one request.
 #[derive(Default)]

@@ -11,7 +11,6 @@ use std::rc::Rc;
 use http::{Coding, Fields, Length, Method, Name, Reject, Status, range};
 use net::{Core, Exchange, Fault};
 
-use crate::asked::{RequestFields, SendPlan};
 use crate::dictionary::{self, DictionaryEffects};
 use crate::entry::{FileEntry, Variant};
 use crate::finder::{Finder, LookupResult};
@@ -20,6 +19,7 @@ use crate::listing::{self, ListingFormat, ListingStyle};
 use crate::multipart::Multipart;
 use crate::open::OpenError;
 use crate::options::Options;
+use crate::request_fields::{RequestFields, SendPlan};
 use crate::script::FoundScript;
 use crate::send::send;
 

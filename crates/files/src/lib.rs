@@ -16,7 +16,7 @@ pub mod open_folder;
 pub mod open;
 pub mod store;
 pub mod tree;
-pub mod asked;
+pub mod request_fields;
 pub mod multipart;
 pub mod entry;
 pub mod send;

@@ -18,7 +18,7 @@ pub(crate) fn sanitize(text: &str) -> String {
             if index > 0 {
                 out.push('\t');
             }
-            out.push_str(&top::figures::sanitize(part));
+            out.push_str(&top::formatting::sanitize(part));
         }
     }
     out

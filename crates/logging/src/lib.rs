@@ -6,10 +6,10 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub mod remote;
-pub mod record;
+pub mod otlp_record;
 pub mod sink;
 pub mod masks;
 pub mod access;
-pub mod burst;
+pub mod throttle;
 pub mod events;
 pub mod notice;

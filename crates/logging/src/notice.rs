@@ -15,10 +15,10 @@ use rights::file_rights::socket_refusal;
 use rights::privilege::Identity;
 
 use crate::access::rfc3339;
-use crate::burst::LogThrottles;
 use crate::events::EventRing;
-use crate::record::error_record;
+use crate::otlp_record::error_record;
 use crate::sink::{LineForm, LogSink};
+use crate::throttle::LogThrottles;
 
 /// The error log. Cheap to clone.
 #[derive(Clone)]

@@ -10,15 +10,15 @@ use http::{Head, Status};
 
 use crate::address::{Client, Peer};
 use crate::bandwidth::{Bandwidth, ResponseBucket};
+use crate::buffer_pool::HeldBuffers;
 use crate::fault::Fault;
+use crate::io_buffers::OutputBuffer;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, CoreContext};
-use crate::preface::ProxyHeader;
 use crate::progress::{self, SendProgress};
-use crate::pump::OutputBuffer;
+use crate::proxy_protocol::ProxyHeader;
 use crate::spill::SpilledOutput;
-use crate::work::HeldBuffers;
 
 /// Size at which collected output is written without waiting for the end of the tick.
 pub(crate) const OUT_BYTES_MAX: usize = 64 * 1024;

@@ -2,7 +2,7 @@
 //! its handshake or ends, and read only by the core itself.
 
 use crate::address::{ListenUrl, Peer};
-use crate::places::ConnectionSlab;
+use crate::slab::ConnectionSlab;
 
 /// Maximum number of connections that a core lists; further ones are only counted.
 pub const LISTED_MAX: usize = 10_000;

@@ -24,7 +24,7 @@ use crate::memory::{Memory, MemoryBudget};
 use crate::offload::OffloadPool;
 use crate::remote::{Remote, SlotWaker};
 use crate::source::{EXTERNAL_WAKER, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
-use crate::tick::{TaskId, TurnHook, TurnHooks};
+use crate::turn_hook::{TaskId, TurnHook, TurnHooks};
 
 mod pause;
 mod turn;

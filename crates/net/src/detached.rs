@@ -23,9 +23,9 @@ use crate::filters::DefaultFields;
 use crate::memory::MemoryCharge;
 use crate::page::ErrorPages;
 use crate::permit::CoreContext;
+use crate::request_state::VerifiedUser;
 use crate::source::{GONE, Source, WRITE};
 use crate::spill::SpilledOutput;
-use crate::state::VerifiedUser;
 use crate::tls::TlsSession;
 use crate::wait::{self, Interest};
 

@@ -30,8 +30,8 @@ use crate::replace::{
     BodyReplacement, REPLACED_BYTES, REPLACED_WEIGHT, ReplacementTexts, RequestReplacement,
 };
 use crate::request::Request;
+use crate::request_state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 use crate::routed::{RequestContext, RouteLimits};
-use crate::state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 
 /// Status logged for a client that disconnected before its response began, as in nginx. Never sent.
 const CLIENT_GONE: Status = Status::of(499).expect("three digits");
@@ -497,7 +497,7 @@ impl<'c> Exchange<'c> {
         let after = match self.state.reply {
             ReplyState::Body(BodySize::None) | ReplyState::Suppressed => return Ok(()),
             _ if self.state.filters.changes_body() => return self.filter_file(span).await,
-            ReplyState::Body(size @ BodySize::Known(_)) => state::remaining_after(size, span.len)?,
+            ReplyState::Body(size @ BodySize::Known(_)) => request_state::remaining_after(size, span.len)?,
             _ => return Err(Fault::Failed("a file needs an announced length")),
         };
         // Counted while it is sent, because the client may disconnect in the middle.

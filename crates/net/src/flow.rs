@@ -20,9 +20,9 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::replace::{REPLACED_BYTES, REPLACED_WEIGHT};
+use crate::request_state::ReplyState;
 use crate::source::HALF_CLOSED;
 use crate::spill::{SpillError, SpillQuota};
-use crate::state::ReplyState;
 use crate::wait::{self, Interest};
 
 /// Limit of buffered data for a slow client under memory pressure.

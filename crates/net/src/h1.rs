@@ -15,6 +15,7 @@ use http::machine::Step;
 use http::{BodySize, Fields, Reject, Status};
 
 use crate::address::Peer;
+use crate::buffer_pool::{ConnectionBuffers, HeldBuffers};
 use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
 use crate::core::{IdleTask, TaskFuture};
 use crate::ending;
@@ -28,15 +29,14 @@ use crate::memory::Pressure;
 use crate::multiplexed::{self, DetectedProtocol};
 use crate::mux::MuxProtocol;
 use crate::permit::ConnectionPermit;
-use crate::preface::ProxyHeader;
 use crate::progress::SendProgress;
+use crate::proxy_protocol::ProxyHeader;
 use crate::request::Request;
+use crate::request_state::{ReplyState, RequestState};
 use crate::service::{Engine, Service, run_handler};
 use crate::spill::SpilledOutput;
-use crate::state::{ReplyState, RequestState};
 use crate::stream_client::StreamClient;
 use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
-use crate::work::{ConnectionBuffers, HeldBuffers};
 
 /// Time for which an idle connection keeps its future, because the next request usually arrives soon. A
 /// connection with an incomplete head keeps its buffers as long.

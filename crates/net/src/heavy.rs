@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::places::ConnectionSlab;
+use crate::slab::ConnectionSlab;
 use crate::source::Source;
 
 /// Connections that hold less are not listed.

@@ -3,10 +3,10 @@
 use http::Reject;
 use http::machine::Step;
 
+use crate::buffer_pool::ConnectionBuffers;
 use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::memory::Pressure;
-use crate::work::ConnectionBuffers;
 
 /// Maximum size of an unread request body that is discarded to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;

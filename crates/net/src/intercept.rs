@@ -4,7 +4,7 @@ use http::{Fields, Status};
 
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::state::{Interception, ReplyState};
+use crate::request_state::{Interception, ReplyState};
 
 /// Fields of the original error that are kept.
 const KEPT_FIELDS: [&str; 3] = ["www-authenticate", "retry-after", "allow"];

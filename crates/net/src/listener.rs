@@ -14,7 +14,6 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags};
 
 use crate::address::{BindAddress, ListenOptions, ListenUrl, Peer, PeerSet, StreamListener};
-use crate::announced::AwaitingProxyHeader;
 use crate::bind::{Listener, ListeningSocket};
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
@@ -23,12 +22,13 @@ use crate::link::Link;
 use crate::memory::Pressure;
 use crate::options::ServingLimits;
 use crate::preread;
+use crate::proxy_header::AwaitingProxyHeader;
 use crate::remote::Remote;
-use crate::securing::AwaitingHandshake;
 use crate::service::Engine;
 use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::Stream;
+use crate::tls_setup::AwaitingHandshake;
 
 /// Connections accepted in one wake-up before other tasks run.
 const ACCEPT_BATCH: usize = 64;

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use http::machine::ServerMachine;
 use http::{BodySize, Fields, Reject};
 
+use crate::buffer_pool::HeldBuffers;
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
 use crate::ending;
 use crate::exchange::Exchange;
@@ -26,13 +27,12 @@ use crate::mux::{
 };
 use crate::progress::SendProgress;
 use crate::request::Request;
+use crate::request_state::{ReplyState, RequestState};
 use crate::service::{Engine, Service, run_handler};
 use crate::source::READ;
-use crate::state::{ReplyState, RequestState};
 #[cfg(any(test, feature = "sim"))]
 use crate::toy;
 use crate::wait;
-use crate::work::HeldBuffers;
 
 /// Size of the input buffer.
 const INPUT_BYTES: usize = 32 * 1024;

@@ -6,7 +6,7 @@
 
 pub(crate) mod protocol;
 pub(crate) mod shared;
-pub(crate) mod turns;
+pub(crate) mod send_queue;
 pub(crate) mod conn;
 pub(crate) mod stream;
 

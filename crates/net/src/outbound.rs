@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::conn::Conn;
 use crate::fault::Fault;
-use crate::pump::COPIED_BYTES_MAX;
+use crate::io_buffers::COPIED_BYTES_MAX;
 
 /// Maximum length of one sendfile call.
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;

@@ -1,6 +1,6 @@
 //! Output spilled from memory to a temporary file, because the client reads slowly.
 //!
-//! The file's content precedes [`crate::work::ConnectionBuffers::out`]: buffered output is moved to the file
+//! The file's content precedes [`crate::buffer_pool::ConnectionBuffers::out`]: buffered output is moved to the file
 //! as a whole, and is not sent while the file contains unsent data.
 
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::source::Source;
 use crate::tls::TlsAcceptor;
 use http::machine::ServerMachine;
 
-use crate::work::BufferPool;
+use crate::buffer_pool::BufferPool;
 
 /// Memory of a parked connection.
 const PARKED_BYTES: usize = 512;

@@ -6,9 +6,9 @@ use crate::address::StreamListener;
 use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
 use crate::core::{IdleTask, TaskFuture};
 use crate::h1::{IdleClient, serve_after_proxy_header};
-use crate::securing::{AwaitingHandshake, secure_after_proxy_header};
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
+use crate::tls_setup::{AwaitingHandshake, secure_after_proxy_header};
 
 /// Size of a read, sufficient for the first messages of most clients.
 const READ_BYTES: usize = 2048;

@@ -1,9 +1,9 @@
 //! Relaying between two connections in both directions, until both sides have ended.
 
 use crate::fault::Fault;
+use crate::io_buffers::OutputBuffer;
 use crate::link::Link;
 use crate::progress::SendProgress;
-use crate::pump::OutputBuffer;
 use crate::source::Source;
 use crate::wait::{self, Interest};
 

@@ -9,7 +9,7 @@ use http::{BodySize, Head, Method, Name, Reject, RequestIds, Version};
 
 use crate::address::{Client, Peer};
 use crate::grpc;
-use crate::state::{RequestState, VerifiedUser};
+use crate::request_state::{RequestState, VerifiedUser};
 use crate::tls::TlsSession;
 
 /// A view of the request head.

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use crate::address::{BindAddress, ListenOptions};
 use crate::bind::Listener;
+use crate::buffer_pool::{BufferPool, POOL_BYTES_MAX};
 use crate::clock::Clock;
 use crate::connections::ConnectionList;
 use crate::core::Core;
@@ -20,7 +21,6 @@ use crate::options::Options;
 use crate::permit::{ConnectionLimit, CoreContext};
 use crate::remote::Remote;
 use crate::service::{Engine, Service};
-use crate::work::{BufferPool, POOL_BYTES_MAX};
 
 /// A running server.
 pub struct Server {

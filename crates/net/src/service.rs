@@ -18,8 +18,8 @@ use crate::notes::RequestNotes;
 use crate::page::{ErrorPages, PlainText};
 use crate::permit::CoreContext;
 use crate::request::Request;
+use crate::request_state::RequestState;
 use crate::source::{GONE, Source};
-use crate::state::RequestState;
 use crate::stream_client::{StreamChoice, StreamStart};
 use crate::tls::{HandshakeFailure, TlsSession};
 

@@ -8,7 +8,7 @@ use crate::address::Peer;
 use crate::core::Core;
 use crate::link::Link;
 use crate::permit::ConnectionPermit;
-use crate::preface::{Endpoints, ProxyHeader};
+use crate::proxy_protocol::{Endpoints, ProxyHeader};
 use crate::relay::{RelayEnd, RelaySide, relay};
 use crate::wait::Interest;
 

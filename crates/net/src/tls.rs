@@ -4,7 +4,7 @@ mod pem;
 mod certificate;
 mod store;
 mod tickets;
-mod trust_end;
+mod client_expiry;
 mod acceptor;
 mod handshake;
 mod blocking;

@@ -6,9 +6,9 @@ use http::Fields;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::h2_client::{H2Stream, StreamStep};
+use crate::io_buffers::OutputBuffer;
 use crate::link::Link;
 use crate::progress::SendProgress;
-use crate::pump::OutputBuffer;
 use crate::wait::Interest;
 
 /// Bytes moved at once, through a buffer on the stack.

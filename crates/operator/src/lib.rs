@@ -8,7 +8,7 @@
 pub mod access;
 pub mod overview;
 pub mod config_text;
-pub mod pending;
+pub mod pending_command;
 pub mod peer;
 pub mod socket;
 pub mod history;

@@ -3,7 +3,7 @@
 use cgi::Variables;
 use http::machine::ClientMachine;
 use http::{Limits, Method};
-use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, preface};
+use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, proxy_protocol};
 
 use crate::cgi_side::CgiSide;
 use crate::dial::{DialOptions, dial};
@@ -27,7 +27,7 @@ pub(crate) async fn probe(
     let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
     let mut preface = Vec::new();
     if let Some(version) = options.proxy_protocol {
-        preface::write(&mut preface, version, None);
+        proxy_protocol::write(&mut preface, version, None);
     }
     let http2 = options.servers[server].is_http2();
     let how = DialOptions { first_address: 0, preface: &preface, http2 };

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use http::{Method, Status};
-use net::preface;
+use net::proxy_protocol;
 use net::{Core, H2Request, H2Stream, HeldBuffers, SpillError};
 
 use crate::cgi_side::ErrorSink;
 use crate::check;
-use crate::choose::{Balancer, Requester, Selection};
 use crate::counts::UpstreamCounters;
 use crate::dial::{ConcurrentTask, DialOptions, dial, run_concurrently};
 use crate::failure::AttemptFailure;
@@ -23,6 +22,7 @@ use crate::health::ServerState;
 use crate::options::{RouteOptions, UpstreamAddress};
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
+use crate::selection::{Balancer, Requester, Selection};
 use crate::shared::GroupShared;
 use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, buffer_pool};
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
@@ -289,7 +289,7 @@ impl GroupState {
         }
         let mut preface = Vec::new();
         if let Some(version) = options.proxy_protocol {
-            preface::write(&mut preface, version, requester.endpoints());
+            proxy_protocol::write(&mut preface, version, requester.endpoints());
         }
         let how = DialOptions { first_address: self.next_address_index(), preface: &preface, http2: false };
         // Boxed because it is rarely needed and would enlarge the future of every request.

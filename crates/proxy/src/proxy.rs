@@ -8,16 +8,16 @@ use std::sync::{Arc, OnceLock};
 use http::{BodySize, Fields, Head, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
 
-use crate::choose::{NoServer, Requester, SelectError, Selection};
 use crate::dial::{ConcurrentTask, run_concurrently, with_deadline};
 use crate::failure::AttemptFailure;
 use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
-use crate::kept::ReplayBuffer;
 use crate::options::{RouteOptions, UpstreamProtocol};
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
+use crate::replay_buffer::ReplayBuffer;
 use crate::request::{RequestRules, Script, SentHead, max_forwards};
 use crate::response::ResponseRules;
 use crate::retry::{self, AttemptProgress, RetryDecision};
+use crate::selection::{NoServer, Requester, SelectError, Selection};
 use crate::template::TemplateContext;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::UpstreamSide;

@@ -10,8 +10,8 @@ use net::{
 };
 
 use crate::failure::AttemptFailure;
-use crate::kept::ReplayBuffer;
 use crate::options::RouteOptions;
+use crate::replay_buffer::ReplayBuffer;
 use crate::request::{RequestRules, SEC_WEBSOCKET_ACCEPT, SentHead, client_key};
 use crate::response::{self, INTERIM_MAX, ResponseRules};
 use crate::template::TemplateContext;

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use net::{TlsClient, TlsClientOptions};
 
+use crate::connection_limiter::ConnectionLimiter;
 use crate::counts::{UpstreamCounterSets, UpstreamCounters};
-use crate::gate::ConnectionLimiter;
 use crate::hash::hash;
 use crate::health::{Health, ServerState, UpstreamOrder};
-use crate::names::ServerAddresses;
 use crate::options::{Balance, GroupOptions, UpstreamAddress, UpstreamProtocol, UpstreamServer};
 use crate::pool::SharedPool;
+use crate::server_addresses::ServerAddresses;
 
 /// State of a group of upstream servers, shared by all cores. Each core creates its [`crate::Group`] from it.
 #[derive(Debug)]

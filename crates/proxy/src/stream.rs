@@ -5,13 +5,13 @@ use std::task::Context;
 
 use http::path::EmptySegments;
 use http::{Head, Method, RequestIds, Status};
-use net::preface::{self, Endpoints};
+use net::proxy_protocol::{self, Endpoints};
 use net::{Client, Link, StreamClient};
 
-use crate::choose::{Requester, SelectError, Selection};
 use crate::dial::{DialOptions, dial};
 use crate::group::{Group, UpstreamError, UpstreamEvent, UpstreamInUse};
 use crate::retry;
+use crate::selection::{Requester, SelectError, Selection};
 use crate::template::TemplateContext;
 
 /// Maximum servers tried for one client.
@@ -119,7 +119,7 @@ impl Group {
             let in_use = group.track_request(server);
             let mut header = Vec::new();
             if let Some(version) = group.shared.options.proxy_protocol {
-                preface::write(&mut header, version, requester.endpoints());
+                proxy_protocol::write(&mut header, version, requester.endpoints());
             }
             let how =
                 DialOptions { first_address: group.next_address_index(), preface: &header, http2: false };

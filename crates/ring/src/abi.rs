@@ -12,16 +12,16 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::channel::{Attachment, ENVIRONMENT};
-use crate::copy;
 use crate::error::{StopReason, WorkerSlot};
-use crate::part::FilePart;
+use crate::fork_guard;
 use crate::request::{ClaimedRequest, DAMAGED};
+use crate::response_part::FilePart;
 use crate::wire::{self, FieldId, WireFields};
 use crate::worker::{NextRequest, Worker};
 
-mod tries;
+mod nonblocking;
 
-pub use tries::{komainu_try_head, komainu_try_write_later};
+pub use nonblocking::{komainu_try_head, komainu_try_write_later};
 
 /// The version of these functions; increased when the meaning of one changes.
 pub const KOMAINU_ABI: u32 = 1;
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn komainu_attach(
 ) -> *mut KomainuWorker {
     let text = match attach(abi, worker_slot) {
         Ok(worker) => {
-            copy::watch_forks();
+            fork_guard::watch_forks();
             return Box::into_raw(Box::new(KomainuWorker(worker)));
         }
         Err(text) => text,
@@ -178,7 +178,7 @@ fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_detach(worker: *mut KomainuWorker) {
-    if copy::is_forked_copy() {
+    if fork_guard::is_forked_copy() {
         return;
     }
     // SAFETY: from `komainu_attach`, and not used again.
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn komainu_next(
     wait_ms: i64,
     request: *mut *mut KomainuRequest,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle.
     let worker = unsafe { &(*worker).0 };
     loop {
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn komainu_name(id: u32, len: *mut usize) -> *const c_char
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_read(request: *mut KomainuRequest, buffer: *mut c_char, size: usize) -> i64 {
-    if copy::is_forked_copy() {
+    if fork_guard::is_forked_copy() {
         return KOMAINU_CANCELLED.into();
     }
     // SAFETY: a live handle, and a buffer of `size` bytes.
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn komainu_try_read(
     buffer: *mut c_char,
     size: usize,
 ) -> i64 {
-    if copy::is_forked_copy() {
+    if fork_guard::is_forked_copy() {
         return KOMAINU_CANCELLED.into();
     }
     // SAFETY: a live handle, and a buffer of `size` bytes.
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn komainu_head(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, and `count` fields.
     let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
     result_code(head.and_then(|head| request.respond(&head)))
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn komainu_interim(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, and `count` fields.
     let (request, head) = unsafe { (&mut (*request).request, encode_head(status, fields, count)) };
     result_code(head.and_then(|head| request.interim(&head)))
@@ -379,7 +379,7 @@ pub unsafe extern "C" fn komainu_trailers(
     fields: *const KomainuField,
     count: usize,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, and `count` fields.
     let (request, fields) = unsafe { (&mut (*request).request, encode(Vec::new(), fields, count)) };
     result_code(fields.and_then(|fields| request.trailers(&fields)))
@@ -397,7 +397,7 @@ pub unsafe extern "C" fn komainu_write(
     len: usize,
     flags: u32,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, and `len` bytes.
     let (request, body) = unsafe { (&mut (*request).request, slice_from(body, len)) };
     result_code(if flags & KOMAINU_MORE != 0 { request.write_later(body) } else { request.write(body) })
@@ -413,7 +413,7 @@ pub unsafe extern "C" fn komainu_try_write(
     body: *const c_char,
     len: usize,
 ) -> i64 {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, and `len` bytes.
     let (request, body) = unsafe { (&mut (*request).request, slice_from(body, len)) };
     count_or_code(request.try_write(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))
@@ -425,7 +425,7 @@ pub unsafe extern "C" fn komainu_try_write(
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_flush(request: *mut KomainuRequest) {
-    if copy::is_forked_copy() {
+    if fork_guard::is_forked_copy() {
         return;
     }
     // SAFETY: a live handle.
@@ -443,7 +443,7 @@ pub unsafe extern "C" fn komainu_file(
     offset: u64,
     len: u64,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle.
     result_code(unsafe { (*request).request.file(FilePart { fd, offset, len }) })
 }
@@ -454,7 +454,7 @@ pub unsafe extern "C" fn komainu_file(
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle.
     result_code(unsafe { (*request).request.hijack(fd) })
 }
@@ -465,7 +465,7 @@ pub unsafe extern "C" fn komainu_hijack(request: *mut KomainuRequest, fd: c_int)
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, not used again.
     result_code(unsafe { Box::from_raw(request) }.request.finish())
 }
@@ -476,7 +476,7 @@ pub unsafe extern "C" fn komainu_end(request: *mut KomainuRequest) -> c_int {
 /// As the header requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn komainu_abort(request: *mut KomainuRequest, reason: u32) {
-    if copy::is_forked_copy() {
+    if fork_guard::is_forked_copy() {
         return;
     }
     // SAFETY: a live handle, not used again.

@@ -79,13 +79,13 @@ mod shared;
 
 mod pipe;
 
-mod part;
+mod response_part;
 
 mod lane;
 
 mod queue;
 
-mod side;
+mod worker_side;
 
 mod request;
 
@@ -98,7 +98,7 @@ mod channel;
 pub mod wire;
 
 #[cfg(not(loom))]
-mod copy;
+mod fork_guard;
 
 #[cfg(not(loom))]
 pub mod abi;
@@ -112,7 +112,7 @@ pub use channel::{Channel, ENVIRONMENT};
 pub use cost::{Measure, WorkerCost};
 pub use error::{ProtocolViolation, StopReason, SubmitError, TicketError, WorkerFault, WorkerSlot};
 pub use layout::Options;
-pub use part::{FilePart, ReceivedPart, ResponsePart};
 pub use request::{ClaimedRequest, DAMAGED, DROPPED, Readiness};
+pub use response_part::{FilePart, ReceivedPart, ResponsePart};
 pub use server::{LostRequest, ServerSide, Ticket};
 pub use worker::{NextRequest, Worker};

@@ -7,12 +7,12 @@ use std::rc::Rc;
 use crate::cost::{self, Measure, Meter};
 use crate::error::StopReason;
 use crate::lane;
-use crate::part::{FilePart, next_stage};
 use crate::pipe::{FrameKind, Reader, Writer};
+use crate::response_part::{FilePart, next_stage};
 use crate::shared::Slot;
-use crate::side::WorkerSide;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{SlotPhase, SlotState, Tag};
+use crate::worker_side::WorkerSide;
 
 /// Abort reason of a request that was dropped before it was finished.
 pub const DROPPED: u32 = 1;

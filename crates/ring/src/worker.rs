@@ -10,8 +10,8 @@ use crate::error::WorkerSlot;
 use crate::queue::Queue;
 use crate::request::ClaimedRequest;
 use crate::shared::{AWAKE, FOR_SIGNALS, ON_FD, ON_WORD, SharedMemory};
-use crate::side::WorkerSide;
 use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
+use crate::worker_side::WorkerSide;
 
 /// The result of [`Worker::next`].
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
 
 use crate::flow::Flow;
-use crate::shaping::shared;
+use crate::shaping::shared_limits;
 
 /// Memory charged to a delayed request in addition to its connection, in bytes.
 const DELAYED_BYTES: usize = 4096;
@@ -184,10 +184,10 @@ impl SharedLimit {
         let quota = Quota::new(rate.count, rate.period, of.burst());
         let options = LimiterOptions { quota, delay_max: of.delay, delayed_max: of.delayed_max, keys_max };
         let limiter = Arc::new(match of.shared {
-            true => Limiter::new_shared(options, account, &shared::scope(of, &place)),
+            true => Limiter::new_shared(options, account, &shared_limits::scope(of, &place)),
             false => Limiter::new(options, account),
         });
-        let shared = of.shared.then(|| shared::table(&limiter));
+        let shared = of.shared.then(|| shared_limits::table(&limiter));
         let policy = Some(policy_item(&name, &quota));
         SharedLimit {
             config: of.clone(),

@@ -9,7 +9,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
-pub mod figures;
+pub mod formatting;
 mod sample;
 mod tables;
 mod text;

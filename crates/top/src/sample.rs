@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::figures::sanitize;
+use crate::formatting::sanitize;
 
 /// Two documents of one server, the later one first; the earlier one is `null` if there is none or if it is
 /// from another process.

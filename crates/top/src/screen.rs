@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 
-use crate::figures::sanitize;
+use crate::formatting::sanitize;
 use crate::sample::StatusInterval;
 use crate::tables::{TABLE_COUNT, tables};
 use crate::view::{TopPage, ViewState, draw};

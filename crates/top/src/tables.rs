@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use crate::figures::{
+use crate::formatting::{
     MISSING, format_age, format_bytes, format_clock, format_count, format_number, format_percent, format_time,
 };
 use crate::sample::{StatusInterval, bound_key};

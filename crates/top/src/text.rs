@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::figures::{format_age, format_bytes, format_count, format_number, format_percent, sanitize};
+use crate::formatting::{format_age, format_bytes, format_count, format_number, format_percent, sanitize};
 use crate::sample::{StatusInterval, list};
 use crate::tables::{TopTable, format_ms, tables};
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
 use std::slice;
 
-use crate::life::{ForkOrder, Role, ServerControl, ServerOrder};
+use crate::server_control::{ForkOrder, Role, ServerControl, ServerOrder};
 
 /// Role of the process: prototype.
 pub const KOMAINU_PROTOTYPE: c_int = 1;

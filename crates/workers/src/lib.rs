@@ -8,9 +8,9 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod signals;
-mod life;
+mod server_control;
 mod abi;
 
 pub use abi::*;
-pub use life::{Role, ServerControl, ServerOrder};
 pub use ring::abi::*;
+pub use server_control::{Role, ServerControl, ServerOrder};

@@ -51,9 +51,9 @@ fn main() -> ExitCode {
             measure::MeasureOptions::parse(options).and_then(|o| measure::generator::run(&o))
         }
         ["bench", "instrument", options @ ..] => {
-            measure::MeasureOptions::parse(options).and_then(|o| measure::instrument::run(&o))
+            measure::MeasureOptions::parse(options).and_then(|o| measure::bench_checks::run(&o))
         }
-        ["known", port, way] => measure::known::serve_known(port, way),
+        ["known", port, way] => measure::known_server::serve_known(port, way),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

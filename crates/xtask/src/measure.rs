@@ -3,9 +3,9 @@
 
 mod options;
 mod peer;
-pub(crate) mod known;
+pub(crate) mod known_server;
 pub(crate) mod generator;
-pub(crate) mod instrument;
+pub(crate) mod bench_checks;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ pub(crate) mod layers;
 pub(crate) mod order;
 pub(crate) mod length;
 pub(crate) mod naming;
-pub(crate) mod twins;
+pub(crate) mod shared_names;
 pub(crate) mod words;
 pub(crate) mod safety;
 pub(crate) mod documents;
@@ -30,7 +30,7 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
         order::check,
         length::check,
         naming::check,
-        twins::check,
+        shared_names::check,
         words::check,
         safety::check,
         documents::check,

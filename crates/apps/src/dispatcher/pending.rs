@@ -12,7 +12,7 @@ use ring::{ReceivedPart, Ticket, TicketError, WorkerCost, WorkerSlot};
 
 use super::{Completion, Deadline, Dispatcher, HeldPermits};
 use crate::log::{AppLog, AppLogLevel, request_line};
-use crate::mail::SupervisorCommand;
+use crate::queues::SupervisorCommand;
 
 /// Cancellation reasons of requests, as returned by `komainu_cancelled`.
 mod reason {
@@ -221,7 +221,7 @@ impl PendingRequest {
     pub(crate) fn process(&self) -> Option<Arc<std::os::fd::OwnedFd>> {
         let WorkerSlot(worker_slot) = self.dispatcher.server.borrow().claimant(self.ticket)?;
         let generation = &self.dispatcher.generation;
-        crate::mail::lock(&generation.processes[generation.place_of(worker_slot)]).clone()
+        crate::queues::lock(&generation.processes[generation.place_of(worker_slot)]).clone()
     }
 }
 

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use net::{Core, Fault, Link};
 
 use super::attacks::{Attack, AttackTurn};
-use super::ends::{ConnectionOutcomes, ResponseScanner};
+use super::outcomes::{ConnectionOutcomes, ResponseScanner};
 use super::wire::{AttackTarget, client_start};
-use crate::dial;
+use crate::connect;
 use crate::plan::LoadTarget;
 
 /// Timeout for making a connection.
@@ -45,7 +45,7 @@ impl Attacker {
     /// Attacks until the time is over.
     pub(crate) async fn run(self) {
         while self.core.now_ms() < self.until_ms {
-            match dial::connect_link(&self.core, &self.origin, CONNECT_MS).await {
+            match connect::connect_link(&self.core, &self.origin, CONNECT_MS).await {
                 Ok((link, _)) => {
                     self.progress.connections.set(self.progress.connections.get() + 1);
                     self.run_connection(link).await;

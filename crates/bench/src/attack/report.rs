@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::ends::ConnectionOutcomes;
+use super::outcomes::ConnectionOutcomes;
 use crate::load::LoadResult;
 use crate::quantity::{format_bytes, format_thousands, format_time};
 use crate::table::TextTable;

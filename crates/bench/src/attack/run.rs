@@ -18,7 +18,7 @@ use crate::load;
 use crate::plan::{ConnectOptions, LoadPlan, LoadTarget, Pace};
 use crate::procfs;
 use crate::request::{BenchRequest, RequestSettings};
-use crate::server;
+use crate::server_usage;
 use crate::url::Url;
 
 /// Connections of the ordinary client.
@@ -102,7 +102,7 @@ pub fn run(
         let plan = client_plan(options, attack.is_http2)?;
         check_target(options, &plan.origins[0])?;
         if pids.is_empty() {
-            pids = server::find_server(&plan);
+            pids = server_usage::find_server(&plan);
         }
         let before = &mut before[usize::from(attack.is_http2)];
         let before = match before {

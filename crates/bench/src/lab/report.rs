@@ -8,7 +8,7 @@ use crate::html;
 use crate::lab::aim::{self, AimVerdict};
 use crate::lab::file::{BEST, EXTRA_FIGURES, Lab};
 use crate::lab::matrix::LabCell;
-use crate::lab::result::{self, LabMeasurement};
+use crate::lab::results_file::{self, LabMeasurement};
 use crate::outcome::unix_s;
 use crate::quantity;
 use crate::stats::{self, Ratio};
@@ -57,7 +57,7 @@ impl LabFindings<'_> {
     }
 
     fn values(&self, cell: &LabCell, key: &str) -> Vec<f64> {
-        result::cell_values(&self.rows, &cell.key(self.lab), key)
+        results_file::cell_values(&self.rows, &cell.key(self.lab), key)
             .into_iter()
             .map(|(_, value)| value)
             .collect()
@@ -153,7 +153,7 @@ impl LabFindings<'_> {
     fn ratio(&self, cell: &LabCell, of: &str, key: &str) -> Option<(f64, Option<Ratio>, &str)> {
         let other = self.reference_cell(cell, of, key)?;
         let (plain, interval) =
-            result::cell_ratio(&self.rows, &cell.key(self.lab), &other.key(self.lab), key)?;
+            results_file::cell_ratio(&self.rows, &cell.key(self.lab), &other.key(self.lab), key)?;
         let interval = interval.filter(|_| other != cell);
         Some((plain, interval, &self.lab.subjects[other.subject].process.name))
     }

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Map, Value, json};
 
-use crate::children;
+use crate::child_processes;
 use crate::job::progress_display;
-use crate::lab::change;
+use crate::lab::environment::{self, LabEnvironment, RunningCell};
 use crate::lab::file::{Lab, LabSettings};
 use crate::lab::matrix::{self, LabCell};
+use crate::lab::overrides;
 use crate::lab::report::{self, LabFindings};
-use crate::lab::result::{LabMeasurement, ResultsFile, fingerprint};
-use crate::lab::stage::{self, LabEnvironment, RunningCell};
+use crate::lab::results_file::{LabMeasurement, ResultsFile, fingerprint};
 use crate::load;
 use crate::outcome::BenchOutcome;
+use crate::outcome_export;
 use crate::plan::Pace;
 use crate::procfs;
 use crate::quantity;
-use crate::record;
 use crate::session;
 
 /// Options of an experiment's run.
@@ -61,8 +61,8 @@ pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, String
     let path = options.lab.display();
     let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
     let mut lab = Lab::parse(&text).map_err(|error| format!("{path}: {error}"))?;
-    change::apply_setting(&mut lab, &options.overrides)?;
-    change::add_builds(&mut lab, &options.other_builds)?;
+    overrides::apply_setting(&mut lab, &options.overrides)?;
+    overrides::add_builds(&mut lab, &options.other_builds)?;
     if options.short {
         // The short form does not allow conclusions.
         lab.aims.clear();
@@ -105,7 +105,8 @@ pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, String
         fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
     printed.map_err(|error| format!("cannot print: {error}"))?;
-    Ok(findings.rows.iter().all(|row| row.figures.is_ok()) && !children::stop_flag().load(Ordering::Relaxed))
+    Ok(findings.rows.iter().all(|row| row.figures.is_ok())
+        && !child_processes::stop_flag().load(Ordering::Relaxed))
 }
 
 /// Returns an identifier of a program's build, so that results of different builds are not mixed.
@@ -127,7 +128,10 @@ fn select_cells(lab: &Lab, options: &LabOptions) -> (Vec<LabCell>, Vec<(String, 
             lab.services.iter().filter(|service| subject.required_services.contains(&service.name));
         let why = subject.skip.clone().or_else(|| {
             std::iter::once(&subject.process).chain(services).find_map(|process| {
-                stage::missing_requirement(process, subject.komainu.as_deref().unwrap_or(&options.komainu))
+                environment::missing_requirement(
+                    process,
+                    subject.komainu.as_deref().unwrap_or(&options.komainu),
+                )
             })
         });
         if let Some(why) = why {
@@ -227,7 +231,7 @@ fn measure_all(
         let key = cell.key(lab);
         let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
         let figures = measure_cell(lab, stage, cell, options, &title);
-        if children::stop_flag().load(Ordering::Relaxed) {
+        if child_processes::stop_flag().load(Ordering::Relaxed) {
             report_line(options, "interrupted: the same command continues from here");
             return Ok(());
         }
@@ -279,7 +283,7 @@ fn measure_cell(
     if let Some(wrong) = running.response_error(&outcome.measured.tally) {
         return Err(wrong);
     }
-    let record = record::outcome_json(&outcome);
+    let record = outcome_export::outcome_json(&outcome);
     figures.extend(record["figures"].as_object().cloned().unwrap_or_default());
     if let Some(spent) = &outcome.server {
         figures.insert("processes".into(), json!(spent.after.len()));
@@ -292,7 +296,11 @@ fn measure_cell(
 }
 
 fn measure_load(running: &RunningCell, options: &LabOptions, title: &str) -> Result<BenchOutcome, String> {
-    session::measure(&running.subject, children::stop_flag(), &mut *progress_display(options.quiet, title))
+    session::measure(
+        &running.subject,
+        child_processes::stop_flag(),
+        &mut *progress_display(options.quiet, title),
+    )
 }
 
 /// Holds idle connections, measures their cost, and puts load on the server at the same time.

@@ -6,11 +6,11 @@ mod handlers;
 
 mod clients;
 
-mod hidden;
+mod hidden_files;
 
 mod php;
 
-mod restricts;
+mod restrictions;
 
 mod tls;
 
@@ -25,8 +25,8 @@ use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
 use crate::findings::{ImportError, ImportLedger, ImportResult};
 use clients::are_networks;
 use handlers::{CaddyReader, CaddySettings};
-use hidden::HiddenFilesOutcome;
-use restricts::{
+use hidden_files::HiddenFilesOutcome;
+use restrictions::{
     HARMLESS_HANDLERS, matches_folders_without_slash, matches_only_files, may_lead_to_login,
     redirects_to_slash, restricts_access, uses_groups,
 };

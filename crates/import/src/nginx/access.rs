@@ -1,8 +1,8 @@
 //! Translation of access control and limits: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
 
 use super::scope::{Scope, field_name, format_duration, parse_bytes, parse_milliseconds, translate_size};
+use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
 use super::tree::NginxDirective;
-use super::work::{Translation, UNKNOWN_CLIENTS_REMARK};
 use crate::draft::{TomlItem, TomlSection};
 
 impl Translation<'_> {

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::nginx_scratch::ScratchBuilder;
 use super::render::DirectiveReplacement;
 use super::scope::{Scope, replace_constants};
-use super::scratch::ScratchBuilder;
 use super::tree::NginxDirective;
 use crate::scratch::{ScratchFile, ScratchListener, StubProtocol, StubServer};
 

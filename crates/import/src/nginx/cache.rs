@@ -4,8 +4,8 @@ use super::scope::{
     Scope, TextPart, field_name, format_duration, parse_bytes, parse_milliseconds, replace_constants,
     split_template, translate_size,
 };
+use super::translation::Translation;
 use super::tree::{NginxDirective, unique};
-use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 const YEAR_MS: u64 = 365 * 86_400_000;

@@ -2,8 +2,8 @@
 //! receive.
 
 use super::scope::{Scope, TemplateDestination, parse_milliseconds, replace_constants};
+use super::translation::{Translation, make_unavailable};
 use super::tree::NginxDirective;
-use super::work::{Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
 
 const DAY_MS: u64 = 86_400_000;

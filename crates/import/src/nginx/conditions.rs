@@ -3,8 +3,8 @@
 use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
 use super::rewrite::move_leading_slash;
 use super::scope::{Scope, TextPart, field_name, replace_constants, split_template};
+use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
 use super::tree::NginxDirective;
-use super::work::{Translation, UNKNOWN_CLIENTS_REMARK};
 use crate::conditions::{RouteCondition, compare_cookie, compare_value, method_condition};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression};

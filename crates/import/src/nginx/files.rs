@@ -1,11 +1,11 @@
 //! Translation of static files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
 use super::conditions::condition_words;
+use super::location_place::{LocationPlace, ServerLocations};
 use super::php::FrontScript;
-use super::place::{LocationPlace, ServerLocations};
 use super::scope::{Scope, TemplateDestination, replace_constants};
+use super::translation::{LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_expression, path_matches};
 use crate::findings::EntryIndex;
@@ -217,7 +217,7 @@ impl<'d> Translation<'d> {
                     one.name.as_str(),
                     "rewrite" | "if" | "return" | "break" | "limit_except" | "try_files"
                 )
-                || self.ledger.is_impossible(one.entry) && !super::known::is_harmless(&one.name)
+                || self.ledger.is_impossible(one.entry) && !super::known_directives::is_harmless(&one.name)
         };
         let is_server = other.matcher == LocationMatcher::Server;
         let folder = |place: &LocationPlace<'d>| {

@@ -1,12 +1,12 @@
 //! Translation of response header fields and compression.
 
-use super::place::{LocationPlace, ServerLocations};
+use super::location_place::{LocationPlace, ServerLocations};
 use super::scope::{
     CONNECTION_FIELD_REMARK, Scope, TemplateDestination, TextPart, is_connection_field, parse_milliseconds,
     split_template,
 };
+use super::translation::Translation;
 use super::tree::NginxDirective;
-use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 /// Maximum size of a replaced text in bytes, and maximum ratio of the replacement's size to it.

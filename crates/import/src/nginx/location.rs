@@ -6,10 +6,10 @@
 //! prefix applies, the innermost first. A match by a regular expression is final.
 
 use super::conditions::condition_words;
-use super::place::{LocationPlace, PathConditions, PathException, ServerLocations, prefix_pattern};
+use super::location_place::{LocationPlace, PathConditions, PathException, ServerLocations, prefix_pattern};
 use super::scope::Scope;
+use super::translation::{LocationMatcher, Translation, redirect_item};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation, redirect_item};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{escape_literal, implies_prefix, path_expression, widen_expression};
 use crate::findings::EntryIndex;

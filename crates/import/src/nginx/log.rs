@@ -1,8 +1,8 @@
 //! Translation of logs and trusted proxies.
 
 use super::scope::{Scope, TemplateDestination, translate_template};
+use super::translation::Translation;
 use super::tree::NginxDirective;
-use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 /// nginx's default access log.

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
 use super::scope::{Scope, TemplateDestination, split_template, translate_template};
+use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
 use super::tree::NginxDirective;
-use super::work::{Translation, UNKNOWN_CLIENTS_REMARK};
 use crate::conditions::{RouteCondition, compare_cookie, compare_value, exact_value, method_condition};
 use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{escape_literal, path_expression};

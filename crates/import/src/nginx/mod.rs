@@ -4,11 +4,11 @@ mod lexer;
 
 mod tree;
 
-mod known;
+mod known_directives;
 
 mod scope;
 
-mod work;
+mod translation;
 
 mod guards;
 
@@ -18,7 +18,7 @@ mod upstream;
 
 mod cache;
 
-mod place;
+mod location_place;
 
 mod headers;
 
@@ -28,7 +28,7 @@ mod rewrite;
 
 mod conditions;
 
-mod again;
+mod rewritten_search;
 
 mod proxy;
 
@@ -38,7 +38,7 @@ mod php;
 
 mod files;
 
-mod phase;
+mod rewrite_phase;
 
 mod route;
 
@@ -46,7 +46,7 @@ mod location;
 
 mod server;
 
-mod names;
+mod host_conflicts;
 
 mod log;
 
@@ -56,7 +56,7 @@ mod render;
 
 mod streams;
 
-mod scratch;
+mod nginx_scratch;
 
 mod addresses;
 
@@ -64,18 +64,18 @@ mod probe_paths;
 
 mod probes;
 
-mod named;
+mod explanations;
 
 use std::path::Path;
 
 use crate::draft::{ConfigDraft, TomlItem};
 use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportResult};
-pub use named::LocatedRequest;
-pub use scratch::NginxScratch;
+pub use explanations::LocatedRequest;
+pub use nginx_scratch::NginxScratch;
 
 use scope::Scope;
+use translation::Translation;
 use tree::{NginxDirective, TreeReader, visit};
-use work::Translation;
 
 /// Differences between the servers that do not depend on the configuration.
 const GENERAL_DIFFERENCES: [&str; 15] = [
@@ -135,7 +135,7 @@ fn translate(
     let toml = {
         unread.iter().for_each(|entry| ledger.mark_untranslated(*entry));
         visit(&main, &mut |one| {
-            known::mark_known(&ledger, one);
+            known_directives::mark_known(&ledger, one);
         });
         let http = main.iter().find(|one| one.name == "http");
         if let Some(http) = http {

@@ -1,10 +1,10 @@
 //! Translation of PHP sites: locations whose scripts a FastCGI server runs, and locations that lead to them.
 
 use super::conditions::{file_operator, front_script, is_file_fallback};
-use super::place::{LocationPlace, PathConditions, ServerLocations};
+use super::location_place::{LocationPlace, PathConditions, ServerLocations};
 use super::scope::replace_constants;
+use super::translation::{LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
 use crate::paths::matching_examples;
 

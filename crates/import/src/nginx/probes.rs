@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::addresses::complete_address;
+use super::nginx_scratch::ScratchBuilder;
 use super::probe_paths::{PATHS_MAX, is_target, paths_for_prefix, paths_for_regex, shorten_path};
 use super::scope::{Scope, replace_constants};
-use super::scratch::ScratchBuilder;
 use super::tree::NginxDirective;
 use crate::paths::{hosts_from_regex, matching_examples};
 use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};

@@ -1,14 +1,14 @@
 //! Translation of `proxy_pass` and related directives.
 
-use super::place::{LocationPlace, prefix_pattern};
+use super::location_place::{LocationPlace, prefix_pattern};
 use super::rewrite::break_prefixes;
 use super::scope::{
     CONNECTION_FIELD_REMARK, Scope, TemplateDestination, field_name, format_clamped_duration,
     is_connection_field, parse_milliseconds, replace_constants,
 };
+use super::translation::{LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use super::upstream::server_url;
-use super::work::{LocationMatcher, Translation, make_unavailable};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::escape_literal;
 

@@ -1,9 +1,9 @@
 //! Translation of `rewrite`: redirects and internal changes of the path.
 
-use super::place::{LocationPlace, PathConditions};
+use super::location_place::{LocationPlace, PathConditions};
 use super::scope::TemplateDestination;
+use super::translation::{LocationMatcher, Translation, is_target, redirect_item};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation, is_target, redirect_item};
 use crate::draft::TomlSection;
 use crate::expressions::{implies_prefix, path_expression};
 use crate::paths::{from_literal, from_regex};

@@ -2,13 +2,13 @@
 
 use super::access::refuse_all;
 use super::files::{FilesFallback, finds_folders};
-use super::phase::PhaseRoute;
+use super::location_place::{LocationPlace, ServerLocations};
 use super::php::script_pass;
-use super::place::{LocationPlace, ServerLocations};
 use super::rewrite::break_prefixes;
+use super::rewrite_phase::PhaseRoute;
 use super::scope::{Scope, TemplateDestination, replace_constants};
+use super::translation::{LocationMatcher, Translation, is_target, make_unavailable, redirect_item};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation, is_target, make_unavailable, redirect_item};
 use crate::conditions::{RouteCondition, close_route};
 use crate::draft::{TomlItem, TomlSection, only_rewrites};
 
@@ -224,7 +224,7 @@ impl<'d> Translation<'d> {
         }
         let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
         let counts = |name: &&str| match name.split('_').next() {
-            _ if super::known::is_harmless(name) => false,
+            _ if super::known_directives::is_harmless(name) => false,
             // Komainu applies both restrictions, which refuses more.
             _ if *name == "satisfy" => false,
             // These directives have been translated before.
@@ -372,7 +372,7 @@ impl<'d> Translation<'d> {
             ..LocationPlace::for_server(&inner)
         };
         let is_lost = |one: &&NginxDirective| {
-            self.ledger.is_impossible(one.entry) && !super::known::is_harmless(&one.name)
+            self.ledger.is_impossible(one.entry) && !super::known_directives::is_harmless(&one.name)
         };
         if let Some(lost) = inner.innermost().iter().find(is_lost) {
             let reason = format!("`{}` in it is not translated", lost.name);

@@ -1,8 +1,8 @@
 //! Translation of `server` blocks: addresses, names, certificates and error pages.
 
 use super::scope::Scope;
+use super::translation::Translation;
 use super::tree::{NginxDirective, unique};
-use super::work::Translation;
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression, path_matches, widen_expression};
 use crate::paths::hosts_from_regex;

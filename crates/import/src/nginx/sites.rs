@@ -1,10 +1,10 @@
 //! Translation of servers to sites: the default site, servers that only redirect to `https`, and listening
 //! addresses.
 
-use super::names::{contested_hosts, share_address};
+use super::host_conflicts::{contested_hosts, share_address};
 use super::server::{HostExpression, ListenAddress, NginxServer};
+use super::translation::Translation;
 use super::tree::NginxDirective;
-use super::work::Translation;
 use crate::conditions::{RouteCondition, close_route};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
 

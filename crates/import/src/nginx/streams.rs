@@ -1,8 +1,8 @@
 //! Translation of `stream`: proxied TCP and UDP connections.
 
 use super::scope::{Scope, format_clamped_duration, parse_milliseconds};
+use super::translation::Translation;
 use super::tree::NginxDirective;
-use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection};
 
 const DAY_MS: u64 = 86_400_000;

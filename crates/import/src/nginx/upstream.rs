@@ -1,8 +1,8 @@
 //! Translation of `upstream` blocks: groups of servers.
 
 use super::scope::{Scope, field_name, format_duration, parse_milliseconds};
+use super::translation::Translation;
 use super::tree::NginxDirective;
-use super::work::Translation;
 use crate::draft::{TomlItem, TomlSection, table_path};
 
 /// Returns Komainu's name of a group, made of letters, digits, `_` and `-`.

@@ -50,7 +50,7 @@ use steps::cors::RouteCors;
 use steps::header_limit::RouteHeaderLimit;
 use steps::limit::{CountedRequests, LimitPlan};
 use steps::shaping::queue::QueuePlan;
-use steps::shaping::shared;
+use steps::shaping::shared_limits;
 use steps::site_https::SiteHttps;
 use telemetry::costs::CostPlan;
 use telemetry::metrics::{CoreMetrics, RouteLabels};
@@ -135,7 +135,8 @@ impl ServerPlan {
         let dictionaries = dictionaries::build_store(&config, dictionaries_before, &budget);
         let limits = LimitPlan::new(&config, previous.map(|plan| &plan.limits), &budget);
         let sharing_before = previous.and_then(|plan| plan.sharing.as_ref());
-        let sharing = shared::open_sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
+        let sharing =
+            shared_limits::open_sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
         let place = (&files, &budget, hosting.map(Hosting::notices));
         let auth = AuthPlan::new(&config, previous.map(|plan| &plan.auth), place, cores)?;
         let releases = ReleasePlan::new(&config, previous.map(|plan| &plan.releases));

@@ -3,8 +3,8 @@
 //! Modules, from low to high; a module uses only those above it.
 
 pub(crate) mod named_paths;
-pub(crate) mod path_doubts;
+pub(crate) mod path_warnings;
 pub(crate) mod start_rights;
 pub(crate) mod start_checks;
 pub(crate) mod reading;
-pub(crate) mod named_things;
+pub(crate) mod named_resources;

@@ -9,7 +9,7 @@ use config::Config;
 use operator::config_text::ConfigText;
 use serde_json::{Value, json};
 
-use crate::check::{named_paths, path_doubts};
+use crate::check::{named_paths, path_warnings};
 use crate::terminal;
 
 /// Maximum number of included files.
@@ -204,14 +204,14 @@ pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
 /// Parses like [`parse`] and returns the number of warnings.
 fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
     let (config, warnings) = parse_with_paths(path, text)?;
-    let doubts_of_paths = path_doubts::path_warnings(&warnings, &config);
+    let doubts_of_paths = path_warnings::path_warnings(&warnings, &config);
     let warnings = warnings.with_warnings(doubts_of_paths);
     if !warnings.is_empty() {
         let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
     }
     let more: Vec<String> = content_warnings(path, text, &config)
         .into_iter()
-        .chain(path_doubts::socket_warnings(&config))
+        .chain(path_warnings::socket_warnings(&config))
         .collect();
     for text in &more {
         terminal::print_error_line(&format!("warning: {text}"));

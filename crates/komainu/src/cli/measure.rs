@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::attack::attacks::{self, ATTACKS, Attack};
-use bench::expect::Expectation;
+use bench::expectation::Expectation;
 use bench::job::{BenchJob, ComparedSide, OutputFiles, OutputFormat};
 use bench::plan::{Arrivals, ConnectOptions, LoadPlan, Pace};
 use bench::request::{BenchRequest, RequestSettings};
 use bench::session::{self, LoadSubject};
 use bench::url::Url;
-use bench::{attack, list, quantity};
+use bench::{attack, quantity, url_list};
 use clap::{Args, Subcommand, ValueEnum};
 use http::{Fields, Version};
 
@@ -391,7 +391,7 @@ fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubje
     (plan.ramp, plan.timeout, plan.connect_timeout) = (load.ramp, load.timeout, load.connect_timeout);
     plan.verify = asking.verify;
     let suited =
-        || session::suggested_threads(plan.connections, !bench::server::find_server(&plan).is_empty());
+        || session::suggested_threads(plan.connections, !bench::server_usage::find_server(&plan).is_empty());
     plan.threads = load.threads.unwrap_or_else(suited).max(1);
     let url = asks.first().map(|ask| ask.url.to_string()).unwrap_or_default();
     Ok(LoadSubject { plan, url, version, server_pids: Vec::new(), excluded_pids: Vec::new() })
@@ -419,7 +419,9 @@ fn build_requests(asking: &RequestArguments, urls: &[String]) -> Result<Vec<Benc
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let folder = path.parent().unwrap_or(std::path::Path::new("."));
-        asks.extend(list::parse_list(&text, folder).map_err(|error| format!("{}: {error}", path.display()))?);
+        asks.extend(
+            url_list::parse_list(&text, folder).map_err(|error| format!("{}: {error}", path.display()))?,
+        );
     }
     Ok(asks)
 }

@@ -6,7 +6,7 @@ use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use serde_json::{Value, json};
 
 use crate::check::reading::ReadConfig;
-use crate::check::{named_things, reading};
+use crate::check::{named_resources, reading};
 use crate::run::lifecycle::{RunningServer, changes_requiring_restart};
 use crate::run::staged_files::{StageError, StagedFiles};
 
@@ -22,7 +22,7 @@ impl RunningServer {
         let joined = config::join_files(&main.1, included);
         let has_rights = self.link.is_some() || rustix::process::geteuid().is_root();
         if has_rights && !edit.is_by_root {
-            named_things::check_names_subset((&path, &edit.base_text), &joined)
+            named_resources::check_names_subset((&path, &edit.base_text), &joined)
                 .map_err(|text| EditError::new(403, text))?;
         }
         let (config, warnings) =

@@ -19,7 +19,7 @@ use logging::notice::ErrorLog;
 use net::{ListenOptions, Listeners, NewListeners};
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use operator::listener::{ControlListener, ListenerChange};
-use operator::pending::PendingReply;
+use operator::pending_command::PendingReply;
 use operator::socket::ReloadOutcome;
 use process::link::{self, SupervisorLink, SupervisorOrder};
 use process::logs::{Logs, OpenedLogs};
@@ -37,7 +37,7 @@ use telemetry::metrics::Metrics;
 
 use crate::assemble::routes::ServerPlan;
 use crate::check::reading::{ReadConfig, RereadConfig};
-use crate::run::push::MetricsPush;
+use crate::run::metrics_push::MetricsPush;
 
 /// Time after which a stop logs the requests that it waits for; idle connections are closed by then.
 const DRAIN_REPORT_DELAY: Duration = Duration::from_millis(1_200);

@@ -2,8 +2,8 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
-pub(crate) mod push;
-pub(crate) mod supervisor_answers;
+pub(crate) mod metrics_push;
+pub(crate) mod supervisor_requests;
 pub(crate) mod supervisor;
 pub(crate) mod lifecycle;
 pub(crate) mod staged_files;

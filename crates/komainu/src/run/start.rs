@@ -24,7 +24,7 @@ use operator::api::{self, Api, AuditLog};
 use operator::config_text::{ConfigText, EditError};
 use operator::endpoint::ControlSources;
 use operator::listener::ControlListener;
-use operator::pending::{BEGIN_TIMEOUT, OutcomeError, pending_command};
+use operator::pending_command::{BEGIN_TIMEOUT, OutcomeError, pending_command};
 use operator::socket::{self, ApiLine, ControlClientCount, ControlSocket, ServerInfo};
 use process::crashes;
 use process::inherited::SupervisorHandover;
@@ -50,7 +50,7 @@ use crate::run::lifecycle::{
     ActiveConfig, RunningServer, ServerEvent, forward_signals, handle_second_stop, order_to_event,
     unstarted_reload,
 };
-use crate::run::push::MetricsPush;
+use crate::run::metrics_push::MetricsPush;
 
 /// The configuration to serve, and its source.
 pub(crate) struct ServerStart {

@@ -37,7 +37,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
-use crate::run::supervisor_answers::{
+use crate::run::supervisor_requests::{
     EXIT_CHECK_INTERVAL, EXIT_STATUSES_MAX, LoadedConfig, SupervisorState, check_apps_launchable,
     kill_orphans, lock,
 };

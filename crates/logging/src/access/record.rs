@@ -7,7 +7,7 @@ use http::{LogVariable, Variable};
 
 use super::stream::{RelayedConnection, write_client};
 use super::{CoreAccessLog, LineFormat, LineRecord, json_escaped, thousandths};
-use crate::record::{now_ns, severity};
+use crate::otlp_record::{now_ns, severity};
 
 /// Encoding of an attribute's value.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use http2::{Machine, PeerLimits};
 use super::options::{H2Options, StreamFailure};
 use crate::core::Core;
 use crate::h2::Frames;
+use crate::mux::send_queue::SendQueue;
 use crate::mux::shared::StreamShared;
-use crate::mux::turns::SendQueue;
 use crate::mux::{AbortReason, StreamPriority};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 

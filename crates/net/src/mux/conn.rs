@@ -8,8 +8,8 @@ use std::rc::Rc;
 use http::Fields;
 
 use super::protocol::{AbortReason, MuxProtocol, ResetReason, StreamPriority};
+use super::send_queue::SendQueue;
 use super::shared::StreamShared;
-use super::turns::SendQueue;
 use crate::address::{Client, Peer};
 use crate::conn::OUT_BYTES_MAX;
 use crate::core::Core;

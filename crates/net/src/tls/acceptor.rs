@@ -18,10 +18,10 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion};
 
 use super::certificate::ServerCertificate;
+use super::client_expiry::ClientTrust;
 use super::pem::{certificates, describe_syntax_error, strip_byte_order_marks};
 use super::store::CertificateStore;
 use super::tickets::{TicketKeys, Ticketer};
-use super::trust_end::ClientTrust;
 
 /// ALPN protocol with which a certificate authority validates a name (RFC 8737).
 const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";

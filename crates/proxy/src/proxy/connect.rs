@@ -7,10 +7,10 @@ use net::{Fault, H2Request};
 
 use super::{CgiRequest, OpenedUpstream, Proxy};
 use crate::cgi_side::CgiSide;
-use crate::choose::Requester;
 use crate::failure::AttemptFailure;
 use crate::options::{CgiProtocol, UpstreamProtocol};
 use crate::request::{CgiContext, SentHead};
+use crate::selection::Requester;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::{Http1Side, UpstreamSide};
 

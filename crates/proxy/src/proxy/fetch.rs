@@ -6,20 +6,20 @@ use http::{
     BodySize, Dialect, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span,
     Status,
 };
-use net::preface::Endpoints;
+use net::proxy_protocol::Endpoints;
 use net::{Client, Peer, Request, VerifiedUser};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Context;
 
 use super::{Attempts, CgiRequest, LOOP_REASON, OpenedUpstream, Proxy};
-use crate::choose::{Requester, SelectError, Selection};
 use crate::dial::run_concurrently;
 use crate::failure::AttemptFailure;
-use crate::kept::ReplayBuffer;
+use crate::replay_buffer::ReplayBuffer;
 use crate::request::is_named;
 use crate::response;
 use crate::retry;
+use crate::selection::{Requester, SelectError, Selection};
 use crate::template::TemplateContext;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::channel::Channel;
 use crate::layout::Options;
-use crate::part::ResponsePart;
+use crate::response_part::ResponsePart;
 use std::process::Command;
 
 const HEADER: &str = include_str!("../../../../workers/include/komainu.h");

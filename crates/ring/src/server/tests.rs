@@ -2,8 +2,8 @@ use super::*;
 use crate::channel::Channel;
 use crate::error::StopReason;
 use crate::layout::Options;
-use crate::part::{FilePart, ReceivedPart, ResponsePart};
 use crate::request::{ClaimedRequest, DROPPED};
+use crate::response_part::{FilePart, ReceivedPart, ResponsePart};
 use crate::worker::{NextRequest, Worker};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! server: values sent by the client are removed.
 
 mod basic;
-mod ask;
+mod auth_server;
 mod jwt;
 mod signed;
 
@@ -19,7 +19,7 @@ use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
 use proxy::Proxy;
 
-use crate::auth::ask::{AuthServerPlan, RouteAuthServer};
+use crate::auth::auth_server::{AuthServerPlan, RouteAuthServer};
 use crate::auth::basic::{PasswordPlan, SharedPasswords};
 use crate::auth::jwt::{JwtPlan, JwtRoute};
 pub use crate::auth::signed::parse_keys as url_keys;

@@ -2,4 +2,4 @@
 
 pub mod connections;
 pub mod queue;
-pub mod shared;
+pub mod shared_limits;

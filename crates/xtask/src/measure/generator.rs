@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::measure::options::MeasureOptions;
 use crate::measure::peer;
 use crate::measure::{Fallible, save_result};
-use bench::children::{ProcessTree, TempFolder};
+use bench::child_processes::{ProcessTree, TempFolder};
 
 /// Numbers of connections, one row each.
 const ROWS: [usize; 3] = [10, 100, 1000];

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::measure::Fallible;
-use bench::children::ProcessTree;
+use bench::child_processes::ProcessTree;
 
 /// Core of the server, in taskset's format.
 pub(crate) const SERVER_CORE: &str = "0";

@@ -5,7 +5,7 @@ use std::process::Command;
 use http::path::encoded_segment;
 use serde_json::{Map, Value, json};
 
-use crate::cli::ctl::shown;
+use crate::cli::ctl::answer_format;
 use crate::cli::ctl::transport::{CtlAnswer, CtlRequest, send};
 use crate::cli::ctl_arguments::{
     CtlApp, CtlArguments, CtlCache, CtlCertificate, CtlCommand, CtlConfig, CtlConnection, CtlGeneration,
@@ -33,7 +33,7 @@ fn format_result(ctl: &CtlArguments, answer: CtlAnswer, shown: AnswerFormatter) 
     let text = match ctl.json {
         true => format!("{:#}\n", answer.document),
         false if answer.status < 300 => shown(&answer.document),
-        false => shown::format_outcome(&answer.document),
+        false => answer_format::format_outcome(&answer.document),
     };
     let text = terminal::sanitize(&text);
     match answer.status < 300 {
@@ -51,7 +51,7 @@ fn get_request(path: &str, shown: AnswerFormatter) -> (CtlRequest, AnswerFormatt
 }
 
 fn change_request(method: &'static str, path: String, body: Value) -> (CtlRequest, AnswerFormatter) {
-    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, shown::format_outcome)
+    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, answer_format::format_outcome)
 }
 
 fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), String> {
@@ -60,7 +60,7 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
         CtlCommand::Config(config) => config_request(config),
         CtlCommand::Upstream(upstream) => upstream_request(upstream),
         CtlCommand::App(app) => app_request(app),
-        CtlCommand::Cache(CtlCache::Show) => get_request("/v1/cache", shown::format_cache),
+        CtlCommand::Cache(CtlCache::Show) => get_request("/v1/cache", answer_format::format_cache),
         CtlCommand::Cache(CtlCache::Purge { url, prefix, tag, all, soft }) => {
             let texts = [("url", url), ("prefix", prefix), ("tag", tag)];
             let mut body: Map<String, Value> = texts
@@ -74,7 +74,7 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
             change_request("POST", "/v1/cache/purge".into(), Value::Object(body))
         }
         CtlCommand::Certificate(CtlCertificate::List) => {
-            get_request("/v1/certificates", shown::format_certificates)
+            get_request("/v1/certificates", answer_format::format_certificates)
         }
         CtlCommand::Certificate(CtlCertificate::Renew { name }) => change_request(
             "POST",
@@ -82,17 +82,17 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
             json!({}),
         ),
         CtlCommand::Connection(CtlConnection::List) => {
-            get_request("/v1/connections", shown::format_connections)
+            get_request("/v1/connections", answer_format::format_connections)
         }
         CtlCommand::Generation(CtlGeneration::List) => {
-            get_request("/v1/generations", shown::format_generations)
+            get_request("/v1/generations", answer_format::format_generations)
         }
         CtlCommand::Generation(CtlGeneration::Close { number }) => {
             change_request("DELETE", format!("/v1/generations/{number}"), Value::Null)
         }
         CtlCommand::Reload => change_request("POST", "/v1/reload".into(), json!({})),
         CtlCommand::Reopen => change_request("POST", "/v1/logs/reopen".into(), json!({})),
-        CtlCommand::Audit => get_request("/v1/audit", shown::format_audit),
+        CtlCommand::Audit => get_request("/v1/audit", answer_format::format_audit),
         CtlCommand::Api { method, path, body } => {
             let known = ["GET", "PUT", "PATCH", "POST", "DELETE"];
             let method = known.into_iter().find(|known| known.eq_ignore_ascii_case(method));
@@ -122,7 +122,7 @@ fn config_request(config: &CtlConfig) -> (CtlRequest, AnswerFormatter) {
         let if_match = Some("*".to_owned());
         (
             CtlRequest { method, path: config_path(path), query, if_match, body },
-            shown::format_outcome as AnswerFormatter,
+            answer_format::format_outcome as AnswerFormatter,
         )
     };
     match config {
@@ -148,7 +148,7 @@ fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
     let state =
         |group, server, state: &str| change_request("PATCH", at(group, server), json!({ "state": state }));
     match upstream {
-        CtlUpstream::List => get_request("/v1/upstreams", shown::format_upstreams),
+        CtlUpstream::List => get_request("/v1/upstreams", answer_format::format_upstreams),
         CtlUpstream::Drain { group, server } => state(group, server, "drain"),
         CtlUpstream::Down { group, server } => state(group, server, "down"),
         CtlUpstream::Ready { group, server } => state(group, server, "ready"),
@@ -166,7 +166,7 @@ fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
 fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
     let at = |name: &str| format!("/v1/applications/{}", encoded_segment(name.as_bytes()));
     match app {
-        CtlApp::List => get_request("/v1/applications", shown::format_applications),
+        CtlApp::List => get_request("/v1/applications", answer_format::format_applications),
         CtlApp::Restart { name } => change_request("POST", format!("{}/restart", at(name)), json!({})),
         CtlApp::Workers { name, count } => change_request("PATCH", at(name), json!({ "workers": count })),
     }
@@ -211,9 +211,9 @@ fn edit(ctl: &CtlArguments, path: &str) -> Result<String, String> {
     let answer = send(ctl, &request)?;
     if answer.status < 300 {
         let _ = std::fs::remove_file(&file);
-        return format_result(ctl, answer, shown::format_outcome);
+        return format_result(ctl, answer, answer_format::format_outcome);
     }
-    let refused = format_result(ctl, answer, shown::format_outcome);
+    let refused = format_result(ctl, answer, answer_format::format_outcome);
     refused.map_err(|error| format!("{error}\nwhat you have written is in {}", file.display()))
 }
 

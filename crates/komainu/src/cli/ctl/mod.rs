@@ -1,7 +1,7 @@
 //! `komainu ctl`: a command-line client of the control API.
 
 mod transport;
-mod shown;
+mod answer_format;
 mod command;
 
 pub(crate) use command::run_ctl;

@@ -1,8 +1,8 @@
 //! Fairness: no client, however fast or greedy, may take the turns of others or the server's memory.
 
 use super::rig::{HUGE_BYTES, Rig, read};
+use crate::buffer_pool::{ConnectionBuffers, POOL_BYTES_MAX};
 use crate::conn::OUT_BYTES_MAX;
-use crate::work::{ConnectionBuffers, POOL_BYTES_MAX};
 
 const FIXED: &[u8] = b"GET /fixed HTTP/1.1\r\nHost: zoo\r\n\r\n";
 /// A turn of the greedy client may delay others by a few turns, but not until all its requests are done.

@@ -9,7 +9,6 @@ use http::{Fields, Length, Status};
 use rustix::fs::MemfdFlags;
 
 use crate::address::{Peer, PeerSet};
-use crate::announced::AwaitingProxyHeader;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
@@ -21,6 +20,7 @@ use crate::link::Link;
 use crate::offload::OffloadPool;
 use crate::options::{Limits, Timeouts};
 use crate::permit::{ConnectionLimit, CoreContext};
+use crate::proxy_header::AwaitingProxyHeader;
 use crate::service::Engine;
 use crate::service::{RequestRecord, Service};
 use crate::sim::SimulatedWire;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::rig::{Rig, read};
-use super::secure::{Server, connect};
+use super::tls_connections::{Server, connect};
 use crate::link::Link;
 use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;

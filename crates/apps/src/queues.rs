@@ -10,8 +10,8 @@ use std::task::{Context, Waker};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::generation::Generation;
+use crate::load_results::LoadError;
 use crate::options::Options;
-use crate::outcome::LoadError;
 
 /// The reason why a worker is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

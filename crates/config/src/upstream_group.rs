@@ -1,12 +1,12 @@
 //! Groups of upstream servers under a name, and the routes that share them.
 
 use crate::cgi_program::Cgi;
-use crate::check::{Checker, shorten};
-use crate::near::nearest_name;
+use crate::checker::{Checker, shorten};
+use crate::directive_table::{brief, table};
 use crate::node::{Entry, Node, NodeData};
 use crate::proxy::{Proxy, Upstream};
-use crate::record::{brief, table};
 use crate::shape::{Map, Shape, ShapeKind};
+use crate::spelling::nearest_name;
 use crate::upstream::{CgiScheme, Origin, group_name};
 
 /// The action `proxy`: its own group, or one that it shares with other routes.

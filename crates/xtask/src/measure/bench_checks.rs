@@ -10,11 +10,11 @@ use bench::procfs;
 use bench::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::measure::known::{self, DELAYS, ERROR_INTERVAL, STALL_TIME};
+use crate::measure::known_server::{self, DELAYS, ERROR_INTERVAL, STALL_TIME};
 use crate::measure::options::MeasureOptions;
 use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
 use crate::measure::{Fallible, save_result};
-use bench::children::{ProcessTree, TempFolder};
+use bench::child_processes::{ProcessTree, TempFolder};
 
 const READY_MS_MAX: u64 = 10_000;
 /// Maximum relative difference between a reading and the kernel's value.
@@ -191,7 +191,8 @@ impl BenchChecks<'_> {
             "-o",
             reported.to_str().ok_or("the folder's name is no text")?,
         ];
-        let mut server = self.start_server(&format!("work:{}", known::iterations_in(WORK_US)), &watch)?;
+        let mut server =
+            self.start_server(&format!("work:{}", known_server::iterations_in(WORK_US)), &watch)?;
         let pid = *procfs::process_tree(&[server.tree.pid()]).last().ok_or("the server is gone")?;
         let before = process_cpu_s(pid)?;
         let kept = self.run_bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
@@ -236,7 +237,7 @@ impl BenchChecks<'_> {
         how: &[&str],
         more: f64,
     ) -> Fallible<[(usize, usize); COMPARED_FIGURES.len()]> {
-        let turns = known::iterations_in(WORK_US);
+        let turns = known_server::iterations_in(WORK_US);
         let a = self.start_server(&format!("work:{turns}"), &[])?;
         let b = self.start_server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
         let versus = format!("http://{}/", b.address);

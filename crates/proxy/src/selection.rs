@@ -7,11 +7,11 @@ use std::pin::pin;
 use std::task::{Context, Poll};
 
 use http::{Method, Status};
-use net::preface::Endpoints;
+use net::proxy_protocol::Endpoints;
 use net::{Core, Exchange};
 
 use crate::balance::{self, Candidate, SmoothRoundRobin};
-use crate::gate::QueueError;
+use crate::connection_limiter::QueueError;
 use crate::hash::{hash, mix};
 use crate::health::ServerState;
 use crate::options::{Balance, HashKey};

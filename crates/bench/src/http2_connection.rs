@@ -8,11 +8,11 @@ use http::{Limits, Name};
 use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
 use net::{Fault, Link};
 
+use crate::clock::now_ns;
+use crate::connection_loop::{CompleteResponse, ConnectionState, JobConnection};
 use crate::failure::RequestFailure;
-use crate::jobs::{CompleteResponse, ConnectionState, JobConnection};
-use crate::moment::now_ns;
+use crate::load_state::{LoadState, RequestJob};
 use crate::tally::ErrorKind;
-use crate::world::{LoadState, RequestJob};
 
 /// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;

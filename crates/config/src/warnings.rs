@@ -6,15 +6,15 @@ use std::path::{Component, Path, PathBuf};
 
 use ipnet::IpNet;
 
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::guards::{is_refusal, warn_of_unguarded_paths, warn_of_universal_exceptions};
-use crate::loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
-use crate::near::nearest_name;
 use crate::node::{Node, NodeData, as_text, for_each_text, is_enabled};
 use crate::pattern::PathPattern;
+use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
 use crate::report::TextSpan;
 use crate::scripts::warn_of_exposed_scripts;
 use crate::site::branch_nodes;
+use crate::spelling::nearest_name;
 use crate::unmatched::warn_of_unmatched;
 
 /// Looks through the whole file.

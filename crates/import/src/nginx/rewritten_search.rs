@@ -2,10 +2,10 @@
 //! server once, and Komainu, which restarts the search for a route.
 
 use super::conditions::IfConditions;
-use super::place::{LocationPlace, ServerLocations};
+use super::location_place::{LocationPlace, ServerLocations};
 use super::rewrite::{MATCH_ALL_EXPRESSIONS, refuses_or_redirects};
+use super::translation::{LocationMatcher, Translation};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{literal_start, path_expression, path_matches};
 use crate::paths::from_literal;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ::otlp::{OtlpClient, OtlpReport, OtlpSendError, OtlpSignal};
 use logging::notice::ErrorLog;
-use logging::record::now_ns;
+use logging::otlp_record::now_ns;
 use operator::endpoint::ControlSources;
 use telemetry::otlp::{self, CountedTime, PushOptions};
 

@@ -1,6 +1,6 @@
 //! The addresses of sites that have their own: which listeners there are, and that a host belongs to one site at each.
 
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::listen::{Listen, Listener};
 use crate::node::{Node, NodeData};
 use crate::report::TextSpan;

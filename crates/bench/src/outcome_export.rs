@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::handshakes::Handshakes;
 use crate::outcome::BenchOutcome;
 use crate::procfs::{self, ProcessMemory};
-use crate::server::ServerUsage;
+use crate::server_usage::ServerUsage;
 use crate::{advice, figure};
 
 /// Converts the whole outcome to JSON.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::figure::{self, Better, Figure, Unit};
 use crate::outcome::BenchOutcome;
-use crate::record;
+use crate::outcome_export;
 use crate::stats::{self, CONFIDENCE, Ratio};
 use crate::table::TextTable;
 
@@ -170,7 +170,7 @@ impl Comparison {
             })
             .collect();
         let side = |of: fn(&(BenchOutcome, BenchOutcome)) -> &BenchOutcome| -> Value {
-            pairs.iter().map(|pair| record::outcome_json(of(pair))).collect()
+            pairs.iter().map(|pair| outcome_export::outcome_json(of(pair))).collect()
         };
         json!({ "a": self.names[0], "b": self.names[1], "basis": self.basis, "confidence": CONFIDENCE,
             "comparison": lines, "runs_a": side(|pair| &pair.0), "runs_b": side(|pair| &pair.1) })

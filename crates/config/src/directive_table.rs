@@ -1,11 +1,11 @@
 //! Tables and their directives. One directive is one item of `directives!`: name, documentation, type, default, range
 //! and parser. The record's field, its default, the errors, the schema and the reference are generated from it.
 
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::hint;
-use crate::near::nearest_name;
 use crate::node::{Entry, Node, NodeData};
 use crate::shape::{DirectiveReference, Shape, ShapeKind, TableReference, join_alternatives};
+use crate::spelling::nearest_name;
 use serde_json::json;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -377,24 +377,24 @@ macro_rules! directives {
             }
         }
 
-        impl $crate::record::DirectiveTable for $record {
+        impl $crate::directive_table::DirectiveTable for $record {
             const NAME: &'static str = stringify!($record);
             const PLACE: &'static str = $place;
             const ABOUT: &'static str = concat!($($about, "\n"),*);
-            const DIRECTIVES: &'static [$crate::record::Directive<Self>] = &[
-                $( $crate::record::Directive {
+            const DIRECTIVES: &'static [$crate::directive_table::Directive<Self>] = &[
+                $( $crate::directive_table::Directive {
                     name: $key,
                     doc: concat!($($doc, "\n"),*),
                     default: stringify!($default),
                     absent: concat!($($absent)?),
-                    kind: || $crate::record::kind::<$type, _>(&$shape),
+                    kind: || $crate::directive_table::kind::<$type, _>(&$shape),
                     read: |record, node, check| {
                         if let Some(value) = $crate::shape::Shape::read(&$shape, node, check) {
                             record.$field = value;
                         }
                     },
                 }, )*
-                $($( $crate::record::Directive {
+                $($( $crate::directive_table::Directive {
                     name: $also_key,
                     doc: concat!($($also_doc, "\n"),*),
                     default: "absent",
@@ -408,13 +408,13 @@ macro_rules! directives {
                     },
                 }, )*)?
             ];
-            $( fn check(&mut self, node: &$crate::node::Node, check: &mut $crate::check::Checker) {
+            $( fn check(&mut self, node: &$crate::node::Node, check: &mut $crate::checker::Checker) {
                 $check(self, node, check);
             } )?
         }
     };
     (@preset absent, $shape:expr) => { Default::default() };
     (@preset required, $shape:expr) => { Default::default() };
-    (@preset $default:tt, $shape:expr) => { $crate::record::parse_default(&$shape, stringify!($default)) };
+    (@preset $default:tt, $shape:expr) => { $crate::directive_table::parse_default(&$shape, stringify!($default)) };
 }
 pub(crate) use directives;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use http::{Fields, Version};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::children::{self, ProcessTree, TempFolder};
+use crate::child_processes::{self, ProcessTree, TempFolder};
 use crate::job::free_port;
 use crate::lab::file::{Lab, LabProcess, LabSettings, ReadyCondition};
 use crate::lab::matrix::LabCell;
@@ -404,7 +404,7 @@ fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>
     plan.timeout = Duration::from_secs(5);
     let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
     loop {
-        let wrong = match load::run_load(&plan, children::stop_flag(), &mut ()) {
+        let wrong = match load::run_load(&plan, child_processes::stop_flag(), &mut ()) {
             Err(error) => error,
             Ok(asked) => {
                 let tally = &asked.tally;
@@ -425,7 +425,7 @@ fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>
         if let Some(dead) = running.ended_process() {
             return Err(dead);
         }
-        if Instant::now() >= deadline || children::stop_flag().load(Ordering::Relaxed) {
+        if Instant::now() >= deadline || child_processes::stop_flag().load(Ordering::Relaxed) {
             return Err(format!("wrong answer: {wrong}"));
         }
         std::thread::sleep(Duration::from_millis(100));

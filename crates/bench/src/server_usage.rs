@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use net::ConnectAddress;
 
+use crate::clock::process_cpu_ns;
 use crate::load::{LoadObserver, LoadProgress};
-use crate::moment::process_cpu_ns;
 use crate::plan::LoadPlan;
 use crate::procfs::{self, CpuUsage, ProcessMemory, UsageReading};
 

@@ -6,7 +6,7 @@ use super::{
     KOMAINU_AGAIN, KOMAINU_OK, KomainuField, KomainuRequest, count_or_code, encode, encode_head, slice_from,
     stop_code,
 };
-use crate::copy;
+use crate::fork_guard;
 
 /// Non-blocking `komainu_head`, `komainu_interim` (status 1xx) or `komainu_trailers` (status 0).
 ///
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn komainu_try_head(
     fields: *const KomainuField,
     field_count: usize,
 ) -> c_int {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle.
     let request = unsafe { &mut (*request).request };
     let tried = match status {
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn komainu_try_write_later(
     body: *const c_char,
     len: usize,
 ) -> i64 {
-    copy::exit_if_forked_copy();
+    fork_guard::exit_if_forked_copy();
     // SAFETY: a live handle, and `len` bytes.
     let (request, body) = unsafe { (&mut (*request).request, slice_from(body, len)) };
     count_or_code(request.try_write_later(body).map(|taken| (taken > 0 || len == 0).then_some(taken)))

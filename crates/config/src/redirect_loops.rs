@@ -1,6 +1,6 @@
 //! Routes that redirect requests in a circle.
 
-use crate::check::{Checker, shorten};
+use crate::checker::{Checker, shorten};
 use crate::node::{Node, as_text, is_enabled};
 use crate::report::TextSpan;
 

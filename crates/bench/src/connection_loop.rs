@@ -8,13 +8,13 @@ use std::time::Duration;
 use net::Link;
 use net::client::LocalNotify;
 
-use crate::dial;
+use crate::clock::now_ns;
+use crate::connect;
 use crate::failure::RequestFailure;
-use crate::moment::now_ns;
+use crate::load_state::{LoadState, RequestJob};
 use crate::plan::Pace;
 use crate::quantity;
 use crate::tally::ErrorKind;
-use crate::world::{LoadState, RequestJob};
 
 /// Wait in milliseconds after a failed connection; doubled after each further failure, up to
 /// [`BACK_OFF_MS_MAX`].
@@ -155,7 +155,7 @@ impl ConnectionState {
             return std::future::pending().await;
         }
         let timeout_ms = world.plan.connect_timeout.as_millis() as u64;
-        let dialled = dial::connect_link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
+        let dialled = connect::connect_link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
         self.is_first_attempt_running = false;
         let (link, spent) = dialled?;
         let mut tally = world.tally.borrow_mut();

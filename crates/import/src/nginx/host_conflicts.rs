@@ -2,7 +2,7 @@
 //! then the longest that ends with `*`, then the first regular expression, and then the default server.
 
 use super::server::{ListenAddress, NginxServer};
-use super::work::Translation;
+use super::translation::Translation;
 
 impl<'d> Translation<'d> {
     /// Replaces specific addresses by the wildcard address with the same port, if another server listens on

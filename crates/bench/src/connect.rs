@@ -4,8 +4,8 @@ use net::{Core, Fault, Link, Stream, TlsAgreement, TlsStream};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::clock::now_ns;
 use crate::failure::RequestFailure;
-use crate::moment::now_ns;
 use crate::plan::{LoadPlan, LoadTarget};
 use crate::tally::ErrorKind;
 

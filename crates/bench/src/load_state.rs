@@ -11,7 +11,7 @@ use http::{Limits, Method};
 use net::Core;
 use net::client::LocalNotify;
 
-use crate::moment::now_ns;
+use crate::clock::now_ns;
 use crate::plan::LoadPlan;
 use crate::tally::{ErrorKind, LoadTally};
 

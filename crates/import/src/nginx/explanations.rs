@@ -1,6 +1,6 @@
 //! Attribution of a difference between the servers to a remark of the report.
 
-use super::scratch::NginxScratch;
+use super::nginx_scratch::NginxScratch;
 use super::tree::NginxDirective;
 use crate::expressions::{path_expression, path_matches, widen_expression};
 use crate::findings::{EntryIndex, ImportRemark, ImportResult, ImportVerdict};
@@ -420,7 +420,8 @@ fn property_after_translation(
         return DecidedProperty::Location;
     }
     // Untranslated directives that may restrict access close all routes to which they apply.
-    let closes = directive.name == "if" || status == 403 && !super::known::is_harmless(&directive.name);
+    let closes =
+        directive.name == "if" || status == 403 && !super::known_directives::is_harmless(&directive.name);
     if is_impossible && closes { DecidedProperty::Everything } else { decided_property(directive) }
 }
 
@@ -433,7 +434,7 @@ fn has_reason(remark: &ImportRemark, reason: &str) -> bool {
 fn explains_only_refusals(directive: &NginxDirective, remark: &ImportRemark) -> bool {
     let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
     let is_closed =
-        remark.verdict == ImportVerdict::Impossible && !super::known::is_harmless(&directive.name);
+        remark.verdict == ImportVerdict::Impossible && !super::known_directives::is_harmless(&directive.name);
     is_closed || is_without_index && !remark.reasons.is_empty()
 }
 

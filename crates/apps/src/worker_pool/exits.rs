@@ -8,8 +8,8 @@ use rustix::process::{Signal, kill_process_group};
 use super::{PoolEvent, ProcessRole, ThreadProgress, WorkerPlace, WorkerPool, WorkerProcess, WorkerState};
 use crate::child::{ChildProcess, ProcessEnd};
 use crate::log::AppLogLevel;
-use crate::mail::{KillReason, lock};
 use crate::process::WorkerExit;
+use crate::queues::{KillReason, lock};
 
 /// Signal that asks a process to dump its stack before it is killed: `KOMAINU_SIGNAL_WHERE`.
 const STACK_DUMP_SIGNAL: Signal = Signal::STKFLT;

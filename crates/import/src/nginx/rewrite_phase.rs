@@ -2,13 +2,13 @@
 //! `break`), in the order in which nginx executes them, to routes that precede that of the location itself.
 
 use super::conditions::{IfConditions, condition_words, file_operator, is_file_fallback};
-use super::place::{LocationPlace, ServerLocations};
+use super::location_place::{LocationPlace, ServerLocations};
 use super::rewrite::{
     MATCH_ALL_EXPRESSIONS, PathRewrite, break_prefixes, has_two_slashes, is_absolute, move_leading_slash,
     passes_original_path, refuses_or_redirects,
 };
+use super::translation::{LocationMatcher, Translation};
 use super::tree::NginxDirective;
-use super::work::{LocationMatcher, Translation};
 use crate::conditions::{RouteCondition, add_conditions, close_route};
 use crate::draft::{TomlItem, TomlSection};
 
@@ -329,7 +329,7 @@ impl<'d> Translation<'d> {
     fn untranslatable_reason(&self, directive: &NginxDirective, place: &LocationPlace<'d>) -> Option<String> {
         let is_known = |inner: &NginxDirective| {
             EXECUTED_DIRECTIVES.contains(&inner.name.as_str())
-                || super::known::is_harmless(&inner.name)
+                || super::known_directives::is_harmless(&inner.name)
                 || self.ledger.is_marked(inner.entry) && !self.ledger.is_impossible(inner.entry)
         };
         if let Some(other) = directive.block_directives().iter().find(|inner| !is_known(inner)) {

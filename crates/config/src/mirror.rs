@@ -1,14 +1,14 @@
 //! Mirroring of requests to test servers, and fault injection.
 
-use crate::check::Checker;
+use crate::checker::Checker;
 use crate::conditions::Conditions;
-use crate::group::Proxied;
+use crate::directive_table::{brief, directives, table};
 use crate::node::Node;
 use crate::proxy::Proxy;
-use crate::record::{brief, directives, table};
 use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Time};
 use crate::tracing::SHARE;
 use crate::units::MIB;
+use crate::upstream_group::Proxied;
 use std::time::Duration;
 
 /// Faults of one route.

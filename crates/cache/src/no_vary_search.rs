@@ -13,7 +13,7 @@ use http::Fields;
 use crate::directives::joined;
 use crate::held::{Account, HeldBytes};
 use crate::query::{decoded, normal_query};
-use crate::targeted::{FlagOrNames, flags_and_names};
+use crate::structured_fields::{FlagOrNames, flags_and_names};
 
 /// Maximum length of the field value.
 const FIELD_BYTES_MAX: usize = 1024;

@@ -1,8 +1,8 @@
 //! The state of reading a configuration: the current directive, and the findings so far.
 
+use crate::joined_text::ConfigLine;
 use crate::node::{Node, NodeData};
 use crate::report::{Finding, Report, Severity, TextSpan};
-use crate::source::ConfigLine;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;

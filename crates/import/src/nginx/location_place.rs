@@ -1,8 +1,8 @@
 //! Locations with their paths, and the selection of a location for a path.
 
 use super::scope::Scope;
+use super::translation::LocationMatcher;
 use super::tree::NginxDirective;
-use super::work::LocationMatcher;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::path_matches;
 use crate::findings::EntryIndex;

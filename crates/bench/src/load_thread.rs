@@ -10,14 +10,14 @@ use fastrand::Rng;
 use net::Core;
 use net::client::PreciseTimer;
 
-use crate::jobs;
-use crate::lane::LoadConnection;
-use crate::moment::{now_ns, thread_cpu_ns};
+use crate::clock::{now_ns, thread_cpu_ns};
+use crate::connection_loop;
+use crate::http1_connection::LoadConnection;
+use crate::http2_connection::MultiplexedConnection;
+use crate::load_state::{LoadState, RunState};
 use crate::plan::{Arrivals, LoadPlan, Pace};
 use crate::random::exponential_delay;
-use crate::streams::MultiplexedConnection;
 use crate::tally::LoadTally;
-use crate::world::{LoadState, RunState};
 
 /// Interval in milliseconds at which a thread checks the clock and the stop flag.
 const CHECK_INTERVAL_MS: u64 = 5;
@@ -178,12 +178,14 @@ fn open_connections(load_state: &Rc<LoadState>, share: &ThreadShare) {
     for (at, &origin) in all.iter().enumerate().filter(|(at, _)| at % plan.threads == share.number) {
         let delay = plan.ramp.mul_f64(at as f64 / all.len() as f64);
         match plan.is_http2() {
-            true => load_state
-                .core
-                .spawn(jobs::run_connections(MultiplexedConnection::new(load_state.clone(), origin), delay)),
-            false => load_state
-                .core
-                .spawn(jobs::run_connections(LoadConnection::new(load_state.clone(), origin), delay)),
+            true => load_state.core.spawn(connection_loop::run_connections(
+                MultiplexedConnection::new(load_state.clone(), origin),
+                delay,
+            )),
+            false => load_state.core.spawn(connection_loop::run_connections(
+                LoadConnection::new(load_state.clone(), origin),
+                delay,
+            )),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use http::ResponseHead;
 use http::machine::{ClientMachine, ServerMachine};
 
+use crate::io_buffers::{InputBuffer, OutputBuffer};
 use crate::memory::Memory;
-use crate::pump::{InputBuffer, OutputBuffer};
 
 /// Size to which an input buffer grows while a request body streams through it.
 const STREAMING_BYTES: usize = 64 * 1024;

@@ -10,11 +10,11 @@ use http::machine::{ClientMachine, Step};
 use http::{Method, Name, Status};
 use net::{Fault, Link};
 
+use crate::clock::now_ns;
+use crate::connection_loop::{CompleteResponse, ConnectionState, JobConnection};
 use crate::failure::RequestFailure;
-use crate::jobs::{CompleteResponse, ConnectionState, JobConnection};
-use crate::moment::now_ns;
+use crate::load_state::{LoadState, RequestJob, SCRATCH_BYTES};
 use crate::tally::ErrorKind;
-use crate::world::{LoadState, RequestJob, SCRATCH_BYTES};
 
 /// Maximum consecutive reads before other connections get their turn.
 const READS_MAX: usize = 16;

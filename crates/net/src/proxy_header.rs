@@ -8,10 +8,10 @@ use crate::address::{PeerSet, StreamListener};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
 use crate::h1::{IdleClient, refuse_and_close, serve_after_proxy_header};
-use crate::preface::{self, HEADER_BYTES_MAX, HeaderParse};
 use crate::preread;
-use crate::securing::secure_after_proxy_header;
+use crate::proxy_protocol::{self, HEADER_BYTES_MAX, HeaderParse};
 use crate::service::Service;
+use crate::tls_setup::secure_after_proxy_header;
 
 /// Initial size of the buffer: enough for a header with few extensions and most first requests behind it.
 const BUFFER_BYTES: usize = 1024;
@@ -84,7 +84,7 @@ async fn read_proxy_header<S: Service>(announced: AwaitingProxyHeader<S>) -> Opt
         if !sources.contains(idle.peer()) {
             return refuse(idle, UNTRUSTED_PEER).await;
         }
-        match preface::read(&buffer[..len]) {
+        match proxy_protocol::read(&buffer[..len]) {
             Ok(HeaderParse::NeedMore) => {}
             Ok(HeaderParse::Complete(header_len, reported)) => {
                 let names_client = reported.endpoints.is_some();
