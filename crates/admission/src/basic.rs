@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_read_and_malformed_ones_are_not() {
+    fn basic_credentials_are_parsed_and_malformed_ones_are_rejected() {
         let both = |text: &str| {
             let value = format!("Basic {}", BASE64.encode(text.as_bytes()));
             Credentials::parse(value.as_bytes())

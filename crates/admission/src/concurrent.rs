@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_so_many_and_places_come_back() {
+    fn limiter_bounds_requests_per_key_and_releases_slots() {
         let (limiter, _) = limiter(2, 1_000);
         let places: Vec<_> = (0..2).map(|_| limiter.acquire(7, false).unwrap()).collect();
         assert_eq!(limiter.acquire(7, false).unwrap_err(), LimitReached);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_share_a_limit_exactly() {
+    fn concurrency_limit_is_exact_across_threads() {
         let (limiter, _) = limiter(100, 1_000);
         let most = AtomicU32::new(0);
         let under_way = AtomicU32::new(0);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_keys_are_cheap_and_a_million_cost_no_more() {
+    fn concurrency_limiter_memory_is_bounded_for_a_million_keys() {
         let (limiter, held) = limiter(10, 100_000);
         let key = |key: u64| RandomState::hash_one(&limiter.secret, key);
         let places: Vec<_> = (0..100_000).map(|at| limiter.acquire(key(at), false).unwrap()).collect();

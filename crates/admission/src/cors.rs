@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn only_named_origins_may_read() {
+    fn cors_fields_are_sent_only_to_allowed_origins() {
         let rules = rules();
         let good = "Vary: Origin|Access-Control-Allow-Origin: https://app.example|Access-Control-Allow-Credentials: true|\
                     Access-Control-Expose-Headers: X-Total|";
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn preflights() {
+    fn preflights_are_checked_against_origins_methods_and_headers() {
         let rules = rules();
         let app = b"https://app.example";
         let answer = rules.preflight(app, b"PUT", Some(b"content-type")).unwrap();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_known_until_their_time() {
+    fn cached_results_are_found_until_they_expire() {
         let known = ExpiringCache::new(10, 10_000, Arc::new(|_, _| {}));
         known.insert(key(1), "a", 1, 20);
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_keys_take_no_more_than_the_bounds() {
+    fn result_cache_stays_within_its_limits() {
         let held = Arc::new(AtomicI64::new(0));
         let counted = held.clone();
         let count = move |before: u64, after: u64| {

@@ -295,7 +295,8 @@ impl Limiter {
     /// Gives back the slot of a delayed request. Later slots in use are kept, so the key's state returns to
     /// the last slot in use, and an earlier slot is stored for later requests.
     fn return_slot(&self, place: &DelayPermit) {
-        let (key, quota) = (place.key, &self.options.quota);
+        let key = place.key;
+        let quota = &self.options.quota;
         // An evicted key has nothing to give back, whatever the time.
         self.table.update(key.local, 0, |mut full_at_ns| {
             let before_ns = full_at_ns;

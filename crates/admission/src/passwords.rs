@@ -46,7 +46,8 @@ impl PasswordFile {
             }
             let colon = line.iter().position(|&byte| byte == b':').filter(|at| *at > 0);
             let colon = colon.ok_or_else(|| failed("this is not `NAME:HASH`"))?;
-            let (user, hash) = (&line[..colon], &line[colon + 1..]);
+            let user = &line[..colon];
+            let hash = &line[colon + 1..];
             let name = String::from_utf8_lossy(user);
             let hash = std::str::from_utf8(hash).map_err(|_| failed("the hash is not text"))?;
             check(hash).map_err(|text| failed(&format!("the password of {name:?} {text}")))?;
@@ -88,10 +89,11 @@ impl PasswordCheck {
     /// seconds.
     #[must_use]
     pub fn verify(&self, password: &[u8]) -> bool {
-        let is_it = match self.hash.starts_with("$argon2") {
-            true => PasswordHash::new(&self.hash)
-                .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok()),
-            false => bcrypt::verify(password, &self.hash).unwrap_or(false),
+        let is_it = if self.hash.starts_with("$argon2") {
+            PasswordHash::new(&self.hash)
+                .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok())
+        } else {
+            bcrypt::verify(password, &self.hash).unwrap_or(false)
         };
         is_it && self.is_known
     }
@@ -149,11 +151,12 @@ fn check_argon2(hash: &str) -> Result<(), String> {
     let is_small = params.m_cost() <= ARGON2_KIB_MAX
         && params.t_cost() <= ARGON2_ROUNDS_MAX
         && params.p_cost() <= ARGON2_LANES_MAX;
-    match is_small {
-        true => Ok(()),
-        false => Err(format!(
+    if is_small {
+        Ok(())
+    } else {
+        Err(format!(
             "takes more of Argon2 than a request may: use at most m={ARGON2_KIB_MAX}, t={ARGON2_ROUNDS_MAX}, p={ARGON2_LANES_MAX}"
-        )),
+        ))
     }
 }
 
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_hash_of_htpasswd_and_of_argon2() {
+    fn known_hashes_of_htpasswd_and_argon2_are_verified() {
         // From the tests of Apache and of the reference implementation of Argon2.
         let bcrypt = "$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC";
         let argon2 = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn weak_and_malformed_hashes_name_the_remedy() {
+    fn weak_and_malformed_hashes_are_rejected_with_a_remedy() {
         for (line, says) in [
             (
                 "alice:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",

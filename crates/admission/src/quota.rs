@@ -54,9 +54,10 @@ impl Quota {
         let base_ns = full_at_ns.max(now_ns);
         let tolerance_ns = self.interval_ns.saturating_mul(u64::from(self.burst));
         let wait_ns = base_ns.saturating_sub(tolerance_ns).saturating_sub(now_ns);
-        match wait_ns <= wait_ns_max {
-            true => Decision::Admit { full_at_ns: base_ns.saturating_add(self.interval_ns), wait_ns },
-            false => Decision::Refuse { retry_ns: wait_ns },
+        if wait_ns <= wait_ns_max {
+            Decision::Admit { full_at_ns: base_ns.saturating_add(self.interval_ns), wait_ns }
+        } else {
+            Decision::Refuse { retry_ns: wait_ns }
         }
     }
 
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_passes_and_then_one_each_interval() {
+    fn quota_admits_a_burst_and_then_one_request_per_interval() {
         let quota = Quota::new(10, Duration::from_secs(1), 5);
         let start_ms = 5_000;
         let at_once = admitted(quota, std::iter::repeat_n(start_ms, 20));
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_burst_requests_keep_their_distance() {
+    fn quota_without_burst_spaces_requests_evenly() {
         let quota = Quota::new(60, Duration::from_secs(60), 0);
         assert_eq!(
             admitted(quota, [0, 1, 999, 1_000, 1_500, 2_000].into_iter()),
@@ -133,9 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn requests_wait_for_their_turn_in_order_up_to_the_longest_wait() {
+    fn delayed_requests_are_spaced_up_to_the_longest_wait() {
         let quota = Quota::new(10, Duration::from_secs(1), 1);
-        let (mut full_at_ns, mut waits_ms) = (0, Vec::new());
+        let mut full_at_ns = 0;
+        let mut waits_ms = Vec::new();
         loop {
             match quota.decide(full_at_ns, SECOND_NS, SECOND_NS / 4) {
                 Decision::Admit { full_at_ns: after_ns, wait_ns } => {
@@ -156,10 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_and_when_there_is_more() {
+    fn quota_reports_remaining_requests_and_time_to_the_next() {
         let quota = Quota::new(10, Duration::from_secs(1), 9);
         assert_eq!((quota.size(), quota.window_ns()), (10, SECOND_NS));
-        let (mut full_at_ns, now_ns) = (0, 7 * SECOND_NS);
+        let mut full_at_ns = 0;
+        let now_ns = 7 * SECOND_NS;
         assert_eq!((quota.remaining(0, now_ns), quota.next_ns(0, now_ns)), (10, 0));
         for left in (0..10).rev() {
             let Decision::Admit { full_at_ns: after_ns, wait_ns: 0 } = quota.decide(full_at_ns, now_ns, 0)

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_written_as_the_draft_has_them() {
+    fn rate_limit_fields_follow_the_draft() {
         let quota = Quota::new(100, Duration::from_secs(60), 99);
         assert_eq!(policy_item("client", &quota), "\"client\";q=100;w=60");
         assert_eq!(

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_known_until_their_time() {
+    fn keys_are_contained_until_they_expire() {
         let seen = SeenKeys::new(100, Arc::new(|_, _| {}));
         assert!(!seen.contains(7, 0));
         seen.insert(7, 10, 20);

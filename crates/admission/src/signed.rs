@@ -58,8 +58,10 @@ impl UrlKeys {
         client: Option<&str>,
         now_s: u64,
     ) -> Result<(), SignedRefusal> {
-        let (until, signature) = (sole_parameter(query, EXPIRES)?, sole_parameter(query, SIGNATURE)?);
-        let (until, signature) = (&*until, &*signature);
+        let until = sole_parameter(query, EXPIRES)?;
+        let signature = sole_parameter(query, SIGNATURE)?;
+        let until = &*until;
+        let signature = &*signature;
         let is_time = !until.is_empty() && until.len() <= DIGITS_MAX && until.iter().all(u8::is_ascii_digit);
         let until_s: Option<u64> =
             std::str::from_utf8(until).ok().filter(|_| is_time).and_then(|text| text.parse().ok());
@@ -99,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_signed_may_be_asked_for_until_its_time() {
+    fn signed_url_is_valid_only_unmodified_and_until_it_expires() {
         let keys = UrlKeys::new(["new-secret-of-16", "old-secret-of-16"]);
         let old = UrlKeys::new(["old-secret-of-16"]);
         for signer in [&keys, &old] {
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_the_one_that_openssl_makes() {
+    fn url_signature_equals_that_of_openssl() {
         // printf '/a b\n1000' | openssl dgst -sha256 -hmac new-secret-of-16 -binary | base64 | tr '+/' '-_' | tr -d '='
         let keys = UrlKeys::new(["new-secret-of-16"]);
         assert_eq!(keys.sign(b"/a b", 1000, None).unwrap(), "zq4X80ujO4jqDBonxeqMYYE2nKxArsTrrCVsPgCJdwY");

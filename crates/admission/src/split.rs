@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn branches_get_what_their_weights_say() {
+    fn branches_are_chosen_in_proportion_to_their_weights() {
         let all = chosen(&[("stable", 95), ("canary", 5)]);
         assert!((share(&all, "canary") - 0.05).abs() < 0.01, "{}", share(&all, "canary"));
         let all = chosen(&[("a", 1), ("b", 2), ("c", 0), ("d", 1)]);
@@ -98,21 +98,22 @@ mod tests {
     }
 
     #[test]
-    fn no_more_clients_move_than_weights_demand() {
-        let (before, after) =
-            (chosen(&[("stable", 95), ("canary", 5)]), chosen(&[("canary", 20), ("stable", 80)]));
+    fn weight_changes_move_as_few_clients_as_necessary() {
+        let before = chosen(&[("stable", 95), ("canary", 5)]);
+        let after = chosen(&[("canary", 20), ("stable", 80)]);
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
         // Clients move only to the branch whose weight increased.
         assert!(moved.clone().all(|(before, _)| *before == "stable"));
         let moved = moved.count() as f64 / CLIENTS as f64;
         assert!((moved - 0.15).abs() < 0.015, "{moved}");
         // An added branch takes clients from all others, and no client moves between those.
-        let (before, after) = (chosen(&[("a", 1), ("b", 1)]), chosen(&[("a", 1), ("b", 1), ("c", 1)]));
+        let before = chosen(&[("a", 1), ("b", 1)]);
+        let after = chosen(&[("a", 1), ("b", 1), ("c", 1)]);
         assert!(before.iter().zip(&after).all(|(before, after)| before == after || *after == "c"));
     }
 
     #[test]
-    fn a_choice_is_the_same_everywhere() {
+    fn branch_of_a_client_is_stable_across_versions() {
         // A new version of the server must not move clients.
         let choice = WeightedChoice::new([("stable", 50), ("canary", 50)]);
         let of: Vec<usize> = (0..12u8).map(|client| choice.choose(point(&[client]))).collect();
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_drawn() {
+    fn share_draw_selects_the_configured_fraction() {
         let mut draw = ShareSampler::new(1);
         let drawn = (0..100_000).filter(|_| draw.is_sampled(100_000)).count();
         assert!((9_500..10_500).contains(&drawn), "{drawn}");

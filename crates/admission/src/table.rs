@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundred_thousand_keys_are_remembered_in_a_few_megabytes() {
+    fn table_remembers_100000_keys_in_a_few_megabytes() {
         let (table, held) = table(100_000);
         assert!(table.bytes_max() < 5 << 20, "{}", table.bytes_max());
         assert_eq!(held.load(Ordering::Relaxed), table.bytes() as i64);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_hostile_keys_cost_no_more_and_do_not_free_who_is_limited() {
+    fn new_keys_do_not_evict_limited_keys_from_a_full_table() {
         let (table, held) = table(10_000);
         let hasher = RandomState::new();
         // Ten clients that have spent their bursts, and a million that send one request each meanwhile.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_zero_is_a_key() {
+    fn table_accepts_the_key_zero() {
         let (table, _) = table(1);
         set(&table, 0, 0, 5);
         assert_eq!(get(&table, 0), 5);

@@ -64,7 +64,8 @@ impl App {
     /// If there is no core with this index.
     #[must_use]
     pub fn handle(&self, core: &Core, index: usize) -> Handle {
-        let (inbox, commands) = (self.inboxes[index].clone(), self.commands.clone());
+        let inbox = self.inboxes[index].clone();
+        let commands = self.commands.clone();
         Handle::new(core, index, inbox, commands, self.app_log.clone())
     }
 

@@ -440,11 +440,11 @@ impl<'c> Call<'c> {
     /// Applies backpressure if the client's backlog exceeds the buffer. After the `last` piece no worker
     /// waits.
     async fn apply_backpressure(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
-        match x.backlog()
-            > x.buffered_bytes_max(self.pending.dispatcher.generation.options.response_ahead_bytes)
+        if x.backlog() > x.buffered_bytes_max(self.pending.dispatcher.generation.options.response_ahead_bytes)
         {
-            true => Box::pin(self.make_room(x, last)).await,
-            false => Ok(()),
+            Box::pin(self.make_room(x, last)).await
+        } else {
+            Ok(())
         }
     }
 
@@ -614,8 +614,9 @@ fn end_unanswered(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fau
 
 /// Ends a response that cannot be completed.
 fn end_invalid(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
-    match x.has_begun() {
-        false => Ok(Some(CallOutcome::InvalidResponse)),
-        true => Err(Fault::Failed("the application gave up in the middle of its answer")),
+    if x.has_begun() {
+        Err(Fault::Failed("the application gave up in the middle of its answer"))
+    } else {
+        Ok(Some(CallOutcome::InvalidResponse))
     }
 }

@@ -41,10 +41,7 @@ impl Chunks {
             content.extend_from_slice(&bytes[piece.data_start..piece.data_end]);
             bytes = &bytes[piece.consumed..];
         }
-        match bytes.is_empty() && (self.0.is_end() || !last) {
-            true => Ok(content),
-            false => Err(INVALID_CHUNKING),
-        }
+        if bytes.is_empty() && (self.0.is_end() || !last) { Ok(content) } else { Err(INVALID_CHUNKING) }
     }
 }
 
@@ -53,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_framed_comes_out_wherever_it_is_cut() {
+    fn chunked_body_is_decoded_wherever_it_is_split() {
         let bytes = b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n";
         for cut in 0..bytes.len() {
             let (first, second) = bytes.split_at(cut);
@@ -65,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_body_in_chunks_begins() {
+    fn beginning_of_a_chunked_body_is_recognized() {
         for (bytes, expected) in [
             ("", true),
             ("1f", true),
@@ -79,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_framed_is_found() {
+    fn malformed_chunks_are_rejected() {
         for (bytes, last) in [("plain", false), ("3\r\nabc", true), ("", true), ("0\r\n\r\nmore", true)] {
             assert!(Chunks::new().content(bytes.as_bytes(), last).is_err(), "{bytes}");
         }

@@ -156,7 +156,8 @@ impl Inflater {
             if into.len() == into.capacity() {
                 grow(into, len_max + 1);
             }
-            let (before_in, before_len) = (self.0.total_in(), into.len());
+            let before_in = self.0.total_in();
+            let before_len = into.len();
             let status = self.0.decompress_vec(bytes, into, FlushDecompress::Sync);
             let status = status.map_err(|_| InflateError::Broken)?;
             let used = (self.0.total_in() - before_in) as usize;
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn offers() {
+    fn permessage_deflate_offers_are_negotiated() {
         let plain = "permessage-deflate; server_no_context_takeover; client_no_context_takeover";
         for (offer, expected) in [
             ("permessage-deflate", Some(plain.to_owned())),
@@ -278,11 +279,12 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_whatever_pieces_they_are_in() {
+    fn compressed_messages_round_trip_for_any_piece_size() {
         let text: Vec<u8> = (0..2000).flat_map(|at| format!("line {at} of a text\n").into_bytes()).collect();
         for step in [1, 7, 1000, text.len()] {
             let (mut inflater, mut deflater) = codec_pair();
-            let (mut small, mut back) = (Vec::new(), Vec::new());
+            let mut small = Vec::new();
+            let mut back = Vec::new();
             let mut pieces = text.chunks(step).peekable();
             while let Some(piece) = pieces.next() {
                 deflater.deflate(piece, &mut small, pieces.peek().is_none());
@@ -295,9 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_stops_at_the_limit() {
+    fn inflating_stops_at_the_size_limit() {
         let (mut inflater, mut deflater) = codec_pair();
-        let (mut small, mut back) = (Vec::new(), Vec::new());
+        let mut small = Vec::new();
+        let mut back = Vec::new();
         deflater.deflate(&vec![0; 5_000_000], &mut small, true);
         assert_eq!(inflater.inflate(&small, &mut back, 100_000), Err(InflateError::TooLong));
         assert!(back.capacity() <= 100_001, "{}", back.capacity());
@@ -305,7 +308,7 @@ mod tests {
 
     /// The examples of RFC 7692, sections 7.2.3.1, 7.2.3.3 and 7.2.3.4.
     #[test]
-    fn blocks_of_every_kind() {
+    fn every_deflate_block_type_is_inflated() {
         for bytes in [
             &[0xf2, 0x48, 0xcd, 0xc9, 0xc9, 0x07, 0x00][..],
             &[0x00, 0x05, 0x00, 0xfa, 0xff, 0x48, 0x65, 0x6c, 0x6c, 0x6f, 0x00],

@@ -302,7 +302,9 @@ impl Dispatcher {
         self.update_claims();
         let now_ms = self.core.now_ms();
         let server = self.server.borrow();
-        let (mut waiting, mut claimed, mut need) = (0, 0, false);
+        let mut waiting = 0;
+        let mut claimed = 0;
+        let mut need = false;
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.completion.is_none())
         {
             if entry.claimed_ms.is_some() {
@@ -347,9 +349,10 @@ impl Dispatcher {
     /// Handles the worker of a timed-out request. A worker that runs one request at a time hangs; an event
     /// loop, which also runs others, may only be waiting.
     fn handle_timed_out_worker(&self, ticket: Ticket, worker_slot: WorkerSlot) {
-        match self.generation.is_one_request_per_thread() {
-            true => self.kill(worker_slot, KillReason::TimedOut),
-            false => self.overdue.add(ticket, worker_slot, self.core.now_ms()),
+        if self.generation.is_one_request_per_thread() {
+            self.kill(worker_slot, KillReason::TimedOut)
+        } else {
+            self.overdue.add(ticket, worker_slot, self.core.now_ms())
         }
     }
 
@@ -426,7 +429,9 @@ impl Dispatcher {
 
     /// Adds the first requests that workers have claimed.
     fn collect_claimed(&self, current: &mut Vec<ClaimedHead>) {
-        let (entries, heads, server) = (self.entries.borrow(), self.heads.borrow(), self.server.borrow());
+        let entries = self.entries.borrow();
+        let heads = self.heads.borrow();
+        let server = self.server.borrow();
         let now_ms = self.core.now_ms();
         let claimed =
             entries.iter().flatten().filter(|entry| entry.completion.is_none()).filter_map(|entry| {
@@ -582,7 +587,8 @@ impl Dispatcher {
 impl Drop for Dispatcher {
     /// Hands the watch over unreleased requests to the supervisor, because this core ends.
     fn drop(&mut self) {
-        let (server, generation) = (self.server.borrow(), self.generation.number);
+        let server = self.server.borrow();
+        let generation = self.generation.number;
         self.overdue.for_each_held(
             self.core.now_ms(),
             |ticket| server.is_still_held(ticket),

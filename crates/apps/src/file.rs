@@ -53,17 +53,20 @@ pub(crate) async fn send(
     length_known: bool,
 ) -> Result<(), Fault> {
     let file = Arc::new(File::from(file));
-    let (mut at, end) = (part.offset, part.offset + part.len);
+    let mut at = part.offset;
+    let end = part.offset + part.len;
     while at < end {
         let next = end.min(at + WINDOW_BYTES);
         if !length_known {
-            let (theirs, len) = (file.clone(), (next - at) as usize);
+            let theirs = file.clone();
+            let len = (next - at) as usize;
             let bytes = exchange.core().offload(move || read(&theirs, at, len)).await?;
             exchange.write(&bytes).await?;
         } else {
             if !is_cached(&file, next - 1) || !is_cached(&file, at) {
                 exchange.flush().await?;
-                let (theirs, len) = (file.clone(), (next - at) as usize);
+                let theirs = file.clone();
+                let len = (next - at) as usize;
                 exchange.core().offload(move || read(&theirs, at, len)).await?;
             }
             exchange.write_file(&file, at..next).await?;

@@ -93,7 +93,8 @@ impl HeadReader {
         let mut mask = [0; 4];
         mask.copy_from_slice(&self.bytes[whole - 4..whole]);
         let first = self.bytes[0];
-        let (last, compressed) = (first & FIN != 0, first & COMPRESSED != 0);
+        let last = first & FIN != 0;
+        let compressed = first & COMPRESSED != 0;
         Ok(Some(FrameHead { opcode: first & 0x0f, last, compressed, remaining_bytes: left, mask }))
     }
 
@@ -159,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_wherever_they_are_cut() {
+    fn frame_heads_are_parsed_wherever_they_are_split() {
         let mask = [1, 2, 3, 4];
         for (len, bytes) in [
             (5, [&[0x81, 0x85][..], &mask].concat()),
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_wherever_the_payload_is_cut() {
+    fn payload_is_unmasked_wherever_it_is_split() {
         let plain: Vec<u8> = (0..=255).collect();
         let mask = [7, 77, 177, 27];
         let masked: Vec<u8> = plain.iter().zip(mask.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect();
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_client_may_send() {
+    fn invalid_client_frame_heads_are_rejected() {
         for bytes in
             [[0x81, 0x05], [0xa1, 0x85], [0x83, 0x85], [0x09, 0x80], [0x89, 0xfe], [0xc0, 0x80], [0xc9, 0x80]]
         {
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_to_clients() {
+    fn frame_heads_to_clients_are_encoded() {
         for (len, expected) in [
             (125, &[0x82, 125][..]),
             (126, &[0x82, 126, 0, 126]),

@@ -126,7 +126,8 @@ pub(crate) struct Generation {
 
 impl Generation {
     pub(crate) fn new(number: u64, options: Arc<Options>, cores: usize) -> io::Result<Generation> {
-        let (places, threads) = (options.place_count(), options.threads.max(1));
+        let places = options.place_count();
+        let threads = options.threads.max(1);
         let channel = Channel::create(&ring::Options {
             threads: cores,
             worker_slots: places * threads,
@@ -228,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_a_head_says_what_is_asked_for() {
+    fn head_start_has_method_and_target() {
         use ring::wire::{self, FieldId};
         let mut head = Vec::new();
         wire::put(&mut head, FieldId::METHOD, b"GET").unwrap();
@@ -242,12 +243,13 @@ mod tests {
     }
 
     #[test]
-    fn an_event_loop_on_many_cores_has_room_in_a_channel() {
+    fn event_loop_channel_has_slots_for_any_number_of_cores() {
         for cores in [1, 2, 11, 16, 64, 256] {
             let mut options = Options::new("api", Vec::new());
             (options.is_event_loop, options.concurrency) = (true, 1000);
             options.workers = crate::options::Workers { min: cores, max: cores };
-            let (queue_max, places) = (options.queue_max, options.place_count());
+            let queue_max = options.queue_max;
+            let places = options.place_count();
             let slots = slots(&options, cores);
             assert!(slots <= queue_max + places * options.concurrency + DROPPED_SLOTS);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");

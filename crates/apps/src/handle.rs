@@ -73,9 +73,11 @@ impl Handle {
         inbox.open();
         let mail = Rc::downgrade(&inner);
         core.spawn(async move { run_event_loop(&mail, &inbox).await });
-        let (watched, clock) = (Rc::downgrade(&inner), core.clone());
+        let watched = Rc::downgrade(&inner);
+        let clock = core.clone();
         core.spawn(async move { watch_claims(&watched, &clock).await });
-        let (swept, clock) = (Rc::downgrade(&inner), core.clone());
+        let swept = Rc::downgrade(&inner);
+        let clock = core.clone();
         core.spawn(async move {
             loop {
                 clock.sleep(SWEEP_MS).await;

@@ -20,9 +20,10 @@ pub(crate) fn take_socket(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, 
     let socket = descriptors::copy(process.as_fd(), part.fd as ForeignRawFd)
         .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
     let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);
-    match is_stream && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) {
-        true => Ok(socket),
-        false => Err("what the worker wants to be handed the connection is no Unix socket".into()),
+    if is_stream && sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX) {
+        Ok(socket)
+    } else {
+        Err("what the worker wants to be handed the connection is no Unix socket".into())
     }
 }
 
@@ -79,7 +80,9 @@ async fn switch(
     head_ms: u64,
 ) -> Result<Result<Vec<u8>, Status>, Fault> {
     let deadline_ms = x.core().now_ms().saturating_add(head_ms);
-    let (mut head, mut bytes, limits) = (ResponseHead::default(), Vec::new(), Limits::default());
+    let mut head = ResponseHead::default();
+    let mut bytes = Vec::new();
+    let limits = Limits::default();
     loop {
         match read(link, &mut bytes)? {
             None => x.wait_either(Interest::GONE, (&*link, link.interest(true, false)), deadline_ms).await?,
@@ -100,7 +103,8 @@ async fn switch(
     }
     x.upgrade(|lines| {
         for field in &head.fields {
-            let (name, value) = (field.name.of(&bytes), field.value.of(&bytes));
+            let name = field.name.of(&bytes);
+            let value = field.value.of(&bytes);
             if !field.id.is_hop_by_hop() && field.id != Name::ContentLength {
                 lines.line(name, value);
             }

@@ -276,7 +276,8 @@ mod tests {
     }
 
     fn hear(inbound: &mut Inbound, mut bytes: &[u8]) -> Result<Vec<ReceivedFrame>, Violation> {
-        let (codecs, mut received) = (Codecs::default(), Vec::new());
+        let codecs = Codecs::default();
+        let mut received = Vec::new();
         while !bytes.is_empty() {
             match inbound.next(&mut bytes, &codecs)? {
                 ReceivedFrame::Incomplete => {}
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_wherever_they_are_cut() {
+    fn messages_are_received_wherever_frames_are_split() {
         let bytes = [
             frame(TEXT, "grü".as_bytes()),
             frame(CONTINUATION, b""),
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_may_hold_at_most() {
+    fn message_size_is_limited() {
         let mut inbound = Inbound::new(100_000, true);
         let bytes = frame(CONTINUATION, &[0; 30_000]);
         assert_eq!(hear(&mut inbound, &frame(BINARY, b"")), Ok(vec![ReceivedFrame::Empty]));
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_frames() {
+    fn invalid_frames_have_matching_close_codes() {
         for (bytes, code) in [
             (frame(FIN | TEXT, &[0xc3, 0x28]), 1007),
             (frame(FIN, b"x"), 1002),
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_end_only_a_close_is_heard() {
+    fn discarded_input_yields_only_the_close_frame() {
         let mut inbound = Inbound::new(1000, true);
         hear(&mut inbound, &frame(TEXT, b"x")).unwrap();
         inbound.discard();

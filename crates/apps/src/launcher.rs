@@ -56,7 +56,8 @@ impl<'a> Launch<'a> {
         output: BorrowedFd<'a>,
         errors: BorrowedFd<'a>,
     ) -> Launch<'a> {
-        let (threads, channel) = (channel.threads(), channel.descriptors().collect());
+        let threads = channel.threads();
+        let channel = channel.descriptors().collect();
         Launch { worker_slots, threads, control, output, errors, channel }
     }
 

@@ -130,10 +130,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_wherever_the_bytes_are_cut() {
+    fn lines_are_found_wherever_the_output_is_split() {
         let text = b"one\n\ntwo three\nlast";
         for cut in 0..=text.len() {
-            let (mut lines, mut seen) = (OutputLines::default(), Vec::new());
+            let mut lines = OutputLines::default();
+            let mut seen = Vec::new();
             for piece in [&text[..cut], &text[cut..]] {
                 lines.feed(piece, Instant::now(), |line| seen.push(line.to_vec()));
             }
@@ -143,8 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_for_the_line_that_is_not_at_its_end() {
-        let (mut lines, began) = (OutputLines::default(), Instant::now());
+    fn deadline_applies_to_the_incomplete_line() {
+        let mut lines = OutputLines::default();
+        let began = Instant::now();
         let at = |ms| began + Duration::from_millis(ms);
         lines.feed(b"one\n", at(0), |_| {});
         assert_eq!(lines.deadline(), None);
@@ -159,8 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_does_not_grow_without_end() {
-        let (mut lines, mut bytes) = (OutputLines::default(), 0);
+    fn endless_line_is_held_only_up_to_its_limit() {
+        let mut lines = OutputLines::default();
+        let mut bytes = 0;
         for _ in 0..100 {
             lines.feed(&[b'x'; 1000], Instant::now(), |line| bytes += line.len());
         }

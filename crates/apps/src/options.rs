@@ -167,7 +167,8 @@ impl Options {
     /// The number of worker slots needed, and the maximum.
     pub fn check(&self) -> Result<(), String> {
         const WORKER_SLOTS_MAX: usize = ring::Options::WORKER_SLOTS_MAX;
-        let (places, threads) = (self.place_count(), self.threads.max(1));
+        let places = self.place_count();
+        let threads = self.threads.max(1);
         match places.saturating_mul(threads) {
             worker_slots if worker_slots > WORKER_SLOTS_MAX => Err(format!(
                 "{} workers, and {} to take over from them, of {threads} threads each are {worker_slots}: there may be {WORKER_SLOTS_MAX}",

@@ -94,7 +94,8 @@ impl Orphans {
     /// returns their names. On a kernel that does not list a process's children, none are killed.
     #[must_use]
     pub fn end_strays() -> Vec<String> {
-        let (until, mut names) = (Instant::now() + KILL_TIMEOUT, Vec::new());
+        let until = Instant::now() + KILL_TIMEOUT;
+        let mut names = Vec::new();
         loop {
             Self::reap_strays(|_, _| {});
             let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

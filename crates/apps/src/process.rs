@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stat_line_with_a_strange_name() {
+    fn process_name_with_parentheses_is_parsed() {
         let line = "12 (a) b) R 1 12 12 0 -1 4194304 90 0 0 0 150 25 0 0 20 0 1 0 100 1000 10";
         assert_eq!(cpu_ms(line), Some(1750));
         assert_eq!(cpu_ms("12 (a"), None);
     }
 
     #[test]
-    fn memory_by_name() {
+    fn memory_fields_are_parsed_by_name() {
         let rollup =
             "00-ff ---p 0 00:00 0 [rollup]\nRss:  10 kB\nPss:   4 kB\nPss_Dirty: 9 kB\nPrivate_Dirty: 2 kB\n";
         let usage = memory(rollup);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_memory() {
+    fn usage_of_own_process_is_plausible() {
         let usage = Usage::of(std::process::id()).unwrap();
         assert!(usage.rss_bytes > 0 && usage.pss_bytes <= usage.rss_bytes);
     }

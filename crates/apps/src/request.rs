@@ -110,7 +110,9 @@ pub(crate) fn encode(
     }
     let ((head, bytes), vouched) = (request.head(), request.client().trusted_dialect);
     for field in &head.fields {
-        let (id, name, value) = (field.id, field.name.of(bytes), field.value.of(bytes));
+        let id = field.id;
+        let name = field.name.of(bytes);
+        let value = field.value.of(bytes);
         match id {
             // Only a trusted proxy may name the client, because frameworks trust these fields.
             _ if forwarded::dialect_of(id, name).is_some_and(|dialect| vouched != Some(dialect))
@@ -193,7 +195,8 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
 /// the target that the client sent.
 fn put_target(into: &mut Vec<u8>, request: &Request<'_>) -> Result<(), TooLong> {
     let (head, bytes) = request.head();
-    let (parts, whole) = (head.sent_parts(bytes), request.sent_target());
+    let parts = head.sent_parts(bytes);
+    let whole = request.sent_target();
     let sent = parts.path(bytes);
     let path = encoded_path(sent, request.empty_segments());
     let path = path.expect("a path with a decoded form has an encoded one");
@@ -279,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_http_and_ring_both_know_are_the_same() {
+    fn header_names_map_to_ring_field_ids() {
         let names = HeaderIds::new();
         assert_eq!(names.0[Name::Host as usize], Part::of_header(b"host"));
         assert_eq!(names.0[Name::Other as usize], None);

@@ -201,13 +201,14 @@ mod tests {
     }
 
     fn written(head: &[u8]) -> String {
-        let (header_names, mut out) = (HeaderNameCache::new(), Vec::new());
+        let header_names = HeaderNameCache::new();
+        let mut out = Vec::new();
         AppResponse::read(head, &header_names).unwrap().write(&header_names, &mut FieldWriter::new(&mut out));
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn what_frames_a_message_is_not_the_workers() {
+    fn framing_fields_of_the_worker_are_not_forwarded() {
         let head = head(
             200,
             &[
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_the_server_in_front_reach_no_client() {
+    fn sendfile_and_accel_fields_are_not_forwarded() {
         let fields = [
             ("X-Accel-Redirect", "/srv/secret"),
             ("x-sendfile", "/srv/secret"),
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_well_known_name_that_is_spelt_out_is_the_same() {
+    fn spelled_out_framing_fields_are_recognized() {
         let mut head = head(200, &[]);
         for (name, value) in
             [("Transfer-Encoding", "chunked"), ("content-LENGTH", "7"), ("Connection", "x"), ("X-A", "1")]
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_split_a_response_is_refused() {
+    fn invalid_response_heads_are_rejected() {
         let header_names = HeaderNameCache::new();
         for (status, name, value) in [
             (200, "X-A", "a\r\nb: c"),
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_do_not_frame_either() {
+    fn framing_fields_are_removed_from_trailers() {
         let mut fields = head(200, &[("X-Sum", "1"), ("Content-Length", "3"), ("X Y", "2")]);
         fields.drain(..2);
         assert_eq!(trailers(&fields, &HeaderNameCache::new()).as_bytes(), b"X-Sum: 1\r\n");

@@ -154,7 +154,8 @@ impl Supervisor {
     }
 
     fn snapshot(&self, has_processes: bool) -> AppSnapshot {
-        let (now, pools) = (Instant::now(), || self.worker_pools.iter().map(|(_, worker_pool)| worker_pool));
+        let now = Instant::now();
+        let pools = || self.worker_pools.iter().map(|(_, worker_pool)| worker_pool);
         let shown = pools().filter(|_| has_processes);
         AppSnapshot {
             processes: shown.flat_map(|worker_pool| worker_pool.processes(now)).collect(),
@@ -230,7 +231,8 @@ impl Supervisor {
                 PoolEvent::Died { place, by_itself, exit } => {
                     self.status.exits[exit as usize].fetch_add(1, Ordering::Relaxed);
                     let shared = &self.worker_pools[at].1.shared;
-                    let (generation, worker_slots) = (shared.number, shared.worker_slots_of(place));
+                    let generation = shared.number;
+                    let worker_slots = shared.worker_slots_of(place);
                     let notice =
                         CoreEvent::WorkerDied { generation, place, worker_slots, called_exit: by_itself };
                     let cores = self.broadcast(&notice);
@@ -504,9 +506,10 @@ impl Supervisor {
         Orphans::reap_strays(&mut ended);
         self.renew_channel(now);
         self.round += 1;
-        let (worn, wakes) =
-            (self.round.is_multiple_of(MEMORY_CHECK_ROUNDS), self.round.is_multiple_of(SIGNAL_ROUNDS));
-        let (min, threads) = (self.options.workers.min.max(1), self.options.threads.max(1));
+        let worn = self.round.is_multiple_of(MEMORY_CHECK_ROUNDS);
+        let wakes = self.round.is_multiple_of(SIGNAL_ROUNDS);
+        let min = self.options.workers.min.max(1);
+        let threads = self.options.threads.max(1);
         for (role, worker_pool) in &mut self.worker_pools {
             if worn {
                 worker_pool.recycle_worn(now);

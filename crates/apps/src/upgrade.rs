@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_of_a_list() {
+    fn token_is_found_in_a_list() {
         assert!(has_token(b"keep-alive, Upgrade", b"upgrade"));
         assert!(!has_token(b"no-upgrade", b"upgrade"));
     }

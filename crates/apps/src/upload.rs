@@ -76,16 +76,17 @@ impl Upload {
     ) -> Result<(Upload, Option<SpillError>), Fault> {
         let mut upload = Upload::empty();
         loop {
-            let piece = match ahead.waits_for_body || upload.ahead.is_empty() {
-                true => exchange.read().await?,
-                false => match exchange.try_read()? {
+            let piece = if ahead.waits_for_body || upload.ahead.is_empty() {
+                exchange.read().await?
+            } else {
+                match exchange.try_read()? {
                     BodyPiece::Data(piece) => Some(piece),
                     BodyPiece::End => None,
                     BodyPiece::Pending => {
                         upload.length = None;
                         return Ok((upload, None));
                     }
-                },
+                }
             };
             match piece {
                 None => {

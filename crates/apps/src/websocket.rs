@@ -236,9 +236,10 @@ impl<'s> WebSocketSession<'s> {
             (self.received_ms, self.is_ping_sent) = (x.core().now_ms(), false);
             return false;
         }
-        match self.inbound.frame_bytes_left() > READ_BYTES as u64 {
-            true => self.read_piece::<READ_BYTES_LONG>(x, pending),
-            false => self.read_piece::<READ_BYTES>(x, pending),
+        if self.inbound.frame_bytes_left() > READ_BYTES as u64 {
+            self.read_piece::<READ_BYTES_LONG>(x, pending)
+        } else {
+            self.read_piece::<READ_BYTES>(x, pending)
         }
     }
 
@@ -282,7 +283,8 @@ impl<'s> WebSocketSession<'s> {
                 rest = &[];
                 break;
             }
-            let (message_bytes, held_bytes) = (self.inbound.message_bytes(), self.inbound.held_bytes());
+            let message_bytes = self.inbound.message_bytes();
+            let held_bytes = self.inbound.held_bytes();
             let received = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
             self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
             if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
@@ -576,10 +578,9 @@ impl<'s> WebSocketSession<'s> {
 
 async fn wait_for_client(x: &Exchange<'_>, client: Interest, ms: u64) {
     let mut time = pin!(x.core().sleep(ms));
-    poll_fn(|context| match x.poll_client(client, context) {
-        true => Poll::Ready(()),
-        false => time.as_mut().poll(context),
-    })
+    poll_fn(
+        |context| if x.poll_client(client, context) { Poll::Ready(()) } else { time.as_mut().poll(context) },
+    )
     .await;
 }
 
@@ -588,7 +589,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_that_bring_nothing_have_a_rate() {
+    fn frames_without_content_are_rate_limited() {
         let mut budget = FrameBudget::new(5_000);
         assert_eq!((0..2_000).filter(|_| budget.spend(5_000)).count(), 1_000);
         // The budget of 100 frames per second is never exceeded.

@@ -97,7 +97,8 @@ impl RecordReader {
 
     fn complete_record(&mut self) -> Result<WorkerRecord, &'static str> {
         let payload = std::mem::take(&mut self.payload);
-        let (first, last) = (!self.is_fragmented, self.remaining_bytes == 0);
+        let first = !self.is_fragmented;
+        let last = self.remaining_bytes == 0;
         let kind = self.head[0];
         self.is_fragmented = true;
         if last {
@@ -117,7 +118,8 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8], step: usize) -> Result<Vec<WorkerRecord>, &'static str> {
-        let (mut records, mut said) = (RecordReader::default(), Vec::new());
+        let mut records = RecordReader::default();
+        let mut said = Vec::new();
         for mut piece in bytes.chunks(step) {
             loop {
                 let before = piece.len();
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn where_records_are_cut_never_matters() {
+    fn records_are_parsed_wherever_they_are_split() {
         let mut bytes = Vec::new();
         put(&mut bytes, TEXT, [b"he", b"llo"]);
         put(&mut bytes, BINARY, [b"", b""]);
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_record_is_refused() {
+    fn malformed_records_are_rejected() {
         let mut short = Vec::new();
         put(&mut short, CLOSE, [b"1", b""]);
         let mut long = Vec::new();

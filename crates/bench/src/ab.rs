@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lines_that_scripts_look_for_are_there() {
+    fn report_has_the_lines_that_scripts_parse() {
         let mut outcome = BenchOutcome::default();
         outcome.setup.host = "127.0.0.1:8080".into();
         outcome.setup.target = "/x".into();

@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_faults_warns_of_nothing() {
+    fn run_without_problems_has_no_warnings() {
         assert_eq!(warnings(&idle_outcome()), Vec::<String>::new());
         assert!(!describe_scope(&idle_outcome()).contains("answered for"));
     }
 
     #[test]
-    fn each_doubt_is_reported() {
+    fn each_problem_of_a_run_is_reported() {
         let reported = |change: fn(&mut BenchOutcome), what: &str| {
             let mut outcome = idle_outcome();
             change(&mut outcome);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_want_ten_values_beyond() {
+    fn percentile_requires_ten_values_beyond_it() {
         assert_eq!(first_unreliable_percentile(100_000), None);
         assert_eq!(first_unreliable_percentile(99_999), Some(99.99));
         assert_eq!(first_unreliable_percentile(1_000), Some(99.9));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_says_what_it_cannot_see_and_shows_a_gap() {
+    fn closed_loop_report_states_its_limits_and_gaps() {
         let mut outcome = idle_outcome();
         let point =
             |at: f64, responses| TimePoint { from_s: at, to_s: at + 0.1, responses, ..TimePoint::default() };

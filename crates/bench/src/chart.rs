@@ -157,7 +157,8 @@ pub fn escape(text: &str) -> String {
 }
 
 fn value_range(values: impl Iterator<Item = f64>, scale: Scale) -> Option<(f64, f64)> {
-    let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+    let mut low = f64::INFINITY;
+    let mut high = f64::NEG_INFINITY;
     for value in values.filter(|value| value.is_finite() && (scale != Scale::Log || *value > 0.0)) {
         (low, high) = (low.min(value), high.max(value));
     }
@@ -178,7 +179,8 @@ fn axis_position(value: f64, (low, high): (f64, f64), scale: Scale) -> f64 {
         Scale::Log => value.max(low).log10(),
         Scale::Nines => -(1.0 - value.min(99.9999) / 100.0).log10(),
     };
-    let (from, to) = (place(low), place(high));
+    let from = place(low);
+    let to = place(high);
     if to > from { ((place(value) - from) / (to - from)).clamp(0.0, 1.0) } else { 0.0 }
 }
 
@@ -247,7 +249,7 @@ mod tests {
     const TIME: Axis = Axis { scale: Scale::Linear, label: trim_zeros };
 
     #[test]
-    fn ticks_are_round_and_inside() {
+    fn ticks_are_round_and_within_the_range() {
         assert_eq!(ticks((0.0, 10.5), Scale::Linear), [0.0, 5.0, 10.0]);
         assert_eq!(ticks((0.0, 0.9), Scale::Linear).len(), 5);
         assert_eq!(ticks((0.0, 20.0), Scale::Binary), [0.0, 4.0, 8.0, 12.0, 16.0, 20.0]);
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn places_run_from_end_to_end() {
+    fn share_is_proportional_on_every_scale() {
         assert_eq!(axis_position(5.0, (0.0, 10.0), Scale::Linear), 0.5);
         assert_eq!(axis_position(100.0, (10.0, 1_000.0), Scale::Log), 0.5);
         let nines = |p| axis_position(p, (0.0, 99.99), Scale::Nines);
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chart_is_drawn_with_its_names_escaped_and_nothing_is_no_chart() {
+    fn chart_escapes_names_and_is_empty_without_data() {
         let series = [Series { name: "a<b".into(), points: vec![(0.0, 1.0), (1.0, 2.0)] }];
         let chart = line_chart("Rate & more", &series, &TIME, &TIME);
         assert!(

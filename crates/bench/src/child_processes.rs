@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_tree_takes_its_grandchildren_along_even_on_a_panic() {
+    fn dropped_process_tree_kills_grandchildren_even_on_a_panic() {
         let scratch = TempFolder::new("children-test").expect("a scratch folder");
         let log = scratch.path().join("log");
         // The grandchild ignores SIGTERM; only the SIGKILL to the group can end it.
@@ -216,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_there_already_is_somebody_elses() {
+    fn existing_scratch_directory_is_not_used() {
         let name = format!("komainu-taken-{}", std::process::id());
-        let (taken, elsewhere) =
-            (std::env::temp_dir().join(&name), std::env::temp_dir().join(name + "-else"));
+        let taken = std::env::temp_dir().join(&name);
+        let elsewhere = std::env::temp_dir().join(name + "-else");
         std::fs::create_dir(&elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &taken).unwrap();
         let scratch = TempFolder::new("taken").unwrap();

@@ -72,7 +72,8 @@ pub fn of_pairs(names: [String; 2], pairs: &[(BenchOutcome, BenchOutcome)]) -> C
 /// # Errors
 /// Returns the reason why they cannot be compared.
 pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, String> {
-    let (runs_a, runs_b) = (recorded_runs(a), recorded_runs(b));
+    let runs_a = recorded_runs(a);
+    let runs_b = recorded_runs(b);
     if runs_a.is_empty() || runs_b.is_empty() {
         return Err("these are not results of `komainu bench --json`".into());
     }
@@ -83,22 +84,23 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
         let of = |runs: &[&Value]| -> Vec<f64> {
             runs.iter().filter_map(|run| run["figures"][figure.key].as_f64()).collect()
         };
-        let (values_a, values_b) = (of(&runs_a), of(&runs_b));
+        let values_a = of(&runs_a);
+        let values_b = of(&runs_b);
         let (Some(a), Some(b)) = (stats::median(&values_a), stats::median(&values_b)) else { continue };
-        let ratio = match alone {
-            false => stats::ratio_of_sets(&values_b, &values_a),
-            true => stats::ratio_of_sets(
+        let ratio = if alone {
+            stats::ratio_of_sets(
                 &partial_values(runs_b[0], figure.name),
                 &partial_values(runs_a[0], figure.name),
-            ),
+            )
+        } else {
+            stats::ratio_of_sets(&values_b, &values_a)
         };
         lines.push(VersusLine { figure: figure.name, a, b, ratio: ratio.filter(|_| is_tested(figure)) });
     }
-    let basis = match alone {
-        true => {
-            "one run on a side, cut into parts: what differs from run to run is not in the interval".into()
-        }
-        false => format!("{} runs against {}, medians", runs_a.len(), runs_b.len()),
+    let basis = if alone {
+        "one run on a side, cut into parts: what differs from run to run is not in the interval".into()
+    } else {
+        format!("{} runs against {}, medians", runs_a.len(), runs_b.len())
     };
     Ok(Comparison { names, basis, lines })
 }
@@ -150,7 +152,8 @@ impl Comparison {
                 Some(r) => (format!("{:.3}", r.ratio), format!("{:.3}–{:.3}", r.low, r.high)),
                 None => (String::new(), String::new()),
             };
-            let (a, b) = (figure.format_value(line.a), figure.format_value(line.b));
+            let a = figure.format_value(line.a);
+            let b = figure.format_value(line.b);
             table.add_row(vec![figure.title.to_string(), a, b, ratio, interval, line.verdict().to_string()]);
         }
         table
@@ -214,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_reported_with_its_direction_and_equals_are_not_reported_apart() {
+    fn difference_is_reported_with_its_direction() {
         let pairs: Vec<_> = [1_000, 1_010, 990, 1_005].map(|rate| (run(rate), run(rate * 2 + 3))).into();
         let compared = of_pairs(["a".into(), "b".into()], &pairs);
         let line = |name| compared.lines.iter().find(|line| line.figure == name).unwrap();
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_compared_by_their_runs_or_by_parts_of_one() {
+    fn records_are_compared_by_runs_or_parts_of_one_run() {
         let record = |rate: f64| {
             let points: Vec<Value> = (0..30)
                 .map(|at| {
@@ -252,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_or_answers_nothing_is_worse_without_a_ratio() {
+    fn errors_or_missing_responses_are_worse_without_a_ratio() {
         let record = |rate: f64, errors: f64| {
             let run = json!({ "figures": { "requests_per_s": rate, "errors": errors } });
             json!({ "runs": [run, run, run] })
@@ -261,7 +264,9 @@ mod tests {
             let compared = of_records(["a".into(), "b".into()], a, b).unwrap();
             compared.lines.iter().find(|line| line.figure == name).unwrap().verdict()
         };
-        let (good, fast_and_wrong, silent) = (record(100.0, 0.0), record(900.0, 500.0), record(0.0, 0.0));
+        let good = record(100.0, 0.0);
+        let fast_and_wrong = record(900.0, 500.0);
+        let silent = record(0.0, 0.0);
         assert_eq!(verdict(&good, &fast_and_wrong, "errors"), "B is worse");
         assert_eq!(verdict(&fast_and_wrong, &good, "errors"), "B is better");
         assert_eq!(verdict(&good, &silent, "rate"), "B is worse");

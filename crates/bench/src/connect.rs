@@ -91,7 +91,8 @@ fn add_certificate_remedy(words: String) -> String {
 /// Returns the error of the first origin that cannot be reached.
 pub(crate) fn probe_origins(plan: &LoadPlan) -> Result<(), String> {
     let core = Core::for_client(1).map_err(|error| error.to_string())?;
-    let (inner, origins) = (core.clone(), plan.origins.clone());
+    let inner = core.clone();
+    let origins = plan.origins.clone();
     let timeout_ms = plan.connect_timeout.as_millis() as u64;
     let probed = core.run_until_end(async move {
         for origin in &origins {

@@ -262,11 +262,10 @@ impl Drop for ConnectionState {
         let now_ns = now_ns();
         for job in self.retry_queue.drain(..) {
             // The end of the run, not the server, cancels the last requests of a closed loop.
-            match self.load_state.plan.is_open() {
-                true => {
-                    self.load_state.fail_request(job, ErrorKind::Unanswered, "the run ended first", now_ns)
-                }
-                false => self.load_state.finish_request(),
+            if self.load_state.plan.is_open() {
+                self.load_state.fail_request(job, ErrorKind::Unanswered, "the run ended first", now_ns)
+            } else {
+                self.load_state.finish_request()
             }
         }
     }

@@ -64,9 +64,10 @@ impl Expectation {
             Relation::AtLeast => found >= self.value,
             Relation::Above => found > self.value,
         };
-        match met {
-            true => Ok(()),
-            false => Err(format!("expected {}, found {}", self.text, self.figure.format_value(found))),
+        if met {
+            Ok(())
+        } else {
+            Err(format!("expected {}, found {}", self.text, self.figure.format_value(found)))
         }
     }
 }
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn met_and_missed() {
+    fn expectations_are_compared_with_the_outcome() {
         let outcome = outcome();
         for (text, met) in [
             ("p99 < 20ms", true),
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_reported() {
+    fn invalid_expectations_are_reported() {
         for (text, what) in [
             ("p99", "looks like"),
             ("p42 < 1ms", "is no figure"),

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_keys_are_unique_and_found() {
+    fn figure_names_and_keys_are_unique() {
         for (at, figure) in ALL_FIGURES.iter().enumerate() {
             assert!(
                 ALL_FIGURES[at + 1..].iter().all(|f| f.name != figure.name && f.key != figure.key),

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handshakes_are_counted_by_what_was_agreed() {
+    fn handshakes_are_counted_by_negotiated_parameters() {
         let full = TlsAgreement {
             version: "TLSv1.3",
             cipher: "A",

@@ -52,7 +52,8 @@ pub fn comparison_page(compared: &Comparison, pairs: &[(BenchOutcome, BenchOutco
             escape(&a.setup.load_description)
         );
         body += &pair_charts(pairs);
-        let (mut of_a, mut of_b) = (TimeHistogram::default(), TimeHistogram::default());
+        let mut of_a = TimeHistogram::default();
+        let mut of_b = TimeHistogram::default();
         for (a, b) in pairs {
             of_a.add(&a.measured.tally.latency);
             of_b.add(&b.measured.tally.latency);
@@ -213,7 +214,8 @@ fn merge_points(points: &[TimePoint]) -> Vec<TimePoint> {
 
 /// Charts the latency by percentile, and the frequency of each latency.
 fn latency_charts(sides: &[(&str, &TimeHistogram)]) -> String {
-    let (mut steps, mut often) = (Vec::new(), Vec::new());
+    let mut steps = Vec::new();
+    let mut often = Vec::new();
     for (name, latency) in sides {
         let series = |points| Series { name: (*name).to_string(), points };
         steps.push(series(percentile_points(latency)));
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_stands_alone_and_lets_nothing_through() {
+    fn html_report_is_self_contained_and_escaped() {
         let page = report_page(&outcome());
         assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
         assert!(page.matches("<svg").count() >= 4 && page.contains("prefers-color-scheme: dark"));
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_shows_both_and_the_verdict() {
+    fn comparison_page_has_both_names_and_the_verdict() {
         let pairs = [(outcome(), outcome()), (outcome(), outcome())];
         let page = comparison_page(&comparison::of_pairs(["one".into(), "two".into()], &pairs), &pairs);
         assert!(
@@ -388,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn long_runs_have_their_points_put_together_and_lose_no_response() {
+    fn points_of_long_runs_are_merged_without_losing_responses() {
         let points: Vec<TimePoint> = (0..1_000)
             .map(|at| TimePoint {
                 from_s: f64::from(at),

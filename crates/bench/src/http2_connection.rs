@@ -265,7 +265,8 @@ impl MultiplexedConnection {
     }
 
     fn handle_head(&mut self, stream: u32, ended: bool) {
-        let (status, now_ns) = (self.machine.status, self.state.now_ns);
+        let status = self.machine.status;
+        let now_ns = self.state.now_ns;
         let Some(request) = self.find(stream) else { return };
         if request.first_ns == 0 {
             request.first_ns = now_ns;

@@ -122,9 +122,10 @@ pub fn run_job(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
 
 /// Returns an observer that draws the progress on stderr, if that is a terminal and `quiet` is not set.
 pub(crate) fn progress_display(quiet: bool, title: &str) -> Box<dyn LoadObserver> {
-    match !quiet && io::stderr().is_terminal() {
-        true => Box::new(ProgressDisplay::new(io::stderr(), title, terminal_columns())),
-        false => Box::new(()),
+    if !quiet && io::stderr().is_terminal() {
+        Box::new(ProgressDisplay::new(io::stderr(), title, terminal_columns()))
+    } else {
+        Box::new(())
     }
 }
 

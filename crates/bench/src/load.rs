@@ -370,7 +370,7 @@ mod tests {
     use crate::url::Url;
 
     #[test]
-    fn nothing_is_kept_for_a_thread_that_has_ended() {
+    fn slices_of_ended_threads_are_not_awaited() {
         let ask = BenchRequest::get(Url::parse("http://127.0.0.1:1/").unwrap());
         let plan = LoadPlan::new(&[ask], &RequestSettings::default(), &ConnectOptions::default()).unwrap();
         let plan = LoadPlan { threads: 2, duration: None, requests_max: Some(9), ..plan };

@@ -173,13 +173,12 @@ impl LoadState {
         if let &[only] = walk.requests.as_slice() {
             return only;
         }
-        let at = match self.plan.is_random {
-            true => self.random.borrow_mut().usize(..walk.requests.len()),
-            false => {
-                let at = walk.position;
-                walk.position = (at + 1) % walk.requests.len();
-                at
-            }
+        let at = if self.plan.is_random {
+            self.random.borrow_mut().usize(..walk.requests.len())
+        } else {
+            let at = walk.position;
+            walk.position = (at + 1) % walk.requests.len();
+            at
         };
         walk.requests[at]
     }

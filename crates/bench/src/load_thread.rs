@@ -88,7 +88,8 @@ async fn run_phases(
     reports: Sender<ThreadReport>,
     seed: u64,
 ) -> (u64, u64) {
-    let (plan, schedule) = (share.plan.clone(), share.schedule);
+    let plan = share.plan.clone();
+    let schedule = share.schedule;
     open_connections(&load_state, &share);
     if let Pace::Open { rate, arrivals } = plan.pace {
         load_state.core.spawn(generate_arrivals(
@@ -107,9 +108,10 @@ async fn run_phases(
         set_quota(&load_state, &share);
     }
     loop {
-        let boundary_ns = match warm_up {
-            true => schedule.measure_from_ns,
-            false => (from_ns + schedule.slice_ns).min(schedule.end_ns),
+        let boundary_ns = if warm_up {
+            schedule.measure_from_ns
+        } else {
+            (from_ns + schedule.slice_ns).min(schedule.end_ns)
         };
         let ended = wait_until(&load_state, &share, boundary_ns, warm_up).await;
         let to_ns = now_ns();
@@ -140,7 +142,8 @@ async fn run_phases(
 
 fn set_quota(load_state: &LoadState, share: &ThreadShare) {
     if let Some(requests) = share.plan.requests_max {
-        let (threads, number) = (share.plan.threads as u64, share.number as u64);
+        let threads = share.plan.threads as u64;
+        let number = share.number as u64;
         load_state.set_quota(requests / threads + u64::from(number < requests % threads));
     }
 }
@@ -177,15 +180,16 @@ fn open_connections(load_state: &Rc<LoadState>, share: &ThreadShare) {
     let all: Vec<usize> = origins.flat_map(|(origin, count)| (0..count).map(move |_| origin)).collect();
     for (at, &origin) in all.iter().enumerate().filter(|(at, _)| at % plan.threads == share.number) {
         let delay = plan.ramp.mul_f64(at as f64 / all.len() as f64);
-        match plan.is_http2() {
-            true => load_state.core.spawn(connection_loop::run_connections(
+        if plan.is_http2() {
+            load_state.core.spawn(connection_loop::run_connections(
                 MultiplexedConnection::new(load_state.clone(), origin),
                 delay,
-            )),
-            false => load_state.core.spawn(connection_loop::run_connections(
+            ))
+        } else {
+            load_state.core.spawn(connection_loop::run_connections(
                 LoadConnection::new(load_state.clone(), origin),
                 delay,
-            )),
+            ))
         }
     }
 }

@@ -116,9 +116,10 @@ pub fn outcome_csv(runs: &[(String, &BenchOutcome)]) -> String {
 
 /// Quotes a field as in RFC 4180 if necessary.
 fn quote_csv(text: &str) -> String {
-    match text.contains(['"', ',', '\n', '\r']) {
-        true => format!("\"{}\"", text.replace('"', "\"\"")),
-        false => text.to_string(),
+    if text.contains(['"', ',', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_string()
     }
 }
 
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn json_holds_the_figures_and_nothing_that_was_not_measured() {
+    fn json_contains_only_measured_figures() {
         let json = outcome_json(&outcome());
         assert_eq!(json["figures"]["requests_per_s"], 500.0);
         assert!((json["figures"]["p99_us"].as_f64().unwrap() - 990.0).abs() < 1.0);
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_has_a_column_a_figure_and_quotes_what_needs_it() {
+    fn csv_has_one_column_per_figure_and_quotes_values() {
         let outcome = outcome();
         let text = outcome_csv(&[("a".into(), &outcome), ("b".into(), &outcome)]);
         let lines: Vec<&str> = text.lines().collect();

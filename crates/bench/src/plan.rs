@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_to_the_same_host_share_an_origin_and_weights_lengthen_the_walk() {
+    fn requests_to_one_host_share_an_origin_and_weights_apply() {
         let plan =
             plan(&[("http://127.0.0.1:81/a", 3), ("http://127.0.0.1:82/", 1), ("http://127.0.0.1:81/b", 1)]);
         assert_eq!(
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_follow_the_requests_and_none_is_lost() {
+    fn connections_are_distributed_by_request_weight() {
         for (connections, expected) in [(10, vec![8, 2]), (2, vec![1, 1]), (51, vec![40, 11])] {
             let plan =
                 LoadPlan { connections, ..plan(&[("http://127.0.0.1:81/", 4), ("http://127.0.0.1:82/", 1)]) };
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_make_no_sense_are_reported_why() {
+    fn invalid_plans_are_rejected_with_the_reason() {
         let good = plan(&[("http://127.0.0.1:81/", 1)]);
         assert_eq!(good.check(), Ok(()));
         let two = plan(&[("http://127.0.0.1:81/", 1), ("http://127.0.0.1:82/", 1)]);

@@ -330,9 +330,10 @@ fn listening_inode(line: &str, v6: bool, address: SocketAddr) -> Option<u64> {
     for at in (0..local.len()).step_by(8) {
         bytes.extend(u32::from_str_radix(local.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
     }
-    let local = match v6 {
-        true => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
-        false => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+    let local = if v6 {
+        IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?))
+    } else {
+        IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?))
     };
     let reaches = local.is_unspecified() || local.to_canonical() == address.ip().to_canonical();
     (reaches && (v6 || address.ip().to_canonical().is_ipv4())).then(|| words.get(9)?.parse().ok())?
@@ -387,7 +388,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
+    fn process_name_with_parentheses_does_not_shift_fields() {
         let line = "42 (a ) (b) S 7 8 9 0 -1 4194304 1 2 3 4 50 60 70 80 20 0 1 0 99";
         let stat = ProcessStat::parse(line).unwrap();
         assert_eq!((stat.parent, stat.group, stat.name.as_str()), (7, 8, "a ) (b"));
@@ -396,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_and_waiting_are_not_busy() {
+    fn idle_and_iowait_do_not_count_as_busy() {
         assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 32 64 128\ncpu0 5"), Some(63));
         assert_eq!(busy_ticks("intr 5"), None);
     }
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_reported_by_address_port_and_state() {
+    fn listening_sockets_are_found_by_address_port_and_state() {
         // Formatted as on a little-endian machine: 127.0.0.1:8080 and [::]:8080.
         let v4 = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 777 1";
         let v6 = "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 888 1";
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_found_by_what_it_listens_on() {
+    fn own_process_is_found_by_its_listening_socket() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         assert_eq!(listening_processes(listener.local_addr().unwrap()), [std::process::id()]);
         let path = std::env::temp_dir().join(format!("komainu-procfs-{}", std::process::id()));
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_counts_grandchildren_and_what_they_burn() {
+    fn process_tree_includes_grandchildren_and_their_usage() {
         let script = "sh -c 'i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo burnt; read x'; true";
         let mut child = Command::new("sh")
             .args(["-c", script])
@@ -450,7 +451,8 @@ mod tests {
         let mut burnt = [0; 6];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut burnt).unwrap();
         let members = process_tree(&[child.id()]);
-        let (used, memory) = (read_usage(&members).since_start(), process_memory(&members));
+        let used = read_usage(&members).since_start();
+        let memory = process_memory(&members);
         drop(child.stdin.take());
         child.wait().unwrap();
         assert!(members.len() >= 2, "the shell and its child: {members:?}");
@@ -461,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_threads_cost_no_precision_later() {
+    fn ended_threads_do_not_reduce_later_precision() {
         let ms = |ms: u64| ms * 1_000_000;
         let used = |threads: &[(u32, u64)], ticks_ms: u64| ProcessUsage {
             threads: threads.iter().map(|&(id, at)| (id, (at, 0, 0))).collect(),
@@ -480,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_ends_counts_from_the_first_reading_on() {
+    fn usage_of_an_ended_child_counts_from_the_first_reading() {
         let ms = |ms: u64| ms * 1_000_000;
         let used = |parent: u32, ticks_ms: u64, reaped_ms: u64| ProcessUsage {
             parent,
@@ -508,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_time_is_what_the_process_itself_is_reported() {
+    fn cpu_time_matches_that_reported_by_the_process() {
         let script = "i=0; while [ $i -lt 400000 ]; do i=$((i+1)); done; times; read x";
         let mut child = Command::new("sh")
             .args(["-c", script])

@@ -69,7 +69,8 @@ impl<W: Write> LoadObserver for ProgressDisplay<W> {
 }
 
 fn render(title: &str, progress: &LoadProgress<'_>, columns: usize) -> String {
-    let (points, tally) = (progress.points, progress.tally);
+    let points = progress.points;
+    let tally = progress.tally;
     let width = columns - 34;
     let mut text = format!("{title}\n");
     text += &match progress.planned_s {
@@ -137,9 +138,10 @@ fn draw_bar(share: f64, width: usize) -> String {
 }
 
 fn truncate(line: &str, columns: usize) -> String {
-    match line.chars().count() > columns {
-        true => line.chars().take(columns - 1).chain(['…']).collect(),
-        false => line.to_string(),
+    if line.chars().count() > columns {
+        line.chars().take(columns - 1).chain(['…']).collect()
+    } else {
+        line.to_string()
     }
 }
 
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_shows_progress_rate_and_latency() {
+    fn progress_display_shows_rate_and_latency() {
         let mut tally = LoadTally::default();
         tally.count_status(200);
         let points = points();
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn it_redraws_in_place_and_leaves_nothing_behind() {
+    fn progress_display_is_redrawn_in_place_and_erased() {
         let mut out = Vec::new();
         let mut live = ProgressDisplay::new(&mut out, "t", 80);
         let tally = LoadTally::default();
@@ -199,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn many_values_share_bars() {
+    fn sparkline_merges_values_to_fit_its_width() {
         assert_eq!(sparkline(&[0.0, 1.0], 10), "▁█");
         assert_eq!(sparkline(&[1.0; 100], 10).chars().count(), 10);
         assert_eq!(sparkline(&[], 10), "");

@@ -87,7 +87,9 @@ pub fn format_date(unix_s: u64) -> String {
     let time = i64::try_from(unix_s).ok().and_then(|unix_s| OffsetDateTime::from_unix_timestamp(unix_s).ok());
     // Times beyond the year 9999 cannot be represented.
     let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
-    let (date, hour, minute) = (time.date(), time.hour(), time.minute());
+    let date = time.date();
+    let hour = time.hour();
+    let minute = time.minute();
     format!("{date} {hour:02}:{minute:02} UTC")
 }
 
@@ -126,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn dates_know_leap_years() {
+    fn dates_handle_leap_years() {
         assert_eq!(format_date(0), "1970-01-01 00:00 UTC");
         assert_eq!(format_date(951_782_400), "2000-02-29 00:00 UTC");
         assert_eq!(format_date(1_795_252_019), "2026-11-21 09:06 UTC");
     }
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_are_formatted_for_reading() {
         let grouped: Vec<String> =
             [0.0, 999.0, 1000.0, -1234.0, 1234567.8, -123.0].map(format_thousands).into();
         assert_eq!(grouped, ["0", "999", "1,000", "-1,234", "1,234,568", "-123"]);

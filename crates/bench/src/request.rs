@@ -135,14 +135,15 @@ pub fn render(
                 return Err(format!("{name} follows from the content: leave it out"));
             }
         }
-        match chunked {
-            true => push("Transfer-Encoding", "chunked"),
-            false => push("Content-Length", &body.len().to_string()),
+        if chunked {
+            push("Transfer-Encoding", "chunked")
+        } else {
+            push("Content-Length", &body.len().to_string())
         }
     }
     fields.extend(&settings.fields);
-    let (method, content) =
-        (Method::of(request.method.as_bytes()), request.body.as_deref().unwrap_or_default());
+    let method = Method::of(request.method.as_bytes());
+    let content = request.body.as_deref().unwrap_or_default();
     if is_http2 {
         let head = StreamHead::from_request(request, &fields);
         return Ok(WireRequest { bytes: content.to_vec(), head: Some(head), method, origin });
@@ -151,9 +152,10 @@ pub fn render(
         format!("{} {} {}\r\n", request.method, request.url.target, settings.version.text()).into_bytes();
     bytes.extend_from_slice(fields.as_bytes());
     bytes.extend_from_slice(b"\r\n");
-    match chunked {
-        true => push_chunks(&mut bytes, content),
-        false => bytes.extend_from_slice(content),
+    if chunked {
+        push_chunks(&mut bytes, content)
+    } else {
+        bytes.extend_from_slice(content)
     }
     Ok(WireRequest { bytes, head: None, method, origin })
 }
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_the_connection_depends_on_the_version() {
+    fn connection_field_depends_on_the_http_version() {
         let ask = BenchRequest::get(Url::parse("http://h/").unwrap());
         for (version, keep_alive, said) in [
             (Version::Http11, true, None),
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn given_fields_replace_the_own_ones_but_never_the_framing() {
+    fn given_fields_replace_default_ones_but_not_framing() {
         let mut fields = Fields::new();
         fields.try_push(b"host", b"other").unwrap();
         fields.try_push(b"X", b"y").unwrap();

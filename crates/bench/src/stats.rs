@@ -82,7 +82,8 @@ fn excluded_ranks(count: usize) -> usize {
     let tail = (1.0 - CONFIDENCE) / 2.0;
     let most = count * (count + 1) / 2;
     if count > EXACT_MAX {
-        let (mean, n) = (most as f64 / 2.0, count as f64);
+        let mean = most as f64 / 2.0;
+        let n = count as f64;
         let deviation = (n * (n + 1.0) * (2.0 * n + 1.0) / 24.0).sqrt();
         return (mean - NORMAL_QUANTILE * deviation - 0.5).floor().max(0.0) as usize;
     }
@@ -111,7 +112,8 @@ pub fn ratio_of_sets(a: &[f64], b: &[f64]) -> Option<Ratio> {
     }
     let logs = |values: &[f64]| values.iter().map(|value| value.ln()).collect::<Vec<f64>>();
     let ((mean_a, error_a), (mean_b, error_b)) = (mean_and_error(&logs(a)), mean_and_error(&logs(b)));
-    let (var_a, var_b) = (error_a * error_a, error_b * error_b);
+    let var_a = error_a * error_a;
+    let var_b = error_b * error_b;
     let spread = var_a * var_a / (a.len() - 1) as f64 + var_b * var_b / (b.len() - 1) as f64;
     let freedom = if spread > 0.0 { (var_a + var_b).powi(2) / spread } else { 1e9 };
     let half = student_t((freedom.floor() as usize).max(1)) * (var_a + var_b).sqrt();
@@ -168,7 +170,8 @@ mod tests {
     /// contain the true ratio.
     fn count_trials(truth: f64, compare: fn(&[(f64, f64)]) -> Option<Ratio>) -> (usize, usize) {
         let mut random = Rng::with_seed(42);
-        let (mut distinct, mut covered) = (0, 0);
+        let mut distinct = 0;
+        let mut covered = 0;
         for _ in 0..2_000 {
             let pairs: Vec<(f64, f64)> = (0..8)
                 .map(|_| {
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_things_are_rarely_called_distinct_and_the_interval_covers_the_truth() {
+    fn confidence_interval_has_the_expected_error_rates() {
         let unpaired = |pairs: &[(f64, f64)]| {
             let (a, b): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
             ratio_of_sets(&a, &b)
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_is_students() {
+    fn confidence_interval_uses_students_t() {
         // Log ratios 0, 0.1, 0.2: mean 0.1, standard error 0.1 / sqrt(3), t(2) = 9.925.
         let pairs = [0.0f64, 0.1, 0.2].map(|log| (log.exp(), 1.0));
         let found = ratio(&pairs).unwrap();
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_interval_is_wilcoxons_and_shrugs_at_a_wild_pair() {
+    fn rank_interval_follows_wilcoxon_and_resists_outliers() {
         // Critical values of the signed-rank test at 0.005 per side, as the number of excluded means.
         assert_eq!([12, 20, 30, 50].map(excluded_ranks), [7, 37, 109, 373]);
         // The switch to the approximation causes only a small step.
@@ -230,9 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn noise_with_heavy_tails_keeps_the_level_and_the_power() {
+    fn heavy_tailed_noise_keeps_error_rate_and_power() {
         let mut random = Rng::with_seed(7);
-        let (mut equal, mut slower) = (0, 0);
+        let mut equal = 0;
+        let mut slower = 0;
         for _ in 0..500 {
             let mut value = |factor: f64| {
                 // In one of ten runs, another program uses up to half of the machine.
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_is_no_comparison() {
+    fn too_few_values_yield_no_comparison() {
         assert_eq!(ratio(&[(1.0, 1.0)]), None);
         assert_eq!(ratio(&[(1.0, 1.0), (0.0, 1.0)]), None);
         assert_eq!(ratio_of_sets(&[1.0], &[1.0, 2.0]), None);

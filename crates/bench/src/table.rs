@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_short_rows_are_filled() {
+    fn columns_are_aligned_and_short_rows_padded() {
         let mut table = TextTable::new(&["subject", "µs"]);
         table.add_row(vec!["nginx|x".into(), "6.1".into()]);
         table.add_row(vec!["h2o".into()]);

@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_right_to_three_digits_and_never_above_the_greatest() {
+    fn percentiles_have_three_digits_and_never_exceed_the_maximum() {
         let mut times = TimeHistogram::default();
         assert_eq!((times.percentile(50.0), times.min(), times.max()), (0, 0, 0));
         (1..=10_000).for_each(|at| times.record(at * 1_000));
@@ -338,8 +338,9 @@ mod tests {
     }
 
     #[test]
-    fn tallies_add_up() {
-        let (mut a, mut b) = (LoadTally::default(), LoadTally::default());
+    fn tallies_are_merged() {
+        let mut a = LoadTally::default();
+        let mut b = LoadTally::default();
         for (to_a, code, ns) in [(true, 200, 5), (false, 404, 7), (false, 200, 9)] {
             let tally = if to_a { &mut a } else { &mut b };
             tally.count_status(code);
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_stand_in_the_order_of_their_numbers() {
+    fn error_kinds_are_listed_in_numeric_order() {
         assert!(ErrorKind::ALL.iter().enumerate().all(|(at, kind)| *kind as usize == at));
     }
 }

@@ -198,7 +198,7 @@ mod tests {
     use crate::tally::ErrorKind;
 
     #[test]
-    fn a_report_names_rate_latency_server_and_doubts() {
+    fn report_contains_rate_latency_server_and_warnings() {
         let mut outcome = BenchOutcome::default();
         outcome.setup.url_summary = "http://h/".into();
         outcome.measured.seconds = 2.0;
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn sentences_are_wrapped_under_their_mark() {
+    fn sentences_are_wrapped_and_indented() {
         let text = wrap_sentence("! ", &"word ".repeat(50));
         assert!(text.lines().all(|line| line.chars().count() <= 102) && text.lines().count() > 2);
         assert!(text.starts_with("! word") && text.lines().skip(1).all(|line| line.starts_with("  word")));

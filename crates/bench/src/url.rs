@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_found_and_put_together_again() {
+    fn urls_are_parsed_and_printed() {
         for (text, host, port, target, shown) in [
             ("http://a.example/x?y=1#z", "a.example", 80, "/x?y=1", "http://a.example/x?y=1"),
             ("https://a.example", "a.example", 443, "/", "https://a.example/"),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_loaded_is_refused_with_a_reason() {
+    fn unsupported_urls_are_rejected_with_a_reason() {
         for (text, reason) in [
             ("ftp://x/", "only http"),
             ("http://", "host"),

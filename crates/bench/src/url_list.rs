@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_siege_and_weights_are_read() {
+    fn siege_url_lists_and_weights_are_parsed() {
         let text = "# a comment\nHOST=127.0.0.1:81\n\nhttp://$(HOST)/a\nhttp://${HOST}/b POST x=1&y=2\n\
                     3 http://h/c\nhttp://h/d?e=f\nhttp://h/g HEAD\nhttp://h/h POST\nHOST=i\nhttp://$(HOST)/";
         let asks = parse_list(text, Path::new(".")).unwrap();
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn content_may_come_from_a_file_beside_the_list() {
+    fn content_is_read_from_a_file_next_to_the_list() {
         let folder = std::env::temp_dir().join(format!("komainu-list-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("body"), "from a file").unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_reported_with_its_line() {
+    fn list_errors_name_their_line() {
         for (text, what) in [
             ("# only this", "no URL"),
             ("http://h/\n0 http://h/", "line 2: a weight"),

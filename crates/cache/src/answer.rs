@@ -126,7 +126,7 @@ mod tests {
     use http::RequestHead;
 
     #[test]
-    fn a_part_may_be_the_whole() {
+    fn range_response_covering_everything_is_recognized() {
         let is = |status: u16, range: &str, length: Length| {
             let fields = crate::object::tests::fields(&[("Content-Range", range)]);
             is_whole_part(Status::of(status).unwrap(), &fields, length)
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_and_ranges() {
+    fn conditions_and_ranges_select_what_is_sent() {
         const DATE: &str = "Wed, 01 Jan 2020 00:00:00 GMT";
         let with = |lines: &str, stored: &[(&str, &str)]| {
             let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n").into_bytes();

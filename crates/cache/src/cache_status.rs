@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values() {
+    fn cache_status_values_are_formatted() {
         assert_eq!(hit(-5), "Komainu; hit; ttl=-5");
         assert_eq!(
             forwarded(ForwardReason::UriMiss, false, Some(Ok(60))),

@@ -146,7 +146,7 @@ mod tests {
     const JOBS_MAX: usize = 8;
 
     #[test]
-    fn a_coding_is_made_once_kept_with_its_content_and_counted() {
+    fn compressed_form_is_created_once_and_accounted() {
         let (cache, held) = cache(64 * MIB);
         put(&cache, "http://a/", object(&[], &"x".repeat(100_000))).unwrap();
         let object = cache.find(b"http://a/").unwrap().objects()[0].clone();
@@ -165,7 +165,8 @@ mod tests {
         assert_eq!((made.len(), cache.stats().bytes), (300, before + 300));
         assert_eq!(held.load(Ordering::Relaxed) as u64, before + 300);
         // The object updated by a 304 shares the content and its compressed forms.
-        let (variant, freshness) = (RequestVariant::default(), freshness(100, 10));
+        let variant = RequestVariant::default();
+        let freshness = freshness(100, 10);
         let again = Object::new(Status::OK, Fields::new(), object.body.clone(), variant, freshness);
         put(&cache, "http://a/", again).unwrap();
         let again = cache.find(b"http://a/").unwrap().objects()[0].clone();
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_compressed_at_one_time() {
+    fn concurrent_compression_jobs_are_limited() {
         let (cache, _) = cache(64 * MIB);
         let objects: Vec<Object> = (0..=JOBS_MAX).map(|_| object(&[], "x")).collect();
         let jobs: Vec<_> = objects.iter().map(|object| cache.coded(object, Coding::Gzip)).collect();

@@ -86,7 +86,8 @@ impl FiledContent {
 
     /// Returns the file and the range in it for a range of the content, which is limited to its length.
     pub(crate) fn locate(&self, range: std::ops::Range<u64>) -> (&Arc<File>, std::ops::Range<u64>) {
-        let (from, to) = (range.start.min(self.len), range.end.min(self.len));
+        let from = range.start.min(self.len);
+        let to = range.end.min(self.len);
         (&self.file, self.at + from..self.at + to)
     }
 
@@ -126,7 +127,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     #[test]
-    fn contents_are_read_in_ranges_and_give_their_memory_back() {
+    fn contents_are_read_in_ranges_and_release_their_memory() {
         let file = ContentFile::new().unwrap();
         let bytes: Vec<u8> = (0..300_001u32).map(|at| (at % 251) as u8).collect();
         let all: Vec<FiledContent> =

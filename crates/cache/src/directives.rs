@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_known_in_any_case_and_may_name_fields() {
+    fn directives_ignore_case_and_may_name_fields() {
         let all =
             cc("No-StOrE, private, PUBLIC, must-revalidate, proxy-revalidate, must-understand, no-cache");
         assert!(all.no_store && all.private && all.public && all.no_cache && all.must_understand);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_forbids_all_the_same() {
+    fn restrictive_directives_apply_despite_malformed_syntax() {
         for value in [
             "max-age=60, x=\"private, no-store",
             "max-age=60, x=\"\\\", private",
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_targeted_field_takes_the_place_of_the_other() {
+    fn valid_cdn_cache_control_replaces_cache_control() {
         let both = of(&[("Cache-Control", "no-store"), ("CDN-Cache-Control", "max-age=60")]);
         assert!(both.is_targeted && !both.no_store);
         assert_eq!(both.lifetime_s(), Some(60));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn requests() {
+    fn request_directives_are_parsed() {
         let mut request = RequestDirectives::default();
         request.add(b"max-age=0, Only-If-Cached");
         assert!(request.only_if_cached && !request.no_store);

@@ -220,9 +220,11 @@ impl Disk {
         if !index.has_url(hash) {
             return None;
         }
-        let (files, purges) = (index.files(hash), index.purges().clone());
+        let files = index.files(hash);
+        let purges = index.purges().clone();
         drop(index);
-        let (shared, orders) = (self.shared.clone(), self.orders.clone());
+        let shared = self.shared.clone();
+        let orders = self.orders.clone();
         Some(DiskLookup { shared, orders, key: key.to_vec(), files, purges, purges_before: began_after })
     }
 }

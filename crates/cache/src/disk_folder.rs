@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_of_purges_ends_where_it_was_cut() {
+    fn purge_list_is_read_up_to_the_first_damaged_record() {
         let purges: Vec<PendingPurge> = [
             Purge::Exact(b"http://a/".to_vec()),
             Purge::Prefix(b"//a/x".to_vec()),

@@ -318,7 +318,8 @@ impl DiskIndex {
     /// Remembers a purge, and applies it as far as file names suffice. Returns it with its number, and the
     /// number of files it matches by URL.
     pub(crate) fn purge(&mut self, purge: &Purge, soft_at_s: Option<u64>) -> (PendingPurge, u64) {
-        let (mut purge, mut soft_at_s) = (purge.clone(), soft_at_s);
+        let mut purge = purge.clone();
+        let mut soft_at_s = soft_at_s;
         if soft_at_s.is_none() && self.purges.iter().any(|pending| pending.purge == purge) {
             // Replaces an earlier identical purge.
             Arc::make_mut(&mut self.purges).retain(|pending| pending.purge != purge);
@@ -359,12 +360,11 @@ impl DiskIndex {
             Purge::All => pending.soft_at_s.is_some(),
             _ => true,
         };
-        let files = match purges.iter().any(needs_all) {
-            true => self.slots.iter().map(|(id, slot)| name(*id, slot)).collect(),
-            false => {
-                let soft = purges.iter().filter(|pending| pending.soft_at_s.is_some());
-                soft.flat_map(|pending| self.purged_files(&pending.purge)).collect()
-            }
+        let files = if purges.iter().any(needs_all) {
+            self.slots.iter().map(|(id, slot)| name(*id, slot)).collect()
+        } else {
+            let soft = purges.iter().filter(|pending| pending.soft_at_s.is_some());
+            soft.flat_map(|pending| self.purged_files(&pending.purge)).collect()
         };
         (purges, files)
     }
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_what_the_index_needs() {
+    fn file_names_contain_the_data_of_the_index() {
         let file = file("http://a/x", 77, 4097);
         let path = file.path();
         assert_eq!(FileName::parse(path.file_name().unwrap().to_str().unwrap()), Some(file));
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_first_and_not_read_leaves_first() {
+    fn oldest_unread_files_are_evicted_first() {
         let files: Vec<FileName> = (0..10).map(|n| file(&format!("http://a/{n}"), n, 4096)).collect();
         let mut index = loaded(&files, 10);
         let each = files[0].disk_bytes();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_is_about_what_was_stored_before_it() {
+    fn purge_applies_only_to_files_stored_before_it() {
         let (one, two) = (file("http://a/1", 1, 9), file("https://a/1", 2, 9));
         let mut index = loaded(&[one, two, file("http://a/2", 3, 9)], 4);
         let tagged = object(&[("xkey", "t")], "");
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn purges_that_came_before_the_files_were_known_are_about_all_of_them() {
+    fn purges_before_loading_apply_to_all_loaded_files() {
         let mut index = DiskIndex::default();
         index.purge(&Purge::of_url("http://a/1").unwrap(), None);
         index.purge(&tag("t"), None);

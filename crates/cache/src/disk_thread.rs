@@ -287,7 +287,9 @@ impl DiskThread {
         index.load(contents.files, contents.purges, contents.number);
         // Later purges wait for their orders, because responses stored before them may still be queued.
         self.last_purge = index.next_number();
-        let (files, bytes, waiting) = (index.len(), index.bytes(), index.purges().clone());
+        let files = index.len();
+        let bytes = index.bytes();
+        let waiting = index.purges().clone();
         drop(index);
         *purges = Some(self.shared.folder.rewrite_purges(&waiting)?);
         drop(purges);
@@ -306,9 +308,10 @@ impl DiskThread {
     fn run_commands(&mut self, orders: &Receiver<DiskCommand>) -> bool {
         while self.shared.is_writable.load(Ordering::Acquire) {
             let is_idle = self.sweep.is_none() && self.shared.index().to_remove_count() == 0;
-            let order = match is_idle {
-                true => orders.recv().map_err(|_| TryRecvError::Disconnected),
-                false => orders.try_recv(),
+            let order = if is_idle {
+                orders.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                orders.try_recv()
             };
             match order {
                 Ok(DiskCommand::Store { key, object, number }) => {

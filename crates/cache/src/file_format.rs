@@ -97,7 +97,8 @@ pub(crate) fn read_head(file: &mut impl Read, file_bytes: u64) -> io::Result<Fil
     let mut rest = HeadDecoder(&prefix);
     let magic = rest.take(MAGIC.len())?;
     let head_bytes = u64::from(u32::from_le_bytes(rest.array()?));
-    let (body_bytes, sum) = (rest.number()?, rest.number()?);
+    let body_bytes = rest.number()?;
+    let sum = rest.number()?;
     let pieces = body_bytes.div_ceil(PIECE_BYTES);
     let whole = (PREFIX_BYTES as u64 + head_bytes).checked_add(body_bytes);
     if magic != MAGIC || whole != Some(file_bytes) || head_bytes > HEAD_BYTES_MAX + pieces * 8 {
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_comes_back_as_it_was_stored() {
+    fn stored_response_is_read_back_unchanged() {
         let (body, object) = large();
         let mut bytes = Vec::new();
         write(&mut bytes, &encode_head(b"http://a/x", &object), &object.body).unwrap();
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_any_byte_or_ends_early_is_refused() {
+    fn damaged_or_truncated_records_are_rejected() {
         let object = crate::object::tests::object(&[("A", "1")], "the content");
         let mut bytes = Vec::new();
         write(&mut bytes, &encode_head(b"http://a/x", &object), &object.body).unwrap();

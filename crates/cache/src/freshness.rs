@@ -64,9 +64,10 @@ pub fn assess(
     policy: &Policy,
 ) -> Result<Freshness, NotStored> {
     let rule = &policy.rule;
-    let directives = match rule.ignores_cache_control {
-        true => ResponseDirectives::default(),
-        false => ResponseDirectives::of(fields),
+    let directives = if rule.ignores_cache_control {
+        ResponseDirectives::default()
+    } else {
+        ResponseDirectives::of(fields)
     };
     may_store(request, status, fields, &directives, policy)?;
     let date_s = fields.first(b"date").and_then(parse_date_s);
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_states_no_freshness_is_not_stored() {
+    fn freshness_lifetime_depends_on_status_and_header_fields() {
         for (status, lines, lifetime_s) in [
             (200, &[("Cache-Control", "max-age=60")][..], Some(60)),
             (200, &[("Cache-Control", "max-age=60, s-maxage=5")], Some(5)),
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decides_is_shown_to_people() {
+    fn deciding_directive_is_named_for_administrators() {
         for (lifetime_s, lines, wanted) in [
             (5, &[("Cache-Control", "max-age=60, s-maxage=5")][..], "Cache-Control: s-maxage=5"),
             (60, &[("Cache-Control", "max-age=60"), ("Expires", "0")], "Cache-Control: max-age=60"),
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn private_responses_are_not_shared() {
+    fn private_responses_are_not_stored() {
         let plain = RequestFacts::default();
         let authorized = RequestFacts { is_authorized: true, ..plain };
         let mut unstored = plain;
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn age_counts_from_where_it_was_made() {
+    fn age_is_computed_from_date_and_age_fields() {
         for (lines, age_s) in [
             (&[][..], 2),
             (&[("Date", "@-10")], 10),
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_use_has_limits_and_can_be_forbidden() {
+    fn stale_use_is_limited_and_can_be_forbidden() {
         let of = |value: &str| {
             let lines = [("Cache-Control", value), ("ETag", "\"a\"")];
             assess_as(&RequestFacts::default(), 200, &lines).unwrap()
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_decide_where_they_may() {
+    fn cache_rules_override_response_directives_where_allowed() {
         let by = |rule: RulePolicy, has_cookies: bool, status: u16, lines: &[(&str, &str)]| {
             let mut fields = Fields::new();
             lines
@@ -513,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_guessed_of_responses_to_requests_with_cookies() {
+    fn heuristic_freshness_is_not_used_with_cookies() {
         let outcome = |has_cookies: bool, with_cookies: bool, lines: &[(&str, &str)]| {
             let mut fields = Fields::new();
             for (name, value) in lines {
@@ -542,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_say_how_long_stale_responses_are_of_use() {
+    fn cache_rules_set_stale_and_retention_times() {
         let rule = RulePolicy {
             while_revalidate_s: Some(20),
             if_error_s: Some(30),

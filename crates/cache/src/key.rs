@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_urls() {
+    fn cache_keys_are_normalized_urls() {
         for (is_secure, host, path, query, wanted) in [
             (false, "Example.COM:80", "/A", None, Some("http://example.com/A")),
             (true, "example.com:443", "/", Some("b=1&a"), Some("https://example.com/?b=1&a")),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_is_rewritten() {
+    fn query_of_a_key_is_rewritten() {
         for (key, wanted) in [
             ("http://a/x?b&a", "http://a/x?a"),
             ("http://a/x", "http://a/x"),
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn references_of_a_response_are_on_its_host() {
+    fn references_are_resolved_only_within_the_same_origin() {
         for (reference, wanted) in [
             ("/x", Some("http://a.test/x")),
             ("x", Some("http://a.test/b/x")),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_people_become_keys() {
+    fn urls_given_by_administrators_are_normalized() {
         for (text, wanted) in [
             ("http://A.test:80/x?y#z", Some("http://a.test/x?y")),
             ("https://a.test", Some("https://a.test/")),

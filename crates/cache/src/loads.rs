@@ -39,7 +39,8 @@ impl Loads {
     }
 
     pub(crate) fn begin(self: &Arc<Loads>, key: &[u8], lookup: DiskLookup) -> DiskLoad {
-        let (loads, key) = (self.clone(), key.to_vec());
+        let loads = self.clone();
+        let key = key.to_vec();
         let mut keys = self.lock();
         if keys.contains_key(&key) {
             return DiskLoad::Wait(LoadWaiter { loads, key });

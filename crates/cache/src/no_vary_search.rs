@@ -48,7 +48,9 @@ impl SearchRule {
         if value.is_empty() || value.len() > FIELD_BYTES_MAX {
             return None;
         }
-        let (mut ordered, mut params, mut except) = (true, None, None);
+        let mut ordered = true;
+        let mut params = None;
+        let mut except = None;
         for (name, value) in flags_and_names(&value)? {
             match (&name[..], value) {
                 (b"key-order", FlagOrNames::Flag(flag)) => ordered = !flag,
@@ -162,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_is_counted() {
+    fn memory_of_search_rules_is_accounted() {
         let held: Arc<AtomicUsize> = Arc::default();
         let account = held.clone();
         let rules = SearchRules::new(Arc::new(move |before, after| {
@@ -185,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_difference() {
+    fn no_vary_search_values_are_parsed_and_applied() {
         for (value, query, normal) in [
             ("key-order", "b=1&a=2", Some("a=2&b=1")),
             ("params", "b=1&a=2", None),
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_normal_form_is_its_own_normal_form() {
+    fn normalization_of_queries_is_idempotent() {
         let rules = ["key-order", "params=(\"a\" \"b c\")", "params, except=(\"a\"), key-order"]
             .map(|value| rule(value).unwrap());
         let letters = b"ab=&%26+;?c";
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_of_a_path_and_bounded() {
+    fn search_rules_apply_to_their_path_and_are_bounded() {
         let rules = SearchRules::new(Arc::new(|_, _| {}));
         assert!(rules.find(b"http://a/x?b").is_none());
         rules.store(b"http://a/x?b", rule("params"));

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_reason_has_its_place() {
+    fn not_stored_reasons_are_listed_in_numeric_order() {
         for (index, why) in NotStored::ALL.into_iter().enumerate() {
             assert_eq!((why as usize, why.text().is_empty()), (index, false));
         }

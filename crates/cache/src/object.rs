@@ -137,9 +137,11 @@ impl StoredBody {
     pub fn slices(&self, range: std::ops::Range<u64>) -> impl Iterator<Item = &[u8]> {
         let mut at = 0u64;
         self.pieces.iter().filter_map(move |piece| {
-            let (start, end) = (at, at + piece.len() as u64);
+            let start = at;
+            let end = at + piece.len() as u64;
             at = end;
-            let (from, to) = (range.start.max(start), range.end.min(end));
+            let from = range.start.max(start);
+            let to = range.end.min(end);
             (from < to).then(|| &piece[(from - start) as usize..(to - start) as usize])
         })
     }
@@ -159,7 +161,8 @@ impl Object {
         let shown = strip(&mut shown).then_some(shown);
         // A response with too many tags is not stored.
         let tags = Tags::of(&fields).unwrap_or_default();
-        let (hits, expired_s) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+        let hits = AtomicU64::new(0);
+        let expired_s = AtomicU64::new(u64::MAX);
         let indexed = OnceLock::new();
         Object {
             status,
@@ -370,7 +373,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_connection_is_not_stored() {
+    fn connection_fields_are_not_stored() {
         let sent = fields(&[
             ("A", "1"),
             ("Cache-Control", "no-cache=\"b\", max-age=9"),
@@ -388,7 +391,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_304_changes_fields_but_not_those_of_the_content() {
+    fn not_modified_response_updates_only_metadata_fields() {
         let lines = [("A", "1"), ("B", "1"), ("Content-Encoding", "gzip"), ("ETag", "\"a\"")];
         let updated = object(&lines, "x").updated_fields(&fields(&[
             ("a", "2"),
@@ -418,7 +421,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_soft_purge_leaves_the_grace() {
+    fn soft_purge_keeps_the_stale_while_revalidate_period() {
         let object = object(&[], "x");
         assert!(object.freshness().is_fresh(105));
         object.expire(105);
@@ -427,7 +430,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn tags_are_kept_for_purges_and_not_for_clients() {
+    fn tags_are_kept_for_purging_and_hidden_from_clients() {
         let object = object(&[("A", "1"), ("Surrogate-Key", "a b")], "");
         assert_eq!(
             (object.tags().text(), object.client_fields().as_bytes()),

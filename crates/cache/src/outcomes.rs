@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_outcome_is_remembered_and_the_memory_is_not_unbounded() {
+    fn latest_outcome_is_found_and_memory_is_bounded() {
         let outcomes = Outcomes::new();
         let refused = Outcome::Refused(NotStored::Private);
         outcomes.record(b"http://a/", Outcome::Stored, 1);

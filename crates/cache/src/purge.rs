@@ -165,7 +165,7 @@ mod tests {
     use crate::object::tests::fields;
 
     #[test]
-    fn urls_and_prefixes() {
+    fn url_and_prefix_purges_match_keys() {
         for (text, key, is) in [
             ("http://a/x", "http://a/x", true),
             ("http://a/x", "http://a/x other", true),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_and_origins() {
+    fn host_and_origin_are_extracted_from_keys() {
         for (key, origin_of, host_of) in [
             ("https://a:8443/x?y=://z/", "https://a:8443", "a:8443"),
             ("http://a/ b", "http://a", "a"),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_knows_what_a_purge_was_about() {
+    fn purge_log_matches_keys_and_tags() {
         let tag = |host: Option<&str>| Purge::Tag { tag: b"t".to_vec(), host: host.map(|host| host.into()) };
         let group = Purge::Group { group: b"g-t".to_vec(), origin: b"http://a".to_vec() };
         for (purge, key, tags, is) in [
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_counts_as_purged() {
+    fn forgotten_purges_count_as_matching() {
         let mut log = PurgeLog::default();
         for n in 0..LATEST_MAX {
             log.add(&Purge::Exact(format!("http://a/{n}").into_bytes()));

@@ -117,7 +117,8 @@ impl Cache {
 
     /// Purges the keys of a label. False if the limit `max` was reached before the end.
     fn purge_label(&self, label: u64, max: usize, sweep: &mut Sweep<'_>) -> bool {
-        let (mut from, mut seen) = (0, 0);
+        let mut from = 0;
+        let mut seen = 0;
         loop {
             let (keys, next) = self.index.keys(label, from, KEYS_PER_LOCK);
             seen += keys.len();
@@ -156,9 +157,10 @@ impl Cache {
             return;
         }
         self.counters.removed.fetch_add(gone.len() as u64, Ordering::Relaxed);
-        match left.is_empty() {
-            true => _ = self.entries.remove(&key[..]),
-            false => self.entries.insert(key.clone(), self.entry(key, left, None)),
+        if left.is_empty() {
+            _ = self.entries.remove(&key[..])
+        } else {
+            self.entries.insert(key.clone(), self.entry(key, left, None))
         }
         self.record_outcome(key, sweep.outcome, sweep.now_s);
     }
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_purge_removes_what_it_is_about_and_nothing_else() {
+    fn purge_removes_only_matching_responses() {
         let url = |text: &str| Purge::of_url(text).unwrap();
         let all = ["http://a/1", "http://a/1 varied", "http://a/10", "http://b/1", "https://a/1"];
         for (purge, gone) in [
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_before_a_purge_is_not_stored_after_it() {
+    fn response_requested_before_a_purge_is_not_stored() {
         let (cache, _) = cache(64 * MIB);
         let begin = |cache: &Cache| match cache.begin_fill(b"http://a/3", Some(b"")) {
             FillStart::Lead(fill, reader) => (fill, reader),
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_of_one_origin_and_a_large_one_is_left_to_others() {
+    fn group_purge_is_limited_to_its_origin_and_done_in_slices() {
         let (cache, _) = cache(64 * MIB);
         let grouped = || object(&[("Cache-Groups", "\"g\"")], "");
         for n in 0..AT_ONCE_MAX + KEYS_PER_LOCK + 1 {
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn many_purges_cost_neither_memory_nor_a_look_at_everything() {
+    fn many_purges_use_no_memory() {
         let (cache, held) = cache(64 * MIB);
         for n in 0..1000 {
             put(&cache, &format!("http://a/{n}"), object(&[("xkey", &format!("t{n}"))], "")).unwrap();

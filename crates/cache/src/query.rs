@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_left_out_and_sorted() {
+    fn query_parameters_are_removed_and_sorted() {
         let kept = |query: &str, sorts| {
             let keeps = |name: &[u8]| name != b"utm" && name != b"a b";
             normal_query(query.as_bytes(), keeps, sorts).map(|query| String::from_utf8(query).unwrap())

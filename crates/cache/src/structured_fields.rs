@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dictionaries() {
+    fn dictionaries_are_parsed_and_invalid_ones_rejected() {
         let names = |text: &str| -> Option<Vec<String>> {
             let shown = |(name, value): Member| {
                 let value = value.map(|value| format!("={}", String::from_utf8_lossy(&value)));

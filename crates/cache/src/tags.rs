@@ -65,7 +65,8 @@ impl Tags {
     /// # Errors
     /// There are too many tags, or one is too long.
     pub fn of(fields: &Fields) -> Result<Tags, TooManyTags> {
-        let (mut labels, mut text) = (Vec::new(), Vec::new());
+        let mut labels = Vec::new();
+        let mut text = Vec::new();
         let mut add = |kind, one: &[u8]| {
             labels.push(label(kind, one));
             text.extend_from_slice(if text.is_empty() { b"" } else { b" " });
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_read_from_the_fields_of_three_caches_and_groups_from_their_own() {
+    fn tags_and_groups_are_parsed_from_their_fields() {
         let all = [
             ("Surrogate-Key", "a  b"),
             ("xkey", "c"),
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn more_tags_than_are_remembered_are_an_error() {
+    fn too_many_tags_are_an_error() {
         let names = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
         let of = |value: String| Tags::of(&fields(&[("xkey", &value)])).err();
         assert_eq!(of(names(TAGS_MAX)), None);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_do_not_see_tags_but_groups() {
+    fn tag_fields_are_stripped_and_groups_kept() {
         let mut sent = fields(&[
             ("A", "1"),
             ("Surrogate-Key", "a"),
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_holds_what_lives_and_is_read_in_slices() {
+    fn tag_index_holds_live_entries_and_is_read_in_slices() {
         let index = TagIndex::new();
         let tags = Tags::of(&fields(&[("xkey", "a b")])).unwrap();
         let a = label(LabelKind::Tag, b"a");

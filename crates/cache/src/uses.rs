@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_url_is_counted_by_itself() {
+    fn requests_are_counted_per_url_and_saturate() {
         let uses = UseCounts::default();
         assert_eq!([uses.count(b"a"), uses.count(b"a"), uses.count(b"a")], [1, 2, 3]);
         assert!(uses.count(b"b") == 1);

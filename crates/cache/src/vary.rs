@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_mean_the_same_get_the_same_response() {
+    fn equivalent_requests_match_the_same_variant() {
         for (vary, one, other, same) in [
             ("Foo", "Foo: 1\r\n", "Foo: 1\r\n", true),
             ("Foo", "Foo: 1\r\n", "Foo: 2\r\n", false),
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_fields_that_this_server_writes_is_for_nobody_else() {
+    fn vary_on_fields_written_by_the_server_prevents_storing() {
         for name in [
             "X-Forwarded-For",
             "forwarded",
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_depends_on_anything_or_on_too_much_is_refused() {
+    fn vary_star_and_oversized_vary_are_refused() {
         for any in ["*", "*, *", ", *", "Foo, *"] {
             assert_eq!(variant(any, ""), Err(VaryFault::Any), "{any}");
         }
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_may_have_more_than_the_url() {
+    fn cache_key_may_include_fields_cookies_language_and_device() {
         let mut key = KeyFields::default();
         key.add_field("x-country");
         key.add_cookie("theme");
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn vary_is_ignored_but_for_codings() {
+    fn ignored_vary_still_respects_accept_encoding() {
         let mut fields = Fields::new();
         fields.try_push(b"Vary", b"User-Agent, *, Accept-Encoding").unwrap();
         let (head, bytes) = request("Accept-Encoding: gzip\r\nUser-Agent: a\r\n");

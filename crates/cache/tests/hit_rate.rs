@@ -62,7 +62,8 @@ fn size(object: u32) -> u64 {
 
 /// Popular objects, and occasionally a crawler that requests every object of a list once.
 fn zipf_with_scans(exponent: f64, seed: u64) -> Vec<Request> {
-    let (zipf, mut random) = (Zipf::new(50_000, exponent), Random(seed));
+    let zipf = Zipf::new(50_000, exponent);
+    let mut random = Random(seed);
     let mut trace = Vec::new();
     let mut scanned = 1_000_000;
     while trace.len() < 100_000 {
@@ -78,7 +79,8 @@ fn zipf_with_scans(exponent: f64, seed: u64) -> Vec<Request> {
 
 /// Half of the objects are requested once; the popular ones and their sizes change with time.
 fn one_hit_wonders(seed: u64) -> Vec<Request> {
-    let (zipf, mut random) = (Zipf::new(20_000, 0.9), Random(seed));
+    let zipf = Zipf::new(20_000, 0.9);
+    let mut random = Random(seed);
     let mut once = 1_000_000;
     (0..100_000u32)
         .map(|n| {
@@ -186,7 +188,8 @@ fn the_hit_rate_is_at_least_that_of_lru() {
         ("one-hit wonders, 0.9", one_hit_wonders(3)),
     ] {
         for bytes_max in [16 * MIB, 64 * MIB] {
-            let (ours, lru) = (ours(&trace, bytes_max, &contents), lru(&trace, bytes_max, &contents));
+            let ours = ours(&trace, bytes_max, &contents);
+            let lru = lru(&trace, bytes_max, &contents);
             println!("{name:<28} {:>4} MiB {:>7.2}% {:>7.2}%", bytes_max / MIB, ours * 100.0, lru * 100.0);
             assert!(ours >= lru, "{name}: {ours} {lru}");
         }

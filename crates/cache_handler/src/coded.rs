@@ -74,7 +74,9 @@ async fn compressed(
         CodedLookup::Start(job)
             if length <= CONTENT_BYTES_MAX && x.core().memory().pressure() < Pressure::High =>
         {
-            let (cache, body, key) = (cache.clone(), object.body.clone(), key()?);
+            let cache = cache.clone();
+            let body = object.body.clone();
+            let key = key()?;
             // Kept for other requests even if this client disconnects.
             let make = move || {
                 let content = body.to_pieces().ok()?.concat();
@@ -124,7 +126,8 @@ impl StoredDelta<'_, '_> {
     /// Returns the fields, and the content compressed with the client's dictionary.
     async fn body(&self, shown: &Fields) -> Option<(Fields, Arc<[u8]>)> {
         let choice = {
-            let (request, fields) = (self.exchange.request(), self.exchange.edited(shown));
+            let request = self.exchange.request();
+            let fields = self.exchange.edited(shown);
             let may_compress = self.transport.may_compress(&request, self.object.status, &fields);
             may_compress
                 .then(|| self.transport.choose(&request, &fields, self.exchange.core().unix_s()))

@@ -55,7 +55,8 @@ fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
         Ok(purges) => purges,
         Err(error) => return error,
     };
-    let (is_soft, now_s) = (document["soft"].as_bool() == Some(true), now_s());
+    let is_soft = document["soft"].as_bool() == Some(true);
+    let now_s = now_s();
     let all: Vec<Purged> = purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).collect();
     let (objects, bytes) = all.iter().fold((0, 0), |sum, one| (sum.0 + one.objects, sum.1 + one.bytes));
     json!({ "objects": objects, "bytes": bytes })
@@ -63,10 +64,12 @@ fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
 
 fn stats(cache: &Cache) -> Value {
     let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (counters, stats) = (&cache.counters, cache.stats());
+    let counters = &cache.counters;
+    let stats = cache.stats();
     let objects = cache.count_objects();
-    let (stored, replaced, removed) =
-        (value(&counters.stored), value(&counters.replaced), value(&counters.removed));
+    let stored = value(&counters.stored);
+    let replaced = value(&counters.replaced);
+    let removed = value(&counters.removed);
     let refused: serde_json::Map<String, Value> = NotStored::ALL
         .iter()
         .zip(&counters.refused)
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_explained_for_a_request() {
+    fn why_command_explains_a_stored_response() {
         let lines = [("Cache-Control", "max-age=3600"), ("Vary", "A, B"), ("xkey", "t u")];
         let cache = cache_of("https://a/x", &lines);
         let asked = |fields: &[&str]| {
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn purges_say_how_much_and_the_rest_is_counted() {
+    fn purge_and_stats_commands_report_counts() {
         let cache = cache_of("https://a/x", &[("xkey", "t")]);
         let purged =
             |document: Value| execute(&format!("purge {document}"), Some(&cache), &Config::default());

@@ -154,7 +154,9 @@ impl FillSink {
             && object.body.len() <= coding::DICTIONARY_BYTES_MAX as u64
             && self.core.memory().pressure() < Pressure::High;
         let Some((transport, source)) = self.dictionary.clone().filter(|_| is_kept) else { return };
-        let (body, fields, core) = (object.body.clone(), object.client_fields().clone(), self.core.clone());
+        let body = object.body.clone();
+        let fields = object.client_fields().clone();
+        let core = self.core.clone();
         self.core.spawn(async move {
             if let Some(content) = core.offload(move || hashed(&body)).await {
                 transport.remember_from(&source, &fields, &content, core.unix_s());
@@ -195,8 +197,8 @@ impl FillSink {
         let policy = self.policy(stale.status, &fields);
         let assessed = assess(&self.facts, stale.status, &fields, times, &policy)
             .and_then(|freshness| Ok((self.variant(&fields, &policy)?, freshness)));
-        let (own, fields) =
-            (leader_fields(&fields, times.received_s), stored_fields(&fields, times.received_s));
+        let own = leader_fields(&fields, times.received_s);
+        let fields = stored_fields(&fields, times.received_s);
         let object = |fields, variant, freshness| {
             self.cache.accounted(Object::new(stale.status, fields, stale.body.clone(), variant, freshness))
         };
@@ -237,10 +239,7 @@ impl FillSink {
 
     fn policy(&self, status: Status, fields: &Fields) -> Policy {
         let policy = self.rules.policy(self.matched, status, fields);
-        match self.is_named_file.get() {
-            true => Policy { heuristic_s_max: 0, ..policy },
-            false => policy,
-        }
+        if self.is_named_file.get() { Policy { heuristic_s_max: 0, ..policy } } else { policy }
     }
 
     /// Returns the variant of the response: the requests that it answers.
@@ -315,10 +314,8 @@ impl ResponseSink for FillSink {
             return;
         }
         let now_s = self.core.unix_s();
-        let outcome = match is_own_error {
-            true => Err(NotStored::Status),
-            false => self.assess(status, &fields, length),
-        };
+        let outcome =
+            if is_own_error { Err(NotStored::Status) } else { self.assess(status, &fields, length) };
         let is_shared = match &outcome {
             Ok((_, freshness)) => freshness.is_fresh(now_s),
             // Waiting requests would get the same error.

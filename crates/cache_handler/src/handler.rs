@@ -260,7 +260,8 @@ impl RouteCache {
 
     /// Returns the keys under which responses for a request's URL may be stored; empty if there are none.
     fn keys(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<Vec<u8>> {
-        let (mut keys, mut key) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        let mut key = Vec::new();
         if self.rules.write_key(matched, &mut key, request) {
             keys.extend(self.rules.other_keys(&key));
             if let Some(search) = self.cache.search_rules.find(&key) {
@@ -409,10 +410,7 @@ impl RouteCache {
     /// Returns the properties, in addition to the key, that requests must share to wait for the same
     /// response.
     fn shared_properties(&self, request: &Request<'_>, matched: MatchedRules) -> Vec<u8> {
-        let mut common = match self.compresses {
-            true => Vec::new(),
-            false => vary::accepted_codings(request.head()),
-        };
+        let mut common = if self.compresses { Vec::new() } else { vary::accepted_codings(request.head()) };
         if let Some(key) = self.rules.key(matched) {
             key.fields.write(&mut common, request.head());
         }
@@ -443,7 +441,8 @@ impl RouteCache {
         let mut request = origin_request(x, miss.stale.as_deref(), !self.compresses);
         self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
-        let (rules, stale) = ((miss.matched, miss.search.clone()), miss.stale.clone());
+        let rules = (miss.matched, miss.search.clone());
+        let stale = miss.stale.clone();
         let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
         let source = self
             .dictionaries_for(miss.matched)
@@ -468,12 +467,11 @@ impl RouteCache {
         matched: MatchedRules,
     ) -> Result<(), Fault> {
         let transport = self.dictionaries_for(matched).map(Rc::as_ref);
-        let coded = match self.compresses || transport.is_some() {
-            true => {
-                let key = || self.keys(&x.request(), matched).pop();
-                Box::pin(coded(&self.cache, transport, x, object, key)).await
-            }
-            false => CodedResponse::default(),
+        let coded = if self.compresses || transport.is_some() {
+            let key = || self.keys(&x.request(), matched).pop();
+            Box::pin(coded(&self.cache, transport, x, object, key)).await
+        } else {
+            CodedResponse::default()
         };
         send_stored(x, object, cache_status, &coded).await
     }
@@ -587,7 +585,8 @@ fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Field
     for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
         // A large group is invalidated by another thread.
         if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
-            let (cache, pool) = (cache.clone(), core.clone());
+            let cache = cache.clone();
+            let pool = core.clone();
             core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });
         }
     }

@@ -119,7 +119,8 @@ const UNKEYED_BYTES_MAX: usize = 32;
 /// Index of the first name of each length in [`UNKEYED`], and at the end the number of names.
 const UNKEYED_AT: [usize; UNKEYED_BYTES_MAX + 2] = {
     let mut at = [0; UNKEYED_BYTES_MAX + 2];
-    let (mut length, mut index) = (0, 0);
+    let mut length = 0;
+    let mut index = 0;
     while length < at.len() {
         while index < UNKEYED.len() && UNKEYED[index].len() < length {
             assert!(index == 0 || UNKEYED[index - 1].len() <= UNKEYED[index].len());
@@ -175,7 +176,8 @@ pub(crate) fn origin_request(
 pub(crate) fn is_unkeyed(request: &Request<'_>) -> bool {
     // The origin gets the host as it was sent, whereas the key has it in lower case and without the default
     // port.
-    let (host, usual_port) = (request.authority(), if request.client().is_secure { ":443" } else { ":80" });
+    let host = request.authority();
+    let usual_port = if request.client().is_secure { ":443" } else { ":80" };
     if host.iter().any(u8::is_ascii_uppercase) || host.ends_with(usual_port.as_bytes()) {
         return true;
     }

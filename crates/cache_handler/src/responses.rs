@@ -168,7 +168,8 @@ pub(crate) async fn send_response(
             };
         };
         let end = at + piece.len() as u64;
-        let (from, to) = (range.start.max(at), range.end.min(end));
+        let from = range.start.max(at);
+        let to = range.end.min(end);
         if from < to {
             exchange.write(&piece[(from - at) as usize..(to - at) as usize]).await?;
         }

@@ -408,10 +408,7 @@ impl KeyRule {
 
     /// Returns the query as it appears in the key.
     pub(crate) fn query<'q>(&self, query: Option<Cow<'q, [u8]>>) -> Option<Cow<'q, [u8]>> {
-        match self.query.is_whole {
-            true => query,
-            false => self.query.normal(&query?).map(Cow::Owned),
-        }
+        if self.query.is_whole { query } else { self.query.normal(&query?).map(Cow::Owned) }
     }
 }
 

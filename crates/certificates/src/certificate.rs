@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_and_its_key_are_read_again() {
+    fn certificate_and_key_are_parsed_back() {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut parameters = rcgen::CertificateParams::new(["a.test".into(), "::1".into()]).unwrap();
         parameters.distinguished_name.push(rcgen::DnType::CommonName, "somebody");

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_is_no_directory_is_named_with_the_remedy() {
+    fn url_that_is_no_acme_directory_is_reported_with_a_remedy() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let responds = |response: &str| {
             let (head, body) = response.split_once('|').unwrap();

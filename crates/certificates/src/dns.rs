@@ -44,9 +44,10 @@ impl DnsName {
             wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
         }
         wire.push(0);
-        match wire.len() <= NAME_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            true => Ok(DnsName(wire)),
-            false => Err(format!("{text:?} is no domain name")),
+        if wire.len() <= NAME_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            Ok(DnsName(wire))
+        } else {
+            Err(format!("{text:?} is no domain name"))
         }
     }
 
@@ -69,7 +70,9 @@ impl DnsName {
 
     /// Parses the name at offset `at` of a message; returns it with the offset after it.
     fn read(message: &[u8], at: usize) -> Option<(DnsName, usize)> {
-        let (mut wire, mut at, mut after) = (Vec::new(), at, None);
+        let mut wire = Vec::new();
+        let mut at = at;
+        let mut after = None;
         loop {
             let len = *message.get(at)?;
             match len {
@@ -183,7 +186,8 @@ impl<'m> DnsMessage<'m> {
     /// Parses a response; `None` if the bytes are not a valid response.
     pub(crate) fn read(bytes: &'m [u8]) -> Option<DnsMessage<'m>> {
         let word = |at: usize| Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]));
-        let (id, flags) = (word(0)?, word(2)?);
+        let id = word(0)?;
+        let flags = word(2)?;
         if flags & RESPONSE == 0 {
             return None;
         }
@@ -196,7 +200,8 @@ impl<'m> DnsMessage<'m> {
             // A record takes at least 11 bytes, so that a wrong count fails at the end of the message.
             for _ in 0..word(6 + 2 * section)? {
                 let (name, fixed) = DnsName::read(bytes, at)?;
-                let (kind, len) = (word(fixed)?, usize::from(word(fixed + 8)?));
+                let kind = word(fixed)?;
+                let len = usize::from(word(fixed + 8)?);
                 let data = fixed + 10..fixed + 10 + len;
                 bytes.get(data.clone())?;
                 into.push(DnsRecord { name, kind, start: at, data: data.clone() });
@@ -241,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn domain_names_are_parsed_and_printed() {
         let name = DnsName::parse("_acme-challenge.Example.COM.").unwrap();
         assert_eq!(name.to_string(), "_acme-challenge.example.com");
         assert_eq!(name.wire(), b"\x0f_acme-challenge\x07example\x03com\0");
@@ -268,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_read() {
+    fn dns_response_is_parsed() {
         let bytes = response();
         let read = DnsMessage::read(&bytes).unwrap();
         assert_eq!((read.id, read.code), (7, 3));
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_messages_are_no_responses() {
+    fn malformed_dns_messages_are_rejected() {
         let bytes = response();
         for end in 0..bytes.len() {
             assert!(DnsMessage::read(&bytes[..end]).is_none(), "{end}");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_silent_or_lies_is_reported() {
+    fn silent_or_invalid_dns_server_is_reported() {
         assert!(change(None).contains("no response within 0.05 s"));
         assert!(change(Some(b"")).contains("the connection: "));
         assert!(change(Some(b"\xff\xff short")).contains("the connection: "));

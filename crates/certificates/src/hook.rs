@@ -54,9 +54,10 @@ pub(crate) async fn run(
         .chars()
         .map(|c| if c.is_control() && c != '\n' { ' ' } else { c })
         .collect();
-    match status.success() {
-        true => Ok(text),
-        false => Err(format!("the DNS hook {shown} {action} failed: {status}: {text}")),
+    if status.success() {
+        Ok(text)
+    } else {
+        Err(format!("the DNS hook {shown} {action} failed: {status}: {text}"))
     }
 }
 

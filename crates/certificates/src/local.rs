@@ -138,7 +138,8 @@ pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(),
         found.name_constraints().ok().flatten().filter(|found| found.critical).ok_or_else(unlimited)?;
     let permitted = limits.value.permitted_subtrees.as_deref().unwrap_or_default();
     let networks: Vec<Vec<u8>> = NETWORKS.iter().map(|(address, prefix)| network(address, *prefix)).collect();
-    let (mut names, mut addresses) = (0, 0);
+    let mut names = 0;
+    let mut addresses = 0;
     for subtree in permitted {
         match &subtree.base {
             GeneralName::DNSName(name) if PRIVATE_SUFFIXES.contains(name) => names += 1,
@@ -149,10 +150,7 @@ pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(),
         }
     }
     // A name type without any subtree is unconstrained.
-    match names > 0 && addresses > 0 {
-        true => Ok(()),
-        false => Err(unlimited()),
-    }
+    if names > 0 && addresses > 0 { Ok(()) } else { Err(unlimited()) }
 }
 
 /// Encodes a network for name constraints: the address followed by the mask.
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_authority_for_private_names_is_taken_for_a_local_one() {
+    fn only_a_constrained_authority_is_accepted_as_local() {
         let now = SystemTime::now();
         let own = || CertificateDer::from_pem_slice(create("host", now).unwrap().1.as_bytes()).unwrap();
         assert_eq!(verify_constrained(&own()), Ok(()));
@@ -272,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_made_once_and_again_before_it_expires() {
+    fn local_authority_is_reused_until_it_nears_expiry() {
         let path = scratch("authority");
         let store = StateFolder::open(&path).unwrap();
         let now = SystemTime::now();
@@ -291,7 +289,7 @@ mod tests {
 
     /// Uses OpenSSL to validate the chain.
     #[test]
-    fn it_vouches_for_private_names_alone() {
+    fn local_authority_is_trusted_only_for_private_names() {
         let path = scratch("constraints");
         let store = StateFolder::open(&path).unwrap();
         let now = SystemTime::now();

@@ -135,11 +135,10 @@ impl RunningCertificates {
     /// No certificate is managed for this name.
     pub fn renew(&self, name: &str) -> Result<(), String> {
         let subject = Subject::parse(name)?;
-        match self.renewer.renew(&subject) {
-            true => Ok(()),
-            false => Err(format!(
-                "the server obtains no certificate for {name}: `komainu cert list` shows the names"
-            )),
+        if self.renewer.renew(&subject) {
+            Ok(())
+        } else {
+            Err(format!("the server obtains no certificate for {name}: `komainu cert list` shows the names"))
         }
     }
 }
@@ -273,16 +272,18 @@ pub fn files_exist(config: &Config) -> Result<(), String> {
         std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
     let folders = std::env::var_os("PATH").unwrap_or_default();
-    let is_found = match program.components().count() > 1 || program.is_absolute() {
-        true => is_program(program),
-        false => std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program))),
+    let is_found = if program.components().count() > 1 || program.is_absolute() {
+        is_program(program)
+    } else {
+        std::env::split_paths(&folders).any(|folder| is_program(&folder.join(program)))
     };
-    match is_found {
-        true => Ok(()),
-        false => Err(format!(
+    if is_found {
+        Ok(())
+    } else {
+        Err(format!(
             "`[acme] dns_hook`: {} is no program: name one that exists, and make it executable (`chmod +x`)",
             program.display()
-        )),
+        ))
     }
 }
 
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn challenges_are_those_that_the_addresses_allow() {
+    fn acme_challenges_depend_on_the_listening_addresses() {
         use ChallengeKind::{Dns, Http, TlsAlpn};
         let of = |listen: &str, acme: &str| {
             let site = "[[site]]\nhosts = \"example.com\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n";
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_a_dns_key_is_named_where_it_is_not_valid() {
+    fn invalid_dns_key_file_is_named_in_the_error() {
         let path = std::env::temp_dir().join(format!("komainu-dns-key-{}", std::process::id()));
         let text = format!(
             "[[route]]\nrespond = \"x\"\n[acme]\ndns = {{ server = \"ns\", secret_file = {path:?} }}\n"

@@ -66,7 +66,8 @@ struct DerReader<'d>(&'d [u8]);
 impl<'d> DerReader<'d> {
     /// Returns the next value: its tag, its content, and the entire encoding.
     fn next(&mut self) -> Option<(u8, &'d [u8], &'d [u8])> {
-        let (tag, first) = (*self.0.first()?, usize::from(*self.0.get(1)?));
+        let tag = *self.0.first()?;
+        let first = usize::from(*self.0.get(1)?);
         let (len, start) = match first {
             0..=0x7f => (first, 2),
             // Four length bytes suffice for 4 GiB.
@@ -77,7 +78,8 @@ impl<'d> DerReader<'d> {
             _ => return None,
         };
         let end = start.checked_add(len)?;
-        let (content, whole) = (self.0.get(start..end)?, self.0.get(..end)?);
+        let content = self.0.get(start..end)?;
+        let whole = self.0.get(..end)?;
         self.0 = &self.0[end..];
         Some((tag, content, whole))
     }
@@ -176,9 +178,10 @@ impl CertificateId {
         if this_update > now + SKEW {
             return Err("a response of the future (thisUpdate): is the clock right?".into());
         }
-        match next_update > now {
-            true => Ok(Staple { der: der.to_vec(), this_update, next_update }),
-            false => Err("a response that has expired (nextUpdate)".into()),
+        if next_update > now {
+            Ok(Staple { der: der.to_vec(), this_update, next_update })
+        } else {
+            Err("a response that has expired (nextUpdate)".into())
         }
     }
 
@@ -341,8 +344,9 @@ mod tests {
     }
 
     #[test]
-    fn only_a_good_fresh_signed_response_about_the_certificate_is_stapled() {
-        let (ours, other) = (authority("ours"), authority("other"));
+    fn only_a_good_fresh_signed_ocsp_response_is_stapled() {
+        let ours = authority("ours");
+        let other = authority("other");
         let (certificate, own_key) = leaf(&ours, 0x00c0_ffee, None);
         let id = CertificateId::new(&certificate, &ours.der).unwrap();
         assert!(CertificateId::new(&certificate, &other.der).is_err_and(|text| text.contains("issuer")));
@@ -373,8 +377,9 @@ mod tests {
     }
 
     #[test]
-    fn a_delegate_signs_with_the_purpose_and_the_issuers_signature_alone() {
-        let (ours, other) = (authority("ours"), authority("ours"));
+    fn delegated_ocsp_signer_needs_purpose_and_issuer_signature() {
+        let ours = authority("ours");
+        let other = authority("ours");
         let id = CertificateId::new(&leaf(&ours, 9, None).0, &ours.der).unwrap();
         let delegated = |authority: &Authority, purpose| {
             let (der, key) = leaf(authority, 2, purpose);
@@ -388,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn no_change_of_a_response_is_believed() {
+    fn modified_ocsp_responses_are_rejected() {
         let ours = authority("ours");
         let id = CertificateId::new(&leaf(&ours, 9, None).0, &ours.der).unwrap();
         let good = response(&id, GOOD, TIMES, ours.issuer.key(), b"");
@@ -410,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn times() {
+    fn generalized_times_are_parsed() {
         assert_eq!(
             parse_time(b"19700102000000Z"),
             Some(SystemTime::UNIX_EPOCH + Duration::from_secs(86_400))

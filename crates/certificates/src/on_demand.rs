@@ -170,8 +170,9 @@ mod tests {
     }
 
     #[test]
-    fn one_question_a_name_at_a_time_and_a_no_is_remembered() {
-        let (mut demand, now) = (OnDemandNames::default(), Instant::now());
+    fn name_is_asked_about_once_and_refusals_are_remembered() {
+        let mut demand = OnDemandNames::default();
+        let now = Instant::now();
         let name = subject("a.example.com");
         assert!(demand.begin_query(&name, None, now));
         assert!(!demand.begin_query(&name, None, now), "it is being asked");
@@ -196,15 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_can_bring_about_is_bounded() {
-        let (mut demand, now) = (OnDemandNames::default(), Instant::now());
+    fn questions_and_remembered_names_are_bounded() {
+        let mut demand = OnDemandNames::default();
+        let now = Instant::now();
         let name = |number: usize| subject(&format!("n{number}.example.com"));
         // Each client is in a network of its own.
         let client = |number: usize| Some(IpAddr::from([10, 0, (number % 250) as u8, 1]));
         let asked =
             (0..1_000).filter(|number| demand.begin_query(&name(*number), client(*number), now)).count();
         assert_eq!(asked, QUERIES_MAX, "at a time");
-        let (mut demand, mut asked) = (OnDemandNames::default(), 0);
+        let mut demand = OnDemandNames::default();
+        let mut asked = 0;
         for number in 0..1_000 {
             if demand.begin_query(&name(number), client(number), now) {
                 asked += 1;
@@ -224,8 +227,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_names_does_not_keep_others_from_being_asked_about() {
-        let (mut demand, mut now) = (OnDemandNames::default(), Instant::now());
+    fn flood_of_names_does_not_block_other_clients() {
+        let mut demand = OnDemandNames::default();
+        let mut now = Instant::now();
         let flood = |number: usize| subject(&format!("n{number}.example.com"));
         // One user with many addresses of one network; the queries get no answer.
         let attacker = |number: usize| Some(IpAddr::from([203, 0, 113, (number % 250) as u8]));

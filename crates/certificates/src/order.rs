@@ -99,14 +99,11 @@ impl Subject {
         if kinds.iter().any(|kind| kind.supports(self)) {
             return None;
         }
-        Some(match self.is_wildcard() {
-            true => {
-                "a wildcard needs dns-01: set `dns` or `dns_hook` in `[acme]`; or list each host, or let `ask` confirm them"
-            }
-            false => {
-                "no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port 443 for \
+        Some(if self.is_wildcard() {
+            "a wildcard needs dns-01: set `dns` or `dns_hook` in `[acme]`; or list each host, or let `ask` confirm them"
+        } else {
+            "no challenge can be answered: it takes a listener on port 80 for http-01, one with TLS on port 443 for \
                  tls-alpn-01, or `dns` or `dns_hook` in `[acme]` for dns-01"
-            }
         })
     }
 }
@@ -484,7 +481,8 @@ impl<'a> OrderContext<'a> {
             }
             ChallengeKind::Dns => {
                 let dns = self.options.dns.as_ref().ok_or("neither `dns` nor `dns_hook` is set")?;
-                let (name, value) = (format!("_acme-challenge.{}", subject.base()), response.dns_value());
+                let name = format!("_acme-challenge.{}", subject.base());
+                let value = response.dns_value();
                 // Registered even if this fails, because a request without an answer may have been executed.
                 shown.push(ChallengeResponse::Record(name.clone(), value.clone()));
                 let said = dns.add((&name, &value), (self.now)(), self.intervals).await?;
@@ -504,10 +502,7 @@ impl<'a> OrderContext<'a> {
             let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
             reasons.extend(errors.map(describe));
         }
-        match reasons.is_empty() {
-            true => "the directory did not say why".into(),
-            false => reasons.join("; "),
-        }
+        if reasons.is_empty() { "the directory did not say why".into() } else { reasons.join("; ") }
     }
 
     /// Finalizes the order, waits for the certificate and checks it.
@@ -525,9 +520,10 @@ impl<'a> OrderContext<'a> {
         let read = KeyedChain::parse(pem).map_err(OrderFailure::refused)?;
         let is_right =
             read.info.subjects.contains(subject) && read.info.public_key == key.subject_public_key_info();
-        match is_right {
-            true => Ok(read),
-            false => Err(OrderFailure::refused("the directory issued a certificate for another name or key")),
+        if is_right {
+            Ok(read)
+        } else {
+            Err(OrderFailure::refused("the directory issued a certificate for another name or key"))
         }
     }
 
@@ -589,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_challenge_is_taken_after_a_failure() {
+    fn next_challenge_type_is_tried_after_a_failure() {
         use ChallengeKind::{Dns, Http, TlsAlpn};
         let of = |challenges: &[ChallengeKind], name: &str, failures, is_shared| {
             options(challenges).challenge(&Subject::parse(name).unwrap(), failures, is_shared).ok()

@@ -171,7 +171,8 @@ impl Orders {
             .map(|url| WebClient::new(&options.roots_pem, ask_max).map(|client| Confirmer::new(url, client)));
         let confirmer = confirmer.transpose()?;
         let accounts = options.directories.iter().map(|one| (one.url.clone(), Default::default())).collect();
-        let (state, options) = (state.clone(), options.clone());
+        let state = state.clone();
+        let options = options.clone();
         Ok(Orders { state, options, store, client, accounts, confirmer, permits })
     }
 

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_problem_is_one_line() {
+    fn problem_is_formatted_on_one_line() {
         let problem = instant_acme::Problem {
             r#type: Some(format!("{PROBLEM}dns")),
             detail: Some("no\nsuch\x1b[2J name".into()),

@@ -276,7 +276,9 @@ impl CertificateTasks {
             return;
         }
         let renew = Rc::new(Notify::new());
-        let (theirs, notified, name) = (orders.clone(), renew.clone(), subject.clone());
+        let theirs = orders.clone();
+        let notified = renew.clone();
+        let name = subject.clone();
         let answers = is_demanded.then(|| self.answers.clone());
         let task = match subject.issuer() {
             Issuer::Local => tokio::task::spawn_local(keep_private(theirs, name, notified)),
@@ -295,7 +297,8 @@ impl CertificateTasks {
         if !is_to_be_asked {
             return;
         }
-        let (orders, answers) = (orders.clone(), self.answers.clone());
+        let orders = orders.clone();
+        let answers = self.answers.clone();
         tokio::task::spawn_local(async move {
             let Some(confirmer) = &orders.confirmer else { return };
             let (answer, text) = confirmer.query(&subject).await;

@@ -95,7 +95,7 @@ mod tests {
     const DAY: Duration = Duration::from_secs(86_400);
 
     #[test]
-    fn a_certificate_is_renewed_at_two_thirds_of_its_lifetime_or_a_little_earlier() {
+    fn certificate_is_renewed_at_two_thirds_of_its_lifetime() {
         let start = SystemTime::UNIX_EPOCH + 20_000 * DAY;
         for days in [6, 90] {
             let end = start + days * DAY;
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_a_limit() {
+    fn retry_pauses_grow_to_a_limit() {
         let intervals = Intervals::default();
         let pauses = |kind| [1, 2, 3, 4, 40, u32::MAX].map(|n| pause(&intervals, kind, n, 0).as_secs());
         assert_eq!(pauses(FailureKind::Unreachable), [5, 10, 20, 40, 600, 600]);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_answered_while_they_are_there() {
+    fn challenge_tokens_are_served_until_removed() {
         let challenges = HttpChallenges::default();
         let path = b"/.well-known/acme-challenge/abc";
         assert_eq!(challenges.response(path), None);

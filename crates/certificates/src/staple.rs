@@ -160,7 +160,9 @@ async fn maintain_staple(state: Arc<StaplerState>, certificate: StapledCertifica
     if let Some(staple) = &current {
         (certificate.staple)(Some(staple.der.clone()));
     }
-    let (mut failures, mut retry_at, mut logged) = (0u32, None, None);
+    let mut failures = 0u32;
+    let mut retry_at = None;
+    let mut logged = None;
     loop {
         let now = (environment.now)();
         if current.as_ref().is_some_and(|staple| staple.next_update <= now) {

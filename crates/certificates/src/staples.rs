@@ -50,7 +50,8 @@ impl Staples {
 }
 
 fn environment(log: &ErrorLog) -> StapleEnvironment {
-    let (warn, info) = (log.clone(), log.clone());
+    let warn = log.clone();
+    let info = log.clone();
     StapleEnvironment {
         now: Arc::new(SystemTime::now),
         request_max: REQUEST_MAX,

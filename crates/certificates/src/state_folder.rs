@@ -138,7 +138,8 @@ impl StateFolder {
     /// Names the folder that cannot be created or written, the user, and the remedy.
     pub fn open(path: &Path) -> io::Result<StateFolder> {
         let refused = |error: io::Error| {
-            let (path, user) = (std::path::absolute(path).unwrap_or_else(|_| path.to_owned()), user_name());
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let user = user_name();
             let remedy = match inaccessible_folder(&path) {
                 Some(closed) => format!("let the user enter {0} (`chmod o+x {0}`)", closed.display()),
                 None => format!("make it with `install -d -m 700 -o {user} {}`", path.display()),
@@ -219,11 +220,10 @@ impl StateFolder {
     pub(crate) fn subjects(&self) -> io::Result<Vec<Subject>> {
         let mut subjects = Vec::new();
         let entries = fs::read_dir(self.path.join(CERTIFICATES)).map_err(|error| {
-            match error.kind() == io::ErrorKind::NotFound && self.path.is_dir() {
-                true => {
-                    io::Error::new(error.kind(), "it is no state folder: it has no folder `certificates`")
-                }
-                false => error,
+            if error.kind() == io::ErrorKind::NotFound && self.path.is_dir() {
+                io::Error::new(error.kind(), "it is no state folder: it has no folder `certificates`")
+            } else {
+                error
             }
         })?;
         for entry in entries {
@@ -394,7 +394,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn files_are_for_their_owner_alone_and_replaced_as_a_whole() {
+    fn files_are_private_and_replaced_atomically() {
         let path = scratch("modes");
         let folder = StateFolder::open(&path).unwrap();
         let subject = Subject::parse("*.example.com").unwrap();
@@ -424,7 +424,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn record_is_read_back_unchanged() {
         let path = scratch("records");
         let folder = StateFolder::open(&path).unwrap();
         let subject = Subject::parse("a.test").unwrap();
@@ -450,7 +450,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn servers_that_share_a_folder_see_each_other() {
+    fn servers_sharing_a_state_directory_see_each_other() {
         let path = scratch("shared");
         let subject = Subject::parse("a.test").unwrap();
         let one = StateFolder::open(&path).unwrap();
@@ -482,7 +482,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_made_is_named_with_a_remedy() {
+    fn uncreatable_state_directory_is_reported_with_a_remedy() {
         let path = scratch("file");
         fs::write(&path, "").unwrap();
         let error = StateFolder::open(&path).unwrap_err().to_string();

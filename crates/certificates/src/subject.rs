@@ -44,9 +44,10 @@ impl Subject {
             (1..=63).contains(&label.len())
                 && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
         };
-        match name.len() <= 253 && labels.split('.').all(is_label) {
-            true => Ok(Subject::Dns(name)),
-            false => Err(format!("{text:?} is no host name or IP address")),
+        if name.len() <= 253 && labels.split('.').all(is_label) {
+            Ok(Subject::Dns(name))
+        } else {
+            Err(format!("{text:?} is no host name or IP address"))
         }
     }
 
@@ -136,9 +137,10 @@ fn issuer_v6(address: Ipv6Addr) -> Issuer {
     }
     // 2000::/3 is assigned; 2001:db8::/32 is reserved for documentation.
     let [first, second, ..] = address.segments();
-    match first & 0xe000 == 0x2000 && (first, second) != (0x2001, 0xdb8) {
-        true => Issuer::Public,
-        false => Issuer::Unavailable,
+    if first & 0xe000 == 0x2000 && (first, second) != (0x2001, 0xdb8) {
+        Issuer::Public
+    } else {
+        Issuer::Unavailable
     }
 }
 
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_can_issue() {
+    fn issuer_depends_on_the_subject() {
         let of = |issuer, names: &[&str]| {
             for name in names {
                 assert_eq!(Subject::parse(name).unwrap().issuer(), issuer, "{name}");
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_files_and_of_challenges() {
+    fn subjects_map_to_file_names_and_challenge_names() {
         for text in ["example.com", "*.example.com", "192.0.2.1", "2001:db8::1"] {
             let subject = Subject::parse(text).unwrap();
             assert_eq!(subject.to_string(), text);

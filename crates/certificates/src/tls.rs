@@ -53,7 +53,8 @@ impl TlsPlan {
             TlsOptions { tls13_only: config.tls.min == TlsVersion::Tls13, tickets, ..TlsOptions::default() };
         let now_unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let (mut warnings, mut all) = (Vec::new(), Vec::new());
+        let mut warnings = Vec::new();
+        let mut all = Vec::new();
         let mut known = KnownCertificates::new();
         let site = |site: &config::Site| {
             let read = site.tls.as_ref().map(|tls| read_site(tls, files, &mut known)).transpose();

@@ -101,11 +101,10 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> 
     // Ignored: a program that does not read its input reports why it fails.
     let _ = process.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
     let output = process.wait_with_output().map_err(failed)?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => {
-            Err(format!("{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
-        }
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
     }
 }
 
@@ -169,7 +168,8 @@ pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
 /// Removes the authority that [`trust`] installed, or with `None` those of all state folders.
 pub fn untrust(root: Option<&LocalRoot>, stores: &TrustStores) -> TrustReport {
     let fingerprint = root.map_or("", |root| &root.fingerprint);
-    let (file, nickname) = (format!("{FILE}{fingerprint}"), format!("{NICKNAME}{fingerprint}"));
+    let file = format!("{FILE}{fingerprint}");
+    let nickname = format!("{NICKNAME}{fingerprint}");
     let mut report = TrustReport::default();
     let entries = fs::read_dir(&stores.system_folder).into_iter().flatten().flatten();
     let ours = entries.map(|entry| entry.path()).filter(|path| {
@@ -224,12 +224,12 @@ mod tests {
     }
 
     #[test]
-    fn of_a_text_only_the_certificate_of_a_local_authority_is_taken() {
+    fn only_a_local_authority_certificate_is_accepted() {
         let path = scratch("bundle");
         let store = StateFolder::open(&path).unwrap();
         LocalAuthority::open(&store, "host", SystemTime::now()).unwrap();
-        let (certificate, bundle) =
-            (fs::read(store.root_path()).unwrap(), fs::read(store.authority_path()).unwrap());
+        let certificate = fs::read(store.root_path()).unwrap();
+        let bundle = fs::read(store.authority_path()).unwrap();
         assert!(String::from_utf8_lossy(&bundle).contains("PRIVATE KEY"));
         let found = LocalRoot::parse(&[&bundle[..], b"more"].concat()).unwrap();
         assert_eq!(found.pem.as_bytes(), certificate);
@@ -241,7 +241,7 @@ mod tests {
 
     /// Uses a temporary folder and a test command in place of the system's.
     #[test]
-    fn the_system_trusts_the_authority_and_forgets_it() {
+    fn system_trust_store_adds_and_removes_the_authority() {
         let path = scratch("trust");
         let store = StateFolder::open(&path).unwrap();
         LocalAuthority::open(&store, "host", SystemTime::now()).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn browsers_trust_the_authority_and_forget_it() {
+    fn browser_trust_store_adds_and_removes_the_authority() {
         if Command::new("certutil").arg("-H").stdin(Stdio::null()).output().is_err() {
             #[allow(clippy::print_stderr, reason = "a skipped test says so")]
             {

@@ -112,7 +112,8 @@ impl TsigKey {
     /// Signs a request, and returns the signature, which is an input of the response's signature.
     pub(crate) fn sign(&self, message: &mut Vec<u8>, now: SystemTime) -> Vec<u8> {
         let now_s = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let (time, fudge) = (&now_s.to_be_bytes()[2..], FUDGE_S.to_be_bytes());
+        let time = &now_s.to_be_bytes()[2..];
+        let fudge = FUDGE_S.to_be_bytes();
         let mut context = hmac::Context::with_key(&self.hmac());
         context.update(message);
         context.update(&self.variables(time, &fudge, 0, b""));
@@ -183,9 +184,10 @@ impl TsigKey {
         if !is_ours || hmac::verify(&self.hmac(), &all, signed.tag).is_err() {
             return Err(format!("its response is not signed by the key {}", self.description()));
         }
-        match theirs > u64::from(FUDGE_S) {
-            true => Err(format!("its response was signed {theirs} s before or after now")),
-            false => Ok(()),
+        if theirs > u64::from(FUDGE_S) {
+            Err(format!("its response was signed {theirs} s before or after now"))
+        } else {
+            Ok(())
         }
     }
 
@@ -274,7 +276,7 @@ mod tests {
     const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
     #[test]
-    fn a_key_is_read_from_both_kinds_of_file() {
+    fn tsig_key_is_parsed_from_both_file_formats() {
         let plain = TsigKey::parse(format!("{SECRET}\n").as_bytes(), Some("Komainu."), None).unwrap();
         assert_eq!(plain.description(), "komainu (hmac-sha256)");
         let statement = format!(
@@ -311,7 +313,8 @@ mod tests {
         let mut response = dns::question(9, 5, &name, dns::SOA);
         response[2] |= 0x80;
         change(&mut response);
-        let (time, fudge) = (&1_700_000_001u64.to_be_bytes()[2..], FUDGE_S.to_be_bytes());
+        let time = &1_700_000_001u64.to_be_bytes()[2..];
+        let fudge = FUDGE_S.to_be_bytes();
         let mut all = u16::try_from(tag.len()).unwrap().to_be_bytes().to_vec();
         all.extend(&tag);
         all.extend(&response);
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_believed_only_with_the_signature_of_the_key() {
+    fn response_is_accepted_only_with_a_valid_signature() {
         let key = TsigKey::parse(SECRET.as_bytes(), Some("k"), Some("hmac-sha384")).unwrap();
         let (response, tag) = exchange(&key, |_| ());
         let verify = |bytes: &[u8], tag: &[u8], now| {

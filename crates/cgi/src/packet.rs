@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packets_are_as_their_specifications_show_them() {
+    fn uwsgi_and_scgi_packets_match_their_specifications() {
         let mut variables = Variables::new();
         variables.push(b"REQUEST_METHOD", b"POST");
         variables.push(b"CONTENT_LENGTH", b"27");
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carried_is_refused_and_nothing_is_written() {
+    fn unencodable_variables_are_rejected_without_output() {
         let mut variables = Variables::new();
         variables.push(b"A", &[b'x'; 65_536]);
         let mut out = b"before".to_vec();

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_become_those_of_http_however_they_are_split() {
+    fn cgi_heads_become_http_heads_however_they_are_split() {
         for (text, want) in [
             ("Content-Type: a/b\r\n\r\nbody", "HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n\r\n"),
             ("Status: 404 Not Found\nX: y\n\nbody", "HTTP/1.1 404 Not Found\r\nX: y\r\n\r\n"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_is_refused() {
+    fn invalid_cgi_heads_are_rejected() {
         for text in [
             "\r\nbody",
             "\n\n",

@@ -47,7 +47,8 @@ impl Variables {
     pub fn push_mapped(&mut self, prefix: &[u8], name: &[u8], bytes: &[u8; 256], value: &[u8]) {
         let name_len = prefix.len() + name.len();
         self.block.reserve(LENGTHS_BYTES + name_len + value.len());
-        let (mut name_left, mut value_left) = (name_len.min(BYTES_MAX), value.len().min(BYTES_MAX));
+        let mut name_left = name_len.min(BYTES_MAX);
+        let mut value_left = value.len().min(BYTES_MAX);
         self.push_length(name_left);
         self.push_length(value_left);
         self.push_bytes(prefix, &mut name_left);
@@ -59,7 +60,8 @@ impl Variables {
     /// Appends a pair whose value consists of parts. A name or value of 2 GiB or more is truncated.
     pub fn push_parts(&mut self, name: &[u8], parts: &[&[u8]]) {
         let value_len = parts.iter().map(|part| part.len()).sum::<usize>();
-        let (mut name_left, mut value_left) = (name.len().min(BYTES_MAX), value_len.min(BYTES_MAX));
+        let mut name_left = name.len().min(BYTES_MAX);
+        let mut value_left = value_len.min(BYTES_MAX);
         self.block.reserve(LENGTHS_BYTES + name_left + value_left);
         self.push_length(name_left);
         self.push_length(value_left);
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_come_back_as_they_were_whatever_their_length() {
+    fn variables_of_any_length_round_trip() {
         let mut variables = Variables::new();
         let values = [0, 1, 127, 128, 300, 70_000].map(|len| vec![b'v'; len]);
         for value in &values {

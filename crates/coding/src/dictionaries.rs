@@ -419,10 +419,11 @@ mod tests {
     const URL: DictionaryUrl<'_> = DictionaryUrl { origin: b"https://a", path: b"/app.js" };
 
     #[test]
-    fn a_result_is_made_once_for_an_origin_that_has_the_dictionary() {
+    fn delta_is_computed_once_for_an_origin_with_the_dictionary() {
         let (all, held) = dictionaries(DictionaryLimits::default());
         let (old, new) = versions(200);
-        let (old, new) = (content(&old), content(&new));
+        let old = content(&old);
+        let new = content(&new);
         all.remember(URL, &old, 100);
         assert!(all.find(b"https://b", &old.hash, 50).is_none(), "another origin");
         assert!(all.find(URL.origin, &new.hash, 50).is_none());
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_few_and_one_that_is_dropped_is_made_again() {
+    fn delta_jobs_are_limited_and_dropped_ones_are_restarted() {
         let (all, held) = dictionaries(DictionaryLimits::default());
         let contents: Vec<_> = (0..4u8).map(|n| content(&[n; 100])).collect();
         all.remember(URL, &contents[0], 100);
@@ -456,9 +457,10 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_makes_smaller_is_remembered_as_that() {
+    fn incompressible_delta_is_not_attempted_again() {
         let (all, _) = dictionaries(DictionaryLimits::default());
-        let (old, new) = (content(b"abc"), content(b"xyz"));
+        let old = content(b"abc");
+        let new = content(b"xyz");
         all.remember(URL, &old, 100);
         let Delta::Job(job) = all.delta(&old, of(&new), DictionaryCoding::Brotli) else { panic!() };
         assert!(job.run(Effort::Fast, &new.bytes()).is_none());
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_versions_of_a_url_are_kept_and_so_many_bytes() {
+    fn kept_versions_and_bytes_are_limited() {
         let limits = DictionaryLimits { bytes_max: 10_000, versions_max: 2 };
         let (all, held) = dictionaries(limits);
         let kept = |n: u64| all.find(URL.origin, &content(&n.to_le_bytes()).hash, 0).is_some();
@@ -490,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_that_nobody_has_leave_nothing_behind() {
+    fn unknown_hashes_leave_no_state() {
         let (all, _) = dictionaries(DictionaryLimits::default());
         for n in 0..10_000u64 {
             let mut hash = [0; 32];

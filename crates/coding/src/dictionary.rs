@@ -154,7 +154,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_difference_comes_back_and_is_small() {
+    fn delta_round_trips_and_is_small() {
         for lines in [1, 60, 5_000, 60_000] {
             let (old, new) = versions(lines);
             let hash = hash([&old[..]].into_iter());
@@ -177,7 +177,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_decoders_would_not_take_for_bytes_is_no_dictionary() {
+    fn unusable_dictionaries_and_contents_are_not_compressed() {
         let (mut old, new) = versions(60);
         old[..4].copy_from_slice(&ZSTD_TRAINED);
         let with = |coding, dictionary: &[u8], bytes: &[u8]| {

@@ -43,7 +43,7 @@ mod tests {
     use crate::stream::tests::decompress;
 
     #[test]
-    fn every_coding_comes_back_and_is_smaller() {
+    fn every_coding_round_trips_and_compresses() {
         let text: Vec<u8> =
             (0..2000).flat_map(|line| format!("line {line} of a text\n").into_bytes()).collect();
         for coding in Coding::ALL {

@@ -136,7 +136,7 @@ pub(crate) mod tests {
     const STREAMED: [Coding; 3] = [Coding::Gzip, Coding::Zstd, Coding::Brotli];
 
     #[test]
-    fn a_stream_comes_back_whatever_the_pieces_and_is_smaller() {
+    fn stream_round_trips_for_any_piece_size_and_compresses() {
         let text: Vec<u8> =
             (0..20_000).flat_map(|line| format!("line {line} of it\n").into_bytes()).collect();
         for coding in STREAMED {
@@ -156,7 +156,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_was_flushed_can_be_decoded_at_once() {
+    fn flushed_data_is_decodable_at_once() {
         for coding in STREAMED {
             let mut encoder = Encoder::new(coding, Effort::Fast).unwrap().unwrap();
             let mut compressed = Vec::new();

@@ -163,7 +163,8 @@ fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
         *program = check.resolve_path(program).to_string_lossy().into_owned();
     }
     let is_dns = acme.challenges.contains(&AcmeChallenge::Dns01);
-    let (dns, hook) = (node.entry("dns"), node.entry("dns_hook"));
+    let dns = node.entry("dns");
+    let hook = node.entry("dns_hook");
     if let (Some(_), Some(hook)) = (dns, hook) {
         let finding = check.error(
             &hook.key_span,
@@ -208,9 +209,10 @@ fn dns_address(text: &str) -> Result<DnsAddress, InvalidValue> {
     let is_bare_v6 = bare.is_some_and(|bare| bare.parse::<std::net::Ipv6Addr>().is_ok());
     let is_name =
         !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-    match is_v6 || is_bare_v6 || is_name {
-        true => Ok(DnsAddress { host: bare.unwrap_or(host).to_owned(), port }),
-        false => Err(wrong()),
+    if is_v6 || is_bare_v6 || is_name {
+        Ok(DnsAddress { host: bare.unwrap_or(host).to_owned(), port })
+    } else {
+        Err(wrong())
     }
 }
 
@@ -223,9 +225,10 @@ fn parse_directory(text: &str) -> Result<String, InvalidValue> {
         return Err(InvalidValue::new("this is no directory", remedy));
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    match !host.is_empty() && !host.contains('@') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is no URL of a directory", remedy)),
+    if !host.is_empty() && !host.contains('@') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is no URL of a directory", remedy))
     }
 }
 
@@ -234,9 +237,10 @@ fn parse_ask_url(text: &str) -> Result<String, InvalidValue> {
     let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
     let host = rest.and_then(|rest| rest.split(['/', '?', '#']).next()).unwrap_or_default();
     let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic()) && !text.contains('#');
-    match !host.is_empty() && !host.contains('@') && is_plain {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is no URL to ask", remedy)),
+    if !host.is_empty() && !host.contains('@') && is_plain {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is no URL to ask", remedy))
     }
 }
 
@@ -245,26 +249,27 @@ fn email(text: &str) -> Result<String, InvalidValue> {
     let is_address = bare.split_once('@').is_some_and(|(user, host)| !user.is_empty() && host.contains('.'));
     // A comma would make it two, a question mark fields of a message (RFC 6068).
     let is_plain = bare.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b'?'));
-    match is_address && is_plain {
-        true => Ok(bare.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is no e-mail address", "write one such as \"admin@example.com\""))
-        }
+    if is_address && is_plain {
+        Ok(bare.to_owned())
+    } else {
+        Err(InvalidValue::new("this is no e-mail address", "write one such as \"admin@example.com\""))
     }
 }
 
 fn profile(text: &str) -> Result<String, InvalidValue> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    match !text.is_empty() && text.len() <= 100 && text.bytes().all(is_word) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is no profile", "write a word such as \"shortlived\"")),
+    if !text.is_empty() && text.len() <= 100 && text.bytes().all(is_word) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is no profile", "write a word such as \"shortlived\""))
     }
 }
 
 fn word(text: &str) -> Result<String, InvalidValue> {
-    match text.is_empty() || text.contains('\0') {
-        true => Err(InvalidValue::new("an empty word, or one with a NUL", "")),
-        false => Ok(text.to_owned()),
+    if text.is_empty() || text.contains('\0') {
+        Err(InvalidValue::new("an empty word, or one with a NUL", ""))
+    } else {
+        Ok(text.to_owned())
     }
 }
 
@@ -287,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_addresses_and_keys() {
+    fn acme_values_are_validated() {
         assert!(parse_directory("letsencrypt").unwrap().starts_with("https://acme-v02."));
         assert_eq!(parse_directory("https://127.0.0.1:14000/dir").unwrap(), "https://127.0.0.1:14000/dir");
         for wrong in [

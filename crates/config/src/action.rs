@@ -328,12 +328,13 @@ fn split_agrees(split: &mut Split, node: &Node, check: &mut Checker) {
 
 fn branch_name(text: &str) -> Result<String, InvalidValue> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    match (1..=32).contains(&text.len()) && text.bytes().all(is_plain) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new(
+    if (1..=32).contains(&text.len()) && text.bytes().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new(
             "this is not the name of a branch",
             "write 1 to 32 letters, digits, `-`, `_` and `.`",
-        )),
+        ))
     }
 }
 

@@ -395,7 +395,8 @@ impl Shape for WorkerCount {
     type Out = Workers;
 
     fn kind(&self) -> ShapeKind {
-        let (number, range) = (ONE.kind(), table::<Workers>().kind());
+        let number = ONE.kind();
+        let range = table::<Workers>().kind();
         let text = format!("{}, or {{ min = 2, max = 16 }}", number.text);
         ShapeKind {
             text,
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_and_its_route() {
+    fn application_and_its_route_are_parsed() {
         let text = "[[route]]\npath = \"/shop/*\"\napp = { name = \"shop\", strip_prefix = true }\n[apps.shop]\n\
             psgi = \"a.psgi\"\nworkers = { min = 2, max = 5 }\nrecycle = { requests = 10_000, memory = \"300MiB\" }\n\
             timeouts = { request = \"5s\" }\nenv = { A = \"b\" }\n";
@@ -463,16 +464,17 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_workers_is_both_the_least_and_the_most() {
+    fn single_worker_number_sets_minimum_and_maximum() {
         let config = parse("[apps.a]\nrack = \"config.ru\"\nworkers = 3\n").unwrap();
         assert_eq!(config.apps[0].1.workers, Some(Workers { min: 3, max: 3 }));
     }
 
     #[test]
-    fn python_is_found_from_the_configuration() {
+    fn python_targets_are_resolved_from_the_configuration() {
         let config =
             parse("[apps.a]\nwsgi = \"shop.wsgi:app\"\n[apps.b]\nasgi = \"api/main.py:app\"\n").unwrap();
-        let (first, second) = (&config.apps[0].1, &config.apps[1].1);
+        let first = &config.apps[0].1;
+        let second = &config.apps[1].1;
         assert_eq!(
             (first.wsgi.as_deref(), first.folder.as_deref()),
             (Some("shop.wsgi:app"), Some(Path::new("/etc/k/")))
@@ -484,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_may_be_as_long_as_the_beginning_unless_it_is_said() {
+    fn between_timeout_is_unset_by_default() {
         let text = "[apps.a]\npsgi = \"a\"\n[apps.b]\npsgi = \"b\"\ntimeouts = { request = \"5s\", between = \"1m\" }\n";
         let config = parse(text).unwrap();
         let between: Vec<_> = config.apps.iter().map(|(_, app)| app.timeouts.between).collect();
@@ -492,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_and_sockets() {
+    fn handler_and_websocket_settings_are_parsed() {
         let text = "[apps.a]\nhandler = \"a.so\"\n[apps.b]\nasgi = \"b:app\"\n\
             websockets = { message = \"64KiB\", idle = \"5s\" }\n";
         let config = parse(text).unwrap();
@@ -503,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn php_by_its_folder_by_its_front_script_and_with_settings() {
+    fn php_is_configured_by_directory_script_or_table() {
         let text = "[apps.a]\nphp = \"site\"\n[apps.b]\nphp = \"public/index.php\"\n[apps.c.php]\nroot = \"/srv/c\"\nfront = false\n\
             ini = { memory_limit = \"256M\", \"opcache.enable\" = true, precision = 10 }\nadmin_ini = { allow_url_fopen = false }\n";
         let config = parse(text).unwrap();
@@ -520,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn files_first_and_then_the_application() {
+    fn files_fall_back_to_the_application() {
         let config = parse("[[route]]\nfiles = \"public\"\napp = \"a\"\n[apps.a]\npsgi = \"a\"\n").unwrap();
         let route = &config.sites[0].routes[0];
         assert_eq!(route.action.name(), "files");
@@ -528,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn application_errors_name_the_mistake() {
         for (text, said) in [
             ("[apps.a]\n", "an application without a kind"),
             ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two kinds"),

@@ -160,11 +160,12 @@ fn auth_agrees(_: &mut Auth, node: &Node, check: &mut Checker) {
 
 fn realm(text: &str) -> Result<String, InvalidValue> {
     let is_plain = |byte: u8| (byte == b' ' || byte.is_ascii_graphic()) && !matches!(byte, b'"' | b'\\');
-    match text.len() <= 128 && text.bytes().all(is_plain) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new(
+    if text.len() <= 128 && text.bytes().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new(
             "this cannot be shown by every browser",
             "write at most 128 characters of ASCII, without quotes and backslashes",
-        )),
+        ))
     }
 }

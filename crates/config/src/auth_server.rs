@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_of_servers() {
+    fn auth_server_urls_are_parsed() {
         let tcp = |host: &str, port, tls| Origin::Tcp { host: host.into(), port, is_tls: tls, is_h2c: false };
         for (text, origin, target) in [
             ("http://127.0.0.1:9091/api/verify", tcp("127.0.0.1", 9091, false), "/api/verify"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn places_to_sign_in() {
+    fn sign_in_locations_and_identity_fields_are_validated() {
         let text = |text: &str| SignInPart::Text(text.into());
         assert_eq!(sign_in("/oauth2/start?rd=$url"), Ok(vec![text("/oauth2/start?rd="), SignInPart::Url]));
         assert_eq!(sign_in("$location"), Ok(vec![SignInPart::Location]));

@@ -166,8 +166,9 @@ fn parse_non_empty_text(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn parameter(text: &str) -> Result<String, InvalidValue> {
-    match text.chars().all(header::is_token_char) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is not a name", "write a name such as \"token\"")),
+    if text.chars().all(header::is_token_char) && !text.is_empty() {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a name", "write a name such as \"token\""))
     }
 }

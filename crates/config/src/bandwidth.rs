@@ -47,9 +47,10 @@ fn parse_rate(text: &str) -> Result<u64, InvalidValue> {
             None => fault,
         };
     let bytes = units::parse_size(size).map_err(|fault| in_rate(fault).within(0..size.len()))?;
-    match (KIB..=RATE_MAX).contains(&bytes) {
-        true => Ok(bytes),
-        false => Err(InvalidValue::new("too slow or too fast", "write a rate from \"1KiB/s\" to \"1TiB/s\"")),
+    if (KIB..=RATE_MAX).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(InvalidValue::new("too slow or too fast", "write a rate from \"1KiB/s\" to \"1TiB/s\""))
     }
 }
 
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_of_bytes() {
+    fn byte_rates_are_parsed() {
         assert_eq!(parse_rate("1KiB/s"), Ok(1024));
         assert_eq!(parse_rate("2000B/s"), Ok(2000));
         assert_eq!(parse_rate("10 MiB/s"), Ok(10 << 20));

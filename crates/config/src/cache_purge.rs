@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens() {
+    fn purge_tokens_are_validated() {
         assert!(token("0123456789abcdef").is_ok());
         for bad in
             ["", "0123456789abcde", "0123456789 abcdef", "0123456789abcdef\u{e9}", "0123456789abcdef\n"]

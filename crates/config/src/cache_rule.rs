@@ -362,9 +362,10 @@ fn rule_agrees(rule: &mut CacheRule, node: &Node, check: &mut Checker) {
         && !rule.keys_condition_cookies()
         && !rule.strips_all_cookies()
     {
-        let title = match rule.has_cookie_key() {
-            true => "`with_cookies` for a cookie that is not in `key`".to_owned(),
-            false => "`with_cookies` without cookies in `key`".to_owned(),
+        let title = if rule.has_cookie_key() {
+            "`with_cookies` for a cookie that is not in `key`".to_owned()
+        } else {
+            "`with_cookies` without cookies in `key`".to_owned()
         };
         let finding =
             check.warning(&entry.key_span, title, "what is made for one client's cookies is sent to all");
@@ -463,9 +464,10 @@ pub(crate) fn warn_of_shared_personal_pages(
             continue;
         }
         let paths = if is_narrow { "every path of the route" } else { "every path" };
-        let title = match strips_all {
-            true => format!("`{}` and `strip_cookies` for {paths}", entry.key),
-            false => format!("`{}` for {paths}, and no rule for cookies", entry.key),
+        let title = if strips_all {
+            format!("`{}` and `strip_cookies` for {paths}", entry.key)
+        } else {
+            format!("`{}` for {paths}, and no rule for cookies", entry.key)
         };
         let finding =
             check.warning(&entry.key_span, title, "clients with a session get the pages of those without");
@@ -512,17 +514,19 @@ pub(crate) fn parameter(text: &str) -> Result<String, InvalidValue> {
 }
 
 pub(crate) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
-    match !text.is_empty() && text.chars().all(header::is_token_char) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is not the name of a cookie", "write one such as \"theme\"")),
+    if !text.is_empty() && text.chars().all(header::is_token_char) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not the name of a cookie", "write one such as \"theme\""))
     }
 }
 
 fn language(text: &str) -> Result<String, InvalidValue> {
     let is_part =
         |part: &str| matches!(part.len(), 1..=8) && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    match text.split('-').all(is_part) {
-        true => Ok(text.to_ascii_lowercase()),
-        false => Err(InvalidValue::new("this is not a language", "write a tag such as \"en\" or \"pt-br\"")),
+    if text.split('-').all(is_part) {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(InvalidValue::new("this is not a language", "write a tag such as \"en\" or \"pt-br\""))
     }
 }

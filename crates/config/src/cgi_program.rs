@@ -43,8 +43,9 @@ directives! {
 }
 
 fn parse_env_value(text: &str) -> Result<String, InvalidValue> {
-    match text.contains('\0') {
-        true => Err(InvalidValue::new("a value must not contain NUL", "")),
-        false => Ok(text.to_owned()),
+    if text.contains('\0') {
+        Err(InvalidValue::new("a value must not contain NUL", ""))
+    } else {
+        Ok(text.to_owned())
     }
 }

@@ -137,9 +137,10 @@ pub fn parse_control_token(text: &str) -> Result<&str, InvalidValue> {
         let message = format!("this token has {count} characters, and may have at most {TOKEN_CHARS_MAX}");
         return Err(InvalidValue::new(message, remedy));
     }
-    match text.chars().all(|c| c.is_ascii_graphic()) {
-        true => Ok(text),
-        false => Err(InvalidValue::new("a token has visible ASCII characters alone, on one line", remedy)),
+    if text.chars().all(|c| c.is_ascii_graphic()) {
+        Ok(text)
+    } else {
+        Err(InvalidValue::new("a token has visible ASCII characters alone, on one line", remedy))
     }
 }
 
@@ -155,9 +156,10 @@ fn name(text: &str) -> Result<String, InvalidValue> {
 
 fn subject(text: &str) -> Result<String, InvalidValue> {
     let remedy = "write it as `openssl x509 -noout -subject -nameopt RFC2253 -in FILE` does, such as \"CN=alice,O=Example\"";
-    match text.contains('=') && !text.contains(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is not a distinguished name", remedy)),
+    if text.contains('=') && !text.contains(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a distinguished name", remedy))
     }
 }
 
@@ -179,12 +181,13 @@ fn san(text: &str) -> Result<String, InvalidValue> {
 
 fn fingerprint(text: &str) -> Result<String, InvalidValue> {
     let digits: String = text.chars().filter(|c| *c != ':').map(|c| c.to_ascii_lowercase()).collect();
-    match digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        true => Ok(digits),
-        false => Err(InvalidValue::new(
+    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        Ok(digits)
+    } else {
+        Err(InvalidValue::new(
             "this is not the SHA-256 of a certificate",
             "`openssl x509 -noout -fingerprint -sha256 -in FILE` shows it: 64 hexadecimal digits",
-        )),
+        ))
     }
 }
 
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_have_a_length_and_no_spaces() {
+    fn control_tokens_have_a_minimum_length_and_no_spaces() {
         let exact = "x".repeat(20);
         assert_eq!(parse_control_token(&format!("  {exact}\n")).unwrap(), exact);
         for bad in
@@ -329,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_octal() {
+    fn socket_modes_are_octal() {
         for (text, wanted) in [("0660", Some(0o660)), ("600", Some(0o600)), ("0777", Some(0o777))] {
             assert_eq!(mode(text).ok(), wanted);
         }
@@ -339,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_control_listener_has_an_address_of_its_own() {
+    fn control_listener_needs_its_own_address() {
         let of = |listen: &str| match crate::Config::parse(
             &format!("{listen}\n[[route]]\nfiles = \"a\"\n"),
             "k",
@@ -362,7 +365,7 @@ mod tests {
     const CLIENT: &str = "[[client]]\nname = \"deploy\"\nrole = \"operate\"\n";
 
     #[test]
-    fn names_of_certificates_have_one_form() {
+    fn certificate_names_are_normalized() {
         assert_eq!(san("DNS:Deploy.Example").unwrap(), "DNS:deploy.example");
         assert_eq!(san("email:A@b").unwrap(), "email:A@b");
         let digits = "AB:".repeat(32);
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_doubtful_is_said() {
+    fn insecure_or_invalid_control_settings_are_reported() {
         let token = "[[token]]\nname = \"a\"\nrole = \"read\"\ntoken_file = \"a.token\"\n";
         for (text, part) in [
             ("listen = \"0.0.0.0:9180\"\n".to_owned(), "can read the server's metrics"),

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins() {
+    fn origins_are_parsed_and_normalized() {
         for (text, exact) in [
             ("https://app.example", "https://app.example"),
             ("HTTPS://App.Example:443", "https://app.example"),

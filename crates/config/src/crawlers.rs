@@ -29,7 +29,8 @@ pub struct KnownCrawler {
 pub fn known_crawlers() -> impl Iterator<Item = KnownCrawler> {
     CRAWLER_LIST.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let mut words = line.split_whitespace();
-        let (group, name) = (words.next()?, words.next()?);
+        let group = words.next()?;
+        let name = words.next()?;
         let plain = name.strip_suffix('*');
         Some(KnownCrawler { group, name: plain.unwrap_or(name), is_robots_txt_only: plain.is_some() })
     })
@@ -163,11 +164,10 @@ fn crawler(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn robots_path(text: &str) -> Result<String, InvalidValue> {
-    match text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is not a path", "write one that begins with `/`, percent-encoded"))
-        }
+    if text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a path", "write one that begins with `/`, percent-encoded"))
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_complete() {
+    fn crawler_list_has_sources_groups_and_unique_names() {
         let groups = ["ai-training", "ai-search", "ai-user", "seo"];
         for line in CRAWLER_LIST.lines().filter(|line| !line.starts_with('#')) {
             assert!(line.contains("https://"), "{line} has a source");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn robots_says_who_and_what_is_refused() {
+    fn robots_txt_lists_denied_crawlers_and_the_trap() {
         let mut crawlers =
             Crawlers { deny: vec!["GPTBot".into(), "name:Mine".into()], ..Crawlers::default() };
         assert_eq!(
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_checked() {
+    fn crawler_names_are_validated() {
         for text in ["ai-training", "gptbot", "GPTBot", "name:Own.Bot-2"] {
             assert!(crawler(text).is_ok(), "{text}");
         }

@@ -95,9 +95,10 @@ fn parse_url_pattern(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn parse_destination(text: &str) -> Result<String, InvalidValue> {
-    match text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_lowercase()) {
-        true => Err(InvalidValue::new("a destination is a word such as `script`", "")),
-        false => Ok(text.to_owned()),
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        Err(InvalidValue::new("a destination is a word such as `script`", ""))
+    } else {
+        Ok(text.to_owned())
     }
 }
 
@@ -110,8 +111,9 @@ fn check_visible(text: &str) -> Result<(), InvalidValue> {
     if text.is_empty() || text.len() > TEXT_MAX {
         return Err(InvalidValue::new("it has 1 to 1024 characters", ""));
     }
-    match text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
-        true => Ok(()),
-        false => Err(InvalidValue::new("it has visible ASCII characters only", "percent-encode others")),
+    if text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        Ok(())
+    } else {
+        Err(InvalidValue::new("it has visible ASCII characters only", "percent-encode others"))
     }
 }

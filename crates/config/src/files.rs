@@ -127,11 +127,10 @@ fn extension(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn plain_type(text: &str) -> Result<String, InvalidValue> {
-    match text.contains(';') {
-        true => {
-            Err(InvalidValue::new("a media type has no parameters here", "`charset` says the character set"))
-        }
-        false => header::media_type(text).map(|media| media.to_ascii_lowercase()),
+    if text.contains(';') {
+        Err(InvalidValue::new("a media type has no parameters here", "`charset` says the character set"))
+    } else {
+        header::media_type(text).map(|media| media.to_ascii_lowercase())
     }
 }
 
@@ -268,7 +267,8 @@ impl Shape for CacheControl {
     type Out = Vec<(FileMatch, String)>;
 
     fn kind(&self) -> ShapeKind {
-        let (value, rules) = (Self::VALUE.kind(), Self::RULES.kind());
+        let value = Self::VALUE.kind();
+        let rules = Self::RULES.kind();
         ShapeKind::new(
             format!("{}, or {}", value.text, rules.text),
             json!({ "anyOf": [value.schema, rules.schema] }),

@@ -26,9 +26,10 @@ pub fn format(text: &str) -> Result<String, String> {
         comparable_entries(before.as_table()) == comparable_entries(after.as_table())
             && comment_signs(text) == comment_signs(&formatted)
     };
-    match formatted.parse().is_ok_and(is_same) {
-        true => Ok(formatted),
-        false => Err("this file cannot be formatted without changing what it says".to_owned()),
+    if formatted.parse().is_ok_and(is_same) {
+        Ok(formatted)
+    } else {
+        Err("this file cannot be formatted without changing what it says".to_owned())
     }
 }
 
@@ -46,7 +47,8 @@ fn format_comments(prefix: &str, gap: BlankLines) -> String {
     let Some((lines, _)) = prefix.rsplit_once('\n') else {
         return if gap == BlankLines::ExactlyOne { "\n".into() } else { String::new() };
     };
-    let (mut out, mut is_blank) = (String::new(), gap == BlankLines::ExactlyOne);
+    let mut out = String::new();
+    let mut is_blank = gap == BlankLines::ExactlyOne;
     for line in lines.split('\n').map(str::trim) {
         if line.is_empty() {
             is_blank = true;
@@ -126,13 +128,16 @@ fn key_widths(table: &mut Table) -> Vec<usize> {
         let lines = prefix.rsplit_once('\n').map(|(lines, _)| lines);
         lines.is_some_and(|lines| lines.split('\n').any(|line| line.trim().is_empty()))
     };
-    let (mut widths, mut begin, mut column) = (Vec::new(), 0, None);
+    let mut widths = Vec::new();
+    let mut begin = 0;
+    let mut column = None;
     for (at, (key, item)) in table.iter_mut().enumerate() {
         let name = name_width(&key);
         let text = |part: Option<&toml_edit::RawString>| {
             part.and_then(|part| part.as_str()).unwrap_or_default().to_owned()
         };
-        let (before, spaces) = (text(key.leaf_decor().prefix()), text(key.leaf_decor().suffix()).len());
+        let before = text(key.leaf_decor().prefix());
+        let spaces = text(key.leaf_decor().suffix()).len();
         let here = matches!(item, Item::Value(_)).then_some(name + spaces);
         if here.is_none() || here != column || is_blank(&before) {
             begin = at;
@@ -309,13 +314,13 @@ mod tests {
         allow = [\n    \"10.0.0.0/8\", # ours\n    # theirs\n    \"192.0.2.0/24\",\n]\n\n[upstreams.api]\nto = [\n    \"http://127.0.0.1:3000\",\n    \"http://127.0.0.1:3001\",\n    \"http://127.0.0.1:3002\",\n    \"http://127.0.0.1:3003\",\n]\n\n# The end.\n";
 
     #[test]
-    fn there_is_one_way_to_write_it() {
+    fn formatting_is_canonical_and_idempotent() {
         assert_eq!(format(UNFORMATTED).unwrap(), FORMATTED);
         assert_eq!(format(FORMATTED).unwrap(), FORMATTED);
     }
 
     #[test]
-    fn the_ends_of_files() {
+    fn blank_lines_at_file_start_and_end_are_normalized() {
         for (text, wanted) in [
             ("", ""),
             ("\n\n", ""),
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn dotted_keys_and_tables_within_a_line() {
+    fn dotted_keys_and_inline_tables_are_formatted() {
         for (text, wanted) in [
             ("a=1\n\n\nb . c=2\nb.d=3\n", "a = 1\n\nb.c = 2\nb.d = 3\n"),
             ("[ a . b ]\nc=1\n[[ d ]]\n", "[a.b]\nc = 1\n\n[[d]]\n"),
@@ -343,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn equals_signs_that_stand_below_each_other_stay_so() {
+    fn aligned_equals_signs_stay_aligned() {
         for (text, wanted) in [
             ("a    = 1\nbcd  = 2\n", "a   = 1\nbcd = 2\n"),
             ("a   = 1   # one\n# two\nbcd = 2\n", "a   = 1   # one\n# two\nbcd = 2\n"),
@@ -361,12 +366,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_left_alone() {
+    fn invalid_toml_is_rejected_with_its_line() {
         assert!(format("a = = 1").unwrap_err().contains("line 1"));
     }
 
     #[test]
-    fn nothing_is_lost_of_any_configuration() {
+    fn formatting_keeps_comments_and_is_idempotent() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors");
         let mut seen = 0;
         for file in std::fs::read_dir(folder).unwrap() {

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_for_clients_of_its_countries() {
+    fn route_is_selected_by_the_country_of_the_client() {
         let text = format!(
             "{GEO}[[route]]\ncountry = [\"DE\", \"AT\"]\nrespond = \"near\"\n[[route]]\ncountry = \"none\"\nrespond = \"unknown\"\n\
              [[route]]\nrespond = \"far\"\n"
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_countries_is_said() {
+    fn country_errors_are_reported() {
         let route = |condition: &str| format!("{GEO}[[route]]\n{condition}\nrespond = 200\n");
         for (text, part) in [
             (route("country = \"de\""), "write \"DE\""),

@@ -23,7 +23,8 @@ impl Glob {
     /// `None` if it is longer than `ELEMENTS_MAX`.
     pub(crate) fn new(pattern: &[u8], flat: bool) -> Option<Self> {
         let mut literals = vec![0u128; 256].into_boxed_slice();
-        let (mut within, mut across) = (0u128, 0u128);
+        let mut within = 0u128;
+        let mut across = 0u128;
         let mut count = 0;
         let mut rest = pattern;
         while let Some((&byte, tail)) = rest.split_first() {
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_its_definition() {
+    fn glob_agrees_with_a_reference_implementation() {
         let words = |letters: &[u8], length: usize| {
             let mut words = vec![Vec::new()];
             let mut last = words.clone();
@@ -109,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn flat_stars_take_slashes() {
+    fn flat_star_matches_slashes() {
         let glob = Glob::new(b"a*c", true).unwrap();
         assert!(glob.matches(b"a/b/c".iter().copied()));
         assert!(!glob.matches(b"a/b/cd".iter().copied()));
     }
 
     #[test]
-    fn the_longest_pattern() {
+    fn pattern_length_is_limited() {
         assert!(Glob::new(&[b'a'; ELEMENTS_MAX], false).unwrap().matches([b'a'; ELEMENTS_MAX].into_iter()));
         assert!(Glob::new(&[b'a'; ELEMENTS_MAX + 1], false).is_none());
         assert!(Glob::new(&[b'*'; 1000], false).unwrap().matches(std::iter::empty()));

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_values() {
+    fn header_names_and_values_are_validated() {
         assert_eq!(name("X-Frame-Options"), Ok("x-frame-options".into()));
         for wrong in ["", "a b", "a:", "é", "a\r\n"] {
             assert!(name(wrong).is_err(), "{wrong:?}");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn media_types() {
+    fn media_types_are_validated() {
         for right in ["text/plain", "text/html; charset=utf-8", "application/vnd.api+json"] {
             assert_eq!(media_type(right).as_deref(), Ok(right));
         }

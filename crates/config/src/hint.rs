@@ -482,12 +482,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_stand_in_order() {
+    fn foreign_directives_are_sorted() {
         assert!(FOREIGN_DIRECTIVES.windows(2).all(|pair| pair[0].name < pair[1].name));
     }
 
     #[test]
-    fn the_syntax_of_each_server_is_recognised() {
+    fn syntax_of_other_servers_is_recognized() {
         let server = |text: &str| {
             let text = syntax_hint(text)?;
             let rest = text.strip_prefix("this file looks like ").expect("each begins so");
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_needed_is_said_so() {
+    fn hints_are_found_for_directives_of_other_servers() {
         let text = directive_hint("Sendfile", "`[[route]]`").unwrap();
         assert!(text.starts_with("nginx's `Sendfile` is not needed: "), "{text}");
         assert_eq!(directive_hint("error_log", "`[log]`").unwrap(), "here this is `errors`");

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts() {
+    fn host_names_are_parsed_and_normalized() {
         for (text, printed) in [
             ("Example.COM", "example.com"),
             ("example.com.", "example.com"),

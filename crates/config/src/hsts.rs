@@ -11,11 +11,12 @@ pub(crate) fn hsts_year() -> Option<String> {
 pub(crate) fn hsts(text: &str) -> Result<String, InvalidValue> {
     let age = text.split(';').map(str::trim).find_map(|part| part.strip_prefix("max-age="));
     let is_number = |age: &str| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit());
-    match text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && age.is_some_and(is_number) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new(
+    if text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && age.is_some_and(is_number) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new(
             "this is no value of Strict-Transport-Security",
             "write \"max-age=SECONDS\", and \"; includeSubDomains\" or \"; preload\" behind it",
-        )),
+        ))
     }
 }

@@ -130,7 +130,8 @@ impl Listen {
         }
         // A wildcard takes the port on every address of its family.
         let same = |this: &SocketAddr, that: &SocketAddr| {
-            let (one, other) = (this.ip(), that.ip());
+            let one = this.ip();
+            let other = that.ip();
             this.port() == that.port()
                 && one.is_ipv4() == other.is_ipv4()
                 && (one == other || one.is_unspecified() || other.is_unspecified())
@@ -314,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_prints_as_it_reads() {
+    fn listen_addresses_print_as_they_are_written() {
         for text in
             ["127.0.0.1:80", "[::1]:8080", "[::]:0", ":80", "localhost:3000", "unix:/run/k.sock", "unix:k"]
         {
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_has_its_remedy() {
+    fn invalid_listen_addresses_have_a_remedy() {
         let cases = [
             ("8080", "\":8080\""),
             ("", "\":80\""),
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps() {
+    fn overlapping_addresses_are_detected() {
         let overlap = |a: &str, b: &str| Listen::parse(a).unwrap().overlaps(&Listen::parse(b).unwrap());
         assert!(overlap(":80", "0.0.0.0:80"));
         assert!(overlap("[::]:80", ":80"));

@@ -202,11 +202,10 @@ fn parse_field(text: &str) -> Result<LogField, InvalidValue> {
 }
 
 fn parse_parameter(text: &str) -> Result<String, InvalidValue> {
-    match text.is_empty() || text.contains(['=', '&', '?', '%', '#']) {
-        true => {
-            Err(InvalidValue::new("this is not a parameter's name", "write it decoded, such as \"token\""))
-        }
-        false => Ok(text.to_owned()),
+    if text.is_empty() || text.contains(['=', '&', '?', '%', '#']) {
+        Err(InvalidValue::new("this is not a parameter's name", "write it decoded, such as \"token\""))
+    } else {
+        Ok(text.to_owned())
     }
 }
 
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_and_fields() {
+    fn log_formats_and_fields_are_parsed() {
         for (text, want) in [("off", AccessLog::Off), ("logfmt", AccessLog::Logfmt), ("ecs", AccessLog::Ecs)]
         {
             assert_eq!(read(&format!("access = \"{text}\"")).0.unwrap().access, want);
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_a_remedy() {
+    fn invalid_log_settings_have_a_remedy() {
         for (text, part) in [
             ("access = \"jsn\"", "json"),
             ("access = \"$stats\"", "$status"),

@@ -112,12 +112,10 @@ const TAG: Text<String> = Text { what: "a name", parse: parse_tag };
 
 /// At most 48 printable characters of ASCII without spaces (RFC 5424 section 6).
 fn parse_tag(text: &str) -> Result<String, InvalidValue> {
-    match (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new(
-            "this is not a tag",
-            "write at most 48 characters of ASCII, without spaces",
-        )),
+    if (1..=48).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a tag", "write at most 48 characters of ASCII, without spaces"))
     }
 }
 
@@ -151,9 +149,10 @@ fn parse_syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
         )
     };
     if let Some(path) = text.strip_prefix("unix:") {
-        return match path.is_empty() || path.contains('\0') {
-            true => Err(invalid()),
-            false => Ok(SyslogAddress::Unix(path.into())),
+        return if path.is_empty() || path.contains('\0') {
+            Err(invalid())
+        } else {
+            Ok(SyslogAddress::Unix(path.into()))
         };
     }
     let of = |rest: &str, usual: u16| {
@@ -205,7 +204,8 @@ impl Shape for LogDestination {
     type Out = Sink;
 
     fn kind(&self) -> ShapeKind {
-        let (syslog, journal) = (table::<Syslog>().kind(), table::<Journal>().kind());
+        let syslog = table::<Syslog>().kind();
+        let journal = table::<Journal>().kind();
         let otlp = table::<OtlpLogs>().kind();
         let text = "\"stdout\", \"stderr\", \"syslog\", \"journald\", a file, or a table with `syslog`, `journald` or `otlp`";
         let schema = json!({ "anyOf": [{ "type": "string", "minLength": 1 }, syslog.schema, journal.schema, otlp.schema] });
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn destinations() {
+    fn log_destinations_are_parsed() {
         let syslog = |to| Sink::Syslog(Syslog { to, ..Syslog::default() });
         for (value, want) in [
             ("\"stdout\"", Sink::Stdout),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_a_remedy() {
+    fn invalid_log_destinations_have_a_remedy() {
         for (value, part) in [
             ("{ syslog = \"udp://\" }", "udp://HOST:514"),
             ("{ syslog = \"udp://a:0\" }", "udp://HOST:514"),

@@ -266,9 +266,10 @@ impl ConditionSet {
 
     /// The first condition that the request does not meet.
     fn first_unmet(&self, request: &RouteRequest, fields: &impl ConditionFields) -> Option<RouteMatch> {
-        match self.matches_path(request.path) {
-            true => self.first_unmet_except_path(request, fields),
-            false => Some(RouteMatch::Path),
+        if self.matches_path(request.path) {
+            self.first_unmet_except_path(request, fields)
+        } else {
+            Some(RouteMatch::Path)
         }
     }
 

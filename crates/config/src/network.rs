@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_and_single_addresses() {
+    fn networks_and_single_addresses_are_parsed() {
         for (text, want) in
             [("10.0.0.0/8", "10.0.0.0/8"), ("10.1.2.3", "10.1.2.3/32"), ("::1", "::1/128"), ("::/0", "::/0")]
         {

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_value_knows_its_place() {
+    fn every_node_knows_its_span_in_the_text() {
         let text = "a = [1, \"x\"]\nb.c.d = true\n[t]\nk = { i = 2.5 }\n[[s]]\n[[s.r]]\nz = 1\n[p.q]\n";
         assert_eq!(spanned_text(text, &["a"]), "[1, \"x\"]");
         assert_eq!(spanned_text(text, &["a", "1"]), "\"x\"");

@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_patterns() {
+    fn path_patterns_match_paths() {
         let cases: [(&str, &[&str], &[&str]); 13] = [
             ("/a", &["/a"], &["/a/", "/ab", "/", "/A"]),
             ("/a/*", &["/a/", "/a/b", "/a/b/c"], &["/a", "/ab"]),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_matches_is_refused() {
+    fn path_patterns_that_never_match_are_rejected() {
         let long = format!("/a*{}", "b".repeat(ELEMENTS_MAX));
         for wrong in [
             "", "a", "^/a", "~", "/a?b=1", "/a#b", "/a%20b", "/a/../b", "/.", "/a\n", "/a ", "/a/* ",
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_expressions_match_where_they_are_found() {
+    fn regular_expressions_are_searched_in_paths() {
         let php = PathPattern::parse("~ \\.php(/|$)").unwrap();
         assert!(php.matches(b"/a.php") && php.matches(b"/a.php/b") && !php.matches(b"/a.phpx"));
         assert!(PathPattern::parse("~* ^/A$").unwrap().matches(b"/a"));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn covering() {
+    fn covering_patterns_are_detected() {
         let covers =
             |a: &str, b: &str| PathPattern::parse(a).unwrap().covers(&PathPattern::parse(b).unwrap());
         assert!(covers("*", "/a/*"));
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes() {
+    fn prefix_patterns_return_their_prefix() {
         let prefix = |text: &str| PathPattern::parse(text).unwrap().prefix().map(str::to_owned);
         assert_eq!(prefix("/a/b/*"), Some("/a/b".into()));
         assert_eq!(prefix("/*"), Some("".into()));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn value_patterns() {
+    fn value_patterns_match_values() {
         let matches =
             |pattern: &str, value: &str| ValuePattern::parse(pattern).unwrap().matches(value.bytes());
         assert!(matches("yes", "yes"));

@@ -90,11 +90,10 @@ impl Shape for PhpSettingShape {
 
 fn parse_setting_name(text: &str) -> Result<String, InvalidValue> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
-    match text.chars().all(is_name) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is not the name of a setting", "write one such as \"memory_limit\""))
-        }
+    if text.chars().all(is_name) && !text.is_empty() {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not the name of a setting", "write one such as \"memory_limit\""))
     }
 }
 

@@ -534,9 +534,10 @@ fn parse_protocol(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn token(text: &str) -> Result<String, InvalidValue> {
-    match text.chars().all(header::is_token_char) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("a protocol consists of letters, digits and hyphens", "")),
+    if text.chars().all(header::is_token_char) && !text.is_empty() {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("a protocol consists of letters, digits and hyphens", ""))
     }
 }
 

@@ -275,20 +275,20 @@ fn parse_rate(text: &str) -> Result<Rate, InvalidValue> {
             "write s, m, h, d or ms, such as \"10/s\" or \"300/5m\"",
         ))
     })?;
-    match (Duration::from_millis(1)..=DAY).contains(&period) {
-        true => Ok(Rate { count, period }),
-        false => {
-            Err(wrong(InvalidValue::new("too short or too long", "write a time from \"1ms\" to \"1d\"")))
-        }
+    if (Duration::from_millis(1)..=DAY).contains(&period) {
+        Ok(Rate { count, period })
+    } else {
+        Err(wrong(InvalidValue::new("too short or too long", "write a time from \"1ms\" to \"1d\"")))
     }
 }
 
 fn parse_key(text: &str) -> Result<RateKey, InvalidValue> {
-    let named = |name: &str, at: usize, what: &str| match !name.is_empty()
-        && name.chars().all(header::is_token_char)
-    {
-        true => Ok(name.to_owned()),
-        false => Err(InvalidValue::new(format!("this is not the name of {what}"), "").within(at..text.len())),
+    let named = |name: &str, at: usize, what: &str| {
+        if !name.is_empty() && name.chars().all(header::is_token_char) {
+            Ok(name.to_owned())
+        } else {
+            Err(InvalidValue::new(format!("this is not the name of {what}"), "").within(at..text.len()))
+        }
     };
     match text.split_once(':') {
         Some(("header", name)) => {
@@ -310,11 +310,10 @@ fn parse_key(text: &str) -> Result<RateKey, InvalidValue> {
 }
 
 fn name(text: &str) -> Result<String, InvalidValue> {
-    match (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is not a name", "write 1 to 64 letters, digits and signs of ASCII"))
-        }
+    if (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a name", "write 1 to 64 letters, digits and signs of ASCII"))
     }
 }
 
@@ -323,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_read_and_print() {
+    fn rates_are_parsed_and_printed() {
         for (text, count, ms, printed) in [
             ("10/s", 10, 1_000, "10/s"),
             ("5/m", 5, 60_000, "5/m"),
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_read_and_print() {
+    fn rate_keys_are_parsed_and_printed() {
         for text in ["client", "header:x-api-key", "cookie:Sid", "query:k", "path", "host", "all"] {
             assert_eq!(parse_key(text).unwrap().to_string(), text);
         }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_of_pages_are_compared() {
+    fn referer_patterns_compare_hosts() {
         let matches = |pattern: &str, value: &str| {
             RefererPattern::parse(pattern)
                 .unwrap()

@@ -81,11 +81,10 @@ fn replacement_agrees(rule: &mut BodyEdit, node: &Node, check: &mut Checker) {
     let title =
         format!("`to` of {len} bytes in place of {} in `{}`", rule.from.len(), check.directive_path_text());
     let finding = check.error(&entry.value.span, title, format!("at most {max} bytes here"));
-    finding.help(match rule.once {
-        true => "write less text, such as a script that the page loads",
-        false => {
-            "a page of such texts would become very long: write `once = true`, a longer `from`, or less text"
-        }
+    finding.help(if rule.once {
+        "write less text, such as a script that the page loads"
+    } else {
+        "a page of such texts would become very long: write `once = true`, a longer `from`, or less text"
     });
 }
 
@@ -125,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_says_what_its_site_does_not() {
+    fn replace_rules_of_a_route_override_those_of_its_site() {
         let text = "[[site]]\nreplace = { from = \"a\", to = \"b\" }\n\
                     [[site.route]]\npath = \"/own\"\nreplace = [{ from = \"c\", types = [\"text/*\", \"Text/CSS\"], once = true }]\nrespond = 200\n\
                     [[site.route]]\npath = \"/none\"\nreplace = false\nrespond = 200\n[[site.route]]\nrespond = 200\n";
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_mistakes_have_their_remedies() {
+    fn invalid_replace_rules_have_a_remedy() {
         let with = |rules: &str| parse(&format!("[[route]]\nreplace = {rules}\nrespond = 200\n")).map(|_| ());
         let many = |count: usize| {
             let rules: Vec<String> = (0..count).map(|at| format!("{{ from = \"text{at}\" }}")).collect();

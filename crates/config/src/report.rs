@@ -161,7 +161,8 @@ impl Report {
     pub fn with_errors(mut self, errors: Vec<(TextSpan, String, String)>) -> Self {
         for (at, title, remedy) in errors {
             let label = "named here".to_owned();
-            let (severity, related) = (Severity::Error, Vec::new());
+            let severity = Severity::Error;
+            let related = Vec::new();
             let help = if remedy.is_empty() { Vec::new() } else { vec![remedy] };
             self.push(Finding { severity, title, span: at, label, related, help });
         }
@@ -172,7 +173,8 @@ impl Report {
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<(TextSpan, String, &'static str, String)>) -> Self {
         for (at, title, label, remedy) in warnings {
-            let (severity, related) = (Severity::Warning, Vec::new());
+            let severity = Severity::Warning;
+            let related = Vec::new();
             self.push(Finding {
                 severity,
                 title,

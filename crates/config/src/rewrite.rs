@@ -30,12 +30,13 @@ fn parse_target(text: &str, defined_variables: &DefinedVariables) -> Result<Temp
         text.split_once(' ').filter(|(pattern, to)| pattern.starts_with('^') || is_flag(to))
     {
         let to = shorten(to.split(' ').next().unwrap_or_default());
-        let remedy = match pattern.starts_with('/') {
-            true => format!("write `rewrite = \"{}\"`: there are no flags here", shorten(pattern)),
-            false => format!(
+        let remedy = if pattern.starts_with('/') {
+            format!("write `rewrite = \"{}\"`: there are no flags here", shorten(pattern))
+        } else {
+            format!(
                 "write `path = '~ {}'` and `rewrite = \"{to}\"`: there are no flags here",
                 shorten(pattern)
-            ),
+            )
         };
         return Err(InvalidValue::new("this is more than the new path", remedy));
     }

@@ -48,25 +48,26 @@ pub(crate) fn warn_of_exposed_scripts(route: &Node, check: &mut Checker) {
 /// The name of a variable.
 pub(crate) fn parse_variable_name(text: &str) -> Result<String, InvalidValue> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    match text.chars().all(is_name) && !text.is_empty() {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("a variable's name consists of letters, digits and `_`", "")),
+    if text.chars().all(is_name) && !text.is_empty() {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("a variable's name consists of letters, digits and `_`", ""))
     }
 }
 
 fn parse_front(text: &str) -> Result<String, InvalidValue> {
     let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
-    match is_path && text.ends_with(".php") {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
-        }
+    if is_path && text.ends_with(".php") {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
     }
 }
 
 fn script_root(text: &str) -> Result<String, InvalidValue> {
-    match text.starts_with('/') && !text.contains('\0') {
-        true => Ok(text.trim_end_matches('/').to_owned()),
-        false => Err(InvalidValue::new("this is no absolute path", "write \"/var/www/html\"")),
+    if text.starts_with('/') && !text.contains('\0') {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else {
+        Err(InvalidValue::new("this is no absolute path", "write \"/var/www/html\""))
     }
 }

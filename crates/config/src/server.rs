@@ -454,9 +454,10 @@ fn check_listeners(config: &mut Config, node: &Node, check: &mut Checker) {
         let overlaps = |first: &Listener| first.address.overlaps(address);
         let Some(first) = config.listen[..index].iter().position(overlaps) else { continue };
         let before = &config.listen[first].address;
-        let title = match before == address {
-            true => format!("`listen` has `{address}` twice"),
-            false => format!("`listen` has `{address}` beside `{before}`"),
+        let title = if before == address {
+            format!("`listen` has `{address}` twice")
+        } else {
+            format!("`listen` has `{address}` beside `{before}`")
         };
         let label = format!("taken by `{before}` already");
         check.error(&items[index].span, title, label).related(items[first].span.clone(), "first given here");
@@ -503,9 +504,10 @@ fn set_default_tls(config: &mut Config, node: &Node) {
         if says_itself {
             continue;
         }
-        site.tls = match is_automatic && site.hosts.iter().any(is_certifiable) {
-            true => Some(SiteTls { certificate: CertificateSource::Auto, ..SiteTls::default() }),
-            false => config.tls.default_site.clone(),
+        site.tls = if is_automatic && site.hosts.iter().any(is_certifiable) {
+            Some(SiteTls { certificate: CertificateSource::Auto, ..SiteTls::default() })
+        } else {
+            config.tls.default_site.clone()
         };
     }
 }
@@ -523,9 +525,10 @@ fn check_tls(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mu
     let places = top.chain(of_sites.iter().map(|one| &one.span));
     let mut without = config.listeners().zip(places).filter(|(one, _)| one.is_tls() && !has_tls(one));
     if let Some((listener, at)) = without.next() {
-        let title = match config.sites.iter().any(|site| site.tls.is_some()) {
-            false => format!("`{}` speaks TLS, and no site has `tls`", listener.address),
-            true => format!("`{}` speaks TLS, and no site that answers there has `tls`", listener.address),
+        let title = if config.sites.iter().any(|site| site.tls.is_some()) {
+            format!("`{}` speaks TLS, and no site that answers there has `tls`", listener.address)
+        } else {
+            format!("`{}` speaks TLS, and no site has `tls`", listener.address)
         };
         let finding = check.error(at, title, "with which certificate?");
         finding.help(format!(

@@ -97,7 +97,8 @@ impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
     type Out = N;
 
     fn kind(&self) -> ShapeKind {
-        let (min, max) = (self.min.into(), self.max.into());
+        let min = self.min.into();
+        let max = self.max.into();
         let schema = json!({ "type": "integer", "minimum": min, "maximum": max });
         ShapeKind::new(format!("a number from {min} to {max}"), schema)
     }
@@ -159,7 +160,8 @@ impl Shape for Size {
     type Out = u64;
 
     fn kind(&self) -> ShapeKind {
-        let (min, max) = (units::format_size(self.min), units::format_size(self.max));
+        let min = units::format_size(self.min);
+        let max = units::format_size(self.max);
         let schema = json!({ "type": "string", "pattern": units::SIZE_PATTERN });
         ShapeKind::new(format!("a size from \"{min}\" to \"{max}\""), schema)
     }
@@ -186,7 +188,8 @@ impl Shape for Time {
     type Out = Duration;
 
     fn kind(&self) -> ShapeKind {
-        let (min, max) = (units::format_duration(self.min), units::format_duration(self.max));
+        let min = units::format_duration(self.min);
+        let max = units::format_duration(self.max);
         let schema = json!({ "type": "string", "pattern": units::DURATION_PATTERN });
         ShapeKind::new(format!("a duration from \"{min}\" to \"{max}\""), schema)
     }
@@ -412,7 +415,8 @@ impl Shape for AccountName {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<String> {
         let name = Text { what: self.description(), parse: plain_name }.read(node, check)?;
-        let (is_group, at) = (self.is_group, node.span.clone());
+        let is_group = self.is_group;
+        let at = node.span.clone();
         check.report.add_named_account(NamedAccount { name: name.clone(), is_group, span: at });
         Some(name)
     }
@@ -454,9 +458,10 @@ impl<S: Shape> Shape for List<S> {
         let NodeData::List(items) = &node.data else {
             let here = check.directive_path_text();
             let is_below = matches!(&node.data, NodeData::Table(entries) if matches!(entries.as_slice(), [one] if matches!(one.value.data, NodeData::List(_))));
-            let remedy = match is_below && here == "site" {
-                true => "write `[[site]]` in a line before it: the route belongs to that site; `[[route]]` is one of the default site".to_owned(),
-                false => format!("write `[[{here}]]`, with two brackets: there may be several"),
+            let remedy = if is_below && here == "site" {
+                "write `[[site]]` in a line before it: the route belongs to that site; `[[route]]` is one of the default site".to_owned()
+            } else {
+                format!("write `[[{here}]]`, with two brackets: there may be several")
             };
             let finding = check.report_type_mismatch(node, &self.kind().text);
             match &node.data {

@@ -65,11 +65,10 @@ fn parse_redis(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn prefix(text: &str) -> Result<String, InvalidValue> {
-    match (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is not a prefix", "write 1 to 64 letters, digits and signs of ASCII"))
-        }
+    if (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a prefix", "write 1 to 64 letters, digits and signs of ASCII"))
     }
 }
 
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_redis_carry_no_password() {
+    fn redis_addresses_must_not_contain_a_password() {
         for right in ["redis://127.0.0.1", "redis://user@h:1/2", "unix:/run/redis.sock"] {
             assert!(parse_redis(right).is_ok(), "{right}");
         }

@@ -20,10 +20,7 @@ pub(crate) struct SiteListener {
 fn sites_with_nodes<'a>(sites: &'a [Site], node: &'a Node) -> Vec<(&'a Site, &'a Node)> {
     let nodes = node.items("site");
     let of_tables: Vec<&Site> = sites.iter().filter(|site| site.line.is_some()).collect();
-    match of_tables.len() == nodes.len() {
-        true => of_tables.into_iter().zip(nodes).collect(),
-        false => Vec::new(),
-    }
+    if of_tables.len() == nodes.len() { of_tables.into_iter().zip(nodes).collect() } else { Vec::new() }
 }
 
 /// Returns the addresses of sites that are not in `top`, the addresses at the top of the file; each once.

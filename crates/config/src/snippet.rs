@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_name_the_snippet_and_where_it_is_used() {
+    fn snippet_errors_name_the_snippet_and_its_uses() {
         let text = faults(
             "[snippet.a]\nlimit = \"often\"\n[[route]]\nuse = \"a\"\npath = \"/1\"\nrespond = \"ok\"\n\
              [[route]]\nuse = \"a\"\nrespond = \"ok\"\n",
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_fit_nothing_are_reported() {
+    fn invalid_snippet_names_are_reported() {
         let text = faults("[snippet.slow]\nlimit = \"1/s\"\n[[route]]\nuse = \"slwo\"\nrespond = \"ok\"\n");
         assert!(
             text.contains("there is no `[snippet.slwo]`") && text.contains("did you mean `slow`?"),
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn two_snippets_do_not_say_the_same() {
+    fn directive_given_in_two_snippets_is_an_error() {
         let text = faults(
             "[snippet.a]\ntimeouts.body = \"1s\"\n[snippet.b]\ntimeouts = { body = \"2s\", write = \"3s\" }\n\
              [[route]]\nuse = [\"a\", \"b\"]\nrespond = \"ok\"\n",
@@ -333,13 +333,13 @@ mod tests {
     }
 
     #[test]
-    fn a_snippet_that_nobody_uses_is_warned_of() {
+    fn unused_snippet_is_warned_about() {
         let (_, report) = Config::parse("[snippet.a]\nx = 1\n", "k", Path::new("/")).unwrap();
         assert!(report.render(false).contains("nobody uses `[snippet.a]`"), "{}", report.render(false));
     }
 
     #[test]
-    fn uses_do_not_multiply_without_end() {
+    fn expansion_of_snippets_is_limited() {
         let keys: String = (0..1000).map(|at| format!("x{at} = 1\n")).collect();
         let routes = "[[route]]\nuse = \"a\"\nrespond = \"ok\"\n".repeat(300);
         let text = faults(&format!("[snippet.a.response_headers.set]\n{keys}{routes}"));

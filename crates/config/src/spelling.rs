@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn typing_mistakes_find_their_name() {
+    fn mistyped_names_find_the_nearest_valid_name() {
         let names = ["idle", "head", "body", "response_headers"];
         assert_eq!(nearest_name("idel", names), Some("idle"));
         assert_eq!(nearest_name("Response-Header", names), Some("response_headers"));
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_of_neighbours_is_one_edit() {
+    fn transposed_letters_count_as_one_edit() {
         assert_eq!(nearest_name("ab", ["ba"]), Some("ba"));
         assert_eq!(nearest_name("ümlaut", ["umlaut"]), Some("umlaut"));
     }

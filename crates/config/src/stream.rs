@@ -307,7 +307,8 @@ fn check_no_loop(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
         })
     };
     for (index, node) in nodes.iter().enumerate() {
-        let (mut passed, mut waiting) = (HashSet::new(), vec![index]);
+        let mut passed = HashSet::new();
+        let mut waiting = vec![index];
         while let Some(at) = waiting.pop() {
             waiting.extend(leads(at).filter(|other| passed.insert(*other)));
         }
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_servers() {
+    fn upstream_addresses_of_streams_are_parsed() {
         let tcp = |host: &str, port| Origin::Tcp { host: host.into(), port, is_tls: false, is_h2c: false };
         for (text, want) in [
             ("10.0.0.1:5432", tcp("10.0.0.1", 5432)),
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_streams_alone_listens_for_nothing_else() {
+    fn file_with_only_streams_has_no_http_listener() {
         let config = parse("[[stream]]\nlisten = \":5432\"\nto = \"10.0.0.1:5432\"\n").unwrap();
         assert!(config.listen.is_empty());
         assert_eq!(config.streams[0].label(), ":5432");
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_shares_an_address_with_sites_by_its_names() {
+    fn stream_shares_an_address_with_sites_by_server_names() {
         let tls = "[[site]]\nhosts = [\"a.example\"]\ntls = { certificate = \"c\", key = \"k\" }\n";
         let stream = |more: &str| {
             let to = "to = \"10.0.0.5:443\"\n";

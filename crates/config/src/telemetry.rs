@@ -112,19 +112,19 @@ fn parse_collector(text: &str) -> Result<String, InvalidValue> {
 }
 
 fn parse_service(text: &str) -> Result<String, InvalidValue> {
-    match (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => {
-            Err(InvalidValue::new("this is not a name", "write 1 to 255 bytes without control characters"))
-        }
+    if (1..=255).contains(&text.len()) && !text.contains(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not a name", "write 1 to 255 bytes without control characters"))
     }
 }
 
 fn parse_header_name(text: &str) -> Result<String, InvalidValue> {
     let name = header::parse_rule_name(text)?;
-    match OWN_HEADERS.contains(&name.as_str()) {
-        true => Err(InvalidValue::new("the server sets this field itself", "remove it")),
-        false => Ok(name),
+    if OWN_HEADERS.contains(&name.as_str()) {
+        Err(InvalidValue::new("the server sets this field itself", "remove it"))
+    } else {
+        Ok(name)
     }
 }
 
@@ -142,9 +142,10 @@ pub fn parse_header_lines(text: &str) -> Result<Vec<(String, String)>, String> {
         let value = header::parse_value(value.trim()).map_err(|fault| wrong("value", fault))?;
         fields.push((name, value));
     }
-    match fields.len() > HEADERS_MAX {
-        true => Err(format!("{} fields: at most {HEADERS_MAX} may be there", fields.len())),
-        false => Ok(fields),
+    if fields.len() > HEADERS_MAX {
+        Err(format!("{} fields: at most {HEADERS_MAX} may be there", fields.len()))
+    } else {
+        Ok(fields)
     }
 }
 
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_headers() {
+    fn header_files_are_parsed_without_revealing_secrets() {
         let text = "# keys\n\nAPI-Key: a:b \r\nauthorization:Bearer x\n";
         let want = vec![("api-key".into(), "a:b".into()), ("authorization".into(), "Bearer x".into())];
         assert_eq!(parse_header_lines(text), Ok(want));

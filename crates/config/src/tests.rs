@@ -34,7 +34,7 @@ fn explicit_defaults<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'sta
 }
 
 #[test]
-fn written_out_defaults_change_nothing() {
+fn explicit_defaults_change_nothing() {
     let known = [
         explicit_defaults::<Config>(),
         explicit_defaults::<Listener>(),
@@ -129,7 +129,7 @@ fn written_out_defaults_change_nothing() {
 }
 
 #[test]
-fn every_directive_is_documented_and_no_two_have_a_name() {
+fn every_directive_is_documented_and_unique() {
     for chapter in all_chapters::<Config>() {
         assert!(chapter.about.trim().ends_with(['.', '`']), "{}", chapter.name);
         for (index, article) in chapter.directives.iter().enumerate() {
@@ -146,7 +146,7 @@ fn every_directive_is_documented_and_no_two_have_a_name() {
 }
 
 #[test]
-fn the_largest_values_are_within_reach() {
+fn largest_values_are_accepted() {
     let read = |text: &str| {
         let mut check = Checker::new(text, "test", Path::new(""));
         let limits = table::<Limits>().read(&Node::parse_document(text).unwrap(), &mut check);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares() {
+    fn percentages_are_parsed() {
         for (text, want) in
             [("0%", Some(0)), ("100%", Some(SHARE_MAX)), ("0.1%", Some(1_000)), ("12.5 %", Some(125_000))]
         {

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed() {
         assert_eq!(parse_size("0B"), Ok(0));
         assert_eq!(parse_size("16KiB"), Ok(16 * KIB));
         assert_eq!(parse_size("3 MiB"), Ok(3 * MIB));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_as_people_write_them_have_their_remedy() {
+    fn fractional_and_spaced_durations_have_a_remedy() {
         for (text, remedy) in [
             ("15 s", "\"15s\""),
             ("1m 30s", "\"1m30s\""),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn durations() {
+    fn durations_are_parsed() {
         assert_eq!(parse_duration("75s"), Ok(Duration::from_secs(75)));
         assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_sizes_and_durations_are_parsed_back() {
         for bytes in [0, 1, 1023, KIB, 1536, 16 * KIB, MIB, 5 * GIB, u64::MAX] {
             assert_eq!(parse_size(&format_size(bytes)), Ok(bytes));
         }

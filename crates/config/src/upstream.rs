@@ -444,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_prints_as_it_reads() {
+    fn origins_print_as_they_are_written() {
         for text in [
             "http://127.0.0.1:3000",
             "https://app.internal:8443",
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_has_its_remedy() {
+    fn invalid_origins_have_a_remedy() {
         for (text, remedy) in [
             ("", "http://127.0.0.1:3000"),
             ("3000", "\"http://127.0.0.1:3000\""),
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn balances() {
+    fn balance_methods_are_parsed() {
         for word in Balance::WORDS {
             assert!(Balance::parse(word).is_ok(), "{word}");
         }

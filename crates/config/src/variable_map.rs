@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_texts_patterns_and_regular_expressions() {
+    fn map_keys_are_texts_patterns_or_expressions() {
         let (maps, said) = read(
             "[maps.a]\nof = \"$host\"\ndefault = \"d\"\n[maps.a.values]\n\"x\" = \"1\"\n\"*.y\" = \"$path\"\n\"~* ^z\" = \"3\"\n",
         );
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_maps_is_said() {
+    fn map_errors_are_reported() {
         for (text, part) in [
             ("[maps.host]\nof = \"$path\"", "variable already"),
             ("[maps.http_x]\nof = \"$path\"", "variable already"),

@@ -183,11 +183,10 @@ fn warn_of_sites(node: &Node, check: &mut Checker) {
         {
             let title = "`redirect_https` where no address speaks TLS".to_owned();
             let finding = check.warning(&entry.key_span, title, "nobody is redirected");
-            finding.help(match is_tls {
-                true => {
-                    "add `:443` to `listen`, or remove it: where another server ends TLS, that one redirects"
-                }
-                false => "remove it, or `tls = false`",
+            finding.help(if is_tls {
+                "add `:443` to `listen`, or remove it: where another server ends TLS, that one redirects"
+            } else {
+                "remove it, or `tls = false`"
             });
         }
         if let Some(hsts) = site.entry("hsts").filter(|hsts| !is_tls && is_enabled(&hsts.value)) {
@@ -559,7 +558,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_that_hold_the_configuration_are_found() {
+    fn directories_containing_the_configuration_are_detected() {
         for (base, folder, is) in [
             ("/etc/komainu", ".", true),
             ("/etc/komainu", "/", true),

@@ -98,7 +98,8 @@ pub fn seeded(bytes: &[u8]) -> fastrand::Rng {
 pub fn random_cuts(bytes: &[u8]) -> Vec<&[u8]> {
     let mut random = seeded(bytes);
     let longest = [2, 8, 64, 512][random.usize(..4)];
-    let (mut pieces, mut rest) = (Vec::new(), bytes);
+    let mut pieces = Vec::new();
+    let mut rest = bytes;
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(random.usize(..longest).min(rest.len()));
         pieces.push(piece);

@@ -63,8 +63,8 @@ impl ConfigGeneration {
         // Read the ended counters first: a request that ends meanwhile would otherwise be counted as ended
         // only.
         let sum = |of: fn(&CoreRequestCounts) -> u64| self.cores.iter().map(of).sum::<u64>();
-        let (ended, upgraded_ended) =
-            (sum(|core| core.ended.value()), sum(|core| core.upgraded_ended.value()));
+        let ended = sum(|core| core.ended.value());
+        let upgraded_ended = sum(|core| core.upgraded_ended.value());
         ActiveRequests {
             requests: sum(|core| core.started.value()).saturating_sub(ended),
             upgraded: sum(|core| core.upgraded.value()).saturating_sub(upgraded_ended),
@@ -173,9 +173,12 @@ impl CoreGeneration {
         &self,
         mut future: Pin<&mut impl Future<Output = Result<(), Fault>>>,
     ) -> Result<(), Fault> {
-        poll_fn(|context| match self.generation.is_closed.load(Ordering::Relaxed) {
-            true => Poll::Ready(Err(Fault::Reject(CLOSED))),
-            false => future.as_mut().poll(context),
+        poll_fn(|context| {
+            if self.generation.is_closed.load(Ordering::Relaxed) {
+                Poll::Ready(Err(Fault::Reject(CLOSED)))
+            } else {
+                future.as_mut().poll(context)
+            }
         })
         .await
     }
@@ -221,8 +224,10 @@ mod tests {
             let number = |one: &Value, key: &str| one[key].as_u64().unwrap();
             all.map(|one| (number(one, "number"), number(one, "requests"), number(one, "upgraded"))).collect()
         };
-        let (first, other) = (generations.current(0), generations.current(1));
-        let (request, tunnel) = (first.begin(), other.begin());
+        let first = generations.current(0);
+        let other = generations.current(1);
+        let request = first.begin();
+        let tunnel = other.begin();
         let upgraded = other.clone().upgraded();
         assert_eq!(shown(&generations), [(1, 2, 1)]);
         generations.begin();

@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     #[allow(unsafe_code)]
-    fn the_option_is_the_purge_delay() {
+    fn return_soon_sets_the_purge_delay_of_mimalloc() {
         unsafe extern "C" {
             fn mi_option_get(option: i32) -> std::ffi::c_long;
         }
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_the_least_of_machine_and_control_groups() {
+    fn memory_budget_is_a_quarter_of_the_smallest_limit() {
         let machine = ("proc/meminfo", "MemTotal:        4194304 kB\nMemFree: 1 kB\n");
         let two = ("proc/self/cgroup", "0::/system.slice/komainu.service\n");
         let one = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/docker/abc\n0::/\n");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_can_be_given_back_at_any_time() {
+    fn releasing_memory_keeps_allocations_intact() {
         let kept = vec![1_u8; 1 << 20];
         drop(vec![2_u8; 1 << 20]);
         release_cached();

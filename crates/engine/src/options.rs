@@ -79,13 +79,14 @@ impl Descriptors {
     /// The limit is too low; the message contains the number needed, and how to raise the limit.
     pub fn check_sufficient(&self) -> io::Result<()> {
         let needed = self.needed + self.per_connection;
-        match self.limit >= needed {
-            true => Ok(()),
-            false => Err(io::Error::other(format!(
+        if self.limit >= needed {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!(
                 "the limit on open files is {}, and this server needs at least {needed}: \
                  raise it with `ulimit -n`, or `LimitNOFILE=` in the systemd unit",
                 self.limit
-            ))),
+            )))
         }
     }
 
@@ -181,7 +182,8 @@ pub fn open(config: &Config, inherited: &mut InheritedSockets, threads: usize) -
 /// # Errors
 /// The system's error, with a remedy.
 pub fn bind(listen: ListenOptions, threads: usize, open: &[BindAddress]) -> io::Result<Listener> {
-    let (at, port) = (listen.address.clone(), listen.address.port());
+    let at = listen.address.clone();
+    let port = listen.address.port();
     Listener::bind_alongside(listen, threads, open).map_err(|error| {
         let remedy = match (error.kind(), port) {
             (io::ErrorKind::PermissionDenied, Some(port @ 1..UNPRIVILEGED_PORT_MIN)) => format!(
@@ -234,9 +236,10 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
             includes_unix: matches!(listener.address, config::Listen::Unix(_)),
             ..peer_set(from)
         });
-        let (tls, h2c) = (listener.is_tls(), listener.h2c);
-        let (streams, key) =
-            (stream_listener(config, &listener.address), config.listener_key(&listener.address));
+        let tls = listener.is_tls();
+        let h2c = listener.h2c;
+        let streams = stream_listener(config, &listener.address);
+        let key = config.listener_key(&listener.address);
         let listen = move |at| ListenOptions {
             address: at,
             proxy_protocol: sources.clone(),
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_limit_on_descriptors_is_shared_in_proportion_and_said() {
+    fn small_descriptor_limit_is_divided_and_reported() {
         let route = config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
         let site = config::Site { routes: vec![route], ..config::Site::default() };
         let mut config = Config { sites: vec![site], threads: 1, ..Config::default() };

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_the_sites_too_only_where_they_have_it() {
+    fn stream_listener_is_shared_only_if_sites_have_its_address() {
         let text = "listen = \":443\"\n[[site]]\nhosts = [\"a.example\"]\ntls = { certificate = \"c\", key = \"k\" }\n\
                     [[stream]]\nlisten = [\":443\", \":8443\"]\nnames = \"b.example\"\nto = \"b:443\"\n\
                     [[stream]]\nlisten = [\":25\", \":8443\"]\nto = \"c:25\"\n";

@@ -27,9 +27,11 @@ pub(crate) async fn evaluate(
     exchange: &Exchange<'_>,
     entry: &Rc<FileEntry>,
 ) -> DictionaryEffects {
-    let (plain, now_s) = (entry.plain(), exchange.core().unix_s());
+    let plain = entry.plain();
+    let now_s = exchange.core().unix_s();
     let (used, choice) = {
-        let (request, fields) = (exchange.request(), exchange.edited(&plain.fields));
+        let request = exchange.request();
+        let fields = exchange.edited(&plain.fields);
         let may_compress = transport.may_compress(&request, Status::OK, &fields);
         let choice = may_compress.then(|| transport.choose(&request, &fields, now_s)).flatten();
         (transport.use_of(&request, Status::OK, &fields), choice)
@@ -68,7 +70,8 @@ async fn hash(
         }
         HashState::Unknown => {
             let running = HashingFile::begin(entry);
-            let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+            let content = entry.plain().content.clone();
+            let stamp = entry.stamp();
             let read =
                 move || read_content(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
             let content = x.core().offload(read).await?;
@@ -96,7 +99,8 @@ async fn compressed(
         DeltaStart::Ready(bytes) => variant(bytes),
         DeltaStart::Compress(..) if x.core().memory().pressure() >= Pressure::High => None,
         DeltaStart::Compress(job, effort) => {
-            let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+            let content = entry.plain().content.clone();
+            let stamp = entry.stamp();
             // The result is kept for other clients even if this one disconnects.
             let make = move || job.run(effort, &read_content(&content, &stamp).ok()??);
             variant(x.core().offload(make).await?)
@@ -106,7 +110,8 @@ async fn compressed(
 
 /// Whether the client has this file already, compressed or not, so that no content is sent.
 fn has_current_copy(x: &Exchange<'_>, entry: &FileEntry) -> bool {
-    let (request, tag) = (x.request(), entry.dictionary_etag());
+    let request = x.request();
+    let tag = entry.dictionary_etag();
     let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
     let validators = Validators { etag: Some(&tag), ..entry.plain().validators() };
     asked.plan(request.method(), &validators, entry.plain().length, 0) == SendPlan::NotModified

@@ -225,7 +225,8 @@ impl FileEntry {
     #[must_use]
     pub fn compressed_with(&self, coding: DictionaryCoding, bytes: Arc<[u8]>) -> Variant {
         let plain = self.plain();
-        let (mut fields, mut fields_not_modified) = (plain.fields.clone(), plain.fields_not_modified.clone());
+        let mut fields = plain.fields.clone();
+        let mut fields_not_modified = plain.fields_not_modified.clone();
         dictionary::set_dictionary_coded_fields(&mut fields, coding);
         dictionary::weaken_tag(&mut fields_not_modified);
         Variant {
@@ -291,7 +292,8 @@ struct VariantBuilder<'o> {
 
 impl VariantBuilder<'_> {
     fn variant(&self, piece: &FilePiece, coding: Coding) -> Variant {
-        let (stamp, content) = (piece.stamp, piece.content.clone());
+        let stamp = piece.stamp;
+        let content = piece.content.clone();
         let length = match &content {
             Content::Memory(bytes) => bytes.len() as u64,
             Content::File(_) => stamp.size,
@@ -338,7 +340,8 @@ impl VariantBuilder<'_> {
 fn etag(stamp: &Stamp, coding: Coding, live: bool) -> String {
     let modified_ns =
         (stamp.modified_s as u64).wrapping_mul(1_000_000_000).wrapping_add(stamp.modified_ns as u64);
-    let (weak, size) = (if live { "W/" } else { "" }, stamp.size);
+    let weak = if live { "W/" } else { "" };
+    let size = stamp.size;
     match coding {
         Coding::Identity => format!("{weak}\"{modified_ns:x}-{size:x}\""),
         coding => format!("{weak}\"{modified_ns:x}-{size:x}-{}\"", coding.text()),
@@ -371,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_time_that_a_file_may_have_is_too_far() {
+    fn extreme_modification_times_are_accepted() {
         for modified_s in [i64::MIN, -1, 0, i64::MAX] {
             let mut stamp = Stamp::default();
             stamp.modified_s = modified_s;

@@ -235,10 +235,8 @@ impl Files {
         if let Some(variant) = entry.variant(coding) {
             return Some(variant.clone());
         }
-        let compressed = match asked.has_range() {
-            true => None,
-            false => self.finder.compressed(entry, coding, core).await,
-        };
+        let compressed =
+            if asked.has_range() { None } else { self.finder.compressed(entry, coding, core).await };
         match compressed {
             Some(variant) => Some(variant),
             None => asked.choose_coding(&[Coding::Identity]).map(|_| entry.plain().clone()),
@@ -270,7 +268,8 @@ impl Files {
         let request = x.request();
         let style = ListingStyle::of(request.query(), request.field(Name::Accept));
         let shown = request.normal_path()?.into_owned();
-        let (tree, entries_max) = (self.finder.tree(), self.finder.options().listing_entries_max);
+        let tree = self.finder.tree();
+        let entries_max = self.finder.options().listing_entries_max;
         let made = x.core().offload(move || -> io::Result<String> {
             let mut folder = folder::read(&tree, &folder, entries_max)?;
             listing::sort(&mut folder.items, style);

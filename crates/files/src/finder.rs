@@ -272,13 +272,15 @@ impl Finder {
         let tree = self.tree();
         let mut found = tree.find(path, BlockingMode::CacheOnly);
         if matches!(found, Err(OpenError::WouldBlock)) {
-            let (tree, path) = (tree.clone(), path.to_vec());
+            let tree = tree.clone();
+            let path = path.to_vec();
             found = core.offload(move || tree.find(&path, BlockingMode::Blocking)).await;
         }
         if matches!(found, Err(OpenError::NoDescriptors)) {
             // Out of descriptors: close the cached files to make room for the requested one.
             self.store.borrow_mut().clear();
-            let (tree, path) = (tree.clone(), path.to_vec());
+            let tree = tree.clone();
+            let path = path.to_vec();
             found = core.offload(move || tree.find(&path, BlockingMode::Blocking)).await;
         }
         let found = found?;
@@ -356,8 +358,10 @@ struct CompressionJob {
 
 impl CompressionJob {
     async fn run(self, effort: Effort, store: Rc<RefCell<Store<FileEntry>>>, core: Core) {
-        let (entry, coding) = (&self.entry, self.coding);
-        let (content, stamp) = (entry.plain().content.clone(), entry.stamp());
+        let entry = &self.entry;
+        let coding = self.coding;
+        let content = entry.plain().content.clone();
+        let stamp = entry.stamp();
         // Memory of the file's bytes and of the compressed bytes.
         let _held =
             core.memory().charge(usize::try_from(stamp.size).unwrap_or(usize::MAX / 4).saturating_mul(2));

@@ -108,7 +108,7 @@ mod tests {
     use crate::scratch::ScratchFolder;
 
     #[test]
-    fn a_listing_holds_what_a_request_would_get() {
+    fn listing_contains_only_servable_entries() {
         let scratch = ScratchFolder::new();
         scratch.write("root/sub/a.txt", "abc");
         scratch.write("root/sub/.hidden", "");

@@ -265,17 +265,22 @@ fn write_size(out: &mut String, bytes: u64) {
         return;
     }
     let power = (bytes.ilog2() / 10).min(6);
-    let (unit, one) = (UNITS[power as usize - 1], 1u64 << (10 * power));
-    let (whole, tenths) = (bytes / one, bytes % one * 10 / one);
+    let unit = UNITS[power as usize - 1];
+    let one = 1u64 << (10 * power);
+    let whole = bytes / one;
+    let tenths = bytes % one * 10 / one;
     let _ = if whole < 10 { write!(out, "{whole}.{tenths} {unit}") } else { write!(out, "{whole} {unit}") };
 }
 
 /// Writes a time as `2026-11-21 09:30`. Times beyond the year 9999 are shown as the last second of that year.
 fn format_time(unix_s: i64, between: char, seconds: bool) -> String {
-    let (earliest, latest) = (PrimitiveDateTime::MIN.assume_utc(), PrimitiveDateTime::MAX.assume_utc());
+    let earliest = PrimitiveDateTime::MIN.assume_utc();
+    let latest = PrimitiveDateTime::MAX.assume_utc();
     let time =
         OffsetDateTime::from_unix_timestamp(unix_s).unwrap_or(if unix_s < 0 { earliest } else { latest });
-    let (year, month, day) = (time.year(), u8::from(time.month()), time.day());
+    let year = time.year();
+    let month = u8::from(time.month());
+    let day = time.day();
     let mut text = format!("{year:04}-{month:02}-{day:02}{between}{:02}:{:02}", time.hour(), time.minute());
     if seconds {
         let _ = write!(text, ":{:02}", time.second());

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_by_extension() {
+    fn media_type_depends_on_the_extension() {
         for (path, want) in [
             ("/index.html", "text/html"),
             ("/a.b/INDEX.HTM", "text/html"),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn own_types_come_first() {
+    fn configured_types_take_precedence() {
         let types = [("foo", "text/x-foo"), ("html", "application/xhtml+xml"), ("*", "text/plain")];
         let types = types.map(|(extension, media)| (extension.to_owned(), media.to_owned())).to_vec();
         let options = crate::options::Options { types, ..crate::options::Options::default() };
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn text_says_its_character_set() {
+    fn text_types_have_a_charset() {
         for (media, want) in [
             ("text/html", "text/html; charset=utf-8"),
             ("text/javascript", "text/javascript; charset=utf-8"),

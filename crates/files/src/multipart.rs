@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_as_long_as_it_says() {
+    fn multipart_length_matches_its_body() {
         let content = b"0123456789";
         let multipart = Multipart::new(vec![0..2, 9..10], "text/plain", 10, [1, 0xabc]);
         let mut body = Vec::new();

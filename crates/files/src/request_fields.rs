@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_come_before_ranges() {
+    fn conditions_take_precedence_over_ranges() {
         let range = (Name::Range, "bytes=0-9");
         for (fields, want) in [
             (&[][..], SendPlan::Whole),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_name_are_one() {
+    fn repeated_fields_are_combined() {
         let tags = [(Name::IfNoneMatch, "\"b\""), (Name::IfNoneMatch, "\"a\"")];
         assert_eq!(plan(Method::Get, &tags), SendPlan::NotModified);
         let ranges = [(Name::Range, "bytes=0-9"), (Name::Range, "bytes=20-29")];
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_gets_the_file_as_it_is() {
+    fn identity_is_chosen_without_accept_encoding() {
         assert_eq!(
             RequestFields::default().choose_coding(&[Coding::Brotli, Coding::Identity]),
             Some(Coding::Identity)

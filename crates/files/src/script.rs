@@ -119,7 +119,7 @@ mod tests {
     use crate::tree::FoundEntry;
 
     #[test]
-    fn scripts_are_files_that_exist_below_the_root() {
+    fn scripts_are_existing_files_below_the_root() {
         let scratch = ScratchFolder::new();
         for file in [
             "index.php",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_of_a_script_is_never_a_file() {
+    fn script_sources_are_not_served_as_files() {
         let scratch = ScratchFolder::new();
         let sources = [
             "index.php",

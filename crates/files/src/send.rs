@@ -56,7 +56,8 @@ async fn send_file(
         } else {
             // Send the data written so far before waiting for the disk.
             x.flush().await?;
-            let (file, window) = (file.clone(), window.clone());
+            let file = file.clone();
+            let window = window.clone();
             x.core().offload(move || read_ahead(&file, window)).await;
         }
         x.write_file(file, window.clone()).await?;
@@ -93,7 +94,7 @@ mod tests {
     use crate::scratch::ScratchFolder;
 
     #[test]
-    fn what_was_just_written_is_in_memory() {
+    fn recently_written_file_is_cached() {
         let scratch = ScratchFolder::new();
         scratch.write("a", vec![1; 3 * STRIDE_BYTES as usize + 1]);
         let file = File::open(scratch.path("a")).unwrap();
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_in_memory() {
+    fn unreadable_file_is_not_cached() {
         let scratch = ScratchFolder::new();
         let folder = File::open(scratch.path("root")).unwrap();
         read_ahead(&folder, 0..10);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_goes() {
+    fn least_recently_used_entry_is_evicted() {
         let mut store = Store::new(3, 100);
         for (now_ms, path) in ["a", "b", "c"].into_iter().enumerate() {
             store.insert(path.as_bytes(), Rc::new(path), 10, now_ms as u64);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_makes_room() {
+    fn growing_entry_evicts_others() {
         let mut store = Store::new(3, 100);
         store.insert(b"a", Rc::new(()), 40, 0);
         store.insert(b"b", Rc::new(()), 40, 1);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_goes_in_time() {
+    fn unused_entries_are_dropped_over_time() {
         let mut store = Store::new(100, 1000);
         for at in 0..50u64 {
             store.insert(format!("{at}").as_bytes(), Rc::new(at), 1, at);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_of_nothing_keeps_nothing() {
+    fn store_without_capacity_keeps_nothing() {
         let mut store = Store::new(0, 100);
         store.insert(b"a", Rc::new(()), 1, 0);
         assert!(store.find(b"a", 0).is_none());
@@ -213,7 +213,7 @@ mod tests {
 
     /// Invariant: after every operation the bounds hold and the counts are correct.
     #[test]
-    fn the_bounds_always_hold() {
+    fn store_limits_hold_after_every_operation() {
         let mut store = Store::new(20, 500);
         let mut rng = fastrand::Rng::with_seed(3);
         for now_ms in 0..20_000 {

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn files_folders_and_indexes() {
+    fn files_directories_and_indexes_are_found() {
         let scratch = ScratchFolder::new();
         scratch.write("root/index.html", "");
         scratch.write("root/a.txt", "");
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_lie_over_each_other() {
+    fn later_roots_are_searched_after_earlier_ones() {
         let scratch = ScratchFolder::new();
         scratch.write("root/both.txt", "first");
         scratch.write("root/folder/a.txt", "");
@@ -355,10 +355,11 @@ mod tests {
     }
 
     #[test]
-    fn dots_hide_but_for_well_known() {
+    fn dotfiles_are_hidden_except_well_known() {
         let scratch = ScratchFolder::new();
         let tree_of = |hidden| tree(&scratch, |options| options.hidden = hidden);
-        let (hiding, showing) = (tree_of(false), tree_of(true));
+        let hiding = tree_of(false);
+        let showing = tree_of(true);
         for (path, hidden) in [
             ("/a.txt", false),
             ("/.git/config", true),
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn stale_and_useless_siblings_are_not_used() {
+    fn outdated_and_unsuitable_precompressed_files_are_ignored() {
         let scratch = ScratchFolder::new();
         let now = SystemTime::now();
         for (file, age_s) in
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn small_files_are_held_in_memory_and_large_ones_open() {
+    fn small_files_are_loaded_and_large_ones_kept_open() {
         let scratch = ScratchFolder::new();
         scratch.write("root/small", vec![b's'; 100]);
         scratch.write("root/large", vec![b'l'; 101]);

@@ -12,7 +12,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use crate::rig::Rig;
 
 #[test]
-fn files_kept_open_give_way_to_one_that_is_wanted() {
+fn cached_descriptors_are_closed_when_others_are_needed() {
     const FILES: usize = 100;
     let rig = Rig::new(|folder, options| {
         for at in 0..FILES {

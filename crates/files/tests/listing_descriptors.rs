@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::rig::{Answer, Rig, until};
 
 #[test]
-fn a_listing_is_whole_or_an_error() {
+fn listing_is_complete_or_an_error() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/file", "");
         symlink("file", folder.path("root/link")).unwrap();

@@ -94,7 +94,9 @@ impl CgiPrograms {
                 None => {
                     set_child_subreaper(Some(getpid()))?;
                     let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-                    let (folders, notices, theirs) = (self.clone(), notices.clone(), bell.clone());
+                    let folders = self.clone();
+                    let notices = notices.clone();
+                    let theirs = bell.clone();
                     thread::Builder::new()
                         .name("cgi".into())
                         .spawn(move || run(&folders, &notices, &theirs))?;
@@ -208,7 +210,8 @@ fn run(programs: &CgiPrograms, notices: &ErrorLog, bell: &OwnedFd) {
         }
         for job in &mut jobs {
             let stream = ready.next().unwrap_or(PollFlags::empty());
-            let (mut ended, mut errors) = (PollFlags::empty(), PollFlags::empty());
+            let mut ended = PollFlags::empty();
+            let mut errors = PollFlags::empty();
             if let CgiStage::Running(process) = &job.stage {
                 ended = ready.next().unwrap_or(ended);
                 if process.errors.is_some() {
@@ -348,7 +351,8 @@ impl CgiJob {
             self.stream.set_nonblocking(false)?;
             self.stream.try_clone().map(OwnedFd::from)
         };
-        let (input, output) = (connection().map_err(|_| FAILED)?, connection().map_err(|_| FAILED)?);
+        let input = connection().map_err(|_| FAILED)?;
+        let output = connection().map_err(|_| FAILED)?;
         let mut command = Command::new(&found.program);
         command
             .env_clear()
@@ -493,13 +497,13 @@ fn find<'v>(cgi: &Cgi, variables: &'v [u8]) -> Result<FoundProgram<'v>, CgiRefus
         let found = env.iter().find(|(other, _)| *other == name.as_bytes());
         found.map(|(_, value)| value.clone()).unwrap_or_default()
     };
-    let (mount, info) = (value("SCRIPT_NAME"), value("PATH_INFO"));
-    let (program, name, rest) = match cgi.root.is_file() {
-        true => (cgi.root.clone(), Vec::new(), info),
-        false => {
-            let (name, rest) = find_file(&cgi.root, &info)?;
-            (cgi.root.join(os(&name[1..])), name, rest)
-        }
+    let mount = value("SCRIPT_NAME");
+    let info = value("PATH_INFO");
+    let (program, name, rest) = if cgi.root.is_file() {
+        (cgi.root.clone(), Vec::new(), info)
+    } else {
+        let (name, rest) = find_file(&cgi.root, &info)?;
+        (cgi.root.join(os(&name[1..])), name, rest)
     };
     let file = program.file_name().unwrap_or_default().as_encoded_bytes();
     if file.starts_with(b"nph-") {

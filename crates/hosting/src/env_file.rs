@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_as_people_write_them() {
+    fn variables_are_parsed() {
         let text = "\u{feff}# settings\n\nA=1\nexport B = two words # and why\r\nC='x # $Y \\n'\nD=\"a\\n\\\"b\\\" $Z\" # e\nE=\nF=a#b=c\n";
         let pairs = parse(text).unwrap();
         let pairs: Vec<_> = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_have_their_line() {
+    fn errors_name_their_line() {
         for (text, line, said) in [
             ("A=1\nB\n", 2, "B=VALUE"),
             ("=1\n", 1, "names no variable"),

@@ -56,13 +56,14 @@ pub(crate) struct AppTarget {
 pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, String> {
     let file = |directive: &str, language: &'static Language, file: &Path| {
         let file = std::path::absolute(file).map_err(|error| error.to_string())?;
-        match file.is_file() {
-            true => Ok(AppTarget {
+        if file.is_file() {
+            Ok(AppTarget {
                 language,
                 folder: file.parent().map(Path::to_owned),
                 arguments: vec![file.into()],
-            }),
-            false => Err(format!("`{directive}`: there is no file {}", file.display())),
+            })
+        } else {
+            Err(format!("`{directive}`: there is no file {}", file.display()))
         }
     };
     let named = |interface: &str, named: &str| {

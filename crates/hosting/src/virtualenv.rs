@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_the_user_may_not_enter_is_named() {
+    fn directory_the_user_cannot_enter_is_named() {
         let folder = std::env::temp_dir().join(format!("komainu-virtualenv-{}", std::process::id()));
         let set = |name: &str, mode: u32| {
             fs::set_permissions(folder.join(name), fs::Permissions::from_mode(mode)).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_is_reported_from_data() {
+    fn code_files_are_distinguished_from_data() {
         for name in ["app.psgi", "Shop.pm", "config.ru", "views.py", "page.html.erb", "Gemfile", ".env"] {
             assert!(is_code(name), "{name}");
         }
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_written_all_the_time_holds_no_reload_up() {
+    fn constantly_written_data_does_not_delay_reload() {
         let folder = std::env::temp_dir().join(format!("komainu-watch-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let mut watch =

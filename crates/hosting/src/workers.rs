@@ -73,9 +73,10 @@ fn command(
 ) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = app_target(app).map_err(|text| app_error(name, &text))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
-    let environment = match is_python(app) {
-        true => virtual_environment(app, folder.as_deref(), user).map_err(|text| app_error(name, &text))?,
-        false => None,
+    let environment = if is_python(app) {
+        virtual_environment(app, folder.as_deref(), user).map_err(|text| app_error(name, &text))?
+    } else {
+        None
     };
     let interpreter = match (&app.interpreter, &environment) {
         (Some(interpreter), _) => Some(interpreter.into()),
@@ -120,12 +121,13 @@ fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
             (is_there, format!(" in the folders of PATH ({})", folders.to_string_lossy()))
         }
     };
-    match is_there {
-        true => Ok(()),
-        false => Err(format!(
+    if is_there {
+        Ok(())
+    } else {
+        Err(format!(
             "there is no program {}{place}: install it, or name another one with `interpreter`, such as \"/usr/bin/python3\"",
             program.to_string_lossy()
-        )),
+        ))
     }
 }
 
@@ -232,7 +234,9 @@ impl Hosting {
         memory: &net::MemoryBudget,
         link: Option<SupervisorLink>,
     ) -> Hosting {
-        let (notices, spill, memory) = (notices.clone(), spill.clone(), memory.clone());
+        let notices = notices.clone();
+        let spill = spill.clone();
+        let memory = memory.clone();
         Hosting {
             running: Mutex::default(),
             cores,
@@ -345,10 +349,7 @@ impl Hosting {
     /// Names of the applications that failed to load, and the reasons.
     pub fn wait_until_loaded(&self) -> io::Result<()> {
         let failures: Vec<String> = self.loading().iter().filter_map(AppLoading::wait_for_failure).collect();
-        match failures.is_empty() {
-            true => Ok(()),
-            false => Err(io::Error::other(failures.join("; "))),
-        }
+        if failures.is_empty() { Ok(()) } else { Err(io::Error::other(failures.join("; "))) }
     }
 
     /// Reloads an application; `None` if there is none with this name.
@@ -435,12 +436,10 @@ fn escape_control(text: &str) -> Cow<'_, str> {
     }
     let mut shown = String::with_capacity(text.len() + 16);
     for char in text.chars() {
-        match is_hidden(char) {
-            false => shown.push(char),
-            true => char
-                .encode_utf8(&mut [0; 4])
-                .bytes()
-                .for_each(|byte| shown.push_str(&format!("\\x{byte:02x}"))),
+        if is_hidden(char) {
+            char.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| shown.push_str(&format!("\\x{byte:02x}")))
+        } else {
+            shown.push(char)
         }
     }
     shown.into()
@@ -578,7 +577,8 @@ impl MountedApp {
         let Script { root, prefix, name, info } = script;
         let scheme = if exchange.request().client().is_secure { "https" } else { "http" };
         let address = exchange.local_address().map(|local| local.ip().to_canonical().to_string());
-        let (url, file) = ([&prefix[..], name].concat(), [&root[..], name].concat());
+        let url = [&prefix[..], name].concat();
+        let file = [&root[..], name].concat();
         let variables = [
             ("DOCUMENT_ROOT", root.as_slice()),
             ("SCRIPT_FILENAME", &file),

@@ -42,7 +42,8 @@ const HEADS_A_ROUND: u32 = 100_000;
 
 fn main() -> std::io::Result<()> {
     let limits = Limits::default();
-    let (mut server, mut client) = (ServerMachine::default(), ClientMachine::default());
+    let mut server = ServerMachine::default();
+    let mut client = ClientMachine::default();
     let mut request = |text: &str, piece_bytes: usize| {
         let bytes = black_box(text.as_bytes());
         for end in (piece_bytes..bytes.len()).step_by(piece_bytes).chain([bytes.len()]) {

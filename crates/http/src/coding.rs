@@ -128,7 +128,7 @@ mod tests {
     const SERVER: [Coding; 4] = [Coding::Brotli, Coding::Zstd, Coding::Gzip, Coding::Identity];
 
     #[test]
-    fn the_client_weighs_and_the_server_breaks_ties() {
+    fn coding_follows_client_weights_then_server_preference() {
         for (value, want) in [
             ("gzip, deflate, br, zstd", Some(Coding::Brotli)),
             ("gzip, deflate", Some(Coding::Gzip)),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_available_is_chosen() {
+    fn only_available_codings_are_chosen() {
         let accepted = AcceptedCodings::parse(b"br, gzip");
         assert_eq!(accepted.choose(&[Coding::Identity]), Some(Coding::Identity));
         assert_eq!(accepted.choose(&[Coding::Identity, Coding::Gzip]), Some(Coding::Gzip));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_read_to_the_letter() {
+    fn qvalues_are_parsed_strictly() {
         for (text, want) in [
             ("0", Some(0)),
             ("1", Some(1000)),
@@ -193,7 +193,7 @@ mod tests {
     /// Law: for arbitrary bytes, a chosen coding is available, and its weight is non-zero and the greatest of
     /// all.
     #[test]
-    fn hostile_values_never_break_the_choice() {
+    fn chosen_coding_always_has_the_greatest_weight() {
         const PIECES: [&str; 16] = [
             "gzip", "br", "zstd", "identity", "*", ";q=", "; q=0", ",", "0.5", "1", "\"", "\\", " ", "\t",
             "=", "\u{ff}",

@@ -104,7 +104,8 @@ pub fn strong_match(one: &[u8], other: &[u8]) -> bool {
 /// Whether two entity tags are equal, ignoring the `W/` prefix.
 #[must_use]
 pub fn weak_match(one: &[u8], other: &[u8]) -> bool {
-    let (one, other) = (opaque_tag(one), opaque_tag(other));
+    let one = opaque_tag(one);
+    let other = opaque_tag(other);
     one == other && is_opaque_tag(one)
 }
 
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn each_condition_alone() {
+    fn each_precondition_is_evaluated_alone() {
         use ConditionOutcome::{Failed, NotModified, Proceed};
         for (name, value, get, put) in [
             ("match", &b"\"a\""[..], Proceed, Proceed),
@@ -220,9 +221,10 @@ mod tests {
     }
 
     #[test]
-    fn tags_silence_dates_and_failures_come_first() {
+    fn entity_tags_take_precedence_over_dates() {
         use ConditionOutcome::{Failed, NotModified, Proceed};
-        let (same, other) = (&b"\"a\""[..], &b"\"b\""[..]);
+        let same = &b"\"a\""[..];
+        let other = &b"\"b\""[..];
         for (set, want) in [
             (&[("match", same), ("unmodified", OLD)][..], Proceed),
             (&[("none", other), ("since", NEW)], Proceed),
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_validator_is_not_modified_by_date_alone() {
+    fn date_conditions_are_ignored_without_validators() {
         let bare = Validators::default();
         let dates = Conditions {
             if_modified_since: Some(NEW),
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_need_the_very_same_bytes() {
+    fn if_range_requires_a_strong_match() {
         let applies = |value: &[u8], of: &Validators<'_>| {
             Conditions { if_range: Some(value), ..Conditions::default() }.range_applies(of)
         };
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_go_there_and_back() {
+    fn http_dates_round_trip() {
         assert_eq!(date_text(784_111_777).as_bytes(), SAME);
         assert_eq!(parse_date_s(date_text(0).as_bytes()), Some(0));
         assert_eq!(date_text(u64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");

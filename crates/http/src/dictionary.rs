@@ -13,7 +13,8 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 pub fn available_hash(value: &[u8]) -> Option<[u8; 32]> {
     let value = scan::trim(value).strip_prefix(b":")?;
     let end = value.iter().position(|&byte| byte == b':')?;
-    let (text, rest) = (&value[..end], &value[end + 1..]);
+    let text = &value[..end];
+    let rest = &value[end + 1..];
     if !rest.is_empty() && !rest.starts_with(b";") {
         return None;
     }
@@ -23,7 +24,9 @@ pub fn available_hash(value: &[u8]) -> Option<[u8; 32]> {
         return None;
     }
     let mut hash = [0; 32];
-    let (mut bits, mut held, mut at) = (0u32, 0, 0);
+    let mut bits = 0u32;
+    let mut held = 0;
+    let mut at = 0;
     for &digit in digits {
         let digit = match digit {
             b'A'..=b'Z' => digit - b'A',
@@ -130,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_a_byte_sequence_of_32_bytes() {
+    fn available_dictionary_is_a_byte_sequence_of_32_bytes() {
         let value = b":pZGm1Av0IEBKARczz7exkNYsZb8LzaMrV7J32a2fFG4=:";
         let hash = available_hash(value).unwrap();
         assert_eq!((hash[..4].to_vec(), hash[31]), (vec![0xa5, 0x91, 0xa6, 0xd4], 0x6e));
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_says_for_what_it_is_a_dictionary() {
+    fn use_as_dictionary_value_is_formatted_and_escaped() {
         let text = |pattern: &str, to: &[&str], id| {
             let to: Vec<String> = to.iter().map(|one| (*one).into()).collect();
             use_as_dictionary(pattern.as_bytes(), &to, id).map(|value| String::from_utf8(value).unwrap())
@@ -167,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_sites_cannot_read_is_not_compressed_with_a_dictionary() {
+    fn dictionary_requires_a_response_that_the_origin_may_read() {
         let allows = |origin: Option<&str>| {
             let mut fields = Fields::new();
             if let Some(origin) = origin {

@@ -124,7 +124,8 @@ impl<'o> FieldWriter<'o> {
     /// value\r
     /// ` are copied together.
     pub fn fields<'f>(&mut self, buffer: &[u8], fields: impl Iterator<Item = &'f Field>) {
-        let (mut from, mut to) = (0, 0);
+        let mut from = 0;
+        let mut to = 0;
         for &Field { name, value, .. } in fields {
             let is_written_so = name.end() + 2 == value.start()
                 && matches!(buffer.get(name.end()..), Some([b':', b' ', ..]))
@@ -133,10 +134,7 @@ impl<'o> FieldWriter<'o> {
                 self.out.extend_from_slice(&buffer[from..to]);
                 (from, to) = (name.start(), name.start());
             }
-            match is_written_so {
-                true => to = value.end() + 2,
-                false => self.line(name.of(buffer), value.of(buffer)),
-            }
+            if is_written_so { to = value.end() + 2 } else { self.line(name.of(buffer), value.of(buffer)) }
         }
         self.out.extend_from_slice(&buffer[from..to]);
     }
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn framing_of_responses() {
+    fn response_framing_follows_method_version_and_status() {
         use Version::{Http10, Http11};
         let known = Length::Known(5);
         assert_eq!(decide(Method::Get, Http11, Status::OK, known), (Framing::Length(5), Some(5), true));
@@ -238,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_copied_together_where_they_stand_as_they_are_written() {
+    fn adjacent_fields_copied_together_equal_single_lines() {
         let mut head = crate::RequestHead::default();
         let text =
             b"GET / HTTP/1.1\r\nHost: a\r\nA: 1\r\nB: 2\r\nC:3\r\nD: 4\t\r\nE:  5\r\nF:\r\ng: 6\r\n\r\n";
@@ -248,14 +246,17 @@ mod tests {
                 let fields = head.fields.iter().enumerate();
                 fields.filter(move |(at, _)| *at != left_out).map(|(_, field)| field)
             };
-            let (mut together, mut single) = (b"x".to_vec(), b"x".to_vec());
+            let mut together = b"x".to_vec();
+            let mut single = b"x".to_vec();
             FieldWriter::new(&mut together).fields(text, passed());
             passed().for_each(|f| FieldWriter::new(&mut single).line(f.name.of(text), f.value.of(text)));
             assert_eq!(String::from_utf8(together), String::from_utf8(single), "without {left_out}");
         }
         // The buffer ends with a value, or a value follows its name without a space.
-        let (bytes, mut out) = (b"N: vMw", Vec::new());
-        let (n, m) = (crate::Span::new(0, 1), crate::Span::new(4, 5));
+        let bytes = b"N: vMw";
+        let mut out = Vec::new();
+        let n = crate::Span::new(0, 1);
+        let m = crate::Span::new(4, 5);
         let field = |name, value| Field { id: crate::Name::Other, name, value };
         let fields = [field(n, crate::Span::new(3, 4)), field(m, crate::Span::new(5, 6))];
         FieldWriter::new(&mut out).fields(bytes, fields.iter());
@@ -263,11 +264,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers() {
+    fn decimal_and_chunk_size_numbers_are_formatted() {
         for (number, decimal_text, hex_text) in
             [(1, "1", "1\r\n"), (4096, "4096", "1000\r\n"), (255, "255", "ff\r\n")]
         {
-            let (mut dec, mut hex) = (Vec::new(), Vec::new());
+            let mut dec = Vec::new();
+            let mut hex = Vec::new();
             write_decimal(&mut dec, number);
             write_chunk_start(&mut hex, number as usize);
             assert_eq!((dec, hex), (decimal_text.as_bytes().to_vec(), hex_text.as_bytes().to_vec()));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_knows_the_names_of_its_fields_whatever_becomes_of_them() {
+    fn name_set_stays_consistent_when_the_list_changes() {
         let check = |list: &FieldList, names: &[Name]| {
             assert_eq!(list.iter().map(|field| field.id).collect::<Vec<_>>(), names);
             for id in [Name::Other, Name::Accept, Name::Host, Name::Via, Name::XForwardedProto] {

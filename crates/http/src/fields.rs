@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_never_splits_a_message() {
+    fn fields_that_would_split_a_message_are_rejected() {
         let mut fields = Fields::new();
         for (name, value) in [
             (&b"X Y"[..], &b"1"[..]),
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_back_as_they_went_in() {
+    fn fields_are_found_removed_and_serialized() {
         let mut fields = Fields::new();
         fields.push(Name::Etag, b"\"a:b\"");
         fields.try_push(b"X-Empty", b"").unwrap();

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_found_by_every_spelling_of_their_name() {
+    fn parameters_are_found_by_percent_encoded_names() {
         let all = |query: &'static [u8]| -> Vec<Option<Cow<'static, [u8]>>> { values(query, b"k").collect() };
         let some = |value: &'static [u8]| Some(Cow::Borrowed(value));
         assert_eq!(

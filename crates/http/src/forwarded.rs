@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_name_a_client_are_known_in_any_case() {
+    fn forwarding_field_names_match_in_any_case() {
         for (name, dialect) in [
             ("X-Forwarded-For", Some(Dialect::XForwarded)),
             ("x-forwarded-proto", Some(Dialect::XForwarded)),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_from_their_end() {
+    fn x_forwarded_for_is_read_from_the_end() {
         for (lines, address, secure) in [
             ("", "-", None),
             ("X-Forwarded-For: 1.1.1.1\n", "1.1.1.1:0", None),
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_read_from_their_end() {
+    fn forwarded_elements_are_read_from_the_end() {
         for (lines, address, secure) in [
             ("Forwarded: for=1.1.1.1;proto=https\n", "1.1.1.1:0", Some(true)),
             (
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_hidden_in_an_element_that_is_none() {
+    fn malformed_forwarded_elements_are_rejected() {
         for value in ["for=\"6.6.6.6, for=1.1.1.1", "for", "for=;proto=http", "for=a b", "=a", "for=[::1]"] {
             let said = reported(Dialect::Standard, &format!("Forwarded: {value}\n"));
             assert_eq!(said, Err("invalid Forwarded"), "{value}");

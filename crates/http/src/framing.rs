@@ -84,10 +84,7 @@ impl ContentLength {
     /// # Errors
     /// [`Reject::REPEATED_LENGTH`].
     pub fn length(self, is_lenient: bool) -> Result<Option<u64>, Reject> {
-        match self.is_repeated && !is_lenient {
-            true => Err(Reject::REPEATED_LENGTH),
-            false => Ok(self.length),
-        }
+        if self.is_repeated && !is_lenient { Err(Reject::REPEATED_LENGTH) } else { Ok(self.length) }
     }
 
     /// Replaces the `Content-Length` fields of the same head by a single field with a single number.

@@ -202,8 +202,9 @@ pub fn traceparent(value: &[u8]) -> Option<TraceParent> {
     if version == 0xff || !has_dashes || is_long {
         return None;
     }
-    let (trace, parent, flags) =
-        (parse_hex(&known[3..35])?, parse_hex(&known[36..52])?, parse_hex(&known[53..])?);
+    let trace = parse_hex(&known[3..35])?;
+    let parent = parse_hex(&known[36..52])?;
+    let flags = parse_hex(&known[53..])?;
     (trace != 0 && parent != 0).then_some((trace, parent as u64, flags & 1 == 1))
 }
 
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_an_id_has_its_digits() {
+    fn request_id_line_has_32_hex_digits() {
         for id in [1, u128::MAX, 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c] {
             let line = format!("X-Request-Id: {id:032x}\r\n");
             assert_eq!(request_id_line(id), line.as_bytes());
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_traceparent_is_none() {
+    fn invalid_traceparent_is_rejected() {
         let whole = String::from_utf8(PARENT.to_vec()).unwrap();
         for (wrong, right) in [
             (whole.replace("00-0a", "ff-0a"), false),
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn tracestates() {
+    fn tracestate_is_validated() {
         let many = |count| vec!["a=1"; count].join(",");
         for (value, right) in [
             ("", true),
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_were_sent_are_plain() {
+    fn request_id_allows_only_plain_characters() {
         assert!(is_request_id(b"a-B_9.~:+/=@"));
         for id in [&b""[..], b"a b", b"a\"b", b"a;b", b"a\x1b", b"a,b", "\u{e9}".as_bytes(), &[b'a'; 129]] {
             assert!(!is_request_id(id), "{id:?}");
@@ -319,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_the_place_of_a_field_is_passed_on_instead_of_it() {
+    fn generated_ids_replace_the_received_fields() {
         let trace = TraceSpan { trace: 1, parent: 0, span: 2, is_sampled: true, has_tracestate: false };
         let made = RequestIds { request: RequestId::Generated(0xabc), trace: Some(trace) };
         assert!(

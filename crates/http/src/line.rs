@@ -129,7 +129,8 @@ pub(crate) fn parse_field(
         return Ok(FieldLine::Partial);
     };
     *cursor = Cursor::at(end);
-    let (name, value) = (&buffer[start..name_end], &buffer[value_start..value_end]);
+    let name = &buffer[start..name_end];
+    let value = &buffer[value_start..value_end];
     Ok(FieldLine::Field(field_at(name, start, value, value_start)))
 }
 
@@ -282,8 +283,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_in_pieces_is_read_on_where_it_stopped() {
-        let (text, mut cursor) = (b"Name: a value\r\n", Cursor::default());
+    fn partial_field_line_resumes_where_parsing_stopped() {
+        let text = b"Name: a value\r\n";
+        let mut cursor = Cursor::default();
         for (len, parts) in [(3, (3, 0)), (5, (4, 0)), (9, (4, 4)), (14, (4, 8))] {
             assert_eq!(parse_field(&text[..len], &mut cursor, false, false), Ok(FieldLine::Partial));
             assert_eq!((cursor.first_len, cursor.second_len), parts, "after {len} bytes");

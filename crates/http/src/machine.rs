@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the next request begins after the body")]
-    fn a_body_is_never_left_to_be_the_next_request() {
+    fn next_request_before_the_end_of_the_body_panics() {
         let mut server = ServerMachine::default();
         let head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\n\r\n";
         assert_eq!(server.feed(head, &Limits::default()).map(|fed| fed.step), Ok(Step::Head));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_reusable_after_the_answer_alone() {
+    fn client_connection_is_reusable_only_after_the_response() {
         for (bytes, reusable) in [
             ("HTTP/1.1 100 Continue\r\n\r\n", false),
             ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", true),

@@ -36,10 +36,7 @@ pub fn matches_any(media: &str, patterns: &[String]) -> bool {
 /// Whether a media type matches a pattern, as in [`is_any_of`].
 #[must_use]
 pub fn matches(media: &str, pattern: &str) -> bool {
-    match pattern.ends_with('/') {
-        true => media.starts_with(pattern),
-        false => media == pattern,
-    }
+    if pattern.ends_with('/') { media.starts_with(pattern) } else { media == pattern }
 }
 
 /// Whether content of that type is already compressed.
@@ -58,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_and_case_do_not_count() {
+    fn media_type_ignores_parameters_and_case() {
         assert_eq!(without_parameters(b"Text/HTML ; charset=utf-8"), "text/html");
         assert_eq!(without_parameters(b"application/json"), "application/json");
         assert_eq!(without_parameters(b""), "");
     }
 
     #[test]
-    fn compressed_content_is_left_alone() {
+    fn compressed_media_types_are_recognized() {
         for media in ["image/png", "video/mp4", "audio/ogg", "application/zip", "font/woff2"] {
             assert!(is_compressed(media), "{media}");
         }

@@ -114,7 +114,8 @@ const TABLE: [u8; SLOTS] = {
 const fn words(name: &[u8]) -> [u64; 3] {
     match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
         (Some(first), Some(last)) => {
-            let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+            let first = u64::from_le_bytes(*first);
+            let last = u64::from_le_bytes(*last);
             match name.len() {
                 8 => [first, 0, 0],
                 len @ 9..=16 => [first, last >> (8 * (16 - len)), 0],
@@ -332,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_known_name_is_found_in_any_case_and_no_other() {
+    fn known_field_names_match_exactly_in_any_case() {
         for (name, text) in KNOWN.iter().copied() {
             assert_eq!(Name::of(text.as_bytes()), name);
             assert_eq!(Name::of(text.to_uppercase().as_bytes()), name);

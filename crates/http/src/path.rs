@@ -122,7 +122,8 @@ pub fn has_encoded_slash(raw: &[u8]) -> bool {
 /// percent-encoded.
 #[must_use]
 pub fn strip_prefix<'p>(path: &'p [u8], prefix: &[u8]) -> Option<&'p [u8]> {
-    let (mut units, mut left) = (PathUnits(path), prefix);
+    let mut units = PathUnits(path);
+    let mut left = prefix;
     while !left.is_empty() {
         left = match units.next()?.ok()? {
             PathUnit::Byte(b'%') if units.reads_as_slash() => left.strip_prefix(PERCENT)?,
@@ -178,7 +179,8 @@ fn push_encoded(out: &mut Vec<u8>, byte: u8, stands: impl Fn(u8) -> bool) {
 
 /// The fast path: whether all bytes fit, no segment but the last is empty, and no segment begins with a dot.
 fn has_plain_segments(raw: &[u8], fits: impl Fn(u8) -> bool) -> bool {
-    let (mut rest, mut after_slash) = (raw, false);
+    let mut rest = raw;
+    let mut after_slash = false;
     while let Some((chunk, after)) = rest.split_first_chunk::<8>()
         && let Some(ends_with_slash) = scan::plain_path_word(u64::from_le_bytes(*chunk), after_slash)
     {
@@ -253,8 +255,11 @@ impl Segment {
     fn of(segment: &[u8]) -> Result<Segment, Reject> {
         // Some servers split a segment at encoded slashes, drop what follows a semicolon, and then resolve
         // dot segments.
-        let (mut dots, mut others, mut has_parameters, mut is_cut, mut disguised) =
-            (0, false, false, false, false);
+        let mut dots = 0;
+        let mut others = false;
+        let mut has_parameters = false;
+        let mut is_cut = false;
+        let mut disguised = false;
         let is_dots = |dots: usize, others: bool| !others && (dots == 1 || dots == 2);
         for unit in PathUnits(segment) {
             match unit? {
@@ -362,7 +367,7 @@ mod tests {
     use EmptySegments::{AsSent, Keep, Merge};
 
     #[test]
-    fn the_error_log_shows_no_query() {
+    fn error_log_hides_queries_and_parameters() {
         let shown = |target: &str| redact_target(target.as_bytes());
         assert_eq!(
             [shown("/a?token=x"), shown("/a;t=x?y"), shown("/a%20b"), shown("-")],
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_segments_are_found_eight_bytes_at_a_time_as_one_by_one() {
+    fn plain_segment_scan_agrees_with_a_bytewise_check() {
         const ALPHABET: &[u8] = b"//..aZ09-_%\\;~\x7f\xc3\0,:";
         let fits = |byte: u8| !matches!(byte, b'%' | b'\\');
         let mut dice = 1u64;
@@ -405,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_forms_say_the_same() {
+    fn decoded_and_encoded_paths_are_normalized_alike() {
         for (raw, decoded, encoded) in [
             (&b"/"[..], "/", "/"),
             (b"*", "*", "*"),
@@ -466,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encoded_percent_sign_makes_no_slash() {
+    fn encoded_percent_sign_does_not_create_a_slash() {
         for (raw, normal, matched) in [
             ("/a%2fb", "/a%2Fb", "/a%2Fb"),
             ("/a%252Fb", "/a%2Fb", "/a%252Fb"),
@@ -487,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_in_two_ways_is_refused() {
+    fn ambiguous_paths_are_rejected() {
         for (raw, reason) in [
             ("/%2e%2e/", "path climbs above the root"),
             ("/..", "path climbs above the root"),
@@ -512,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_slashes_are_seen() {
+    fn encoded_slashes_are_detected() {
         for (raw, want) in [("/a%2fb", true), ("/%5C", true), ("/a\\b", true), ("/a/b%252F", false)] {
             assert_eq!(has_encoded_slash(raw.as_bytes()), want, "{raw}");
         }
@@ -539,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_go_as_they_came_but_for_bytes_beyond_ascii() {
+    fn only_bytes_beyond_ascii_are_encoded_in_queries() {
         assert_eq!(encode_beyond_ascii(b"a=%20|&b=\"<"), &b"a=%20|&b=\"<"[..]);
         assert_eq!(encode_beyond_ascii(b"q=caf\xe9"), &b"q=caf%E9"[..]);
         assert_eq!(encoded(b"/a b%/\n/a%2Fb%2f"), &b"/a%20b%25/%0A/a%2Fb%252f"[..]);

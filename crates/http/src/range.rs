@@ -78,12 +78,14 @@ enum RangeSpec {
 impl RangeSpec {
     fn parse(spec: &[u8]) -> Option<RangeSpec> {
         let dash = spec.iter().position(|&byte| byte == b'-')?;
-        let (first, last) = (&spec[..dash], &spec[dash + 1..]);
+        let first = &spec[..dash];
+        let last = &spec[dash + 1..];
         match (first.is_empty(), last.is_empty()) {
             (true, _) => Some(RangeSpec::Last(position(last)?)),
             (false, true) => Some(RangeSpec::From(position(first)?)),
             (false, false) => {
-                let (first, last) = (position(first)?, position(last)?);
+                let first = position(first)?;
+                let last = position(last)?;
                 (first <= last).then_some(RangeSpec::Between(first, last))
             }
         }
@@ -140,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range() {
+    fn single_range_is_resolved() {
         let cases: [(&str, RangeOutcome); 22] = [
             ("bytes=0-0", parts(&[(0, 1)])),
             ("bytes=0-999", parts(&[(0, 1000)])),
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ranges() {
+    fn multiple_ranges_are_resolved_and_merged() {
         let cases: [(&str, RangeOutcome); 10] = [
             ("bytes=0-0,-1", parts(&[(0, 1), (9_999, 10_000)])),
             ("bytes=5000-5001, 0-1", parts(&[(5000, 5002), (0, 2)])),
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn content_ranges() {
+    fn content_range_is_formatted() {
         assert_eq!(content_range(&(0..1), 10), "bytes 0-0/10");
         assert_eq!(content_range(&(5..10), 10), "bytes 5-9/10");
         assert_eq!(unsatisfied_range(10), "bytes */10");

@@ -105,9 +105,10 @@ impl RequestHead {
         let version_start = target_end + 1;
         let Some(version) = window.get(version_start..version_start + 8) else {
             // Refuse early a prefix that cannot become a version.
-            return match is_version_prefix(&window[version_start..]) {
-                true => Ok(false),
-                false => Err(Reject::bad_request("invalid version")),
+            return if is_version_prefix(&window[version_start..]) {
+                Ok(false)
+            } else {
+                Err(Reject::bad_request("invalid version"))
             };
         };
         self.head.version =
@@ -132,7 +133,8 @@ impl RequestHead {
         let mut evidence = FramingFields::default();
         let mut host = None;
         self.keep_alive = !is_1_0;
-        let (mut close, mut expects) = (false, false);
+        let mut close = false;
+        let mut expects = false;
         for field in &self.head.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,

@@ -152,9 +152,10 @@ impl ResponseHead {
             return self.parse_reason(window, code, 13, bare_lf);
         }
         let Some(version) = window.get(..8) else {
-            return match request::is_version_prefix(window) {
-                true => Ok(false),
-                false => Err(Reject::bad_request("invalid version")),
+            return if request::is_version_prefix(window) {
+                Ok(false)
+            } else {
+                Err(Reject::bad_request("invalid version"))
             };
         };
         self.version = request::parse_version(version)?;
@@ -198,7 +199,8 @@ impl ResponseHead {
     fn validate_fields(&mut self, buffer: &[u8], method: Method, is_lenient: bool) -> Result<(), Reject> {
         let is_1_0 = self.version == Version::Http10;
         let mut evidence = FramingFields::default();
-        let (mut close, mut keep) = (false, !is_1_0);
+        let mut close = false;
+        let mut keep = !is_1_0;
         for field in &self.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,

@@ -308,7 +308,8 @@ pub fn tokens(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 fn split_element(bytes: &[u8]) -> (&[u8], &[u8]) {
-    let (mut quoted, mut escaped) = (false, false);
+    let mut quoted = false;
+    let mut escaped = false;
     for (at, &byte) in bytes.iter().enumerate() {
         match byte {
             _ if escaped => escaped = false,
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_are_digits_alone() {
+    fn decimals_consist_only_of_digits() {
         assert_eq!(parse_decimal(b"0"), Some(0));
         assert_eq!(parse_decimal(b"999999999999999999"), Some(999_999_999_999_999_999));
         for bad in [&b""[..], b"+1", b"-1", b"1 ", b"0x1", b"1000000000000000000"] {

@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities() {
+    fn authority_is_validated() {
         for good in ["a", "a.b:80", "127.0.0.1", "[::1]", "[::1]:8080", "a:", "", "xn--n3h.net", "a%2Fb"] {
             assert!(is_authority(good.as_bytes()), "{good}");
         }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_go_with_their_methods() {
+    fn target_form_must_match_the_method() {
         let form = |method, text: &str| {
             let span = Span::new(0, text.len());
             Target::parse(method, text.as_bytes(), span)

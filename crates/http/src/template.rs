@@ -229,7 +229,8 @@ impl Variable {
                 values.write_query(out);
             }
             Variable::Host => {
-                let (authority, start) = (values.authority(), out.len());
+                let authority = values.authority();
+                let start = out.len();
                 out.extend_from_slice(split_port(authority).map_or(authority, |(host, _)| host));
                 out[start..].make_ascii_lowercase();
             }

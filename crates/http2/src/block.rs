@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_stand_in_a_message() {
+    fn fields_with_invalid_bytes_are_rejected() {
         for (name, value) in [("a", ""), (":path", "/"), ("x-y_z", "a b\tc"), ("n", "caf\u{e9}")] {
             assert!(is_valid(name.as_bytes(), value.as_bytes()), "{name:?} {value:?}");
         }

@@ -17,9 +17,10 @@ impl Machine {
     /// Fails if the memory held for the peer exceeds its share, or too many control frames wait because the
     /// peer does not read.
     pub(crate) fn check_peer_limits(&self) -> Result<(), ConnectionError> {
-        match self.control.len() > CONTROL_BYTES_MAX {
-            true => Err(ConnectionError::enhance_your_calm("answers are not read")),
-            false => self.ledger.check(self.table_bytes(), self.unread_allowed()),
+        if self.control.len() > CONTROL_BYTES_MAX {
+            Err(ConnectionError::enhance_your_calm("answers are not read"))
+        } else {
+            self.ledger.check(self.table_bytes(), self.unread_allowed())
         }
     }
 
@@ -145,9 +146,10 @@ impl Machine {
             return Ok(None);
         };
         // A server may end a request after it has sent the complete response (RFC 9113 section 8.1).
-        let is_served = match self.is_server {
-            true => record.sending == Sending::Ended,
-            false => record.receiving == Receiving::Ended,
+        let is_served = if self.is_server {
+            record.sending == Sending::Ended
+        } else {
+            record.receiving == Receiving::Ended
         };
         record.reset = Some(code);
         record.reset_by_peer = true;

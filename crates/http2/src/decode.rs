@@ -95,7 +95,8 @@ impl HpackDecoder {
     }
 
     fn size_updates<'i>(&mut self, input: &'i [u8]) -> Result<&'i [u8], &'static str> {
-        let (mut rest, mut count) = (input, 0);
+        let mut rest = input;
+        let mut count = 0;
         while let [0x20..0x40, ..] = rest {
             let (size, after) = integer::read(rest, 5)?;
             if size > self.size_max {
@@ -192,9 +193,10 @@ fn string<'i>(input: &'i [u8], out: &mut Vec<u8>) -> Result<&'i [u8], &'static s
     let is_huffman = input.first().is_some_and(|first| first & 0x80 != 0);
     let (len, rest) = integer::read(input, 7)?;
     let (text, rest) = rest.split_at_checked(len).ok_or("header block ends in a string")?;
-    match is_huffman {
-        true => huffman::decode(text, out)?,
-        false => out.extend_from_slice(text),
+    if is_huffman {
+        huffman::decode(text, out)?
+    } else {
+        out.extend_from_slice(text)
     }
     Ok(rest)
 }

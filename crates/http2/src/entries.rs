@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_names_are_mapped_by_the_table() {
+    fn static_table_entries_map_to_known_names() {
         for (place, entry) in STATIC_ENTRIES.iter().enumerate() {
             let name = if entry.name().starts_with(b":") { Name::Other } else { Name::of(entry.name()) };
             assert_eq!(entry.id, name, "{}", entry.line);

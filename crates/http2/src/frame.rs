@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_as_it_was_written() {
+    fn frame_header_round_trips() {
         let header = FrameHeader { len: 0x12_3456, kind: 7, flags: 0x25, stream: MAX_31_BITS };
         assert_eq!(FrameHeader::read(&header.bytes()), Some(header));
         assert_eq!(FrameHeader::read(&header.bytes()[..8]), None);

@@ -46,7 +46,8 @@ struct PseudoFields {
 impl PseudoFields {
     /// Reads the pseudo-header fields at the start of the block; returns them and their number.
     fn read(block: &FieldBlock) -> Result<(PseudoFields, usize), HeadError> {
-        let (mut pseudo, mut count) = (PseudoFields::default(), 0);
+        let mut pseudo = PseudoFields::default();
+        let mut count = 0;
         for field in &block.fields {
             let name = field.name.of(&block.bytes);
             let place = match name {
@@ -190,10 +191,7 @@ fn authority(
 ) -> Result<Option<Field>, HeadError> {
     let Some(authority) = pseudo.authority else {
         head.authority = facts.host.ok_or(Malformed("request without :authority and Host"))?;
-        return match head.authority.is_empty() {
-            true => Err(Malformed("empty Host")),
-            false => Ok(None),
-        };
+        return if head.authority.is_empty() { Err(Malformed("empty Host")) } else { Ok(None) };
     };
     let text = authority.of(&block.bytes);
     if text.is_empty() || !target::is_authority(text) {
@@ -338,7 +336,8 @@ pub(crate) fn trailers(block: &FieldBlock) -> Result<Fields, HeadError> {
     }
     let mut trailers = Fields::new();
     for field in &block.fields {
-        let (name, value) = (field.name.of(&block.bytes), field.value.of(&block.bytes));
+        let name = field.name.of(&block.bytes);
+        let value = field.value.of(&block.bytes);
         if name.starts_with(b":") {
             return Err(Malformed("pseudo-header field in trailers"));
         }

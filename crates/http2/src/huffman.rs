@@ -38,7 +38,9 @@ struct Canonical {
 
 const CANONICAL: Canonical = {
     let mut canonical = Canonical { symbols: [0; 256], offsets: [0; 32], first: [0; 32], limits: [0; 32] };
-    let (mut bits, mut code, mut count) = (1, 0u32, 0usize);
+    let mut bits = 1;
+    let mut code = 0u32;
+    let mut count = 0usize;
     while bits <= BITS_MAX {
         code <<= 1;
         canonical.first[bits] = code;
@@ -125,7 +127,8 @@ pub(crate) fn encoded_len(text: &[u8]) -> usize {
 
 /// Appends the encoded `text`, padded with ones.
 pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
-    let (mut pending, mut bits) = (0u64, 0u32);
+    let mut pending = 0u64;
+    let mut bits = 0u32;
     for &byte in text {
         let len = u32::from(LENGTHS[usize::from(byte)]);
         pending = pending << len | u64::from(CODES[usize::from(byte)]);
@@ -153,9 +156,11 @@ pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str>
     let start = out.len();
     // The shortest code has five bits; each lookup writes two bytes.
     out.resize(start + code.len() * 8 / 5 + 2, 0);
-    let (mut len, mut rest) = (start, code);
+    let mut len = start;
+    let mut rest = code;
     // Bits read but not yet decoded are at the top of `window`; the bits below are zeros.
-    let (mut window, mut bits) = (0u64, 0usize);
+    let mut window = 0u64;
+    let mut bits = 0usize;
     loop {
         if bits <= 32
             && let Some((four, after)) = rest.split_first_chunk::<4>()
@@ -214,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_those_of_the_rfc() {
+    fn huffman_codes_match_the_rfc() {
         // One code of each length (RFC 7541 appendix B).
         for (symbol, code, bits) in [
             (b'0', 0x0, 5),
@@ -252,10 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_of_bytes_comes_back() {
+    fn huffman_coding_round_trips() {
         for first in 0..=255u8 {
             for second in 0..=255u8 {
-                let (text, mut out) = ([first, second, b'a', first], vec![7]);
+                let text = [first, second, b'a', first];
+                let mut out = vec![7];
                 decode(&encoded(&text), &mut out).unwrap();
                 assert_eq!(out[1..], text);
             }
@@ -271,7 +277,9 @@ mod tests {
 
     /// A trivially simple decoder of one bit at a time.
     fn bit_by_bit(code: &[u8]) -> Option<Vec<u8>> {
-        let (mut out, mut value, mut bits) = (Vec::new(), 0u32, 0u8);
+        let mut out = Vec::new();
+        let mut value = 0u32;
+        let mut bits = 0u8;
         for at in 0..code.len() * 8 {
             value = value << 1 | u32::from(code[at / 8] >> (7 - at % 8) & 1);
             bits += 1;
@@ -286,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_agrees_with_a_decoder_of_single_bits() {
+    fn huffman_decoder_agrees_with_a_bitwise_decoder() {
         for code in [
             &b""[..],
             &[0xff],

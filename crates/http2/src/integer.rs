@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn integer_encoding_matches_the_rfc_examples() {
         for (value, prefix, expected) in [
             (10, 5, &[10][..]),
             (1337, 5, &[31, 154, 10]),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_come_back_and_cut_ones_do_not() {
+    fn integers_round_trip_and_truncated_ones_fail() {
         for prefix in 4..=7 {
             for value in (0..600).chain([16_383, 16_384, 1 << 21, 1 << 27]) {
                 let mut out = Vec::new();

@@ -137,11 +137,14 @@ impl Ledger {
     /// Whether the peer is throttled: if it holds more than half of its memory or has less than a quarter of its
     /// credit, until it is back at a quarter of the memory and half of the credit.
     pub(crate) fn is_throttled(&mut self, more: usize, allowed: usize) -> bool {
-        let (held, max) = ((self.held + more).saturating_sub(allowed), self.limits.held_bytes_max);
-        let (credit, full) = (self.credit, self.limits.credit_max);
-        self.is_throttled = match self.is_throttled {
-            true => held > max / 4 || credit < full / 2,
-            false => held > max / 2 || credit < full / 4,
+        let held = (self.held + more).saturating_sub(allowed);
+        let max = self.limits.held_bytes_max;
+        let credit = self.credit;
+        let full = self.limits.credit_max;
+        self.is_throttled = if self.is_throttled {
+            held > max / 4 || credit < full / 2
+        } else {
+            held > max / 2 || credit < full / 4
         };
         self.is_throttled
     }

@@ -61,9 +61,10 @@ impl Machine {
         }
         let Some(record) = self.streams.find(stream) else {
             self.ledger.spend(price::FRAME)?;
-            return match self.ignores_frames_of(stream) {
-                true => Ok(None),
-                false => Err(ConnectionError::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream")),
+            return if self.ignores_frames_of(stream) {
+                Ok(None)
+            } else {
+                Err(ConnectionError::new(ErrorCode::STREAM_CLOSED, "HEADERS on a closed stream"))
             };
         };
         if record.reset_by_peer {
@@ -112,7 +113,8 @@ impl Machine {
             self.streams.remember_reset(stream);
             return Ok(None);
         }
-        let (limits, connect_protocol) = (self.options.head, self.options.connect_protocol);
+        let limits = self.options.head;
+        let connect_protocol = self.options.connect_protocol;
         let parsed = head::request(&mut self.block, &mut self.head, &limits, section.ended, connect_protocol);
         let (extras, refused) = match parsed {
             Ok(extras) => (extras, None),
@@ -171,7 +173,8 @@ impl Machine {
     }
 
     fn take_response(&mut self, section: Continuation) -> FrameOutcome {
-        let (stream, ended) = (section.stream, section.ended);
+        let stream = section.stream;
+        let ended = section.ended;
         let (status, length) = match head::response(&mut self.block, self.options.head.lenient_heads) {
             Ok(parsed) => parsed,
             Err(HeadError::Malformed(reason)) => {
@@ -185,9 +188,10 @@ impl Machine {
         std::mem::swap(&mut self.head.fields, &mut self.block.fields);
         if status.is_informational() {
             self.ledger.spend(price::FRAME)?;
-            return match ended {
-                true => self.abort(stream, ErrorCode::PROTOCOL_ERROR, "1xx ends the stream"),
-                false => Ok(Some(Event::Head { stream, ended })),
+            return if ended {
+                self.abort(stream, ErrorCode::PROTOCOL_ERROR, "1xx ends the stream")
+            } else {
+                Ok(Some(Event::Head { stream, ended }))
             };
         }
         let size = self.block.size;
@@ -298,9 +302,10 @@ impl Machine {
     fn admit_data(&mut self, header: FrameHeader, content: usize, ended: bool) -> DataAdmission {
         let is_left = self.ignores_frames_of(header.stream);
         let Some(record) = self.streams.find_mut(header.stream) else {
-            return match is_left {
-                true => DataAdmission::Dropped,
-                false => DataAdmission::Refused(ErrorCode::STREAM_CLOSED, "DATA on a closed stream"),
+            return if is_left {
+                DataAdmission::Dropped
+            } else {
+                DataAdmission::Refused(ErrorCode::STREAM_CLOSED, "DATA on a closed stream")
             };
         };
         match record.receiving {
@@ -361,9 +366,10 @@ impl Machine {
         record.unread += len;
         self.ledger.hold(len);
         let data = Span::new(offset, offset + len);
-        let event = match is_last && rest.ended {
-            true => self.end_of_data(rest.stream, data),
-            false => Event::Data { stream: rest.stream, data, ended: false },
+        let event = if is_last && rest.ended {
+            self.end_of_data(rest.stream, data)
+        } else {
+            Event::Data { stream: rest.stream, data, ended: false }
         };
         (len, Some(event))
     }

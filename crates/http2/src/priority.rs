@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_that_are_known_count() {
+    fn priority_field_is_parsed_and_unknown_members_ignored() {
         for (value, urgency, incremental) in [
             ("", 3, false),
             ("u=0", 0, false),

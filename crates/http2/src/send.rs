@@ -439,7 +439,9 @@ impl HeadWriter<'_> {
 
     /// Writes `Content-Length`.
     pub fn content_length(&mut self, length: u64) {
-        let (mut digits, mut start, mut rest) = ([0; 20], 20, length);
+        let mut digits = [0; 20];
+        let mut start = 20;
+        let mut rest = length;
         loop {
             start -= 1;
             digits[start] = b'0' + (rest % 10) as u8;

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_their_ranges() {
+    fn setting_values_out_of_range_are_rejected() {
         use id::*;
         let good = taken(
             &[(MAX_FRAME_SIZE, 16_384), (MAX_FRAME_SIZE, 16_777_215), (0x99, 7), (ENABLE_PUSH, 1)],

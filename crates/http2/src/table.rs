@@ -141,7 +141,8 @@ impl DynamicTable {
         self.lines.extend_from_slice(b": ");
         self.lines.extend_from_slice(value);
         self.lines.extend_from_slice(b"\r\n");
-        let (name_len, value_len) = (name.len() as u32, value.len() as u32);
+        let name_len = name.len() as u32;
+        let value_len = value.len() as u32;
         self.entries.push_back(DynamicEntry { at: at as u32, name_len, value_len, id, is_valid });
         self.size += size;
         self.added = self.added.wrapping_add(1);
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_evicted_from_the_oldest_on_and_stay_whole() {
+    fn dynamic_table_evicts_the_oldest_entries_first() {
         let mut table = DynamicTable::new(200);
         for round in 0..500usize {
             let value = vec![b'a' + (round % 26) as u8; round % 90];

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_announced_by_halves() {
+    fn window_update_is_due_once_half_the_window_is_consumed() {
         let mut window = ReceiveWindow::new(100, 100);
         assert!(window.take(60));
         window.return_bytes(49);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_opens_is_noticed_once() {
+    fn opening_send_window_is_reported_once() {
         let mut window = SendWindow(0);
         assert_eq!((window.increase(5), window.increase(5)), (Some(true), Some(false)));
         let mut window = SendWindow(-10);

@@ -131,10 +131,7 @@ pub(crate) fn method_condition(methods: Vec<String>) -> RouteCondition {
     let has = |name: &str| methods.iter().any(|one| one == name);
     let is_without_head = has("GET") && !has("HEAD");
     let of = |names: Vec<String>| RouteCondition::new("method", TomlItem::text_or_list(names));
-    match is_without_head {
-        true => of(methods).excluding(&[of(vec!["HEAD".to_owned()])]),
-        false => of(methods),
-    }
+    if is_without_head { of(methods).excluding(&[of(vec!["HEAD".to_owned()])]) } else { of(methods) }
 }
 
 /// Returns a pattern that matches exactly `text`, regardless of case if `ignores_case` is set.
@@ -181,10 +178,7 @@ pub(crate) fn compare_value(
         _ => path_expression(value, operator == "~*")?.pattern,
     };
     let matches_empty = ValuePattern::parse(&pattern).is_ok_and(|pattern| pattern.matches_bytes(b""));
-    Ok(match matches_empty {
-        true => vec![of(&pattern), is_empty()],
-        false => vec![of(&pattern)],
-    })
+    Ok(if matches_empty { vec![of(&pattern), is_empty()] } else { vec![of(&pattern)] })
 }
 
 /// Returns the condition for a cookie with this value, in which `*` stands for any run of characters.
@@ -256,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn values_and_their_negations() {
+    fn value_conditions_and_negations_are_translated() {
         for (operator, value, meets, fails) in [
             ("=", "a", "header = { X = \"a\" }", "not = { header = { X = \"a\" } }"),
             ("=", "a*", r"header = { X = '~ ^a\*$' }", r"not = { header = { X = '~ ^a\*$' } }"),
@@ -287,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_within_their_field() {
+    fn cookie_conditions_match_within_the_cookie_field() {
         for (operator, value, meets) in [
             ("=", "", "not = { header = { Cookie = \"~ (^|[;,] *)(?i:a) *= *[^;]\" } }"),
             ("=", "b*", r"header = { Cookie = '~ (^|[;,] *)(?i:a) *= *b\*(;|$)' }"),
@@ -300,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_one_route() {
+    fn conditions_of_one_route_are_combined() {
         let method = RouteCondition::new("method", TomlItem::text("GET"));
         let client = RouteCondition::new("client", TomlItem::text("192.0.2.0/24"));
         let both = method.clone().excluding(&[client.clone(), values("=", "a").remove(0)]);

@@ -381,9 +381,10 @@ pub fn open_file(path: &std::path::Path) -> Result<std::fs::File, String> {
     use std::os::unix::fs::OpenOptionsExt;
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
     let file = opened.map_err(|error| error.to_string())?;
-    match file.metadata().map_err(|error| error.to_string())?.is_file() {
-        true => Ok(file),
-        false => Err("this is not a regular file: write its content into one first".to_owned()),
+    if file.metadata().map_err(|error| error.to_string())?.is_file() {
+        Ok(file)
+    } else {
+        Err("this is not a regular file: write its content into one first".to_owned())
     }
 }
 
@@ -398,9 +399,10 @@ pub(crate) fn read_file(path: &std::path::Path) -> Result<(String, String), Impo
     let file = open_file(path).map_err(fault)?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| fault(error.to_string()))?;
-    match text.len() as u64 > FILE_BYTES_MAX {
-        true => Err(fault(format!("longer than {} MiB", FILE_BYTES_MAX >> 20))),
-        false => Ok((name, text)),
+    if text.len() as u64 > FILE_BYTES_MAX {
+        Err(fault(format!("longer than {} MiB", FILE_BYTES_MAX >> 20)))
+    } else {
+        Ok((name, text))
     }
 }
 
@@ -409,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_is_read_with_lines() {
+    fn json_is_parsed_with_line_numbers() {
         let value = parse_json(
             "f",
             "{\n \"a\": [1, true, null], // x\n /* y\n */ \"b\": {\"c\": \"\\u00e9\\ud83d\\ude00\\n\"}\n}",
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused() {
+    fn invalid_json_is_rejected() {
         let deep = "[".repeat(100_000);
         for wrong in [
             "",

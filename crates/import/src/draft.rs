@@ -102,10 +102,7 @@ fn quote(text: &str, out: &mut String) {
 
 fn write_key(key: &str, out: &mut String) {
     let is_bare = !key.is_empty() && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    match is_bare {
-        true => out.push_str(key),
-        false => quote(key, out),
-    }
+    if is_bare { out.push_str(key) } else { quote(key, out) }
 }
 
 /// Keys and values of one table, with the comments above it.
@@ -520,7 +517,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_show_no_control_characters() {
+    fn control_characters_are_replaced_in_comments() {
         let mut out = String::new();
         write_comment("a\u{7f}b \u{1b}[2J\rc", &mut out);
         assert_eq!(out, "# a\u{fffd}b \u{fffd}[2J c\n");

@@ -187,7 +187,8 @@ fn replace_lookahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
         format!("{what}: write a route for the exception before this one")
     };
     let end = find_closing(tokens, at).filter(|_| tokens[at].text == "(?!").ok_or_else(refused)?;
-    let (excluded, rest) = (regex_text(&tokens[at + 1..end]), regex_text(&tokens[end + 1..]));
+    let excluded = regex_text(&tokens[at + 1..end]);
+    let rest = regex_text(&tokens[end + 1..]);
     let rest = rest.as_str();
     if !REWRITABLE_RESTS.contains(&rest) {
         return Err(refused());
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_are_kept_and_groups_have_names_that_are_free() {
+    fn expressions_are_kept_and_groups_get_unused_names() {
         assert_eq!(convert(r"^/user/(\d+)$"), r"~ ^/user/(\d+)$");
         let found = path_expression(r"^/(?P<path>[a-z]+)/(?<id>\d+)", true).unwrap();
         assert_eq!(found.pattern, r"~* ^/(?<path_>[a-z]+)/(?<id>\d+)");
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_more_than_linear_time_is_refused() {
+    fn unsupported_expressions_are_rejected() {
         for (regex, part) in [
             (r"(?<!a)b", "looks ahead or back"),
             (r"^/(?=a)", "looks ahead or back"),
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_never_narrower() {
+    fn wider_expressions_match_at_least_as_much() {
         for (regex, expected) in [
             (r"/\.(?!well-known/)[a-z]+\.x", r"~ /\.[a-z]+\.x"),
             (r"^/(?>a|b)++/(c)\1$", r"~ ^/(?:a|b)+/(c).*$"),
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_excluded_at_the_end_is_written_without_looking_ahead() {
+    fn trailing_negative_lookahead_is_rewritten() {
         for (regex, paths, others) in [
             (
                 r"/\.(?!well-known)",
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_say_their_prefix() {
+    fn implied_prefixes_of_patterns_are_detected() {
         for (pattern, prefix, expected) in [
             ("/a/b*", "/a/", true),
             ("/a*", "/a/", false),

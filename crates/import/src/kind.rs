@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_guessed_from_the_text() {
+    fn import_kind_is_detected_from_name_and_text() {
         for (name, text, kind) in [
             ("a.conf", "server {\n  listen 80;\n}\n", Some(ImportKind::Nginx)),
             ("a", "# x\nupstream a { server 1.2.3.4; }\n", Some(ImportKind::Nginx)),

@@ -63,10 +63,7 @@ impl RegexReader<'_> {
         }
         all.append(&mut now);
         self.depth -= 1;
-        match all.len() > ALTERNATIVES_MAX {
-            true => Err("it has too many alternatives".to_owned()),
-            false => Ok(all),
-        }
+        if all.len() > ALTERNATIVES_MAX { Err("it has too many alternatives".to_owned()) } else { Ok(all) }
     }
 
     fn parse_repeated(&mut self) -> Result<Alternatives, String> {
@@ -91,9 +88,10 @@ impl RegexReader<'_> {
             // A possessive quantifier does not backtrack and therefore matches less.
             self.is_wider = true;
         }
-        let run = match atom.iter().flatten().any(|p| matches!(p, PathPiece::Any | PathPiece::Char('/'))) {
-            true => PathPiece::Any,
-            false => PathPiece::Segment,
+        let run = if atom.iter().flatten().any(|p| matches!(p, PathPiece::Any | PathPiece::Char('/'))) {
+            PathPiece::Any
+        } else {
+            PathPiece::Segment
         };
         let is_run = atom.len() == 1 && atom[0].len() == 1 && atom[0][0] == run;
         Ok(match quantifier {
@@ -187,10 +185,7 @@ impl RegexReader<'_> {
             first = false;
         }
         let has_slash = members.contains(&'/');
-        let piece = match has_slash != negated {
-            true => PathPiece::Any,
-            false => PathPiece::Segment,
-        };
+        let piece = if has_slash != negated { PathPiece::Any } else { PathPiece::Segment };
         let is_repeated = self.chars.peek().is_some_and(|c| matches!(c, '*' | '+' | '{'));
         if negated || is_range || is_repeated || members.len() > 6 {
             // Only `[^/]` is equivalent to `*`; all other classes are narrower.
@@ -250,9 +245,10 @@ pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Str
             true
         }
     });
-    match patterns.is_empty() {
-        true => Err("no path can match it".to_owned()),
-        false => Ok(PathSet { patterns, difference: (!differs.is_empty()).then(|| differs.join("; ")) }),
+    if patterns.is_empty() {
+        Err("no path can match it".to_owned())
+    } else {
+        Ok(PathSet { patterns, difference: (!differs.is_empty()).then(|| differs.join("; ")) })
     }
 }
 
@@ -459,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_become_patterns() {
+    fn expressions_are_converted_to_patterns() {
         for (regex, patterns) in [
             (r"\.php$", "*.php"),
             (r"\.(jpe?g|png)$", "*.jpeg *.jpg *.png"),
@@ -493,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_expressions() {
+    fn example_paths_of_expressions_are_generated() {
         let of = |regex: &str| {
             let shown = |(text, start, end): (String, bool, bool)| {
                 format!("{}{text}{}", if start { "^" } else { "" }, if end { "$" } else { "" })
@@ -507,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_expressions() {
+    fn hosts_are_extracted_from_expressions() {
         let hosts = |regex: &str| hosts_from_regex(regex).map(|(hosts, _)| hosts.join(" "));
         assert_eq!(hosts(r"^(www\.)?example\.com$").as_deref(), Some("www.example.com example.com"));
         assert_eq!(hosts(r"^(?<user>.+)\.example\.com$").as_deref(), Some("*.example.com"));
@@ -515,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_for_files_of_folders() {
+    fn expressions_for_files_and_directories_are_detected() {
         for (regex, expected) in [
             (r"\.txt$", false),
             (r"\.(txt|HTML)$", true),
@@ -537,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn suffixes_below_a_prefix() {
+    fn suffix_pattern_is_placed_below_a_prefix() {
         assert_eq!(below_suffix("/a/", "*.php").as_deref(), Some("/a/**.php"));
         for (prefix, pattern) in
             [("/a/", "*/x"), ("/a.t", "*.txt"), ("/a/", "*/.*"), ("/a%", "*.txt"), ("/a/", "/b*")]

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_the_whole_text() {
+    fn tokens_cover_the_whole_text() {
         for (regex, expected) in [
             (r"^/\(?!a", r"^ / \( ? ! a"),
             (r"a(?!b)|(?<n>c)++", "a (?! b ) | (?<n> c ) ++"),

@@ -60,10 +60,7 @@ impl<'a> YamlReader<'a> {
 
     fn count_values(&mut self, values: usize) -> Result<(), ImportError> {
         self.values = self.values.saturating_add(values);
-        match self.values > VALUES_MAX {
-            true => Err(self.error("it has too many values")),
-            false => Ok(()),
-        }
+        if self.values > VALUES_MAX { Err(self.error("it has too many values")) } else { Ok(()) }
     }
 
     fn read_value(&mut self, event: Event<'a>, depth: usize) -> Result<DataNode, ImportError> {
@@ -79,7 +76,8 @@ impl<'a> YamlReader<'a> {
                 let Some((_, value, values)) = known else {
                     return Err(self.error("an alias names itself, or nothing"));
                 };
-                let (datum, values) = (value.value.clone(), *values);
+                let datum = value.value.clone();
+                let values = *values;
                 self.count_values(values)?;
                 (0, datum)
             }
@@ -160,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_read_with_lines() {
+    fn documents_are_parsed_with_line_numbers() {
         let text = "# x\na: 1\nb:\n  - c: \"true\"\n    d: |\n      x\n      y\n  - ~\n---\n---\ne: &x {f: yes}\ng: *x\nh: {<<: *x, i: false}\n";
         let all = parse_documents("f", text).unwrap();
         assert_eq!(all.len(), 2);
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_yaml_or_too_much_is_refused() {
+    fn invalid_or_excessive_yaml_is_rejected() {
         let deep = "[".repeat(1000);
         let bomb = (0..30).fold("a0: &a0 [x, x]\n".to_owned(), |text, at| {
             format!("{text}a{}: &a{} [*a{at}, *a{at}]\n", at + 1, at + 1)

@@ -73,7 +73,7 @@ fn directive_lines(text: &str) -> Vec<usize> {
 }
 
 #[test]
-fn nginx() {
+fn nginx_samples_are_translated() {
     for source in samples("nginx", "conf") {
         let imported = import::nginx::import(&source, Some(Path::new("/etc/nginx"))).unwrap();
         check(&source, &imported);
@@ -86,7 +86,7 @@ fn nginx() {
 }
 
 #[test]
-fn what_is_no_configuration_of_nginx_is_refused_with_its_line() {
+fn invalid_nginx_configuration_is_rejected_with_its_line() {
     let folder = std::env::temp_dir().join(format!("komainu-import-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("nginx.conf");
@@ -113,7 +113,7 @@ fn block<'a>(text: &'a str, language: &str) -> &'a str {
 }
 
 #[test]
-fn the_example_of_the_document_is_what_is_printed() {
+fn documented_example_matches_the_output() {
     let document =
         std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/import.md")).unwrap();
     let (_, nginx) = document.split_once("\n## nginx\n").unwrap();
@@ -144,7 +144,7 @@ fn check_lines(source: &Path, imported: &ImportResult) {
 }
 
 #[test]
-fn unit() {
+fn unit_samples_are_translated() {
     for source in samples("unit", "json") {
         let imported = import::unit::import(&source).unwrap();
         check(&source, &imported);
@@ -153,7 +153,7 @@ fn unit() {
 }
 
 #[test]
-fn caddy() {
+fn caddy_samples_are_translated() {
     for source in samples("caddy", "json") {
         let imported = import::caddy::import(&source).unwrap();
         check(&source, &imported);
@@ -167,7 +167,7 @@ fn caddy() {
 }
 
 #[test]
-fn ingress() {
+fn ingress_samples_are_translated() {
     for source in samples("ingress", "json") {
         let imported = import::ingress::import(&source).unwrap();
         check(&source, &imported);
@@ -190,7 +190,7 @@ fn ingress() {
 }
 
 #[test]
-fn application_servers() {
+fn application_server_samples_are_translated() {
     use import::ImportKind;
     for (kind, name) in [
         (ImportKind::Gunicorn, "gunicorn/gunicorn.conf.py"),

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_say_does_not_steer_the_terminal() {
+    fn control_characters_are_replaced_in_terminal_output() {
         let said = "a\u{1b}[31m\rb\u{202e}c\u{9b}d\u{2066}\u{200b}\n\té\u{7f}";
         assert_eq!(sanitize(said), "a?[31m?b?c?d??\n\té?");
         let mut out = SanitizedOutput(Vec::new());

@@ -75,7 +75,8 @@ run lambda { |env|
 impl Language {
     /// Starts a server with the application and these settings.
     fn serve(self, settings: &str) -> Rig {
-        let (folder, body) = (Folder::new(), "[limits]\nbody = \"8GiB\"\n");
+        let folder = Folder::new();
+        let body = "[limits]\nbody = \"8GiB\"\n";
         let kind = match self {
             Language::Perl => ("app.psgi", PERL, "psgi"),
             Language::Ruby => ("config.ru", RUBY, "rack"),
@@ -98,7 +99,8 @@ fn killing(language: Language, time: Duration) {
     let rig = language.serve("workers = 4\nqueue = 16");
     ready(&rig, 4);
     let load = Load::start(&rig, 16, "/");
-    let (mut killed, mut random) = (0, fastrand::Rng::with_seed(12_345));
+    let mut killed = 0;
+    let mut random = fastrand::Rng::with_seed(12_345);
     let until = Instant::now() + time;
     while Instant::now() < until {
         std::thread::sleep(Duration::from_millis(100));
@@ -140,13 +142,13 @@ fn all_slots_are_there(rig: &Rig) {
 }
 
 #[test]
-fn workers_are_killed() {
+fn killed_workers_are_replaced_under_load() {
     LANGUAGES.into_iter().for_each(|language| killing(language, Duration::from_secs(3)));
 }
 
 #[test]
 #[ignore = "a minute"]
-fn workers_are_killed_in_full() {
+fn killed_workers_are_replaced_under_load_in_full() {
     LANGUAGES.into_iter().for_each(|language| killing(language, Duration::from_secs(30)));
 }
 
@@ -163,7 +165,8 @@ fn large_bodies(language: Language, mib: u64) {
     };
     let download = |client: &mut Client, mib: u64| {
         client.send(format!("GET /download?{mib} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        let (head, mut bytes) = (client.head(), 0);
+        let head = client.head();
+        let mut bytes = 0;
         client.body(&head, |piece| bytes += piece.len() as u64);
         assert_eq!(bytes, mib * MIB);
     };
@@ -171,11 +174,14 @@ fn large_bodies(language: Language, mib: u64) {
     upload(&mut client, 16);
     download(&mut client, 16);
     let memory = || (memory_mib_max(rig.child.id()), memory_mib_max(worker));
-    let (before, begun) = (memory(), Instant::now());
+    let before = memory();
+    let begun = Instant::now();
     upload(&mut client, mib);
-    let (up, between) = (begun.elapsed(), Instant::now());
+    let up = begun.elapsed();
+    let between = Instant::now();
     download(&mut client, mib);
-    let (down, after) = (between.elapsed(), memory());
+    let down = between.elapsed();
+    let after = memory();
     eprintln!(
         "{language:?}: {mib} MiB up in {up:.1?}, down in {down:.1?}; at most {} MiB in the server and {} MiB in the \
          worker, {} and {} before",
@@ -185,13 +191,13 @@ fn large_bodies(language: Language, mib: u64) {
 }
 
 #[test]
-fn large_bodies_cost_no_memory() {
+fn large_bodies_do_not_increase_memory() {
     LANGUAGES.into_iter().for_each(|language| large_bodies(language, 256));
 }
 
 #[test]
 #[ignore = "a minute"]
-fn large_bodies_cost_no_memory_in_full() {
+fn large_bodies_do_not_increase_memory_in_full() {
     LANGUAGES.into_iter().for_each(|language| large_bodies(language, 5 * 1024));
 }
 
@@ -213,7 +219,7 @@ fn many_clients(language: Language, clients: u32, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn many_clients_over_few_workers() {
+fn few_workers_serve_many_connections() {
     for language in LANGUAGES {
         many_clients(language, 500, &["-n", "1500", "--think", "100ms"]);
     }
@@ -221,7 +227,7 @@ fn many_clients_over_few_workers() {
 
 #[test]
 #[ignore = "a minute; wants 20,000 descriptors"]
-fn many_clients_over_few_workers_in_full() {
+fn few_workers_serve_many_connections_in_full() {
     for language in LANGUAGES {
         let reported = many_clients(
             language,
@@ -268,8 +274,9 @@ fn quick_requests_do_not_wait_behind_slow_ones_in_full() {
         let clients = (0..20_u64).map(|number| {
             let address = rig.address;
             std::thread::spawn(move || {
-                let (mut client, mut random, mut times) =
-                    (Client::new(address), fastrand::Rng::with_seed(number), Vec::new());
+                let mut client = Client::new(address);
+                let mut random = fastrand::Rng::with_seed(number);
+                let mut times = Vec::new();
                 while Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(random.u64(500..1500)));
                     if random.u8(..10) == 0 {
@@ -301,7 +308,7 @@ fn quick_requests_do_not_wait_behind_slow_ones_in_full() {
 
 /// While the client reads nothing, the server buffers enough to free the worker, but not the whole response.
 #[test]
-fn a_client_that_takes_nothing_is_waited_for_in_little_memory() {
+fn stalled_client_uses_bounded_server_memory() {
     for language in LANGUAGES {
         let rig = language.serve("workers = 2");
         ready(&rig, 2);

@@ -43,7 +43,7 @@ fn komainu(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn connections_beyond_the_descriptor_limit_are_failures_with_a_remedy() {
+fn bench_reports_descriptor_limit_with_a_remedy() {
     let run = format!("ulimit -n 150; exec {KOMAINU} bench -c 300 -d 1s --warm-up 0s http://{}/", server());
     let output = Command::new("sh").args(["-c", &run]).stdin(Stdio::null()).output().unwrap();
     let reported = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -84,7 +84,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_run_is_printed_and_kept_in_every_form() {
+fn bench_results_are_written_in_every_format() {
     let (url, folder) = (format!("http://{}/x", server()), Folder::new("forms"));
     let [json, csv, html] = ["r.json", "r.csv", "r.html"].map(|name| folder.file(name));
     let done =
@@ -105,7 +105,7 @@ fn a_run_is_printed_and_kept_in_every_form() {
 }
 
 #[test]
-fn handshakes_are_counted_with_what_they_agree_on() {
+fn bench_counts_handshakes_and_negotiated_parameters() {
     let folder = rig::Folder::new();
     folder.certify().write("www/a", "A");
     let mut server = rig::komainu();
@@ -143,7 +143,7 @@ fn handshakes_are_counted_with_what_they_agree_on() {
 }
 
 #[test]
-fn ab_speaks_as_ab_does() {
+fn ab_output_has_the_lines_of_apache_bench() {
     let done = komainu(&["ab", "-n", "100", "-c", "4", "-k", "-q", &format!("http://{}/", server())]);
     let printed = text(&done.stdout);
     for line in [
@@ -157,7 +157,7 @@ fn ab_speaks_as_ab_does() {
 }
 
 #[test]
-fn expectations_decide_and_faults_are_reported() {
+fn exit_status_reflects_expectations_and_errors() {
     let url = format!("http://{}/", server());
     let status = |arguments: &[&str]| {
         let done = komainu(arguments);
@@ -187,7 +187,7 @@ fn expectations_decide_and_faults_are_reported() {
 }
 
 #[test]
-fn habits_from_other_tools_work_or_are_answered_with_ours() {
+fn options_of_other_tools_work_or_produce_hints() {
     let url = format!("http://{}/", server());
     for arguments in [
         // wrk, wrk2, hey
@@ -222,7 +222,7 @@ fn habits_from_other_tools_work_or_are_answered_with_ours() {
 }
 
 #[test]
-fn a_name_and_a_password_are_sent_and_error_statuses_stand_beside_failures() {
+fn bench_sends_credentials_and_counts_error_statuses() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     std::thread::spawn(move || {
@@ -247,7 +247,7 @@ fn a_name_and_a_password_are_sent_and_error_statuses_stand_beside_failures() {
 }
 
 #[test]
-fn a_full_disk_costs_the_file_and_not_the_figures() {
+fn bench_prints_figures_when_the_disk_is_full() {
     let url = format!("http://{}/", server());
     for form in ["--json", "--csv", "--html"] {
         let done = komainu(&["bench", "-n", "50", form, "/dev/full", &url]);
@@ -278,7 +278,7 @@ fn odd_server(begin: &'static [u8], more: &'static [u8]) -> String {
 }
 
 #[test]
-fn answers_that_are_none_are_reported_as_such() {
+fn invalid_responses_are_reported_as_failures() {
     static PIECE: [u8; 65536] = [b'x'; 65536];
     for (begin, more, what) in [
         (&b"HTTP/1.1 200 OK\r\n\r\n"[..], &PIECE[..], "the response did not end in time, after"),
@@ -298,7 +298,7 @@ fn answers_that_are_none_are_reported_as_such() {
 }
 
 #[test]
-fn a_certificate_that_is_not_trusted_is_reported_with_the_remedies() {
+fn untrusted_certificate_is_reported_with_remedies() {
     let folder = Folder::new("certificate");
     // Without a configuration file, openssl creates a CA certificate, which is not valid for a server.
     let conf = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\
@@ -379,9 +379,10 @@ fn ctrl_c_prints_the_figures_so_far() {
 }
 
 #[test]
-fn a_lab_that_is_interrupted_prints_what_it_has_and_continues() {
+fn interrupted_lab_prints_results_and_resumes_later() {
     let folder = Folder::new("interrupted");
-    let (lab, kept) = (folder.file("l.toml"), folder.file("out/l.jsonl"));
+    let lab = folder.file("l.toml");
+    let kept = folder.file("out/l.jsonl");
     let text_of = "title = \"Long\"\n[load]\nduration = \"100ms\"\nwarm-up = \"0s\"\nrepetitions = 500\n\
                    connections = 2\n[[subject]]\nname = \"it\"\n\
                    run = \"{{komainu}} run --listen 127.0.0.1:{{port}} --listing {{dir}}\"\n";
@@ -450,9 +451,10 @@ fn the_short_forms_of_the_labs_run() {
 }
 
 #[test]
-fn a_broken_subject_is_shown_as_such() {
+fn lab_reports_broken_subjects_and_retries_them() {
     let folder = Folder::new("broken");
-    let (lab, mended) = (folder.file("l.toml"), folder.file("mended"));
+    let lab = folder.file("l.toml");
+    let mended = folder.file("mended");
     let text_of = format!(
         "title = \"Broken\"\n[load]\nduration = \"100ms\"\nrepetitions = 1\nwarm-up = \"0s\"\nconnections = 2\n\
          [[subject]]\nname = \"fine\"\nours = true\nrun = \"{{{{komainu}}}} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}\"\n\
@@ -489,7 +491,7 @@ fn a_broken_subject_is_shown_as_such() {
 }
 
 #[test]
-fn a_subject_that_answers_wrongly_under_load_is_no_number() {
+fn lab_marks_subject_with_wrong_responses_as_broken() {
     let folder = Folder::new("wrong");
     let lab = folder.file("l.toml");
     let server = "import http.server, itertools, sys\n\

@@ -127,7 +127,8 @@ impl<'a> LinkRequest<'a> {
             }
             "launch" => {
                 let [app, first_slot, slots, threads] = split_words(rest)?;
-                let (first_slot, slots) = (parse_number(first_slot)?, parse_number(slots)?);
+                let first_slot = parse_number(first_slot)?;
+                let slots = parse_number(slots)?;
                 LinkRequest::Launch { app, first_slot, slots, threads: parse_number(threads)? }
             }
             "signal" => {
@@ -229,10 +230,7 @@ impl fmt::Display for LinkRequest<'_> {
 }
 
 fn parse_argument(text: &str) -> Result<&str, LinkViolation> {
-    match text.is_empty() || text.contains('\0') {
-        true => Err(INCOMPLETE),
-        false => Ok(text),
-    }
+    if text.is_empty() || text.contains('\0') { Err(INCOMPLETE) } else { Ok(text) }
 }
 
 /// Splits text into exactly `COUNT` words, separated by one space each.
@@ -251,10 +249,7 @@ fn split_words<const COUNT: usize>(text: &str) -> Result<[&str; COUNT], LinkViol
 /// Parses a number in canonical form: no `+` sign, no leading zeros.
 fn parse_number<N: FromStr + ToString>(text: &str) -> Result<N, LinkViolation> {
     let number: N = text.parse().map_err(|_| INCOMPLETE)?;
-    match number.to_string() == text {
-        true => Ok(number),
-        false => Err(INCOMPLETE),
-    }
+    if number.to_string() == text { Ok(number) } else { Err(INCOMPLETE) }
 }
 
 #[cfg(test)]
@@ -262,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_one_request_and_a_request_one_text() {
+    fn requests_print_as_they_are_parsed() {
         for text in [
             "start",
             "ready",
@@ -292,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_violations() {
+    fn invalid_request_texts_are_rejected() {
         for text in [
             "",
             " ",
@@ -332,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_belong_to_the_requests_that_bring_them() {
+    fn descriptor_counts_must_match_the_request() {
         let takes = |text: &str, count: usize| LinkRequest::parse(text).unwrap().accepts_descriptors(count);
         assert!(
             takes("launch shop 0 1 2", 6) && !takes("launch shop 0 1 2", 5) && !takes("launch shop 0 1 2", 7)

@@ -58,9 +58,10 @@ impl LinkSession {
     ) -> Result<LinkRequest<'a>, LinkViolation> {
         let request = LinkRequest::parse(text)?;
         self.check_allowed(&request)?;
-        let descriptors = match descriptors > DESCRIPTORS_MAX {
-            true => return Err(LinkViolation("too many descriptors in a packet")),
-            false => self.collected_descriptors + descriptors,
+        let descriptors = if descriptors > DESCRIPTORS_MAX {
+            return Err(LinkViolation("too many descriptors in a packet"));
+        } else {
+            self.collected_descriptors + descriptors
         };
         if request == LinkRequest::More {
             if descriptors == self.collected_descriptors || descriptors > REQUEST_DESCRIPTORS_MAX {
@@ -102,9 +103,6 @@ impl LinkSession {
             (_, LinkRequest::Sockets { .. } | LinkRequest::Adopted) => self.is_offered,
             _ => true,
         };
-        match is_allowed {
-            true => Ok(()),
-            false => Err(LinkViolation("a request that its state does not allow")),
-        }
+        if is_allowed { Ok(()) } else { Err(LinkViolation("a request that its state does not allow")) }
     }
 }

@@ -48,11 +48,15 @@ impl Random {
 }
 
 #[test]
-fn a_session_allows_what_the_table_allows() {
-    let (mut accepted, mut refused) = (0_u64, 0_u64);
+fn session_accepts_exactly_what_the_model_allows() {
+    let mut accepted = 0_u64;
+    let mut refused = 0_u64;
     for seed in 0..RUNS {
         let mut random = Random(seed);
-        let (mut session, mut state, mut offer, mut ahead) = (LinkSession::default(), 'F', false, 0);
+        let mut session = LinkSession::default();
+        let mut state = 'F';
+        let mut offer = false;
+        let mut ahead = 0;
         for _ in 0..PACKETS {
             // Mostly a request that the state allows, so that sessions last.
             let allowed: Vec<_> =

@@ -261,10 +261,7 @@ impl CoreAccessLog {
         let mut value = self.value.borrow_mut();
         value.clear();
         self.value(&mut value, variable, record);
-        match value.is_empty() {
-            true => out.push(b'-'),
-            false => escaped(out, &value),
-        }
+        if value.is_empty() { out.push(b'-') } else { escaped(out, &value) }
     }
 
     fn json(&self, out: &mut Vec<u8>, fields: &[LineField], record: &LineRecord<'_>) {
@@ -317,13 +314,12 @@ impl CoreAccessLog {
             }
             out.extend_from_slice(&field.start);
             let is_plain = |byte: &u8| byte.is_ascii_graphic() && !b"\"=\\".contains(byte);
-            match value.iter().all(is_plain) {
-                true => out.extend_from_slice(&value),
-                false => {
-                    out.push(b'"');
-                    json_escaped(out, &value);
-                    out.push(b'"');
-                }
+            if value.iter().all(is_plain) {
+                out.extend_from_slice(&value)
+            } else {
+                out.push(b'"');
+                json_escaped(out, &value);
+                out.push(b'"');
             }
         }
     }
@@ -369,7 +365,8 @@ impl CoreAccessLog {
     }
 
     fn log_value(&self, out: &mut Vec<u8>, variable: LogVariable, record: &LineRecord<'_>) {
-        let (notes, start) = (record.notes, out.len());
+        let notes = record.notes;
+        let start = out.len();
         let field =
             |name| record.request.as_ref().and_then(|request| request.field(name)).unwrap_or_default();
         match variable {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_are_kept_and_numbered() {
+    fn latest_events_are_kept_and_numbered() {
         let ring = EventRing::default();
         assert_eq!((ring.last(), ring.after(0, 9)), (0, Vec::new()));
         (0..EVENTS_MAX + 10).for_each(|at| ring.add("warn", &at.to_string()));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_at_a_character() {
+    fn long_event_is_truncated_at_a_character_boundary() {
         let ring = EventRing::default();
         ring.add("error", &"é".repeat(EVENT_BYTES_MAX));
         ring.add("error", &format!("x{}", "é".repeat(EVENT_BYTES_MAX)));

@@ -40,7 +40,8 @@ impl Masks {
         if self.parameters.is_empty() {
             return;
         }
-        let (mut at, mut is_path) = (start, is_url);
+        let mut at = start;
+        let mut is_path = is_url;
         while at < out.len() {
             if is_path {
                 let Some(mark) = out[at..].iter().position(|byte| b";?#".contains(byte)) else { return };
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_in_queries_are_hidden_however_they_are_written() {
+    fn secrets_in_queries_and_path_parameters_are_masked() {
         let masks = Masks::new(&["token".into(), "Pass".into()], &[]);
         for (text, want) in [
             ("/a?x=1&token=abc", "/a?x=1&token=***"),
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_php_takes_for_the_same_name_is_hidden_too() {
+    fn names_equal_for_php_are_masked() {
         let masks = Masks::new(&["api_key".into()], &[]);
         let mut out = b"api.key=1&api+key=2&API%5fKEY=3&apikey=4".to_vec();
         masks.mask(&mut out, 0, false);
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_hidden_by_name() {
+    fn header_fields_and_cookies_are_masked_by_name() {
         let masks = Masks::new(&[], &["Authorization".into(), "cookie".into()]);
         assert!(masks.hides(&Variable::Field("authorization".into())));
         assert!(masks.hides(&Variable::Cookie("sid".into())));

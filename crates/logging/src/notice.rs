@@ -144,7 +144,8 @@ impl ErrorLog {
                     path.display()
                 );
                 return self.throttled(Level::Warn, kind, || {
-                    let (path, file) = (path.display(), String::from_utf8_lossy(file));
+                    let path = path.display();
+                    let file = String::from_utf8_lossy(file);
                     format!("files.root {path}: {file:?}: 403, because the server's user may not read what is there")
                 });
             }
@@ -310,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn php_says_how_serious_a_line_is() {
+    fn level_of_php_messages_is_detected() {
         for (line, level) in [
             ("PHP message: PHP Warning:  Undefined variable $a in /b.php on line 1", Level::Warn),
             ("PHP message: PHP Deprecated:  x", Level::Info),
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_breaks_a_line() {
+    fn line_breaks_and_control_characters_are_escaped() {
         assert!(matches!(one_line("plain \u{1b}[31m\tred é"), Cow::Borrowed(_)));
         let text = "ERR a\r\n2026-01-01T00:00:00Z error: forged\rb\u{b}\u{85}\u{2028}\0c";
         let line = one_line(text);

@@ -252,7 +252,9 @@ impl RemoteLog {
         let mut frames = std::mem::take(&mut self.messages);
         frames.clear();
         // For each frame: its end in `frames` and the end of its line in `lines`.
-        let (mut ends, mut line_end, mut message) = (Vec::new(), 0, Vec::new());
+        let mut ends = Vec::new();
+        let mut line_end = 0;
+        let mut message = Vec::new();
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             message.clear();
             self.write_message(&mut message, line, severity, log);
@@ -287,13 +289,16 @@ impl RemoteLog {
                 write_decimal(out, priority);
                 out.extend_from_slice(b">1 ");
                 write_time(out);
-                let (host, tag, pid) = (&self.host, &syslog.tag, std::process::id());
+                let host = &self.host;
+                let tag = &syslog.tag;
+                let pid = std::process::id();
                 // Writing to a `Vec` does not fail.
                 let _ = write!(out, " {host} {tag} {pid} {log} - ");
                 out.extend_from_slice(truncate_line(line, SYSLOG_LINE_MAX));
             }
             RemoteTarget::Journal(journal) => {
-                let (tag, priority) = (&journal.tag, severity as u8);
+                let tag = &journal.tag;
+                let priority = severity as u8;
                 let _ =
                     write!(out, "PRIORITY={priority}\nSYSLOG_IDENTIFIER={tag}\nKOMAINU_LOG={log}\nMESSAGE=");
                 out.extend_from_slice(truncate_line(line, JOURNAL_LINE_MAX));
@@ -366,10 +371,7 @@ pub fn host_name() -> String {
 
 fn addresses(text: &str) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = text.to_socket_addrs()?.collect();
-    match found.is_empty() {
-        true => Err(io::Error::other("the name has no address")),
-        false => Ok(found),
-    }
+    if found.is_empty() { Err(io::Error::other("the name has no address")) } else { Ok(found) }
 }
 
 fn udp(address: &str) -> io::Result<UdpSocket> {
@@ -402,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_of_syslog_have_rfc_5424s_form_and_are_cut_between_characters() {
+    fn syslog_messages_follow_rfc_5424_and_are_truncated() {
         let syslog = Syslog { facility: 23, tag: "shop".into(), ..Syslog::default() };
         let log = RemoteLog::new(RemoteTarget::Syslog(syslog));
         let mut out = Vec::new();

@@ -281,9 +281,10 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &SinkCount
                 if matches!(output.target, LogTarget::Remote(RemoteTarget::Otlp(_))) {
                     next = gather(&mut lines, inbox);
                 }
-                match output.remote.is_some() {
-                    true => output.send(&lines, (severity, log), counts),
-                    false => output.write(&lines),
+                if output.remote.is_some() {
+                    output.send(&lines, (severity, log), counts)
+                } else {
+                    output.write(&lines)
                 }
                 counts.waiting_bytes.fetch_sub(lines.len(), Ordering::Relaxed);
                 counts.recycle(lines);
@@ -453,7 +454,8 @@ impl LogOutput {
 
     /// Writes all bytes; an error is returned with the number of bytes written.
     fn try_write(&mut self, lines: &[u8]) -> Result<(), (usize, io::Error)> {
-        let (mut stdout, mut stderr) = (io::stdout(), io::stderr());
+        let mut stdout = io::stdout();
+        let mut stderr = io::stderr();
         // A FIFO, which may have a reader by this time.
         if self.file.is_none() {
             self.file = self.target.open().map_err(|error| (0, error))?;
@@ -500,9 +502,10 @@ impl LogOutput {
             remote.reconnect();
             return None;
         }
-        let opened = match self.on_stderr {
-            true => self.retry_open(),
-            false => LogOutput::open(self.target.clone()).map(|opened| *self = opened),
+        let opened = if self.on_stderr {
+            self.retry_open()
+        } else {
+            LogOutput::open(self.target.clone()).map(|opened| *self = opened)
         };
         let error = opened.err()?;
         let stays = if self.on_stderr { "its lines go to stderr still" } else { "the old file stays in use" };

@@ -50,8 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_and_the_count_of_the_others() {
-        let (mut bursts, began) = (LogThrottles::default(), Instant::now());
+    fn repeated_lines_are_limited_to_one_per_second() {
+        let mut bursts = LogThrottles::default();
+        let began = Instant::now();
         let at = |ms| began + Duration::from_millis(ms);
         let mut admit = |kind: &str, ms| {
             let over = bursts.take_expired(at(ms));
@@ -71,8 +72,9 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_kinds_too() {
-        let (mut bursts, now) = (LogThrottles::default(), Instant::now());
+    fn lines_of_different_levels_are_limited_separately() {
+        let mut bursts = LogThrottles::default();
+        let now = Instant::now();
         assert!(bursts.admit(Level::Warn, "a".into(), now) && bursts.admit(Level::Error, "a".into(), now));
     }
 }

@@ -21,7 +21,8 @@ impl AmendedHead {
         let end = spans.chain(lines);
         // The server's own bytes begin behind the client's, even if the last of these were removed.
         let end = end.map(Span::end).max().unwrap_or(0).max(head.own_fields_at);
-        let (mut head, mut bytes) = (head.clone(), bytes[..end].to_vec());
+        let mut head = head.clone();
+        let mut bytes = bytes[..end].to_vec();
         let is_removed = |name: &[u8]| removed.iter().any(|other| is_confusable(other, name));
         head.fields.retain(|field| !is_removed(field.name.of(&bytes)));
         // A field that `Connection` names would not be forwarded.
@@ -45,7 +46,8 @@ impl AmendedHead {
             bytes.extend_from_slice(name);
             let value_at = bytes.len();
             bytes.extend_from_slice(value);
-            let (name_span, value) = (Span::new(start, value_at), Span::new(value_at, bytes.len()));
+            let name_span = Span::new(start, value_at);
+            let value = Span::new(value_at, bytes.len());
             head.fields.push(Field { id: Name::of(name), name: name_span, value });
         }
         AmendedHead { head, bytes, removed: removed.to_vec() }
@@ -59,9 +61,11 @@ impl AmendedHead {
         if head.own_fields_at == 0 {
             amended.head.own_fields_at = 0;
         }
-        let (at, head) = (amended.bytes.len(), &mut amended.head);
+        let at = amended.bytes.len();
+        let head = &mut amended.head;
         amended.bytes.extend_from_slice(target);
-        let (end, question) = (amended.bytes.len(), target.iter().position(|&byte| byte == b'?'));
+        let end = amended.bytes.len();
+        let question = target.iter().position(|&byte| byte == b'?');
         if head.sent_target.is_empty() {
             head.sent_target = head.target.whole;
         }
@@ -115,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_replaced_and_the_sent_one_stays_known() {
+    fn amended_head_keeps_the_originally_sent_target() {
         let (head, bytes) = read("GET /a?b=1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n");
         let once = AmendedHead::with_target((&head, &bytes), b"/new/path?c=2");
         let of = |amended: &AmendedHead| {
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_name_comes_from_the_client() {
+    fn client_fields_with_removed_names_are_dropped_in_any_spelling() {
         let (head, bytes) = read(
             "GET / HTTP/1.1\r\nHost: a\r\nRemote-User: x\r\nREMOTE_USER: y\r\nremote.user: z\r\nRemoteUser: kept\r\n\
              Connection: close, remote-user\r\nRemote-Users: kept\r\n\r\n",

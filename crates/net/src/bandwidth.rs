@@ -88,7 +88,8 @@ impl ResponseBucket {
 
     /// Takes bytes that were sent from the bucket; at most [`ResponseBucket::room`].
     pub(crate) fn spend(&self, bytes: usize) {
-        let (bytes, unlimited_bytes) = (bytes as u64, self.unlimited_bytes.get());
+        let bytes = bytes as u64;
+        let unlimited_bytes = self.unlimited_bytes.get();
         if unlimited_bytes > 0 {
             return self.unlimited_bytes.set(unlimited_bytes.saturating_sub(bytes));
         }
@@ -123,7 +124,8 @@ mod tests {
 
     /// Sends all that a bucket allows, asking every `step_ms`. Returns the sum and the largest piece.
     fn sent(bucket: &ResponseBucket, step_ms: u64, until_ms: u64) -> (u64, u64) {
-        let (mut sent, mut largest) = (0, 0);
+        let mut sent = 0;
+        let mut largest = 0;
         for now_ms in (0..=until_ms).step_by(step_ms as usize) {
             let room = bucket.available_bytes(now_ms);
             bucket.spend(room);
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_is_the_rate_in_small_pieces_however_often_it_is_asked() {
+    fn bucket_sends_at_its_rate_in_small_pieces() {
         for rate in [1, 1_000, 16 * 1024, 100_000, 1_000_000, 1 << 30, 1 << 40] {
             for step_ms in [1, 7, 100, 250] {
                 let bucket = bucket(rate, 0);
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_is_not_limited_and_fills_nothing() {
+    fn unlimited_first_bytes_are_not_refilled() {
         let bucket = bucket(1_000_000, 5_000_000);
         assert_eq!(bucket.available_bytes(0), 5_000_000);
         bucket.spend(4_000_000);
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_read_nothing_for_long_gets_no_more_at_once_than_others() {
+    fn idle_bucket_accumulates_no_more_than_one_piece() {
         let bucket = bucket(100_000, 0);
         assert_eq!(bucket.available_bytes(86_400_000), PIECE_BYTES_MIN as usize);
     }

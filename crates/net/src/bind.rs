@@ -56,7 +56,8 @@ impl ListeningSocket {
 
     /// Removes the current task of this core from the acceptors.
     pub(crate) fn remove_acceptor(&self, core: &Core) {
-        let (own, task) = (core.remote(), core.current());
+        let own = core.remote();
+        let task = core.current();
         self.acceptors().retain(|(remote, other)| !(Arc::ptr_eq(remote, &own) && *other == task));
     }
 
@@ -445,7 +446,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_not_paced_and_the_rest_is_as_the_system_is_set() {
+    fn loopback_sockets_use_reno_and_others_the_system_default() {
         let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
         let control = |socket: &OwnedFd| sockopt::tcp_congestion(socket).unwrap();
         for (ip, wanted) in [
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adopted_socket_has_its_address() {
+    fn adopted_listener_reports_the_bound_address() {
         for at in [BindAddress::Tcp(([127, 0, 0, 1], 0).into()), BindAddress::Any(0)] {
             let bound = Listener::bind(at.clone().into(), 2).unwrap();
             let copies = bound.descriptors().iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_is_passed_on_at_its_end_and_not_where_it_is_too_long() {
+    fn body_copy_is_delivered_only_within_its_size_limit() {
         let got = Rc::new(RefCell::new(Vec::new()));
         let copied = || -> BodyCopyCallback {
             let got = got.clone();

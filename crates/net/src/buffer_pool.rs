@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_pool_keeps_weighs_what_it_holds_of_memory() {
+    fn pool_counts_the_bytes_of_kept_buffers() {
         let works = BufferPool::<ServerMachine>::default();
         let mut work = works.take();
         work.room_for_body(false);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_needed_for_a_while_goes_back() {
+    fn trim_frees_buffers_unused_since_the_last_trim() {
         let works = BufferPool::<ServerMachine>::default();
         let taken: Vec<_> = (0..100).map(|_| works.take()).collect();
         taken.into_iter().for_each(|work| works.put_back(work));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_of_bodies_go_back_when_no_body_has_needed_them_for_a_while() {
+    fn trim_frees_unused_body_buffers() {
         let works = BufferPool::<ServerMachine>::default();
         let mut work = works.take();
         work.room_for_body(false);

@@ -154,13 +154,16 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_wakes_whoever_waits_and_rings_do_not_pile_up() {
+    fn bell_wakes_its_waiter_and_coalesces_rings() {
         let core = Core::for_client(1).unwrap();
         let heard = Rc::new(Cell::new(0));
-        let (bell, done) = (Rc::new(LocalNotify::new(&core)), Rc::new(LocalNotify::new(&core)));
-        let (inner, count) = (core.clone(), heard.clone());
+        let bell = Rc::new(LocalNotify::new(&core));
+        let done = Rc::new(LocalNotify::new(&core));
+        let inner = core.clone();
+        let count = heard.clone();
         core.run_until_end(async move {
-            let (theirs, report) = (bell.clone(), done.clone());
+            let theirs = bell.clone();
+            let report = done.clone();
             inner.spawn(async move {
                 while count.get() < 2 {
                     theirs.notified().await;
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_never_rings_early_and_one_in_the_past_rings_at_once() {
+    fn alarm_never_fires_early() {
         let core = Core::for_client(1).unwrap();
         let inner = core.clone();
         let late_ns = core.run_until_end(async move {
@@ -198,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_the_main_task_is_an_error_and_no_hang() {
+    fn panic_of_the_main_task_is_returned_as_an_error() {
         let core = Core::for_client(1).unwrap();
         let ended = core.run_until_end(async { std::hint::black_box(None::<u8>).unwrap() });
         assert!(ended.is_err());

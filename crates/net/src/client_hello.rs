@@ -111,17 +111,16 @@ impl HelloReader {
         let mut joined = Vec::new();
         let mut rest = &self.bytes[..];
         let first = usize::from(u16::from_be_bytes([rest[3], rest[4]]));
-        let message = match first >= whole {
-            true => &rest[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + whole],
-            false => {
-                while joined.len() < whole {
-                    let content_bytes = usize::from(u16::from_be_bytes([rest[3], rest[4]]));
-                    let end = (RECORD_HEADER_BYTES + content_bytes).min(rest.len());
-                    joined.extend_from_slice(&rest[RECORD_HEADER_BYTES..end]);
-                    rest = &rest[end..];
-                }
-                &joined[..whole]
+        let message = if first >= whole {
+            &rest[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + whole]
+        } else {
+            while joined.len() < whole {
+                let content_bytes = usize::from(u16::from_be_bytes([rest[3], rest[4]]));
+                let end = (RECORD_HEADER_BYTES + content_bytes).min(rest.len());
+                joined.extend_from_slice(&rest[RECORD_HEADER_BYTES..end]);
+                rest = &rest[end..];
             }
+            &joined[..whole]
         };
         match server_name(&message[self.handshake_header.len()..]) {
             Ok(name) => FirstMessage::Tls(name),
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_found_wherever_the_message_is_cut() {
+    fn server_name_is_found_wherever_the_message_is_split() {
         use rustls::version::{TLS12, TLS13};
         let own = message(&[&[0, 23, 0, 0][..], &named(b"Git.Example.com."), &[0, 11, 0, 1, 9]].concat());
         let cases = [
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_a_name_is_tls_all_the_same() {
+    fn client_hello_without_server_name_is_tls() {
         let none = Ok(Some(FirstMessage::Tls(None)));
         assert_eq!(read(&[&records(&message(&[0, 23, 0, 0]), 100)]), none);
         assert_eq!(read(&[&of_rustls("192.0.2.1", &[&rustls::version::TLS13])]), none);
@@ -308,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_known_by_its_first_bytes() {
+    fn input_that_is_not_a_client_hello_is_other() {
         let other = Ok(Some(FirstMessage::Other));
         for bytes in [
             &b"GET / HTTP/1.1\r\n"[..],
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_two_servers_could_read_differently_are_no_names() {
+    fn ambiguous_server_names_are_not_accepted() {
         let other = Ok(Some(FirstMessage::Other));
         let twice = [named(b"a.example"), named(b"b.example")].concat();
         let two_in_one = [0, 0, 0, 10, 0, 8, 0, 0, 1, b'a', 0, 0, 1, b'b'];
@@ -351,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_hold_more_than_its_limit() {
+    fn client_hello_above_the_size_limit_is_rejected() {
         // The fourth byte of the handshake header reveals a length beyond the limit.
         assert_eq!(read(&[b"\x16\x03\x01\x40\0\x01\x01\0\0"]), Err(HelloTooLong));
         // Many small records.
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_judged_without_a_panic() {
+    fn damaged_client_hello_is_read_alike_whole_and_split() {
         let own = records(&message(&named(b"a.example")), 20);
         for at in 0..own.len() {
             for byte in 0..=255 {

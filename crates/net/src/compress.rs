@@ -298,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_compresses_so_many_streams_and_no_more() {
+    fn core_limits_concurrent_compressions() {
         let used = Rc::default();
         let begin = || Compressing::begin(Coding::Gzip, Effort::Fast, Length::Known(3), false, &used);
         let mut under_way: Vec<_> = (0..ENCODERS_MAX).map(|_| begin().unwrap()).collect();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announced_length_is_kept_to() {
+    fn compressed_body_must_match_its_declared_length() {
         let used = Rc::default();
         let begin =
             || Compressing::begin(Coding::Zstd, Effort::Fast, Length::Known(3), false, &used).unwrap();

@@ -121,7 +121,8 @@ impl Conn {
     /// Prepares the response to a complete request head.
     pub(crate) fn begin_request(&mut self) {
         let head = &self.buffers.machine.head;
-        let (limits, timeouts) = (self.context().limits.get(), self.context().timeouts.get());
+        let limits = self.context().limits.get();
+        let timeouts = self.context().timeouts.get();
         let max = limits.requests_per_connection_max;
         self.keep_alive = head.keep_alive && (max == 0 || self.served + 1 < max);
         // A client that has already sent body bytes does not wait for 100 (Continue).

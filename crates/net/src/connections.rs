@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_used_again_and_given_back() {
+    fn freed_slots_are_reused_and_released() {
         let list = ConnectionList::default();
         let entry = |since_ms| ConnectionEntry::new(0, Peer::Unix, since_ms);
         let first = list.add(entry(1));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_bounded() {
+    fn listed_connections_are_bounded() {
         let list = ConnectionList::default();
         for at in 0..LISTED_MAX as u64 + 5 {
             list.add(ConnectionEntry::new(0, Peer::Unix, at));

@@ -280,7 +280,8 @@ impl Core {
 
     /// Returns a function that wakes the current task from any thread.
     pub(crate) fn remote_waker(&self) -> impl FnOnce() + Send + 'static {
-        let (remote, task) = (self.remote(), self.0.current.get());
+        let remote = self.remote();
+        let task = self.0.current.get();
         move || remote.wake(task)
     }
 
@@ -527,7 +528,8 @@ impl Core {
     pub(crate) fn set_ready(&self, source: &Source, bits: u8) {
         let news = bits & !source.ready.get();
         source.ready.set(source.ready.get() | bits);
-        let (reader, writer) = (source.reader.get(), source.writer.get());
+        let reader = source.reader.get();
+        let writer = source.writer.get();
         let reads = news & (READ | HALF_CLOSED | GONE) != 0;
         if reads {
             self.wake(reader);

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_future_uses_is_counted() {
+    fn cpu_meter_counts_only_time_inside_the_future() {
         let meter = CpuMeter::default();
         let mut turns = 0;
         let work = poll_fn(|_| {

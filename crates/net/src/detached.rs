@@ -96,7 +96,8 @@ impl DetachedRequest {
 
     /// Removes the fields for which `keeps` returns false, except those that this server has set.
     pub fn retain(&mut self, keeps: impl Fn(Name, &[u8]) -> bool) {
-        let (bytes, own_at) = (&self.bytes, self.head.own_fields_at);
+        let bytes = &self.bytes;
+        let own_at = self.head.own_fields_at;
         let is_own = |name: Span| own_at != 0 && name.start() >= own_at;
         self.head.fields.retain(|field| is_own(field.name) || keeps(field.id, field.name.of(bytes)));
     }
@@ -118,7 +119,8 @@ impl DetachedRequest {
         );
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&target);
-        let (path_end, end) = (at + path.len(), self.bytes.len());
+        let path_end = at + path.len();
+        let end = self.bytes.len();
         self.head.target = http::Target {
             whole: Span::new(at, end),
             path: Span::new(at, path_end),
@@ -172,7 +174,8 @@ pub(crate) struct DetachedLane {
 impl DetachedLane {
     pub(crate) fn new(request: DetachedRequest, sink: Rc<dyn ResponseSink>) -> DetachedLane {
         let core = &request.context.core;
-        let (source, held) = (core.add_source(), core.memory().charge(REQUEST_BYTES + request.bytes.len()));
+        let source = core.add_source();
+        let held = core.memory().charge(REQUEST_BYTES + request.bytes.len());
         let overflow = SpilledOutput::default();
         let is_own_error = Cell::new(false);
         DetachedLane {

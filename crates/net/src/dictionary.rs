@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_keep_what_is_fresh_and_nobodys_own() {
+    fn dictionary_lifetime_requires_a_fresh_public_response() {
         let lifetime = |lines: &[(&str, &str)]| lifetime_s(&fields(lines));
         assert_eq!(lifetime(&[("Cache-Control", "public, Max-Age=60")]), Some(60));
         let stale = [("Cache-Control", "max-age=60"), ("Cache-Control", "stale-while-revalidate=5")];
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_say_what_the_content_depends_on() {
+    fn dictionary_coding_updates_vary_etag_and_content_encoding() {
         let mut made = fields(&[("ETag", "\"a\""), ("Accept-Ranges", "bytes"), ("Vary", "accept-encoding")]);
         add_dictionary_vary(&mut made);
         add_dictionary_vary(&mut made);

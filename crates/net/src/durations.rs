@@ -66,7 +66,9 @@ const fn native_bound_us(class: i32) -> u64 {
 /// Merges the bounds of the native and classic classes.
 const fn fine_bounds() -> [u64; 256] {
     let mut bounds = [u64::MAX; 256];
-    let (mut at, mut native, mut classic) = (0, NATIVE_FIRST, 0);
+    let mut at = 0;
+    let mut native = NATIVE_FIRST;
+    let mut classic = 0;
     while native <= NATIVE_LAST {
         let next = native_bound_us(native);
         let is_classic = classic < DURATION_BOUNDS_US.len() && DURATION_BOUNDS_US[classic] <= next;
@@ -85,12 +87,11 @@ const fn fine_bounds() -> [u64; 256] {
 
 const fn cell_classes() -> [u8; 2_048] {
     let mut classes = [0; 2_048];
-    let (mut cell, mut class) = (0, 0);
+    let mut cell = 0;
+    let mut class = 0;
     while cell < classes.len() {
-        let lowest = match cell < CELLS {
-            true => cell as u64,
-            false => ((CELLS + cell % CELLS) as u64) << (cell / CELLS - 1),
-        };
+        let lowest =
+            if cell < CELLS { cell as u64 } else { ((CELLS + cell % CELLS) as u64) << (cell / CELLS - 1) };
         while class < FINE_BOUNDS && FINE_BOUNDS_US[class] < lowest {
             class += 1;
         }
@@ -119,7 +120,8 @@ fn native_class(fine: usize) -> i32 {
     if fine >= FINE_BOUNDS {
         return NATIVE_LAST + 1;
     }
-    let (mut low, mut high) = (NATIVE_FIRST, NATIVE_LAST);
+    let mut low = NATIVE_FIRST;
+    let mut high = NATIVE_LAST;
     while low < high {
         let middle = (low + high).div_euclid(2);
         if native_bound_us(middle) < FINE_BOUNDS_US[fine] { low = middle + 1 } else { high = middle }
@@ -245,14 +247,15 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_classes_are_exact() {
+    fn classic_and_native_buckets_are_exact() {
         for us in durations() {
             let histogram = DurationHistogram::default();
             histogram.observe(us);
             let counts = DurationCounts::of([&histogram].into_iter());
             assert_eq!((counts.count(), counts.total_us()), (1, us));
             assert_eq!(counts.classic()[DurationHistogram::class_of(us)], 1, "{us}");
-            let (seconds, native) = (us as f64 / 1e6, counts.native());
+            let seconds = us as f64 / 1e6;
+            let native = counts.native();
             if seconds <= NATIVE_ZERO_MAX_S {
                 assert_eq!((counts.native_zero(), native.len()), (1, 0), "{us}");
                 continue;
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn histograms_are_of_a_known_size() {
+    fn duration_histogram_has_the_expected_size() {
         assert_eq!(size_of::<DurationHistogram>(), 1_784);
     }
 }

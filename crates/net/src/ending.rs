@@ -52,10 +52,13 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) 
     if !finish_sending(link, patience_ms).await {
         return;
     }
-    let (stream, core) = (link.stream(), link.core());
+    let stream = link.stream();
+    let core = link.core();
     // Read below TLS: decrypting discarded input is useless.
     stream.shutdown_write();
-    let (mut progress, mut heard_ms, mut taken_ms) = (SendProgress::default(), core.now_ms(), None);
+    let mut progress = SendProgress::default();
+    let mut heard_ms = core.now_ms();
+    let mut taken_ms = None;
     let mut dropped_total = 0;
     while dropped_total < bytes_max {
         let dropped = match discard_input(stream) {
@@ -80,9 +83,10 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) 
             return;
         }
         if dropped >= TURN_BYTES_MAX {
-            match dropped_total > UNPACED_BYTES_MAX {
-                true => core.sleep(TURN_PAUSE_MS).await,
-                false => core.yield_now().await,
+            if dropped_total > UNPACED_BYTES_MAX {
+                core.sleep(TURN_PAUSE_MS).await
+            } else {
+                core.yield_now().await
             }
             continue;
         }
@@ -95,7 +99,8 @@ pub(crate) async fn linger(link: &mut Link, patience_ms: u64, bytes_max: usize) 
 /// Not inlined, so that the buffer is on the stack and not part of the connection's future.
 #[inline(never)]
 fn discard_input(stream: &Stream) -> Result<Option<usize>, Fault> {
-    let (mut buffer, mut dropped) = ([0; 16 * 1024], 0);
+    let mut buffer = [0; 16 * 1024];
+    let mut dropped = 0;
     while dropped < TURN_BYTES_MAX {
         match stream.try_read(&mut buffer)? {
             Some(0) => return Ok(None),

@@ -45,7 +45,8 @@ impl DefaultLines {
         if self.unix_s.get() != unix_s || self.lines.borrow().is_empty() {
             self.rebuild(unix_s);
         }
-        let (lines, date_at) = (self.lines.borrow(), self.date_at.get());
+        let lines = self.lines.borrow();
+        let date_at = self.date_at.get();
         f(match (own.server, own.date) {
             (false, false) => &lines,
             (true, false) => &lines[date_at..],
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handler_may_bring_its_own_default_fields() {
+    fn default_fields_set_by_the_handler_are_omitted() {
         let text = |lines: &DefaultLines, unix_s: u64, server: bool, date: bool| {
             lines.with(unix_s, DefaultFields { server, date }, |lines| {
                 String::from_utf8(lines.into()).unwrap()

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_have_eight_digits_and_a_unit() {
+    fn grpc_timeout_has_at_most_eight_digits_and_a_unit() {
         for (value, ms) in [
             ("1H", Some(3_600_000)),
             ("2M", Some(120_000)),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_percent_encoded() {
+    fn grpc_message_is_percent_encoded() {
         let fields = error(Status::BAD_GATEWAY, "50 % lost\u{e9}");
         let found: Vec<_> = fields.iter().map(|(_, value)| value.escape_ascii().to_string()).collect();
         assert_eq!(found, ["application/grpc", "14", "50 %25 lost%C3%A9"]);

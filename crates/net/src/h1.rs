@@ -192,11 +192,13 @@ impl<S: Service> IdleClient<S> {
 
     /// Decides how the connection continues. Without input it is parked.
     fn decide_next_step(&self) -> NextStep {
-        let (source, core) = (self.link.stream().source(), self.link.core());
+        let source = self.link.stream().source();
+        let core = self.link.core();
         if self.link.has_input() {
             return NextStep::Serve;
         }
-        let (deadline_ms, context) = (self.deadline_ms(), &self.engine.context);
+        let deadline_ms = self.deadline_ms();
+        let context = &self.engine.context;
         let is_in_the_way = context.connection_limit.has_waiting() && self.idle_since_ms().is_some();
         if core.now_ms() >= deadline_ms || is_in_the_way {
             return NextStep::Close;
@@ -351,13 +353,14 @@ enum ServeEnd {
 async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> ServeEnd {
     loop {
         let mut served = false;
-        let fed = match conn.buffers.input.is_empty() {
-            true => Ok(false),
-            false => match multiplexed::detect_protocol(conn) {
+        let fed = if conn.buffers.input.is_empty() {
+            Ok(false)
+        } else {
+            match multiplexed::detect_protocol(conn) {
                 DetectedProtocol::Http1 => feed_head(conn),
                 DetectedProtocol::NeedMore => Ok(start_head_timeout(conn)),
                 DetectedProtocol::Multiplexed(machine) => return ServeEnd::Multiplexed(machine),
-            },
+            }
         };
         match fed {
             Ok(true) => {
@@ -403,9 +406,10 @@ async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) ->
             // A client that expected a persistent connection may already have sent the next request.
             let sends_more =
                 work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
-            match sends_more || conn.link.has_input() {
-                true => close_lingering(conn).await,
-                false => close(conn).await,
+            if sends_more || conn.link.has_input() {
+                close_lingering(conn).await
+            } else {
+                close(conn).await
             }
             break;
         }
@@ -511,13 +515,12 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
             let source = conn.link.stream().source_rc();
             let is_short = conn.pressure() >= Pressure::Critical;
             let mut exchange = Exchange::new(&mut state, Lane::H1(conn));
-            match is_short {
-                true => Box::pin(exchange.refuse_for_memory()).await,
-                false => {
-                    // Pinned and passed by reference: by value, it would be in the future twice.
-                    let serving = pin!(engine.service.serve(&mut exchange));
-                    run_handler(&source, &engine.context.core, serving).await
-                }
+            if is_short {
+                Box::pin(exchange.refuse_for_memory()).await
+            } else {
+                // Pinned and passed by reference: by value, it would be in the future twice.
+                let serving = pin!(engine.service.serve(&mut exchange));
+                run_handler(&source, &engine.context.core, serving).await
             }
         };
         conn.request_bytes = state.filters.weight_bytes();

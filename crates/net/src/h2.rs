@@ -79,7 +79,8 @@ impl H2Server {
     }
 
     fn request(&mut self, ended: bool, refused: Option<http::Reject>, id: u32) -> Box<StreamRequest> {
-        let (mut head, mut bytes) = (Head::default(), Vec::new());
+        let mut head = Head::default();
+        let mut bytes = Vec::new();
         let machine = &mut self.frames.machine;
         let protocol = machine.protocol.take();
         machine.swap_head(&mut head, &mut bytes);
@@ -134,7 +135,8 @@ fn convert_extended_connect(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>
     (head.method, head.method_name) = (Method::Get, write(b"GET"));
     (head.protocol, head.body) = (protocol, BodySize::None);
     // Lets conditions on these fields match in both versions; HTTP/2 itself has none of them.
-    let (upgrade, connection) = (write(b"Upgrade"), write(b"Connection"));
+    let upgrade = write(b"Upgrade");
+    let connection = write(b"Connection");
     head.fields.push(Field { id: Name::Upgrade, name: upgrade, value: protocol });
     head.fields.push(Field { id: Name::Connection, name: connection, value: upgrade });
 }
@@ -226,9 +228,10 @@ impl MuxProtocol for H2Server {
     }
 
     fn close_overdue(&mut self) -> Fault {
-        let (code, reason) = match self.frames.machine.is_reading_head() {
-            true => (ErrorCode::NO_ERROR, "the request head took too long"),
-            false => (ErrorCode::SETTINGS_TIMEOUT, "the settings were not acknowledged in time"),
+        let (code, reason) = if self.frames.machine.is_reading_head() {
+            (ErrorCode::NO_ERROR, "the request head took too long")
+        } else {
+            (ErrorCode::SETTINGS_TIMEOUT, "the settings were not acknowledged in time")
         };
         self.frames.machine.close(code, reason);
         Fault::MuxError { code: code.text(), reason }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_heaviest_is_closed_once_memory_has_been_short_for_a_while() {
+    fn heaviest_connection_is_closed_under_lasting_memory_pressure() {
         let heavy = HeavyConnections::default();
         let sources: Vec<_> = (0..3).map(|token| Rc::new(Source::new(token))).collect();
         let places: Vec<_> = sources.iter().map(|_| Cell::new(None)).collect();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again_and_given_back() {
+    fn freed_slots_are_reused_and_released() {
         let heavy = HeavyConnections::default();
         let sources: Vec<_> = (0..1_000).map(|token| Rc::new(Source::new(token))).collect();
         let places: Vec<_> = sources.iter().map(|_| Cell::new(None)).collect();

@@ -97,7 +97,8 @@ impl<T> IdleLinks<T> {
     /// bytes. Must be called on the list's own core.
     pub fn sweep(&self, core: &Core, keep: impl Fn(&T) -> bool) {
         let mut links = self.lock();
-        let (mut gone, mut doubtful) = (Vec::new(), Vec::new());
+        let mut gone = Vec::new();
+        let mut doubtful = Vec::new();
         for (idle, about) in std::mem::take(&mut *links) {
             match core.source(idle.token).is_some_and(|source| source.ready() & crate::source::READ != 0) {
                 _ if !keep(&about) => gone.push(idle),

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_end_streams_through_a_bounded_buffer_and_leaves_the_head_alone() {
+    fn streamed_body_keeps_the_buffer_bounded_and_the_head_intact() {
         let mut input = InputBuffer::default();
         let len = receive(input.room_for_head(16 * 1024), b"an earlier request, a head");
         input.filled(len);
@@ -314,10 +314,11 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_head_moves_to_the_front_when_the_end_is_reached() {
+    fn unread_bytes_move_to_the_front_when_the_buffer_is_full() {
         let mut input = InputBuffer::default();
         let wire: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
-        let (mut received, mut consumed) = (0, 0);
+        let mut received = 0;
+        let mut consumed = 0;
         while consumed < wire.len() {
             let len = receive(input.room_for_head(HEAD_BYTES), &wire[received..]);
             input.filled(len);

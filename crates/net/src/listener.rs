@@ -380,7 +380,8 @@ impl<S: Service> AcceptingSockets<S> {
     /// Starts to accept from a socket.
     pub(crate) fn open(&self, door: AcceptSocket) {
         let core = &self.engine.context.core;
-        let (source, closing) = (core.add_source(), Rc::new(Cell::new(ClosingMode::No)));
+        let source = core.add_source();
+        let closing = Rc::new(Cell::new(ClosingMode::No));
         let open = OpenSocket { listener: door.listener, source: source.clone(), closing: closing.clone() };
         self.open.borrow_mut().push(open);
         let accepts = accept(self.engine.clone(), door, source, closing);
@@ -509,7 +510,8 @@ enum AcceptPause {
 
 fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> AcceptPause {
     let context = &engine.context;
-    let (listener, is_tcp) = (door.socket.fd(), door.socket.is_tcp());
+    let listener = door.socket.fd();
+    let is_tcp = door.socket.is_tcp();
     let make_room = (context.connection_limit.max.get() / 16).clamp(1, MAKE_ROOM_MAX);
     let pressure = context.core.memory().pressure();
     // Under pressure, incomplete handshakes must not keep memory from new connections.
@@ -584,7 +586,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_accepted_connection_on_loopback_is_not_paced() {
+    fn accepted_loopback_connection_uses_reno() {
         let listener = Listener::bind(BindAddress::Tcp(([127, 0, 0, 1], 0).into()).into(), 1).unwrap();
         let BindAddress::Tcp(address) = *listener.address() else { unreachable!() };
         let _client = TcpStream::connect(address).unwrap();

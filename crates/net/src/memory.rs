@@ -87,7 +87,8 @@ impl MemoryBudget {
     }
 
     fn pressure(&self) -> Pressure {
-        let (held, max) = (self.held_bytes(), self.bytes_max());
+        let held = self.held_bytes();
+        let max = self.bytes_max();
         if held >= max {
             return Pressure::Exhausted;
         }
@@ -187,7 +188,8 @@ impl Memory {
 
     /// Whether memory has fallen so far that it should be returned to the system. True once.
     pub(crate) fn take_release_due(&self) -> bool {
-        let (peak, held) = (self.peak_bytes.get(), self.held_bytes.get());
+        let peak = self.peak_bytes.get();
+        let held = self.held_bytes.get();
         let has_fallen = peak - held.min(peak) >= RELEASE_FALL_BYTES && held < peak / 2;
         if has_fallen {
             self.peak_bytes.set(held);
@@ -230,9 +232,10 @@ mod tests {
     const MIB: usize = 1024 * 1024;
 
     #[test]
-    fn cores_add_up_in_steps_and_see_each_other() {
+    fn cores_share_one_memory_budget_in_steps() {
         let budget = MemoryBudget::new(16 * MIB as u64);
-        let (one, other) = (Memory::new(budget.clone()), Memory::new(budget.clone()));
+        let one = Memory::new(budget.clone());
+        let other = Memory::new(budget.clone());
         one.change(0, 1_000);
         assert_eq!(budget.held_bytes(), 0, "little is added later");
         one.change(1_000, 9 * MIB);
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_there_is_no_pressure() {
+    fn memory_pressure_follows_the_limit_and_held_bytes() {
         let memory = Memory::default();
         memory.change(0, 1 << 40);
         assert_eq!(memory.pressure(), Pressure::Low);
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_keep_little_of_a_small_budget_and_nothing_while_memory_is_short() {
+    fn pools_keep_nothing_while_memory_is_short() {
         assert_eq!(Memory::default().pool_bytes_max(8 * MIB), 8 * MIB);
         let memory = Rc::new(Memory::new(MemoryBudget::new(16 * MIB as u64)));
         assert_eq!(memory.pool_bytes_max(8 * MIB), MIB / 2);

@@ -161,11 +161,15 @@ async fn run<S: Service>(
     wire: &mut Wire,
 ) -> Result<EndedState, Fault> {
     // Time at which GOAWAY announced the end, and whether new streams are now refused.
-    let (mut served, mut leaves_since_ms, mut goes_away) = (0u32, None, false);
-    let (mut idle_since_ms, mut owes_since_ms) = (conn.core.now_ms(), None);
+    let mut served = 0u32;
+    let mut leaves_since_ms = None;
+    let mut goes_away = false;
+    let mut idle_since_ms = conn.core.now_ms();
+    let mut owes_since_ms = None;
     loop {
         // A configuration reload may have changed them.
-        let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
+        let limits = conn.context().limits.get();
+        let timeouts = conn.context().timeouts.get();
         conn.machine.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
         // Feed first: bytes may have been received together with the preface.
         let fed = feed(engine, conn, wire, &mut served, goes_away);
@@ -321,7 +325,8 @@ fn feed<S: Service>(
             && wire.moved_bytes < TURN_BYTES_MAX
             && wire.should_read(conn)
         {
-            let (bytes, now_ms) = (&wire.buffers.input.unconsumed()[at..], conn.core.now_ms());
+            let bytes = &wire.buffers.input.unconsumed()[at..];
+            let now_ms = conn.core.now_ms();
             let fed = conn.machine.borrow_mut().feed(bytes, &limits.head, now_ms);
             let (consumed, event) = match fed {
                 Ok((0, None)) => break,
@@ -386,7 +391,8 @@ enum RequestAdmission {
 /// Counts streams as the client does (RFC 9113 section 5.1.2): a stream is closed once both sides have ended
 /// it, or one has reset it, although its task may still run.
 fn check_admission(conn: &MuxConn) -> RequestAdmission {
-    let (live, max) = (conn.live_streams(), conn.context().limits.get().streams_max);
+    let live = conn.live_streams();
+    let max = conn.context().limits.get().streams_max;
     if live < max {
         return RequestAdmission::Begin;
     }
@@ -495,7 +501,8 @@ async fn serve_stream<S: Service>(
 ) -> (Option<Rc<dyn Any>>, bool) {
     lane.register_for_reset();
     let conn = lane.conn().clone();
-    let (core, source) = (conn.core.clone(), lane.source_rc());
+    let core = conn.core.clone();
+    let source = lane.source_rc();
     let mut state = RequestState::new(conn.endpoints.peer, conn.endpoints.client, core.now_us());
     state.listener_key = conn.permit.listener_key();
     state.tls.clone_from(&conn.endpoints.tls);

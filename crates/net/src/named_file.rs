@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_of_a_response_name_a_file_and_others_stay() {
+    fn x_accel_redirect_and_x_sendfile_name_a_file() {
         let fields: [(&[u8], &[u8]); 7] = [
             (b"Content-Type", b"application/pdf"),
             (b"X-Accel-Redirect", b" /protected/a.pdf "),

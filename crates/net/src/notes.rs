@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_timing_names_what_is_known() {
+    fn server_timing_lists_only_known_values() {
         let mut notes = RequestNotes::default();
         assert_eq!(notes.server_timing(1_500), "total;dur=1.500");
         notes.queue_us = Some(20);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_does_not_wait_behind_another_while_threads_may_be_had() {
+    fn jobs_run_in_parallel_up_to_the_thread_limit() {
         let pool = OffloadPool::new(2);
         let (done, wait_done) = mpsc::channel();
         let first = done.clone();
@@ -107,7 +107,8 @@ mod tests {
         // Whether or not the first thread is idle yet: these two jobs can only end together.
         let meet = Arc::new(std::sync::Barrier::new(2));
         for number in [1, 2] {
-            let (done, meet) = (done.clone(), meet.clone());
+            let done = done.clone();
+            let meet = meet.clone();
             pool.run(move || {
                 meet.wait();
                 done.send(number).expect("the test waits");
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_costs_its_job_alone() {
+    fn panicking_job_does_not_end_its_thread() {
         let pool = OffloadPool::new(1);
         let (done, wait_done) = mpsc::channel();
         pool.run(|| std::panic::resume_unwind(Box::new("as if the job had panicked")));

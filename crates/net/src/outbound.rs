@@ -22,9 +22,10 @@ impl Conn {
 
     /// Like [`Conn::push`], for bytes that can be written in place: large pieces are not copied.
     pub(crate) async fn push_in_place(&mut self, bytes: &[u8]) -> Result<(), Fault> {
-        match bytes.len() >= COPIED_BYTES_MAX {
-            true => self.write_out(bytes, false).await,
-            false => self.push(bytes).await,
+        if bytes.len() >= COPIED_BYTES_MAX {
+            self.write_out(bytes, false).await
+        } else {
+            self.push(bytes).await
         }
     }
 

@@ -27,16 +27,15 @@ struct AwaitingHello<S> {
 
 /// Decides about an accepted connection, or parks it until its first bytes arrive.
 pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamListener>, is_tls: bool) {
-    let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
+    let core = idle.link().core().clone();
+    let source = idle.link().stream().source_rc();
     if streams.reads_server_name {
         source.set_deadline(idle.deadline_ms());
-        let (streams, hello) = (streams.clone(), HelloReader::default());
+        let streams = streams.clone();
+        let hello = HelloReader::default();
         core.park(&source, Box::new(AwaitingHello { idle, streams, is_tls, hello }));
     } else if let Some(idle) = choose(idle, streams, StreamOpening::Unread, Vec::new()) {
-        match is_tls {
-            true => AwaitingHandshake::park(idle),
-            false => idle.park(),
-        }
+        if is_tls { AwaitingHandshake::park(idle) } else { idle.park() }
     }
 }
 
@@ -95,7 +94,8 @@ async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<d
         match receive(idle, hello) {
             Some(true) => {}
             Some(false) => {
-                let (core, source) = (idle.link().core(), idle.link().stream().source());
+                let core = idle.link().core();
+                let source = idle.link().stream().source();
                 source.set_deadline(idle.deadline_ms());
                 source.wait_read(core.current());
                 return Some(this);
@@ -129,9 +129,10 @@ fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Opt
 }
 
 async fn serve_http<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Option<Box<dyn IdleTask>> {
-    match is_tls {
-        true => Box::pin(secure_after_proxy_header(idle)).await,
-        false => serve_after_proxy_header(idle).await,
+    if is_tls {
+        Box::pin(secure_after_proxy_header(idle)).await
+    } else {
+        serve_after_proxy_header(idle).await
     }
 }
 

@@ -42,7 +42,8 @@ impl<S: Service> AwaitingProxyHeader<S> {
         streams: Option<Arc<StreamListener>>,
         is_tls: bool,
     ) {
-        let (core, source) = (idle.link().stream().core().clone(), idle.link().stream().source_rc());
+        let core = idle.link().stream().core().clone();
+        let source = idle.link().stream().source_rc();
         source.set_deadline(idle.deadline_ms());
         core.park(&source, Box::new(AwaitingProxyHeader { idle, sources, streams, is_tls }));
     }
@@ -53,7 +54,8 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
         self.idle.link().stream().source().take_expired();
         self.idle.link().stream().source().set_deadline(u64::MAX);
         Box::pin(async {
-            let (streams, is_tls) = (self.streams.clone(), self.is_tls);
+            let streams = self.streams.clone();
+            let is_tls = self.is_tls;
             let idle = read_proxy_header(*self).await?;
             match streams {
                 Some(streams) => Box::pin(preread::begin_after_proxy_header(idle, streams, is_tls)).await,

@@ -94,7 +94,8 @@ pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, endpoints: Option<Endpoi
 /// Converts both addresses to IPv4 or both to IPv6, because a header has one address family.
 fn same_family(ends: Endpoints) -> Endpoints {
     let plain = |end: SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
-    let (source, destination) = (plain(ends.source), plain(ends.destination));
+    let source = plain(ends.source);
+    let destination = plain(ends.destination);
     if source.is_ipv4() == destination.is_ipv4() {
         return Endpoints { source, destination };
     }
@@ -117,10 +118,7 @@ pub fn read(bytes: &[u8]) -> Result<HeaderParse, Reject> {
     if bytes[..begun] == SIGNATURE[..begun] {
         return read_binary(bytes);
     }
-    match b"PROXY ".starts_with(bytes) {
-        true => Ok(HeaderParse::NeedMore),
-        false => Err(MISSING),
-    }
+    if b"PROXY ".starts_with(bytes) { Ok(HeaderParse::NeedMore) } else { Err(MISSING) }
 }
 
 const MISSING: Reject = Reject::bad_request("no PROXY protocol header");
@@ -138,9 +136,11 @@ fn read_line(bytes: &[u8]) -> Result<HeaderParse, Reject> {
         return Ok(HeaderParse::Complete(end + 2, ProxyHeader::default()));
     }
     let mut ip = || words.next().and_then(|word| word.parse::<IpAddr>().ok()).ok_or(INVALID);
-    let (source, destination) = (ip()?, ip()?);
+    let source = ip()?;
+    let destination = ip()?;
     let mut port = || words.next().and_then(port).ok_or(INVALID);
-    let (source_port, destination_port) = (port()?, port()?);
+    let source_port = port()?;
+    let destination_port = port()?;
     let fits = |ip: IpAddr| match family {
         "TCP4" => ip.is_ipv4(),
         "TCP6" => ip.is_ipv6(),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_come_back_as_they_went_out_and_at_no_earlier_byte() {
+    fn written_proxy_headers_are_read_back_only_when_complete() {
         for reported in
             [ends("192.0.2.1:1234", "192.0.2.2:80"), ends("[2001:db8::1]:65535", "[2001:db8::2]:443"), None]
         {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn as_the_specification_writes_it() {
+    fn proxy_headers_match_the_specification() {
         let mut line = Vec::new();
         write(&mut line, ProxyProtocol::V1, ends("[::ffff:192.0.2.1]:1", "192.0.2.2:80"));
         assert_eq!(line, b"PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_are_read_and_unknown_families_pass() {
+    fn extensions_are_read_and_unknown_families_are_accepted() {
         let reported = |secure| ProxyHeader { endpoints: ends("1.2.3.4:1", "5.6.7.8:80"), is_secure: secure };
         // An unknown extension; TLS; TLS that the client does not speak.
         assert_eq!(read(&with(b"\xee\0\x02ab")), Ok(HeaderParse::Complete(33, reported(false))));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_is_checked() {
+    fn proxy_header_checksum_is_verified() {
         // The well-known check value of the polynomial.
         assert_eq!(!crc32c(!0, b"123456789"), 0xe306_9283);
         let mut header = with(b"\x03\0\x04\0\0\0\0\x04\0\x01x");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn invalid_proxy_headers_are_rejected() {
         let endless = [&b"PROXY TCP4 "[..], &[b'1'; 200]].concat();
         let cases: [&[u8]; 15] = [
             b"GET / HTTP/1.1\r\n",

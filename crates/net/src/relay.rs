@@ -124,12 +124,15 @@ pub(crate) async fn relay(
     moved: impl Fn(RelaySide, usize),
 ) -> RelayEnd {
     let core = client.core().clone();
-    let (mut up, mut down) = (Direction::default(), Direction::default());
+    let mut up = Direction::default();
+    let mut down = Direction::default();
     up.out.push_bytes(early);
-    let (mut first, mut turns) = (None, 0);
+    let mut first = None;
+    let mut turns = 0;
     let mut progress = [SendProgress::default(), SendProgress::default()];
     loop {
-        let (was_up, was_down) = (up.ended, down.ended);
+        let was_up = up.ended;
+        let was_down = down.ended;
         let mut changed = false;
         if up.is_open() {
             match up.advance(client, upstream, |len| moved(RelaySide::Upstream, len)) {
@@ -192,9 +195,10 @@ fn interests<'l>(
     let of_client = client
         .interest(!up.ended && up.out.is_empty(), !down.out.is_empty())
         .or_gone(up.ended && down.is_open());
-    let of_upstream = match up.is_open() {
-        true => upstream.interest(!down.ended && down.out.is_empty(), !up.out.is_empty()),
-        false => Interest::of(!down.ended && down.out.is_empty(), false),
+    let of_upstream = if up.is_open() {
+        upstream.interest(!down.ended && down.out.is_empty(), !up.out.is_empty())
+    } else {
+        Interest::of(!down.ended && down.out.is_empty(), false)
     };
     let of_upstream = of_upstream.or_gone(down.ended && up.is_open());
     [(client.stream().source(), of_client), (upstream.stream().source(), of_upstream)]

@@ -211,7 +211,8 @@ impl Replacing {
     fn replace(&mut self, piece: &[u8], is_last: bool) -> Vec<u8> {
         let mut window = std::mem::take(&mut self.held);
         window.extend_from_slice(piece);
-        let (mut out, mut at) = (Vec::with_capacity(window.len()), 0);
+        let mut out = Vec::with_capacity(window.len());
+        let mut at = 0;
         let mut hold_at = if is_last { window.len() } else { self.hold_at(&window, at) };
         // Matches that begin before `hold_at` can be decided with the bytes at hand.
         while let Some(found) = self.automaton.find(Input::new(&window).range(at..)) {

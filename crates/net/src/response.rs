@@ -21,9 +21,11 @@ impl Conn {
         own: DefaultFields,
         lines: impl FnOnce(&mut FieldWriter<'_>),
     ) -> BodySize {
-        let (method, version) = (self.buffers.machine.head.method, self.version());
+        let method = self.buffers.machine.head.method;
+        let version = self.version();
         let outgoing = OutgoingFraming::decide(method, version, status, length, self.may_keep_alive());
-        let (out, unix_s) = (&mut self.buffers.out, self.link.core().unix_s());
+        let out = &mut self.buffers.out;
+        let unix_s = self.link.core().unix_s();
         let default_lines = &self.permit.context().default_lines;
         let reason = self.status_and_reason.take().filter(|reason| reason.0 == status);
         default_lines.with(unix_s, own, |default| {

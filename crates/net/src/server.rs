@@ -98,7 +98,8 @@ impl Server {
             stop: StopHandle { draining: Arc::default(), remotes: Vec::new(), listeners: listeners.clone() },
             threads: Vec::new(),
         };
-        let (pool, service) = (OffloadPool::new(options.blocking_threads_max), Arc::new(service));
+        let pool = OffloadPool::new(options.blocking_threads_max);
+        let service = Arc::new(service);
         let cores = options.threads.max(1);
         for index in 0..cores {
             let doors = listeners.accept_sockets(index, cores);
@@ -120,8 +121,10 @@ impl Server {
     ) -> io::Result<()> {
         let (report, reported) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
-        let (options, pool) = (options.clone(), pool.clone());
-        let (theirs, draining) = (counters.clone(), self.stop.draining.clone());
+        let options = options.clone();
+        let pool = pool.clone();
+        let theirs = counters.clone();
+        let draining = self.stop.draining.clone();
         let name = format!("komainu-{}", self.threads.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let core = Core::with_budget(Clock::new(), pool, options.memory.clone())?;

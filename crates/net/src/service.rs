@@ -165,10 +165,13 @@ impl DetachedRequest {
         match served {
             Ok(()) => exchange.end(&Fields::new()),
             Err(fault) if exchange.has_begun() => Err(fault),
-            Err(fault) => match exchange.answer_fault(&fault).await {
-                true => Ok(()),
-                false => Err(fault),
-            },
+            Err(fault) => {
+                if exchange.answer_fault(&fault).await {
+                    Ok(())
+                } else {
+                    Err(fault)
+                }
+            }
         }
     }
 }

@@ -120,7 +120,8 @@ impl SimulatedWire {
         if self.server_closed() || !self.has_changes.take() {
             return false;
         }
-        let (reset, closed) = (self.reset.get(), self.client_closed.get());
+        let reset = self.reset.get();
+        let closed = self.client_closed.get();
         let mut ready = 0;
         if reset || closed || !self.to_server.borrow().is_empty() {
             ready |= READ;

@@ -165,7 +165,8 @@ impl SpillQuota {
     #[must_use]
     pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
         (bytes_max.min(store.bytes_max()) > 0).then(|| {
-            let (used, reported_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+            let used = AtomicU64::new(0);
+            let reported_ms = AtomicU64::new(0);
             let was_full = AtomicBool::new(false);
             Arc::new(SpillQuota { store: store.clone(), bytes_max, used, was_full, reported_ms })
         })
@@ -332,7 +333,8 @@ impl SpillFile {
             return (bytes, from, Err(error));
         }
         charged.bytes.fetch_add(len, Ordering::Relaxed);
-        let (theirs, end) = (charged.clone(), self.end);
+        let theirs = charged.clone();
+        let end = self.end;
         let (bytes, written, result) = core
             .offload(move || {
                 let (written, result) = write(theirs.fd(), &bytes[from..], end);
@@ -353,7 +355,8 @@ impl SpillFile {
     pub async fn read(&mut self, core: &Core, mut into: Vec<u8>, bytes_max: usize) -> io::Result<Vec<u8>> {
         let len = bytes_max.min(usize::try_from(self.unread()).unwrap_or(usize::MAX));
         into.resize(len, 0);
-        let (charged, at) = (self.charged().clone(), self.at);
+        let charged = self.charged().clone();
+        let at = self.at;
         let cached = preadv2(charged.fd(), &mut [IoSliceMut::new(&mut into)], at, ReadWriteFlags::NOWAIT);
         let into = match cached {
             Ok(count) if count == len => into,
@@ -403,7 +406,9 @@ impl SpillFile {
 
     fn load(&mut self, core: &Core, end: u64) {
         let done = Arc::new(AtomicBool::new(false));
-        let (charged, at, theirs) = (self.charged().clone(), self.at, done.clone());
+        let charged = self.charged().clone();
+        let at = self.at;
+        let theirs = done.clone();
         let wake = core.remote_waker();
         self.pool.run(move || {
             // On failure, the following `sendfile` fails too.
@@ -515,7 +520,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_has_put_out_of_memory_is_loaded_by_another_thread() {
+    fn spill_file_evicted_from_the_page_cache_is_read_back() {
         const BYTES: usize = 1024 * 1024;
         let core = Core::for_client(1).unwrap();
         let theirs = core.clone();
@@ -557,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_without_nameless_files_gets_one_that_is_unlinked_at_once() {
+    fn fallback_spill_file_is_unlinked_at_once() {
         let folder = std::env::temp_dir().join(format!("komainu-spill-test-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let store = SpillStore::new(&folder, 1);
@@ -568,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn all_owners_together_stay_within_the_store() {
+    fn spill_quotas_share_the_limit_of_the_store() {
         let store = SpillStore::new(Path::new("/nowhere"), 10);
         let quotas = [SpillQuota::new(&store, 8).unwrap(), SpillQuota::new(&store, 8).unwrap()];
         assert!(quotas[0].charge(6).is_ok());

@@ -85,7 +85,9 @@ impl Stream {
     }
 
     fn of(source: Registered, transport: Transport) -> Stream {
-        let (resets, sent, local) = (Cell::new(false), Cell::new(0), OnceCell::new());
+        let resets = Cell::new(false);
+        let sent = Cell::new(0);
+        let local = OnceCell::new();
         Stream { source, transport, resets_on_close: resets, sent, local_address: local, bucket: None }
     }
 
@@ -125,8 +127,8 @@ impl Stream {
     pub(crate) fn simulated(core: &Core, wire: Rc<crate::sim::SimulatedWire>) -> Stream {
         let source = core.add_source();
         wire.attach(source.token);
-        let (source, transport) =
-            (Registered::new(core, source), Transport::Sim(crate::sim::ServerEnd(wire)));
+        let source = Registered::new(core, source);
+        let transport = Transport::Sim(crate::sim::ServerEnd(wire));
         Stream::of(source, transport)
     }
 

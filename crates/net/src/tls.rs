@@ -98,9 +98,10 @@ impl TlsClient {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions)
             .map_err(|error| error.to_string())?;
-        let builder = match options.insecure {
-            true => builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider))),
-            false => builder.with_root_certificates(roots(options.roots_pem)?),
+        let builder = if options.insecure {
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        } else {
+            builder.with_root_certificates(roots(options.roots_pem)?)
         };
         let mut config = match options.identity_pem {
             None => builder.with_no_client_auth(),

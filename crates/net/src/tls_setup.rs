@@ -24,7 +24,8 @@ pub(crate) struct AwaitingHandshake<S> {
 impl<S: Service> AwaitingHandshake<S> {
     /// Parks the connection until its first byte arrives.
     pub(crate) fn park(idle: Box<IdleClient<S>>) {
-        let (core, source) = (idle.link().core().clone(), idle.link().stream().source_rc());
+        let core = idle.link().core().clone();
+        let source = idle.link().stream().source_rc();
         source.set_deadline(idle.deadline_ms());
         core.park(&source, Box::new(AwaitingHandshake { idle, handshake: None }));
     }
@@ -67,9 +68,10 @@ async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> 
         if core.now_ms() >= idle.deadline_ms() {
             // Silent connections are not logged: browsers open connections in advance.
             let has_begun = handshake.as_ref().is_some_and(TlsHandshake::has_begun);
-            return match has_begun {
-                true => refuse(this.idle, &HandshakeFailure::of("the TLS handshake took too long")).await,
-                false => None,
+            return if has_begun {
+                refuse(this.idle, &HandshakeFailure::of("the TLS handshake took too long")).await
+            } else {
+                None
             };
         }
         if handshake.is_none() {
@@ -97,9 +99,10 @@ async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> 
             Ok(HandshakeStep::WantsWrite) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
             Ok(HandshakeStep::Done(tls, session)) => {
                 let counters = &this.idle.engine().context.counters;
-                match session.is_resumed {
-                    true => counters.tls_resumed.add(1),
-                    false => counters.tls_full.add(1),
+                if session.is_resumed {
+                    counters.tls_resumed.add(1)
+                } else {
+                    counters.tls_full.add(1)
                 }
                 return serve_after_proxy_header((*this.idle).with_tls(tls, session)).await;
             }

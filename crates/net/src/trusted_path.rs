@@ -90,7 +90,8 @@ impl TrustedEntry {
                 continue;
             }
             let Some((folder, control)) = way.last() else { break };
-            let (control, is_last) = (*control, rest.is_empty());
+            let control = *control;
+            let is_last = rest.is_empty();
             let found =
                 match openat(folder, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
                 {
@@ -301,12 +302,13 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_made_and_files_removed_where_no_link_of_others_leads() {
+    fn untrusted_links_are_not_followed_on_create_and_remove() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("SKIPPED: only root opens paths this way");
         }
         let base = std::env::temp_dir().join(format!("komainu-made-{}", std::process::id()));
-        let (own, theirs) = (base.join("own"), base.join("theirs"));
+        let own = base.join("own");
+        let theirs = base.join("theirs");
         for folder in [&base, &own, &theirs] {
             fs::create_dir_all(folder).unwrap();
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
@@ -339,12 +341,13 @@ mod tests {
     }
 
     #[test]
-    fn links_of_others_are_not_followed_and_those_of_root_are() {
+    fn links_of_root_are_followed_and_links_of_other_users_not() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("SKIPPED: only root opens paths this way");
         }
         let base = std::env::temp_dir().join(format!("komainu-trusted-{}", std::process::id()));
-        let (own, theirs) = (base.join("own"), base.join("theirs"));
+        let own = base.join("own");
+        let theirs = base.join("theirs");
         for folder in [&own, &own.join("sub"), &theirs, &theirs.join("sub")] {
             fs::create_dir_all(folder).unwrap();
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();

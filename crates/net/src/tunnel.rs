@@ -148,10 +148,12 @@ pub async fn tunnel(
     idle_ms: u64,
 ) -> Result<(), Fault> {
     exchange.offer(early_bytes)?;
-    let (mut up, mut down) = (Direction::default(), Direction::default());
+    let mut up = Direction::default();
+    let mut down = Direction::default();
     // Data that `other` has not accepted. An idle tunnel holds no buffer.
     let mut out = OutputBuffer::default();
-    let (mut turns, mut progress) = (0, SendProgress::default());
+    let mut turns = 0;
+    let mut progress = SendProgress::default();
     loop {
         if up.ended && !down.end_forwarded && exchange.is_gone() {
             return Err(Fault::Disconnected);

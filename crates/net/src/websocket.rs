@@ -44,12 +44,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_the_rfc() {
+    fn accept_value_matches_the_rfc_example() {
         assert_eq!(&accept(b"dGhlIHNhbXBsZSBub25jZQ=="), b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
     #[test]
-    fn keys() {
+    fn websocket_keys_are_validated() {
         assert!(is_key(b"dGhlIHNhbXBsZSBub25jZQ=="));
         for wrong in
             [&b""[..], b"dGhlIHNhbXBsZSBub25jZQ=", b"dGhlIHNhbXBsZSBub25jZQAA", b"dGhlIHNhb.BsZSBub25jZQ=="]

@@ -60,7 +60,7 @@ fn ask(port: u16, path: &str) -> std::io::Result<(TcpStream, String)> {
 }
 
 #[test]
-fn without_descriptors_newcomers_wait_and_are_served() {
+fn new_connections_wait_when_descriptors_run_out() {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(CHILD, "1")

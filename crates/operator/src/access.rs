@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_field_has_a_token_or_an_empty_one() {
+    fn bearer_token_is_extracted_or_empty() {
         for (value, token) in
             [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Basic abc", ""), ("Bearer", ""), ("", "")]
         {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_client_that_fits_decides() {
+    fn first_matching_client_determines_the_role() {
         let client = |name: &str, role| ControlClient { name: name.into(), role, ..ControlClient::default() };
         let clients = vec![
             ControlClient { san: Some("DNS:a.test".into()), ..client("by san", TokenRole::Read) },
@@ -285,8 +285,9 @@ mod tests {
     }
 
     #[test]
-    fn an_address_may_fail_ten_times_a_minute() {
-        let (failures, start) = (TokenFailures::default(), Instant::now());
+    fn address_is_blocked_after_ten_failures_per_minute() {
+        let failures = TokenFailures::default();
+        let start = Instant::now();
         let address: IpAddr = "10.0.0.1".parse().unwrap();
         for _ in 0..FAILURES_MAX {
             assert_eq!(failures.check_address(address, start), None);
@@ -309,8 +310,9 @@ mod tests {
     }
 
     #[test]
-    fn a_customer_with_many_addresses_is_one() {
-        let (failures, now) = (TokenFailures::default(), Instant::now());
+    fn ipv6_network_counts_as_one_address() {
+        let failures = TokenFailures::default();
+        let now = Instant::now();
         for at in 0..FAILURES_MAX {
             failures.count_failure(format!("2001:db8:1:2::{at:x}").parse().unwrap(), now);
         }
@@ -319,8 +321,9 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded() {
-        let (failures, now) = (TokenFailures::default(), Instant::now());
+    fn failure_table_is_bounded() {
+        let failures = TokenFailures::default();
+        let now = Instant::now();
         for at in 0..10 * ADDRESSES_MAX as u32 {
             failures
                 .count_failure(IpAddr::from(at.to_be_bytes()), now + Duration::from_micros(u64::from(at)));

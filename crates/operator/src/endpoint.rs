@@ -70,7 +70,8 @@ pub(crate) fn start(
     options.limits.connections_max = CONNECTIONS_MAX;
     (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
     let is_network = listeners.iter().any(|listener| !matches!(listener.address(), BindAddress::Unix(_)));
-    let (operated, is_leaving) = (sources.clone(), is_leaving.clone());
+    let operated = sources.clone();
+    let is_leaving = is_leaving.clone();
     let server = Server::serve(&options, listeners, move |_| {
         Ok(OperatorService {
             sources: operated.clone(),
@@ -134,7 +135,8 @@ impl OperatorService {
                 format!("uid {} (process {}) by the Unix socket", peer.uid.as_raw(), peer.pid.as_raw_pid())
             },
         );
-        let (role, address) = (CallerRole::Admin, String::new());
+        let role = CallerRole::Admin;
+        let address = String::new();
         let caller = Caller { name, role, uid, address, may_send_token: false };
         let refusal = match socket {
             Some(socket) => self.sources.api.info.peer_refusal(socket).map(|refusal| refusal.text),
@@ -155,7 +157,9 @@ impl OperatorService {
         let Peer::Tcp(address) = request.peer() else {
             return self.check_unix_client(exchange);
         };
-        let (ip, shown, has_tokens) = (address.ip(), request.peer().to_string(), access.has_tokens());
+        let ip = address.ip();
+        let shown = request.peer().to_string();
+        let has_tokens = access.has_tokens();
         let mut caller = Caller {
             name: shown.clone(),
             role: CallerRole::Open,
@@ -172,9 +176,10 @@ impl OperatorService {
                 (caller.name, caller.role) = (name.to_owned(), role.into());
                 return AccessDecision::Admitted(caller);
             }
-            return match access.allows_anonymous_metrics {
-                true => AccessDecision::Admitted(caller),
-                false => refused(caller, missing_credentials(access), true),
+            return if access.allows_anonymous_metrics {
+                AccessDecision::Admitted(caller)
+            } else {
+                refused(caller, missing_credentials(access), true)
             };
         };
         caller.may_send_token = false;
@@ -233,7 +238,8 @@ impl OperatorService {
                 exchange.hold(held);
             }
         }
-        let (under_way, theirs) = (self.running_requests.clone(), self.sources.api.clone());
+        let under_way = self.running_requests.clone();
+        let theirs = self.sources.api.clone();
         let response = match under_way.try_begin() {
             Some(place) => {
                 let work = move || {
@@ -357,9 +363,10 @@ impl Service for OperatorService {
             AccessDecision::Admitted(caller) => caller,
             AccessDecision::Refused { caller, response, is_recorded } => {
                 let asked = to_api_request(&request, caller);
-                return match is_recorded {
-                    true => self.refuse(exchange, &asked, response).await,
-                    false => send_response(exchange, response).await,
+                return if is_recorded {
+                    self.refuse(exchange, &asked, response).await
+                } else {
+                    send_response(exchange, response).await
                 };
             }
         };

@@ -72,7 +72,8 @@ impl History {
         if self.has_started.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let (points, info) = (self.points.clone(), info.clone());
+        let points = self.points.clone();
+        let info = info.clone();
         // The thread ends with the process.
         std::thread::Builder::new().name("history".into()).spawn(move || {
             let mut before = HistoryTotals::read_totals(&info.counters.metrics);
@@ -195,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_hour_is_kept_and_no_more() {
+    fn history_keeps_one_hour() {
         let history = History::default();
         for at in 0..POINTS_MAX as u64 + 5 {
             let point = HistoryPoint { waiting: at, ..HistoryPoint::default() };
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_differences() {
+    fn history_points_are_differences_of_counts() {
         let at = Instant::now();
         let before = HistoryTotals {
             at,

@@ -92,7 +92,9 @@ impl ControlListener {
         self.state().configured_address = Some((address.clone(), control.tls.is_some()));
         match self.bind(address, control) {
             Err(error) if replaces && error.kind() == io::ErrorKind::AddrInUse => {
-                let (later, address, control) = (self.clone(), address.clone(), control.clone());
+                let later = self.clone();
+                let address = address.clone();
+                let control = control.clone();
                 let thread = std::thread::Builder::new().name("operate".into());
                 thread.spawn(move || later.retry_open(&address, &control, error)).map(drop)
             }

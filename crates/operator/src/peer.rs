@@ -51,9 +51,10 @@ pub(crate) fn peer_refusal(
         return known(format!("process {pid} is in a sandbox: it may not control this server"));
     }
     let servers = [Some(std::process::id()), supervisor];
-    match descends_from(found, &servers) {
-        true => known(format!("process {pid} belongs to an application: it may not control this server")),
-        false => None,
+    if descends_from(found, &servers) {
+        known(format!("process {pid} belongs to an application: it may not control this server"))
+    } else {
+        None
     }
 }
 

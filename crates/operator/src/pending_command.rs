@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_either_begun_or_taken_back() {
+    fn pending_command_is_either_begun_or_withdrawn() {
         let (reply, outcome) = pending_command::<u8>();
         assert_eq!(outcome.wait(Duration::ZERO), Err(OutcomeError::NotBegun));
         assert!(!reply.try_begin());

@@ -110,12 +110,13 @@ fn create_socket_folder() -> io::Result<PathBuf> {
         "can be written to by others, who could pose as a server there: `chmod go-w` it".to_owned()
     } else {
         made.map_err(named)?;
-        return match net::trusted_path::TrustedEntry::resolve(&folder)?.is_root_controlled() {
-            true => Ok(folder),
-            false => Err(io::Error::other(format!(
+        return if net::trusted_path::TrustedEntry::resolve(&folder)?.is_root_controlled() {
+            Ok(folder)
+        } else {
+            Err(io::Error::other(format!(
                 "{} is in a folder that others than root can change: name another one in RUNTIME_DIRECTORY",
                 folder.display()
-            ))),
+            )))
         };
     };
     Err(io::Error::other(format!(
@@ -298,7 +299,9 @@ fn accept_client(
         let error = format!("{CLIENTS_MAX} clients are connected to the control socket: try again");
         return send_document(client, &json!({ "error": error }));
     }
-    let (info, api, notices) = (info.clone(), api.clone(), notices.clone());
+    let info = info.clone();
+    let api = api.clone();
+    let notices = notices.clone();
     std::thread::Builder::new().name("control-client".into()).spawn(move || {
         let _counted = counted;
         if let Err(error) = answer_client(client, uid, info, &api) {
@@ -445,7 +448,8 @@ fn with_warnings(mut document: Value, warnings: &[String]) -> Value {
 /// Reads up to a newline or the end of the stream.
 fn read_line(client: &mut UnixStream) -> io::Result<String> {
     let until = Instant::now() + CLIENT_TIMEOUT;
-    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let late = || io::Error::other(format!("no line within {} s", CLIENT_TIMEOUT.as_secs()));

@@ -167,8 +167,8 @@ fn frame(options: &OtlpOptions, signal: OtlpSignal) -> (String, String) {
         OtlpSignal::Metrics => ("resourceMetrics", "scopeMetrics", "metrics"),
         OtlpSignal::Logs => ("resourceLogs", "scopeLogs", "logRecords"),
     };
-    let (resource, scope) =
-        (json!({ "attributes": resource }), json!({ "name": "komainu", "version": version }));
+    let resource = json!({ "attributes": resource });
+    let scope = json!({ "name": "komainu", "version": version });
     let start = format!(
         "{{\"{resources}\":[{{\"resource\":{resource},\"{scopes}\":[{{\"scope\":{scope},\"{items}\":["
     );
@@ -233,7 +233,8 @@ impl OtlpReport {
     /// Records that a document was accepted.
     pub fn record_success(&mut self, url: &str, refused: &RefusedItems) {
         let was_failing = std::mem::take(&mut self.is_failing);
-        let (dropped, what) = (self.dropped.swap(0, Ordering::Relaxed), self.items);
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        let what = self.items;
         match (was_failing, dropped) {
             (true, 0) => (self.log)(&format!("{url}: data are taken again; nothing was dropped")),
             (true, count) => (self.log)(&format!("{url}: data are taken again; dropped: {count} {what}")),
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_sent_again_is_known_with_its_pause() {
+    fn retryable_errors_have_a_pause() {
         let (mut collector, taken) = collector(vec![
             "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n",
             "HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n",
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_to_a_limit() {
+    fn retry_pauses_grow_to_a_limit() {
         let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let options = OtlpOptions { url: format!("http://{nobody}"), ..OtlpOptions::default() };
         let mut collector = OtlpClient::new(options, OtlpSignal::Traces).unwrap();
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_is_its_frame_around_items() {
+    fn otlp_document_is_a_frame_around_items() {
         let options = OtlpOptions { service: "a\"b".into(), instance: "i".into(), ..OtlpOptions::default() };
         for (signal, path) in [
             (OtlpSignal::Traces, "/resourceSpans/0/scopeSpans/0/spans/0/a"),
@@ -329,9 +330,10 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_is_away_is_one_line_and_one_when_it_is_back() {
+    fn collector_failure_and_recovery_are_logged_once() {
         let lines = Arc::new(std::sync::Mutex::new(Vec::new()));
-        let (theirs, dropped) = (lines.clone(), Arc::new(AtomicU64::new(0)));
+        let theirs = lines.clone();
+        let dropped = Arc::new(AtomicU64::new(0));
         let log: OtlpLog = Box::new(move |line| theirs.lock().unwrap().push(line.to_owned()));
         let mut report = OtlpReport::new("lines", dropped.clone(), log);
         let error = OtlpSendError { text: "away".into(), retry_after: None };

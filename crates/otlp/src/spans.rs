@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_are_written_as_otlp_has_them() {
+    fn spans_are_encoded_as_otlp() {
         let ended = EndedSpan {
             trace: 0x1f,
             parent: 0,

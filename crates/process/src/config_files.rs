@@ -184,11 +184,10 @@ impl ConfigFiles {
         let mut bytes = Vec::new();
         let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
         read.map_err(|error| with_path(path, &error))?;
-        match bytes.len() as u64 > bytes_max {
-            true => {
-                Err(with_path(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20))))
-            }
-            false => Ok(bytes),
+        if bytes.len() as u64 > bytes_max {
+            Err(with_path(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20))))
+        } else {
+            Ok(bytes)
         }
     }
 
@@ -215,9 +214,10 @@ impl ConfigFiles {
 pub fn open(path: &Path) -> io::Result<File> {
     let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
     let file = File::from(opened.map_err(|error| with_path(path, &error))?);
-    match file.metadata().map_err(|error| with_path(path, &error))?.is_file() {
-        true => Ok(file),
-        false => Err(with_path(path, &io::Error::other("this is no file"))),
+    if file.metadata().map_err(|error| with_path(path, &error))?.is_file() {
+        Ok(file)
+    } else {
+        Err(with_path(path, &io::Error::other("this is no file")))
     }
 }
 
@@ -241,9 +241,10 @@ pub fn list(folder: &Path) -> io::Result<Vec<String>> {
         names.extend(name.map(str::to_owned));
     }
     names.sort();
-    match names.len() > NAMES_MAX {
-        true => Err(with_path(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names")))),
-        false => Ok(names),
+    if names.len() > NAMES_MAX {
+        Err(with_path(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names"))))
+    } else {
+        Ok(names)
     }
 }
 
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_configuration_names_is_named() {
+    fn only_files_named_by_the_configuration_are_allowed() {
         let named = NamedFiles { files: vec!["/etc/a.pem".into()], folders: vec!["/etc/keys".into()] };
         for (path, wanted) in [
             ("/etc/a.pem", true),
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_and_keys_for_upstream_servers_are_named() {
+    fn tls_files_of_upstream_servers_are_allowed() {
         let tls = config::ProxyTls {
             ca: Some("ca".into()),
             certificate: Some("certificate".into()),
@@ -295,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_no_file() {
+    fn opening_a_directory_as_a_file_fails() {
         let error = open(Path::new("/")).unwrap_err().to_string();
         assert!(error.contains("cannot read /"), "{error}");
     }

@@ -31,7 +31,8 @@ const CRASH_SIGNALS: [Signal; 7] =
 /// Installs a panic hook that logs each panic with its location, and the first at a location with a
 /// backtrace.
 pub fn install_panic_hook(notices: &ErrorLog) {
-    let (notices, places) = (notices.clone(), PanicLocations::default());
+    let notices = notices.clone();
+    let places = PanicLocations::default();
     std::panic::set_hook(Box::new(move |info| places.report(&notices, info)));
 }
 
@@ -79,10 +80,8 @@ fn core_text(status: ExitStatus, pattern: &str) -> String {
     match (status.core_dumped(), pattern.strip_prefix('|')) {
         (true, Some(program)) => {
             let program = Path::new(program.split(' ').next().unwrap_or_default());
-            let remedy = match program.ends_with("systemd-coredump") {
-                true => "; `coredumpctl info` shows it",
-                false => "",
-            };
+            let remedy =
+                if program.ends_with("systemd-coredump") { "; `coredumpctl info` shows it" } else { "" };
             format!(", its core went to {}{remedy}", program.display())
         }
         (true, None) => format!(", its core is a file named by kernel.core_pattern ({pattern})"),
@@ -105,16 +104,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_logged_with_its_place_and_its_first_with_the_way_there() {
+    fn panics_are_logged_and_only_the_first_has_a_backtrace() {
         let path = std::env::temp_dir().join(format!("komainu-panics-{}", std::process::id()));
         let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
         let notices = ErrorLog::new(sink.clone(), Level::Error);
-        let (ours, places) = ("panics on purpose", PanicLocations::default());
+        let ours = "panics on purpose";
+        let places = PanicLocations::default();
         let before = std::panic::take_hook();
         // Panics of other tests go to the previous hook.
-        std::panic::set_hook(Box::new(move |info| match std::thread::current().name() == Some(ours) {
-            true => places.report(&notices, info),
-            false => before(info),
+        std::panic::set_hook(Box::new(move |info| {
+            if std::thread::current().name() == Some(ours) {
+                places.report(&notices, info)
+            } else {
+                before(info)
+            }
         }));
         let panics = || {
             let thread = std::thread::Builder::new().name(ours.into());
@@ -143,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_places_are_traced() {
+    fn number_of_remembered_panic_places_is_limited() {
         let places = PanicLocations::default();
         let traced = (0..100).filter(|line| places.is_new(("a".into(), *line, 1))).count();
         assert_eq!((traced, places.is_new(("a".into(), 0, 1))), (LOCATIONS_MAX, false));
     }
 
     #[test]
-    fn what_the_kernel_has_kept_is_named() {
+    fn location_of_the_core_dump_is_described() {
         const DUMPED: i32 = 0x80;
         let text = |status: i32, pattern: &str| core_text(ExitStatus::from_raw(status), pattern);
         let segv = Signal::SEGV.as_raw();

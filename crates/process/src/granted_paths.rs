@@ -48,7 +48,9 @@ impl GrantedPaths {
         let found = |paths: &[PathBuf]| -> Vec<ResolvedPath> {
             paths.iter().filter_map(|path| ResolvedPath::of(path).ok()).collect()
         };
-        let (system, mut read, write) = (found(paths.system), found(paths.read), found(paths.write));
+        let system = found(paths.system);
+        let mut read = found(paths.read);
+        let write = found(paths.write);
         read.extend(paths.interpreter.and_then(interpreter_folder));
         let others = found(paths.written_by_others);
         let writable: Vec<FileId> = write.iter().chain(&others).filter_map(ResolvedPath::id).collect();

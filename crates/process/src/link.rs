@@ -332,7 +332,10 @@ pub struct AppLauncher {
 impl Launcher for AppLauncher {
     fn start(&self, launch: &Launch<'_>) -> io::Result<(Pid, OwnedFd)> {
         let slots = launch.worker_slots.clone().unwrap_or(0..0);
-        let (app, first_slot, slots, threads) = (&*self.app, slots.start, slots.len(), launch.threads);
+        let app = &*self.app;
+        let first_slot = slots.start;
+        let slots = slots.len();
+        let threads = launch.threads;
         let request = LinkRequest::Launch { app, first_slot, slots, threads };
         let packet = self.link.ask(&request, &launch.descriptors())?;
         let pid = packet.text.strip_prefix("pid ").and_then(|pid| Pid::from_raw(pid.parse().ok()?));

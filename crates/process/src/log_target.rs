@@ -19,7 +19,8 @@ pub(crate) fn log_target(link: Option<&SupervisorLink>, sink: &config::Sink) -> 
         (link, config::Sink::Otlp(otlp)) => {
             let headers =
                 ConfigFiles::new(link).headers("a log", &otlp.headers, otlp.headers_file.as_ref())?;
-            let (url, service) = (otlp.to.clone(), otlp.service.clone());
+            let url = otlp.to.clone();
+            let service = otlp.service.clone();
             let options = OtlpOptions { url, service, instance: host_name(), headers };
             LogTarget::Remote(RemoteTarget::Otlp(options))
         }

@@ -306,7 +306,7 @@ mod tests {
     const OWNER: &str = "print '8: ', fcntl(STDIN, 8, $ARGV[0]) ? 'done' : $!";
 
     #[test]
-    fn limits_of_other_processes_are_not_for_a_sandbox() {
+    fn filter_refuses_limits_of_other_processes() {
         use rustix::io::Errno;
         use rustix::process::{Resource, getppid, getrlimit, prlimit, setrlimit};
         let calls = filter(RefusedCalls { other_processes: true, ..RefusedCalls::default() }).unwrap();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn without_scopes_of_the_kernel_a_filter_keeps_signals_from_others() {
+    fn filter_refuses_signals_to_other_processes() {
         use rustix::io::Errno;
         use rustix::process::{Signal, getpid, getppid, kill_process, kill_process_group, test_kill_process};
         let parent = getppid().unwrap();

@@ -187,7 +187,8 @@ pub fn confine_command(
 /// # Errors
 /// The kernel lacks Landlock or seccomp, or the program cannot be executed.
 pub fn confine(arguments: &Confine) -> Result<(), String> {
-    let (read, write) = (AccessFs::from_read(LANDLOCK_ABI), AccessFs::from_write(LANDLOCK_ABI));
+    let read = AccessFs::from_read(LANDLOCK_ABI);
+    let write = AccessFs::from_write(LANDLOCK_ABI);
     let devices = DEVICES.map(PathBuf::from);
     let system = SYSTEM_PATHS.map(PathBuf::from);
     let mut handled = write;
@@ -279,13 +280,15 @@ mod tests {
     }
 
     #[test]
-    fn a_serving_thread_writes_to_its_folders_alone_and_starts_nothing() {
+    fn sandboxed_thread_cannot_write_elsewhere_or_start_programs() {
         let base = std::env::temp_dir().join(format!("komainu-sandbox-{}", std::process::id()));
-        let (inside, outside) = (base.join("inside"), base.join("outside"));
+        let inside = base.join("inside");
+        let outside = base.join("outside");
         fs::create_dir_all(&inside).unwrap();
         fs::create_dir_all(&outside).unwrap();
         fs::write(outside.join("read"), "read").unwrap();
-        let (theirs_inside, theirs_outside) = (inside.clone(), outside.clone());
+        let theirs_inside = inside.clone();
+        let theirs_outside = outside.clone();
         let (written, refused, removed, read, started) = restricted(&inside, move || {
             (
                 fs::write(theirs_inside.join("a"), "a").is_ok(),
@@ -297,12 +300,13 @@ mod tests {
         });
         assert!(written && read.as_deref() == Some("read"));
         assert_eq!(started.unwrap_err(), io::ErrorKind::PermissionDenied);
-        match has_landlock() {
-            true => assert_eq!(
+        if has_landlock() {
+            assert_eq!(
                 (refused, removed),
                 (Err(io::ErrorKind::PermissionDenied), Err(io::ErrorKind::PermissionDenied))
-            ),
-            false => _ = writeln!(io::stderr(), "SKIPPED: this kernel has no Landlock"),
+            )
+        } else {
+            _ = writeln!(io::stderr(), "SKIPPED: this kernel has no Landlock")
         }
         // This thread is not restricted.
         fs::write(outside.join("b"), "b").unwrap();
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_serving_thread_does_what_serving_needs() {
+    fn sandboxed_thread_may_do_what_serving_needs() {
         let folder = std::env::temp_dir();
         restricted(&folder, || {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -324,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn off_is_off() {
+    fn disabled_sandbox_restricts_nothing() {
         let config = Config { sandbox: false, ..Config::default() };
         let sandbox = Sandbox::new(&config, PathBuf::new()).unwrap();
         assert!(sandbox.description().starts_with("off"));
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_of_a_confined_program() {
+    fn confine_command_has_the_sandbox_options() {
         let sandbox = config::AppSandbox {
             read: Some(vec!["/data".into()]),
             write: vec!["/data/own".into()],
@@ -345,7 +349,8 @@ mod tests {
             attributes: true,
             written_by_others: vec!["/other".into()],
         };
-        let (reads, program) = (vec!["/srv/app".into()], vec!["perl".into(), "worker.pl".into()]);
+        let reads = vec!["/srv/app".into()];
+        let program = vec!["perl".into(), "worker.pl".into()];
         let command = confine_command(&sandbox, reads, Some("/opt/bin/perl".into()), program).unwrap();
         let text: Vec<&str> = command.iter().map(|part| part.to_str().unwrap()).collect();
         assert_eq!(

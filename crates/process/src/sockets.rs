@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_gets_its_own_sockets_and_a_port_to_be_chosen_what_is_left() {
+    fn sockets_are_matched_by_address_and_port_zero_takes_the_rest() {
         let sockets: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let at: Vec<BindAddress> =
             sockets.iter().map(|socket| BindAddress::Tcp(socket.local_addr().unwrap())).collect();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn several_sockets_of_an_address_belong_together() {
+    fn several_sockets_of_one_address_are_taken_together() {
         let one = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = BindAddress::Tcp(one.local_addr().unwrap());
         let mut given = InheritedSockets::default();

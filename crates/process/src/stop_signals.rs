@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn signals_within_a_second_are_one_request() {
-        let (mut signals, start) = (StopSignals::default(), Instant::now());
+        let mut signals = StopSignals::default();
+        let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
         assert!(signals.is_request(at(0)));
         assert!(!signals.is_request(at(0)) && !signals.is_request(at(999)));

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_has_one_line_for_each_field() {
+    fn notification_has_one_line_per_field() {
         let folder = std::env::temp_dir().join(format!("komainu-notify-{}", std::process::id()));
         let receiver = UnixDatagram::bind(&folder).unwrap();
         let address = SocketAddr::from_pathname(&folder).unwrap();

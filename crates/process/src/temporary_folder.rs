@@ -40,9 +40,10 @@ impl TemporaryFolder {
         let opened = openat(CWD, &path, flags, Mode::empty())?;
         let found = fstat(&opened)?;
         let is_own = found.st_uid == geteuid().as_raw() && found.st_mode & 0o077 == 0;
-        match is_own && FileType::from_raw_mode(found.st_mode) == FileType::Directory {
-            true => Ok(TemporaryFolder { path, opened }),
-            false => Err(io::Error::other("the folder is not this user's alone")),
+        if is_own && FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+            Ok(TemporaryFolder { path, opened })
+        } else {
+            Err(io::Error::other("the folder is not this user's alone"))
         }
     }
 

@@ -199,10 +199,7 @@ impl Successor {
     fn receive(&self, until: Instant) -> io::Result<Option<Packet>> {
         let late =
             || io::Error::other("it does not serve in time (30 s and `timeouts.start` of its applications)");
-        match is_readable(&self.link, until)? {
-            true => link::receive(&self.link),
-            false => Err(late()),
-        }
+        if is_readable(&self.link, until)? { link::receive(&self.link) } else { Err(late()) }
     }
 
     fn send_sockets(&self) -> io::Result<()> {

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_follow_weights_without_bursts() {
+    fn round_robin_follows_weights_without_bursts() {
         let mut turns = SmoothRoundRobin::default();
         let servers = weights(&[5, 1, 1]);
         let order: Vec<usize> = (0..7).filter_map(|_| turns.next(&servers)).collect();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_away_takes_its_turn_and_no_more() {
+    fn returning_server_takes_only_its_regular_turn() {
         let mut turns = SmoothRoundRobin::default();
         for _ in 0..100 {
             assert_eq!(turns.next(&weights(&[1, 0])), Some(0));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn least_counts_load_for_weight() {
+    fn least_connections_divides_load_by_weight() {
         let mut servers = weights(&[1, 1, 2, 0]);
         servers[0].load = 1;
         servers[1].load = 1;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_choices_the_busier_is_never_taken() {
+    fn two_choices_never_pick_the_busier_server() {
         let mut servers = weights(&[1, 1]);
         servers[0].load = 9;
         for random in 0..1_000 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn two_choices_reach_everybody_by_weight() {
+    fn two_choices_reach_every_server_by_weight() {
         let servers = weights(&[1, 1, 4, 1]);
         let mut counts = [0u32; 4];
         for random in 0..10_000 {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_stay_where_they_are() {
+    fn keys_keep_their_server_when_another_one_leaves() {
         let servers = weights(&[1, 1, 2, 1]);
         let before: Vec<usize> = (0..10_000).map(|key| by_key(&servers, mix(key)).unwrap()).collect();
         let mut counts = [0u32; 4];

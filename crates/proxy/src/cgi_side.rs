@@ -339,9 +339,10 @@ impl CgiSide {
     }
 
     fn invalid(&self, reason: &'static str) -> AttemptFailure {
-        match self.connection.has_response_begun() {
-            true => AttemptFailure::Body(reason),
-            false => AttemptFailure::Invalid(reason),
+        if self.connection.has_response_begun() {
+            AttemptFailure::Body(reason)
+        } else {
+            AttemptFailure::Invalid(reason)
         }
     }
 }

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn places_go_to_those_who_wait_in_order() {
+    fn connection_slots_go_to_waiting_requests_in_order() {
         let gate = ConnectionLimiter::new(vec![1, 2], 10);
         assert!(gate.acquire(0) && !gate.acquire(0) && gate.acquire(1) && gate.acquire(1));
         let mut first = Box::pin(gate.wait(|_| true, std::future::pending()));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_back_takes_those_who_wait() {
+    fn recovered_server_takes_waiting_requests() {
         let gate = ConnectionLimiter::new(vec![1, 2], 10);
         assert!(gate.acquire(0));
         // The other server is below its limit but out of service.
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_leaves_no_place_behind() {
+    fn dropped_waiter_releases_its_granted_slot() {
         let gate = ConnectionLimiter::new(vec![1], 10);
         assert!(gate.acquire(0));
         let mut gone = Box::pin(gate.wait(|_| true, std::future::pending()));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_bounded_and_timed() {
+    fn wait_queue_is_bounded_and_times_out() {
         let gate = ConnectionLimiter::new(vec![1], 1);
         assert!(gate.acquire(0));
         let over = Cell::new(false);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn only_usable_servers_are_handed_over() {
+    fn waiting_requests_get_only_usable_servers() {
         let gate = ConnectionLimiter::new(vec![1, 1], 10);
         assert!(gate.acquire(0) && gate.acquire(1));
         let mut waits = Box::pin(gate.wait(|server| server == 1, std::future::pending()));

@@ -90,9 +90,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_ends_leaves_its_counters_to_the_next_one() {
+    fn released_counters_are_reused_and_keep_their_counts() {
         let counts = UpstreamCounterSets::default();
-        let (first, second) = (counts.take(), counts.take());
+        let first = counts.take();
+        let second = counts.take();
         first.requests.add(2);
         second.requests.add(3);
         counts.release(first);

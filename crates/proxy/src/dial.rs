@@ -76,7 +76,8 @@ pub(crate) async fn with_deadline<T>(
     deadline_ms: u64,
     future: impl Future<Output = T>,
 ) -> Option<T> {
-    let (mut future, mut late) = (pin!(future), pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms()))));
+    let mut future = pin!(future);
+    let mut late = pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms())));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => late.as_mut().poll(context).map(|()| None),
@@ -169,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_we_lack_is_not_the_servers_fault() {
+    fn local_resource_errors_are_not_blamed_on_the_server() {
         for (code, theirs) in [(23, false), (24, false), (99, false), (111, true), (113, true), (2, true)] {
             let failure = failure(Fault::Io(std::io::Error::from_raw_os_error(code)));
             assert_eq!(failure.is_server_fault(), theirs, "{code}: {failure:?}");

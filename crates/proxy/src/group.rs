@@ -152,7 +152,8 @@ impl Group {
         let shown: Vec<Rc<str>> =
             (0..shared.server_count()).map(|server| shared.display_name(server).into()).collect();
         let sink = |report: &Rc<EventSink>, shown: &Rc<str>| -> ErrorSink {
-            let (report, shown) = (report.clone(), shown.clone());
+            let report = report.clone();
+            let shown = shown.clone();
             Rc::new(move |line| report(&UpstreamEvent::ErrorLine { server: &shown, line }))
         };
         let inner = Rc::new(GroupState {
@@ -226,7 +227,8 @@ impl GroupState {
         us: u64,
         reused: bool,
     ) {
-        let (counters, ms) = (&self.counters[selection.server], us / 1_000);
+        let counters = &self.counters[selection.server];
+        let ms = us / 1_000;
         counters.head.observe(us);
         counters.statuses[Some(usize::from(status.code() / 100)).filter(|class| *class < 6).unwrap_or(0)]
             .add(1);
@@ -282,7 +284,8 @@ impl GroupState {
         is_new: bool,
         deadline_ms: u64,
     ) -> Result<(UpstreamConnection, ConcurrentTask<'_>), AttemptFailure> {
-        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
+        let options = &self.shared.options;
+        let upstream = &self.shared.servers[server];
         let pool = &self.pools[server];
         if !is_new && let Some(connection) = self.take_kept(requester, server) {
             return Ok((connection, RefCell::new(None)));
@@ -351,7 +354,8 @@ impl GroupState {
 
     /// Opens a connection whose streams are shared by many requests.
     async fn dial_shared(&self, server: usize, deadline_ms: u64) -> Result<(), AttemptFailure> {
-        let (options, upstream) = (&self.shared.options, &self.shared.servers[server]);
+        let options = &self.shared.options;
+        let upstream = &self.shared.servers[server];
         let how = DialOptions { first_address: self.next_address_index(), preface: b"", http2: true };
         let since_us = self.core.now_us();
         let (link, address) = dial(&self.core, options, server, upstream, &how, deadline_ms).await?;
@@ -370,7 +374,8 @@ impl GroupState {
     /// Keeps a connection for the next request if it can serve one. `sent_whole`: the request was sent
     /// completely.
     pub(crate) fn put_back(&self, side: UpstreamSide, server: usize, sent_whole: bool) {
-        let (options, now_ms) = (&self.shared.options, self.core.now_ms());
+        let options = &self.shared.options;
+        let now_ms = self.core.now_ms();
         let serves = sent_whole && options.proxy_protocol.is_none();
         let kept = match side {
             UpstreamSide::H1(side) if serves => side.connection.into_idle(&options.keep_alive, now_ms),
@@ -400,7 +405,8 @@ impl GroupState {
         method: Method,
         route: &Arc<RouteOptions>,
     ) {
-        let (this, route) = (self.clone(), route.clone());
+        let this = self.clone();
+        let route = route.clone();
         let until_ms = self.core.now_ms().saturating_add(route.timeouts.between_ms);
         self.lingering.set(self.lingering.get() + 1);
         self.core.spawn(async move {
@@ -484,7 +490,8 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
 async fn run_health_checks(inner: Weak<GroupState>, core: Core, server: usize) {
     loop {
         let Some(this) = inner.upgrade() else { return };
-        let (shared, pool) = (this.shared.clone(), this.pools[server].clone());
+        let shared = this.shared.clone();
+        let pool = this.pools[server].clone();
         let buffers = HeldBuffers::take(&this.buffers);
         drop(this);
         let Some(check) = &shared.options.check else { return };
@@ -521,7 +528,7 @@ mod tests {
     use crate::options::{UpstreamAddress, UpstreamServer};
 
     #[test]
-    fn a_name_is_resolved_again_though_kept_connections_are_all_that_is_needed() {
+    fn host_name_is_resolved_again_without_new_requests() {
         let core = Core::for_client(1).expect("an engine");
         let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "localhost".into(), port: 80 });
         let shared = GroupShared::new(crate::GroupOptions::new(vec![server])).expect("valid options");

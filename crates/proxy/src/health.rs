@@ -215,7 +215,7 @@ mod tests {
     const EJECTION: Ejection = Ejection { failures_max: 3, first_ms: 1_000, ms_max: 3_000 };
 
     #[test]
-    fn failures_in_a_row_eject_and_back_off() {
+    fn consecutive_failures_eject_a_server_with_backoff() {
         let health = Health::default();
         assert!(!health.record_failure(10, &EJECTION));
         assert!(!health.record_success(11));
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_need_several_answers_in_a_row() {
+    fn health_checks_need_consecutive_results() {
         let check = HealthCheck { rise: 2, fall: 3, ..HealthCheck::default() };
         let health = Health::default();
         let report = |well| health.record_check(well, 5, &check);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_comes_back_gets_its_share_slowly() {
+    fn recovered_server_regains_its_share_slowly() {
         let health = Health::default();
         assert_eq!(health.weight_hundredths(3, 0, 1_000), 300);
         health.set_order(UpstreamOrder::Drain, 100);

@@ -446,7 +446,8 @@ impl GroupOptions {
 
     /// Returns the head limits for uses that belong to no single route: a route's defaults.
     pub(crate) fn head_limits(&self) -> http::Limits {
-        let (bare_lf, lenient_heads) = (self.lenient_heads, self.lenient_heads);
+        let bare_lf = self.lenient_heads;
+        let lenient_heads = self.lenient_heads;
         http::Limits { bare_lf, lenient_heads, ..RouteOptions::default().head_limits }
     }
 

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_servers_get_the_path_that_routes_match() {
+    fn upstream_servers_receive_the_normalized_path() {
         for (raw, want) in [
             ("/", "/"),
             ("/a%20b?x=/../y", "/a%20b?x=/../y"),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_are_exchanged_where_segments_end() {
+    fn prefixes_are_replaced_only_at_segment_boundaries() {
         for (raw, from, to, want) in [
             ("/api/x?y", "/api", "/", "/x?y"),
             ("/api", "/api", "/", "/"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_segments_are_kept_but_name_no_host() {
+    fn kept_empty_segments_never_form_a_host() {
         let kept = |raw, map| target_with(raw, map, EmptySegments::Keep);
         assert_eq!(kept("//a//b//", None), "/a//b//");
         assert_eq!(kept("/api//evil.test//x", Some(("/api", "/"))), "/evil.test//x");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_goes_back_encoded() {
+    fn client_prefix_is_mapped_back_encoded() {
         let map = PathMap::new("/caf\u{e9}", "/v1");
         assert_eq!(map.to_client(b"/v1/x"), Some((&b"/caf%C3%A9"[..], &b"/x"[..])));
     }

@@ -275,9 +275,10 @@ impl CorePool {
     /// Records the time to a response head. On a new connection the wait may include time for a worker, so
     /// such a time is used only while no other is known.
     pub(crate) fn record_response_time(&self, ms: u64, reused: bool) {
-        match reused {
-            true => change(&self.own_list.answered, 1),
-            false => self.shared.admit(self.core.now_ms()),
+        if reused {
+            change(&self.own_list.answered, 1)
+        } else {
+            self.shared.admit(self.core.now_ms())
         }
         let sample = u32::try_from(ms.min(STARVED_AFTER_MS_MAX)).unwrap_or(u32::MAX / TYPICAL_UNITS_PER_MS)
             * TYPICAL_UNITS_PER_MS;

@@ -90,8 +90,8 @@ impl Group {
         let process = *PROCESS_SEED.get_or_init(|| RandomState::new().hash_one(0));
         let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
         let group = &self.0.shared.options;
-        let (request, response) =
-            (RequestRules::marked(group, options, mark), ResponseRules::new(group, options));
+        let request = RequestRules::marked(group, options, mark);
+        let response = ResponseRules::new(group, options);
         let rules = RouteRules { options: options.clone(), request, response, spill };
         Proxy { group: self.0.clone(), rules: Rc::new(rules) }
     }
@@ -138,16 +138,18 @@ impl Proxy {
             self.report(exchange, server, (LOOP_REASON, None), Some(Status::LOOP_DETECTED));
             return exchange.refuse(Status::LOOP_DETECTED, LOOP_REASON).await;
         }
-        let (has_body, grpc_timeout_ms) = (request.body() != BodySize::None, request.grpc_timeout_ms());
+        let has_body = request.body() != BodySize::None;
+        let grpc_timeout_ms = request.grpc_timeout_ms();
         let kept_bytes_max = if has_body { self.kept_bytes_max(exchange) } else { 0 };
         let mut attempts = self.new_attempts(ReplayBuffer::new(kept_bytes_max), script);
         if let Some(ms) = grpc_timeout_ms {
             attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
         }
         if has_body {
-            match self.group.shared.stores_bodies {
-                true => self.store_body(exchange, &mut attempts).await?,
-                false => self.read_ahead(exchange, &mut attempts).await?,
+            if self.group.shared.stores_bodies {
+                self.store_body(exchange, &mut attempts).await?
+            } else {
+                self.read_ahead(exchange, &mut attempts).await?
             }
         }
         loop {
@@ -296,7 +298,9 @@ impl Proxy {
         attempts: &mut Attempts<'_>,
         is_new: bool,
     ) -> Result<(), AttemptFailure> {
-        let (group, rules, server) = (&self.group, &self.rules, selection.server);
+        let group = &self.group;
+        let rules = &self.rules;
+        let server = selection.server;
         attempts.count += u32::from(!is_new);
         let notes = x.notes();
         notes.attempts += 1;
@@ -314,7 +318,8 @@ impl Proxy {
             }
         };
         let OpenedUpstream { side, concurrent_task: room, sent } = &mut reached;
-        let (asked_us, reused) = (group.core.now_us(), side.is_reused());
+        let asked_us = group.core.now_us();
+        let reused = side.is_reused();
         if !reused {
             let notes = x.notes();
             notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);

@@ -122,7 +122,8 @@ impl<'r, 'c> Relay<'r, 'c> {
     ) -> Relay<'r, 'c> {
         let now_ms = exchange.core().now_ms();
         let request = exchange.request();
-        let (method, body) = (request.method(), request.body());
+        let method = request.method();
+        let body = request.body();
         let up = match body {
             BodySize::None => RequestProgress::Done,
             _ if sent.expects => RequestProgress::Continue,
@@ -198,9 +199,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         let bytes = std::mem::take(&mut self.replay.bytes);
         self.side.add(&bytes);
         // A body that was read ahead may exceed the limit for retries.
-        match bytes.len() > self.replay.bytes_max {
-            true => self.replay.has_overflowed = true,
-            false => self.replay.bytes = bytes,
+        if bytes.len() > self.replay.bytes_max {
+            self.replay.has_overflowed = true
+        } else {
+            self.replay.bytes = bytes
         }
         match &mut self.replay.file {
             Some(file) => {
@@ -242,7 +244,8 @@ impl<'r, 'c> Relay<'r, 'c> {
     fn end_body(&mut self) {
         self.replay.ended = true;
         self.request_progress = RequestProgress::Done;
-        let (x, plan) = (&*self.exchange, self.options);
+        let x = &*self.exchange;
+        let plan = self.options;
         self.side.finish(|| {
             let ask = TemplateContext::of(&x.request(), plan.upstream);
             x.trailers().map(|trailers| plan.request.trailers(&trailers, &ask)).unwrap_or_default()
@@ -253,10 +256,9 @@ impl<'r, 'c> Relay<'r, 'c> {
     fn send_body(&mut self) -> Result<(), AttemptFailure> {
         loop {
             let gathered = self.read_body()?;
-            let (backlog, behind) = (
-                self.side.backlog(),
-                self.request_progress != RequestProgress::Abandoned && self.side.has_pending_output(),
-            );
+            let backlog = self.side.backlog();
+            let behind =
+                self.request_progress != RequestProgress::Abandoned && self.side.has_pending_output();
             if behind {
                 // The upstream may have responded before it closed, so its response is read next.
                 if self.side.try_flush().is_err() {
@@ -441,26 +443,23 @@ impl<'r, 'c> Relay<'r, 'c> {
         }
         let length = head.body_length(self.method);
         self.exchange.notes().upstream_us = Some((self.options.on_response_head)(status));
-        let named_file = match self.exchange.may_name_file() {
-            true => {
-                NamedFile::find(head.fields.iter().map(|field| (field.name.of(bytes), field.value.of(bytes))))
-            }
-            false => None,
+        let named_file = if self.exchange.may_name_file() {
+            NamedFile::find(head.fields.iter().map(|field| (field.name.of(bytes), field.value.of(bytes))))
+        } else {
+            None
         };
         let rules = self.options.response;
-        let prepared = match rules.depends_on_request(head) {
-            true => rules.prepare(
-                head,
-                bytes,
-                &TemplateContext::of(&self.exchange.request(), self.options.upstream),
-            ),
-            false => response::PreparedLines::default(),
+        let prepared = if rules.depends_on_request(head) {
+            rules.prepare(head, bytes, &TemplateContext::of(&self.exchange.request(), self.options.upstream))
+        } else {
+            response::PreparedLines::default()
         };
         let reason = head.reason.of(bytes);
         if !reason.is_empty() && reason != status.reason().as_bytes() && named_file.is_none() {
             self.exchange.set_reason(status, reason);
         }
-        let (cookie, mut ignores_file) = (self.options.cookie, false);
+        let cookie = self.options.cookie;
+        let mut ignores_file = false;
         match named_file {
             Some(file) => {
                 self.exchange.name_file(file);
@@ -498,9 +497,10 @@ impl<'r, 'c> Relay<'r, 'c> {
         let is_stream = matches!(self.side, UpstreamSide::Stream(_));
         let accept = client_key(&ask).filter(|_| is_stream && ask.head.protocol.is_empty());
         let accept = accept.map(websocket::accept);
-        let protocol = match is_stream {
-            true => scan::list(asked).next().unwrap_or_default().to_vec(),
-            false => head.field(bytes, Name::Upgrade).unwrap_or_default().to_vec(),
+        let protocol = if is_stream {
+            scan::list(asked).next().unwrap_or_default().to_vec()
+        } else {
+            head.field(bytes, Name::Upgrade).unwrap_or_default().to_vec()
         };
         // The server may only switch to a protocol that the request offered (RFC 9110 section 7.8).
         if !scan::list(asked).any(|asked| asked.eq_ignore_ascii_case(&protocol)) {

@@ -174,7 +174,8 @@ impl RequestRules {
         context: &TemplateContext<'_>,
         awaits_continue: bool,
     ) -> Result<SentHead, Reject> {
-        let (head, bytes) = (context.head, context.bytes);
+        let head = context.head;
+        let bytes = context.bytes;
         // The written head has about the size of the parsed one.
         let read = head.fields.last().map_or(head.target.whole.end(), |field| field.value.end());
         out.reserve(read + 256);
@@ -204,7 +205,8 @@ impl RequestRules {
         awaits_continue: bool,
         chunked: bool,
     ) -> Result<(), Reject> {
-        let (head, bytes) = (ask.head, ask.bytes);
+        let head = ask.head;
+        let bytes = ask.bytes;
         let named = named_by_connection(&head.fields, bytes)?;
         let empty_body = matches!(head.method, Method::Post | Method::Put | Method::Patch)
             || head.fields.has(Name::ContentLength);
@@ -403,7 +405,8 @@ impl RequestRules {
     /// Returns the protocols that the client asks for, if it may switch to all of them. `h2c` must never be
     /// among them: HTTP/2 requests in the tunnel would bypass all rules.
     fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
-        let (head, bytes) = (ask.head, ask.bytes);
+        let head = ask.head;
+        let bytes = ask.bytes;
         let wanted = head.upgrade(bytes)?;
         let allowed = |protocol: &[u8]| {
             self.upgrades.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(protocol))
@@ -464,10 +467,7 @@ fn accepts_trailers(ask: &TemplateContext<'_>) -> bool {
 /// 400 if there are more than [`NAMED_MAX`].
 #[inline]
 pub(crate) fn named_by_connection<'x>(fields: &FieldList, bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {
-    match fields.has(Name::Connection) {
-        true => named_by(fields, bytes),
-        false => Ok(Vec::new()),
-    }
+    if fields.has(Name::Connection) { named_by(fields, bytes) } else { Ok(Vec::new()) }
 }
 
 fn named_by<'x>(fields: &FieldList, bytes: &'x [u8]) -> Result<Vec<&'x [u8]>, Reject> {

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_harmless_is_sent_again() {
+    fn only_safe_requests_are_retried() {
         use Method::{Get, Post, Put};
         use RetryDecision::{GiveUp, OtherConnection, OtherServer};
         let options = Retry::default();
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn retries_are_a_share_of_requests() {
+    fn retries_are_limited_to_a_share_of_requests() {
         let options = Retry { budget_percent: 20, ..Retry::default() };
         let mut budget = RetryBudget::full();
         let mut retries = 0;

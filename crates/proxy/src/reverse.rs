@@ -79,9 +79,10 @@ impl ReverseMapping {
             let start = [scheme, colon, "//"].concat();
             return Cow::Owned([start.as_bytes(), client, &self.path(path)].concat());
         }
-        match is(client) {
-            true => Cow::Owned([start, authority, &self.path(path)].concat()),
-            false => Cow::Borrowed(url),
+        if is(client) {
+            Cow::Owned([start, authority, &self.path(path)].concat())
+        } else {
+            Cow::Borrowed(url)
         }
     }
 
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_of_the_upstream_become_the_clients() {
+    fn upstream_urls_are_rewritten_for_the_client() {
         for (value, want) in [
             ("http://app.internal:3000/x?y#z", "https://shop.test/x?y#z"),
             ("HTTP://APP.internal:3000", "https://shop.test"),
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_domains() {
+    fn cookie_domains_are_rewritten() {
         for (value, want) in [
             ("a=b; Domain=.old.test", "a=b; Domain=shop.test"),
             ("a=b; Domain=app.internal; Secure", "a=b; Secure"),

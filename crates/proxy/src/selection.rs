@@ -161,9 +161,12 @@ impl Balancer {
         let mut too_long = pin!(core.sleep(queue_ms));
         // A request whose client has left must leave the queue; otherwise abandoned requests could keep the
         // queue full.
-        let over = poll_fn(|context| match requester.poll_disconnected(context) {
-            true => Poll::Ready(QueueError::ClientDisconnected),
-            false => too_long.as_mut().poll(context).map(|()| QueueError::TimedOut),
+        let over = poll_fn(|context| {
+            if requester.poll_disconnected(context) {
+                Poll::Ready(QueueError::ClientDisconnected)
+            } else {
+                too_long.as_mut().poll(context).map(|()| QueueError::TimedOut)
+            }
         });
         shared.limiter.wait(usable, over).await.map(|server| ticket(server, false, None)).map_err(
             |no_place| match no_place {
@@ -230,7 +233,8 @@ impl Balancer {
                 };
                 let could = stands && options.backup == backup && (again || !tried.contains(&server));
                 let room = !shared.counts_load || shared.limiter.has_room(server);
-                let (upstream, weight) = (&shared.servers[server], shared.weight(server));
+                let upstream = &shared.servers[server];
+                let weight = shared.weight(server);
                 busy |= could && weight > 0 && !room;
                 let share = upstream.health.weight_hundredths(weight, now_ms, shared.options.slow_start_ms);
                 candidates.push(Candidate {

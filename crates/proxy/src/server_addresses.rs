@@ -80,7 +80,8 @@ impl ServerAddresses {
 
     /// Calls the system's resolver on another thread, because it blocks.
     async fn resolve(self: Arc<Self>, core: Core, again_ms: u64) {
-        let (host, port) = (self.host.clone(), self.port);
+        let host = self.host.clone();
+        let port = self.port;
         #[cfg(test)]
         self.lookup_count.fetch_add(1, Ordering::Relaxed);
         let found = core.offload(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)).await;
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_many_ask_for_a_name_the_resolver_is_asked_once() {
+    fn concurrent_lookups_of_a_name_query_the_resolver_once() {
         let core = Core::for_client(1).expect("an engine");
         let names = Arc::new(ServerAddresses::new("localhost", 80));
         let (release, held) = mpsc::channel::<()>();
@@ -123,11 +124,14 @@ mod tests {
         let count = core
             .run_until_end(async move {
                 // The only thread is kept busy, so that all tasks wait before the first lookup completes.
-                let (busy, core) = (theirs.clone(), theirs);
+                let busy = theirs.clone();
+                let core = theirs;
                 core.spawn(async move { _ = busy.offload(move || held.recv()).await });
                 let answered = Rc::new(Cell::new(0));
                 for _ in 0..100 {
-                    let (names, theirs, answered) = (names.clone(), core.clone(), answered.clone());
+                    let names = names.clone();
+                    let theirs = core.clone();
+                    let answered = answered.clone();
                     core.spawn(async move {
                         assert!(!names.addresses(&theirs, 60_000).await.is_empty());
                         answered.set(answered.get() + 1);

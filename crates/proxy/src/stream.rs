@@ -101,8 +101,8 @@ impl Group {
         let group = &*self.0;
         let requester = StreamRequester { client, head: Head::default() };
         let attempts = group.shared.server_count().min(ATTEMPTS_MAX);
-        let (mut tried, mut failed) =
-            (Vec::new(), OpenStreamError::Failed("no upstream is in service", None));
+        let mut tried = Vec::new();
+        let mut failed = OpenStreamError::Failed("no upstream is in service", None);
         while tried.len() < attempts {
             let chosen =
                 group.balancer.choose(&group.shared, &group.core, &requester, connect_ms, &tried).await;
@@ -123,8 +123,8 @@ impl Group {
             }
             let how =
                 DialOptions { first_address: group.next_address_index(), preface: &header, http2: false };
-            let (since_us, deadline_ms) =
-                (group.core.now_us(), group.core.now_ms().saturating_add(connect_ms));
+            let since_us = group.core.now_us();
+            let deadline_ms = group.core.now_ms().saturating_add(connect_ms);
             let upstream = &group.shared.servers[server];
             let dialled = dial(&group.core, &group.shared.options, server, upstream, &how, deadline_ms).await;
             match dialled {

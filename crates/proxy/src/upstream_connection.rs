@@ -136,13 +136,17 @@ impl UpstreamConnection {
     pub(crate) fn receive(&mut self, method: Method, limits: &Limits) -> Result<FeedResult, AttemptFailure> {
         loop {
             let Buffers { machine, input, .. } = &mut *self.buffers;
-            let fed = match input.is_empty() && machine.body().is_none() {
-                true => Ok(FeedResult { consumed: 0, step: Step::NeedMore }),
-                false => machine.feed(input.unconsumed(), method, limits),
+            let fed = if input.is_empty() && machine.body().is_none() {
+                Ok(FeedResult { consumed: 0, step: Step::NeedMore })
+            } else {
+                machine.feed(input.unconsumed(), method, limits)
             };
-            let fed = fed.map_err(|reject| match self.has_response_begun() {
-                true => AttemptFailure::of_body(reject.reason),
-                false => self.refused_head(reject.reason, self.buffers.input.unconsumed()),
+            let fed = fed.map_err(|reject| {
+                if self.has_response_begun() {
+                    AttemptFailure::of_body(reject.reason)
+                } else {
+                    self.refused_head(reject.reason, self.buffers.input.unconsumed())
+                }
             })?;
             if fed.step != Step::NeedMore {
                 return Ok(fed);

@@ -120,10 +120,8 @@ impl UpstreamRequest {
             if has_begun {
                 since_ms = since_ms.max(self.side.received_ms());
             }
-            let patience_ms = match has_begun || self.is_sending {
-                true => self.bounds.between_ms,
-                false => self.bounds.head_ms,
-            };
+            let patience_ms =
+                if has_begun || self.is_sending { self.bounds.between_ms } else { self.bounds.head_ms };
             match self.wait(since_ms.saturating_add(patience_ms)).await {
                 Ok(()) => {}
                 // The upstream still accepts bytes that were sent before, so the timeout starts again.

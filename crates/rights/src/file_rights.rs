@@ -63,7 +63,8 @@ fn describe_metadata(found: &Metadata) -> String {
         let list = fs::read_to_string(list).unwrap_or_default();
         name_in(&list, id).unwrap_or_else(|| id.to_string())
     };
-    let (user, group) = (name("/etc/passwd", found.uid()), name("/etc/group", found.gid()));
+    let user = name("/etc/passwd", found.uid());
+    let group = name("/etc/group", found.gid());
     format!("mode {:04o}, of {user}:{group}", found.mode() & 0o7777)
 }
 
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_open_a_socket_learns_why() {
+    fn refused_socket_access_is_explained() {
         let folder = std::env::temp_dir().join(format!("komainu-rights-{}", std::process::id()));
         fs::create_dir_all(folder.join("run")).unwrap();
         let socket = folder.join("run/app.sock");
@@ -125,7 +126,8 @@ mod tests {
         let other = user(found.uid() + 7, found.gid() + 7);
         set(&socket, 0o755);
         let said = socket_refusal(&socket, &other).unwrap();
-        let (path, owner) = (socket.display(), describe_metadata(&fs::metadata(&socket).unwrap()));
+        let path = socket.display();
+        let owner = describe_metadata(&fs::metadata(&socket).unwrap());
         assert!(said.starts_with(&format!("user web may not write to {path} ({owner}): ")), "{said}");
         assert!(owner.starts_with("mode 0755, of "), "{owner}");
         assert!(said.contains("mode 0660 and a group that web is in"), "{said}");
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_by_their_number() {
+    fn user_names_are_found_by_id() {
         let list = "root:x:0:0:root:/root:/bin/sh\nbad\nweb:x:33:33::/var/www:/bin/false\n";
         assert_eq!(name_in(list, 33).as_deref(), Some("web"));
         assert_eq!((name_in(list, 3), name_in("", 0)), (None, None));

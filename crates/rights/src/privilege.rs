@@ -98,14 +98,16 @@ impl Identity {
     pub fn parse(text: &str) -> Option<Identity> {
         let mut words = text.splitn(4, ' ');
         let mut word = || words.next();
-        let (uid, gid) = (word()?.parse().ok()?, word()?.parse().ok()?);
+        let uid = word()?.parse().ok()?;
+        let gid = word()?.parse().ok()?;
         let groups = word()?.split(',').map(|group| group.parse().ok()).collect::<Option<_>>()?;
         Some(Identity { name: word()?.to_owned(), uid, gid, groups })
     }
 
     /// The user of this process. Without an entry in `/etc/passwd` the name is the number.
     pub fn of_process() -> Identity {
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
         let mut groups = vec![gid];
         groups.extend(nix::unistd::getgroups().unwrap_or_default().into_iter().map(Gid::as_raw));
         let list = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -125,7 +127,8 @@ impl Identity {
         let is_empty = !rustix::fs::Dir::read_from(&folder)?
             .any(|entry| entry.map_or(true, |entry| is_entry(entry.file_name())));
         if is_roots && is_empty {
-            let (user, group) = (rustix::fs::Uid::from_raw(self.uid), rustix::fs::Gid::from_raw(self.gid));
+            let user = rustix::fs::Uid::from_raw(self.uid);
+            let group = rustix::fs::Gid::from_raw(self.gid);
             rustix::fs::fchown(&folder, Some(user), Some(group))?;
         }
         Ok(())
@@ -147,7 +150,8 @@ impl Identity {
 pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
     list.lines().find_map(|line| {
         let mut fields = line.split(':');
-        let (name, number) = (fields.next()?, fields.nth(1)?);
+        let name = fields.next()?;
+        let number = fields.nth(1)?;
         (number.parse() == Ok(id)).then(|| name.to_owned())
     })
 }
@@ -167,7 +171,8 @@ pub enum RightsDecision {
 /// The configured user does not exist, or this process may not change its user.
 pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision, String> {
     let root = rustix::process::geteuid().is_root();
-    let (user, group) = (config.user.as_deref(), config.group.as_deref());
+    let user = config.user.as_deref();
+    let group = config.group.as_deref();
     if !root {
         let other = |user: &str| {
             Identity::named(user, group).is_ok_and(|other| other.uid != rustix::process::getuid().as_raw())
@@ -212,7 +217,8 @@ pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision
 pub fn become_user(identity: &Identity) -> io::Result<()> {
     empty_bounding_set();
     let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
-    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    let uid = Uid::from_raw(identity.uid);
+    let gid = Gid::from_raw(identity.gid);
     setgroups(&groups)?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
@@ -220,9 +226,10 @@ pub fn become_user(identity: &Identity) -> io::Result<()> {
     set_no_new_privs(true)?;
     let left = capabilities(None)?;
     let back = setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0));
-    match left.permitted.is_empty() && left.effective.is_empty() && back.is_err() {
-        true => Ok(()),
-        false => Err(io::Error::other("root's rights are still there")),
+    if left.permitted.is_empty() && left.effective.is_empty() && back.is_err() {
+        Ok(())
+    } else {
+        Err(io::Error::other("root's rights are still there"))
     }
 }
 

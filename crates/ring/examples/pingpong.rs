@@ -77,8 +77,10 @@ type Outcome = (u64, Duration, Duration, Duration);
 impl Run {
     fn inline(&self) -> Outcome {
         let channel = Channel::create(&options()).unwrap();
-        let (mut server, worker) = (channel.server(0), channel.worker(WorkerSlot(0)));
-        let (start, before) = (Instant::now(), cpu("self"));
+        let mut server = channel.server(0);
+        let worker = channel.worker(WorkerSlot(0));
+        let start = Instant::now();
+        let before = cpu("self");
         let mut answers = 0;
         while start.elapsed() < self.limit {
             for _ in 0..self.in_flight {
@@ -102,7 +104,8 @@ impl Run {
         // Both workers are running once each has had time to answer many requests.
         self.serve(&mut server, Duration::from_millis(100));
         let all = |own: Duration| own + pids.iter().map(|pid| cpu(pid)).sum();
-        let (start, own) = (Instant::now(), cpu("self"));
+        let start = Instant::now();
+        let own = cpu("self");
         let before = all(own);
         let answers = self.serve(&mut server, self.limit);
         let own_after = cpu("self");
@@ -141,7 +144,8 @@ fn take(worker: &Worker) -> Option<ClaimedRequest> {
 }
 
 fn drain(server: &mut ServerSide) -> u64 {
-    let (mut answers, mut bytes) = (0, Vec::with_capacity(256));
+    let mut answers = 0;
+    let mut bytes = Vec::with_capacity(256);
     server.poll(|server, ticket| {
         bytes.clear();
         while let Ok(Some(received)) = server.receive(ticket, &mut bytes, 65536) {

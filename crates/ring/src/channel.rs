@@ -255,7 +255,8 @@ mod descriptors {
             {
                 return Err(NotAttached::Environment);
             }
-            let (thread_signals, slot_signals) = (adopt(&threads)?, adopt(&worker_slots)?);
+            let thread_signals = adopt(&threads)?;
+            let slot_signals = adopt(&worker_slots)?;
             let shared = Arc::new(SharedMemory {
                 region,
                 geometry,

@@ -264,14 +264,14 @@ mod tests {
     }
 
     #[test]
-    fn noise_breaks_no_law() {
+    fn hostile_law_holds_for_random_input() {
         for seed in 1..4000u64 {
             fuzz_hostile(&noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), 600));
         }
     }
 
     #[test]
-    fn seeds_break_no_law() {
+    fn hostile_law_holds_for_seeds() {
         corpus::replay(&corpus::seeds("hostile"), 4_000, fuzz_hostile);
     }
 }

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_overlaps_and_everything_is_inside() {
+    fn areas_do_not_overlap_and_fit_the_region() {
         let options = Options {
             threads: 3,
             worker_slots: 40,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_reports_its_geometry_or_nothing() {
+    fn damaged_header_does_not_yield_its_geometry() {
         let g = Geometry::new(&Options::default()).unwrap();
         assert_eq!(Geometry::read(g.header()), Some(g));
         for word in 0..HEADER_WORDS {

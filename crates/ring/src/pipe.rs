@@ -175,7 +175,8 @@ impl Reader {
                 return Ok(None);
             }
             let word = pipe.region.words()[pipe.at(self.at) / 4].load(Relaxed);
-            let (kind, rest) = (FrameKind::of(word & 0xff).ok_or(ProtocolViolation::Frame)?, word >> 8);
+            let kind = FrameKind::of(word & 0xff).ok_or(ProtocolViolation::Frame)?;
+            let rest = word >> 8;
             if padded(rest) > self.head.wrapping_sub(self.at) - FRAME_BYTES {
                 return Err(ProtocolViolation::Frame);
             }
@@ -189,7 +190,8 @@ impl Reader {
     pub(crate) fn is_empty(&mut self, pipe: Pipe<'_>) -> Result<bool, ProtocolViolation> {
         if self.open_frame.is_none() && self.at == self.head && !self.ended {
             let head = pipe.head.load(Acquire);
-            let (position, unread) = (head & !ENDED, (head & !ENDED).wrapping_sub(self.at));
+            let position = head & !ENDED;
+            let unread = (head & !ENDED).wrapping_sub(self.at);
             if position % 4 != 0 || unread > pipe.bytes {
                 return Err(ProtocolViolation::Position);
             }

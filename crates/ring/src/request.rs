@@ -307,9 +307,12 @@ impl ClaimedRequest {
         self.write_frame(FrameKind::File, &file.encode())?;
         self.flush();
         let side = Rc::clone(&self.side);
-        side.sleep_until(|| match self.writer.is_drained(self.slot().response()) {
-            true => Ok(Some(())),
-            false => self.check_cancelled().map(|()| None),
+        side.sleep_until(|| {
+            if self.writer.is_drained(self.slot().response()) {
+                Ok(Some(()))
+            } else {
+                self.check_cancelled().map(|()| None)
+            }
         })
     }
 

@@ -88,13 +88,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_part_comes_back() {
+    fn file_part_round_trips() {
         let part = FilePart { fd: -7, offset: 1 << 40 | 5, len: u64::MAX };
         assert_eq!(FilePart::decode(part.encode()), part);
     }
 
     #[test]
-    fn parts_follow_in_order_only() {
+    fn parts_out_of_order_are_rejected() {
         let run = |kinds: &[FrameKind]| {
             kinds.iter().try_fold(FrameKind::Interim, |stage, &kind| next_stage(stage, kind))
         };

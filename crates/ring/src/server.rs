@@ -109,7 +109,8 @@ pub struct ServerSide {
 
 impl ServerSide {
     pub(crate) fn new(shared: Arc<SharedMemory>, thread: usize) -> ServerSide {
-        let (slots, worker_slots) = (shared.geometry.slots, shared.geometry.worker_slots);
+        let slots = shared.geometry.slots;
+        let worker_slots = shared.geometry.worker_slots;
         let record = |_| SlotRecord {
             generation: SlotGeneration::FIRST,
             slot_use: SlotUse::Free,
@@ -183,7 +184,8 @@ impl ServerSide {
         let at = usize::from(slot);
         let shared = &*self.shared;
         let view = shared.slot(self.thread, at);
-        let (request, response) = (view.request(), view.response());
+        let request = view.request();
+        let response = view.response();
         if head.len() > request.payload_max() as usize {
             return Err(SubmitError::HeadTooLarge);
         }
@@ -266,8 +268,8 @@ impl ServerSide {
     pub fn cancel(&mut self, ticket: Ticket, reason: NonZeroU32) {
         let Ok(at) = self.live_slot(ticket) else { return };
         let view = self.slot(at);
-        let (ready, free) =
-            (SlotState::ready(ticket.generation), SlotState::new(SlotPhase::Free, 0, ticket.generation));
+        let ready = SlotState::ready(ticket.generation);
+        let free = SlotState::new(SlotPhase::Free, 0, ticket.generation);
         let record = &self.records[at];
         if record.final_phase.is_some()
             || view.state().compare_exchange(ready.0, free.0, AcqRel, Acquire).is_ok()

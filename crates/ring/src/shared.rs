@@ -116,7 +116,8 @@ impl SharedMemory {
         let is_idle = |worker_slot: &usize| {
             self.word(self.geometry.idle(*worker_slot)).load(Acquire) & 1 << (worker_slot % 32) != 0
         };
-        let (mut idlest, mut most) = (None, 0);
+        let mut idlest = None;
+        let mut most = 0;
         for first in (0..worker_slots).step_by(process_slots) {
             // Each bit is read once: a second read may find it cleared, and miss others.
             let mut idle = (first..worker_slots.min(first + process_slots)).filter(is_idle);

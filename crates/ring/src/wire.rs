@@ -357,7 +357,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_found_by_its_id_and_its_text() {
+    fn field_ids_and_names_map_to_each_other() {
         for (index, text) in HEADERS.iter().enumerate() {
             let name = FieldId::of_id(FIRST_HEADER + index as u8).unwrap();
             assert_eq!((name.text(), name.is_header()), (*text, true));
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_comes_back_field_by_field() {
+    fn encoded_head_is_decoded_field_by_field() {
         let mut head = Vec::new();
         put_status(&mut head, 404);
         put_header(&mut head, b"Content-Type", b"text/html").unwrap();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_cut_anywhere_is_malformed_or_shorter() {
+    fn truncated_head_is_malformed_or_shorter() {
         let mut head = Vec::new();
         put_header(&mut head, b"Host", b"a").unwrap();
         let first = head.len();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused() {
+    fn too_long_names_and_values_are_rejected() {
         let mut head = Vec::new();
         assert_eq!(put_header(&mut head, &[b'x'; 65536], b""), Err(TooLong));
         assert_eq!(put(&mut head, FieldId::PATH, &vec![0; 1 << 24]), Err(TooLong));

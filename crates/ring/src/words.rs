@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_back() {
+    fn packed_words_round_trip() {
         let last = SlotGeneration(GENERATION_MAX);
         for (slot, generation) in
             [(0, SlotGeneration::FIRST), (SLOTS_MAX - 1, last), (77, SlotGeneration(4096))]
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generation_never_is_nought() {
+    fn slot_generation_is_never_zero() {
         assert_eq!(SlotGeneration(GENERATION_MAX).next(), SlotGeneration::FIRST);
         assert_eq!(SlotGeneration::FIRST.next(), SlotGeneration(2));
     }

@@ -61,7 +61,8 @@ impl Worker {
     /// that a language can run its signal handlers.
     pub fn next(&self, limit: Option<Duration>) -> NextRequest {
         // The clock is read only before sleeping, because reading it is unnecessary while there is work.
-        let (mut deadline, mut is_over) = (None, false);
+        let mut deadline = None;
+        let mut is_over = false;
         #[cfg(not(loom))]
         self.count_claim_attempt();
         loop {

@@ -6,6 +6,6 @@
 mod laws;
 
 #[test]
-fn ring_head() {
+fn ring_head_law_holds() {
     corpus::replay(&corpus::seeds("ring_head"), 50_000, laws::ring_head);
 }

@@ -126,7 +126,7 @@ fn two_workers_share_a_queue() {
 }
 
 #[test]
-fn one_ring_wakes_as_many_as_there_is_work_for() {
+fn doorbell_wakes_one_worker_per_queued_request() {
     model(|| {
         let channel = channel(2, 2);
         let mut server = channel.server(0);
@@ -149,7 +149,7 @@ fn one_ring_wakes_as_many_as_there_is_work_for() {
 }
 
 #[test]
-fn a_claim_and_a_cancellation_agree() {
+fn concurrent_claim_and_cancellation_release_the_slot() {
     model(|| {
         let channel = channel(1, 1);
         let mut server = channel.server(0);
@@ -174,7 +174,7 @@ fn a_claim_and_a_cancellation_agree() {
 }
 
 #[test]
-fn a_worker_that_dies_with_its_claim_stops_nobody() {
+fn death_of_a_claiming_worker_does_not_stop_others() {
     model(|| {
         let channel = channel(2, 2);
         let mut server = channel.server(0);
@@ -226,7 +226,8 @@ fn bodies_stream_both_ways_and_both_sides_sleep() {
         // Head and body fill the area of sixteen bytes: the second piece must wait for the worker.
         let body = *b"abcdefgh";
         let (_, mut sent) = server.submit(b"p", &body, true).unwrap();
-        let (mut echoed, mut over) = (Vec::new(), false);
+        let mut echoed = Vec::new();
+        let mut over = false;
         while !over {
             server.flush_doorbells();
             if server.arm() {
@@ -277,7 +278,7 @@ fn a_sleeping_event_loop_is_woken_for_each_request() {
 }
 
 #[test]
-fn an_armed_event_loop_that_had_to_wait_for_a_client_still_hears() {
+fn event_loop_armed_before_a_blocking_write_is_still_woken() {
     model(|| {
         let channel = channel(1, 2);
         let mut server = channel.server(0);

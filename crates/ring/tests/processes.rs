@@ -55,7 +55,8 @@ fn scribble(environment: &str, seed: usize) {
     // SAFETY: the descriptor is inherited under this number and stays open.
     let memory = unsafe { std::os::fd::BorrowedFd::borrow_raw(memory) };
     let len = rustix::fs::fstat(memory).unwrap().st_size as usize;
-    let (access, shared) = (rustix::mm::ProtFlags::all(), rustix::mm::MapFlags::SHARED);
+    let access = rustix::mm::ProtFlags::all();
+    let shared = rustix::mm::MapFlags::SHARED;
     let access = access.intersection(rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE);
     // SAFETY: a fresh mapping of the whole file.
     let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, shared, memory, 0) };
@@ -64,7 +65,8 @@ fn scribble(environment: &str, seed: usize) {
     loop {
         // Excludes the header, otherwise no worker could attach any more; half of the writes go to worker
         // slots, queues and lanes.
-        let (near, value) = (noise.below(2) == 0, noise.next());
+        let near = noise.below(2) == 0;
+        let value = noise.next();
         let at = 16 + noise.below(if near { 2_000 } else { len / 4 - 16 });
         let value = if value.is_multiple_of(2) { (value >> 8) as u32 % 4096 } else { (value >> 8) as u32 };
         // SAFETY: inside the mapping, aligned; others may write to it concurrently, hence volatile.
@@ -198,13 +200,15 @@ fn options(worker_slots: usize) -> Options {
 }
 
 #[test]
-fn killed_workers_cost_only_what_they_held() {
+fn killed_workers_lose_only_the_requests_they_held() {
     const WORKERS: usize = 3;
     let channel = Channel::create(&options(WORKERS)).unwrap();
     let mut load = Load::new(&channel, 42);
     let mut workers: Vec<Child> =
         (0..WORKERS).map(|worker_slot| start(&channel, "echo", worker_slot)).collect();
-    let (mut serial, mut kills, mut lost) = (0, 0, 0);
+    let mut serial = 0;
+    let mut kills = 0;
+    let mut lost = 0;
     let total = 60_000;
     let mut next_kill = 300;
     while load.answered < total {
@@ -236,7 +240,7 @@ fn killed_workers_cost_only_what_they_held() {
 }
 
 #[test]
-fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
+fn corrupting_process_neither_stops_nor_crashes_the_server() {
     const WORKERS: usize = 2;
     for round in 0..2 {
         let channel = Channel::create(&options(WORKERS + 1)).unwrap();
@@ -280,7 +284,7 @@ fn a_scribbling_process_neither_stops_nor_crashes_the_server() {
 }
 
 #[test]
-fn a_channel_is_found_by_its_environment_only() {
+fn attachment_requires_a_valid_environment() {
     let channel = Channel::create(&options(2)).unwrap();
     let good = channel.environment();
     let attachment = Attachment::new(&good).unwrap();

@@ -134,7 +134,8 @@ struct Asked {
 
 /// Submits requests, streams bodies, receives responses, and occasionally cancels.
 fn serve(server: &mut ServerSide, thread: u32) {
-    let (mut serial, mut asked) = (0, Vec::<Asked>::new());
+    let mut serial = 0;
+    let mut asked = Vec::<Asked>::new();
     while serial < REQUESTS || server.in_use() > 0 {
         while serial < REQUESTS && server.in_use() < server.slots() {
             let len = if serial % 7 == 0 { serial as usize % 2000 } else { 0 };
@@ -190,7 +191,7 @@ fn attend(server: &mut ServerSide, asked: &mut Asked, thread: u32) -> bool {
 }
 
 #[test]
-fn many_of_each_kind_at_once() {
+fn blocking_and_event_loop_workers_serve_several_threads() {
     let options = Options {
         threads: THREADS,
         worker_slots: BLOCKING + 1,

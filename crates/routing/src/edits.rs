@@ -144,7 +144,8 @@ impl RouteEdits {
             if !template.parts().iter().any(is_user) {
                 continue;
             }
-            let (mut value, mut fields) = (Vec::new(), Fields::new());
+            let mut value = Vec::new();
+            let mut fields = Fields::new();
             template.write(&mut value, &template_values(exchange, prefix));
             if fields.try_push(name.as_bytes(), &value).is_ok() {
                 exchange.replace_fields(&[name], &fields);

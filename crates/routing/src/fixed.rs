@@ -10,7 +10,8 @@ pub fn fixed_response(respond: &config::Respond) -> Handler {
     let mut fields = Fields::new();
     fields.push(Name::ContentType, respond.media_type.as_bytes());
     if let Some(body) = &respond.filled {
-        let (status, escape) = (status(respond.status), BodyEscape::of(&respond.media_type));
+        let status = status(respond.status);
+        let escape = BodyEscape::of(&respond.media_type);
         return Handler::RespondTemplate(Box::new(TemplateResponse {
             status,
             fields,

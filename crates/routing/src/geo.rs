@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_database_of_countries_is_refused_by_name() {
+    fn invalid_country_database_is_rejected_by_name() {
         let whole = database(&[("10.0.0.0/8", Record::Country("DE"))]);
         let error = |bytes: &[u8]| read(bytes).err().expect("it is refused").to_string();
         assert!(error(b"").contains("countries.mmdb: this is no whole database"));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn no_change_of_a_byte_makes_a_lookup_panic() {
+    fn corrupt_database_does_not_panic() {
         let networks = [("10.0.0.0/8", Record::Country("DE")), ("2001:db8::/32", Record::Registered("FR"))];
         let whole = database(&networks);
         let mut random = fastrand::Rng::with_seed(11);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_leaves_the_countries_of_before() {
+    fn invalid_database_keeps_the_previous_countries() {
         let path = std::env::temp_dir().join(format!("komainu-geo-{}.mmdb", std::process::id()));
         let geo = config::Geo { database: path.clone() };
         let of = |before: Option<&Arc<CountryDatabase>>| {

@@ -98,7 +98,8 @@ impl InternalRoutes {
         let mut all = Vec::new();
         for (index, route) in site.routes.iter().enumerate().filter(|(_, route)| route.internal) {
             let Action::Files(files) = &route.action else { continue };
-            let (paths, roots) = (route.path.clone(), files.root.iter().flat_map(absolute_paths).collect());
+            let paths = route.path.clone();
+            let roots = files.root.iter().flat_map(absolute_paths).collect();
             let (strip, files, guards) = open(index, files)?;
             all.push(InternalRoute { index, paths, roots, strip, files, guards });
         }
@@ -116,7 +117,8 @@ impl InternalRoutes {
         target: &[u8],
     ) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
         let mut parts = target.splitn(2, |&byte| byte == b'?');
-        let (path, query) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let path = parts.next().unwrap_or_default();
+        let query = parts.next().unwrap_or_default();
         let path = normal_path(path, EmptySegments::Merge).map_err(|_| NO_INTERNAL_ROUTE)?;
         if !path.starts_with(b"/") {
             return Err(NO_INTERNAL_ROUTE);
@@ -125,9 +127,8 @@ impl InternalRoutes {
         let wanted = self.route_request(x, (&path, query));
         let first = self.routes.find_in(0, &wanted, RouteRequestFields(&request));
         let internal = self.all.iter().find(|internal| Some(internal.index) == first);
-        let internal = internal.ok_or_else(|| match self.all.iter().any(|one| one.matches_path(&path)) {
-            true => NOT_INTERNAL,
-            false => NO_INTERNAL_ROUTE,
+        let internal = internal.ok_or_else(|| {
+            if self.all.iter().any(|one| one.matches_path(&path)) { NOT_INTERNAL } else { NO_INTERNAL_ROUTE }
         })?;
         self.forbid_storing_if_conditional(internal, x, &path);
         Ok((internal, internal.strip.strip_from(&path).to_vec()))
@@ -148,7 +149,8 @@ impl InternalRoutes {
             let Some(rest) = internal.below_root(path.as_os_str().as_bytes()) else { continue };
             // URL path that corresponds to the file.
             let named = [&internal.strip.0, rest].concat();
-            let (request, id) = (x.request(), RouteId { site: 0, route: internal.index });
+            let request = x.request();
+            let id = RouteId { site: 0, route: internal.index };
             if self.routes.is_first_ignoring_path(
                 id,
                 &self.route_request(x, (&named, b"")),

@@ -108,7 +108,8 @@ impl ErrorPages for PagesWithoutSite {
 
 /// Generates a page: JSON (RFC 9457) for clients that accept it and not HTML, otherwise HTML.
 fn generate(status: Status, reason: &str, accept: Option<&[u8]>) -> Page {
-    let (code, title) = (status.code(), status.reason());
+    let code = status.code();
+    let title = status.reason();
     let accept = accept.unwrap_or_default();
     let wants = |what: &[u8]| accept.windows(what.len()).any(|window| window.eq_ignore_ascii_case(what));
     if wants(b"json") && !wants(b"text/html") {
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_page_is_shown_and_else_a_plain_one() {
+    fn nearest_error_page_is_used_or_a_generated_one() {
         let folder = std::env::temp_dir().join(format!("komainu-pages-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let file = |name: &str, text: &str| {

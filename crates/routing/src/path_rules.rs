@@ -48,7 +48,8 @@ impl MapValues {
 
 impl MapRule {
     fn new(map: &VariableMap) -> MapRule {
-        let (mut exact, mut patterns) = (HashMap::new(), Vec::new());
+        let mut exact = HashMap::new();
+        let mut patterns = Vec::new();
         for (key, value) in &map.values {
             match key.exact() {
                 Some(text) => _ = exact.insert(text.as_bytes().into(), value.clone()),
@@ -273,7 +274,8 @@ const URI_TOO_LONG: Status = Status::of(414).expect("three digits");
 
 /// Whether a segment is `.` or `..`, percent-encoded or not.
 fn is_dots(segment: &[u8]) -> bool {
-    let (mut rest, mut dots) = (segment, 0);
+    let mut rest = segment;
+    let mut dots = 0;
     while !rest.is_empty() {
         rest = match rest {
             [b'.', rest @ ..] | [b'%', b'2', b'e' | b'E', rest @ ..] => rest,
@@ -289,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_network_counts() {
+    fn smallest_matching_network_is_used() {
         let text = |text: &str| Template::parse(text, |_| false).unwrap();
         let networks =
             [("0.0.0.0/0", "all"), ("10.0.0.0/8", "ten"), ("10.1.2.3/16", "small"), ("2001:db8::/32", "six")];
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn dot_segments_are_seen() {
+    fn dot_segments_are_detected() {
         for (segment, is) in [
             (".", true),
             ("..", true),

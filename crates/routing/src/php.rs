@@ -118,7 +118,8 @@ impl PhpRoute {
     /// Creates a route whose scripts are run by a FastCGI server.
     pub fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
         let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
-        let (front, root) = (bytes(&php.scripts.front), bytes(&php.scripts.root));
+        let front = bytes(&php.scripts.front);
+        let root = bytes(&php.scripts.root);
         PhpRoute {
             files,
             runner: ScriptRunner::Server(proxy),

@@ -60,7 +60,8 @@ struct FilledText {
 
 impl FilledText {
     fn new(template: &Template, values: &http::template::VariableValues<'_>) -> FilledText {
-        let (mut text, places) = (Vec::new(), RefCell::new(Vec::new()));
+        let mut text = Vec::new();
+        let places = RefCell::new(Vec::new());
         let note = |out: &mut Vec<u8>, start: usize| places.borrow_mut().push(start..out.len());
         template.write_each(&mut text, values, note);
         FilledText { text, values: places.into_inner() }
@@ -70,7 +71,9 @@ impl FilledText {
 impl ReplacementTexts for FilledTexts {
     fn text(&self, rule: usize, media_type: &str) -> Vec<u8> {
         let FilledText { text, values } = &self.0[rule];
-        let (escape, mut out, mut at) = (BodyEscape::of(media_type), Vec::new(), 0);
+        let escape = BodyEscape::of(media_type);
+        let mut out = Vec::new();
+        let mut at = 0;
         for value in values {
             out.extend_from_slice(&text[at..value.start]);
             let start = out.len();
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_escaped_for_the_type_and_texts_are_not() {
+    fn only_variable_values_are_escaped_in_replacements() {
         let texts =
             FilledTexts(vec![FilledText { text: b"<i>\"a\"</i>-'b'".to_vec(), values: vec![3..6, 11..14] }]);
         let text = |media_type: &str| String::from_utf8(texts.text(0, media_type)).unwrap();

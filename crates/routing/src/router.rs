@@ -94,8 +94,10 @@ impl Router {
         challenges: HttpChallenges,
         metrics: Rc<CoreMetrics>,
     ) -> Router {
-        let (id_maker, access) = (IdGenerator::new(), RefCell::new(table.0.access.take()));
-        let (table, turn) = (RefCell::new(table), Cell::default());
+        let id_maker = IdGenerator::new();
+        let access = RefCell::new(table.0.access.take());
+        let table = RefCell::new(table);
+        let turn = Cell::default();
         Router {
             table,
             renew,
@@ -295,7 +297,8 @@ fn find_route<'t>(
         let wanted = conditions::route_request(request, method, (path, query), table.uses_country);
         Some(&table.sites[site][table.routes.find_in(site, &wanted, RouteRequestFields(request))?])
     };
-    let (path, method) = (path.bytes(request), request.method_name());
+    let path = path.bytes(request);
+    let method = request.method_name();
     // A preflight belongs to the route of the actual request, if that route has CORS rules.
     let asked = cors::preflight_method(request).and_then(|method| find_at(path, method));
     let found = asked.filter(|route| route.steps.has_cors()).or_else(|| find_at(path, method))?;

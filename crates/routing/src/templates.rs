@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_end_no_string_of_a_script() {
+    fn values_cannot_end_a_javascript_string() {
         let mut out = b"a = \"".to_vec();
         let start = out.len();
         out.extend_from_slice(b"\"';x(`</script>\\");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn values_in_bodies_are_escaped_for_their_type() {
+    fn values_are_escaped_for_the_media_type() {
         let escaped = |media_type: &str| {
             let mut out = b"<b>".to_vec();
             out.extend_from_slice(b"<a href=\"x\">'&\\");

@@ -282,9 +282,10 @@ impl Reply<'_> {
     }
 
     fn end(self) -> io::Result<()> {
-        match self.connection.received.is_empty() {
-            true => Ok(()),
-            false => Err(invalid_reply("it sends more than it was asked for")),
+        if self.connection.received.is_empty() {
+            Ok(())
+        } else {
+            Err(invalid_reply("it sends more than it was asked for"))
         }
     }
 }
@@ -296,7 +297,7 @@ mod tests {
     use std::thread::JoinHandle;
 
     #[test]
-    fn addresses() {
+    fn redis_addresses_are_parsed() {
         let tcp = |host: &str, port, user: Option<&str>, database| RedisAddress {
             endpoint: RedisEndpoint::Tcp(host.into(), port),
             user: user.map(Into::into),
@@ -358,7 +359,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
-    fn replies_without_end_are_refused_and_not_kept() {
+    fn endless_replies_are_rejected_in_bounded_memory() {
         let lies = [
             ("$99999999999\r\n", "a", "not a number for each key"),
             ("*2147483647\r\n", ":1\r\n", "not a number for each key"),

@@ -190,7 +190,8 @@ impl CountExchange {
         }
         // Counts from the time without a connection apply to this server's own limits only.
         self.live_tables().iter().for_each(|table| drop(table.take()));
-        let (password, timeout) = (self.options.password.as_deref(), self.options.timeout);
+        let password = self.options.password.as_deref();
+        let timeout = self.options.timeout;
         self.connection = Some(RedisConnection::open(&self.address, password, timeout)?);
         Ok(())
     }

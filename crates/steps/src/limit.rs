@@ -166,7 +166,8 @@ fn rules(all: Vec<&Arc<SharedLimit>>, notices: Option<&ErrorLog>) -> Option<Rate
 
 impl SharedLimit {
     fn new(of: &RateLimit, place: RouteLabels, memory: &MemoryBudget) -> SharedLimit {
-        let (memory, name) = (memory.clone(), of.name());
+        let memory = memory.clone();
+        let name = of.name();
         let account = Arc::new(move |before, after| memory.change(before, after));
         let keys_max = of.keys_max as usize;
         if let Some(max) = of.concurrent {
@@ -183,9 +184,10 @@ impl SharedLimit {
         let rate = of.rate();
         let quota = Quota::new(rate.count, rate.period, of.burst());
         let options = LimiterOptions { quota, delay_max: of.delay, delayed_max: of.delayed_max, keys_max };
-        let limiter = Arc::new(match of.shared {
-            true => Limiter::new_shared(options, account, &shared_limits::scope(of, &place)),
-            false => Limiter::new(options, account),
+        let limiter = Arc::new(if of.shared {
+            Limiter::new_shared(options, account, &shared_limits::scope(of, &place))
+        } else {
+            Limiter::new(options, account)
         });
         let shared = of.shared.then(|| shared_limits::table(&limiter));
         let policy = Some(policy_item(&name, &quota));
@@ -269,7 +271,8 @@ impl RateRules {
     /// Counts a request. Allocates only if the request is delayed, response fields are needed, or the key is
     /// encoded.
     pub(crate) fn check(&self, exchange: &Exchange<'_>, counted: CountedRequests) -> LimitOutcome {
-        let (request, now_ns) = (exchange.request(), exchange.core().now_us().saturating_mul(1_000));
+        let request = exchange.request();
+        let now_ns = exchange.core().now_us().saturating_mul(1_000);
         let client = request.client().address;
         let is_asked = |rule: &RateRule| {
             let is_of_kind = match counted {
@@ -285,7 +288,8 @@ impl RateRules {
             let limiter = match &shared.counter {
                 LimitCounter::Rate(limiter) => limiter,
                 LimitCounter::Concurrent(limiter) => {
-                    let (key, is_dry) = (rule.key(&request).key(), shared.config.dry_run);
+                    let key = rule.key(&request).key();
+                    let is_dry = shared.config.dry_run;
                     if is_dry && limiter.is_full(key) {
                         self.report(shared, client, "would be refused (dry run)");
                     }
@@ -365,9 +369,12 @@ impl RateRules {
             exchange.hold(DELAYED_BYTES);
             let has_left = {
                 let mut turn = pin!(exchange.core().sleep(checked.wait_ns.div_ceil(1_000_000)));
-                poll_fn(|cx| match exchange.poll_disconnected(cx) {
-                    true => Poll::Ready(true),
-                    false => turn.as_mut().poll(cx).map(|()| false),
+                poll_fn(|cx| {
+                    if exchange.poll_disconnected(cx) {
+                        Poll::Ready(true)
+                    } else {
+                        turn.as_mut().poll(cx).map(|()| false)
+                    }
                 })
                 .await
             };

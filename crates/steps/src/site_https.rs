@@ -21,7 +21,8 @@ impl SiteHttps {
     pub fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
         let port = self.redirect_port?;
         let is_plain = !request.client().is_secure && matches!(request.peer(), Peer::Tcp(_));
-        let (authority, path) = (request.authority(), request.encoded_path().ok()?);
+        let authority = request.authority();
+        let path = request.encoded_path().ok()?;
         if !is_plain || authority.is_empty() || !path.starts_with(b"/") || path.starts_with(ACME_PATH) {
             return None;
         }

@@ -220,10 +220,15 @@ impl Rows {
 }
 
 fn requests(metrics: &Metrics) -> Vec<Family> {
-    let (mut statuses, mut received, mut sent, mut outcomes) =
-        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
-    let (mut durations, mut first_bytes, mut queues) = (Rows::default(), Rows::default(), Rows::default());
-    let (mut cpu, mut measured) = (Rows::default(), Rows::default());
+    let mut statuses = Rows::default();
+    let mut received = Rows::default();
+    let mut sent = Rows::default();
+    let mut outcomes = Rows::default();
+    let mut durations = Rows::default();
+    let mut first_bytes = Rows::default();
+    let mut queues = Rows::default();
+    let mut cpu = Rows::default();
+    let mut measured = Rows::default();
     metrics.for_each(|RouteLabels { site, route, handler }, cores| {
         let labels = vec![("site", site.clone()), ("route", route.clone()), ("handler", handler.clone())];
         let with = |name, value: String| labels.iter().cloned().chain([(name, value)]).collect::<Vec<_>>();
@@ -289,8 +294,10 @@ fn requests(metrics: &Metrics) -> Vec<Family> {
 
 /// Stream metrics by stream and upstream server; empty without streams.
 fn streams(metrics: &Metrics) -> Vec<Family> {
-    let (mut connections, mut received, mut sent, mut ends) =
-        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    let mut connections = Rows::default();
+    let mut received = Rows::default();
+    let mut sent = Rows::default();
+    let mut ends = Rows::default();
     metrics.for_each_stream(|StreamLabels { stream, upstream }, cores| {
         let labels = || vec![("stream", stream.clone()), ("upstream", upstream.clone())];
         let sum = |of: &dyn Fn(&StreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
@@ -319,10 +326,16 @@ fn streams(metrics: &Metrics) -> Vec<Family> {
 
 /// Upstream metrics by server URL: groups that share a server are counted together.
 fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
-    let (mut requests, mut responses, mut failures) = (Rows::default(), Rows::default(), Rows::default());
-    let (mut retries, mut ejections, mut active) = (Rows::default(), Rows::default(), Rows::default());
-    let (mut connects, mut heads) = (Rows::default(), Rows::default());
-    let (mut up, mut drained) = (Rows::default(), Rows::default());
+    let mut requests = Rows::default();
+    let mut responses = Rows::default();
+    let mut failures = Rows::default();
+    let mut retries = Rows::default();
+    let mut ejections = Rows::default();
+    let mut active = Rows::default();
+    let mut connects = Rows::default();
+    let mut heads = Rows::default();
+    let mut up = Rows::default();
+    let mut drained = Rows::default();
     let mut servers: BTreeMap<&str, (&GroupShared, usize)> = BTreeMap::new();
     for group in groups {
         servers
@@ -460,9 +473,14 @@ fn applications(gauges: &Gauges) -> Vec<Family> {
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
     let app = |app: &str| ("app", app.to_owned());
-    let (mut processes, mut of_app, mut of_worker, mut cpu, mut exits) =
-        (Rows::default(), Rows::default(), Rows::default(), Rows::default(), Rows::default());
-    let (mut requests, mut waiting, mut active) = (Rows::default(), Rows::default(), Rows::default());
+    let mut processes = Rows::default();
+    let mut of_app = Rows::default();
+    let mut of_worker = Rows::default();
+    let mut cpu = Rows::default();
+    let mut exits = Rows::default();
+    let mut requests = Rows::default();
+    let mut waiting = Rows::default();
+    let mut active = Rows::default();
     for queue in &gauges.app_queues {
         waiting.gauge(vec![app(&queue.app)], queue.waiting as f64);
         active.gauge(vec![app(&queue.app)], queue.active as f64);
@@ -535,7 +553,8 @@ fn queues(gauges: &Gauges) -> Vec<Family> {
         let sum = sums.entry((&queue.site, &queue.route)).or_default();
         sum.iter_mut().zip([queue.active, queue.waiting]).for_each(|(sum, count)| *sum += count);
     }
-    let (mut active, mut waiting) = (Rows::default(), Rows::default());
+    let mut active = Rows::default();
+    let mut waiting = Rows::default();
     for ((site, route), sums) in sums {
         let labels = vec![("site", site.to_owned()), ("route", route.to_owned())];
         active.gauge(labels.clone(), sums[0] as f64);
@@ -555,8 +574,10 @@ fn limits(gauges: &Gauges) -> Vec<Family> {
         let counts = [limit.refused, limit.delayed, limit.evicted, limit.bytes];
         sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
-    let (mut refused, mut delayed, mut forgotten, mut bytes) =
-        (Rows::default(), Rows::default(), Rows::default(), Rows::default());
+    let mut refused = Rows::default();
+    let mut delayed = Rows::default();
+    let mut forgotten = Rows::default();
+    let mut bytes = Rows::default();
     for ((site, route, limit, is_dry), sums) in sums {
         let labels = vec![
             ("site", site.to_owned()),

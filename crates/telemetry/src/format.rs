@@ -28,7 +28,8 @@ impl MetricsFormat {
         let text = String::from_utf8_lossy(field).to_ascii_lowercase();
         let of_range = |range: &str| {
             let mut parts = range.split(';').map(|part| part.split_whitespace().collect::<String>());
-            let (kind, parameters) = (parts.next()?, parts.collect::<Vec<_>>());
+            let kind = parts.next()?;
+            let parameters = parts.collect::<Vec<_>>();
             let has = |parameter: &str| parameters.iter().any(|other| other == parameter);
             let format = match kind.as_str() {
                 "text/plain" => MetricsFormat::Text,
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_format_that_a_scraper_prefers() {
+    fn preferred_format_of_the_scraper_is_chosen() {
         let protobuf =
             "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         for (field, want) in [

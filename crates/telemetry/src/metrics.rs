@@ -155,7 +155,8 @@ impl RouteCounters {
         }
         let trace = record.request.as_ref().and_then(|request| request.ids().trace);
         if let Some(trace) = trace.filter(|trace| trace.is_sampled) {
-            let (duration_us, unix_s) = (record.duration_us, record.unix_s);
+            let duration_us = record.duration_us;
+            let unix_s = record.unix_s;
             let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
             traced.insert(
                 DurationHistogram::class_of(duration_us),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_conventions_or_begin_with_komainu() {
+    fn metric_names_follow_otel_conventions_or_start_with_komainu() {
         for (name, want) in [
             ("komainu_http_request_duration_seconds", ("http.server.request.duration", "s")),
             ("komainu_http_queue_seconds", ("komainu.http.queue", "s")),
@@ -220,8 +220,8 @@ mod tests {
         let exponential = point(&durations, HistogramForm::Exponential);
         assert_eq!((&exponential["scale"], &exponential["zeroCount"]), (&3.into(), &"2".into()));
         let positive = &exponential["positive"];
-        let (offset, counts) =
-            (positive["offset"].as_i64().unwrap(), positive["bucketCounts"].as_array().unwrap());
+        let offset = positive["offset"].as_i64().unwrap();
+        let counts = positive["bucketCounts"].as_array().unwrap();
         assert_eq!(sum(counts), 6);
         // Bucket -1 ends at one second, inclusive, and bucket 0 begins there.
         let at = |bucket: i64| counts[usize::try_from(bucket - offset).unwrap()].as_str().unwrap();

@@ -180,8 +180,10 @@ fn histogram(durations: &DurationSample) -> NativeHistogram {
 /// Encodes native buckets: consecutive buckets form a span, whose offset is relative to the end of the
 /// previous one; each count is stored as the difference to the preceding count.
 fn spans_and_deltas(classes: &[(i32, u64)]) -> (Vec<BucketSpan>, Vec<i64>) {
-    let (mut spans, mut deltas) = (Vec::<BucketSpan>::new(), Vec::new());
-    let (mut next, mut before) = (0, 0);
+    let mut spans = Vec::<BucketSpan>::new();
+    let mut deltas = Vec::new();
+    let mut next = 0;
+    let mut before = 0;
     for (class, count) in classes {
         match spans.last_mut().filter(|_| *class == next) {
             Some(span) => span.length = span.length.map(|length| length + 1),
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_spans_and_deltas() {
+    fn histogram_buckets_are_encoded_as_spans_and_deltas() {
         let (spans, deltas) = spans_and_deltas(&[(-3, 5), (-2, 2), (4, 2), (5, 9)]);
         let spans: Vec<(i32, u32)> =
             spans.iter().map(|span| (span.offset.unwrap(), span.length.unwrap())).collect();

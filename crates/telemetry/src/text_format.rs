@@ -41,13 +41,15 @@ fn with_exemplars(text: &str, families: &[Family]) -> String {
     if exemplars.iter().all(Option::is_none) {
         return text.to_owned();
     }
-    let (mut out, mut each) = (String::with_capacity(text.len() + exemplars.len() * 64), exemplars.iter());
+    let mut out = String::with_capacity(text.len() + exemplars.len() * 64);
+    let mut each = exemplars.iter();
     for line in text.lines() {
         out.push_str(line);
         if line.strip_prefix(EXEMPLAR_FAMILY).is_some_and(|rest| rest.starts_with("_bucket{"))
             && let Some(Some(TracedRequest { trace, duration_us, unix_s })) = each.next()
         {
-            let (mut id, value) = (Vec::new(), *duration_us as f64 / 1e6);
+            let mut id = Vec::new();
+            let value = *duration_us as f64 / 1e6;
             trace.write_trace(&mut id);
             let id = String::from_utf8_lossy(&id);
             // Writing to a `String` does not fail.
@@ -106,9 +108,10 @@ impl Collector for Scrape {
             };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for (labels, sample) in rows {
-                match labels.is_empty() {
-                    true => sample.encode(&mut metric)?,
-                    false => sample.encode(&mut metric.encode_family(labels)?)?,
+                if labels.is_empty() {
+                    sample.encode(&mut metric)?
+                } else {
+                    sample.encode(&mut metric.encode_family(labels)?)?
                 }
             }
         }

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_short() {
+    fn figures_are_formatted_briefly() {
         let shown: Vec<String> =
             [0.0, 0.04, 9.94, 12.3, 1234.4, 99_999.0, 123_456.0, 4.56e6, 7.89e9].map(format_number).into();
         assert_eq!(shown, ["0", "0.0", "9.9", "12", "1,234", "99,999", "123k", "4.6M", "7.9G"]);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_others_steers_a_terminal() {
+    fn control_characters_are_replaced() {
         assert_eq!(sanitize("a\u{1b}[2J\n\u{202e}b\u{9b}é\u{200b}\u{feff}"), "a?[2J??b?é??");
     }
 }

@@ -200,7 +200,8 @@ impl StatusInterval {
                 .map(|key| self.rate(&now.get(*key).cloned().unwrap_or_default(), &before[*key]))
                 .sum::<f64>()
         };
-        let (hits, misses) = (of(&["hits", "stale", "revalidated", "coalesced"]), of(&["misses"]));
+        let hits = of(&["hits", "stale", "revalidated", "coalesced"]);
+        let misses = of(&["misses"]);
         let hit_rate = (hits + misses > 0.0).then(|| hits / (hits + misses));
         figures.insert("hit_rate".into(), json!(hit_rate));
         figures
@@ -210,7 +211,8 @@ impl StatusInterval {
     /// `waiting`, `connections`, `connections_per_s`, `cpu`, `pss_bytes` (with applications), `held_bytes`,
     /// `budget_bytes`.
     pub(crate) fn server(&self) -> Map<String, Value> {
-        let (routes, mut server) = (self.routes(), Map::new());
+        let routes = self.routes();
+        let mut server = Map::new();
         let total = |rows: &[Map<String, Value>], key: &str| {
             rows.iter().filter_map(|row| row[key].as_f64()).sum::<f64>()
         };
@@ -229,7 +231,8 @@ impl StatusInterval {
         let groups = list(&self.latest["upstreams"]).iter().map(|group| &group["waiting"]);
         let apps = list(&self.latest["apps"]).iter().map(|app| &app["queue"]["waiting"]);
         server.insert("waiting".into(), json!(groups.chain(apps).filter_map(Value::as_u64).sum::<u64>()));
-        let (connections, before) = (&self.latest["connections"], &self.earlier["connections"]);
+        let connections = &self.latest["connections"];
+        let before = &self.earlier["connections"];
         server.insert("connections".into(), connections["open"].clone());
         server.insert(
             "connections_per_s".into(),
@@ -277,7 +280,8 @@ pub(crate) fn bound_key(key: &str) -> String {
 /// or the percentile is in the first or last one, only a bound is known; its kind is returned as well.
 fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<(f64, Option<&'static str>)> {
     let total: u64 = classes.iter().sum();
-    let (mut left, mut lower) = (share * total as f64, 0.0);
+    let mut left = share * total as f64;
+    let mut lower = 0.0;
     if total == 0 {
         return None;
     }
@@ -297,8 +301,10 @@ fn percentile(bounds: &[f64], classes: &[u64], share: f64) -> Option<(f64, Optio
 /// there are none, of all earlier ones. Few requests are measured, so an interval may have none.
 fn cpu_ms_per_request(now: &Value, before: &Value) -> Option<f64> {
     let of = |estimate: &Value, key: &str| estimate[key].as_f64().unwrap_or_default();
-    let (us, requests) = (of(now, "us"), of(now, "requests"));
-    let (us_since, requests_since) = (us - of(before, "us"), requests - of(before, "requests"));
+    let us = of(now, "us");
+    let requests = of(now, "requests");
+    let us_since = us - of(before, "us");
+    let requests_since = requests - of(before, "requests");
     let (us, requests) = if requests_since > 0.0 { (us_since, requests_since) } else { (us, requests) };
     (requests > 0.0).then(|| us / requests / 1e3)
 }
@@ -308,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_say_where_they_are_only_bounds() {
+    fn percentiles_state_whether_they_are_bounds() {
         let of = |classes, share| percentile(&[1.0, 2.0, 4.0], classes, share);
         assert_eq!(of(&[0; 4], 0.5), None);
         assert_eq!(of(&[0, 10, 0, 0], 0.5), Some((2.0, Some("upper"))));

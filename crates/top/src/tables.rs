@@ -211,7 +211,8 @@ impl TopTable {
         };
         let value = |row: &Map<String, Value>| row.get(key).cloned().unwrap_or_default();
         self.rows.sort_by(|a, b| {
-            let (a, b) = (value(a), value(b));
+            let a = value(a);
+            let b = value(b);
             let order = order(&a, &b);
             if reverse && !a.is_null() && !b.is_null() { order.reverse() } else { order }
         });

@@ -8,7 +8,8 @@ use crate::tables::{TopTable, format_ms, tables};
 
 /// Returns the summary lines of the server and its activity.
 pub(crate) fn summary_lines(sample: &StatusInterval) -> [String; 3] {
-    let (document, server) = (sample.latest_document(), sample.server());
+    let document = sample.latest_document();
+    let server = sample.server();
     let figure = |key: &str| server[key].as_f64().unwrap_or_default();
     let text = |key: &str| sanitize(document[key].as_str().unwrap_or_default());
     let listen: Vec<String> =
@@ -71,9 +72,10 @@ fn format_table(table: &TopTable) -> String {
         let mut text = String::new();
         for ((cell, width), column) in line.iter().zip(&widths).zip(table.columns) {
             let gap = " ".repeat(width - cell.chars().count());
-            match column.kind.is_number() {
-                true => text.push_str(&format!("  {gap}{cell}")),
-                false => text.push_str(&format!("  {cell}{gap}")),
+            if column.kind.is_number() {
+                text.push_str(&format!("  {gap}{cell}"))
+            } else {
+                text.push_str(&format!("  {cell}{gap}"))
             }
         }
         out.push_str(text.trim_end());

@@ -96,8 +96,9 @@ impl ConfigTree {
         if let ([part], false) = (parts.as_slice(), has_nulls(patch))
             && part.value.is_object()
         {
-            let (file, steps, value) =
-                (part.file, part.steps.clone(), apply_patch(part.value.clone(), patch));
+            let file = part.file;
+            let steps = part.steps.clone();
+            let value = apply_patch(part.value.clone(), patch);
             self.check_change(path, &value)?;
             let top = self.files[file].1.as_table_mut();
             let lost = || TreeError::Invalid("the path does not lead to a table".to_owned());
@@ -195,9 +196,10 @@ impl ConfigTree {
             })
             .collect();
         for segment in path.segments() {
-            parts = match parts.iter().any(|part| part.value.is_array()) {
-                true => self.find_item(parts, segment)?.into_iter().collect(),
-                false => parts.into_iter().filter_map(|part| part.child(segment)).collect(),
+            parts = if parts.iter().any(|part| part.value.is_array()) {
+                self.find_item(parts, segment)?.into_iter().collect()
+            } else {
+                parts.into_iter().filter_map(|part| part.child(segment)).collect()
             };
         }
         Ok(parts)

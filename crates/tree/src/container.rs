@@ -157,10 +157,8 @@ fn remove_value(items: &mut Array, at: usize) {
 /// value stays there.
 fn push_value(items: &mut Array, json: &Json) -> Result<(), TreeError> {
     let mut value = json_to_value(json)?;
-    let (last, trailing) = (
-        items.iter().last().map(|last| decor_text(last.decor().prefix())),
-        decor_text(Some(items.trailing())),
-    );
+    let last = items.iter().last().map(|last| decor_text(last.decor().prefix()));
+    let trailing = decor_text(Some(items.trailing()));
     if let (Some(last), Some(end), true) = (last, trailing.find('\n'), items.trailing_comma()) {
         let indent = last.rsplit('\n').next().filter(|indent| indent.trim().is_empty()).unwrap_or("    ");
         value.decor_mut().set_prefix(format!("{}\n{indent}", &trailing[..end]));

@@ -51,9 +51,10 @@ impl TreePath {
             return Ok(TreePath::default());
         }
         let segments: Vec<String> = text.split('/').map(decoded).collect::<Result<_, _>>()?;
-        match segments.len() <= SEGMENTS_MAX {
-            true => Ok(TreePath(segments)),
-            false => Err(TreeError::Invalid(format!("the path has more than {SEGMENTS_MAX} segments"))),
+        if segments.len() <= SEGMENTS_MAX {
+            Ok(TreePath(segments))
+        } else {
+            Err(TreeError::Invalid(format!("the path has more than {SEGMENTS_MAX} segments")))
         }
     }
 
@@ -90,9 +91,10 @@ impl fmt::Display for TreePath {
                 out.write_str("/")?;
             }
             for &byte in segment.as_bytes() {
-                match byte.is_ascii_alphanumeric() || b"-._~*:".contains(&byte) {
-                    true => write!(out, "{}", char::from(byte))?,
-                    false => write!(out, "%{byte:02X}")?,
+                if byte.is_ascii_alphanumeric() || b"-._~*:".contains(&byte) {
+                    write!(out, "{}", char::from(byte))?
+                } else {
+                    write!(out, "%{byte:02X}")?
                 }
             }
         }
@@ -110,7 +112,8 @@ fn decoded(segment: &str) -> Result<String, TreeError> {
             continue;
         }
         let mut digit = || char::from(rest.next()?).to_digit(16);
-        let (high, low) = (digit().ok_or_else(invalid)?, digit().ok_or_else(invalid)?);
+        let high = digit().ok_or_else(invalid)?;
+        let low = digit().ok_or_else(invalid)?;
         bytes.push((high * 16 + low) as u8);
     }
     match String::from_utf8(bytes) {

@@ -98,7 +98,7 @@ fn items_are_found_by_number_and_by_name() {
 }
 
 #[test]
-fn a_change_keeps_everything_else_as_it_is_written() {
+fn changes_preserve_formatting_and_comments() {
     let (main, other) = put("threads", json!(4));
     assert_eq!((main, other.as_str()), (MAIN.replace("threads = 2 #", "threads = 4 #"), OTHER));
     let (main, _) = put("upstreams/api/to/1/weight", json!(5));
@@ -150,7 +150,7 @@ fn items_are_added_and_removed() {
 }
 
 #[test]
-fn the_last_entry_of_a_table_without_a_header_leaves_no_table() {
+fn deleting_the_last_entry_removes_an_implicit_table() {
     let (main, _) = changed(|tree| tree.delete(&path("upstreams/api")));
     assert!(!main.contains("upstreams.api"), "{main}");
     let (main, _) = changed(|tree| tree.patch(&path("upstreams"), &json!({ "api": null })));
@@ -169,7 +169,7 @@ fn the_last_entry_of_a_table_without_a_header_leaves_no_table() {
 }
 
 #[test]
-fn a_patch_is_a_merge_patch() {
+fn patch_follows_json_merge_patch() {
     let patch = json!({ "threads": null, "limits": { "headers": null, "body": "3MiB" }, "nothing": null,
         "timeouts": { "drain": "9s", "idle": null } });
     let (main, other) = changed(|tree| tree.patch(&TreePath::default(), &patch));
@@ -179,7 +179,7 @@ fn a_patch_is_a_merge_patch() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused() {
+fn invalid_changes_are_rejected_without_effect() {
     let mut tree = tree();
     let before = tree.texts();
     for (at, value, says) in [
@@ -206,7 +206,7 @@ fn what_cannot_be_written_is_refused() {
 }
 
 #[test]
-fn an_item_that_is_added_to_lines_has_a_line_of_its_own() {
+fn item_added_to_a_multiline_array_gets_its_own_line() {
     let text = "to = [\n    \"http://a\", # A\n    \"http://b\", # B\n]\n";
     let mut tree = ConfigTree::parse([("k".to_owned(), text.to_owned())], &[], &[]).unwrap();
     tree.put(&path("to/-"), &json!("http://c")).unwrap();
@@ -217,7 +217,7 @@ fn an_item_that_is_added_to_lines_has_a_line_of_its_own() {
 }
 
 #[test]
-fn a_patch_of_many_keys_is_one_pass() {
+fn patch_with_many_keys_is_applied_in_one_pass() {
     let mut tree =
         ConfigTree::parse([("k".to_owned(), "[maps.m]\nof = \"$host\"\n".to_owned())], &[], &[]).unwrap();
     let values: serde_json::Map<String, Value> =

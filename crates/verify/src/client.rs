@@ -75,9 +75,10 @@ impl VerifyClient {
     /// Sends a request with this number and reads the complete response.
     pub(crate) fn exchange(&mut self, request: &VerifyRequest, number: usize) -> ServerResponse {
         let may_be_kept = self.tls.is_none() && may_reuse_connection(request);
-        let answer = match may_be_kept {
-            true => self.exchange_on_kept(request, number),
-            false => exchange_on_new(self.address, self.tls.as_ref(), request, number),
+        let answer = if may_be_kept {
+            self.exchange_on_kept(request, number)
+        } else {
+            exchange_on_new(self.address, self.tls.as_ref(), request, number)
         };
         answer
             .unwrap_or_else(|trouble| ServerResponse { failure: Some(trouble), ..ServerResponse::default() })

@@ -64,7 +64,8 @@ impl ResponseComparison {
         new: &ServerOutcome,
     ) -> Vec<UnexplainedDifference> {
         let mut found = Vec::new();
-        let (a, b) = (&old.response, &new.response);
+        let a = &old.response;
+        let b = &new.response;
         let status = |answer: &ServerResponse| match (answer.status, &answer.failure) {
             (0, Some(trouble)) => trouble.clone(),
             (status, Some(trouble)) => format!("{status}, {trouble}"),
@@ -103,7 +104,8 @@ impl ResponseComparison {
         let names: BTreeSet<&str> =
             old.fields.iter().chain(&new.fields).map(|(name, _)| name.as_str()).collect();
         for name in names {
-            let (a, b) = (old.field(name), new.field(name));
+            let a = old.field(name);
+            let b = new.field(name);
             if a == b || self.should_skip_field(name, old, new, own_page || is_listing) {
                 continue;
             }
@@ -120,7 +122,8 @@ impl ResponseComparison {
         if request.method == "HEAD" || own_page || is_listing || !same_coding {
             return;
         }
-        let (a, b) = (self.comparable_content(old), self.comparable_content(new));
+        let a = self.comparable_content(old);
+        let b = self.comparable_content(new);
         if a != b {
             found.push(UnexplainedDifference {
                 aspect: Aspect::Content,
@@ -172,7 +175,8 @@ impl ResponseComparison {
         request: &VerifyRequest,
         listener: &ScratchListener,
     ) -> (Option<String>, Option<String>) {
-        let (old, new) = (old.map(|text| mask_addresses(&text)), new.map(|text| mask_addresses(&text)));
+        let old = old.map(|text| mask_addresses(&text));
+        let new = new.map(|text| mask_addresses(&text));
         match name {
             "location" | "content-location" | "refresh" => {
                 self.record_skipped(RELATIVE_REDIRECTS);
@@ -192,14 +196,16 @@ impl ResponseComparison {
             "content-type" => {
                 let plain =
                     |text: Option<String>| text.map(|text| text.to_ascii_lowercase().replace("; ", ";"));
-                let (old, new) = (plain(old), plain(new));
+                let old = plain(old);
+                let new = plain(new);
                 let boundary = |text: Option<String>| {
                     text.map(|text| match text.split_once(";boundary=") {
                         Some((kind, _)) => format!("{kind};boundary=…"),
                         None => text,
                     })
                 };
-                let (old, new) = (boundary(old), boundary(new));
+                let old = boundary(old);
+                let new = boundary(new);
                 let with = old.as_ref().map(|old| format!("{old};charset=utf-8"));
                 if with == new && with.is_some() {
                     self.record_skipped(CHARSET);
@@ -272,7 +278,8 @@ impl ResponseComparison {
         let trouble = |one: &ReceivedRequest| one.failure.clone().unwrap_or_else(|| "-".to_owned());
         note(Aspect::UpstreamRequests, trouble(old), trouble(new));
         note(Aspect::UpstreamMethod, old.method.clone(), new.method.clone());
-        let (a, b) = (normalize_target(&old.target), normalize_target(&new.target));
+        let a = normalize_target(&old.target);
+        let b = normalize_target(&new.target);
         let is_spelling = a == b && old.target != new.target;
         note(Aspect::UpstreamTarget, a, b);
         note(Aspect::UpstreamContent, format_content(&old.content), format_content(&new.content));
@@ -283,18 +290,21 @@ impl ResponseComparison {
             let mut all: BTreeMap<String, String> = BTreeMap::new();
             for (name, last) in &one.fields {
                 // If a variable is sent twice, the last value counts.
-                let value = match is_fastcgi_variable(name) {
-                    true => last.clone(),
-                    false => joined_values(&one.fields, name).unwrap_or_default(),
+                let value = if is_fastcgi_variable(name) {
+                    last.clone()
+                } else {
+                    joined_values(&one.fields, name).unwrap_or_default()
                 };
                 all.insert(name.clone(), mask_addresses(&value));
             }
             all
         };
-        let (old, new) = (fields(old), fields(new));
+        let old = fields(old);
+        let new = fields(new);
         let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
         for name in names {
-            let (a, b) = (old.get(name), new.get(name));
+            let a = old.get(name);
+            let b = new.get(name);
             if a == b || self.should_skip_upstream_field(name, a, b) {
                 continue;
             }
@@ -385,9 +395,10 @@ fn normalize_target(target: &str) -> String {
             rest = &rest[at + 1..];
             continue;
         };
-        match octet.is_ascii_alphanumeric() || b"-._~".contains(&octet) {
-            true => out.push(char::from(octet)),
-            false => out.push_str(&format!("%{octet:02X}")),
+        if octet.is_ascii_alphanumeric() || b"-._~".contains(&octet) {
+            out.push(char::from(octet))
+        } else {
+            out.push_str(&format!("%{octet:02X}"))
         }
         rest = &rest[at + 3..];
     }
@@ -420,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spellings_of_targets() {
+    fn percent_encoding_of_targets_is_normalized() {
         for (target, expected) in
             [("/%76%7e", "/v~"), ("/%c3%2f", "/%C3%2F"), ("/a?", "/a"), ("/a?b", "/a?b"), ("/%zz%", "/%zz%")]
         {
@@ -429,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_fastcgi_are_compared_by_what_they_mean() {
+    fn fastcgi_variables_are_compared_by_meaning() {
         let mut comparison = ResponseComparison::default();
         let received = |fields: &[(&str, &str)]| ReceivedRequest {
             fields: fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),

@@ -80,7 +80,8 @@ pub fn verify_nginx(
         let all = scratch.listeners.iter().map(|one| format!("{host}:{}", one.port).parse());
         all.collect::<Result<_, _>>().map_err(|error| format!("{host}: {error}"))
     };
-    let (old_addresses, new_addresses) = (addresses(OLD_ADDRESS)?, addresses(NEW_ADDRESS)?);
+    let old_addresses = addresses(OLD_ADDRESS)?;
+    let new_addresses = addresses(NEW_ADDRESS)?;
     old.wait_until_listening(&old_addresses)?;
     new.wait_until_listening(&new_addresses)?;
     stubs.take_received();
@@ -104,7 +105,8 @@ pub fn verify_nginx(
     }
     let places = read_trace(&folder.path().join("trace.log"), verification.requests)?;
     for DifferingRequest { request_index: at, statuses, differences: found } in all {
-        let (request, traced) = (&scratch.requests[at], places.get(&at).cloned().unwrap_or_default());
+        let request = &scratch.requests[at];
+        let traced = places.get(&at).cloned().unwrap_or_default();
         if !scratch.is_compared(&traced) {
             continue;
         }
@@ -151,7 +153,8 @@ impl ComparedServers {
             let answer = clients[request.listener_index].exchange(request, at);
             ServerOutcome { response: answer, upstream_requests: self.stubs.take_received() }
         };
-        let (old, new) = (outcome(&mut self.old.1), outcome(&mut self.new.1));
+        let old = outcome(&mut self.old.1);
+        let new = outcome(&mut self.new.1);
         let found =
             comparison.find_differences(request, &scratch.listeners[request.listener_index], &old, &new);
         let statuses = (old.response.status, new.response.status);

@@ -59,9 +59,10 @@ pub(crate) fn request_line(request: &VerifyRequest) -> String {
 }
 
 fn truncate(text: &str, chars_max: usize) -> String {
-    match text.chars().count() > chars_max {
-        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > chars_max {
+        text.chars().take(chars_max - 1).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }
 

@@ -54,7 +54,8 @@ impl Stubs {
                 received: Arc::clone(&stubs.received),
                 tls: Arc::clone(tls),
             };
-            let (ended, open) = (Arc::clone(&stubs.is_stopped), Arc::clone(&open));
+            let ended = Arc::clone(&stubs.is_stopped);
+            let open = Arc::clone(&open);
             std::thread::spawn(move || {
                 for socket in listener.incoming() {
                     if ended.load(Ordering::Relaxed) {
@@ -65,7 +66,8 @@ impl Stubs {
                         open.fetch_sub(1, Ordering::Relaxed);
                         continue;
                     }
-                    let (stub, open) = (stub.clone(), Arc::clone(&open));
+                    let stub = stub.clone();
+                    let open = Arc::clone(&open);
                     std::thread::spawn(move || {
                         stub.serve(socket);
                         open.fetch_sub(1, Ordering::Relaxed);
@@ -301,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_of_fastcgi() {
+    fn fastcgi_name_value_pairs_are_parsed() {
         let mut bytes = vec![1, 2, b'A', b'b', b'c', 3, 128, 0, 0, 200, b'X', b'Y', b'Z'];
         bytes.extend([b'v'; 200]);
         let found = parse_pairs(&bytes);

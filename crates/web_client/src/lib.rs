@@ -193,9 +193,10 @@ where
             Err(error) => Err(error.into()),
         },
     };
-    match interim.load(Ordering::Relaxed) > INTERIM_MAX {
-        true => Err(format!("more than {INTERIM_MAX} interim responses (1xx)").into()),
-        false => done,
+    if interim.load(Ordering::Relaxed) > INTERIM_MAX {
+        Err(format!("more than {INTERIM_MAX} interim responses (1xx)").into())
+    } else {
+        done
     }
 }
 
@@ -212,9 +213,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for InterimLimiter<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.interim.load(Ordering::Relaxed) > INTERIM_MAX {
-            true => Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
-            false => Pin::new(&mut self.stream).poll_read(context, buffer),
+        if self.interim.load(Ordering::Relaxed) > INTERIM_MAX {
+            Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
+        } else {
+            Pin::new(&mut self.stream).poll_read(context, buffer)
         }
     }
 }
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_are_read_up_to_a_limit() {
+    fn responses_are_limited_in_size_and_time() {
         let second = Duration::from_secs(20);
         assert_eq!(get(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", second), (Ok(200), None));
         assert_eq!(
@@ -320,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_roots_that_is_cut_off_is_named_as_that() {
+    fn truncated_root_certificate_file_is_reported() {
         let said =
             WebClient::new(b"-----BEGIN CERTIFICATE-----\nMIIB\n", Duration::from_secs(1)).err().unwrap();
         assert_eq!(said, "`[acme] ca`: the file is cut off or damaged: copy it again");
@@ -329,16 +331,17 @@ mod tests {
     const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
     #[test]
-    fn a_few_interim_responses_are_passed_over() {
+    fn a_few_interim_responses_are_skipped() {
         let all = [&INTERIM.repeat(INTERIM_MAX)[..], b"HTTP/1.1 204 No Content\r\n\r\n"].concat();
         assert_eq!(get(&all, Duration::from_secs(60)).0, Ok(204));
     }
 
     #[test]
-    fn a_server_that_never_ends_costs_bounded_time_and_memory() {
+    fn endless_responses_cost_bounded_time_and_memory() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let filler: &[u8] = &[b'x'; 16 * 1024];
-        let (long, short) = (Duration::from_secs(60), Duration::from_millis(300));
+        let long = Duration::from_secs(60);
+        let short = Duration::from_millis(300);
         for (first, piece, pause_ms, request_max, cause) in [
             // Endless heads and bodies, and announced ones.
             (&b"HTTP/1.1 200 OK\r\nX: "[..], filler, 0, long, "too large"),

@@ -166,7 +166,8 @@ impl ServerControl {
         let mut number = || words.next()?.parse::<usize>().ok();
         // The first word, "fork", is not a number.
         let birth = (number().is_none() && len > 0).then(|| {
-            let (worker_slot, worker_slots) = (number()?, number()?);
+            let worker_slot = number()?;
+            let worker_slots = number()?;
             let mut next = || descriptors.next();
             Some(ForkOrder { worker_slot, worker_slots, control: next()?, output: next()?, errors: next()? })
         });
@@ -205,10 +206,7 @@ impl ServerControl {
     fn exit_with_server(&self) -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // The server may have exited before the call took effect.
-        match getppid() == Some(self.server) {
-            true => Ok(()),
-            false => Err(io::Error::other("the server is gone")),
-        }
+        if getppid() == Some(self.server) { Ok(()) } else { Err(io::Error::other("the server is gone")) }
     }
 }
 

@@ -44,7 +44,8 @@ pub(crate) fn heading_anchors(page: &str) -> Vec<String> {
 
 /// Returns the page with fenced code replaced by spaces, with the same length.
 fn blank_fences(page: &str) -> String {
-    let (mut out, mut fence) = (String::with_capacity(page.len()), None::<&str>);
+    let mut out = String::with_capacity(page.len());
+    let mut fence = None::<&str>;
     for line in page.split_inclusive('\n') {
         let mark = line.trim_start();
         let ticks = &mark[..mark.len() - mark.trim_start_matches('`').len()];
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_found_and_those_in_code_are_not() {
+    fn links_outside_of_code_are_found() {
         let page = "a [b](c.md#d), [`e`](f)\n```\n[g](h)\n```\n`[i](j)` ``[k]` (l)`` [m\nn](o) é [p](q)\n";
         let found: Vec<(&str, &str)> =
             find_links(page).into_iter().map(|link| (&page[link.text], &page[link.target])).collect();
@@ -105,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tick_without_its_other_hides_nothing_of_the_next_paragraph() {
+    fn unmatched_backtick_hides_nothing_in_the_next_paragraph() {
         assert_eq!(find_links("a ` b\n\n[c](d) `\n").len(), 1);
     }
 
     #[test]
-    fn headings_are_places() {
+    fn headings_become_anchors() {
         let page = "# A `b`: c\n```sh\n# no heading\n```\n## `[limits]`\n### `path`\n### `path`\n## It's Ü\n";
         assert_eq!(heading_anchors(page), ["a-b-c", "limits", "path", "path-1", "its-ü"]);
     }

@@ -81,7 +81,9 @@ fn has_path_segment(file: &str, name: &str) -> bool {
 fn message_literals(text: &str) -> Vec<String> {
     let source = SourceFile::new(text);
     let code = source.lines();
-    let (mut found, mut line, mut counted) = (Vec::new(), 0, 0);
+    let mut found = Vec::new();
+    let mut line = 0;
+    let mut counted = 0;
     for literal in string_literal_ranges(text) {
         line += text[counted..literal.start].matches('\n').count();
         counted = literal.start;
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_what_users_read() {
+    fn only_messages_for_users_are_extracted() {
         let text = r#"
 /// The "words of a comment" are none.
 #[arg(help = "the words of help")]
@@ -158,7 +160,7 @@ mod tests { fn b() { x("the words of a test"); } }
     }
 
     #[test]
-    fn braces_and_ticks_stay() {
+    fn literals_are_unescaped_and_non_messages_ignored() {
         assert_eq!(
             displayed_message("write {{ min = 2 }} for {what} here").as_deref(),
             Some("write { min = 2 } for … here")

@@ -54,7 +54,8 @@ fn book_page_name(name: &str) -> Option<&str> {
 /// text.
 fn adapt_links(tree: &SourceTree, name: &str, text: &str) -> String {
     let depth = book_page_name(name).map_or(0, |page| page.matches('/').count());
-    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    let mut out = String::with_capacity(text.len());
+    let mut at = 0;
     for link in find_links(text) {
         let Some((path, place)) = resolve_link(name, &text[link.target.clone()]) else { continue };
         // An image inside a link, or a link inside a link's text, stays as it is.
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_lead_to_pages_of_the_book_or_nowhere() {
+    fn links_are_adapted_to_the_book_or_removed() {
         let text =
             "[a](../php.md#x) [b](../../CHANGELOG.md) [c](../../workers/x.h) [d](https://e) [f](rails.md)\n";
         let tree = SourceTree::of(&[

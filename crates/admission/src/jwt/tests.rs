@@ -73,8 +73,9 @@ fn keys(of: &[&Signer]) -> JwtKeys {
 }
 
 #[test]
-fn a_valid_token_says_who_sends_it() {
-    let (one, two) = (Signer::new("one"), Signer::new("two"));
+fn valid_token_exposes_its_claims() {
+    let one = Signer::new("one");
+    let two = Signer::new("two");
     let keys = keys(&[&one, &two]);
     let token = keys.verify(&rules(), two.token(&good()).as_bytes(), 500).unwrap();
     assert_eq!(token.until_s, 1010);
@@ -102,7 +103,7 @@ fn a_valid_token_says_who_sends_it() {
 }
 
 #[test]
-fn claims_are_checked() {
+fn registered_and_required_claims_are_verified() {
     let signer = Signer::new("one");
     let keys = keys(&[&signer]);
     let verify = |change: Value, rules: &JwtRules, now_s| {
@@ -153,7 +154,7 @@ fn claims_are_checked() {
 }
 
 #[test]
-fn no_algorithm_but_those_of_the_key_and_of_the_rules() {
+fn tokens_with_unexpected_algorithm_or_form_are_rejected() {
     let signer = Signer::new("one");
     let keys = keys(&[&signer]);
     let mut rules = rules();
@@ -198,7 +199,7 @@ fn no_algorithm_but_those_of_the_key_and_of_the_rules() {
 }
 
 #[test]
-fn secrets_come_from_files_alone_and_are_long() {
+fn secret_keys_must_come_from_files_and_be_long() {
     let secret = [7; 32];
     let set = |secret: &[u8]| json!({"keys": [{"kty": "oct", "k": encode(secret)}]}).to_string();
     let count = |set: &str, allows_secrets| JwtKeys::parse(set.as_bytes(), allows_secrets).unwrap().count();

@@ -15,7 +15,7 @@ fn key(limiter: &Limiter, parts: &[&[u8]]) -> u64 {
 }
 
 #[test]
-fn cores_share_a_limit_exactly() {
+fn rate_limit_is_exact_across_threads() {
     let limiter = limiter(10, 99, Duration::ZERO, 0);
     let client = key(&limiter, &[b"192.0.2.1"]);
     let passed = AtomicU64::new(0);
@@ -38,7 +38,7 @@ fn cores_share_a_limit_exactly() {
 }
 
 #[test]
-fn keys_are_apart_and_their_parts_too() {
+fn keys_with_different_parts_are_limited_separately() {
     let limiter = limiter(1, 0, Duration::ZERO, 0);
     let keys = [
         key(&limiter, &[b"ab", b"c"]),
@@ -56,14 +56,16 @@ fn keys_are_apart_and_their_parts_too() {
 }
 
 #[test]
-fn few_wait_and_those_that_leave_make_room() {
+fn limited_number_of_requests_waits_and_leavers_free_slots() {
     let limiter = limiter(10, 0, Duration::from_secs(9), 2);
     let admit = || limiter.admit(7, SECOND_NS);
     let waits = |admission: &LimitVerdict| match admission {
         LimitVerdict::Delay { wait_ns, .. } => wait_ns / 1_000_000,
         _ => 0,
     };
-    let (first, second, third) = (admit(), admit(), admit());
+    let first = admit();
+    let second = admit();
+    let third = admit();
     assert_eq!([waits(&first), waits(&second), waits(&third)], [0, 100, 200]);
     assert!(matches!(admit(), LimitVerdict::Refuse { retry_ns: 300_000_000 }));
     // A client that leaves releases its slot for the next one.
@@ -85,7 +87,7 @@ fn waiting(limiter: &Arc<Limiter>, now_ns: u64) -> Option<(u64, DelayPermit)> {
 }
 
 #[test]
-fn those_that_leave_give_their_turns_back() {
+fn withdrawn_waiters_return_their_slots() {
     for is_last_first in [false, true] {
         let limiter = limiter(1, 0, Duration::from_secs(30), 100);
         assert!(waiting(&limiter, SECOND_NS).is_none());
@@ -104,7 +106,7 @@ fn those_that_leave_give_their_turns_back() {
 }
 
 #[test]
-fn a_turn_that_was_taken_is_not_given_back() {
+fn used_slot_is_not_returned() {
     let limiter = limiter(1, 0, Duration::from_secs(30), 100);
     assert!(waiting(&limiter, SECOND_NS).is_none());
     waiting(&limiter, SECOND_NS).unwrap().1.use_slot();
@@ -113,7 +115,7 @@ fn a_turn_that_was_taken_is_not_given_back() {
 }
 
 #[test]
-fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
+fn returned_slots_are_reused_once_and_earliest_first() {
     let limiter = limiter(1, 1, Duration::from_secs(5), 100);
     assert!(waiting(&limiter, SECOND_NS).is_none() && waiting(&limiter, SECOND_NS).is_none());
     let mut places: Vec<Option<DelayPermit>> =
@@ -133,7 +135,7 @@ fn turns_between_those_who_wait_are_taken_once_and_the_earliest_first() {
 /// Random order of waiting, leaving and arriving: no time window has more requests served than the quota
 /// allows.
 #[test]
-fn no_order_of_leaving_serves_more_than_the_quota() {
+fn withdrawals_never_admit_more_than_the_quota() {
     for seed in 1..200_u64 {
         let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut next = |below: u64| {
@@ -174,7 +176,7 @@ fn no_order_of_leaving_serves_more_than_the_quota() {
 }
 
 #[test]
-fn a_refund_makes_room_again() {
+fn refund_allows_another_request() {
     let limiter = limiter(1, 0, Duration::ZERO, 0);
     assert!(matches!(limiter.admit(7, SECOND_NS), LimitVerdict::Pass { .. }));
     limiter.refund(7, SECOND_NS);
@@ -199,7 +201,7 @@ fn exchange(ahead_ns: &mut u64, servers: &[&Arc<Limiter>], now_ns: u64) {
 }
 
 #[test]
-fn what_no_servers_can_have_spent_is_not_believed() {
+fn implausible_reports_of_other_servers_are_capped() {
     let quota = Quota::new(10, Duration::from_secs(1), 9);
     let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
     let limiter = Arc::new(Limiter::new_shared(options, Arc::new(|_, _| {}), b"limit"));
@@ -211,7 +213,7 @@ fn what_no_servers_can_have_spent_is_not_believed() {
 }
 
 #[test]
-fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
+fn servers_that_exchange_counts_share_a_limit() {
     let quota = Quota::new(100, Duration::from_secs(1), 9);
     let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 1_000 };
     let server = || Arc::new(Limiter::new_shared(options, Arc::new(|_, _| {}), b"limit"));
@@ -223,7 +225,8 @@ fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
     };
     assert_eq!(key(&servers[0]).name, key(&servers[1]).name);
     assert_ne!(key(&servers[0]).local, key(&servers[1]).local);
-    let (mut passed, mut ahead_ns) = (0, 0);
+    let mut passed = 0;
+    let mut ahead_ns = 0;
     for ms in 1_000..21_000 {
         let now_ns = ms * 1_000_000;
         for server in &servers {
@@ -242,7 +245,7 @@ fn servers_that_exchange_share_a_limit_and_pay_what_they_exceed() {
 }
 
 #[test]
-fn what_is_given_back_is_reported_and_a_million_keys_cost_no_more() {
+fn refunds_cancel_unreported_counts_and_memory_is_bounded() {
     let quota = Quota::new(1, Duration::from_secs(1), 0);
     let options = LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: 10_000 };
     let held = Arc::new(AtomicU64::new(0));

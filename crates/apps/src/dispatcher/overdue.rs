@@ -38,7 +38,8 @@ pub(super) struct OverdueRequests(RefCell<Vec<OverdueRequest>>);
 
 impl OverdueRequests {
     pub(super) fn add(&self, ticket: Ticket, worker_slot: WorkerSlot, now_ms: u64) {
-        let (due_ms, due_ms_max) = (now_ms + RELEASE_MS, now_ms + RELEASE_MS_MAX);
+        let due_ms = now_ms + RELEASE_MS;
+        let due_ms_max = now_ms + RELEASE_MS_MAX;
         self.0.borrow_mut().push(OverdueRequest {
             ticket,
             worker_slot,

@@ -85,7 +85,8 @@ impl PendingRequest {
     pub(crate) fn claim_age(&self) -> (u64, i32) {
         let now_ms = self.dispatcher.core.now_ms();
         let claimed_ms = self.dispatcher.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
-        let (server, generation) = (self.dispatcher.server.borrow(), &self.dispatcher.generation);
+        let server = self.dispatcher.server.borrow();
+        let generation = &self.dispatcher.generation;
         let pid = server
             .claimant(self.ticket)
             .map(|WorkerSlot(worker_slot)| &generation.pids[generation.place_of(worker_slot)]);
@@ -96,9 +97,10 @@ impl PendingRequest {
     pub(crate) fn log_timeout(&self, exchange: &Exchange<'_>, app_log: &AppLog) {
         let Some(unreported) = self.dispatcher.may_log() else { return };
         let options = &self.dispatcher.generation.options;
-        let (what, limit_ms, name) = match exchange.has_begun() {
-            false => ("no answer", options.request_ms_max, "timeouts.request"),
-            true => ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between"),
+        let (what, limit_ms, name) = if exchange.has_begun() {
+            ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between")
+        } else {
+            ("no answer", options.request_ms_max, "timeouts.request")
         };
         let (held_ms, pid) = self.claim_age();
         let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };
@@ -230,7 +232,8 @@ impl Drop for PendingRequest {
         if self.has_ended {
             return;
         }
-        let (dispatcher, ticket) = (&self.dispatcher, self.ticket);
+        let dispatcher = &self.dispatcher;
+        let ticket = self.ticket;
         let entry = dispatcher.entries.borrow_mut()[ticket.index()].take_if(|entry| entry.ticket == ticket);
         let Some(entry) = entry else {
             return dispatcher.lost_tickets.borrow_mut().retain(|(other, _)| *other != ticket);

@@ -241,10 +241,12 @@ impl WorkerPool {
     pub(crate) fn kill_slot(&mut self, worker_slot: usize, took_long: bool, now: Instant) -> Option<i32> {
         let at = self.shared.place_of(worker_slot);
         let WorkerPlace::Occupied(worker) = &self.places[at] else { return None };
-        let (pid, killed) = (worker.child.pid?.as_raw_pid(), worker.state == WorkerState::Killed);
-        match took_long {
-            true => self.request_stack_dump(at, now),
-            false => self.kill(at),
+        let pid = worker.child.pid?.as_raw_pid();
+        let killed = worker.state == WorkerState::Killed;
+        if took_long {
+            self.request_stack_dump(at, now)
+        } else {
+            self.kill(at)
         }
         (!killed).then_some(pid)
     }
@@ -277,12 +279,11 @@ impl WorkerPool {
         self.retry_at = None;
         let stop_max = self.stop_max();
         if let Some(prototype) = &mut self.prototype {
-            match prototype.can_fork() {
-                true => {
-                    prototype.child.ask_to_leave();
-                    prototype.deadline = Some(now + stop_max);
-                }
-                false => prototype.child.signal(Signal::KILL),
+            if prototype.can_fork() {
+                prototype.child.ask_to_leave();
+                prototype.deadline = Some(now + stop_max);
+            } else {
+                prototype.child.signal(Signal::KILL)
             }
         }
         for at in 0..self.places.len() {

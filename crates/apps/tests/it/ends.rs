@@ -146,7 +146,7 @@ fn native(name: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
 // ---- ends ----
 
 #[test]
-fn python_ends_as_its_interpreter_does() {
+fn python_worker_runs_exit_handlers_on_every_kind_of_end() {
     for end in ["reload", "recycle", "stop", "exit"] {
         let rig = python(|options| {
             if end == "recycle" {
@@ -172,7 +172,7 @@ fn python_ends_as_its_interpreter_does() {
 }
 
 #[test]
-fn an_event_loop_ends_with_its_executor_and_its_tasks() {
+fn event_loop_worker_ends_its_executor_and_tasks() {
     let rig = python_events(|_| {});
     rig.get("/leave-work").expect(200, "done");
     rig.app.reload();
@@ -182,7 +182,7 @@ fn an_event_loop_ends_with_its_executor_and_its_tasks() {
 }
 
 #[test]
-fn the_prototype_ends_as_its_interpreter_does_too() {
+fn prototype_runs_exit_handlers() {
     python(|_| {}).app.stop();
     for (rig, text) in [
         (python(|_| {}), "atexit in prototype"),
@@ -196,7 +196,7 @@ fn the_prototype_ends_as_its_interpreter_does_too() {
 }
 
 #[test]
-fn perl_ruby_and_native_workers_end_as_programs_of_theirs_do() {
+fn perl_ruby_and_native_workers_run_exit_handlers() {
     let rig = perl("end-perl", |_| {});
     let pid = rig.get("/").text();
     rig.app.reload();
@@ -214,7 +214,7 @@ fn perl_ruby_and_native_workers_end_as_programs_of_theirs_do() {
 }
 
 #[test]
-fn what_does_not_end_in_time_is_killed_and_says_where_it_was() {
+fn worker_that_does_not_exit_in_time_is_killed_with_its_stack() {
     for end in ["reload", "exit"] {
         let rig = python(|options| options.stop_ms_max = 500);
         let worker = rig.ready(1)[0];
@@ -248,7 +248,7 @@ fn stays(rig: &Rig) {
 }
 
 #[test]
-fn signals_to_the_whole_group_end_no_worker() {
+fn common_signals_end_no_worker() {
     stays(&perl("signals-perl", |_| {}));
     stays(&ruby("signals-ruby", |_| {}));
     stays(&native("signals-native", |_| {}));
@@ -258,7 +258,7 @@ fn signals_to_the_whole_group_end_no_worker() {
 }
 
 #[test]
-fn handlers_and_forks_of_the_application_are_its_own() {
+fn application_may_fork_and_install_signal_handlers() {
     for rig in [perl("own-perl", |_| {}), ruby("own-ruby", |_| {}), python(|_| {})] {
         rig.get("/fork").expect(200, "15");
         rig.get("/fork-and-exit");
@@ -273,7 +273,7 @@ fn handlers_and_forks_of_the_application_are_its_own() {
 // ---- timeouts ----
 
 #[test]
-fn a_worker_that_is_killed_says_which_request_how_long_and_where() {
+fn killed_worker_logs_request_duration_and_stack() {
     // a busy machine may use part of this time until the worker claims the request
     let short = |options: &mut Options| options.request_ms_max = 2_000;
     for (rig, place) in [
@@ -297,7 +297,7 @@ fn a_worker_that_is_killed_says_which_request_how_long_and_where() {
 }
 
 #[test]
-fn an_event_loop_that_is_late_leaves_a_line_and_says_where_it_blocks() {
+fn slow_event_loop_request_is_logged_with_the_blocking_place() {
     let rig = python_events(|options| options.request_ms_max = 500);
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/stuck").status, 504);
@@ -311,7 +311,7 @@ fn an_event_loop_that_is_late_leaves_a_line_and_says_where_it_blocks() {
 }
 
 #[test]
-fn a_worker_that_turns_out_to_be_no_event_loop_has_no_grace() {
+fn non_async_worker_is_killed_at_the_request_timeout() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/ends.py");
     let rig = serve("python", &["auto"], &file, |options| {
         (options.concurrency, options.request_ms_max) = (100, 500);
@@ -325,7 +325,7 @@ fn a_worker_that_turns_out_to_be_no_event_loop_has_no_grace() {
 }
 
 #[test]
-fn an_event_loop_that_blocks_is_replaced_before_it_is_killed() {
+fn blocked_event_loop_is_replaced_before_it_is_killed() {
     let rig = python_events(|options| options.request_ms_max = 500);
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/blocked").status, 504);
@@ -341,7 +341,7 @@ fn an_event_loop_that_blocks_is_replaced_before_it_is_killed() {
 }
 
 #[test]
-fn a_stop_or_reload_forgets_nobody_who_is_to_be_killed() {
+fn blocked_worker_is_killed_despite_reload_stop_or_drain() {
     for end in ["reload", "stop", "drain"] {
         let rig = python_events(|options| (options.request_ms_max, options.stop_ms_max) = (500, 50_000));
         let worker = rig.ready(1)[0];
@@ -360,7 +360,7 @@ fn a_stop_or_reload_forgets_nobody_who_is_to_be_killed() {
 }
 
 #[test]
-fn a_pause_in_an_answer_has_its_own_limit() {
+fn pause_in_a_response_has_its_own_timeout() {
     let rig = python(|options| options.request_ms_max = 500);
     rig.get("/pause?2").expect(200, "first second");
     let rig = python(|options| options.between_ms_max = 500);
@@ -373,7 +373,7 @@ fn a_pause_in_an_answer_has_its_own_limit() {
 // ---- the log ----
 
 #[test]
-fn what_is_no_line_yet_does_not_wait_for_ever_nor_run_into_another() {
+fn incomplete_log_lines_are_written_separately() {
     let rig = python(|_| {});
     assert_eq!(rig.get("/halves").status, 200);
     rig.logged("half of a line of errors");
@@ -402,7 +402,7 @@ fn a_damaged_channel_is_replaced() {
 
 /// Random data in the memory after the header harms only the application itself, and only temporarily.
 #[test]
-fn a_channel_full_of_noise_is_replaced_or_outlived() {
+fn server_survives_random_data_in_the_channel() {
     for noise in ["ff", "00", "01", "55"] {
         let rig = perl("noise", |options| (options.request_ms_max, options.queue_ms_max) = (2_000, 2_000));
         rig.ready(1);
@@ -415,7 +415,7 @@ fn a_channel_full_of_noise_is_replaced_or_outlived() {
 }
 
 #[test]
-fn one_that_always_damages_its_channel_gets_the_next_ever_later() {
+fn repeatedly_damaged_channel_is_replaced_with_growing_pauses() {
     let rig = perl("damages", |_| {});
     let since = Instant::now();
     while since.elapsed() < Duration::from_secs(6) {
@@ -431,7 +431,7 @@ fn one_that_always_damages_its_channel_gets_the_next_ever_later() {
 // ---- request variables ----
 
 #[test]
-fn the_port_is_the_one_that_the_request_came_in_on_whatever_the_client_says() {
+fn server_port_is_the_listening_port_despite_the_host_field() {
     let rig = Rig::perl("all", one_worker);
     for host in ["shop.example", "shop.example:443"] {
         let mut client = rig.connect();
@@ -444,7 +444,7 @@ fn the_port_is_the_one_that_the_request_came_in_on_whatever_the_client_says() {
 
 /// See RFC 9112 section 3.2.2.
 #[test]
-fn the_host_is_that_of_the_target_where_it_names_one() {
+fn host_of_an_absolute_target_overrides_the_host_field() {
     let rig = Rig::perl("all", one_worker);
     let mut client = rig.connect();
     client.send("GET http://shop.example/env HTTP/1.1\r\nHost: other.example\r\n\r\n");

@@ -38,7 +38,7 @@ fn says(client: &mut Client, text: &str) {
 }
 
 #[test]
-fn bytes_go_both_ways_and_the_worker_is_free() {
+fn hijacked_connection_carries_both_directions_and_frees_worker() {
     let rig = ruby("hijack.ru", |_| {});
     let mut clients: Vec<_> = (0..20).map(|_| open(&rig, "/echo")).collect();
     rig.get("/").expect(200, "plain");
@@ -61,7 +61,7 @@ fn bytes_go_both_ways_and_the_worker_is_free() {
 }
 
 #[test]
-fn what_goes_wrong_around_it() {
+fn failures_after_hijack_close_only_the_hijacked_connection() {
     let rig = ruby("hijack.ru", |_| {});
     assert_eq!(open(&rig, "/twice").rest(), b"the request is over");
     assert_eq!(open(&rig, "/fail").rest(), b"before it failed");
@@ -76,7 +76,7 @@ fn what_goes_wrong_around_it() {
 
 /// An HTTP/2 connection is shared with other requests.
 #[test]
-fn a_connection_of_http_2_is_not_taken_over() {
+fn http2_connection_cannot_be_hijacked() {
     let rig = ruby("hijack.ru", |_| {});
     let curl = |path: &str| {
         let url = format!("http://{}{path}", rig.address);
@@ -95,20 +95,21 @@ fn a_connection_of_http_2_is_not_taken_over() {
 }
 
 #[test]
-fn lint_finds_nothing() {
+fn hijack_passes_rack_lint() {
     let rig = ruby("hijack.ru", |options| options.env.push(("LINT".into(), "1".into())));
     says(&mut open(&rig, "/echo"), "through Rack::Lint");
     assert!(!rig.log().contains("Lint"), "{}", rig.log());
 }
 
 #[test]
-fn an_application_that_never_reads_or_closes_is_cut_off() {
+fn hijacked_connection_that_is_never_read_or_closed_times_out() {
     let rig = ruby("hijack.ru", |options| options.hijacked_ms = Some(500));
     let mut client = rig.connect();
     client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
     // The buffers of both ends are filled, and no more is accepted.
     client.stream.set_nonblocking(true).unwrap();
-    let (mut sent, piece) = (0, vec![b'x'; 65_536]);
+    let mut sent = 0;
+    let piece = vec![b'x'; 65_536];
     let stalled = loop {
         match client.stream.write(&piece) {
             Ok(len) => sent += len,
@@ -125,7 +126,7 @@ fn an_application_that_never_reads_or_closes_is_cut_off() {
 }
 
 #[test]
-fn a_client_that_never_reads_holds_the_application_back() {
+fn client_that_does_not_read_blocks_the_hijacking_application() {
     let rig = ruby("hijack.ru", |_| {});
     let client = open(&rig, "/flood");
     rig.logged("the flood stands still");
@@ -138,7 +139,7 @@ fn a_client_that_never_reads_holds_the_application_back() {
 }
 
 #[test]
-fn a_worker_that_is_replaced_waits_for_its_connections() {
+fn replaced_worker_keeps_its_hijacked_connections() {
     let rig = ruby("hijack.ru", |_| {});
     let first = rig.ready(1)[0];
     let mut client = open(&rig, "/echo");
@@ -159,14 +160,14 @@ fn a_worker_that_is_replaced_waits_for_its_connections() {
 }
 
 #[test]
-fn where_nothing_may_be_taken_over_the_client_is_reported() {
+fn disabled_hijack_yields_502() {
     let rig = ruby("hijack.ru", |options| options.hijacked_ms = None);
     assert_eq!(rig.get("/echo").status, 502);
     rig.get("/").expect(200, "plain");
 }
 
 #[test]
-fn action_cable() {
+fn action_cable_works() {
     let rig = ruby("cable.ru", |_| {});
     let mut clients: Vec<_> = (0..3)
         .map(|_| {
@@ -207,7 +208,7 @@ const VERSION: &str = "sec-websocket-version: 13\r\n";
 
 /// Browsers open WebSockets over an existing HTTP/2 connection.
 #[test]
-fn action_cable_over_http_2() {
+fn action_cable_works_over_http2() {
     let rig = ruby("cable.ru", |_| {});
     let mut client = Streams::to(&rig);
     let fields =
@@ -235,7 +236,7 @@ fn action_cable_over_http_2() {
 }
 
 #[test]
-fn a_stream_of_http_2_is_taken_over_with_a_handshake_of_http_1() {
+fn http2_websocket_stream_is_hijacked_as_http1_handshake() {
     let rig = ruby("hijack.ru", |options| options.request_ms_max = 1_000);
     let mut client = Streams::to(&rig);
     let own_key = format!("{VERSION}sec-websocket-key: the-client's-own\r\n");
@@ -279,7 +280,7 @@ fn a_stream_of_http_2_is_taken_over_with_a_handshake_of_http_1() {
 }
 
 #[test]
-fn clients_that_leave_before_the_handshake_hold_nothing() {
+fn clients_leaving_before_the_handshake_hold_no_resources() {
     let rig = ruby("hijack.ru", |_| {});
     let mut client = Streams::to(&rig);
     let ids: Vec<_> = (0..20).map(|_| client.ask("/waits", "websocket", VERSION)).collect();

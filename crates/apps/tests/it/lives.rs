@@ -23,9 +23,12 @@ struct Load {
 
 impl Load {
     fn start(rig: &Rig, clients: usize, path: &'static str) -> Load {
-        let (stop, good) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let good = Arc::new(AtomicUsize::new(0));
         let threads = (0..clients).map(|_| {
-            let (mut client, stop, good) = (rig.connect(), stop.clone(), good.clone());
+            let mut client = rig.connect();
+            let stop = stop.clone();
+            let good = good.clone();
             std::thread::spawn(move || {
                 let mut bad = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
@@ -74,7 +77,7 @@ const TWO: &str = "sub { [200, [], ['two']] }";
 const BROKEN: &str = "use strict; sub { $undeclared <b> }";
 
 #[test]
-fn workers_killed_under_load_cost_what_they_held() {
+fn killed_workers_fail_only_requests_they_held() {
     let rig = Rig::perl("all", |options| options.workers = workers(4, 4));
     rig.ready(4);
     let load = Load::start(&rig, 16, "/");
@@ -93,7 +96,7 @@ fn workers_killed_under_load_cost_what_they_held() {
 }
 
 #[test]
-fn a_stuck_worker_is_killed_after_its_client_was_reported() {
+fn stuck_worker_is_killed_after_its_client_got_504() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         options.request_ms_max = 300;
@@ -107,7 +110,7 @@ fn a_stuck_worker_is_killed_after_its_client_was_reported() {
 }
 
 #[test]
-fn a_full_queue_refuses_the_oldest() {
+fn full_queue_refuses_the_oldest_request() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         options.queue_max = 3;
@@ -134,7 +137,7 @@ fn a_full_queue_refuses_the_oldest() {
 }
 
 #[test]
-fn nobody_waits_for_ever() {
+fn request_is_refused_after_the_queue_timeout() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         options.queue_ms_max = 200;
@@ -149,7 +152,7 @@ fn nobody_waits_for_ever() {
 }
 
 #[test]
-fn a_client_that_left_costs_no_work() {
+fn request_of_a_disconnected_client_is_not_run() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         options.cancels_on_client_close = Some(true);
@@ -190,7 +193,7 @@ fn a_new_generation_takes_over_without_loss() {
 }
 
 #[test]
-fn a_long_request_is_finished_by_the_generation_that_began_it() {
+fn old_generation_finishes_its_long_request() {
     let rig = Rig::perl("all", |options| options.workers = workers(1, 1));
     let old = rig.ready(1)[0];
     let mut long = rig.connect();
@@ -216,7 +219,7 @@ fn a_reload_that_fails_changes_nothing() {
 }
 
 #[test]
-fn an_application_that_does_not_load_shows_why_and_comes_back() {
+fn load_error_is_shown_and_loading_is_retried() {
     let app = Changing::new("broken", BROKEN);
     for preload in [true, false] {
         app.write(BROKEN);
@@ -240,7 +243,7 @@ fn an_application_that_does_not_load_shows_why_and_comes_back() {
 }
 
 #[test]
-fn clients_learn_nothing_of_why_it_does_not_load() {
+fn load_error_is_hidden_from_clients_by_default() {
     let app = Changing::new("hidden", BROKEN);
     let rig = Rig::perl_file(&app.0, |_| {});
     let page = rig.get("/");
@@ -249,7 +252,7 @@ fn clients_learn_nothing_of_why_it_does_not_load() {
 }
 
 #[test]
-fn it_does_not_spin() {
+fn failed_loads_are_retried_with_growing_pauses() {
     let app =
         Changing::new("spin", "open my $f, '>>', __FILE__ . '.count'; print $f 'x'; close $f; die 'no'");
     let _ = std::fs::remove_file(app.0.with_extension("psgi.count"));
@@ -263,7 +266,7 @@ fn it_does_not_spin() {
 }
 
 #[test]
-fn what_takes_too_long_to_load_is_not_waited_for() {
+fn loading_is_ended_by_the_start_timeout() {
     let app = Changing::new("slow", "sleep 60; sub { [200, [], []] }");
     let rig = Rig::perl_file(&app.0, |options| options.start_ms_max = 300);
     assert_eq!(rig.get("/").status, 503);
@@ -271,7 +274,7 @@ fn what_takes_too_long_to_load_is_not_waited_for() {
 }
 
 #[test]
-fn no_such_program() {
+fn missing_program_yields_503_and_is_logged() {
     let rig = Rig::start(apps::Options::new("shop", vec!["/nowhere/perl".into()]));
     assert_eq!(rig.get("/").status, 503);
     rig.logged("cannot start /nowhere/perl");
@@ -285,7 +288,7 @@ fn requests_wait_while_the_application_loads() {
 }
 
 #[test]
-fn without_preloading_each_worker_loads_for_itself() {
+fn workers_load_for_themselves_without_preloading() {
     let rig = Rig::perl("all", |options| options.preload = false);
     rig.ready(2);
     assert_eq!(rig.pids("prototype"), []);
@@ -293,7 +296,7 @@ fn without_preloading_each_worker_loads_for_itself() {
 }
 
 #[test]
-fn workers_come_with_need_and_go_without() {
+fn workers_are_started_under_load_and_stopped_when_idle() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 4);
         options.idle_ms = 1;
@@ -307,7 +310,7 @@ fn workers_come_with_need_and_go_without() {
 }
 
 #[test]
-fn workers_are_replaced_after_their_share() {
+fn workers_are_replaced_after_their_request_limit() {
     let rig =
         Rig::perl("all", |options| options.recycle = Recycle { requests: Some(50), ..Recycle::default() });
     let mut seen: HashSet<u32> = rig.ready(2).into_iter().collect();
@@ -321,7 +324,7 @@ fn workers_are_replaced_after_their_share() {
 }
 
 #[test]
-fn workers_are_replaced_when_they_are_old_or_fat() {
+fn workers_are_replaced_at_their_age_or_memory_limit() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         options.recycle = Recycle { age_ms: Some(1_000), ..Recycle::default() };
@@ -341,7 +344,7 @@ fn workers_are_replaced_when_they_are_old_or_fat() {
 }
 
 #[test]
-fn the_status_reports_of_every_process() {
+fn processes_are_reported_with_state_requests_and_memory() {
     let rig = Rig::perl("all", |options| options.workers = workers(1, 1));
     rig.ready(1);
     let mut client = rig.connect();
@@ -356,7 +359,7 @@ fn the_status_reports_of_every_process() {
 }
 
 #[test]
-fn folder_environment_and_limits() {
+fn directory_environment_and_limits_are_applied() {
     let text = "my $dir = do { require Cwd; Cwd::getcwd() }; my $files = `sh -c 'ulimit -n'`; \
                 sub { [200, [], [\"$dir $ENV{GREETING} $files\"]] }";
     let app = Changing::new("surroundings", text);
@@ -389,7 +392,7 @@ fn several_cores_share_the_workers() {
 /// The death of a worker is noticed late if its client reads slowly; its slot then belongs to another
 /// request.
 #[test]
-fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
+fn late_notice_of_a_dead_worker_does_not_end_the_next_request() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         // More than is received from the channel at once.
@@ -412,7 +415,7 @@ fn the_end_of_a_slow_answer_is_not_that_of_the_next_request() {
 
 /// A core handles an application's events only once it has used the application, which may never happen.
 #[test]
-fn a_core_that_never_asked_holds_up_no_successor() {
+fn unused_core_does_not_delay_replacement_of_workers() {
     let worker = rig::modules("perl").join("worker.pl");
     let file = format!("{}/tests/perl/all.psgi", env!("CARGO_MANIFEST_DIR"));
     let mut options = apps::Options::new("shop", vec!["perl".into(), worker.into(), file.into()]);
@@ -432,7 +435,7 @@ fn a_core_that_never_asked_holds_up_no_successor() {
 
 /// Closing standard output must not slow the application down.
 #[test]
-fn an_application_that_closes_its_output_costs_no_time() {
+fn application_that_closes_its_output_uses_no_cpu_time() {
     let text = "open STDOUT, '>', '/dev/null'; open STDERR, '>', '/dev/null'; sub { [200, [], ['quiet']] }";
     let app = Changing::new("closes-output", text);
     let rig = Rig::perl_file(&app.0, |options| {
@@ -469,7 +472,7 @@ fn a_prototype_that_is_stuck_is_replaced() {
 
 /// An orphan that a worker leaves behind becomes a child of the server, which must reap it.
 #[test]
-fn what_an_application_leaves_behind_is_reaped() {
+fn orphaned_processes_are_reaped() {
     let text = "sub { system q{sh -c 'sleep 0.2 & echo $! >>'} . __FILE__ . '.left'; [200, [], ['left']] }";
     let app = Changing::new("orphans", text);
     let left = app.0.with_extension("psgi.left");

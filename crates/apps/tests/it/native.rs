@@ -23,7 +23,7 @@ fn native(object: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
 }
 
 #[test]
-fn what_a_handler_can_do() {
+fn native_handler_functions_work() {
     let rig =
         native(&example("tour.c"), |options| options.env = vec![("GREETING".into(), "good day".into())]);
     let mut client = rig.connect();
@@ -46,7 +46,7 @@ fn what_a_handler_can_do() {
 }
 
 #[test]
-fn a_crash_costs_one_request() {
+fn crash_of_a_native_worker_fails_only_its_request() {
     let rig = native(&example("tour.c"), one_worker);
     let first = rig.ready(1);
     let mut client = rig.connect();
@@ -56,7 +56,7 @@ fn a_crash_costs_one_request() {
 }
 
 #[test]
-fn each_thread_has_its_own_state_and_its_end() {
+fn native_threads_have_their_own_state_and_are_ended() {
     let rig = native(&example("tour.c"), |options| {
         one_worker(options);
         options.threads = 3;
@@ -77,7 +77,7 @@ fn each_thread_has_its_own_state_and_its_end() {
 }
 
 #[test]
-fn other_languages_speak_it_too() {
+fn handlers_in_cpp_and_rust_are_served() {
     let words = native(&example("words.cpp"), one_worker);
     words.connect().post("/", b"one two one").expect(200, "one 2\ntwo 1\n");
     let upper = native(&example("upper.rs"), one_worker);
@@ -85,7 +85,7 @@ fn other_languages_speak_it_too() {
 }
 
 #[test]
-fn a_line_to_syslog() {
+fn handler_that_logs_to_syslog_is_served() {
     let rig = native(&example("syslog.c"), |_| {});
     for _ in 0..3 {
         rig.get("/a").expect(200, "OK");
@@ -93,7 +93,7 @@ fn a_line_to_syslog() {
 }
 
 #[test]
-fn what_is_no_handler_says_why() {
+fn invalid_native_handler_is_reported_with_the_reason() {
     let folder = scratch("no-handler");
     let source = |name: &str, text: &str| {
         let path = folder.join(name);

@@ -10,7 +10,7 @@ fn all() -> Rig {
 }
 
 #[test]
-fn the_environment_is_psgi_1_1() {
+fn environment_follows_psgi_1_1() {
     let rig = all();
     let mut client = rig.connect();
     client.send(
@@ -40,7 +40,7 @@ fn the_environment_is_psgi_1_1() {
 }
 
 #[test]
-fn nothing_of_a_request_is_left_for_the_next() {
+fn environment_changes_do_not_leak_into_the_next_request() {
     let rig = Rig::perl("all", one_worker);
     let mut client = rig.connect();
     let fresh = client.get("/env").text();
@@ -51,7 +51,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
 }
 
 #[test]
-fn arrays_go_out_with_their_length() {
+fn array_bodies_are_sent_with_content_length() {
     let rig = all();
     let answer = rig.get("/pieces");
     assert_eq!(answer.text(), format!("ab{}", "c".repeat(100_000)));
@@ -63,7 +63,7 @@ fn arrays_go_out_with_their_length() {
 }
 
 #[test]
-fn bodies_arrive_whole_however_they_are_sent() {
+fn request_bodies_arrive_complete_in_any_framing() {
     let rig = all();
     let mut client = rig.connect();
     for len in [0, 1, 1000, 32 * 1024, 64 * 1024, 64 * 1024 + 1, 3_000_000] {
@@ -95,7 +95,7 @@ fn lines_of_a_body_can_be_read() {
 }
 
 #[test]
-fn who_wants_a_body_as_it_arrives_gets_its_first_bytes_at_once() {
+fn unbuffered_request_body_is_readable_before_its_end() {
     let file = rig::scratch("as-it-arrives").join("app.psgi");
     std::fs::write(&file, "sub { $_[0]{'psgi.input'}->read(my $piece, 5); [200, [], [$piece]] }").unwrap();
     let rig = Rig::perl_file(&file, |options| options.request_buffering = false);
@@ -105,7 +105,7 @@ fn who_wants_a_body_as_it_arrives_gets_its_first_bytes_at_once() {
 }
 
 #[test]
-fn bytes_go_both_ways_at_once() {
+fn bytes_are_streamed_in_both_directions_at_once() {
     let rig = all();
     let mut client = rig.connect();
     client.send("POST /stream HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -135,7 +135,7 @@ fn bytes_go_both_ways_at_once() {
 }
 
 #[test]
-fn large_bodies_cost_no_memory() {
+fn large_bodies_do_not_increase_worker_memory() {
     let rig = Rig::perl("all", one_worker);
     let worker = rig.ready(1)[0];
     let mut client = rig.connect();
@@ -153,7 +153,7 @@ fn large_bodies_cost_no_memory() {
 }
 
 #[test]
-fn later_and_in_pieces() {
+fn delayed_and_streamed_responses_are_sent() {
     let rig = all();
     let answer = rig.get("/delayed");
     answer.expect(201, "later");
@@ -164,7 +164,7 @@ fn later_and_in_pieces() {
 }
 
 #[test]
-fn bodies_that_are_framed_already_are_not_framed_again() {
+fn bodies_chunked_by_the_application_are_not_chunked_again() {
     let rig = all();
     let mut client = rig.connect();
     client.get("/chunks").expect(200, "abc");
@@ -177,7 +177,7 @@ fn bodies_that_are_framed_already_are_not_framed_again() {
 }
 
 #[test]
-fn files_are_sent_by_the_server() {
+fn file_handles_are_sent_by_the_server() {
     let rig = all();
     let path = rig::scratch("files").join("a file");
     let text: Vec<u8> = (0..5_000_000u32).map(|at| (at % 253) as u8).collect();
@@ -199,7 +199,7 @@ fn files_are_sent_by_the_server() {
 }
 
 #[test]
-fn extensions() {
+fn psgi_extensions_work() {
     let rig = Rig::perl("all", one_worker);
     let mut client = rig.connect();
     client.send("GET /hint HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -218,7 +218,7 @@ fn extensions() {
 }
 
 #[test]
-fn more_than_was_announced_is_dropped() {
+fn body_beyond_content_length_is_dropped_and_logged() {
     let rig = Rig::perl("all", one_worker);
     let mut client = rig.connect();
     for path in ["/excess", "/excess-stream"] {
@@ -230,7 +230,7 @@ fn more_than_was_announced_is_dropped() {
 }
 
 #[test]
-fn mistakes_cost_their_own_request() {
+fn application_errors_fail_only_their_own_request() {
     let rig = Rig::perl("all", one_worker);
     let worker = rig.ready(1);
     let mut client = rig.connect();
@@ -257,7 +257,7 @@ fn mistakes_cost_their_own_request() {
 }
 
 #[test]
-fn a_worker_that_ends_in_the_middle_is_replaced() {
+fn worker_that_dies_during_a_request_is_replaced() {
     let rig = all();
     for (path, said, tries) in [("/exit", "exits", 1), ("/kill", "is killed", 2)] {
         rig.ready(2);
@@ -278,7 +278,7 @@ fn a_worker_that_ends_in_the_middle_is_replaced() {
 }
 
 #[test]
-fn the_prototype_may_die() {
+fn killed_prototype_is_replaced_when_a_worker_is_needed() {
     let rig = all();
     let workers = rig.ready(2);
     let prototype = rig.pids("prototype")[0];
@@ -297,7 +297,7 @@ fn the_prototype_may_die() {
 
 /// A truncated form must not be accepted.
 #[test]
-fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
+fn truncated_request_body_is_not_seen_as_complete() {
     let file = rig::scratch("half-a-body").join("app.psgi");
     std::fs::write(
         &file,
@@ -322,7 +322,7 @@ fn a_client_that_leaves_in_its_body_is_not_taken_for_one_that_has_sent_it() {
 /// The length of the GET response is unknown if an application removes the body of its response to HEAD (RFC
 /// 9110 section 8.6).
 #[test]
-fn an_answer_to_head_has_no_length_but_the_applications() {
+fn head_response_has_only_the_length_set_by_the_application() {
     let file = rig::scratch("head").join("app.psgi");
     let text = "sub { [200, [$_[0]{QUERY_STRING} ? ('Content-Length' => 4) : ()], $_[0]{REQUEST_METHOD} eq 'HEAD' ? [] : ['body']] }";
     std::fs::write(&file, text).unwrap();

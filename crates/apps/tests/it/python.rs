@@ -21,7 +21,7 @@ fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Ri
 }
 
 #[test]
-fn the_validator_is_silent() {
+fn wsgi_validator_reports_no_errors() {
     let rig = python("auto", "checked.py", |_| {});
     let mut client = rig.connect();
     client.get("/a%20b?c=d").expect(200, "/a b c=d");
@@ -37,7 +37,7 @@ fn the_validator_is_silent() {
 }
 
 #[test]
-fn what_an_application_does_wrong_is_reported() {
+fn wsgi_application_errors_are_logged() {
     let rig = python("wsgi", "plain.py:create_app('named')", |_| {});
     let mut client = rig.connect();
     client.get("/").expect(200, "named");
@@ -57,7 +57,7 @@ fn what_an_application_does_wrong_is_reported() {
 }
 
 #[test]
-fn files_and_long_bodies() {
+fn files_and_long_bodies_are_sent() {
     let rig = python("wsgi", "plain.py", |options| options.threads = 2);
     let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/plain.py")).unwrap();
     assert_eq!(rig.get("/file").body, text[3..7]);
@@ -66,7 +66,7 @@ fn files_and_long_bodies() {
 }
 
 #[test]
-fn a_worker_that_ends_costs_its_own_request() {
+fn worker_that_dies_fails_only_its_request() {
     let rig = python("wsgi", "plain.py", one_worker);
     let first = rig.ready(1);
     assert_eq!(rig.connect().post("/die", b"x").status, 502);
@@ -75,7 +75,7 @@ fn a_worker_that_ends_costs_its_own_request() {
 }
 
 #[test]
-fn a_worker_with_threads_leaves_when_it_is_reported() {
+fn threaded_worker_exits_on_reload() {
     let rig = python("wsgi", "plain.py", |options| {
         one_worker(options);
         options.threads = 3;
@@ -89,7 +89,7 @@ fn a_worker_with_threads_leaves_when_it_is_reported() {
 }
 
 #[test]
-fn an_event_loop_answers() {
+fn asgi_application_is_served() {
     let rig = python("auto", "events.py", one_worker);
     let mut client = rig.connect();
     client.get("/a?b").expect(200, "/a b began");
@@ -115,7 +115,7 @@ fn one_worker_holds_many_requests() {
 }
 
 #[test]
-fn an_application_hears_that_its_client_is_gone() {
+fn asgi_application_receives_disconnect() {
     let rig = python("asgi", "events.py", one_worker);
     let mut client = rig.connect();
     client.send("GET /gone HTTP/1.1\r\nHost: shop.example\r\n\r\n");
@@ -125,7 +125,7 @@ fn an_application_hears_that_its_client_is_gone() {
 }
 
 #[test]
-fn a_request_that_takes_too_long_costs_no_other() {
+fn timed_out_async_request_does_not_affect_others() {
     let rig = python("asgi", "events.py", |options| {
         one_worker(options);
         options.request_ms_max = 1_000;
@@ -137,7 +137,7 @@ fn a_request_that_takes_too_long_costs_no_other() {
 }
 
 #[test]
-fn a_lifespan_ends_with_its_worker() {
+fn lifespan_shutdown_runs_when_the_worker_exits() {
     let rig = python("asgi", "events.py", one_worker);
     rig.ready(1);
     rig.app.reload();
@@ -145,7 +145,7 @@ fn a_lifespan_ends_with_its_worker() {
 }
 
 #[test]
-fn applications_of_asgi_2() {
+fn asgi_2_applications_are_served() {
     for (interface, target, expected) in [
         ("asgi", "legacy.py", "class /x 2.0"),
         ("auto", "legacy.py", "class /x 2.0"),
@@ -158,7 +158,7 @@ fn applications_of_asgi_2() {
 }
 
 #[test]
-fn what_a_lifespan_raises_is_logged_and_served_all_the_same() {
+fn lifespan_exceptions_are_logged_and_requests_are_served() {
     let rig = python("asgi", "legacy.py:fails", one_worker);
     rig.get("/").expect(200, "served all the same");
     rig.logged("lifespan: the application failed before its startup was complete");
@@ -169,7 +169,7 @@ fn what_a_lifespan_raises_is_logged_and_served_all_the_same() {
 }
 
 #[test]
-fn a_lifespan_that_is_required_or_left_out() {
+fn lifespan_can_be_required_or_disabled() {
     let asked = |what: &'static str| {
         move |options: &mut Options| {
             one_worker(options);
@@ -192,7 +192,7 @@ fn a_lifespan_that_is_required_or_left_out() {
 }
 
 #[test]
-fn what_does_not_load_says_why() {
+fn python_load_errors_are_reported() {
     for (interface, target, reported) in [
         ("auto", "events.py:refuses", "no database today"),
         ("auto", "plain.py:create_ap()", "has no 'create_ap'"),
@@ -214,7 +214,7 @@ fn what_does_not_load_says_why() {
 
 /// The intermediate process of a double fork must not become a prototype or a worker.
 #[test]
-fn a_fork_that_fails_half_way_is_tried_again() {
+fn failed_second_fork_of_a_double_fork_is_retried() {
     let folder = rig::scratch("half-a-fork");
     let file = folder.join("halves.py");
     let text = r#"
@@ -250,7 +250,7 @@ def app(environ, start_response):
 /// A list shared by threads, such as a cache: its contents at the time of the response are sent, even if it
 /// changes later.
 #[test]
-fn a_body_is_not_pulled_away_under_its_thread() {
+fn response_body_is_kept_alive_while_it_is_sent() {
     let file = rig::scratch("shared-list").join("shared.py");
     let text = r#"
 cache = [b"x" * (16 << 20)]
@@ -281,7 +281,7 @@ def app(environ, start_response):
 /// A worker that leaves by itself before it has answered any request is replaced after a pause, like one that
 /// crashes.
 #[test]
-fn workers_that_leave_at_once_follow_each_other_with_pauses() {
+fn workers_that_exit_at_once_are_restarted_with_growing_pauses() {
     let file = rig::scratch("leavers").join("leavers.py");
     let text = r#"
 import os

@@ -21,7 +21,7 @@ fn all() -> Rig {
 }
 
 #[test]
-fn the_environment_is_racks() {
+fn environment_follows_rack() {
     let rig = all();
     let mut client = rig.connect();
     client.send(
@@ -45,7 +45,7 @@ fn the_environment_is_racks() {
 }
 
 #[test]
-fn paths_are_as_they_were_sent_unless_that_leads_elsewhere() {
+fn path_info_keeps_percent_encoding_and_is_normalized() {
     let rig = all();
     for (sent, seen) in [
         ("/no%20such", "/no%20such"),
@@ -59,7 +59,7 @@ fn paths_are_as_they_were_sent_unless_that_leads_elsewhere() {
 }
 
 #[test]
-fn nothing_of_a_request_is_left_for_the_next() {
+fn environment_changes_do_not_leak_into_the_next_request() {
     let rig = ruby("all.ru", one_worker);
     let mut client = rig.connect();
     let fresh = client.get("/env").text();
@@ -70,7 +70,7 @@ fn nothing_of_a_request_is_left_for_the_next() {
 }
 
 #[test]
-fn lint_is_silent() {
+fn rack_lint_reports_no_errors() {
     let rig = ruby("lint.ru", |_| {});
     let mut client = rig.connect();
     for path in ["/", "/?a=b", "/%20", "/hint"] {
@@ -100,7 +100,7 @@ fn lint_is_silent() {
 }
 
 #[test]
-fn heads_carry_what_rack_2_and_3_put_into_them() {
+fn response_heads_of_rack_2_and_3_are_accepted() {
     let rig = all();
     let answer = rig.get("/fields");
     answer.expect(201, "ab");
@@ -119,7 +119,7 @@ fn heads_carry_what_rack_2_and_3_put_into_them() {
 }
 
 #[test]
-fn arrays_go_out_with_their_length() {
+fn array_bodies_are_sent_with_content_length() {
     let rig = all();
     let answer = rig.get("/pieces");
     assert_eq!(answer.text(), format!("ab{}", "c".repeat(100_000)));
@@ -128,7 +128,7 @@ fn arrays_go_out_with_their_length() {
 }
 
 #[test]
-fn pieces_leave_when_they_are_made_and_bodies_are_closed() {
+fn body_pieces_are_sent_immediately_and_bodies_are_closed() {
     let rig = all();
     let gate = scratch("rack-drip").join("gate");
     let mut client = rig.connect();
@@ -141,7 +141,7 @@ fn pieces_leave_when_they_are_made_and_bodies_are_closed() {
 }
 
 #[test]
-fn a_client_that_leaves_ends_the_body_and_closes_it() {
+fn disconnected_client_ends_a_download_without_errors() {
     let rig = ruby("all.ru", one_worker);
     let mut client = rig.connect();
     client.send("GET /download?2000 HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -152,7 +152,7 @@ fn a_client_that_leaves_ends_the_body_and_closes_it() {
 }
 
 #[test]
-fn streaming_bodies_and_hijacked_responses() {
+fn streaming_bodies_and_partial_hijacks_work() {
     let rig = all();
     let body = vec![b'z'; 300_000];
     let mut client = rig.connect();
@@ -162,7 +162,7 @@ fn streaming_bodies_and_hijacked_responses() {
 }
 
 #[test]
-fn early_hints_come_before_the_answer() {
+fn early_hints_are_sent_before_the_response() {
     let rig = all();
     let mut client = rig.connect();
     let hints = client.get("/hint");
@@ -174,7 +174,7 @@ fn early_hints_come_before_the_answer() {
 }
 
 #[test]
-fn the_end_is_reported() {
+fn response_finished_callbacks_are_called() {
     let rig = all();
     rig.get("/finished").expect(200, "soon");
     rig.logged("finished last");
@@ -184,7 +184,7 @@ fn the_end_is_reported() {
 }
 
 #[test]
-fn files_are_the_servers_to_send() {
+fn file_bodies_are_sent_by_the_server() {
     let rig = all();
     let file = scratch("rack-file").join("file");
     let bytes: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
@@ -200,7 +200,7 @@ fn files_are_the_servers_to_send() {
 }
 
 #[test]
-fn bodies_arrive_whole_however_they_are_sent() {
+fn request_bodies_arrive_complete_in_any_framing() {
     let rig = all();
     let mut client = rig.connect();
     for len in [0, 1, 1000, 32 * 1024, 64 * 1024 + 1, 3_000_000] {
@@ -230,11 +230,12 @@ fn memory_kib_max(pid: u32) -> u64 {
 }
 
 #[test]
-fn large_bodies_pass_in_little_memory_both_ways() {
+fn large_bodies_do_not_increase_worker_memory() {
     let rig = ruby("all.ru", one_worker);
     let before = memory_kib_max(rig.ready(1)[0]);
     let mut client = rig.connect();
-    let (piece, pieces) = (vec![b'u'; 1 << 20], 200);
+    let piece = vec![b'u'; 1 << 20];
+    let pieces = 200;
     client.send(format!("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", pieces << 20));
     for _ in 0..pieces {
         client.stream.write_all(&piece).unwrap();
@@ -246,7 +247,7 @@ fn large_bodies_pass_in_little_memory_both_ways() {
 }
 
 #[test]
-fn what_an_application_cannot_cope_with_is_reported_in_the_log() {
+fn rack_application_errors_are_logged() {
     let rig = ruby("all.ru", one_worker);
     let pids = rig.ready(1);
     rig.get("/errors").expect(200, "logged");
@@ -281,7 +282,7 @@ fn what_an_application_cannot_cope_with_is_reported_in_the_log() {
 }
 
 #[test]
-fn what_an_application_forks_does_not_answer_for_it() {
+fn forked_child_of_the_application_sends_no_response() {
     let rig = ruby("all.ru", one_worker);
     let pids = rig.ready(1);
     for _ in 0..3 {
@@ -291,7 +292,7 @@ fn what_an_application_forks_does_not_answer_for_it() {
 }
 
 #[test]
-fn a_worker_that_dies_costs_what_it_held() {
+fn worker_that_dies_fails_only_its_request() {
     let rig = all();
     let pids = rig.ready(2);
     let gate = scratch("rack-death").join("gate");
@@ -308,7 +309,7 @@ fn a_worker_that_dies_costs_what_it_held() {
 }
 
 #[test]
-fn asked_to_leave_a_worker_finishes_first() {
+fn reloaded_worker_finishes_its_request_first() {
     let rig = ruby("all.ru", one_worker);
     let pid = rig.ready(1)[0];
     let gate = scratch("rack-term").join("gate");
@@ -328,7 +329,7 @@ fn asked_to_leave_a_worker_finishes_first() {
 }
 
 #[test]
-fn threads_answer_at_once() {
+fn threads_run_requests_concurrently() {
     let rig = ruby("all.ru", |options| {
         one_worker(options);
         options.threads = 4;

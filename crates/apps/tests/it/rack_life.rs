@@ -19,13 +19,13 @@ fn ours(file: &str) -> Rig {
 }
 
 #[test]
-fn files_without_rack_make_applications() {
+fn ruby_files_without_rack_are_served() {
     ours("handler.rb").get("/").expect(200, "handled, without Rack");
     ours("value.rb").get("/").expect(200, "the last value");
 }
 
 #[test]
-fn an_application_that_does_not_load_says_why() {
+fn ruby_load_error_is_reported() {
     let rig = ours("broken.ru");
     let answer = rig.get("/");
     assert_eq!(answer.status, 500);
@@ -34,7 +34,7 @@ fn an_application_that_does_not_load_says_why() {
 }
 
 #[test]
-fn a_bundle_beside_the_application_is_its_world() {
+fn gemfile_next_to_the_application_is_used() {
     // Bundler writes the lock file beside the Gemfile.
     let folder = scratch("rack-bundle");
     for name in ["Gemfile", "config.ru"] {
@@ -49,7 +49,7 @@ fn a_bundle_beside_the_application_is_its_world() {
 }
 
 #[test]
-fn hooks_are_reported_of_the_processes_lives() {
+fn process_lifecycle_hooks_are_called() {
     for (preload, loads, forks) in [(true, 1, 2), (false, 2, 0)] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby/hooks/config.ru");
         let rig = ruby(&file, |options| {
@@ -113,7 +113,7 @@ fn rails_runs() {
 
 /// The intermediate process of a double fork must not become a prototype or a worker.
 #[test]
-fn a_fork_that_fails_half_way_is_tried_again() {
+fn failed_second_fork_of_a_double_fork_is_retried() {
     let file = scratch("rack-half-a-fork").join("halves.rb");
     let text = r##"
 OWNER = Process.pid

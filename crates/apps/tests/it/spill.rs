@@ -52,7 +52,7 @@ fn slow_readers_hold_no_worker() {
 }
 
 #[test]
-fn where_files_are_full_a_slow_reader_makes_room_for_those_who_wait() {
+fn slow_readers_are_disconnected_when_spill_files_are_full() {
     let (rig, quota) = spilling(2 * MIB, |_| {});
     let readers: Vec<Client> = (0..6).map(|_| ask_for_much(&rig)).collect();
     // The files are full only briefly: slow clients are disconnected to make room.
@@ -68,7 +68,7 @@ fn where_files_are_full_a_slow_reader_makes_room_for_those_who_wait() {
 }
 
 #[test]
-fn an_upload_that_trickles_holds_no_worker() {
+fn slow_uploads_occupy_no_workers() {
     let (rig, quota) = spilling(u64::MAX, one_worker);
     let body = vec![b'x'; 300_000];
     let mut senders: Vec<Client> = (0..8).map(|_| rig.connect()).collect();
@@ -98,7 +98,7 @@ fn an_upload_that_trickles_holds_no_worker() {
 }
 
 #[test]
-fn a_body_of_unknown_length_gets_one_however_long_it_is() {
+fn buffered_body_of_unknown_length_gets_content_length() {
     let (rig, quota) = spilling(u64::MAX, |_| {});
     for pieces in [1, 10, 700] {
         let mut client = rig.connect();
@@ -116,7 +116,7 @@ fn a_body_of_unknown_length_gets_one_however_long_it_is() {
 }
 
 #[test]
-fn who_wants_the_stream_gets_it_without_a_coding_that_was_taken_off() {
+fn unbuffered_body_has_neither_length_nor_transfer_coding() {
     let (rig, _quota) = spilling(u64::MAX, |options| options.request_buffering = false);
     let mut client = rig.connect();
     client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -130,7 +130,7 @@ fn who_wants_the_stream_gets_it_without_a_coding_that_was_taken_off() {
 }
 
 #[test]
-fn where_files_are_full_an_upload_of_known_length_is_passed_on_as_it_comes() {
+fn upload_with_known_length_is_unbuffered_when_files_are_full() {
     let (rig, quota) = spilling(MIB, |_| {});
     let body = vec![b'x'; 5_000_000];
     let answer = rig.connect().post("/echo", &body);
@@ -145,7 +145,7 @@ fn where_files_are_full_an_upload_of_known_length_is_passed_on_as_it_comes() {
 }
 
 #[test]
-fn an_upload_whose_worker_dies_before_it_begins_goes_to_another() {
+fn queued_upload_survives_the_death_of_its_worker() {
     let (rig, _quota) = spilling(u64::MAX, one_worker);
     let worker = rig.ready(1)[0];
     // Occupies the only worker, so that the upload is still waiting when the worker is killed.

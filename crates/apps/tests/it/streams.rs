@@ -43,7 +43,7 @@ fn a_thousand_requests_share_a_connection_and_two_workers() {
 }
 
 #[test]
-fn workers_are_free_again_when_streams_are_given_up_or_stall() {
+fn workers_are_freed_when_streams_are_reset_or_stall() {
     let rig = serve();
     for seed in 0..5usize {
         let mut client = ToyConnection::connect(rig.address).unwrap();

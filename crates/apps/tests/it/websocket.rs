@@ -123,12 +123,13 @@ fn messages_go_both_ways() {
 }
 
 #[test]
-fn long_messages_and_many() {
+fn unread_messages_block_only_their_own_application() {
     let rig = python(|_| {});
     let mut client = open(&rig, "/");
     let long = vec![b'x'; 900_000];
     client.send(frame(FIN | BINARY, &long));
-    let (mut back, mut first) = (Vec::new(), 0);
+    let mut back = Vec::new();
+    let mut first = 0;
     while first & FIN == 0 {
         let (byte, payload) = next(&mut client);
         first = byte;
@@ -147,7 +148,7 @@ fn long_messages_and_many() {
 }
 
 #[test]
-fn ends_of_the_applications_making() {
+fn application_closes_sockets_with_its_code() {
     let rig = python(|_| {});
     for (path, expected) in [
         ("/close", (4001, "enough".to_owned())),
@@ -165,7 +166,7 @@ fn ends_of_the_applications_making() {
 }
 
 #[test]
-fn what_is_not_accepted_is_an_answer() {
+fn refused_handshake_yields_a_response() {
     let rig = python(|_| {});
     let mut client = rig.connect();
     assert!(ask(&mut client, "/refuse", "").starts_with("HTTP/1.1 403"));
@@ -189,7 +190,7 @@ fn what_is_not_accepted_is_an_answer() {
 }
 
 #[test]
-fn hostile_frames() {
+fn invalid_frames_are_answered_with_close_codes() {
     let rig = python(|options| options.websockets.as_mut().unwrap().message_bytes_max = 1000);
     let unmasked = vec![FIN | TEXT, 2, b'h', b'i'];
     let huge = [&[FIN | BINARY, 0xff][..], &(u64::MAX >> 1).to_be_bytes(), &[1, 2, 3, 4]].concat();
@@ -222,7 +223,7 @@ fn hostile_frames() {
 }
 
 #[test]
-fn a_client_that_vanishes_and_one_that_is_silent() {
+fn disconnected_and_idle_clients_are_reported_to_application() {
     let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 1_000);
     drop(open(&rig, "/gone"));
     rig.logged("/gone received 1006");
@@ -247,7 +248,7 @@ fn a_client_that_vanishes_and_one_that_is_silent() {
 }
 
 #[test]
-fn a_reload_and_a_stop_do_not_wait_for_sockets() {
+fn reload_and_drain_close_open_sockets() {
     let rig = python(|_| {});
     let worker = rig.ready(1);
     let mut first = open(&rig, "/");
@@ -263,7 +264,7 @@ fn a_reload_and_a_stop_do_not_wait_for_sockets() {
 
 /// Idle sockets rarely wake up, but the shutdown must reach them immediately.
 #[test]
-fn idle_sockets_end_with_the_server_and_not_some_time_later() {
+fn idle_sockets_are_closed_immediately_on_drain_and_reload() {
     let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
     let mut clients: Vec<_> = (0..20).map(|_| open(&rig, "/")).collect();
     rig.drain();
@@ -279,12 +280,13 @@ fn idle_sockets_end_with_the_server_and_not_some_time_later() {
 
 /// Only the last received ping is answered, once.
 #[test]
-fn many_pings_have_one_answer() {
+fn only_the_last_of_many_pings_is_answered() {
     let rig = python(|_| {});
     let mut client = open(&rig, "/");
     let pings: Vec<u8> = (0..200u8).flat_map(|at| frame(FIN | PING, &[at])).collect();
     client.send([pings, frame(FIN | TEXT, b"well")].concat());
-    let (mut pongs, mut last) = (0, 0);
+    let mut pongs = 0;
+    let mut last = 0;
     loop {
         match next(&mut client) {
             (first, payload) if first == FIN | PONG => (pongs, last) = (pongs + 1, payload[0]),
@@ -296,7 +298,7 @@ fn many_pings_have_one_answer() {
 }
 
 #[test]
-fn compressed_messages() {
+fn compressed_messages_are_exchanged() {
     const COMPRESSED: u8 = 0x40;
     let rig = python(|options| options.websockets.as_mut().unwrap().message_bytes_max = 100_000);
     let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
@@ -342,7 +344,7 @@ fn compressed_messages() {
 }
 
 #[test]
-fn compression_that_is_switched_off() {
+fn compression_can_be_disabled() {
     let rig = python(|options| options.websockets.as_mut().unwrap().compress = false);
     let head = ask(&mut rig.connect(), "/", "Sec-WebSocket-Extensions: permessage-deflate\r\n");
     assert!(head.starts_with("HTTP/1.1 101") && !head.contains("deflate"), "{head}");
@@ -359,7 +361,7 @@ fn a_worker_that_dies_ends_its_sockets() {
 
 /// The server drops a client that reads nothing; the application must not wait for it any longer.
 #[test]
-fn a_client_that_reads_nothing_does_not_hold_its_application() {
+fn client_that_reads_nothing_does_not_block_the_application() {
     let rig = python(|options| {
         options.websockets.as_mut().unwrap().idle_ms = 1_000;
         options.request_ms_max = 15_000;
@@ -371,7 +373,7 @@ fn a_client_that_reads_nothing_does_not_hold_its_application() {
 
 /// A worker at its concurrency limit accepts no requests, but still handles commands.
 #[test]
-fn a_worker_that_holds_as_much_as_it_may_leaves_when_it_is_asked() {
+fn worker_at_its_concurrency_limit_exits_when_asked() {
     let rig = python(|options| {
         options.concurrency = 2;
         options.stop_ms_max = 30_000;
@@ -388,7 +390,7 @@ fn a_worker_that_holds_as_much_as_it_may_leaves_when_it_is_asked() {
 
 /// An application that only sends learns of the disconnect when it sends.
 #[test]
-fn an_application_that_never_listens_does_not_talk_for_ever() {
+fn application_that_only_sends_learns_of_the_disconnect() {
     let rig = python(|_| {});
     let mut gone = open(&rig, "/ticker");
     assert_eq!(next(&mut gone).1, b"tick");
@@ -403,7 +405,7 @@ fn an_application_that_never_listens_does_not_talk_for_ever() {
 
 /// Buffered output for the client can never be sent and must not block anything.
 #[test]
-fn a_client_that_resets_what_it_has_not_read_stops_nobody() {
+fn client_reset_with_unread_data_does_not_block_others() {
     let rig = python(|options| options.response_ahead_bytes = 64 << 20);
     let client = open(&rig, "/many");
     // The application has sent everything and waits.

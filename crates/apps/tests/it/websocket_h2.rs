@@ -59,7 +59,9 @@ impl Streams {
         stream.set_nodelay(true).unwrap();
         let machine = Machine::client(http2::Options::default());
         let got = HashMap::new();
-        let (out, input, stalled) = (Vec::new(), Vec::new(), Vec::new());
+        let out = Vec::new();
+        let input = Vec::new();
+        let stalled = Vec::new();
         let mut streams = Streams { stream, machine, out, input, got, stalled, is_over: false };
         streams.wait(|streams| streams.machine.settings_acked());
         assert!(streams.machine.peer_settings().connect_protocol, "the server announces RFC 8441");
@@ -138,7 +140,8 @@ impl Streams {
             match event {
                 Event::NeedMore => break,
                 Event::Head { stream, ended } => {
-                    let (head, spans) = (&self.machine.head, self.machine.head_bytes());
+                    let head = &self.machine.head;
+                    let spans = self.machine.head_bytes();
                     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                     let got = self.got.get_mut(&stream).unwrap();
                     (got.status, got.ended) = (self.machine.status.code(), ended);
@@ -275,7 +278,7 @@ fn messages_go_both_ways_on_several_streams() {
 }
 
 #[test]
-fn what_is_not_accepted_is_an_answer() {
+fn refused_handshake_yields_a_response() {
     let rig = python(|_| {});
     let mut client = Streams::to(&rig);
     let version = "sec-websocket-version: 13\r\n";
@@ -300,7 +303,7 @@ fn what_is_not_accepted_is_an_answer() {
 }
 
 #[test]
-fn ends_of_streams_and_of_the_application() {
+fn ends_of_streams_and_of_the_application_close_sockets() {
     let rig = python(|_| {});
     let mut client = Streams::to(&rig);
     // An end of the stream without a close, a reset, and the end of the connection count as disconnects.
@@ -331,7 +334,7 @@ fn ends_of_streams_and_of_the_application() {
 }
 
 #[test]
-fn a_silent_client_is_asked_and_left() {
+fn silent_client_is_pinged_and_closed() {
     let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 4_000);
     let mut client = Streams::to(&rig);
     let id = client.open("/silent-client");
@@ -341,7 +344,7 @@ fn a_silent_client_is_asked_and_left() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_sockets() {
+fn reload_and_drain_close_sockets_on_streams() {
     let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
     let mut client = Streams::to(&rig);
     let sockets: Vec<_> = (0..10).map(|_| client.open("/")).collect();
@@ -360,11 +363,12 @@ fn a_stop_does_not_wait_for_sockets() {
 
 /// A client that does not read one stream blocks only that stream's application.
 #[test]
-fn a_stream_that_nobody_reads_is_bounded_and_alone() {
+fn unread_stream_is_bounded_and_does_not_block_others() {
     let rig = python(|_| {});
     let mut client = Streams::to(&rig);
     client.stalled.push(1);
-    let (many, other) = (client.open("/many"), client.open("/"));
+    let many = client.open("/many");
+    let other = client.open("/");
     assert_eq!(many, 1);
     // The window of the stream is exhausted.
     client.wait(|streams| streams.got[&many].data.len() >= 65_536);
@@ -388,10 +392,11 @@ fn a_stream_that_nobody_reads_is_bounded_and_alone() {
 
 /// Each socket has its own budget of frames without content.
 #[test]
-fn pings_without_end_cost_a_stream_its_socket() {
+fn ping_flood_closes_only_its_own_socket() {
     let rig = python(|_| {});
     let mut client = Streams::to(&rig);
-    let (loud, other) = (client.open("/loud"), client.open("/"));
+    let loud = client.open("/loud");
+    let other = client.open("/");
     let pings = frame(FIN | PING, b"?").repeat(1_000);
     for _ in 0..1_000 {
         client.send(loud, &pings);

@@ -105,7 +105,9 @@ impl Rig {
         };
         let next = AtomicUsize::new(0);
         let handed = Arc::<AtomicUsize>::default();
-        let (served, counted, faults) = (app.clone(), handed.clone(), log.clone());
+        let served = app.clone();
+        let counted = handed.clone();
+        let faults = log.clone();
         let server = net::Server::start(&net_options, &[listen], move |core| {
             let handle = served.handle(core, next.fetch_add(1, Ordering::Relaxed));
             Ok(Only { handle, handed: counted.clone(), log: faults.clone() })

@@ -97,7 +97,10 @@ impl Attacker {
         room: &mut [u8],
     ) -> Result<(), Fault> {
         let mut out = if self.attack.is_http2 { client_start(&[]) } else { Vec::new() };
-        let (mut at, mut turn, mut next_ms, mut stays) = (0, 0, 0, false);
+        let mut at = 0;
+        let mut turn = 0;
+        let mut next_ms = 0;
+        let mut stays = false;
         loop {
             let now_ms = self.core.now_ms();
             if now_ms >= self.until_ms {

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_attack_has_a_name_of_its_own_and_something_to_send() {
+    fn every_attack_has_a_unique_name_and_sends_bytes() {
         let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
         for attack in ATTACKS {
             assert_eq!(find(attack.name).unwrap().about, attack.about);

@@ -106,7 +106,8 @@ impl ResponseScanner {
     }
 
     fn parse_frame(&mut self, outcomes: &mut ConnectionOutcomes) {
-        let (kind, payload) = (self.partial_bytes[3], &self.partial_bytes[HEADER_BYTES..]);
+        let kind = self.partial_bytes[3];
+        let payload = &self.partial_bytes[HEADER_BYTES..];
         match kind {
             kind::GOAWAY => self.goaway = payload.get(4..8).map(read_number),
             kind::RST_STREAM => {
@@ -148,13 +149,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_read_from_bytes_cut_anywhere() {
+    fn connection_ends_are_parsed_wherever_bytes_are_split() {
         let goaway = frame(kind::GOAWAY, 0, 0, &[&[0, 0, 0, 7, 0, 0, 0, 11][..], b"calm down"].concat());
         let bytes =
             [settings(&[(1, 2)]), rst_stream(1, 7), frame(0, 0, 1, &[9; 300]), rst_stream(3, 7), goaway]
                 .concat();
         for size in [1, 2, 10, 100, 1_000] {
-            let (mut scan, mut ends) = (ResponseScanner::new(true), ConnectionOutcomes::default());
+            let mut scan = ResponseScanner::new(true);
+            let mut ends = ConnectionOutcomes::default();
             bytes.chunks(size).for_each(|piece| scan.feed(piece, &mut ends));
             scan.end(false, &mut ends);
             assert_eq!(ends.text(), "1 GOAWAY ENHANCE_YOUR_CALM, 2 RST_STREAM REFUSED_STREAM", "{size}");

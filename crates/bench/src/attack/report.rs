@@ -102,7 +102,8 @@ impl AttackReport {
     /// Judges the effect of the attack.
     #[must_use]
     pub fn verdict(&self) -> AttackVerdict {
-        let (before, during) = (&self.before, &self.during);
+        let before = &self.before;
+        let during = &self.during;
         if during.responses == 0 {
             return AttackVerdict::Unresponsive;
         }
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_judged_by_what_an_ordinary_client_gets() {
+    fn verdict_depends_on_what_an_ordinary_client_gets() {
         let good =
             ClientFigures { responses: 90, p50_ns: 900_000, p99_ns: 9_000_000, ..ClientFigures::default() };
         assert_eq!(report(good.clone(), 0).verdict(), AttackVerdict::Survived);

@@ -130,7 +130,8 @@ fn run_attack(
     before: &ClientFigures,
     pids: &[u32],
 ) -> Result<AttackReport, String> {
-    let (memory_before, cpu_before) = (procfs::total_rss(pids), procfs::read_usage(pids));
+    let memory_before = procfs::total_rss(pids);
+    let cpu_before = procfs::read_usage(pids);
     let (sender, receiver) = channel();
     let client = plan.clone();
     let thread = std::thread::Builder::new().name("client".into());
@@ -146,8 +147,10 @@ fn run_attack(
         path: options.url.target.clone(),
         is_https: options.url.tls,
     };
-    let (attack_copy, origin) = (*attack, Rc::new(plan.origins[0].clone()));
-    let (duration_ms, watched) = (options.duration.as_millis() as u64, pids.to_vec());
+    let attack_copy = *attack;
+    let origin = Rc::new(plan.origins[0].clone());
+    let duration_ms = options.duration.as_millis() as u64;
+    let watched = pids.to_vec();
     let attacked = core.run_until_end(async move {
         let progress = Rc::new(AttackProgress::default());
         let until_ms = inner.now_ms() + duration_ms;
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_ones_own_servers_are_attacked_unless_forced() {
+    fn only_private_addresses_are_attacked_unless_forced() {
         for (address, is_own) in [
             ("127.0.0.1:80", true),
             ("[::1]:80", true),

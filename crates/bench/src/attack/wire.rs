@@ -152,13 +152,14 @@ mod tests {
     use http2::{Event, Machine, Options};
 
     #[test]
-    fn a_server_understands_what_is_written_by_hand() {
+    fn handwritten_frames_are_parsed_by_the_http2_server() {
         let target = AttackTarget { authority: "a.test".repeat(40), path: "/x".into(), is_https: true };
         let mut machine = Machine::server(Options::default());
         let mut bytes = client_start(&[(INITIAL_WINDOW_SIZE, 0)]);
         bytes.extend(target.get(stream_id(0)));
         bytes.extend(target.post(stream_id(1)));
-        let (mut at, mut paths) = (0, Vec::new());
+        let mut at = 0;
+        let mut paths = Vec::new();
         loop {
             let (consumed, event) = machine.feed(&bytes[at..], 0).unwrap();
             at += consumed;

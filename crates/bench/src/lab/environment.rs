@@ -199,7 +199,8 @@ impl LabEnvironment {
         let counts = |name: &String| subject.measure.is_empty() || subject.measure.contains(name);
         let (server, beside): (Vec<_>, Vec<_>) = trees.iter().partition(|(name, _)| counts(name));
         let pids = |trees: Vec<&(String, ProcessTree)>| trees.iter().map(|(_, tree)| tree.pid()).collect();
-        let (server_pids, beside_pids) = (pids(server), pids(beside));
+        let server_pids = pids(server);
+        let beside_pids = pids(beside);
         let bytes = subject.bytes.as_ref().map(|text| fill(text, &values)).transpose()?;
         let bytes = bytes.map(|text| text.parse()).transpose();
         let bytes = bytes.map_err(|_| format!("{}: bytes is a number", subject.process.name))?;

@@ -466,7 +466,7 @@ skip = "not yet"
 "#;
 
     #[test]
-    fn a_file_is_read_whole() {
+    fn lab_file_is_parsed_completely() {
         let lab = Lab::parse(SMALL).unwrap();
         assert_eq!(lab.load["connections"], "10");
         assert_eq!(lab.factors[1], ("threads".into(), vec!["1".into(), "2".into()]));
@@ -481,7 +481,7 @@ skip = "not yet"
     }
 
     #[test]
-    fn every_lab_that_is_shipped_is_understood() {
+    fn every_shipped_lab_file_is_valid() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../labs");
         let mut count = 0;
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -495,7 +495,7 @@ skip = "not yet"
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn lab_file_errors_name_the_mistake() {
         for (change, to, what) in [
             ("title = \"T\"", "", "title"),
             ("connections = 10", "connexions = 10", "connexions"),

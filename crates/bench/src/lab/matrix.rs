@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_matrix_is_full_where_the_subject_exists() {
+    fn matrix_contains_every_cell_its_subject_allows() {
         let lab = lab();
         let keys = |short| cells(&lab, short).iter().map(|cell| cell.key(&lab)).collect::<Vec<_>>();
         assert_eq!(keys(false).len(), 6 + 1);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_round_has_every_cell_once_and_the_seed_decides_the_order() {
+    fn every_round_has_each_cell_once_in_seeded_order() {
         let first = measurement_order(9, 3, 1);
         assert_eq!((first.clone(), measurement_order(9, 3, 2) == first), (measurement_order(9, 3, 1), false));
         for repetition in 0..3 {

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_and_settings_are_set_for_the_short_form_too() {
+    fn options_change_levels_and_settings_of_the_short_form_too() {
         let lab = lab_with(&[("n", "2"), ("n", "8"), ("page", "a, b"), ("duration", "2s")]).unwrap();
         let keys = |short| cells(&lab, short).iter().map(|cell| cell.key(&lab)).collect::<Vec<_>>();
         assert_eq!(keys(false), ["K [n 2, page a, b]", "K [n 8, page a, b]"]);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn another_build_is_measured_beside_ours() {
+    fn another_build_is_added_as_a_subject() {
         let mut lab = lab();
         add_builds(&mut lab, &[("before".into(), "/proc/self/exe".into())]).unwrap();
         let added = lab.subjects.last().unwrap();

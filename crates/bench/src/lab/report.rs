@@ -211,7 +211,8 @@ impl LabFindings<'_> {
     fn noise_warning(&self) -> Option<String> {
         const NOISE_MAX: f64 = 0.05;
         let noise: Vec<f64> = self.cells.iter().flat_map(|cell| self.values(cell, "noise_share")).collect();
-        let (median, most) = (stats::median(&noise)?, stats::range(&noise)?.1);
+        let median = stats::median(&noise)?;
+        let most = stats::range(&noise)?.1;
         (most > NOISE_MAX).then(|| {
             format!(
                 "Noisy: {:.0} % of the machine's time went to others at the median, {:.0} % at worst. Compare ratios, \
@@ -385,7 +386,8 @@ pub fn compare_results(a: &Value, b: &Value) -> Result<TextTable, String> {
                 let runs = value["runs"].as_array().cloned().unwrap_or_default();
                 runs.iter().filter_map(|run| run["figures"][key].as_f64()).collect()
             };
-            let (ours, theirs) = (of(&cell), of(&other));
+            let ours = of(&cell);
+            let theirs = of(&other);
             match (stats::median(&ours), stats::median(&theirs)) {
                 (Some(x), Some(y)) => {
                     row.extend([format_figure(key, x), format_figure(key, y), format!("{:.3}", y / x)]);
@@ -444,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_has_the_figures_the_broken_and_the_skipped() {
+    fn every_report_format_has_results_failures_and_noise() {
         let lab = lab();
         let findings = findings(&lab, 1.0);
         for text in [findings.text(), findings.markdown(), findings.html()] {
@@ -459,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn aims_are_judged_against_the_best_peer_or_by_themselves() {
+    fn aims_are_compared_with_the_best_peer_or_a_fixed_value() {
         let text = "title = \"T\"\nbaseline = \"best peer\"\n[[subject]]\nname = \"a\"\nrun = \"a\"\nours = true\n\
              [[subject]]\nname = \"b\"\nrun = \"b\"\n[[subject]]\nname = \"c\"\nrun = \"c\"\n\
              [[aim]]\nfigure = \"rate\"\nat-least = 1.5\nof = \"best peer\"\n[[aim]]\nfigure = \"rate\"\nat-least = 2000\n";
@@ -477,7 +479,8 @@ mod tests {
     #[test]
     fn two_results_are_compared_cell_by_cell() {
         let lab = lab();
-        let (a, b) = (findings(&lab, 1.0).json(), findings(&lab, 1.5).json());
+        let a = findings(&lab, 1.0).json();
+        let b = findings(&lab, 1.5).json();
         let text = compare_results(&a, &b).unwrap().plain("");
         assert!(text.contains("1.500") && !text.contains("no difference"), "{text}");
         assert!(compare_results(&a, &a).unwrap().plain("").contains("no difference found"));

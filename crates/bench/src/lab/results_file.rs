@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_experiment_continues_and_a_changed_one_starts_over() {
+    fn interrupted_experiment_resumes_and_a_changed_one_restarts() {
         let folder = std::env::temp_dir().join(format!("komainu-kept-{}", std::process::id()));
         let path = folder.join("lab.jsonl");
         let mut kept = ResultsFile::open(&path, "f1", false).unwrap();
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_pair_the_repetitions_that_both_have() {
+    fn ratios_pair_repetitions_present_in_both_cells() {
         let rows =
             [row("a", 0, 20.0), row("b", 0, 10.0), row("a", 1, 42.0), row("b", 1, 20.0), row("a", 2, 99.0)];
         let (plain, interval) = cell_ratio(&rows, "a", "b", "requests_per_s").unwrap();

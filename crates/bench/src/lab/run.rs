@@ -117,7 +117,8 @@ fn build_id(path: &Path) -> Option<(u64, Option<SystemTime>)> {
 
 /// Returns the cells that can be measured on this machine, and the other subjects with the reason.
 fn select_cells(lab: &Lab, options: &LabOptions) -> (Vec<LabCell>, Vec<(String, String)>) {
-    let (mut cells, mut skipped) = (matrix::cells(lab, options.short), Vec::new());
+    let mut cells = matrix::cells(lab, options.short);
+    let mut skipped = Vec::new();
     for (number, subject) in lab.subjects.iter().enumerate() {
         let name = &subject.process.name;
         if !options.is_wanted(name) {
@@ -326,7 +327,8 @@ fn measure_with_idle(
     plan.pace = Pace::Closed { think: Duration::from_secs(86_400) };
     plan.ramp = Duration::from_millis(idle as u64 / 10);
     plan.timeout = Duration::from_secs(OPEN_S_MAX);
-    let (answered, release) = (AtomicBool::new(false), AtomicBool::new(false));
+    let answered = AtomicBool::new(false);
+    let release = AtomicBool::new(false);
     let outcome = std::thread::scope(|scope| {
         let held = scope.spawn(|| {
             load::run_load(
@@ -341,9 +343,10 @@ fn measure_with_idle(
         }
         std::thread::sleep(SETTLE_TIME);
         let with = pss();
-        let beside = match answered.load(Ordering::Relaxed) {
-            true => measure_load(running, options, title),
-            false => Err(format!("not all of {idle} idle connections were answered")),
+        let beside = if answered.load(Ordering::Relaxed) {
+            measure_load(running, options, title)
+        } else {
+            Err(format!("not all of {idle} idle connections were answered"))
         };
         release.store(true, Ordering::Relaxed);
         let held = held.join().map_err(|_| "the thread of the idle connections panicked".to_string())??;

@@ -54,13 +54,16 @@ pub(crate) fn origin(answer: impl Fn(Asked) -> Answer + Send + Sync + 'static) -
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let asked = Arc::new(AtomicU64::new(0));
-    let (answer, count) = (Arc::new(answer), asked.clone());
+    let answer = Arc::new(answer);
+    let count = asked.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let (answer, count) = (answer.clone(), count.clone());
+            let answer = answer.clone();
+            let count = count.clone();
             stream.set_nodelay(true).unwrap();
             std::thread::spawn(move || {
-                let (writer, mut rest) = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
+                let writer = stream.try_clone().unwrap();
+                let mut rest = stream.try_clone().unwrap();
                 serve(BufReader::new(stream), writer, &*answer, &count);
                 // Closing with unread requests would cause a reset, which discards responses in transit.
                 let _ = rest.shutdown(Shutdown::Write);

@@ -23,7 +23,7 @@ fn open(plan: LoadPlan, rate: f64, arrivals: Arrivals) -> LoadPlan {
 }
 
 #[test]
-fn a_known_distribution_of_delays_is_found_again() {
+fn known_latency_distribution_is_measured() {
     // Nine of ten requests take 20 ms, one takes 200 ms.
     let origin = origin(|asked| {
         std::thread::sleep(Duration::from_millis(if asked.number % 10 == 9 { 200 } else { 20 }));
@@ -39,7 +39,7 @@ fn a_known_distribution_of_delays_is_found_again() {
 }
 
 #[test]
-fn the_first_byte_is_reported_apart_from_the_last() {
+fn first_byte_and_last_byte_times_are_measured_separately() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -75,7 +75,7 @@ fn stalling() -> crate::common::LoadTarget {
 }
 
 #[test]
-fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
+fn open_loop_shows_a_stall_and_closed_loop_warns_of_it() {
     let origin = stalling();
     let shown = run(&open(timed(origin.plan(20, 1), 3_000), 200.0, Arrivals::Constant)).tally.latency;
     // Two in five requests become due while the server stalls, and wait 200 ms on average.
@@ -98,7 +98,7 @@ fn an_open_loop_shows_a_stall_and_a_closed_one_says_that_it_cannot() {
 }
 
 #[test]
-fn arrivals_keep_to_the_clock_whatever_becomes_of_them() {
+fn arrivals_follow_the_schedule_regardless_of_responses() {
     for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
         for threads in [1, 2] {
             let origin = origin(|_| ok("x"));
@@ -113,7 +113,7 @@ fn arrivals_keep_to_the_clock_whatever_becomes_of_them() {
 }
 
 #[test]
-fn the_same_seed_asks_at_the_same_times() {
+fn equal_seeds_send_equal_numbers_of_requests() {
     let times = |seed| {
         let origin = origin(|_| ok("x"));
         let plan = open(timed(origin.plan(5, 1), 400), 300.0, Arrivals::Poisson);
@@ -125,7 +125,7 @@ fn the_same_seed_asks_at_the_same_times() {
 }
 
 #[test]
-fn what_an_overloaded_server_leaves_waiting_counts_with_the_time_it_waited() {
+fn unsent_requests_of_an_overload_count_with_their_waiting_time() {
     // One connection with 50 ms per request serves 20 of 200 requests per second.
     let origin = origin(|_| {
         std::thread::sleep(Duration::from_millis(50));
@@ -148,7 +148,7 @@ fn what_an_overloaded_server_leaves_waiting_counts_with_the_time_it_waited() {
 }
 
 #[test]
-fn thinking_and_ramping_take_their_time() {
+fn think_time_and_ramp_are_respected() {
     let origin = origin(|_| ok("x"));
     let think = Pace::Closed { think: Duration::from_millis(50) };
     let plan = LoadPlan { pace: think, ..timed(origin.plan(4, 1), 600) };

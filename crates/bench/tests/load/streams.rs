@@ -42,11 +42,14 @@ fn server(options: Options, react: impl Fn(u64) -> Reaction + Clone + Send + 'st
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (connections, received, count) = <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicU64>)>::default();
-    let (made, taken) = (connections.clone(), received.clone());
+    let made = connections.clone();
+    let taken = received.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             made.fetch_add(1, Ordering::Relaxed);
-            let (react, taken, count) = (react.clone(), taken.clone(), count.clone());
+            let react = react.clone();
+            let taken = taken.clone();
+            let count = count.clone();
             std::thread::spawn(move || serve(stream, options, &react, &taken, &count));
         }
     });
@@ -60,8 +63,10 @@ fn serve(
     taken: &AtomicU64,
     count: &AtomicU64,
 ) {
-    let (mut machine, mut held, mut buffer, mut out) =
-        (Machine::server(options), Vec::new(), vec![0; 65_536], Vec::new());
+    let mut machine = Machine::server(options);
+    let mut held = Vec::new();
+    let mut buffer = vec![0; 65_536];
+    let mut out = Vec::new();
     // Response content that the flow-control windows did not allow to be sent yet.
     let mut waiting: Vec<(u32, usize)> = Vec::new();
     loop {
@@ -143,7 +148,7 @@ fn plan_of(asks: &[BenchRequest], streams: usize, requests: u64) -> LoadPlan {
 }
 
 #[test]
-fn many_streams_share_few_connections_and_their_windows() {
+fn many_streams_share_few_connections() {
     let server = server(Options::default(), |_| Reaction::Content(300_000));
     let tally = run(&LoadPlan { verify: true, ..plan(&server, 32, 400) }).tally;
     assert_eq!((tally.responses, tally.errors.total(), tally.content_bytes), (400, 0, 400 * 300_000));
@@ -165,7 +170,7 @@ fn no_more_streams_are_opened_than_the_server_allows() {
 }
 
 #[test]
-fn content_goes_up_as_the_windows_allow() {
+fn request_content_follows_flow_control() {
     let server = server(Options::default(), |_| Reaction::Content(2));
     let ask = BenchRequest {
         method: "POST".into(),
@@ -178,7 +183,7 @@ fn content_goes_up_as_the_windows_allow() {
 }
 
 #[test]
-fn refused_streams_are_sent_again_and_others_count_as_failed() {
+fn refused_streams_are_retried_and_other_resets_fail() {
     let refused = server(Options::default(), |number| match number % 10 {
         3 => Reaction::Reset(ErrorCode::REFUSED_STREAM),
         _ => Reaction::Content(1),
@@ -194,7 +199,7 @@ fn refused_streams_are_sent_again_and_others_count_as_failed() {
 }
 
 #[test]
-fn a_connection_that_leaves_is_replaced_and_loses_nothing() {
+fn connection_closed_by_goaway_is_replaced_without_loss() {
     let server = server(Options::default(), |number| match number % 20 {
         19 => Reaction::Leave,
         _ => Reaction::Content(5),
@@ -205,7 +210,7 @@ fn a_connection_that_leaves_is_replaced_and_loses_nothing() {
 }
 
 #[test]
-fn a_server_that_closes_or_says_nothing_is_reported() {
+fn closed_and_silent_connections_are_counted_as_errors() {
     let closes = server(Options::default(), |_| Reaction::Close);
     let tally = run(&LoadPlan { connections: 1, ..plan(&closes, 2, 6) }).tally;
     assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Closed).0), (0, 6));
@@ -216,7 +221,7 @@ fn a_server_that_closes_or_says_nothing_is_reported() {
 }
 
 #[test]
-fn a_server_of_http_1_is_named_as_what_it_is_not() {
+fn http2_requests_to_an_http1_server_fail() {
     let origin = common::origin(|_| common::ok("x"));
     let url = Url::parse(&origin.url("/")).unwrap();
     let tally = run(&LoadPlan { connections: 1, ..plan_of(&[BenchRequest::get(url)], 1, 2) }).tally;

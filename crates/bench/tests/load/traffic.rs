@@ -38,7 +38,7 @@ fn every_request_is_counted_once_on_one_thread_or_on_several() {
 }
 
 #[test]
-fn more_threads_than_connections_are_no_more_than_these() {
+fn threads_are_limited_to_the_number_of_connections() {
     let origin = origin(|_| ok("hello"));
     let plan = LoadPlan { threads: 3, ..origin.plan(1, 10) };
     let (done, ended) = std::sync::mpsc::channel();
@@ -52,7 +52,7 @@ fn more_threads_than_connections_are_no_more_than_these() {
 }
 
 #[test]
-fn what_the_warm_up_leaves_under_way_is_among_the_requests_that_count() {
+fn requests_in_flight_after_the_warm_up_are_counted() {
     let origin = origin(|_| {
         std::thread::sleep(Duration::from_millis(40));
         ok("hello")
@@ -62,7 +62,7 @@ fn what_the_warm_up_leaves_under_way_is_among_the_requests_that_count() {
 }
 
 #[test]
-fn a_connection_a_request_says_close_and_is_not_reused() {
+fn closed_connections_are_not_reused() {
     let origin = origin(|asked| {
         assert!(asked.fields.contains(&"connection: close".to_string()));
         ok("x")
@@ -74,15 +74,16 @@ fn a_connection_a_request_says_close_and_is_not_reused() {
 }
 
 #[test]
-fn http_1_0_keeps_alive_when_the_server_agrees() {
+fn http_1_0_connection_is_kept_if_the_server_agrees() {
     for (agrees, connections) in [(true, 1), (false, 20)] {
         let origin = origin(move |asked| {
             assert!(asked.line.ends_with(" HTTP/1.0"));
             assert!(asked.fields.contains(&"connection: keep-alive".to_string()));
             let bytes = |said: &str| format!("HTTP/1.0 200 OK\r\n{said}\r\nhello").into_bytes();
-            match agrees {
-                true => Answer::Bytes(bytes("Content-Length: 5\r\nConnection: keep-alive\r\n")),
-                false => Answer::Last(bytes("")),
+            if agrees {
+                Answer::Bytes(bytes("Content-Length: 5\r\nConnection: keep-alive\r\n"))
+            } else {
+                Answer::Last(bytes(""))
             }
         });
         let manner = RequestSettings { version: Version::Http10, ..KEEP() };
@@ -93,7 +94,7 @@ fn http_1_0_keeps_alive_when_the_server_agrees() {
 }
 
 #[test]
-fn a_pipeline_is_answered_in_order_and_survives_a_close_in_the_middle() {
+fn pipelined_requests_survive_a_close_in_the_middle() {
     let origin = origin(|asked| match asked.on_connection % 10 {
         9 => Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx".to_vec()),
         _ => ok("x"),
@@ -105,7 +106,7 @@ fn a_pipeline_is_answered_in_order_and_survives_a_close_in_the_middle() {
 }
 
 #[test]
-fn interim_responses_and_chunks_are_read_through() {
+fn interim_responses_and_chunks_are_parsed() {
     let bytes = b"HTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;e\r\nde\r\n0\r\nT: v\r\n\r\n";
     let origin = origin(move |_| Answer::Bytes(bytes.to_vec()));
     let tally = run(&LoadPlan { verify: true, ..origin.plan(2, 100) }).tally;
@@ -114,7 +115,7 @@ fn interim_responses_and_chunks_are_read_through() {
 }
 
 #[test]
-fn heads_and_bodies_of_any_size_and_cut_anywhere_are_read() {
+fn long_heads_and_bodies_are_read() {
     // The second kind of response has an unusually long head, and a body longer than one read.
     let origin = origin(|asked| match asked.number % 2 {
         0 => ok("small"),
@@ -131,7 +132,7 @@ fn heads_and_bodies_of_any_size_and_cut_anywhere_are_read() {
 }
 
 #[test]
-fn content_that_changes_is_noticed_only_where_it_is_compared() {
+fn changed_content_is_detected_only_when_verified() {
     let make = || origin(|asked| ok(if asked.number % 4 == 3 { "bbb" } else { "aaa" }));
     let plain = run(&make().plan(1, 100)).tally;
     assert_eq!((plain.different_lengths, plain.different_contents), (0, 0));
@@ -140,7 +141,7 @@ fn content_that_changes_is_noticed_only_where_it_is_compared() {
 }
 
 #[test]
-fn content_arrives_as_it_was_given_by_length_and_in_chunks() {
+fn content_is_sent_unchanged_by_length_and_in_chunks() {
     let body: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
     for chunked in [false, true] {
         let expected = body.clone();
@@ -154,7 +155,7 @@ fn content_arrives_as_it_was_given_by_length_and_in_chunks() {
 }
 
 #[test]
-fn lists_are_walked_in_order_or_by_weight_at_random() {
+fn url_lists_are_requested_in_order_or_by_random_weight() {
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let reported = seen.clone();
     let origin = origin(move |asked| {
@@ -175,7 +176,7 @@ fn lists_are_walked_in_order_or_by_weight_at_random() {
 }
 
 #[test]
-fn a_unix_socket_is_loaded_like_any_other() {
+fn load_is_sent_over_a_unix_socket() {
     let path = std::env::temp_dir().join(format!("komainu-traffic-{}", std::process::id()));
     let listener = UnixListener::bind(&path).unwrap();
     std::thread::spawn(move || {
@@ -196,7 +197,7 @@ fn a_unix_socket_is_loaded_like_any_other() {
 }
 
 #[test]
-fn each_failure_has_its_kind() {
+fn failures_are_counted_by_kind() {
     type Case = (fn() -> Answer, ErrorKind, &'static str);
     let cases: [Case; 5] = [
         (|| Answer::Bytes(b"220 smtp\r\n".to_vec()), ErrorKind::Malformed, "invalid version"),
@@ -223,7 +224,7 @@ fn each_failure_has_its_kind() {
 }
 
 #[test]
-fn a_response_without_an_end_times_out_and_so_does_one_that_never_begins() {
+fn endless_and_missing_responses_time_out() {
     for begins in [false, true] {
         let origin = origin(move |asked| match (begins, asked.on_connection) {
             (true, _) => Answer::Bytes([b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), vec![b'x'; 100]].concat()),
@@ -238,7 +239,7 @@ fn a_response_without_an_end_times_out_and_so_does_one_that_never_begins() {
 }
 
 #[test]
-fn a_server_that_sends_for_ever_does_not_keep_the_run_from_ending() {
+fn endless_response_does_not_prevent_the_end_of_the_run() {
     let head = b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n".to_vec();
     let origin = origin(move |asked| match asked.on_connection {
         0 => Answer::Bytes([head.clone(), vec![b'x'; 1_000_000]].concat()),
@@ -254,7 +255,7 @@ fn a_server_that_sends_for_ever_does_not_keep_the_run_from_ending() {
 }
 
 #[test]
-fn one_in_a_hundred_that_errs_is_counted_as_such() {
+fn error_statuses_are_counted() {
     let origin = origin(|asked| if asked.number % 100 == 99 { status(503, "no") } else { ok("yes") });
     let tally = run(&origin.plan(4, 2_000)).tally;
     assert_eq!((tally.error_statuses(), tally.responses), (20, 2_000));
@@ -262,7 +263,7 @@ fn one_in_a_hundred_that_errs_is_counted_as_such() {
 }
 
 #[test]
-fn who_is_not_there_is_reported_before_anything_runs() {
+fn unreachable_server_is_reported_before_the_run() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = plan(&format!("http://{gone}/"), &KEEP(), 1, 1);
     let error = load::run_load(&plan, &false.into(), &mut ()).unwrap_err();
@@ -270,7 +271,7 @@ fn who_is_not_there_is_reported_before_anything_runs() {
 }
 
 #[test]
-fn connections_that_the_end_finds_unmade_are_failures() {
+fn unestablished_connections_at_the_end_count_as_errors() {
     // The backlog has room for one or two connections, and none are accepted.
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
@@ -288,7 +289,7 @@ fn connections_that_the_end_finds_unmade_are_failures() {
 }
 
 #[test]
-fn a_stop_in_the_middle_leaves_the_figures_so_far() {
+fn interrupted_run_reports_the_figures_so_far() {
     struct StopAt<'s>(&'s AtomicBool);
     impl LoadObserver for StopAt<'_> {
         fn progress(&mut self, progress: &LoadProgress<'_>) {
@@ -306,7 +307,7 @@ fn a_stop_in_the_middle_leaves_the_figures_so_far() {
 }
 
 #[test]
-fn kept_connections_that_the_server_closes_between_requests_cost_no_request() {
+fn keep_alive_connections_closed_by_the_server_lose_no_request() {
     let origin = origin(|asked| match asked.on_connection {
         4 => Answer::Last(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec()),
         _ => ok("x"),

@@ -50,7 +50,8 @@ impl Folder {
 fn copy_folder(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
-        let (path, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        let path = entry.as_ref().unwrap().path();
+        let to = to.join(entry.unwrap().file_name());
         if path.is_dir() {
             copy_folder(&path, &to);
         } else if let Err(error) = fs::copy(&path, &to) {
@@ -75,7 +76,8 @@ struct Rig {
 }
 
 fn options(folder: &Folder, bytes_max: u64) -> DiskOptions {
-    let (wait, retry) = (Duration::from_secs(30), Duration::from_millis(20));
+    let wait = Duration::from_secs(30);
+    let retry = Duration::from_millis(20);
     DiskOptions {
         path: folder.0.clone(),
         bytes_max,
@@ -88,7 +90,8 @@ fn options(folder: &Folder, bytes_max: u64) -> DiskOptions {
 fn rig_with(options: DiskOptions) -> Rig {
     let reports: Arc<Mutex<Vec<String>>> = Arc::default();
     let held: Arc<AtomicI64> = Arc::default();
-    let (theirs, account) = (reports.clone(), held.clone());
+    let theirs = reports.clone();
+    let account = held.clone();
     let folder = DiskFolder::new(options.path.clone());
     let account: Arc<dyn Fn(u64, u64) + Send + Sync> =
         Arc::new(move |before, after| _ = account.fetch_add(after as i64 - before as i64, Ordering::Relaxed));
@@ -183,18 +186,18 @@ fn survives(count: usize) {
 }
 
 #[test]
-fn what_is_stored_survives_with_every_byte() {
+fn stored_responses_survive_a_restart() {
     survives(400);
 }
 
 #[test]
 #[ignore = "100,000 files"]
-fn a_hundred_thousand_responses_survive_with_every_byte() {
+fn a_hundred_thousand_responses_survive_a_restart() {
     survives(100_000);
 }
 
 #[test]
-fn what_was_being_written_or_is_damaged_is_dropped() {
+fn incomplete_and_damaged_files_are_dropped() {
     let folder = Folder::new();
     let first = rig(&folder);
     for n in 0..40 {
@@ -228,7 +231,7 @@ fn what_was_being_written_or_is_damaged_is_dropped() {
 }
 
 #[test]
-fn a_purge_holds_at_once_and_after_a_restart() {
+fn purge_applies_immediately_and_after_a_restart() {
     let folder = Folder::new();
     let first = rig(&folder);
     let put_all = |rig: &Rig| {
@@ -280,7 +283,7 @@ fn a_purge_holds_at_once_and_after_a_restart() {
 }
 
 #[test]
-fn what_an_unsafe_request_has_changed_stays_away_after_kill_9() {
+fn invalidation_survives_kill_9() {
     let folder = Folder::new();
     let first = rig(&folder);
     first.put("http://a/1", &[("Cache-Groups", "\"g\"")], "one");
@@ -298,7 +301,7 @@ fn what_an_unsafe_request_has_changed_stays_away_after_kill_9() {
 }
 
 #[test]
-fn a_million_purges_hold_nothing() {
+fn a_million_purges_use_no_memory_or_disk_space() {
     let folder = Folder::new();
     let rig = rig(&folder);
     rig.put("http://a/stays", &[], "stays");
@@ -330,7 +333,7 @@ fn a_million_purges_hold_nothing() {
 }
 
 #[test]
-fn a_purge_of_what_waits_to_be_written_is_remembered() {
+fn purge_of_a_queued_response_is_remembered() {
     let folder = Folder::new();
     let rig = rig(&folder);
     for n in 0..200 {
@@ -346,7 +349,7 @@ fn a_purge_of_what_waits_to_be_written_is_remembered() {
 }
 
 #[test]
-fn a_soft_purge_leaves_it_stale() {
+fn soft_purge_leaves_the_response_stale() {
     let folder = Folder::new();
     let first = rig(&folder);
     first.put("http://a/1", &[("xkey", "x")], "one");
@@ -364,12 +367,13 @@ fn a_soft_purge_leaves_it_stale() {
 }
 
 #[test]
-fn what_is_read_while_it_is_purged_is_not_served() {
+fn response_purged_while_it_is_read_is_not_served() {
     let folder = Folder::new();
     let rig = rig(&folder);
     rig.put("http://a/1", &[], "one");
     rig.settle();
-    let (bytes, mut head) = (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", RequestHead::default());
+    let bytes = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut head = RequestHead::default();
     assert!(head.parse(bytes, &http::Limits::default()).unwrap());
     let looked_up = rig.cache.find_on_disk(b"http://a/1").unwrap();
     let read = looked_up.read((&head, bytes)).unwrap();
@@ -385,7 +389,7 @@ fn disk_bytes(folder: &Folder) -> u64 {
 }
 
 #[test]
-fn the_disk_is_used_up_to_its_size_and_no_more() {
+fn disk_cache_stays_within_its_size() {
     let folder = Folder::new();
     let rig = rig_with(options(&folder, MIB));
     for n in 0..600 {
@@ -422,7 +426,7 @@ fn rig_with_lock(options: DiskOptions) -> Rig {
 }
 
 #[test]
-fn what_is_read_stays_longer() {
+fn recently_read_responses_are_kept_longer() {
     let folder = Folder::new();
     let rig = rig_with(options(&folder, MIB));
     for n in 0..100 {
@@ -439,7 +443,7 @@ fn what_is_read_stays_longer() {
 }
 
 #[test]
-fn a_failing_disk_is_reported_once_and_used_again_later() {
+fn disk_failure_is_reported_once_and_recovered_from() {
     for kind in [io::ErrorKind::StorageFull, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::Other] {
         let folder = Folder::new();
         let rig = rig(&folder);
@@ -473,7 +477,7 @@ fn a_failing_disk_is_reported_once_and_used_again_later() {
 }
 
 #[test]
-fn a_folder_that_is_removed_is_made_again() {
+fn removed_directory_is_created_again() {
     let folder = Folder::new();
     let rig = rig(&folder);
     rig.put("http://a/1", &[], "one");
@@ -490,7 +494,7 @@ fn a_folder_that_is_removed_is_made_again() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_leaves_memory() {
+fn memory_cache_works_if_the_directory_cannot_be_created() {
     let rig = rig(&Folder(PathBuf::from("/proc/komainu")));
     rig.put("http://a/1", &[], "one");
     assert!(rig.cache.find(b"http://a/1").is_some() && rig.cache.find_on_disk(b"http://a/1").is_none());
@@ -499,7 +503,7 @@ fn a_folder_that_cannot_be_made_leaves_memory() {
 }
 
 #[test]
-fn one_process_uses_a_folder_and_the_next_one_takes_it_over() {
+fn directory_is_used_by_one_process_at_a_time() {
     let folder = Folder::new();
     let first = rig(&folder);
     first.put("http://a/1", &[], "one");
@@ -517,7 +521,7 @@ fn one_process_uses_a_folder_and_the_next_one_takes_it_over() {
 }
 
 #[test]
-fn what_is_fresh_for_a_moment_is_not_written() {
+fn briefly_fresh_response_is_not_written_to_disk() {
     let folder = Folder::new();
     let rig = rig(&folder);
     let short = Object::new(
@@ -537,7 +541,7 @@ fn what_is_fresh_for_a_moment_is_not_written() {
 #[test]
 #[ignore = "10 GiB"]
 #[allow(clippy::print_stderr)]
-fn a_restart_with_ten_gibibytes() {
+fn restart_with_ten_gibibytes_takes_less_than_a_second() {
     let files: usize =
         std::env::var("KOMAINU_DISK_FILES").ok().and_then(|n| n.parse().ok()).unwrap_or(290_000);
     let folder = Folder(

@@ -33,7 +33,7 @@ fn read(reader: &FillReader) -> (Vec<u8>, Poll<Result<(), IncompleteResponse>>) 
 }
 
 #[test]
-fn every_reader_gets_all_of_it_whenever_it_joins() {
+fn every_reader_receives_the_whole_body_whenever_it_joins() {
     let (fill, first, count) = fill();
     let cx = Context::from_waker(Waker::noop());
     assert!(first.poll_head(&cx).is_pending());
@@ -57,7 +57,7 @@ fn every_reader_gets_all_of_it_whenever_it_joins() {
 }
 
 #[test]
-fn what_is_not_stored_goes_to_the_leader_alone_at_its_pace() {
+fn unstored_response_is_sent_only_to_the_leader() {
     let (fill, leader, _) = fill();
     let follower = fill.join().unwrap();
     let cx = Context::from_waker(Waker::noop());
@@ -75,7 +75,7 @@ fn what_is_not_stored_goes_to_the_leader_alone_at_its_pace() {
 }
 
 #[test]
-fn what_grows_too_large_still_reaches_its_readers() {
+fn oversized_response_still_reaches_its_readers() {
     let (fill, leader, _) = fill();
     let follower = fill.join().unwrap();
     fill.respond(response(stored(), None));
@@ -90,9 +90,10 @@ fn what_grows_too_large_still_reaches_its_readers() {
 }
 
 #[test]
-fn who_is_too_far_behind_does_not_hold_the_others() {
+fn slow_reader_does_not_delay_others() {
     let (fill, leader, _) = fill();
-    let (second, slow) = (fill.join().unwrap(), fill.join().unwrap());
+    let second = fill.join().unwrap();
+    let slow = fill.join().unwrap();
     fill.respond(response(stored(), None));
     let piece = vec![1; PIECE_BYTES];
     for _ in 0..100 {
@@ -146,7 +147,7 @@ fn interim_responses_are_bounded_and_reach_their_readers() {
 }
 
 #[test]
-fn what_breaks_off_is_not_whole() {
+fn failed_fill_is_reported_to_readers() {
     let (fill, leader, _) = fill();
     fill.respond(response(stored(), Some(5)));
     fill.write(b"abc");
@@ -159,7 +160,7 @@ fn what_breaks_off_is_not_whole() {
 }
 
 #[test]
-fn few_responses_are_waited_for_whose_clients_have_left() {
+fn number_of_fills_without_clients_is_limited() {
     let counts: Arc<FillCounts> = Arc::default();
     let begin = || Fill::new(b"k"[..].into(), None, 0, MAX, &counts);
     let left: Vec<Arc<Fill>> = (0..CLIENTLESS_MAX + 10).map(|_| begin().0).collect();
@@ -187,7 +188,7 @@ fn few_responses_are_waited_for_whose_clients_have_left() {
 }
 
 #[test]
-fn a_validated_response_may_be_another_one_for_those_who_wait() {
+fn followers_of_a_validation_may_get_another_response() {
     let object = |name| Arc::new(crate::object::tests::object(&[(name, "1")], ""));
     let cx = Context::from_waker(Waker::noop());
     for shared in [None, Some(object("Shared"))] {

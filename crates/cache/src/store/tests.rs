@@ -40,7 +40,7 @@ fn variant(value: &str, body: &[u8]) -> Object {
 }
 
 #[test]
-fn memory_is_counted_and_bounded_whatever_is_stored() {
+fn memory_is_accounted_exactly_and_bounded() {
     let (cache, held) = cache(4 * MIB);
     for n in 0..20_000 {
         let body = "x".repeat(n * 7919 % 5000);
@@ -63,7 +63,7 @@ fn memory_is_counted_and_bounded_whatever_is_stored() {
 }
 
 #[test]
-fn a_url_has_so_many_variants_and_the_newest_of_each() {
+fn url_keeps_a_limited_number_of_newest_variants() {
     let (cache, _) = cache(64 * MIB);
     for n in 0..40 {
         put(&cache, "http://a/", variant(&format!("{}", n % 20), b"x")).unwrap();
@@ -81,7 +81,7 @@ fn a_url_has_so_many_variants_and_the_newest_of_each() {
 }
 
 #[test]
-fn responses_on_their_way_are_limited_and_refusals_are_remembered_for_a_moment() {
+fn concurrent_fills_are_limited_and_refusals_expire() {
     let limits = StoreLimits { fills_max: 2, ..StoreLimits::default() };
     let cache = Cache::new(limits, Arc::new(|_, _| {}));
     let (one, two) = (cache.begin_fill(b"http://a/1", Some(b"")), cache.begin_fill(b"http://a/2", None));

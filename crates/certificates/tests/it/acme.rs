@@ -25,7 +25,8 @@ fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
     assert_eq!(first.directory.as_ref(), Some(&pebble.directory));
     // Pebble suggests a window of a day around the last third of the lifetime.
     let window = rig.until("a.komainu-test.com", "a window", |status| status.renew_at != first.renew_at);
-    let (renew_at, third) = (window.renew_at.unwrap(), facts.not_after - Duration::from_secs(30 * 86_400));
+    let renew_at = window.renew_at.unwrap();
+    let third = facts.not_after - Duration::from_secs(30 * 86_400);
     let off = renew_at.duration_since(third).unwrap_or_else(|error| error.duration());
     assert!(off <= Duration::from_secs(2 * 86_400), "{off:?}");
     assert_eq!(challenges.response(b"/.well-known/acme-challenge/x"), None);
@@ -58,7 +59,7 @@ fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
 }
 
 #[test]
-fn bad_nonces_do_not_matter() {
+fn bad_nonces_are_retried() {
     let scratch = Scratch::new("nonces");
     let challenges = HttpChallenges::default();
     let env = vec![("PEBBLE_WFE_NONCEREJECT", "50"), ("PEBBLE_AUTHZREUSE", "100")];
@@ -77,7 +78,7 @@ fn bad_nonces_do_not_matter() {
 }
 
 #[test]
-fn a_validation_that_fails_is_reported_and_tried_again() {
+fn failed_validation_is_reported_and_retried() {
     let scratch = Scratch::new("failing");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
@@ -99,7 +100,7 @@ fn a_validation_that_fails_is_reported_and_tried_again() {
 }
 
 #[test]
-fn a_certificate_is_renewed_when_its_time_has_come() {
+fn certificate_is_renewed_when_due() {
     let scratch = Scratch::new("renewal");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
@@ -122,7 +123,7 @@ fn a_certificate_is_renewed_when_its_time_has_come() {
 }
 
 #[test]
-fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
+fn unreachable_directory_is_retried_and_replaced_by_another() {
     let scratch = Scratch::new("fallback");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
@@ -152,7 +153,7 @@ fn a_directory_that_is_down_is_tried_again_and_another_one_takes_its_place() {
 }
 
 #[test]
-fn accounts_are_bound_and_forgotten_accounts_are_made_again() {
+fn accounts_are_bound_externally_and_recreated_if_unknown() {
     let scratch = Scratch::new("accounts");
     let challenges = HttpChallenges::default();
     // 32 zero bytes as base64url.
@@ -190,7 +191,7 @@ fn several_names_share_one_account() {
 }
 
 #[test]
-fn profiles_and_addresses() {
+fn unknown_profile_is_reported_and_valid_profile_used() {
     let scratch = Scratch::new("profiles");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
@@ -207,7 +208,7 @@ fn profiles_and_addresses() {
 
 /// Two servers share a state folder; the authority's requests reach them alternately.
 #[test]
-fn servers_that_share_a_folder_answer_each_others_challenges() {
+fn servers_sharing_a_directory_answer_each_others_challenges() {
     let scratch = Scratch::new("shared");
     let tables = [HttpChallenges::default(), HttpChallenges::default()];
     let Some(pebble) = pebble(&scratch, tables.to_vec(), PebbleOptions::default()) else { return };
@@ -221,7 +222,7 @@ fn servers_that_share_a_folder_answer_each_others_challenges() {
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_written_is_reported_and_nothing_is_ordered() {
+fn unwritable_state_directory_is_reported() {
     let scratch = Scratch::new("folder");
     let state = scratch.0.join("state");
     fs::write(&state, "a file").unwrap();
@@ -252,7 +253,8 @@ fn confirmer(refused: &Arc<Mutex<Vec<String>>>) -> (String, Arc<Mutex<Vec<String
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/check?key=1", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(Vec::new()));
-    let (theirs, refused) = (asked.clone(), refused.clone());
+    let theirs = asked.clone();
+    let refused = refused.clone();
     std::thread::spawn(move || {
         let mut silent = Vec::new();
         for client in listener.incoming() {
@@ -280,8 +282,9 @@ fn confirmer(refused: &Arc<Mutex<Vec<String>>>) -> (String, Arc<Mutex<Vec<String
 }
 
 #[test]
-fn a_name_that_the_ask_url_confirms_gets_a_certificate_and_no_other() {
-    let (scratch, challenges) = (Scratch::new("ask"), HttpChallenges::default());
+fn only_names_confirmed_by_the_ask_url_get_certificates() {
+    let scratch = Scratch::new("ask");
+    let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
     let refused = Arc::default();
     let (url, asked) = confirmer(&refused);

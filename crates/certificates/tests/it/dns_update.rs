@@ -26,7 +26,7 @@ fn with(scratch: &Scratch, pebble: &Pebble, dns: DnsServer) -> Options {
 }
 
 #[test]
-fn names_and_wildcards_are_validated_by_records_that_the_server_sets_and_removes() {
+fn dns_challenge_records_are_set_and_removed_by_update() {
     let scratch = Scratch::new("rfc2136");
     let Some((pebble, named)) = start(&scratch) else { return };
     // A name and the wildcard below it share one record name with two values.

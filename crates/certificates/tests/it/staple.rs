@@ -45,8 +45,11 @@ struct Rig {
 
 impl Rig {
     fn start(folder: &std::path::Path, responder: &Responder) -> Rig {
-        let (seen, moved_s) = (Arc::new(Seen::default()), Arc::new(AtomicU64::new(0)));
-        let (theirs, warned, noted) = (moved_s.clone(), seen.clone(), seen.clone());
+        let seen = Arc::new(Seen::default());
+        let moved_s = Arc::new(AtomicU64::new(0));
+        let theirs = moved_s.clone();
+        let warned = seen.clone();
+        let noted = seen.clone();
         let environment = StapleEnvironment {
             now: Arc::new(move || SystemTime::now() + Duration::from_secs(theirs.load(Ordering::Relaxed))),
             request_max: Duration::from_millis(2_000),
@@ -92,7 +95,7 @@ impl Rig {
 }
 
 #[test]
-fn a_response_is_stapled_and_renewed_and_no_other_takes_its_place() {
+fn stapled_response_is_renewed_and_dropped_at_expiry() {
     let scratch = Scratch::new("renewed");
     let responder = Responder::start(&scratch.0);
     responder.certificate("a.test", 0x1001, "");
@@ -131,7 +134,7 @@ fn a_response_is_stapled_and_renewed_and_no_other_takes_its_place() {
 }
 
 #[test]
-fn what_is_wrong_is_never_stapled_and_says_why() {
+fn invalid_ocsp_responses_are_reported_and_not_stapled() {
     let scratch = Scratch::new("wrong");
     let responder = Responder::start(&scratch.0);
     responder.certificate("must.test", 0x1002, "tlsfeature=status_request\\n");

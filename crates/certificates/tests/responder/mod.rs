@@ -64,7 +64,9 @@ impl Responder {
         let port = listener.local_addr().unwrap().port();
         let answer = Arc::new(Mutex::new(Answer::Honest));
         let requests = Arc::new(AtomicUsize::new(0));
-        let (theirs, counted, folder_) = (answer.clone(), requests.clone(), folder.to_owned());
+        let theirs = answer.clone();
+        let counted = requests.clone();
+        let folder_ = folder.to_owned();
         std::thread::spawn(move || {
             let mut silent = Vec::new();
             for (number, client) in listener.incoming().enumerate() {
@@ -112,7 +114,8 @@ impl Responder {
 /// Answers one request of a connection.
 fn answer_one(mut client: TcpStream, answer: Answer, folder: &Path, number: usize) {
     let mut reader = BufReader::new(client.try_clone().unwrap());
-    let (mut line, mut len) = (String::new(), 0);
+    let mut line = String::new();
+    let mut len = 0;
     while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
         if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
             len = value.trim().parse().unwrap();

@@ -153,7 +153,8 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) fn start(options: Options, names: &[&str], challenges: &HttpChallenges) -> Rig {
-        let (served, moved_s) = (Arc::new(Served::default()), Arc::new(AtomicU64::new(0)));
+        let served = Arc::new(Served::default());
+        let moved_s = Arc::new(AtomicU64::new(0));
         let subjects = names.iter().map(|name| Subject::parse(name).unwrap()).collect();
         let environment = environment(&moved_s);
         let renewer =

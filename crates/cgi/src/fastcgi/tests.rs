@@ -16,7 +16,9 @@ fn end(protocol_status: u8) -> Vec<u8> {
 /// Reads pieces of bytes: returns the response, the error messages, and the last step.
 fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, RecordStep), &'static str> {
     let mut reader = FastCgiReader::default();
-    let (mut output, mut errors, mut last) = (Vec::new(), Vec::new(), RecordStep::NeedMore);
+    let mut output = Vec::new();
+    let mut errors = Vec::new();
+    let mut last = RecordStep::NeedMore;
     for piece in pieces {
         let mut rest = *piece;
         loop {
@@ -41,7 +43,7 @@ fn read(pieces: &[&[u8]]) -> Result<(Vec<u8>, Vec<u8>, RecordStep), &'static str
 }
 
 #[test]
-fn a_response_is_the_same_however_it_is_split() {
+fn fastcgi_response_is_read_alike_however_it_is_split() {
     let large = vec![b'x'; 65_535];
     let bytes = [
         record(STDERR, b"PHP message: oh", 1),
@@ -65,7 +67,7 @@ fn a_response_is_the_same_however_it_is_split() {
 }
 
 #[test]
-fn records_that_lie_are_errors() {
+fn invalid_fastcgi_records_are_errors() {
     let with = |at: usize, byte: u8| {
         let mut bytes = record(STDOUT, b"x", 0);
         bytes[at] = byte;
@@ -99,7 +101,7 @@ fn records_that_lie_are_errors() {
 }
 
 #[test]
-fn the_end_is_the_end_and_its_padding_is_skipped() {
+fn padding_after_the_end_record_is_skipped() {
     let mut reader = FastCgiReader::default();
     let bytes = record(END_REQUEST, &[0; 8], 3);
     assert_eq!(reader.feed(&bytes), Ok((16, RecordStep::End)));
@@ -111,7 +113,7 @@ fn the_end_is_the_end_and_its_padding_is_skipped() {
 }
 
 #[test]
-fn requests_are_records_of_one_id_without_padding() {
+fn request_records_have_one_id_and_no_padding() {
     let mut variables = Variables::new();
     variables.push(b"A", b"b");
     let mut out = Vec::new();

@@ -33,7 +33,7 @@ hosts = "*.deep.example.com"
 "#;
 
 #[test]
-fn the_site_of_a_host() {
+fn site_is_selected_by_host() {
     let routes = Routes::compile(&read(HOSTS));
     for (host, site) in [
         ("example.com", 0),
@@ -61,7 +61,7 @@ fn the_site_of_a_host() {
 }
 
 #[test]
-fn a_host_without_site() {
+fn unknown_host_matches_no_site() {
     let routes = Routes::compile(&read("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200"));
     assert_eq!(routes.site(b"b", 0), None);
     assert_eq!(routes.find(&get("b", "/"), no_fields), None);
@@ -73,7 +73,8 @@ fn a_host_without_site() {
 fn routes_at_the_top_are_the_default_site() {
     let text = "[[route]]\nrespond = 200\n[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 201";
     let config = read(text);
-    let (routes, sites) = (Routes::compile(&config), &config.sites);
+    let routes = Routes::compile(&config);
+    let sites = &config.sites;
     assert!(sites[routes.site(b"other", 0).unwrap()].hosts.is_empty());
     assert!(!sites[routes.site(b"a", 0).unwrap()].hosts.is_empty());
 }
@@ -111,7 +112,7 @@ fn found(request: &RouteRequest, fields: &[(&str, &'static str)]) -> Option<usiz
 }
 
 #[test]
-fn methods() {
+fn routes_match_by_method() {
     for (method, route) in
         [("GET", Some(0)), ("HEAD", Some(0)), ("PUT", Some(0)), ("POST", None), ("get", None)]
     {
@@ -124,7 +125,7 @@ fn methods() {
 }
 
 #[test]
-fn queries() {
+fn routes_match_by_query() {
     for (query, route) in [
         ("a+b=xyz&flag", Some(1)),
         ("flag=1&a%20b=x", Some(1)),
@@ -141,7 +142,7 @@ fn queries() {
 }
 
 #[test]
-fn header_fields() {
+fn routes_match_by_header_fields() {
     let request = get("", "/h");
     assert_eq!(found(&request, &[("x-beta", "yes"), ("accept", "application/json, */*")]), Some(2));
     assert_eq!(found(&request, &[("x-beta", "no"), ("accept", "application/json")]), None);
@@ -149,7 +150,7 @@ fn header_fields() {
 }
 
 #[test]
-fn paths() {
+fn routes_match_by_path() {
     assert_eq!(found(&get("", "/one"), &[]), Some(3));
     assert_eq!(found(&get("", "/two/x"), &[]), Some(3));
     assert_eq!(found(&get("", "/three"), &[]), None);
@@ -158,9 +159,10 @@ fn paths() {
 }
 
 #[test]
-fn explanations() {
+fn explanation_describes_every_route() {
     let config = read(ROUTES);
-    let (routes, sites) = (Routes::compile(&config), &config.sites);
+    let routes = Routes::compile(&config);
+    let sites = &config.sites;
     let explanation = routes.explain_match(&RouteRequest { query: b"flag", ..get("", "/q") }, no_fields);
     assert_eq!(explanation.site, Some(0));
     assert_eq!(
@@ -183,7 +185,7 @@ fn explanations() {
 }
 
 #[test]
-fn an_explanation_ends_where_the_search_does() {
+fn explanation_agrees_with_the_match() {
     let routes = Routes::compile(&read(ROUTES));
     for path in ["/m", "/q", "/h", "/one", "/two/", "/rest/a", "/", "*"] {
         let request = get("any", path);
@@ -197,7 +199,7 @@ fn an_explanation_ends_where_the_search_does() {
 }
 
 #[test]
-fn a_site_with_addresses_answers_there_alone() {
+fn site_with_addresses_answers_only_there() {
     let text = r#"
         listen = ["127.0.0.1:80", "127.0.0.2:80"]
         [[route]]
@@ -245,7 +247,7 @@ fn a_site_with_addresses_answers_there_alone() {
 }
 
 #[test]
-fn requests_that_a_route_is_not_for() {
+fn not_conditions_exclude_requests() {
     let text = r#"
 [[route]]
 not     = { method = ["GET", "POST"] }
@@ -264,9 +266,12 @@ respond = 200
     let routes = Routes::compile(&config);
     assert!(routes.uses_country());
     let key = |name: &str| (name == "x-key").then_some(&b"k"[..]);
-    let route = |request: &RouteRequest<'_>, has_key: bool| match has_key {
-        true => routes.find(request, key).unwrap().route,
-        false => routes.find(request, no_fields).unwrap().route,
+    let route = |request: &RouteRequest<'_>, has_key: bool| {
+        if has_key {
+            routes.find(request, key).unwrap().route
+        } else {
+            routes.find(request, no_fields).unwrap().route
+        }
     };
     let inside = Some("192.0.2.7".parse().unwrap());
     let outside = Some("198.51.100.7".parse().unwrap());
@@ -301,7 +306,7 @@ respond = 200
 }
 
 #[test]
-fn routes_for_some_hosts_of_a_site() {
+fn route_may_match_some_hosts_of_its_site() {
     let text = "[[site]]\nhosts = [\"a.example\", \"*.a.example\"]\n[[site.route]]\nhost = \"*.a.example\"\nrespond = 201\n\
                 [[site.route]]\nrespond = 200";
     let config = read(text);
@@ -314,7 +319,7 @@ fn routes_for_some_hosts_of_a_site() {
 }
 
 #[test]
-fn what_is_excluded_has_exceptions() {
+fn excluded_requests_may_have_exceptions() {
     let text = r#"
 [[route]]
 path = '~ \.txt$'
@@ -346,7 +351,7 @@ respond = 202
 }
 
 #[test]
-fn conditions_that_mean_nothing() {
+fn conditions_without_effect_are_reported() {
     for (text, expected) in [
         ("[[route]]\nnot = {}\nrespond = 200", "a `not` without conditions"),
         ("[[route]]\nnot = { header = {} }\nrespond = 200", "a `not` without conditions"),
@@ -362,7 +367,7 @@ fn conditions_that_mean_nothing() {
 }
 
 #[test]
-fn what_a_snippet_excludes_is_excluded_beside_what_the_route_does() {
+fn exclusions_of_a_snippet_add_to_those_of_the_route() {
     let text = "[snippet.closed]\nnot = { path = \"/x\" }\n[[route]]\nuse = \"closed\"\nnot = { method = \"POST\" }\nrespond = 200\n\
                 [[route]]\nrespond = 403";
     let routes = Routes::compile(&read(text));

@@ -18,7 +18,7 @@ fn addresses<'l>(listeners: impl Iterator<Item = &'l crate::listen::Listener>) -
 }
 
 #[test]
-fn addresses_of_sites_are_listened_on_once() {
+fn addresses_shared_by_sites_are_listened_on_once() {
     let text = format!(
         "listen = [\":80\", \":8080\"]\n{}{}{}",
         site("hosts = \"a\"\nlisten = [\":80\", \"127.0.0.1:81\"]"),
@@ -39,7 +39,7 @@ fn addresses_of_sites_are_listened_on_once() {
 }
 
 #[test]
-fn the_default_address_is_for_those_who_have_no_other() {
+fn default_address_is_used_only_for_sites_without_listen() {
     let own = site("listen = \"127.0.0.1:9000\"");
     assert_eq!(addresses(parse(&own).unwrap().0.listeners()), ["127.0.0.1:9000"]);
     let with_route = format!("[[route]]\nrespond = 200\n{own}");
@@ -48,7 +48,7 @@ fn the_default_address_is_for_those_who_have_no_other() {
 }
 
 #[test]
-fn one_host_may_have_a_site_at_each_address() {
+fn host_may_have_one_site_per_address() {
     let both = |one: &str, other: &str| {
         parse(&format!("listen = [\":80\", \":81\"]\n{}{}", site(one), site(other))).map(|_| ())
     };
@@ -73,7 +73,7 @@ fn one_host_may_have_a_site_at_each_address() {
 }
 
 #[test]
-fn routes_at_the_top_are_the_default_at_the_top() {
+fn top_level_routes_are_the_default_site_of_top_addresses() {
     let with = |listen: &str| parse(&format!("listen = \":80\"\n[[route]]\nrespond = 200\n{}", site(listen)));
     with("listen = \":81\"").unwrap();
     assert!(with("listen = [\":81\", \":80\"]").unwrap_err().contains("two default sites"));
@@ -81,7 +81,7 @@ fn routes_at_the_top_are_the_default_at_the_top() {
 }
 
 #[test]
-fn mistakes_have_their_remedies() {
+fn invalid_listen_settings_have_a_remedy() {
     for (top, sites, part) in [
         ("\":80\"", site("listen = \"127.0.0.1:80\""), "beside `:80` of the server"),
         ("\":80\"", site("listen = { address = \":80\", tls = true }"), "in `listen` at the top"),
@@ -121,7 +121,7 @@ fn mistakes_have_their_remedies() {
 }
 
 #[test]
-fn what_nobody_answers_or_uses_is_warned_of() {
+fn unused_addresses_and_certificates_are_warned_about() {
     let said = |text: &str| parse(text).unwrap().1;
     let text = format!("listen = [\":80\", \":81\"]\n{}", site("listen = \":80\""));
     assert!(said(&text).contains("no site answers at `:81`"), "{}", said(&text));
@@ -146,7 +146,7 @@ fn certificates_are_obtained_where_the_site_speaks_tls() {
 }
 
 #[test]
-fn streams_share_addresses_of_sites_too() {
+fn streams_share_addresses_of_sites() {
     let tls = "tls = { certificate = \"c\", key = \"k\" }\n";
     let with = |stream: &str| {
         let own = site(&format!("hosts = \"a\"\nlisten = \":443\"\n{tls}"));

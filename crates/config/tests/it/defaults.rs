@@ -15,13 +15,13 @@ fn parse(text: &str) -> Config {
 }
 
 #[test]
-fn the_empty_file_is_the_default() {
+fn empty_file_yields_the_default_configuration() {
     assert_eq!(parse(""), Config::default());
     assert_eq!(parse("# nothing\n[limits]\n[log]\n"), Config::default());
 }
 
 #[test]
-fn the_defaults() {
+fn defaults_have_the_documented_values() {
     let config = Config::default();
     assert_eq!(config.listen, [Listener::plain(Listen::Tcp(([127, 0, 0, 1], 8080).into()))]);
     assert_eq!(config.threads, 0);
@@ -54,7 +54,7 @@ fn a_header_limit_is_absent_or_in_its_range() {
 }
 
 #[test]
-fn short_forms_are_the_long_ones() {
+fn short_forms_equal_long_forms() {
     let short = "[[route]]\nfiles = \"a\"\n[[site]]\nhosts = \"h\"\n[[site.route]]\npath = \"/r\"\nredirect = \"/b\"\n\
         [[site.route]]\npath = \"/n\"\nrespond = 404\n[[site.route]]\nrespond = \"t\"\n";
     let long = "[[route]]\nfiles = { root = [\"a\"] }\n[[site]]\nhosts = [\"h\"]\n[[site.route]]\npath = [\"/r\"]\n\
@@ -64,7 +64,7 @@ fn short_forms_are_the_long_ones() {
 }
 
 #[test]
-fn files_in_full() {
+fn all_files_directives_are_parsed() {
     let config = parse(
         r##"
 [[route]]
@@ -114,7 +114,7 @@ timeouts = { write = "2s", body = "3s" }
 "#;
 
 #[test]
-fn the_inner_layer_counts() {
+fn inner_level_overrides_outer_levels() {
     let config = parse(LAYERS);
     let body_and_write =
         |settings: RouteSettings| (settings.body_bytes_max, settings.write_timeout.as_secs());
@@ -128,7 +128,7 @@ fn the_inner_layer_counts() {
 }
 
 #[test]
-fn error_pages_by_status_then_class_then_layer() {
+fn error_page_is_chosen_by_status_class_and_level() {
     let config = parse(LAYERS);
     let page = |site, status| config.error_page(site, status).map(|path| path.to_str().unwrap().to_owned());
     assert_eq!(page(None, 404).as_deref(), Some("/srv/top404"));
@@ -138,7 +138,7 @@ fn error_pages_by_status_then_class_then_layer() {
 }
 
 #[test]
-fn a_proxy_in_full() {
+fn all_proxy_directives_are_parsed() {
     let short = parse("[[route]]\nproxy = \"http://a\"\n");
     let long = parse(
         "[[route]]\nproxy = { to = [{ url = \"http://a:80/\", weight = 1 }], retry = {}, eject = {} }\n",
@@ -171,7 +171,7 @@ forwarded = { via = false }
 }
 
 #[test]
-fn who_is_trusted() {
+fn trusted_sources_are_parsed() {
     let config = parse(
         "listen = [\":80\", { address = \":81\", proxy_protocol = true }, { address = \":82\", proxy_protocol = [\"::1\"] }]\n\
          trusted_proxies = [\"10.0.0.0/8\", \"unix\"]\n",
@@ -194,14 +194,14 @@ fn who_is_trusted() {
 }
 
 #[test]
-fn files_come_before_the_proxy_of_their_route() {
+fn files_are_tried_before_the_proxy_of_the_route() {
     let config = parse("[[route]]\nproxy = \"http://a\"\nfiles = \"public\"\n");
     let route = &config.sites[0].routes[0];
     assert!(matches!((&route.action, &route.otherwise), (Action::Files(_), Some(Action::Proxy(_)))));
 }
 
 #[test]
-fn a_group_of_upstream_servers_is_shared() {
+fn upstream_group_is_shared_by_routes() {
     let config = parse(
         r#"
 [[route]]

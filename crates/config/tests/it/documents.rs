@@ -5,7 +5,7 @@ use config::{Config, include_patterns, join_files, reference, schema};
 use std::path::{Path, PathBuf};
 
 #[test]
-fn the_reference_is_in_step() {
+fn generated_reference_is_up_to_date() {
     compare(&place("../../docs/configuration.md"), &reference());
 }
 
@@ -23,7 +23,7 @@ fn examples_of_the_reference_parse() {
 }
 
 #[test]
-fn examples_of_the_pages_on_limits_and_on_who_may_ask_parse() {
+fn examples_of_the_limits_and_auth_pages_are_valid() {
     let page = |name: &str| std::fs::read_to_string(place(&format!("../../docs/{name}.md"))).unwrap();
     let text = page("limits") + &page("auth");
     let blocks = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned());
@@ -67,7 +67,9 @@ fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) {
 
 /// The page with each example as `komainu fmt` writes it, and how many there are.
 fn formatted(page: &str) -> (String, usize) {
-    let (mut out, mut count, mut rest) = (String::new(), 0, page);
+    let mut out = String::new();
+    let mut count = 0;
+    let mut rest = page;
     while let Some((before, after)) = rest.split_once("```toml\n") {
         let (example, after) = after.split_once("```").expect("an example ends");
         let example = config::format(example).unwrap_or_else(|fault| panic!("{fault}\n{example}"));
@@ -78,8 +80,9 @@ fn formatted(page: &str) -> (String, usize) {
 }
 
 #[test]
-fn examples_are_written_as_fmt_writes_them() {
-    let (mut pages, mut count) = (vec![place("../../README.md")], 0);
+fn examples_are_formatted_by_fmt() {
+    let mut pages = vec![place("../../README.md")];
+    let mut count = 0;
     pages_below(&place("../../docs"), &mut pages);
     for path in pages {
         let (page, examples) = formatted(&std::fs::read_to_string(&path).unwrap());
@@ -91,7 +94,8 @@ fn examples_are_written_as_fmt_writes_them() {
 
 #[test]
 fn every_directive_is_in_the_reference_and_in_the_schema() {
-    let (text, schema) = (reference(), schema());
+    let text = reference();
+    let schema = schema();
     let tables = schema["$defs"].as_object().unwrap().values().chain([&schema]);
     let mut count = 0;
     for (name, property) in tables.flat_map(|table| table["properties"].as_object().unwrap()) {
@@ -115,7 +119,7 @@ fn read(main: &str, included: &[(&str, &str)], environment: &[(&str, &str)]) -> 
 }
 
 #[test]
-fn included_files_add_to_the_first() {
+fn included_files_add_to_the_main_file() {
     let one = "listen = \":80\"\ninclude = \"a.toml\"\n[limits]\nbody = \"1MiB\"\n[[site]]\nhosts = \"a.test\"\n\
         [[site.route]]\nfiles = \"www\"\n[[route]]\nrespond = 204\n";
     let two = "# The second.\n[limits]\nhead = \"32KiB\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nrespond = 200\n\
@@ -143,7 +147,7 @@ fn included_files_add_to_the_first() {
 }
 
 #[test]
-fn faults_of_included_files_name_them() {
+fn errors_in_included_files_name_the_file() {
     let fault = |main: &str, included: &str| read(main, &[("sites/b.toml", included)], &[]).unwrap_err();
     let text = fault("threads = 2\n", "\n\nthread = 2\n");
     assert!(text.contains("--> sites/b.toml:3:1"), "{text}");
@@ -164,7 +168,7 @@ fn faults_of_included_files_name_them() {
 }
 
 #[test]
-fn environment_variables_stand_in_strings() {
+fn environment_variables_are_expanded_in_strings() {
     let environment =
         [("PORT", "8081"), ("THREADS", "3"), ("EMPTY", ""), ("YES", "true"), ("EVIL", "\"\n[x]\n${PORT}")];
     let config = |text: &str| read(text, &[], &environment);
@@ -195,7 +199,7 @@ fn environment_variables_stand_in_strings() {
 }
 
 #[test]
-fn an_environment_has_room_for_a_mebibyte_in_a_configuration() {
+fn expanded_environment_variables_are_limited_in_size() {
     let value = "x".repeat(1 << 16);
     let routes = "[[route]]\nrespond = \"${BIG}\"\n".repeat(17);
     let text = read(&routes, &[], &[("BIG", &value)]).unwrap_err();

@@ -5,7 +5,7 @@ use config::{Config, Severity};
 use std::path::Path;
 
 #[test]
-fn renderings() {
+fn reports_are_rendered_as_expected() {
     let folder = std::fs::read_dir(place("tests/errors")).unwrap();
     let mut files: Vec<_> = folder.map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
@@ -23,7 +23,7 @@ fn renderings() {
 }
 
 #[test]
-fn warnings_stop_nothing() {
+fn warnings_do_not_prevent_loading() {
     let text = std::fs::read_to_string(place("tests/errors/unreachable.toml")).unwrap();
     let (config, report) = Config::parse(&text, "unreachable.toml", Path::new("/srv")).unwrap();
     assert_eq!(config.sites.len(), 3);
@@ -40,7 +40,7 @@ fn positions_count_lines_and_characters() {
 }
 
 #[test]
-fn colour_is_asked_for() {
+fn colors_are_optional() {
     let report = Config::parse("a = 1", "a", Path::new("")).unwrap_err();
     assert!(report.render(true).contains('\u{1b}'));
     assert!(!report.render(false).contains('\u{1b}'));
@@ -48,7 +48,7 @@ fn colour_is_asked_for() {
 }
 
 #[test]
-fn control_characters_of_the_file_stay_in_the_file() {
+fn control_characters_are_not_printed() {
     let text = "\"a\\u001b[31m\" = 1\nlisten = \"unix\\u001b:\"\n[limits]\nhead = \"1\\u001bB\"\n";
     let report = Config::parse(text, "a", Path::new("")).unwrap_err();
     assert_eq!(report.error_count(), 3);

@@ -101,7 +101,7 @@ fn valid(root: &Value, schema: &Value, value: &Value) -> bool {
 }
 
 #[test]
-fn examples_parse_and_are_valid() {
+fn examples_are_valid_for_parser_and_schema() {
     let schema = schema();
     let examples = examples();
     assert!(examples.len() >= 3);
@@ -115,7 +115,7 @@ fn examples_parse_and_are_valid() {
 }
 
 #[test]
-fn the_schema_refuses_what_the_parser_refuses() {
+fn schema_rejects_what_the_parser_rejects() {
     let schema = schema();
     for text in [
         "lisen = \":80\"",
@@ -152,7 +152,7 @@ fn the_schema_refuses_what_the_parser_refuses() {
 }
 
 #[test]
-fn the_schema_takes_its_own_defaults() {
+fn schema_accepts_its_own_defaults() {
     let schema = schema();
     let tables = schema["$defs"].as_object().unwrap().values().chain([&schema]);
     let mut count = 0;

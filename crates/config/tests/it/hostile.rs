@@ -7,7 +7,7 @@ use config::{Listen, PathPattern, TEXT_BYTES_MAX, ValuePattern};
 use http::Template;
 
 #[test]
-fn deep_texts() {
+fn deeply_nested_texts_are_rejected() {
     let deep = |open: &str, close: &str| format!("a = {}{}", open.repeat(100_000), close.repeat(100_000));
     assert!(!configuration(&deep("[", "]")));
     assert!(!configuration(&deep("[", "")));
@@ -19,7 +19,7 @@ fn deep_texts() {
 }
 
 #[test]
-fn large_texts() {
+fn large_texts_are_handled() {
     assert!(!configuration(&" ".repeat(TEXT_BYTES_MAX + 1)));
     assert!(configuration(&" ".repeat(TEXT_BYTES_MAX)));
     assert!(configuration(&"#\n".repeat(TEXT_BYTES_MAX / 2)));
@@ -33,13 +33,13 @@ fn large_texts() {
 }
 
 #[test]
-fn a_site_of_ten_thousand_routes() {
+fn ten_thousand_routes_are_accepted() {
     let route = |i: usize| format!("[[route]]\npath = \"/p{i}\"\nfiles = \"d\"\n");
     assert!(configuration(&(0..10_000).map(route).collect::<String>()));
 }
 
 #[test]
-fn odd_texts() {
+fn unusual_texts_do_not_panic() {
     for text in [
         "\u{feff}",
         "\u{feff}a",
@@ -138,7 +138,7 @@ fn mutated(text: &str, random: &mut fastrand::Rng) -> String {
 }
 
 #[test]
-fn mutated_texts() {
+fn mutated_texts_do_not_panic() {
     let mut seeds = Vec::new();
     for folder in ["examples", "tests/errors"] {
         for entry in std::fs::read_dir(place(folder)).unwrap() {
@@ -162,7 +162,7 @@ fn mutated_texts() {
 }
 
 #[test]
-fn mutated_values() {
+fn mutated_values_round_trip_without_panic() {
     let seeds = [
         "127.0.0.1:80",
         "[::1]:80",
@@ -193,7 +193,7 @@ fn mutated_values() {
 }
 
 #[test]
-fn seeds_of_the_fuzz_target() {
+fn fuzzing_seeds_do_not_panic() {
     corpus::replay(&corpus::seeds("configuration"), 3_000, |bytes| {
         configuration(&String::from_utf8_lossy(bytes));
     });

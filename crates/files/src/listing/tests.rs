@@ -24,14 +24,14 @@ const PLAIN: ListingStyle =
     ListingStyle { format: ListingFormat::Html, sort: SortKey::Name, descending: false };
 
 #[test]
-fn the_page_is_the_golden_one() {
+fn html_listing_equals_the_golden_file() {
     let mut folder = folder();
     sort(&mut folder.items, PLAIN);
     assert_eq!(html(b"/files/my <pics>/", &folder, PLAIN), include_str!("golden.html"));
 }
 
 #[test]
-fn the_json_is_the_golden_one() {
+fn json_listing_equals_the_golden_file() {
     let mut folder = folder();
     sort(&mut folder.items, PLAIN);
     folder.items.push(item("quote\" back\\ line\n", ItemKind::File(0), -1));
@@ -39,9 +39,12 @@ fn the_json_is_the_golden_one() {
 }
 
 #[test]
-fn folders_first_then_as_asked() {
+fn directories_are_listed_first_and_files_sorted() {
     let by = |sort, descending| names(ListingStyle { sort, descending, ..PLAIN });
-    let (a, b, c, zoo) = ("<a>&\"'.txt", "b.txt", "c:d%.bin", "zoo");
+    let a = "<a>&\"'.txt";
+    let b = "b.txt";
+    let c = "c:d%.bin";
+    let zoo = "zoo";
     assert_eq!(by(SortKey::Name, false), [zoo, a, b, c]);
     assert_eq!(by(SortKey::Name, true), [zoo, c, b, a]);
     assert_eq!(by(SortKey::Size, true), [zoo, c, b, a]);
@@ -50,7 +53,7 @@ fn folders_first_then_as_asked() {
 }
 
 #[test]
-fn styles_are_asked_for_by_query_and_accept() {
+fn listing_style_depends_on_query_and_accept() {
     let json = ListingStyle { format: ListingFormat::Json, ..PLAIN };
     for (query, accept, want) in [
         ("", "", PLAIN),
@@ -71,7 +74,7 @@ fn styles_are_asked_for_by_query_and_accept() {
 }
 
 #[test]
-fn notes_below_the_table() {
+fn notes_report_empty_and_truncated_listings() {
     let empty = FolderItems::default();
     assert!(html(b"/", &empty, PLAIN).contains("<p>This folder is empty."));
     let cut = FolderItems { is_truncated: true, ..folder() };
@@ -81,7 +84,7 @@ fn notes_below_the_table() {
 }
 
 #[test]
-fn names_that_lie_are_shown_as_they_are() {
+fn misleading_characters_in_names_are_replaced() {
     let folder =
         FolderItems { items: vec![item("a\u{202e}gpj.exe\u{7}", ItemKind::File(0), 0)], is_truncated: false };
     let page = html(b"/", &folder, PLAIN);
@@ -89,7 +92,7 @@ fn names_that_lie_are_shown_as_they_are() {
 }
 
 #[test]
-fn sizes_and_times() {
+fn sizes_and_times_are_formatted() {
     for (bytes, want) in [
         (0, "0 B"),
         (1023, "1023 B"),

@@ -30,7 +30,7 @@ fn root(scratch: &ScratchFolder, symlinks: Symlinks) -> Root {
 const LEADS_OUT: &str = "a symbolic link leads out of the root";
 
 #[test]
-fn what_stands_at_a_path() {
+fn paths_lead_to_files_directories_or_nothing() {
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     scratch.write("root/folder/b.txt", "b");
@@ -61,7 +61,7 @@ fn what_stands_at_a_path() {
 }
 
 #[test]
-fn links_by_policy() {
+fn symlinks_are_followed_by_policy() {
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     scratch.write("root/folder/b.txt", "b");
@@ -88,7 +88,8 @@ fn links_by_policy() {
         ("/loop", "symbolic links without end", "symbolic links without end"),
         ("/dangling", "(missing)", "(missing)"),
     ];
-    let (inside, follow) = (root(&scratch, Symlinks::Inside), root(&scratch, Symlinks::Follow));
+    let inside = root(&scratch, Symlinks::Inside);
+    let follow = root(&scratch, Symlinks::Follow);
     let owner_match = root(&scratch, Symlinks::OwnerMatch);
     for (path, want_inside, want_others) in cases {
         assert_eq!(describe(&inside, path), want_inside, "inside {path}");
@@ -100,18 +101,17 @@ fn links_by_policy() {
 }
 
 #[test]
-fn a_link_to_somebody_elses_file_needs_the_full_policy() {
+fn symlink_to_a_foreign_file_requires_the_follow_policy() {
     // The test owns the link; its target belongs to the owner of `/etc/passwd` or, as root, to an unused id.
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
-    let foreign = match rustix::process::geteuid().is_root() {
-        false => std::path::PathBuf::from("/etc/passwd"),
-        true => {
-            scratch.write("foreign.txt", "f");
-            let nobody = rustix::fs::Uid::from_raw(65534);
-            rustix::fs::chown(scratch.path("foreign.txt"), Some(nobody), None).unwrap();
-            scratch.path("foreign.txt")
-        }
+    let foreign = if rustix::process::geteuid().is_root() {
+        scratch.write("foreign.txt", "f");
+        let nobody = rustix::fs::Uid::from_raw(65534);
+        rustix::fs::chown(scratch.path("foreign.txt"), Some(nobody), None).unwrap();
+        scratch.path("foreign.txt")
+    } else {
+        std::path::PathBuf::from("/etc/passwd")
     };
     symlink(&foreign, scratch.path("root/foreign")).unwrap();
     symlink("foreign", scratch.path("root/twice")).unwrap();
@@ -124,7 +124,7 @@ fn a_link_to_somebody_elses_file_needs_the_full_policy() {
 }
 
 #[test]
-fn special_files_are_refused_and_never_waited_for() {
+fn special_files_are_refused_without_blocking() {
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "a");
     let mode = Mode::from_raw_mode(0o644);
@@ -139,7 +139,7 @@ fn special_files_are_refused_and_never_waited_for() {
 }
 
 #[test]
-fn the_systems_refusals() {
+fn system_errors_are_interpreted() {
     let opened = |errno| format!("{:?}", interpret_error(errno));
     assert_eq!(opened(Errno::ACCESS), "Ok(Refused(\"no permission to read\"))");
     assert_eq!(opened(Errno::NOTDIR), "Ok(Missing)");
@@ -148,7 +148,7 @@ fn the_systems_refusals() {
 }
 
 #[test]
-fn a_root_must_be_a_folder() {
+fn root_must_be_a_directory() {
     let scratch = ScratchFolder::new();
     scratch.write("file", "");
     for path in ["file", "none"] {
@@ -158,7 +158,7 @@ fn a_root_must_be_a_folder() {
 }
 
 #[test]
-fn a_file_cut_short_while_it_is_read_gives_what_is_there() {
+fn truncated_file_yields_the_remaining_bytes() {
     let scratch = ScratchFolder::new();
     scratch.write("root/a.txt", "abc");
     let file = File::open(scratch.path("root/a.txt")).unwrap();

@@ -27,7 +27,7 @@ fn plain() -> Rig {
 }
 
 #[test]
-fn a_file_comes_whole_with_its_fields() {
+fn file_is_sent_with_its_header_fields() {
     let rig = plain();
     let answer = rig.get("/a.txt");
     answer
@@ -46,10 +46,11 @@ fn a_file_comes_whole_with_its_fields() {
 }
 
 #[test]
-fn conditions_save_the_body() {
+fn conditional_requests_omit_the_body() {
     let rig = plain();
     let first = rig.get("/a.txt");
-    let (etag, modified) = (first.field("ETag"), first.field("Last-Modified"));
+    let etag = first.field("ETag");
+    let modified = first.field("Last-Modified");
     for field in [
         format!("If-None-Match: {etag}"),
         format!("If-None-Match: \"x\", W/{etag}"),
@@ -67,7 +68,7 @@ fn conditions_save_the_body() {
 }
 
 #[test]
-fn ranges_come_alone() {
+fn single_ranges_are_sent() {
     let rig = plain();
     rig.ask_for("/a.txt", &["Range: bytes=2-4"])
         .expect(206, "234")
@@ -88,7 +89,7 @@ fn ranges_come_alone() {
 }
 
 #[test]
-fn several_ranges_come_in_parts() {
+fn multiple_ranges_are_sent_as_multipart() {
     let rig = plain();
     let whole = pattern(LARGE);
     let answer = rig.ask_for("/large.bin", &["Range: bytes=3000000-3000004, 100-49999"]);
@@ -96,7 +97,8 @@ fn several_ranges_come_in_parts() {
     let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("a multipart type");
     let mut want = Vec::new();
     for part in [3_000_000..3_000_005, 100..50_000] {
-        let (first, last) = (part.start, part.end - 1);
+        let first = part.start;
+        let last = part.end - 1;
         let head = format!(
             "\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\n\
              Content-Range: bytes {first}-{last}/{LARGE}\r\n\r\n"
@@ -117,7 +119,7 @@ fn several_ranges_come_in_parts() {
 }
 
 #[test]
-fn files_are_read_and_nothing_else() {
+fn unsupported_methods_get_405_and_options_lists_allowed_ones() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a.txt", "a");
         folder.write("root/index.html", "i");
@@ -135,7 +137,7 @@ fn files_are_read_and_nothing_else() {
 }
 
 #[test]
-fn folders_have_a_slash_at_their_end() {
+fn directory_without_trailing_slash_is_redirected() {
     let rig = Rig::new(|folder, _| {
         folder.write("root/docs/index.html", "docs");
         folder.write("root/a b:c?/index.html", "odd");
@@ -175,7 +177,7 @@ fn template(text: &str) -> Template {
 }
 
 #[test]
-fn candidates_in_order_and_the_fallback_last() {
+fn candidates_are_tried_in_order_before_the_fallback() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/index.html", "app");
         folder.write("root/about.html", "about");
@@ -211,7 +213,7 @@ fn a_dollar_sign_in_a_candidate_is_no_variable() {
 }
 
 #[test]
-fn hidden_and_refused() {
+fn hidden_and_special_files_are_refused() {
     let rig = Rig::new(|folder, _| {
         folder.write("root/.env", "secret");
         folder.write("root/.git/config", "secret");
@@ -235,7 +237,7 @@ fn hidden_and_refused() {
 }
 
 #[test]
-fn changes_are_noticed() {
+fn file_changes_are_noticed() {
     let rig = plain();
     for content in ["one", "two", "three", ""] {
         rig.folder.write("root/a.txt", content);
@@ -256,7 +258,7 @@ fn changes_are_noticed() {
 }
 
 #[test]
-fn a_file_just_looked_at_is_not_looked_at_again() {
+fn recently_checked_file_is_not_checked_again() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a.txt", "one");
         folder.write("root/index.html", "home");
@@ -270,7 +272,7 @@ fn a_file_just_looked_at_is_not_looked_at_again() {
 }
 
 #[test]
-fn without_a_cache_all_is_the_same() {
+fn files_are_served_without_a_cache() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a.txt", "one");
         folder.write("root/large.bin", pattern(LARGE));
@@ -283,7 +285,7 @@ fn without_a_cache_all_is_the_same() {
 }
 
 #[test]
-fn a_file_cut_short_while_it_is_sent_ends_the_response() {
+fn file_truncated_while_it_is_sent_ends_the_response() {
     const SIZE: u64 = 64 * 1024 * 1024;
     let rig = Rig::new(|folder, _| {
         folder.write("root/big", "");
@@ -301,7 +303,7 @@ fn a_file_cut_short_while_it_is_sent_ends_the_response() {
 }
 
 #[test]
-fn a_file_replaced_while_it_is_sent_goes_out_as_it_was() {
+fn file_replaced_while_it_is_sent_is_sent_unchanged() {
     let whole = pattern(24 * 1024 * 1024);
     let rig = Rig::new(|folder, _| folder.write("root/big", &whole));
     let mut stream = rig.send("GET", "/big", &[]);
@@ -315,7 +317,7 @@ fn a_file_replaced_while_it_is_sent_goes_out_as_it_was() {
 }
 
 #[test]
-fn siblings_go_to_those_who_take_them() {
+fn precompressed_files_are_chosen_by_accept_encoding() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/app.js", "plain plain plain");
         folder.write("root/app.js.br", "brotli");
@@ -369,7 +371,7 @@ fn decoded(answer: &Answer) -> Vec<u8> {
 }
 
 #[test]
-fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
+fn directory_candidates_do_not_cause_redirect_loops() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a/sub/index.html", "index");
         folder.write("root/below/b/index.html", "b");
@@ -384,7 +386,7 @@ fn a_folder_behind_a_candidate_is_no_redirect_without_end() {
 }
 
 #[test]
-fn compression_continues_when_the_client_that_began_it_has_gone() {
+fn compression_continues_after_its_client_disconnects() {
     let text: String =
         (0..100_000u64).map(|line| format!("{:x}\n", line.wrapping_mul(0x9e37_79b9))).collect();
     let rig = Rig::new(|folder, options| {
@@ -411,7 +413,7 @@ fn compression_continues_when_the_client_that_began_it_has_gone() {
 }
 
 #[test]
-fn compression_on_the_way() {
+fn files_are_compressed_on_demand() {
     let text = "a line that comes again and again\n".repeat(100);
     let large = text.repeat(100);
     let mut random = fastrand::Rng::with_seed(1);
@@ -457,7 +459,7 @@ fn compression_on_the_way() {
 }
 
 #[test]
-fn rules_for_caches_and_fields_for_all() {
+fn cache_control_rules_and_extra_fields_are_applied() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/index.html", "i");
         folder.write("root/a.css", "c");
@@ -482,7 +484,7 @@ fn rules_for_caches_and_fields_for_all() {
 }
 
 #[test]
-fn listings_for_people_and_programs() {
+fn listings_are_sent_as_html_and_json() {
     let rig = Rig::stripping(b"/files", |folder, options| {
         folder.write("root/sub/a.txt", "abc");
         folder.write("root/sub/b.txt", "b");
@@ -495,11 +497,13 @@ fn listings_for_people_and_programs() {
     page.expect_status(200)
         .expect_field("Content-Type", "text/html; charset=utf-8")
         .expect_field("Vary", "Accept");
-    let (title, link) = ("<title>/files/sub/</title>", "<a href=\"./a.txt\">a.txt</a>");
+    let title = "<title>/files/sub/</title>";
+    let link = "<a href=\"./a.txt\">a.txt</a>";
     assert!(page.text().contains(title) && page.text().contains(link) && !page.text().contains("hidden"));
     let json = rig.ask_for("/files/sub/?sort=size&order=desc", &["Accept: application/json"]);
     json.expect_status(200).expect_field("Content-Type", "application/json");
-    let (larger, smaller) = (json.text().find("a.txt").unwrap(), json.text().find("b.txt").unwrap());
+    let larger = json.text().find("a.txt").unwrap();
+    let smaller = json.text().find("b.txt").unwrap();
     assert!(json.text().starts_with("{\"path\":\"/files/sub/\",\"truncated\":false") && larger < smaller);
     rig.folder.write("root/sub/c.txt", "c");
     assert!(rig.get("/files/sub/?format=json").text().contains("\"truncated\":true"));
@@ -524,7 +528,7 @@ fn options_are_checked_at_the_start() {
 }
 
 #[test]
-fn a_root_that_is_switched_by_a_link_or_renamed_away_is_noticed() {
+fn switched_or_removed_root_is_noticed() {
     use std::sync::{Arc, Mutex};
     let said = Arc::new(Mutex::new(Vec::new()));
     let theirs = said.clone();

@@ -40,7 +40,7 @@ impl CustomVariables for Encodings {
 }
 
 #[test]
-fn own_variables_are_encoded_for_their_place() {
+fn custom_variables_are_encoded_for_their_position() {
     for (text, want) in [
         ("/a/$id/$1x?b=$id", "/a/(id)/(1)x?b=(id strict)"),
         ("https://$id.test/$id", "https://(id strict).test/(id)"),
@@ -78,14 +78,14 @@ fn variables_are_filled_in() {
 }
 
 #[test]
-fn a_request_may_lack_what_a_variable_names() {
+fn variables_without_a_value_are_empty() {
     let bare = "GET http://h.test/\u{e9} HTTP/1.1\r\nHost: other\r\n\r\n";
     assert_eq!(filled_for(bare, "$query|$args|$uri|$http_host|$rest"), "||/%C3%A9|h.test|");
     assert_eq!(filled_for("GET / HTTP/1.0\r\n\r\n", "<$host><$http_host><$cookie_a>"), "<><><>");
 }
 
 #[test]
-fn templates_print_as_they_read() {
+fn templates_print_as_parsed() {
     for text in ["", "a", "$$", "${path}", "https://${host}${path}${query}", "a$$${rest}b", "${http_x-id}"] {
         assert_eq!(parse(text).unwrap().to_string(), text);
     }
@@ -104,7 +104,7 @@ fn every_variable_is_found_by_its_names() {
 }
 
 #[test]
-fn faults_say_where() {
+fn template_errors_report_their_position() {
     for (text, at, fault) in [
         ("x/$pth/y", 2..6, TemplateFault::Unknown("pth")),
         ("${hots}", 0..7, TemplateFault::Unknown("hots")),

@@ -14,26 +14,26 @@ fn holds(law: fn(&[u8]), target: &str) {
 }
 
 #[test]
-fn request() {
+fn request_law_holds() {
     holds(laws::request, "request");
 }
 
 #[test]
-fn response() {
+fn response_law_holds() {
     holds(laws::response, "response");
 }
 
 #[test]
-fn chunked() {
+fn chunked_law_holds() {
     holds(laws::chunked, "chunked");
 }
 
 #[test]
-fn target() {
+fn target_law_holds() {
     holds(laws::target, "target");
 }
 
 #[test]
-fn forwarded() {
+fn forwarded_law_holds() {
     holds(laws::forwarded, "forwarded");
 }

@@ -28,14 +28,14 @@ fn check(case: &Case) -> Result<(), String> {
 }
 
 #[test]
-fn every_case_ends_as_it_states_wherever_its_bytes_are_cut() {
+fn every_vector_yields_its_stated_result_however_it_is_split() {
     let cases = cases();
     let failures: Vec<String> = cases.iter().filter_map(|case| check(case).err()).collect();
     assert!(failures.is_empty(), "{} of {} cases\n\n{}", failures.len(), cases.len(), failures.join("\n"));
 }
 
 #[test]
-fn a_wrong_expectation_is_noticed() {
+fn wrong_expectations_are_detected() {
     let sent = "case one\n> GET /a HTTP/1.1\\r\\n\n> Host: b\\r\\n\n> \\r\\n\n";
     let right = "head GET origin /a HTTP/1.1 host=b keep none\n";
     let expecting = |lines: &str| {
@@ -68,7 +68,7 @@ fn a_wrong_expectation_is_noticed() {
 }
 
 #[test]
-fn a_malformed_file_is_noticed() {
+fn malformed_vector_files_are_rejected() {
     for (text, why) in [
         ("> x\n", "before the first case"),
         ("case a\nfoo\n", "unknown word"),
@@ -88,8 +88,9 @@ fn a_malformed_file_is_noticed() {
 }
 
 #[test]
-fn every_reason_of_the_machine_has_its_case() {
-    let (cases, source) = (cases(), Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+fn every_reject_reason_has_a_vector() {
+    let cases = cases();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut missing = Vec::new();
     for module in ["body", "framing", "line", "request", "response", "target"] {
         let text = std::fs::read_to_string(source.join(module).with_extension("rs")).expect("a module");

@@ -49,7 +49,9 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Case>, String> {
             if cases.iter().any(|case| case.name == name) {
                 return Err(at("the name is taken"));
             }
-            let (name, bytes, expected) = (name.to_owned(), Vec::new(), Vec::new());
+            let name = name.to_owned();
+            let bytes = Vec::new();
+            let expected = Vec::new();
             cases.push(Case { name, setup: Setup::default(), bytes, expected });
             continue;
         }
@@ -112,7 +114,8 @@ impl Case {
         if found == self.expected {
             return Ok(());
         }
-        let (expected, found) = (self.expected.join("\n  "), found.join("\n  "));
+        let expected = self.expected.join("\n  ");
+        let found = found.join("\n  ");
         Err(format!("case {}\nexpected\n  {expected}\nfound\n  {found}\n", self.name))
     }
 

@@ -192,9 +192,10 @@ impl Connection {
             }
             Step::End => {
                 self.end_message();
-                match self.machine.continues() {
-                    true => self.machine.next(),
-                    false => self.ending = Some(Ending::Left(self.buffer.len() - *at)),
+                if self.machine.continues() {
+                    self.machine.next()
+                } else {
+                    self.ending = Some(Ending::Left(self.buffer.len() - *at))
                 }
             }
         }

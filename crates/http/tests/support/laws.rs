@@ -88,7 +88,8 @@ pub(crate) fn forwarded(bytes: &[u8]) {
         let message =
             |value: &[u8]| [b"GET / HTTP/1.1\r\nHost: a\r\n", name, b": ", value, b"\r\n\r\n"].concat();
         let claim = |value: &[u8], trusts: fn(std::net::IpAddr) -> bool| {
-            let (mut head, bytes) = (RequestHead::default(), message(value));
+            let mut head = RequestHead::default();
+            let bytes = message(value);
             let whole = head.parse(&bytes, &Limits { head_bytes_max: 1 << 16, ..Limits::default() });
             assert_eq!(whole, Ok(true), "{}", bytes.escape_ascii());
             forwarded::claimed_client(&head, &bytes, dialect, trusts)
@@ -194,7 +195,8 @@ fn decode<'b>(
     limits: &Limits,
 ) -> Decoded {
     let mut body = Body::new(Framing::Chunked, content_max).expect("no length is announced");
-    let (mut decoded, mut at) = (Decoded::default(), 0);
+    let mut decoded = Decoded::default();
+    let mut at = 0;
     for piece in pieces {
         let end = at + piece.len();
         while at < end && !body.is_end() {
@@ -294,7 +296,8 @@ fn is_resolved_away(encoded: &[u8]) -> bool {
 
 /// The path as read by a server that decodes first and treats backslashes as slashes.
 fn read_carelessly(encoded: &[u8]) -> Vec<u8> {
-    let (mut out, mut rest) = (Vec::new(), encoded);
+    let mut out = Vec::new();
+    let mut rest = encoded;
     while let [byte, after @ ..] = rest {
         (rest, _) = match (byte, after) {
             (b'%', [high, low, after @ ..]) => {

@@ -29,7 +29,8 @@ struct Damage {
 
 /// Feeds rounds of frames; panics if the connection survives `rounds_max` rounds.
 fn attack(mut driven: Driven, rounds_max: usize, mut round: impl FnMut(usize) -> Vec<u8>) -> Damage {
-    let (mut sent, mut requests) = (0, 0);
+    let mut sent = 0;
+    let mut requests = 0;
     for at in 0..rounds_max {
         driven.feed(&round(at));
         sent += driven.out.len();
@@ -58,7 +59,7 @@ fn stream(at: usize) -> u32 {
 
 /// CVE-2023-44487: requests that are reset immediately.
 #[test]
-fn rapid_reset() {
+fn rapid_reset_attack_is_bounded() {
     let round = |at| [get(stream(at)), frame(RST_STREAM, 0, stream(at), &[0, 0, 0, 8])].concat();
     let damage = attack(server(Conduct::Serves), 10_000, |at| {
         // A request that is answered immediately completes before the reset arrives; one with a body does
@@ -75,7 +76,7 @@ fn rapid_reset() {
 
 /// CVE-2025-8671: requests that the server is made to reset.
 #[test]
-fn made_you_reset() {
+fn made_you_reset_attack_is_bounded() {
     for (name, offence) in [
         ("increment of 0", (|id| window_update(id, 0)) as fn(u32) -> Vec<u8>),
         ("window overflow", |id| window_update(id, 0x7fff_ffff)),
@@ -96,7 +97,7 @@ fn made_you_reset() {
 }
 
 #[test]
-fn malformed_and_refused_requests() {
+fn malformed_and_refused_requests_are_bounded() {
     let damage = attack(server(Conduct::Serves), 10_000, |at| headers(stream(at), END_STREAM, &GET[..2]));
     assert!(damage.rounds <= 100 && damage.requests == 0);
     let damage = attack(server(Conduct::Keeps), 10_000, |at| get(stream(at)));
@@ -104,7 +105,7 @@ fn malformed_and_refused_requests() {
 }
 
 #[test]
-fn continuation_floods() {
+fn continuation_floods_are_bounded() {
     let first = |at, rest| if at == 0 { frame(HEADERS, END_STREAM, 1, &block(&GET)) } else { rest };
     for (name, len, rounds) in [("full", 16_384, 3), ("one byte", 1, 2001), ("empty", 0, 101)] {
         let damage =
@@ -129,7 +130,7 @@ fn bomb(encoder: &mut HpackEncoder, at: usize, references: usize) -> Vec<u8> {
 /// The HPACK bomb, and CVE-2026-49975: references that expand a thousandfold, with a window of 0 so that no
 /// response is sent.
 #[test]
-fn hpack_bombs() {
+fn hpack_bombs_use_bounded_memory() {
     for references in [3, 16, 12_000] {
         let mut driven = server(Conduct::Keeps);
         driven.feed(&settings(&[(4, 0)]));
@@ -146,7 +147,7 @@ fn hpack_bombs() {
 }
 
 #[test]
-fn frames_without_progress() {
+fn frames_without_progress_end_the_connection() {
     let update = |value: &[u8]| frame(PRIORITY_UPDATE, 0, 0, &[&[0, 0, 0, 1], value].concat());
     for (name, flood) in [
         ("PING", frame(PING, 0, 0, &[0; 8])),
@@ -175,7 +176,7 @@ fn frames_without_progress() {
 }
 
 #[test]
-fn answers_that_are_not_read_do_not_pile_up() {
+fn unread_ping_acknowledgements_end_the_connection() {
     let options = Options {
         peer_limits: PeerLimits { credit_max: 1 << 30, ..PeerLimits::default() },
         ..Options::default()
@@ -196,7 +197,7 @@ fn answers_that_are_not_read_do_not_pile_up() {
 
 /// Windows that stay closed: streams wait, no new ones begin, and the memory held for them is bounded.
 #[test]
-fn zero_window_stalls() {
+fn zero_window_stalls_use_bounded_memory() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&settings(&[(4, 0)]));
     for at in 0..128 {
@@ -205,7 +206,8 @@ fn zero_window_stalls() {
         assert_eq!(driven.machine.data(stream(at), &[0; 1000], true, &mut driven.out), 0);
         driven.machine.charge(stream(at), 10_000);
     }
-    let (held, streams) = (driven.machine.held_bytes(), driven.machine.stream_count());
+    let held = driven.machine.held_bytes();
+    let streams = driven.machine.stream_count();
     assert!(
         held > 1 << 20 && held < (1 << 20) + 20_000 && streams > 70,
         "{held} bytes for {streams} streams"
@@ -228,7 +230,7 @@ fn zero_window_stalls() {
 
 /// Memory that the caller charges to a peer counts too.
 #[test]
-fn what_is_charged_ends_the_connection_at_the_share() {
+fn charged_memory_above_the_share_ends_the_connection() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&get(1));
     driven.machine.charge(1, 2 << 20);
@@ -237,7 +239,7 @@ fn what_is_charged_ends_the_connection_at_the_share() {
 }
 
 #[test]
-fn table_size_churn() {
+fn hpack_table_size_churn_is_bounded() {
     // Each block empties the table, enlarges it again and fills it.
     let mut driven = server(Conduct::Serves);
     let churn = [
@@ -305,7 +307,7 @@ fn races_of_resets_and_releases_leave_nothing_held() {
 }
 
 #[test]
-fn floods_of_a_server() {
+fn flood_of_informational_responses_is_bounded() {
     let line = RequestLine { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
     let mut driven = Driven::client(Options::default());
     driven.feed(&server_start());
@@ -343,7 +345,7 @@ fn a_peer_is_slowed_and_recovers() {
 
 /// Long-lived honest clients do not lose credit in the end.
 #[test]
-fn honest_clients_live() {
+fn honest_clients_do_not_run_out_of_credit() {
     // Many requests, with the window updates and pings that libraries send.
     let mut driven = server(Conduct::Serves);
     for at in 0..20_000 {

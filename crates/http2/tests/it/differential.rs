@@ -169,14 +169,15 @@ fn leniency(case: &[u8], is_reading_head: bool, our: &Verdict, their: &Verdict) 
 }
 
 #[test]
-fn both_refuse_the_same_but_for_what_is_listed() {
+fn rejections_match_the_h2_crate_except_for_listed_cases() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut cases = each_frame();
     corpus::replay(&corpus::seeds("http2"), MUTATIONS, |bytes| {
         let Some((_, rest)) = bytes.split_first() else { return };
         cases.push([client_start(), laws::expand(rest)].concat());
     });
-    let (mut stricter, mut more_lenient) = (BTreeSet::new(), BTreeSet::new());
+    let mut stricter = BTreeSet::new();
+    let mut more_lenient = BTreeSet::new();
     for case in &cases {
         let (our, reasons, is_reading_head) = ours(case);
         let their = runtime.block_on(theirs(case));
@@ -186,7 +187,8 @@ fn both_refuse_the_same_but_for_what_is_listed() {
         let refused = |verdict: &Verdict| -> BTreeSet<u32> {
             verdict.streams.keys().copied().filter(|stream| !given_up.contains(stream)).collect()
         };
-        let (mine, other) = (refused(&our), refused(&their));
+        let mine = refused(&our);
+        let other = refused(&their);
         let refuses = |verdict: &Verdict| verdict.connection.is_some() || !verdict.streams.is_empty();
         // One may end the connection if the other ends the stream (RFC 9113 section 5.4.2).
         let is_same = match our.connection.or(their.connection) {

@@ -28,7 +28,7 @@ fn client(requests: usize) -> Driven {
 
 /// Frames that end the connection, sent by a client after an incomplete request on stream 1.
 #[test]
-fn frames_that_end_the_connection() {
+fn invalid_frames_end_the_connection_with_goaway() {
     let get3 = block(&GET);
     for (bytes, code, reason) in [
         (frame(DATA, 0, 0, b"a"), ErrorCode::PROTOCOL_ERROR, "frame on a stream that it does not go with"),
@@ -149,7 +149,7 @@ fn a_connection_begins_with_the_preface_and_settings() {
 
 /// Frames that end one stream and leave the others: the request on stream 1 is incomplete.
 #[test]
-fn frames_that_end_a_stream() {
+fn stream_errors_reset_only_their_own_stream() {
     for (bytes, code, reason) in [
         (window_update(1, 0), ErrorCode::PROTOCOL_ERROR, "window increment of 0"),
         (window_update(1, 0x7fff_ffff), ErrorCode::FLOW_CONTROL_ERROR, "window too large"),
@@ -184,7 +184,7 @@ fn frames_that_end_a_stream() {
 }
 
 #[test]
-fn what_arrives_late_is_no_error() {
+fn late_frames_after_a_server_reset_are_tolerated() {
     // After a reset by the server, the peer may still send any frame; its DATA counts towards the
     // connection's window.
     let mut driven = server(Conduct::Hurries);
@@ -228,7 +228,7 @@ fn what_arrives_late_is_no_error() {
 }
 
 #[test]
-fn padding_and_continuation() {
+fn padded_and_continued_frames_are_read() {
     let block = block(&GET);
     let (first, rest) = block.split_at(10);
     let (second, third) = rest.split_at(20);
@@ -246,7 +246,7 @@ fn padding_and_continuation() {
 }
 
 #[test]
-fn settings_change_windows_and_frames() {
+fn flow_control_windows_follow_settings_and_updates() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&[settings(&[(4, 10)]), get(1)].concat());
     assert!(driven.machine.respond(1, http::Status::OK, false, &mut driven.out).is_some());
@@ -276,7 +276,7 @@ fn settings_change_windows_and_frames() {
 }
 
 #[test]
-fn content_is_granted_again_once_it_is_consumed() {
+fn consumed_content_is_returned_by_window_updates() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&[post(1, &[]), frame(DATA, 0, 1, &[0; 16_384]), frame(DATA, 0, 1, &[0; 16_384])].concat());
     assert!(driven.sent().is_empty());
@@ -302,7 +302,7 @@ fn content_is_granted_again_once_it_is_consumed() {
 }
 
 #[test]
-fn pings_are_answered_and_ours_come_back() {
+fn pings_are_acknowledged_and_own_acks_are_reported() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&frame(PING, 0, 0, b"12345678"));
     assert_eq!(driven.sent(), [(PING, ACK, 0, b"12345678".to_vec())]);
@@ -313,7 +313,7 @@ fn pings_are_answered_and_ours_come_back() {
 }
 
 #[test]
-fn an_orderly_end_serves_what_is_on_the_way() {
+fn graceful_shutdown_serves_requests_in_flight() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&get(1));
     driven.machine.shutdown();
@@ -337,7 +337,7 @@ fn an_orderly_end_serves_what_is_on_the_way() {
 }
 
 #[test]
-fn a_client_learns_which_requests_may_be_sent_again() {
+fn goaway_tells_the_client_which_streams_are_over() {
     let mut driven = client(3);
     driven.feed(&frame(GOAWAY, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]));
     assert_eq!(driven.seen, [Seen::GoAway { last_stream: 3, code: ErrorCode::NO_ERROR }]);
@@ -354,7 +354,7 @@ fn a_client_learns_which_requests_may_be_sent_again() {
 }
 
 #[test]
-fn a_client_keeps_to_the_servers_limits() {
+fn client_respects_the_limits_of_the_server() {
     let mut driven = Driven::client(Options::default());
     driven.feed(&settings(&[(3, 1)]));
     drop(driven.machine.request(&LINE, true, &mut driven.out).unwrap());
@@ -393,7 +393,7 @@ fn a_client_keeps_to_the_servers_limits() {
 }
 
 #[test]
-fn priorities_come_before_with_and_after_their_request() {
+fn priorities_apply_before_with_and_after_their_request() {
     let update =
         |stream: u8, value: &[u8]| frame(PRIORITY_UPDATE, 0, 0, &[&[0, 0, 0, stream], value].concat());
     let mut driven = server(Conduct::Keeps);
@@ -415,7 +415,7 @@ fn priorities_come_before_with_and_after_their_request() {
 }
 
 #[test]
-fn a_head_larger_than_a_frame_goes_out_in_several() {
+fn large_head_is_split_into_continuation_frames() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&get(1));
     let mut fields = http::Fields::new();
@@ -439,7 +439,7 @@ fn a_head_larger_than_a_frame_goes_out_in_several() {
 }
 
 #[test]
-fn what_the_caller_does_to_a_closed_stream_is_nothing() {
+fn calls_on_a_closed_stream_have_no_effect() {
     let mut driven = server(Conduct::Keeps);
     driven.feed(&[get(1), frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])].concat());
     let machine = &mut driven.machine;
@@ -471,7 +471,7 @@ fn what_the_caller_does_to_a_closed_stream_is_nothing() {
 }
 
 #[test]
-fn content_that_is_read_into_place_is_framed_like_any_other() {
+fn content_read_in_place_is_framed_like_copied_content() {
     let content: Vec<u8> = (0..70_000_u32).map(|at| (at % 251) as u8).collect();
     for (len, readable, ended) in [
         (1, 1, true),
@@ -492,7 +492,8 @@ fn content_that_is_read_into_place_is_framed_like_any_other() {
             driven.out.clear();
             driven
         };
-        let (mut one, mut other) = (begun(), begun());
+        let mut one = begun();
+        let mut other = begun();
         let allowed = readable.min(65_535);
         let is_whole = ended && allowed == len;
         one.machine.data(1, &content[..allowed], is_whole, &mut one.out);

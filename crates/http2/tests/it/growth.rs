@@ -80,7 +80,7 @@ impl Sender {
 }
 
 #[test]
-fn an_upload_gets_the_window_that_its_round_trip_wants() {
+fn upload_window_grows_to_fill_the_round_trip() {
     assert!(Sender::new(0, 1).after(30) <= 64 * KIB);
     let mut sender = Sender::new(4 * MIB, 1);
     let rates: Vec<usize> = (0..32).map(|_| sender.round()).collect();
@@ -96,7 +96,7 @@ fn an_upload_gets_the_window_that_its_round_trip_wants() {
 }
 
 #[test]
-fn a_client_that_answers_pings_before_it_sends_gets_its_window_too() {
+fn window_grows_for_a_client_that_answers_pings_first() {
     let mut sender = Sender { reads_first: true, ..Sender::new(4 * MIB, 1) };
     let rates: Vec<usize> = (0..40).map(|_| sender.round()).collect();
     assert!(rates[32..].iter().sum::<usize>() >= 8 * 3 * MIB / 2, "{rates:?}");
@@ -104,7 +104,7 @@ fn a_client_that_answers_pings_before_it_sends_gets_its_window_too() {
 }
 
 #[test]
-fn streams_share_what_the_connection_may_grow_by() {
+fn streams_share_the_window_growth_of_the_connection() {
     let mut sender = Sender::new(MIB, 8);
     assert!(sender.after(40) >= MIB);
     let machine = &sender.driven.machine;
@@ -135,7 +135,7 @@ fn windows_shrink_while_memory_is_short() {
 }
 
 #[test]
-fn small_bodies_and_slow_senders_are_not_measured() {
+fn small_bodies_cause_no_pings_and_slow_senders_cause_few() {
     let mut driven = Driven::server(Options::default(), Conduct::Serves);
     driven.machine.limit_growth(1 << 20);
     driven.feed(&client_start());
@@ -159,7 +159,7 @@ fn small_bodies_and_slow_senders_are_not_measured() {
 
 /// Memory is released while the connection is idle, and the contents of the HPACK tables are kept.
 #[test]
-fn an_idle_connection_shrinks_and_continues() {
+fn shrinking_an_idle_connection_keeps_its_hpack_tables() {
     let mut driven = Driven::server(Options::default(), Conduct::Serves);
     driven.feed(&client_start());
     let mut encoder = HpackEncoder::default();
@@ -175,7 +175,8 @@ fn an_idle_connection_shrinks_and_continues() {
     let before = driven.machine.own_bytes();
     driven.machine.shrink();
     assert!(driven.machine.own_bytes() < before, "{before}");
-    let (first, again) = (driven.seen[1].clone(), request(101));
+    let first = driven.seen[1].clone();
+    let again = request(101);
     assert!(again.len() < 9 + 10, "it refers to the table");
     driven.seen.clear();
     driven.feed(&again);

@@ -81,11 +81,13 @@ fn every_story_is_decoded() {
 /// Encodes each story, and decodes it with this decoder and with the other implementation; the table sizes
 /// change as in the story.
 #[test]
-fn what_is_encoded_is_decoded_by_others() {
+fn encoded_blocks_are_decoded_by_another_implementation() {
     let Some(stories) = stories() else { return };
-    let (mut wire_bytes, mut text_bytes) = (0, 0);
+    let mut wire_bytes = 0;
+    let mut text_bytes = 0;
     for (path, cases) in &stories {
-        let (mut encoder, mut ours) = (HpackEncoder::default(), HpackDecoder::new(4096));
+        let mut encoder = HpackEncoder::default();
+        let mut ours = HpackDecoder::new(4096);
         let mut other = loona_hpack::Decoder::new();
         other.set_max_allowed_table_size(4096);
         let mut block = FieldBlock::default();
@@ -106,7 +108,7 @@ fn what_is_encoded_is_decoded_by_others() {
 }
 
 #[test]
-fn blocks_that_break_a_rule_are_refused() {
+fn invalid_header_blocks_are_rejected() {
     let decode = |wire: &[u8]| {
         let mut decoder = HpackDecoder::new(4096);
         decoder.decode(wire, &mut FieldBlock::default(), &ROOMY).map_err(|error| {
@@ -137,7 +139,7 @@ fn blocks_that_break_a_rule_are_refused() {
 }
 
 #[test]
-fn a_smaller_table_has_to_be_confirmed() {
+fn smaller_table_limit_requires_a_size_update() {
     let mut decoder = HpackDecoder::new(4096);
     let mut block = FieldBlock::default();
     decoder.set_table_bytes_max(100);
@@ -150,9 +152,10 @@ fn a_smaller_table_has_to_be_confirmed() {
 /// A block over the limits stores nothing beyond them, but updates the table, so that the next block can be
 /// decoded.
 #[test]
-fn what_is_over_a_limit_is_left_out_and_indexed() {
+fn fields_above_the_limits_are_dropped_but_indexed() {
     let limits = Limits { head_bytes_max: 200, fields_max: 10, ..Limits::default() };
-    let (mut encoder, mut decoder) = (HpackEncoder::default(), HpackDecoder::new(4096));
+    let mut encoder = HpackEncoder::default();
+    let mut decoder = HpackDecoder::new(4096);
     let mut block = FieldBlock::default();
     let value = [b'v'; 600];
     let mut wire = Vec::new();
@@ -168,14 +171,16 @@ fn what_is_over_a_limit_is_left_out_and_indexed() {
 
 /// Secrets are never indexed: a correct guess in the same block would shrink it (RFC 7541 section 7.1).
 #[test]
-fn secrets_stay_out_of_the_table() {
+fn secrets_are_never_indexed() {
     for (name, value) in [
         ("authorization", "Basic c2VjcmV0"),
         ("Proxy-Authorization", "Basic c2VjcmV0"),
         ("set-cookie", "id=1"),
         ("cookie", "short"),
     ] {
-        let (mut encoder, mut first, mut second) = (HpackEncoder::default(), Vec::new(), Vec::new());
+        let mut encoder = HpackEncoder::default();
+        let mut first = Vec::new();
+        let mut second = Vec::new();
         encoder.encode_block(&mut first, [(name.as_bytes(), value.as_bytes())]);
         encoder.encode_block(&mut second, [(name.as_bytes(), value.as_bytes())]);
         assert_eq!(first, second);
@@ -184,7 +189,7 @@ fn secrets_stay_out_of_the_table() {
 }
 
 #[test]
-fn changes_of_the_peers_limit_are_confirmed() {
+fn encoder_signals_changes_of_the_table_limit() {
     let mut encoder = HpackEncoder::default();
     let mut out = Vec::new();
     let field = [(&b"x-a"[..], &b"b"[..])];

@@ -6,11 +6,11 @@ use crate::support::laws;
 const MUTATIONS: usize = 10_000;
 
 #[test]
-fn frames() {
+fn frames_law_holds() {
     corpus::replay(&corpus::seeds("http2"), MUTATIONS, laws::frames);
 }
 
 #[test]
-fn hpack() {
+fn hpack_law_holds() {
     corpus::replay(&corpus::seeds("hpack"), MUTATIONS, laws::hpack);
 }

@@ -35,7 +35,8 @@ impl Plan {
             let first = random.u8(..);
             (0..len).map(|at| first.wrapping_add(at as u8)).collect()
         };
-        let (request, response) = (bytes(&[0, 10, 1000, 100_000]), bytes(&[0, 10, 1000, 300_000]));
+        let request = bytes(&[0, 10, 1000, 100_000]);
+        let response = bytes(&[0, 10, 1000, 300_000]);
         let text = |random: &mut fastrand::Rng| -> String {
             (0..random.usize(..40)).map(|_| random.alphanumeric()).collect()
         };
@@ -142,7 +143,8 @@ async fn our_server(pipe: DuplexStream, plans: Vec<Plan>, options: Options, seed
         let mut ended = None;
         match event {
             Event::Head { stream, ended: is_end } => {
-                let (head, bytes) = (&connection.machine.head, connection.machine.head_bytes());
+                let head = &connection.machine.head;
+                let bytes = connection.machine.head_bytes();
                 let number = number_of(head.target.whole.of(bytes));
                 let plan = &plans[number];
                 assert_eq!(head.target.whole.of(bytes), plan.path.as_bytes());
@@ -283,7 +285,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn our_server_and_a_client_of_h2() {
+fn server_interoperates_with_the_client_of_the_h2_crate() {
     for seed in 0..12 {
         runtime().block_on(async {
             let (ours, theirs) = duplex([64, 4096, 1 << 20][seed as usize % 3]);
@@ -436,7 +438,7 @@ async fn our_client(pipe: DuplexStream, plans: Vec<Plan>, options: Options, seed
 }
 
 #[test]
-fn our_client_and_a_server_of_h2() {
+fn client_interoperates_with_the_server_of_the_h2_crate() {
     for seed in 100..112 {
         runtime().block_on(async {
             let (ours, theirs) = duplex([64, 4096, 1 << 20][seed as usize % 3]);

@@ -29,10 +29,11 @@ fn pairs(fields: Fields<'_>) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 #[test]
-fn a_request_is_a_head_as_http_1_makes_it() {
+fn request_head_is_equivalent_to_an_http1_head() {
     let driven =
         serve(&[&POST[..], &[("content-length", "5"), ("expect", "100-continue"), ("x", "y")]].concat(), 0);
-    let (head, bytes) = (&driven.machine.head, driven.machine.head_bytes());
+    let head = &driven.machine.head;
+    let bytes = driven.machine.head_bytes();
     assert_eq!((head.method, head.method_name.of(bytes)), (Method::Post, &b"POST"[..]));
     assert_eq!((head.target.path(bytes), head.authority.of(bytes)), (&b"/"[..], &b"a.test"[..]));
     assert_eq!((head.body, head.expects_continue), (BodySize::Known(5), true));
@@ -50,7 +51,7 @@ fn a_request_is_a_head_as_http_1_makes_it() {
 }
 
 #[test]
-fn the_length_of_a_body_shows_in_the_head() {
+fn body_size_follows_end_stream_and_content_length() {
     for (flags, length, expected) in [
         (END_STREAM, None, BodySize::None),
         (END_STREAM, Some("0"), BodySize::None),
@@ -65,7 +66,7 @@ fn the_length_of_a_body_shows_in_the_head() {
 }
 
 #[test]
-fn cookie_crumbs_are_joined() {
+fn split_cookie_fields_are_joined() {
     let crumbs = [("cookie", "a=1"), ("x", "y"), ("cookie", "b=2"), ("cookie", "c=3")];
     let driven = serve(&[&GET[..], &crumbs].concat(), END_STREAM);
     let [Seen::Head { fields, .. }] = &driven.seen[..] else { panic!("{:?}", driven.seen) };
@@ -73,10 +74,11 @@ fn cookie_crumbs_are_joined() {
 }
 
 #[test]
-fn what_may_be_left_out_or_repeated() {
+fn optional_and_repeated_fields_are_accepted() {
     let host = [(":method", "GET"), (":scheme", "https"), (":path", "/x?y"), ("host", "A.test:80")];
     let driven = serve(&host, END_STREAM);
-    let (head, bytes) = (&driven.machine.head, driven.machine.head_bytes());
+    let head = &driven.machine.head;
+    let bytes = driven.machine.head_bytes();
     assert_eq!((head.authority.of(bytes), driven.machine.is_https), (&b"A.test:80"[..], true));
     assert_eq!(head.target.query.map(|query| query.of(bytes)), Some(&b"y"[..]));
     for more in [
@@ -95,7 +97,7 @@ fn what_may_be_left_out_or_repeated() {
 }
 
 #[test]
-fn fields_that_make_no_request() {
+fn invalid_request_fields_are_rejected() {
     for (more, expected) in [
         (("connection", "close"), "field of a connection"),
         (("keep-alive", "5"), "field of a connection"),
@@ -129,7 +131,7 @@ fn fields_that_make_no_request() {
 }
 
 #[test]
-fn pseudo_header_fields_have_their_rules() {
+fn invalid_pseudo_header_fields_are_rejected() {
     for (method, scheme, authority, path, expected) in [
         ("", "http", "a", "/", "request without :method"),
         ("G T", "http", "a", "/", "invalid method"),
@@ -158,7 +160,7 @@ fn pseudo_header_fields_have_their_rules() {
 }
 
 #[test]
-fn extended_connect() {
+fn extended_connect_is_accepted_only_when_enabled() {
     let websocket = [
         (":method", "CONNECT"),
         (":protocol", "websocket"),
@@ -182,7 +184,7 @@ fn extended_connect() {
 }
 
 #[test]
-fn limits_are_answered_and_not_reset() {
+fn requests_above_limits_get_an_error_response() {
     let long = format!("/{}", "x".repeat(200));
     let mut options = Options::default();
     options.head.start_line_bytes_max = 100;
@@ -217,7 +219,7 @@ fn respond(fields: Fields<'_>, flags: u8, method: &[u8]) -> Driven {
 }
 
 #[test]
-fn responses_have_a_status_and_their_length() {
+fn responses_with_invalid_status_or_length_are_rejected() {
     let driven = respond(&[(":status", "404"), ("server", "x")], END_STREAM, b"GET");
     let expected = Seen::Head { stream: 1, status: 404, fields: pairs(&[("server", "x")]), ended: true };
     assert_eq!(driven.seen, [expected]);
@@ -249,7 +251,7 @@ fn responses_have_a_status_and_their_length() {
 }
 
 #[test]
-fn content_has_the_length_that_was_announced() {
+fn content_must_match_its_content_length() {
     for (length, contents, trailers, expected) in [
         ("3", &["ab", "c"][..], false, ""),
         ("3", &["abc", ""], false, ""),
@@ -276,7 +278,7 @@ fn content_has_the_length_that_was_announced() {
 }
 
 #[test]
-fn trailers_come_last_and_steer_nothing() {
+fn trailers_are_validated_and_control_fields_dropped() {
     for (fields, flags, expected) in [
         (
             &[("grpc-status", "0"), ("host", "b"), ("content-length", "1"), ("cookie", "a")][..],

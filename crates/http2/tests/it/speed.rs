@@ -42,9 +42,10 @@ fn fields() -> impl Iterator<Item = (&'static [u8], &'static [u8])> {
 
 #[test]
 #[ignore = "a measurement"]
-fn heads() {
+fn measure_hpack_coding_of_request_heads() {
     let limits = Limits::default();
-    let (mut first, mut next) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut next = Vec::new();
     let mut encoder = HpackEncoder::default();
     encoder.encode_block(&mut first, fields());
     encoder.encode_block(&mut next, fields());
@@ -81,7 +82,7 @@ fn heads() {
 /// A whole exchange of a server: frames, stream, request head, response head, 1,024 bytes of content.
 #[test]
 #[ignore = "a measurement"]
-fn exchanges() {
+fn measure_server_exchanges() {
     let mut machine = Machine::server(Options::default());
     let mut out = Vec::new();
     let start = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\0\x04\x01\0\0\0\0";

@@ -187,10 +187,7 @@ pub(crate) fn run<'b>(
     conduct: Conduct,
     pieces: impl IntoIterator<Item = &'b [u8]>,
 ) -> Outcome {
-    let mut driven = match is_server {
-        true => Driven::server(options, conduct),
-        false => Driven::client(options),
-    };
+    let mut driven = if is_server { Driven::server(options, conduct) } else { Driven::client(options) };
     if !is_server {
         let line = http2::RequestLine {
             method: b"GET",

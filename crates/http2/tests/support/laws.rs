@@ -41,9 +41,11 @@ pub(crate) fn frames(bytes: &[u8]) {
 /// Bytes as header blocks: a decoded section keeps its meaning when it is encoded again.
 pub(crate) fn hpack(bytes: &[u8]) {
     let limits = Limits { head_bytes_max: 4096, fields_max: 64, ..Limits::default() };
-    let (mut decoder, mut again) = (HpackDecoder::new(256), HpackDecoder::new(4096));
-    let (mut encoder, mut block, mut second) =
-        (HpackEncoder::default(), FieldBlock::default(), FieldBlock::default());
+    let mut decoder = HpackDecoder::new(256);
+    let mut again = HpackDecoder::new(4096);
+    let mut encoder = HpackEncoder::default();
+    let mut block = FieldBlock::default();
+    let mut second = FieldBlock::default();
     // The blocks of one connection, each preceded by its length.
     let mut rest = bytes;
     while let [len, after @ ..] = rest {

@@ -290,22 +290,21 @@ impl CaddyReader<'_> {
             section.set_in("files", "strip_prefix", TomlItem::text(prefix.clone()));
         }
         if let Some((last, tries)) = settings.try_files.split_last() {
-            match last.contains('$') {
-                true => section.set_in(
+            if last.contains('$') {
+                section.set_in(
                     "files",
                     "try",
                     TomlItem::List(settings.try_files.iter().cloned().map(TomlItem::Text).collect()),
-                ),
-                false => {
-                    if tries != ["$path"] && !tries.is_empty() {
-                        section.set_in(
-                            "files",
-                            "try",
-                            TomlItem::List(tries.iter().cloned().map(TomlItem::Text).collect()),
-                        );
-                    }
-                    section.set_in("files", "fallback", TomlItem::text(last.clone()));
+                )
+            } else {
+                if tries != ["$path"] && !tries.is_empty() {
+                    section.set_in(
+                        "files",
+                        "try",
+                        TomlItem::List(tries.iter().cloned().map(TomlItem::Text).collect()),
+                    );
                 }
+                section.set_in("files", "fallback", TomlItem::text(last.clone()));
             }
         }
     }
@@ -387,7 +386,8 @@ impl CaddyReader<'_> {
             .iter()
             .filter_map(|upstream| upstream.get("dial")?.text())
             .collect();
-        let (uri, method) = (handler.at(&["rewrite", "uri"]), handler.at(&["rewrite", "method"]));
+        let uri = handler.at(&["rewrite", "uri"]);
+        let method = handler.at(&["rewrite", "method"]);
         let ([dial], Some(uri), Some("GET")) =
             (dials.as_slice(), uri.and_then(DataNode::text), method.and_then(DataNode::text))
         else {

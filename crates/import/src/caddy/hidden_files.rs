@@ -156,7 +156,8 @@ fn check_reachable_files(files: &[HiddenFile], index: &[String], tries: &[String
 
 /// Returns the paths of hidden files among those of the route of the files.
 fn hidden_path_patterns(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
-    let (mut names, mut own) = (Vec::new(), Vec::new());
+    let mut names = Vec::new();
+    let mut own = Vec::new();
     for file in files {
         match file {
             HiddenFile::Name(name) => names.push(name.as_str()),
@@ -233,15 +234,17 @@ fn hidden_paths_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<
         let head = name.split('[').next().unwrap_or(name);
         head.starts_with(&last) || last.starts_with(head)
     };
-    match names.iter().any(may_continue) {
-        true => Err(format!("the paths `{prefix}*` and those that are hidden cannot be joined")),
-        false => Ok(Some(format!("~ ^{start}.*/{any}(?:/|$)"))),
+    if names.iter().any(may_continue) {
+        Err(format!("the paths `{prefix}*` and those that are hidden cannot be joined"))
+    } else {
+        Ok(Some(format!("~ ^{start}.*/{any}(?:/|$)")))
     }
 }
 
 /// Returns the paths that end with a text and have a hidden name.
 fn hidden_paths_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, String> {
-    let (text, end) = (end, escape_literal(end));
+    let text = end;
+    let end = escape_literal(end);
     let mut found = Vec::new();
     if !names.is_empty() {
         found.push(format!("~ /{any}/.*{end}$"));
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_hidden_files() {
+    fn hidden_files_are_translated_to_paths() {
         for (words, around, expected) in [
             (&["./Caddyfile"][..], None, "~ /Caddyfile(?:/|$)"),
             (&["*.zip", "secret"], None, r"~ /(?:[^/]*\.zip|secret)(?:/|$)"),
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_no_request_names() {
+    fn hidden_files_must_not_be_index_or_candidates() {
         let files = parse_hidden_files(&["*.html".to_owned()], "/srv/www", "").unwrap();
         let agree = |index: &str, tried: &str| {
             check_reachable_files(&files, &[index.to_owned()], &[tried.to_owned()])

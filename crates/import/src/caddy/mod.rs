@@ -55,13 +55,10 @@ struct CaddyRoute {
 pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     let (name, text) = read_file(path)?;
     let ledger = ImportLedger::default();
-    let mut config = parse_json(&name, &text).map_err(|error| match text.trim_start().starts_with("{\"") {
-        true => error,
-        false => {
+    let mut config = parse_json(&name, &text).map_err(|error| if text.trim_start().starts_with("{\"") { error } else {
             let remedy = "if this is a Caddyfile, `caddy adapt --config Caddyfile --pretty > caddy.json` makes the JSON that is read here";
             ImportError { message: format!("{}; {remedy}", error.message), ..error }
-        }
-    })?;
+        })?;
     config.enter_in_ledger(&ledger, &name, "");
     let mut draft = ConfigDraft::default();
     let reader =
@@ -378,12 +375,11 @@ impl CaddyReader<'_> {
                 path.strip_suffix('/').filter(|rest| !rest.is_empty()).map(str::to_owned).unwrap_or(path)
             })
             .collect();
-        match plain.iter().any(|path| path.contains(['{', '=']) || path.ends_with(".php")) {
-            true => node.mark_impossible(self.ledger, "`try` in `files` takes paths with `$path`"),
-            false => {
-                node.mark_translated(self.ledger);
-                settings.try_files = plain;
-            }
+        if plain.iter().any(|path| path.contains(['{', '=']) || path.ends_with(".php")) {
+            node.mark_impossible(self.ledger, "`try` in `files` takes paths with `$path`")
+        } else {
+            node.mark_translated(self.ledger);
+            settings.try_files = plain;
         }
     }
 

@@ -26,8 +26,8 @@ impl CaddyReader<'_> {
         let ports = |key: &str, default: &str| {
             config.at(&["apps", "http", key]).and_then(DataNode::text).unwrap_or(default).to_owned()
         };
-        let (http, https) =
-            (format!(":{}", ports("http_port", "80")), format!(":{}", ports("https_port", "443")));
+        let http = format!(":{}", ports("http_port", "80"));
+        let https = format!(":{}", ports("https_port", "443"));
         let addresses = server_addresses(server);
         let flag = |key: &str| server.at(&["automatic_https", key]).and_then(DataNode::flag) == Some(true);
         let skipped = server.at(&["automatic_https", "skip"]).map_or_else(Vec::new, DataNode::texts);
@@ -207,7 +207,8 @@ impl CaddyReader<'_> {
             let own = file.get("tags").map_or_else(Vec::new, DataNode::texts);
             tags.is_empty() && own.is_empty() || tags.iter().any(|tag| own.contains(tag))
         };
-        let (mut certificates, mut keys) = (Vec::new(), Vec::new());
+        let mut certificates = Vec::new();
+        let mut keys = Vec::new();
         for file in files.iter().filter(is_own) {
             let text = |key: &str| file.get(key).and_then(DataNode::text).map(str::to_owned);
             certificates.extend(text("certificate"));

@@ -61,7 +61,8 @@ fn join_route_conditions(route: &TomlSection, conditions: &TomlSection) -> Resul
     let mut others = conditions.clone();
     if let (Some(TomlItem::Text(own)), Some(TomlItem::Text(other))) = (route.get("path"), others.get("path"))
     {
-        let (own, other) = (own.clone(), other.clone());
+        let own = own.clone();
+        let other = other.clone();
         let prefix =
             |text: &str| text.strip_suffix('*').filter(|rest| !rest.contains(['*', '~'])).map(str::to_owned);
         let is_plain = |text: &str| !text.trim_end_matches('*').contains(['*', '~']);

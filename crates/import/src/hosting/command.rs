@@ -171,10 +171,7 @@ pub(super) fn read_file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Re
         };
         app.translate_setting(LiteralSetting { entry, name: setting.0, values: setting.1, is_code: false });
     }
-    match found {
-        true => Ok(()),
-        false => Err(format!("no line starts `{server}`")),
-    }
+    if found { Ok(()) } else { Err(format!("no line starts `{server}`")) }
 }
 
 /// Returns lines with their numbers; a line that ends with a backslash is joined with the next one.
@@ -203,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_a_shell() {
+    fn shell_words_are_split() {
         assert_eq!(split_words(r#"a 'b c' "d \"e\"" f\ g ''"#), ["a", "b c", "d \"e\"", "f g", ""]);
     }
 }

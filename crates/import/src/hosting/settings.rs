@@ -490,7 +490,8 @@ impl<'a> AppSettings<'a> {
             self.app.comment("There was no number of workers: one for each core, and at least 2.");
         }
         self.write_addresses(port);
-        let (ledger, closed) = (self.ledger, std::mem::take(&mut self.untranslated_guards));
+        let ledger = self.ledger;
+        let closed = std::mem::take(&mut self.untranslated_guards);
         let mut draft = app_draft("app", self.app, self.top, self.site, self.files);
         for check in closed.into_iter().filter_map(|entry| ledger.manual_comment(entry)) {
             draft.sites.iter_mut().for_each(|site| site.close(check.clone()));

@@ -93,15 +93,14 @@ impl IngressReader<'_> {
         let Some(own) = name.strip_prefix(ANNOTATION_PREFIX) else {
             let domain = name.split('/').next().unwrap_or("");
             let is_read = domain != "kubernetes.io" && CONTROLLERS.iter().any(|word| domain.contains(word));
-            match is_read || matches!(name, "modsecurity-snippet") {
-                true => {
-                    self.close_routes(
-                        value,
-                        "an annotation of another controller: the route is closed (403)",
-                        section,
-                    );
-                }
-                false => value.mark_not_needed(self.ledger, "not needed: no setting of ingress-nginx"),
+            if is_read || matches!(name, "modsecurity-snippet") {
+                self.close_routes(
+                    value,
+                    "an annotation of another controller: the route is closed (403)",
+                    section,
+                );
+            } else {
+                value.mark_not_needed(self.ledger, "not needed: no setting of ingress-nginx")
             }
             return;
         };
@@ -227,19 +226,18 @@ impl IngressReader<'_> {
                 require_client_certificates(self.site_section(&host), client.clone());
             }
             if is_forced && self.site_section(&host).get("tls").is_none() {
-                match host.is_empty() || host.contains('*') {
-                    true => forced.into_iter().for_each(|one| {
+                if host.is_empty() || host.contains('*') {
+                    forced.into_iter().for_each(|one| {
                         one.mark_impossible(ledger, "this host has no `tls`: its routes are closed (403)");
-                    }),
-                    false => {
-                        self.site_section(&host).set_text("tls", "auto");
-                        forced.into_iter().for_each(|one| {
-                            one.mark_different(
-                                ledger,
-                                "this host has no `tls` of its own: Komainu obtains a certificate",
-                            );
-                        });
-                    }
+                    })
+                } else {
+                    self.site_section(&host).set_text("tls", "auto");
+                    forced.into_iter().for_each(|one| {
+                        one.mark_different(
+                            ledger,
+                            "this host has no `tls` of its own: Komainu obtains a certificate",
+                        );
+                    });
                 }
             }
             if let Some(snippet) = of("server-snippet") {

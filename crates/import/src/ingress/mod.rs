@@ -35,16 +35,18 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     let (name, text) = read_file(path)?;
     let ledger = ImportLedger::default();
     let is_json = text.trim_start_matches('\u{feff}').trim_start().starts_with('{') && !text.contains("{{");
-    let mut documents = match is_json {
-        true => vec![parse_json(&name, &text)?],
-        false => parse_documents(&name, &text).map_err(|error| match text.contains("{{") {
-            true => {
+    let mut documents = if is_json {
+        vec![parse_json(&name, &text)?]
+    } else {
+        parse_documents(&name, &text).map_err(|error| {
+            if text.contains("{{") {
                 let remedy =
                     "this is a template of Helm: `helm template` makes the manifests that are read here";
                 ImportError { message: format!("{}; {remedy}", error.message), ..error }
+            } else {
+                error
             }
-            false => error,
-        })?,
+        })?
     };
     let several = documents.len() > 1;
     for (at, document) in documents.iter_mut().enumerate() {

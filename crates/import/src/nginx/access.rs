@@ -175,9 +175,10 @@ impl Translation<'_> {
             return;
         };
         let mut auth = vec![("basic".to_owned(), TomlItem::text(self.resolve_path(file.first_arg())))];
-        match realm.first_arg().contains('$') {
-            true => self.ledger.mark_different(realm.entry, "the realm is a text without variables"),
-            false => auth.push(("realm".to_owned(), TomlItem::text(realm.first_arg()))),
+        if realm.first_arg().contains('$') {
+            self.ledger.mark_different(realm.entry, "the realm is a text without variables")
+        } else {
+            auth.push(("realm".to_owned(), TomlItem::text(realm.first_arg())))
         }
         self.ledger.mark_different(
             file.entry,
@@ -224,8 +225,8 @@ impl Translation<'_> {
         directive: &NginxDirective,
         status: Option<&NginxDirective>,
     ) -> Option<TomlItem> {
-        let (zone, count) =
-            (directive.first_arg(), directive.arg_at(1).parse::<u64>().ok().filter(|count| *count > 0));
+        let zone = directive.first_arg();
+        let count = directive.arg_at(1).parse::<u64>().ok().filter(|count| *count > 0);
         let found = self.find_zone("limit_conn_zone", zone);
         let (Some(found), Some(count)) = (found, count) else {
             self.ledger.mark_impossible(directive.entry, "there is no such `limit_conn_zone`, or no number");

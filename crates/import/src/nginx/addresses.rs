@@ -45,9 +45,10 @@ impl ScratchBuilder<'_, '_> {
 
     /// Returns the stub for an address of the original configuration; groups keep their names.
     pub(super) fn stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
-        match self.upstream_groups.iter().any(|name| name == old) {
-            true => Ok(old.to_owned()),
-            false => self.find_stub_address(old, protocol),
+        if self.upstream_groups.iter().any(|name| name == old) {
+            Ok(old.to_owned())
+        } else {
+            self.find_stub_address(old, protocol)
         }
     }
 

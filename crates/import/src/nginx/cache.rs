@@ -78,10 +78,7 @@ impl Translation<'_> {
         cache.comments.into_iter().for_each(|comment| section.comment(comment));
         section.set(
             "cache",
-            match cache.entries.is_empty() {
-                true => TomlItem::Flag(true),
-                false => TomlItem::Table(cache.entries),
-            },
+            if cache.entries.is_empty() { TomlItem::Flag(true) } else { TomlItem::Table(cache.entries) },
         );
     }
 
@@ -103,10 +100,7 @@ impl Translation<'_> {
             .and_then(translate_size);
         self.change_table("cache", |section| {
             let found = section.get("disk").is_some();
-            let reason = match found {
-                true => "there is one store: this zone shares that of the first",
-                false => "responses are kept in memory (64 MiB, `memory` in `[cache]`) and on disk; `levels` and `inactive` are not needed",
-            };
+            let reason = if found { "there is one store: this zone shares that of the first" } else { "responses are kept in memory (64 MiB, `memory` in `[cache]`) and on disk; `levels` and `inactive` are not needed" };
             self.ledger.mark_different(path.entry, reason);
             if !found {
                 section.set_in("disk", "path", TomlItem::text(self.resolve_path(path.first_arg())));
@@ -192,9 +186,11 @@ impl Translation<'_> {
         common: &mut Vec<(String, TomlItem)>,
     ) -> bool {
         let Some(one) = one else { return true };
-        let (mut has_path, mut has_query) = (false, false);
+        let mut has_path = false;
+        let mut has_query = false;
         let mut parameters = Vec::new();
-        let (mut fields, mut cookies) = (Vec::new(), Vec::new());
+        let mut fields = Vec::new();
+        let mut cookies = Vec::new();
         for part in split_template(&replace_constants(one.first_arg(), scope, 0)) {
             let TextPart::Variable(name) = part else { continue };
             match name.as_str() {
@@ -220,7 +216,8 @@ impl Translation<'_> {
                 },
             }
         }
-        let (fields, cookies) = (unique(fields), unique(cookies));
+        let fields = unique(fields);
+        let cookies = unique(cookies);
         if fields.len() + cookies.len() > KEY_PARTS_MAX {
             let reason = "a key has at most 16 fields and cookies, so nothing is cached here";
             self.ledger.mark_impossible(one.entry, reason);
@@ -229,9 +226,10 @@ impl Translation<'_> {
         self.ledger.mark_translated(one.entry);
         let mut key = Vec::new();
         if !has_query && has_path {
-            let query = match parameters.is_empty() {
-                true => TomlItem::Flag(false),
-                false => TomlItem::text_or_list(unique(parameters)),
+            let query = if parameters.is_empty() {
+                TomlItem::Flag(false)
+            } else {
+                TomlItem::text_or_list(unique(parameters))
             };
             key.push(("query".to_owned(), query));
             self.ledger.mark_different(one.entry, "the origin gets no parameters that the key leaves out");

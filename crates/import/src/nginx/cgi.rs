@@ -158,7 +158,8 @@ impl<'d> Translation<'d> {
         let names_path =
             scope.effective_all("fastcgi_param").iter().any(|one| one.first_arg() == "PATH_INFO");
         let root = scope.effective("root").map_or("html", |one| one.first_arg());
-        let (has_root, has_info) = (has("DOCUMENT_ROOT"), has("PATH_INFO") || names_path);
+        let has_root = has("DOCUMENT_ROOT");
+        let has_info = has("PATH_INFO") || names_path;
         if !has_root && !root.contains('$') {
             proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.resolve_path(root)));
         }
@@ -214,12 +215,13 @@ impl<'d> Translation<'d> {
         if let Some(send) = scope.effective(&named("send_timeout")) {
             let read =
                 scope.effective(&named("read_timeout")).and_then(|one| parse_milliseconds(one.first_arg()));
-            match parse_milliseconds(send.first_arg()) == read {
-                true => self.ledger.mark_translated(send.entry),
-                false => self.ledger.mark_different(
+            if parse_milliseconds(send.first_arg()) == read {
+                self.ledger.mark_translated(send.entry)
+            } else {
+                self.ledger.mark_different(
                     send.entry,
                     format!("`between` counts for both directions, and is that of `{protocol}_read_timeout` (or 60 s)"),
-                ),
+                )
             }
         }
         let hidden = scope.effective_all(&named("hide_header"));
@@ -315,7 +317,8 @@ impl<'d> Translation<'d> {
 }
 
 fn variable_value(directive: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> CgiValue {
-    let (name, given) = (directive.first_arg(), directive.arg_at(1));
+    let name = directive.first_arg();
+    let given = directive.arg_at(1);
     let value = replace_constants(given, scope, 0);
     let plain = value.replace(['{', '}'], "");
     if name == "HTTP_PROXY" {
@@ -359,10 +362,7 @@ fn variable_value(directive: &NginxDirective, scope: &Scope<'_>, scripts: Option
                 || matches!(name, "GATEWAY_INTERFACE" | "REDIRECT_STATUS" | "SERVER_SOFTWARE")
         }
     };
-    match DEFAULT_VARIABLES.contains(&name) && is_usual {
-        true => CgiValue::Default,
-        false => CgiValue::Value(value),
-    }
+    if DEFAULT_VARIABLES.contains(&name) && is_usual { CgiValue::Default } else { CgiValue::Value(value) }
 }
 
 fn uses_tls(scope: &Scope<'_>) -> bool {

@@ -180,12 +180,11 @@ impl<'d> Translation<'d> {
                 );
             }
         }
-        match pages.is_empty() {
-            true => Err("`valid_referers` is missing".to_owned()),
-            false => {
-                let pages = TomlItem::text_or_list(super::tree::unique(pages));
-                Ok(RouteCondition::none_of(&[RouteCondition::new("referer", pages)]))
-            }
+        if pages.is_empty() {
+            Err("`valid_referers` is missing".to_owned())
+        } else {
+            let pages = TomlItem::text_or_list(super::tree::unique(pages));
+            Ok(RouteCondition::none_of(&[RouteCondition::new("referer", pages)]))
         }
     }
 
@@ -376,11 +375,12 @@ fn compared_methods(operator: &str, value: &str) -> Result<Vec<String>, String> 
         }
     };
     let methods: Vec<String> = words.split('|').map(str::to_uppercase).collect();
-    match methods
+    if methods
         .iter()
         .all(|one| !one.is_empty() && one.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-'))
     {
-        true => Ok(methods),
-        false => Err("a method is a word: write `^(GET|POST)$`".to_owned()),
+        Ok(methods)
+    } else {
+        Err("a method is a word: write `^(GET|POST)$`".to_owned())
     }
 }

@@ -85,9 +85,10 @@ impl<'d> Translation<'d> {
         let index = place.scope.effective_all("index");
         let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
-            match one.args.iter().any(|name| name.contains(['$', '/'])) {
-                true => self.ledger.mark_different(one.entry, "a name with variables or a path is left out"),
-                false => self.ledger.mark_translated(one.entry),
+            if one.args.iter().any(|name| name.contains(['$', '/'])) {
+                self.ledger.mark_different(one.entry, "a name with variables or a path is left out")
+            } else {
+                self.ledger.mark_translated(one.entry)
             }
         }
         let mut names: Vec<&str> = names.into_iter().filter(|name| !name.contains(['$', '/'])).collect();
@@ -185,9 +186,10 @@ impl<'d> Translation<'d> {
         let page = if path.ends_with('/') { format!("{path}index.html") } else { path.to_owned() };
         let server = LocationPlace::for_server(&locations.server);
         let other = locations.find_location(&page).unwrap_or(&server);
-        let is_same = match other.entry == place.entry {
-            true => !self.acts_on_page(&page, place),
-            false => self.serves_same_files(place, other),
+        let is_same = if other.entry == place.entry {
+            !self.acts_on_page(&page, place)
+        } else {
+            self.serves_same_files(place, other)
         };
         (!is_same || self.is_changed_by_server(&page, locations)).then(|| other.matcher.to_nginx_syntax())
     }
@@ -255,9 +257,10 @@ impl<'d> Translation<'d> {
             if one.first_arg() == "on" {
                 files.set("listing", TomlItem::Flag(true));
             }
-            match one.first_arg() == "on" && scope.effective("expires").is_some() {
-                true => self.ledger.mark_different(one.entry, LISTINGS_REMARK),
-                false => self.ledger.mark_translated(one.entry),
+            if one.first_arg() == "on" && scope.effective("expires").is_some() {
+                self.ledger.mark_different(one.entry, LISTINGS_REMARK)
+            } else {
+                self.ledger.mark_translated(one.entry)
             }
         }
         if let Some(one) = scope.effective("disable_symlinks") {
@@ -291,15 +294,14 @@ impl<'d> Translation<'d> {
 
     fn write_own_folder(&self, directive: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
         let folder = replace_constants(directive.first_arg(), scope, 0);
-        match folder.contains('$') {
-            true => self.ledger.mark_impossible(
+        if folder.contains('$') {
+            self.ledger.mark_impossible(
                 directive.entry,
                 "the folder depends on the request: write a site or route for each value",
-            ),
-            false => {
-                self.ledger.mark_translated(directive.entry);
-                files.set_text("root", self.resolve_path(&folder));
-            }
+            )
+        } else {
+            self.ledger.mark_translated(directive.entry);
+            files.set_text("root", self.resolve_path(&folder));
         }
     }
 
@@ -385,12 +387,16 @@ impl<'d> Translation<'d> {
                     types.push((extension.clone(), TomlItem::text(line.name.clone())));
                 }
             }
-            match block.block_directives().is_empty() {
-                true => self.ledger.mark_different(
+            if block.block_directives().is_empty() {
+                self.ledger.mark_different(
                     block.entry,
                     "extensions that Komainu knows keep their media types: `response_headers` can set Content-Type for all",
-                ),
-                false => self.ledger.mark_different(block.entry, "extensions that are not in it have the media types of Komainu's list"),
+                )
+            } else {
+                self.ledger.mark_different(
+                    block.entry,
+                    "extensions that are not in it have the media types of Komainu's list",
+                )
             }
         }
         if let Some(one) = scope.effective("default_type") {
@@ -427,11 +433,11 @@ impl<'d> Translation<'d> {
                 false => {}
             }
         }
-        match is_exact {
-            true => self.ledger.mark_translated(directive.entry),
-            false => self
-                .ledger
-                .mark_different(directive.entry, "paths with other variables than `$uri` are not tried"),
+        if is_exact {
+            self.ledger.mark_translated(directive.entry)
+        } else {
+            self.ledger
+                .mark_different(directive.entry, "paths with other variables than `$uri` are not tried")
         }
         if !finds_folders && !paths.is_empty() {
             files.remove("listing");

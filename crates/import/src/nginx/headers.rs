@@ -71,7 +71,8 @@ impl Translation<'_> {
             ExpiresTranslation::Off | ExpiresTranslation::Unknown(_) => {}
         }
         for one in scope.effective_all("add_header") {
-            let (name, lower) = (one.first_arg(), one.first_arg().to_ascii_lowercase());
+            let name = one.first_arg();
+            let lower = one.first_arg().to_ascii_lowercase();
             if one.arg_at(1).is_empty() {
                 self.ledger.mark_not_needed(one.entry, "not needed: an empty field is not sent");
                 continue;
@@ -145,7 +146,8 @@ impl Translation<'_> {
         theirs.set("proxy", TomlItem::Flag(true));
         self.write_headers(fallback, &mut theirs);
         section.comments.append(&mut theirs.comments);
-        let (ours, theirs) = (response_fields(section), response_fields(&theirs));
+        let ours = response_fields(section);
+        let theirs = response_fields(&theirs);
         for (_, name, _) in ours.iter().filter(|field| !theirs.contains(field)) {
             let named = |one: &&&NginxDirective| one.first_arg().eq_ignore_ascii_case(name);
             if let Some(one) = files.effective_all("add_header").iter().find(named) {
@@ -262,15 +264,12 @@ impl Translation<'_> {
             let mut rule =
                 vec![("from".to_owned(), TomlItem::text(from)), ("to".to_owned(), TomlItem::Text(to))];
             if let Some(types) = types {
-                let names: Vec<TomlItem> = match types.args.iter().any(|name| name == "*") {
-                    true => {
-                        self.ledger.mark_different(types.entry, "types of texts are named, not all");
-                        ["text/*", "application/*"].map(TomlItem::text).into()
-                    }
-                    false => {
-                        let named = types.args.iter().filter(|name| *name != "text/html").map(TomlItem::text);
-                        std::iter::once(TomlItem::text("text/html")).chain(named).collect()
-                    }
+                let names: Vec<TomlItem> = if types.args.iter().any(|name| name == "*") {
+                    self.ledger.mark_different(types.entry, "types of texts are named, not all");
+                    ["text/*", "application/*"].map(TomlItem::text).into()
+                } else {
+                    let named = types.args.iter().filter(|name| *name != "text/html").map(TomlItem::text);
+                    std::iter::once(TomlItem::text("text/html")).chain(named).collect()
                 };
                 rule.push(("types".to_owned(), TomlItem::List(names)));
             }
@@ -408,12 +407,13 @@ impl Translation<'_> {
                 true
             }
         });
-        match is_exact {
-            true => self.ledger.mark_translated(map.entry),
-            false => self.ledger.mark_different(
+        if is_exact {
+            self.ledger.mark_translated(map.entry)
+        } else {
+            self.ledger.mark_different(
                 map.entry,
                 "media types count as a whole: what an expression matched within a type is left out",
-            ),
+            )
         }
         ExpiresTranslation::Types(rules)
     }

@@ -24,12 +24,13 @@ impl<'d> Translation<'d> {
             }
             let listen = server.scope.innermost_last("listen").map_or(server.block.entry, |one| one.entry);
             let reason = "one socket is at every address with this port, and another server listens on it";
-            match server.reaches_other_addresses {
-                true => self.ledger.mark_impossible(
+            if server.reaches_other_addresses {
+                self.ledger.mark_impossible(
                     listen,
                     format!("{reason}: the site is closed (403), write `allow` for it, or another port"),
-                ),
-                false => self.ledger.mark_different(listen, reason),
+                )
+            } else {
+                self.ledger.mark_different(listen, reason)
             }
             if server.reaches_other_addresses {
                 server.expressions.iter_mut().for_each(|one| one.matches_too_much = true);

@@ -123,9 +123,10 @@ impl Lexer<'_> {
                     self.take();
                     let is_end =
                         self.peek().is_none_or(|c| c.is_ascii_whitespace() || matches!(c, ';' | '{' | ')'));
-                    return match is_end {
-                        true => Ok(word),
-                        false => Err(self.error(self.line, "a space or `;` is missing after a quote")),
+                    return if is_end {
+                        Ok(word)
+                    } else {
+                        Err(self.error(self.line, "a space or `;` is missing after a quote"))
                     };
                 }
                 c if quote.is_none() && (c.is_ascii_whitespace() || matches!(c, ';' | '{')) => {
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_split_as_nginx_does() {
+    fn words_are_split_like_in_nginx() {
         for (text, expected) in [
             ("a b;", "<a><b>;"),
             ("a 'b c' \"d;e\"; # x\nf{}", "<a><b c><d;e>;<f>{}"),

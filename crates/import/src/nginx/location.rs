@@ -465,9 +465,12 @@ fn restrict_to_prefix(prefix: &str, patterns: &[String]) -> Option<Vec<String>> 
     }
     patterns
         .iter()
-        .map(|pattern| match implies_prefix(pattern, prefix) {
-            true => Some(pattern.clone()),
-            false => below_suffix(prefix, pattern),
+        .map(|pattern| {
+            if implies_prefix(pattern, prefix) {
+                Some(pattern.clone())
+            } else {
+                below_suffix(prefix, pattern)
+            }
         })
         .collect()
 }

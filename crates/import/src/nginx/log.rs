@@ -173,9 +173,10 @@ impl<'d> Translation<'d> {
                 let has_times =
                     ["$upstream_ms", "$connect_ms", "$first_byte_ms"].iter().any(|time| text.contains(time));
                 log.set_text("access", text);
-                match has_times {
-                    true => self.ledger.mark_different(found.entry, "times of upstream servers are in milliseconds; `$upstream_ms` ends with the head of the response"),
-                    false => self.ledger.mark_translated(found.entry),
+                if has_times {
+                    self.ledger.mark_different(found.entry, "times of upstream servers are in milliseconds; `$upstream_ms` ends with the head of the response")
+                } else {
+                    self.ledger.mark_translated(found.entry)
                 }
             }
             Ok(_) => {
@@ -256,12 +257,13 @@ impl<'d> Translation<'d> {
             return;
         }
         let from = TomlItem::List(from);
-        let item = match reads_forwarded {
-            true => TomlItem::Table(vec![
+        let item = if reads_forwarded {
+            TomlItem::Table(vec![
                 ("from".to_owned(), from),
                 ("fields".to_owned(), TomlItem::text("forwarded")),
-            ]),
-            false => from,
+            ])
+        } else {
+            from
         };
         top.set("trusted_proxies", item);
     }

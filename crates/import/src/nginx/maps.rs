@@ -214,9 +214,10 @@ impl<'d> Translation<'d> {
         let mut found: Vec<(RouteCondition, &'d str)> = Vec::new();
         let mut others: Vec<RouteCondition> = Vec::new();
         for (key, value) in given {
-            let conditions = match is_of_networks {
-                true => vec![network_condition(key)?],
-                false => line_conditions(source, key, hostnames)?,
+            let conditions = if is_of_networks {
+                vec![network_condition(key)?]
+            } else {
+                line_conditions(source, key, hostnames)?
             };
             if !is_meant(value) {
                 others.extend(conditions);
@@ -226,10 +227,7 @@ impl<'d> Translation<'d> {
             // keys before expressions.
             let is_exact = !key.starts_with('~') && !is_of_networks && !hostnames;
             for one in conditions {
-                let one = match is_exact || others.is_empty() {
-                    true => one,
-                    false => one.excluding(&others),
-                };
+                let one = if is_exact || others.is_empty() { one } else { one.excluding(&others) };
                 if !found.iter().any(|(known, _)| known.has_same_directives(&one)) {
                     found.push((one, value));
                 }
@@ -319,9 +317,10 @@ fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<Rou
             if text.contains('?') {
                 return Err("a route asks for parameters by `query`".to_owned());
             }
-            let pattern = match text.contains(|c: char| c.is_ascii_alphabetic()) {
-                true => format!("~* ^{}$", escape_literal(text)),
-                false => crate::paths::from_literal(text, false).ok_or("this is no path")?,
+            let pattern = if text.contains(|c: char| c.is_ascii_alphabetic()) {
+                format!("~* ^{}$", escape_literal(text))
+            } else {
+                crate::paths::from_literal(text, false).ok_or("this is no path")?
             };
             Ok(vec![plain("path", TomlItem::Text(pattern), differs)])
         }
@@ -337,9 +336,10 @@ fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<Rou
                 Some(rest) => vec![rest.to_owned(), format!("*.{rest}")],
                 None => vec![given],
             };
-            match hosts.iter().all(|host| HostPattern::parse(host).is_ok()) {
-                true => Ok(vec![plain("host", TomlItem::text_or_list(hosts), None)]),
-                false => Err("its value is no host".to_owned()),
+            if hosts.iter().all(|host| HostPattern::parse(host).is_ok()) {
+                Ok(vec![plain("host", TomlItem::text_or_list(hosts), None)])
+            } else {
+                Err("its value is no host".to_owned())
             }
         }
         // Methods are always tokens.

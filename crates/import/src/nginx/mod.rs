@@ -251,9 +251,10 @@ impl<'d> Translation<'d> {
             if at == 0 && is_new {
                 draft.table("tls").set_text("min", "1.3");
             }
-            match one.args.iter().all(|arg| matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
-                true => self.ledger.mark_translated(one.entry),
-                false => self.ledger.mark_different(one.entry, "TLS 1.2 is the oldest version that there is"),
+            if one.args.iter().all(|arg| matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
+                self.ledger.mark_translated(one.entry)
+            } else {
+                self.ledger.mark_different(one.entry, "TLS 1.2 is the oldest version that there is")
             }
         }
         for one in first("ssl_session_tickets") {

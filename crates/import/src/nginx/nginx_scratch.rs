@@ -235,27 +235,24 @@ impl NginxScratch {
         for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
             inner.push(format!("{kind}_temp_path {folder}/temp-{kind};"));
         }
-        match self.has_http {
-            true => {
-                for one in &self.main {
-                    if one.name == "http" {
-                        writer.write_line(one.entry, 0, "http {");
-                        inner.iter().for_each(|line| writer.write_line(none, 1, line));
-                        writer.write_block(one.block_directives(), 1, one.entry);
-                        writer.write_line(one.entry, 0, "}");
-                    } else {
-                        writer.write_block(std::slice::from_ref(one), 0, none);
-                    }
+        if self.has_http {
+            for one in &self.main {
+                if one.name == "http" {
+                    writer.write_line(one.entry, 0, "http {");
+                    inner.iter().for_each(|line| writer.write_line(none, 1, line));
+                    writer.write_block(one.block_directives(), 1, one.entry);
+                    writer.write_line(one.entry, 0, "}");
+                } else {
+                    writer.write_block(std::slice::from_ref(one), 0, none);
                 }
             }
-            false => {
-                // A fragment that is meant to be included in an `http` block.
-                writer.write_line(none, 0, "http {");
-                inner.push("include /etc/nginx/mime.types;".to_owned());
-                inner.iter().for_each(|line| writer.write_line(none, 1, line));
-                writer.write_block(&self.main, 1, none);
-                writer.write_line(none, 0, "}");
-            }
+        } else {
+            // A fragment that is meant to be included in an `http` block.
+            writer.write_line(none, 0, "http {");
+            inner.push("include /etc/nginx/mime.types;".to_owned());
+            inner.iter().for_each(|line| writer.write_line(none, 1, line));
+            writer.write_block(&self.main, 1, none);
+            writer.write_line(none, 0, "}");
         }
         self.line_entries = writer.line_entries;
         writer.text
@@ -501,9 +498,10 @@ impl ScratchBuilder<'_, '_> {
         };
         let name = fixed.rsplit('/').next().unwrap_or("");
         // An `alias` to a file: the directory is its parent.
-        let (fixed, file) = match is_alias && name.contains('.') && rest.is_empty() {
-            true => fixed.rsplit_once('/').map_or(("", fixed), |(folder, file)| (folder, file)),
-            false => (fixed, ""),
+        let (fixed, file) = if is_alias && name.contains('.') && rest.is_empty() {
+            fixed.rsplit_once('/').map_or(("", fixed), |(folder, file)| (folder, file))
+        } else {
+            (fixed, "")
         };
         let key = fixed.trim_end_matches('/').to_owned();
         let at = match self.folders.iter().position(|known| *known == key) {

@@ -137,8 +137,8 @@ impl<'d> Translation<'d> {
         };
         let count = names.len();
         names.retain(|name| !is_script(name));
-        let (is_empty, is_less) =
-            (names.is_empty() || *names == [TomlItem::text("index.html")], names.len() < count);
+        let is_empty = names.is_empty() || *names == [TomlItem::text("index.html")];
+        let is_less = names.len() < count;
         if is_empty && is_less {
             files.retain(|(key, _)| key != "index");
         }
@@ -306,9 +306,10 @@ impl<'d> Translation<'d> {
         self.translate_cache("fastcgi", scope, section);
         if let Some(one) = scope.innermost_last("try_files") {
             let refuses = one.args.last().is_some_and(|last| last.starts_with('='));
-            match refuses {
-                true => self.ledger.mark_not_needed(one.entry, "not needed: only scripts that exist are run"),
-                false => self.ledger.mark_different(one.entry, "a script that does not exist is 404 here"),
+            if refuses {
+                self.ledger.mark_not_needed(one.entry, "not needed: only scripts that exist are run")
+            } else {
+                self.ledger.mark_different(one.entry, "a script that does not exist is 404 here")
             }
         }
         for one in scope.innermost().iter().filter(|one| one.name == "if" && file_operator(one).is_some()) {

@@ -15,8 +15,8 @@ pub(super) fn shorten_path(path: &str) -> String {
 
 pub(super) fn paths_for_prefix(path: &str) -> (Vec<String>, Vec<String>) {
     let of = |rest: &[&str]| rest.iter().map(|rest| format!("{path}{rest}")).collect::<Vec<String>>();
-    match path.ends_with('/') {
-        true => (
+    if path.ends_with('/') {
+        (
             of(&[
                 "verify.txt",
                 "",
@@ -28,10 +28,9 @@ pub(super) fn paths_for_prefix(path: &str) -> (Vec<String>, Vec<String>) {
                 "verify.php",
             ]),
             vec![shorten_path(path), format!("{}x", shorten_path(path))],
-        ),
-        false => {
-            (of(&["", "/", "/verify.txt", "/folder/verify.js", "/missing", "x"]), vec![shorten_path(path)])
-        }
+        )
+    } else {
+        (of(&["", "/", "/verify.txt", "/folder/verify.js", "/missing", "x"]), vec![shorten_path(path)])
     }
 }
 

@@ -94,13 +94,12 @@ impl ScratchBuilder<'_, '_> {
                     all.extend(basic_requests(&one));
                     continue;
                 }
-                match tried.insert(place.response_kind) {
-                    true => {
-                        all.extend(unusual_requests(&one, place.response_kind));
-                        all.extend(spelling_requests(&one, path));
-                        all.extend(host_requests(&one, &hosts[0]));
-                    }
-                    false => all.extend(essential_requests(&one, place.response_kind)),
+                if tried.insert(place.response_kind) {
+                    all.extend(unusual_requests(&one, place.response_kind));
+                    all.extend(spelling_requests(&one, path));
+                    all.extend(host_requests(&one, &hosts[0]));
+                } else {
+                    all.extend(essential_requests(&one, place.response_kind))
                 }
             }
             for name in tested_fields(server) {
@@ -165,15 +164,16 @@ impl ScratchBuilder<'_, '_> {
         let returns = scope.innermost_last("return").is_some();
         let mut runs_scripts = false;
         super::tree::visit(scope.innermost(), &mut |one| runs_scripts |= one.name == "fastcgi_pass");
-        let scripts: &[&str] = match runs_scripts {
-            true => &[
+        let scripts: &[&str] = if runs_scripts {
+            &[
                 "/index.php",
                 "/verify.php/info",
                 "/index.php/info/more",
                 "/folder/missing.php",
                 "/folder/index.php",
-            ],
-            false => &[],
+            ]
+        } else {
+            &[]
         };
         ProbedLocation {
             response_kind: if returns { ResponseKind::Fixed } else { ResponseKind::Files },
@@ -273,10 +273,7 @@ impl ScratchBuilder<'_, '_> {
                 if is_file && !last.contains('.') && last != ".verify" {
                     full.push('/');
                 }
-                let full = match full.ends_with('/') {
-                    true => format!("{full}{}", place.index),
-                    false => full,
-                };
+                let full = if full.ends_with('/') { format!("{full}{}", place.index) } else { full };
                 self.add_file(&full, made);
             }
         }
@@ -340,7 +337,8 @@ fn server_hosts(server: &NginxDirective) -> Vec<String> {
 /// another.
 fn combined_hosts(http: &Scope<'_>) -> Vec<String> {
     const CROSSED_MAX: usize = 8;
-    let (mut starts, mut ends) = (BTreeSet::new(), BTreeSet::new());
+    let mut starts = BTreeSet::new();
+    let mut ends = BTreeSet::new();
     let servers =
         http.innermost().iter().filter(|one| one.name == "server").flat_map(NginxDirective::block_directives);
     for name in servers.filter(|one| one.name == "server_name").flat_map(|one| &one.args) {

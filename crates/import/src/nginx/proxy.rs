@@ -153,7 +153,8 @@ impl<'d> Translation<'d> {
         place: &LocationPlace<'d>,
         (proxy, section): (&mut TomlSection, &mut TomlSection),
     ) {
-        let (scope, matcher) = (&place.scope, &place.matcher);
+        let scope = &place.scope;
+        let matcher = &place.matcher;
         let rewrite = scope.innermost_last("rewrite").filter(|one| one.arg_at(2) == "break");
         if let Some((rewrite, (strip, add))) =
             rewrite.and_then(|one| Some((one, break_prefixes(one, place)?)))
@@ -194,7 +195,8 @@ impl<'d> Translation<'d> {
         }
         let uri = uri.split(['?', '#']).next().unwrap_or("/");
         let is_exact = matches!(matcher, LocationMatcher::Exact(_));
-        let (strip, add) = (replaced.trim_end_matches('/'), uri.trim_end_matches('/'));
+        let strip = replaced.trim_end_matches('/');
+        let add = uri.trim_end_matches('/');
         if strip == add && replaced.ends_with('/') == uri.ends_with('/') {
             if !strip.is_empty() {
                 let what =
@@ -290,7 +292,8 @@ impl<'d> Translation<'d> {
         let mut removed = Vec::new();
         for one in [scope.effective_all("proxy_set_header"), scope.effective_all("grpc_set_header")].concat()
         {
-            let (name, value) = (one.first_arg(), replace_constants(one.arg_at(1), scope, 0));
+            let name = one.first_arg();
+            let value = replace_constants(one.arg_at(1), scope, 0);
             let bare = value.replace(['{', '}'], "");
             match (name.to_ascii_lowercase().as_str(), bare.as_str()) {
                 ("host", _) => {}
@@ -400,12 +403,13 @@ impl<'d> Translation<'d> {
         for name in ["proxy_send_timeout", "grpc_send_timeout"] {
             let Some(send) = scope.effective(name) else { continue };
             let read = scope.effective(&name.replace("send", "read"));
-            match read.is_some_and(|read| read.first_arg() == send.first_arg()) {
-                true => self.ledger.mark_translated(send.entry),
-                false => self.ledger.mark_different(
+            if read.is_some_and(|read| read.first_arg() == send.first_arg()) {
+                self.ledger.mark_translated(send.entry)
+            } else {
+                self.ledger.mark_different(
                     send.entry,
                     "`between` counts for both directions, and is that of `proxy_read_timeout` (or 60 s)",
-                ),
+                )
             }
         }
         if let Some(one) = scope.effective("proxy_next_upstream_timeout") {
@@ -583,7 +587,8 @@ fn collect_longer_locations<'d>(
         is_location(one) && one.args.last().is_some_and(|path| path.starts_with(prefix))
     };
     level.iter().filter(|one| is_location(one)).all(|one| {
-        let (mut has_place, mut longer) = (Some(one.entry) == place.entry, Vec::new());
+        let mut has_place = Some(one.entry) == place.entry;
+        let mut longer = Vec::new();
         let is_place = has_place;
         super::tree::visit(one.block_directives(), &mut |inner| {
             has_place |= Some(inner.entry) == place.entry;

@@ -106,12 +106,11 @@ impl NginxWriter<'_> {
 /// Quotes a word for nginx.
 fn quote_word(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_./:=~@$%*^-|()+?,!<>&[]".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) && !word.contains("${") {
-        true => word.to_owned(),
-        false => {
-            let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t");
-            format!("\"{}\"", escaped.replace('\r', "\\r").replace('\n', "\\n"))
-        }
+    if !word.is_empty() && word.chars().all(is_plain) && !word.contains("${") {
+        word.to_owned()
+    } else {
+        let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('\t', "\\t");
+        format!("\"{}\"", escaped.replace('\r', "\\r").replace('\n', "\\n"))
     }
 }
 
@@ -121,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_back_as_they_were() {
+    fn quoted_words_are_parsed_back() {
         for word in
             ["a", "", r"\.php$", "a b", "\"x\"", "^/a{2}$", "${a}b", "it's; #1", r"\\", "a\tb\n", "$uri/"]
         {

@@ -76,7 +76,8 @@ impl<'d> Translation<'d> {
         status: u64,
     ) -> Option<TomlSection> {
         let (from, to) = split_rewrite(directive);
-        let (from, to) = (from.as_str(), to.as_str());
+        let from = from.as_str();
+        let to = to.as_str();
         let with_query = |to: &str| match to.strip_suffix('?') {
             // The query is appended unless the target ends with `?`.
             Some(to) => to.to_owned(),
@@ -274,9 +275,10 @@ fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), St
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
     let body = from.strip_prefix('^');
     if MATCH_ALL_EXPRESSIONS.contains(&from) {
-        let to = match from.contains("/(") {
-            true => to.replace("/$1", "\u{3}").replace("$1", "\u{2}"),
-            false => to.replace("$1", "\u{3}"),
+        let to = if from.contains("/(") {
+            to.replace("/$1", "\u{3}").replace("$1", "\u{2}")
+        } else {
+            to.replace("$1", "\u{3}")
         };
         let is_rest = to.contains('\u{2}');
         return Ok((is_rest.then(|| "/*".to_owned()), to));

@@ -188,9 +188,10 @@ impl<'d> Translation<'d> {
             let is_for_all = is_for_all(&route);
             return phase.add_route(route, is_for_all);
         }
-        match to.split('?').next().is_some_and(|path| path.contains('$') && !path.ends_with('/')) {
-            true => self.ledger.mark_different(directive.entry, "a folder that its new path names is answered with its page, without a redirect to the `/` behind it"),
-            false => self.ledger.mark_translated(directive.entry),
+        if to.split('?').next().is_some_and(|path| path.contains('$') && !path.ends_with('/')) {
+            self.ledger.mark_different(directive.entry, "a folder that its new path names is answered with its page, without a redirect to the `/` behind it")
+        } else {
+            self.ledger.mark_translated(directive.entry)
         }
         let is_for_all = is_for_all(&route);
         route.set_text("rewrite", to);

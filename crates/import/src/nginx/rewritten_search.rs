@@ -33,9 +33,10 @@ impl<'t> RewrittenPaths<'t> {
     /// Whether a pattern may match one of the paths.
     fn may_match(&self, pattern: &str) -> bool {
         let head = literal_start(pattern);
-        match self.is_whole {
-            true => path_matches(pattern, self.start),
-            false => head.starts_with(self.start) || self.start.starts_with(&head),
+        if self.is_whole {
+            path_matches(pattern, self.start)
+        } else {
+            head.starts_with(self.start) || self.start.starts_with(&head)
         }
     }
 }

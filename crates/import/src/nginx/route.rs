@@ -156,12 +156,11 @@ impl<'d> Translation<'d> {
         if let Some(internal) = scope.effective("internal") {
             // Scripts must not run for files that applications name.
             section.remove("php");
-            match section.get("files").is_some() && section.get("proxy").is_none() {
-                true => section.set("internal", TomlItem::Flag(true)),
-                false => {
-                    refuse_all(&mut section);
-                    section.set("respond", TomlItem::Number(404));
-                }
+            if section.get("files").is_some() && section.get("proxy").is_none() {
+                section.set("internal", TomlItem::Flag(true))
+            } else {
+                refuse_all(&mut section);
+                section.set("respond", TomlItem::Number(404));
             }
             self.ledger.mark_translated(internal.entry);
         }
@@ -525,9 +524,10 @@ impl<'d> Translation<'d> {
             (_, Some(body)) if STATUSES.contains(&code) => {
                 let resolved = replace_constants(body, scope, 0);
                 let has_variables = resolved.contains('$');
-                let body = match has_variables {
-                    true => self.translate_template(directive, body, scope, TemplateDestination::Header),
-                    false => Some(resolved),
+                let body = if has_variables {
+                    self.translate_template(directive, body, scope, TemplateDestination::Header)
+                } else {
+                    Some(resolved)
                 };
                 let Some(body) = body else {
                     make_unavailable(section);

@@ -188,21 +188,21 @@ pub(crate) fn translate_template(
             TextPart::Variable(name) => {
                 let is_query = name == "is_args"
                     && matches!(parts.get(at), Some(TextPart::Variable(next)) if next == "args" || next == "query_string");
-                let mapped = match is_query {
-                    true => {
-                        at += 1;
-                        "query".to_owned()
-                    }
-                    false => translate_group(name, scope)
+                let mapped = if is_query {
+                    at += 1;
+                    "query".to_owned()
+                } else {
+                    translate_group(name, scope)
                         .or_else(|| own(name))
                         .or_else(|| translate_variable(name, used))
-                        .ok_or_else(|| format!("there is no `${name}` here"))?,
+                        .ok_or_else(|| format!("there is no `${name}` here"))?
                 };
                 let braced = matches!(parts.get(at), Some(TextPart::Text(next))
                     if next.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'));
-                match braced {
-                    true => out.push_str(&format!("${{{mapped}}}")),
-                    false => out.push_str(&format!("${mapped}")),
+                if braced {
+                    out.push_str(&format!("${{{mapped}}}"))
+                } else {
+                    out.push_str(&format!("${mapped}"))
                 }
             }
         }
@@ -393,7 +393,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_of_nginx() {
+    fn nginx_units_are_converted() {
         assert_eq!(translate_size("10m").as_deref(), Some("10MiB"));
         assert_eq!(translate_size("8192").as_deref(), Some("8KiB"));
         assert_eq!(translate_size("1x"), None);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_named_as_here() {
+    fn nginx_variables_are_translated() {
         let scope = Scope::of(Vec::new());
         let of = |text: &str, used| translate_template(text, &scope, used, &|_| None);
         assert_eq!(

@@ -229,12 +229,13 @@ impl<'d> Translation<'d> {
         regex: &str,
     ) -> HostExpression {
         let found = convert_host_regex(regex);
-        match found.matches_too_much {
-            true => self.ledger.mark_impossible(
+        if found.matches_too_much {
+            self.ledger.mark_impossible(
                 directive.entry,
                 "hosts that the expression may mean are refused (403) in the default site",
-            ),
-            false => self.ledger.mark_different(directive.entry, DEFAULT_SITE_REMARK),
+            )
+        } else {
+            self.ledger.mark_different(directive.entry, DEFAULT_SITE_REMARK)
         }
         found
     }

@@ -104,10 +104,7 @@ impl<'d> Translation<'d> {
             let (place, server) = kept[at];
             let mut site = SiteDraft::default();
             let is_default = Some(at) == default;
-            let contested = match is_default {
-                true => contested_hosts(server, &kept_servers),
-                false => Vec::new(),
-            };
+            let contested = if is_default { contested_hosts(server, &kept_servers) } else { Vec::new() };
             if let Some(site) = self.build_contested_site(server, has_tls, contested, &taken) {
                 sites.push(ServerSite { server: place, site, addresses: None });
             }
@@ -260,26 +257,25 @@ impl<'d> Translation<'d> {
                 of_default.push(condition);
                 continue;
             }
-            let condition = match of_default.is_empty() {
-                true => condition,
-                false => condition.excluding(&of_default),
-            };
-            let mut own = match one.matches_too_much {
-                true => Vec::new(),
-                false => self.server_routes(&servers[at].scope, servers[at].block.entry),
+            let condition = if of_default.is_empty() { condition } else { condition.excluding(&of_default) };
+            let mut own = if one.matches_too_much {
+                Vec::new()
+            } else {
+                self.server_routes(&servers[at].scope, servers[at].block.entry)
             };
             // Requests without a route must not reach the default server.
             let mut last = TomlSection::default();
-            match one.matches_too_much {
-                true => close_route(
+            if one.matches_too_much {
+                close_route(
                     &mut last,
                     servers[at]
                         .scope
                         .innermost_last("server_name")
                         .and_then(|one| self.ledger.manual_comment(one.entry))
                         .unwrap_or_default(),
-                ),
-                false => last.set("respond", TomlItem::Number(404)),
+                )
+            } else {
+                last.set("respond", TomlItem::Number(404))
             }
             own.extend(self.finish_routes(vec![last], &servers[at].scope));
             own.iter_mut().for_each(|route| condition.write(route));
@@ -429,7 +425,8 @@ fn server_groups(servers: &[NginxServer<'_>]) -> Vec<usize> {
         for at in 0..servers.len() {
             for before in 0..at {
                 if groups[at] != groups[before] && is_one(&groups, at, before) {
-                    let (from, to) = (groups[at].max(groups[before]), groups[at].min(groups[before]));
+                    let from = groups[at].max(groups[before]);
+                    let to = groups[at].min(groups[before]);
                     groups.iter_mut().filter(|group| **group == from).for_each(|group| *group = to);
                 }
             }
@@ -569,10 +566,7 @@ fn default_server(servers: &[&NginxServer<'_>]) -> Option<usize> {
             let flagged = servers
                 .iter()
                 .any(|other| other.addresses.iter().any(|one| one.text == address.text && one.is_default));
-            match flagged {
-                true => address.is_default,
-                false => !servers[..at].iter().any(same),
-            }
+            if flagged { address.is_default } else { !servers[..at].iter().any(same) }
         })
     };
     let rank = |at: usize| {

@@ -101,17 +101,17 @@ impl<'d> Translation<'d> {
                 Some(port) if pair("0.0.0.0:") && pair("[::]:") => format!(":{port}"),
                 _ => text.clone(),
             };
-            let item = match proxy_protocol {
-                false => TomlItem::Text(text),
-                true => {
-                    let networks = match from.is_empty() {
-                        true => ["0.0.0.0/0", "::/0"].map(TomlItem::text).into(),
-                        false => from.clone(),
-                    };
-                    let entries =
-                        [("address", TomlItem::Text(text)), ("proxy_protocol", TomlItem::List(networks))];
-                    TomlItem::Table(entries.map(|(key, item)| (key.to_owned(), item)).into())
-                }
+            let item = if *proxy_protocol {
+                let networks = if from.is_empty() {
+                    ["0.0.0.0/0", "::/0"].map(TomlItem::text).into()
+                } else {
+                    from.clone()
+                };
+                let entries =
+                    [("address", TomlItem::Text(text)), ("proxy_protocol", TomlItem::List(networks))];
+                TomlItem::Table(entries.map(|(key, item)| (key.to_owned(), item)).into())
+            } else {
+                TomlItem::Text(text)
             };
             if !items.contains(&item) {
                 items.push(item);
@@ -167,9 +167,10 @@ impl<'d> Translation<'d> {
         }
         self.ledger.mark_translated(map.entry);
         found.extend(rest.map(|to| StreamTarget { names: Vec::new(), target: to }));
-        match found.iter().any(|target| target.target.contains('$')) {
-            true => Err("one of the servers of its map depends on the connection".to_owned()),
-            false => Ok(found),
+        if found.iter().any(|target| target.target.contains('$')) {
+            Err("one of the servers of its map depends on the connection".to_owned())
+        } else {
+            Ok(found)
         }
     }
 
@@ -222,7 +223,9 @@ impl<'d> Translation<'d> {
     }
 
     fn translate_stream_access(&self, scope: &Scope<'d>, section: &mut TomlSection) {
-        let (mut allowed, mut denied, mut closed) = (Vec::new(), Vec::new(), false);
+        let mut allowed = Vec::new();
+        let mut denied = Vec::new();
+        let mut closed = false;
         for one in scope.effective_all_of(&["allow", "deny"]) {
             self.ledger.mark_translated(one.entry);
             let network = if one.first_arg() == "unix:" { "unix" } else { one.first_arg() };
@@ -235,9 +238,10 @@ impl<'d> Translation<'d> {
             }
         }
         if closed {
-            match allowed.is_empty() {
-                true => section.set("deny", TomlItem::List(["0.0.0.0/0", "::/0"].map(TomlItem::text).into())),
-                false => section.set("allow", TomlItem::List(allowed)),
+            if allowed.is_empty() {
+                section.set("deny", TomlItem::List(["0.0.0.0/0", "::/0"].map(TomlItem::text).into()))
+            } else {
+                section.set("allow", TomlItem::List(allowed))
             }
         }
         if !denied.is_empty() {

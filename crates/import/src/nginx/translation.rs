@@ -50,7 +50,8 @@ impl<'d> Translation<'d> {
 /// Whether proxies send client addresses only in `X-Forwarded-For` or `Forwarded`, but not both, or by the
 /// PROXY protocol.
 fn reads_client_addresses(http: &Scope<'_>) -> bool {
-    let (mut has_proxies, mut fields) = (false, Vec::new());
+    let mut has_proxies = false;
+    let mut fields = Vec::new();
     let mut note = |one: &NginxDirective| match one.name.as_str() {
         "set_real_ip_from" => has_proxies = true,
         "real_ip_header" => fields.push(one.first_arg().to_ascii_lowercase()),
@@ -139,9 +140,10 @@ impl<'d> Translation<'d> {
     /// Resolves a file or directory name against the directory of nginx's configuration.
     pub(crate) fn resolve_path(&self, name: &str) -> String {
         let name = name.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(name);
-        match Path::new(name).is_absolute() {
-            true => name.to_owned(),
-            false => self.folder.join(name).display().to_string(),
+        if Path::new(name).is_absolute() {
+            name.to_owned()
+        } else {
+            self.folder.join(name).display().to_string()
         }
     }
 
@@ -189,11 +191,10 @@ impl<'d> Translation<'d> {
             return;
         };
         let (text, is_exact) = format_clamped_duration(ms, range.0, range.1);
-        match is_exact {
-            true => self.ledger.mark_translated(one.entry),
-            false => self
-                .ledger
-                .mark_different(one.entry, format!("it is {text} here, the nearest that can be set")),
+        if is_exact {
+            self.ledger.mark_translated(one.entry)
+        } else {
+            self.ledger.mark_different(one.entry, format!("it is {text} here, the nearest that can be set"))
         }
         section.set_in(place.0, place.1, TomlItem::text(text));
     }

@@ -153,9 +153,10 @@ impl<'a> TreeReader<'a> {
                 }
                 NginxToken::Open => {
                     let mut one = self.enter_directive(file, first_line, std::mem::take(&mut words), true)?;
-                    one.block = Some(match is_data_block(&one.name) {
-                        true => read_data(file, tokens, line)?,
-                        false => self.read_block(file, tokens, Some(line), depth + 1)?,
+                    one.block = Some(if is_data_block(&one.name) {
+                        read_data(file, tokens, line)?
+                    } else {
+                        self.read_block(file, tokens, Some(line), depth + 1)?
                     });
                     found.push(one);
                 }
@@ -200,13 +201,14 @@ impl<'a> TreeReader<'a> {
         }
         let pattern = self.prefix.join(one.first_arg());
         let has_stars = one.first_arg().contains(['*', '?', '[']);
-        let mut paths: Vec<PathBuf> = match has_stars {
-            false => vec![pattern.clone()],
-            true => glob::glob(&pattern.to_string_lossy())
+        let mut paths: Vec<PathBuf> = if has_stars {
+            glob::glob(&pattern.to_string_lossy())
                 .map_err(|error| ImportError::new(file, line, error.to_string()))?
                 .filter_map(Result::ok)
                 .take(FILES_MAX + 1)
-                .collect(),
+                .collect()
+        } else {
+            vec![pattern.clone()]
         };
         paths.sort();
         match () {
@@ -286,9 +288,10 @@ pub(super) fn read_text(path: &Path) -> Result<String, String> {
     let file = crate::data::open_file(path)?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-    match bytes.len() as u64 > FILE_BYTES_MAX {
-        true => Err(format!("longer than {} MiB", FILE_BYTES_MAX >> 20)),
-        false => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        Err(format!("longer than {} MiB", FILE_BYTES_MAX >> 20))
+    } else {
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

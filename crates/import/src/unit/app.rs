@@ -13,12 +13,13 @@ pub(super) fn app_sections(name: &str, node: &DataNode, ledger: &ImportLedger) -
     }
     let mut common = TomlSection::default();
     if let Some(kind) = node.get("type") {
-        match kind.text().is_some_and(|kind| kind.contains(' ')) {
-            true => kind.mark_different(
+        if kind.text().is_some_and(|kind| kind.contains(' ')) {
+            kind.mark_different(
                 ledger,
                 "PHP is the one of the package `komainu-php` (Debian's `libphp-embed`)",
-            ),
-            false => kind.mark_translated(ledger),
+            )
+        } else {
+            kind.mark_translated(ledger)
         }
     }
     for key in ["working_directory", "path"] {
@@ -55,12 +56,13 @@ fn app_section(node: &DataNode, ledger: &ImportLedger) -> Option<TomlSection> {
     }
     mark(&["script", "module", "callable", "protocol", "factory"]);
     if let Some(kind) = node.get("type") {
-        match kind.text().is_some_and(|kind| kind.contains(' ')) {
-            true => kind.mark_different(
+        if kind.text().is_some_and(|kind| kind.contains(' ')) {
+            kind.mark_different(
                 ledger,
                 "the interpreter is the one that is found: `interpreter` names another version",
-            ),
-            false => kind.mark_translated(ledger),
+            )
+        } else {
+            kind.mark_translated(ledger)
         }
     }
     if let Some(folder) = text("working_directory").or(text("path")) {

@@ -79,7 +79,8 @@ fn translate_listeners(
     draft: &mut ConfigDraft,
 ) -> (Option<String>, UnitTls) {
     let mut first: Option<String> = None;
-    let (mut tls, mut answers_plainly) = (Vec::new(), false);
+    let mut tls = Vec::new();
+    let mut answers_plainly = false;
     let mut addresses = Vec::new();
     for (address, one) in config.get("listeners").map_or(&[][..], DataNode::entries) {
         let pass = one.get("pass");

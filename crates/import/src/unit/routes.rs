@@ -253,7 +253,8 @@ impl<'a> UnitRoutes<'a> {
         let all = |texts: &[String]| -> Result<Vec<String>, String> {
             texts.iter().map(|text| read(text)).collect::<Result<Vec<_>, _>>().map(|found| found.concat())
         };
-        let (meant, excluded) = (all(&meant)?, all(&excluded)?);
+        let meant = all(&meant)?;
+        let excluded = all(&excluded)?;
         if !excluded.is_empty() {
             section.exclude(TomlItem::Table(vec![(directive.to_owned(), TomlItem::text_or_list(excluded))]));
         }
@@ -273,18 +274,15 @@ impl<'a> UnitRoutes<'a> {
         }
         if let Some(rewrite) = action.get("rewrite") {
             let to = translate_template(rewrite.text().unwrap_or(""));
-            match ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) {
-                true => {
-                    section.set_text("rewrite", to);
-                    rewrite.mark_translated(self.ledger);
-                }
-                false => {
-                    rewrite.mark_impossible(
-                        self.ledger,
-                        "the new path does not begin with `/`: write `rewrite` in the route",
-                    );
-                    section.comment("CHECK: Unit rewrote the path here.");
-                }
+            if ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) {
+                section.set_text("rewrite", to);
+                rewrite.mark_translated(self.ledger);
+            } else {
+                rewrite.mark_impossible(
+                    self.ledger,
+                    "the new path does not begin with `/`: write `rewrite` in the route",
+                );
+                section.comment("CHECK: Unit rewrote the path here.");
             }
         }
         if let Some(pass) = text("pass") {
@@ -541,16 +539,18 @@ fn translate_value_pattern(text: &str) -> Result<String, String> {
 
 fn translate_host(text: &str) -> Result<Vec<String>, String> {
     let name = text.strip_prefix("*.").unwrap_or(text);
-    match text.starts_with('~') || name.contains('*') || name.is_empty() {
-        true => Err("`hosts` takes names and `*.example.com`".to_owned()),
-        false => Ok(vec![text.to_lowercase()]),
+    if text.starts_with('~') || name.contains('*') || name.is_empty() {
+        Err("`hosts` takes names and `*.example.com`".to_owned())
+    } else {
+        Ok(vec![text.to_lowercase()])
     }
 }
 
 fn translate_method(text: &str) -> Result<Vec<String>, String> {
-    match text.contains('*') || text.starts_with('~') {
-        true => Err("a method is a word".to_owned()),
-        false => Ok(vec![text.to_uppercase()]),
+    if text.contains('*') || text.starts_with('~') {
+        Err("a method is a word".to_owned())
+    } else {
+        Ok(vec![text.to_uppercase()])
     }
 }
 
@@ -558,9 +558,10 @@ fn translate_source(text: &str) -> Result<Vec<String>, String> {
     let text = text.strip_suffix(":*").unwrap_or(text);
     let text = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = text.split('/').next().unwrap_or(text);
-    match text == "unix" || address.parse::<std::net::IpAddr>().is_ok() {
-        true => Ok(vec![text.to_owned()]),
-        false => Err("`client` takes addresses and networks, without ports and ranges".to_owned()),
+    if text == "unix" || address.parse::<std::net::IpAddr>().is_ok() {
+        Ok(vec![text.to_owned()])
+    } else {
+        Err("`client` takes addresses and networks, without ports and ranges".to_owned())
     }
 }
 
@@ -580,9 +581,10 @@ fn translate_path_pattern(text: &str) -> Result<String, String> {
     let start = if text.starts_with('*') { "*" } else { "" };
     let end = if text.ends_with('*') && !inner.is_empty() { "*" } else { "" };
     let found = format!("{start}{inner}{end}");
-    match found.starts_with(['/', '*']) && !found.contains(['?', '#', '%', '\\']) {
-        true => Ok(found),
-        false => Err("it is no path pattern".to_owned()),
+    if found.starts_with(['/', '*']) && !found.contains(['?', '#', '%', '\\']) {
+        Ok(found)
+    } else {
+        Err("it is no path pattern".to_owned())
     }
 }
 

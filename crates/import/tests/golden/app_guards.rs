@@ -5,7 +5,7 @@ use import::ImportKind;
 use super::guards::{Guard, check};
 
 #[test]
-fn application_servers() {
+fn application_server_restrictions_are_kept_or_closed() {
     const CLOSED: &[&str] = &["respond = 403", "CHECK "];
     const APP: &[&str] = &["\napp = \"app\""];
     let command = |text: &str| text.to_owned();
@@ -134,7 +134,7 @@ fn application_servers() {
 }
 
 #[test]
-fn unit_actions_and_listeners() {
+fn unit_restrictions_are_kept_or_closed() {
     let unit = |listener: &str, action: &str| {
         format!(
             "{{\"listeners\": {{\"*:8080\": {{\"pass\": \"routes\"{listener}}}}},\n\"routes\": [{action}]}}"

@@ -73,7 +73,7 @@ fn caddy_routes(before: &str) -> String {
 }
 
 #[test]
-fn caddy_tls() {
+fn caddy_tls_restrictions_are_kept_or_closed() {
     let client = |client: &str| caddy_server(":443", &caddy_policy(client), SHOP);
     let guards: Vec<Guard> = vec![
         (
@@ -177,7 +177,7 @@ fn caddy_tls() {
 }
 
 #[test]
-fn caddy_clients() {
+fn caddy_client_restrictions_are_kept_or_closed() {
     let trusts = "\"trusted_proxies\": {\"source\": \"static\", \"ranges\": [\"10.0.0.0/8\"]},";
     let denies = |matcher: &str| {
         format!(
@@ -270,7 +270,7 @@ fn caddy_servers_keep_their_addresses() {
 }
 
 #[test]
-fn caddy_routes_that_guard() {
+fn caddy_route_restrictions_are_kept_or_closed() {
     let closed: &[&str] = &["respond = 403", "CHECK guarded.json:"];
     let guards: Vec<Guard> = vec![
         (
@@ -380,7 +380,7 @@ fn ingress(annotations: &str, tls: &str) -> String {
 const WITH_TLS: &str = "\"tls\": [{\"hosts\": [\"a.example.com\"], \"secretName\": \"cert\"}],";
 
 #[test]
-fn ingress_annotations() {
+fn ingress_restrictions_are_kept_or_closed() {
     let own = |name: &str, value: &str| format!("\"nginx.ingress.kubernetes.io/{name}\": \"{value}\"");
     let closed: &[&str] = &["respond = 403", "CHECK guarded.json:2:"];
     let open: &[&str] = &["\nproxy =", "[site.route.proxy]"];
@@ -501,7 +501,7 @@ fn ingress_annotations() {
 }
 
 #[test]
-fn fields_that_several_routes_set_stand_once() {
+fn fields_set_by_several_routes_become_a_snippet() {
     let route = |path: &str| {
         format!(
             "{{\"match\": [{{\"path\": [\"{path}\"]}}], \"handle\": [{{\"handler\": \"headers\", \"response\": {{\"set\": {{\"Content-Security-Policy\": [\"default-src 'self'; frame-ancestors 'none'\"]}}}}}}, {{\"handler\": \"file_server\", \"root\": \"/srv/www\"}}]}}"
@@ -518,7 +518,7 @@ fn fields_that_several_routes_set_stand_once() {
 }
 
 #[test]
-fn what_the_importer_writes_has_no_route_that_never_answers() {
+fn imported_configurations_have_no_unreachable_routes() {
     for format in ["caddy", "unit", "ingress"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format);
         for source in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {

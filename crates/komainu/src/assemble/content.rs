@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fewer_open_files_than_threads_are_some() {
+    fn open_files_limit_is_divided_by_cores_and_rounded_up() {
         let mut config = Config::default();
         for (entries_max, each) in [(0, 0), (3, 1), (1024, 128)] {
             config.open_files.entries_max = entries_max;

@@ -142,7 +142,8 @@ impl ServerPlan {
         let releases = ReleasePlan::new(&config, previous.map(|plan| &plan.releases));
         let queues = QueuePlan::new(&config, previous.map(|plan| &plan.queues), &releases.counters);
         let traces_before = previous.and_then(|plan| plan.traces.as_ref());
-        let (tracing, metrics) = (&config.tracing, &config.metrics);
+        let tracing = &config.tracing;
+        let metrics = &config.metrics;
         let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
         let traces =
             hosting.map(|hosting| TraceExport::new(&config, headers, traces_before, hosting.notices()));
@@ -330,9 +331,10 @@ pub(crate) fn build_route_table(
 
 /// Returns the port to which requests of a site without TLS are redirected.
 fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
-    match site.listen.is_empty() {
-        true => plan.https_port,
-        false => https_port(plan.config.site_listeners(site)).filter(|port| *port != 0),
+    if site.listen.is_empty() {
+        plan.https_port
+    } else {
+        https_port(plan.config.site_listeners(site)).filter(|port| *port != 0)
     }
 }
 
@@ -558,7 +560,8 @@ fn build_internal_routes(
     cores: usize,
     routes: &mut [Route],
 ) -> io::Result<SiteInternals> {
-    let (config, notices) = (&plan.config, core_context.map(|of| of.notices));
+    let config = &plan.config;
+    let notices = core_context.map(|of| of.notices);
     InternalRoutes::of_site(&config.sites[site], |index, files| {
         let route = &config.sites[site].routes[index];
         let opened = Files::new(build_route_files(config, (site, index), files, cores, notices));
@@ -665,7 +668,8 @@ fn open_cache_disk(
     if let Some(disk) = previous.filter(|disk| *disk.options() == options) {
         return Ok(Some(disk.clone()));
     }
-    let (memory, notices) = (hosting.memory().clone(), hosting.notices().clone());
+    let memory = hosting.memory().clone();
+    let notices = hosting.notices().clone();
     let account = Arc::new(move |before, after| memory.change(before, after));
     let path = wanted.path.clone();
     let report = Arc::new(move |event: DiskEvent<'_>| notices.log_disk_event(&path, &event));

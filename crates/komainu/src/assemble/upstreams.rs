@@ -330,7 +330,8 @@ fn build_tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, format!("`proxy.tls`: {text}"));
     let identity_pem = match (&tls.certificate, &tls.key) {
         (Some(certificate), Some(key)) => {
-            let (chain_pem, key_pem) = (files.read(certificate)?, files.read(key)?);
+            let chain_pem = files.read(certificate)?;
+            let key_pem = files.read(key)?;
             ServerCertificate::from_pem(&chain_pem, &key_pem)
                 .map_err(|fault| invalid(fault.in_files(certificate, key)))?;
             Some((chain_pem, key_pem))

@@ -97,17 +97,18 @@ fn parse_error_line(title: &str) -> Option<ConfigLine> {
 /// Returns the error for a user or group that does not exist.
 fn account_fault(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
     let name = &named.name;
-    let (known, remedy) = match named.is_group {
-        true => (
+    let (known, remedy) = if named.is_group {
+        (
             group_id(name).map(drop),
             format!("`groupadd --system {name}` makes it; `getent group` lists those there are"),
-        ),
-        false => (
+        )
+    } else {
+        (
             find_user(name).map(drop),
             format!(
                 "`useradd --system --no-create-home {name}` makes it; `getent passwd` lists those there are"
             ),
-        ),
+        )
     };
     known.err().map(|title| (named.span.clone(), title, remedy))
 }
@@ -115,11 +116,10 @@ fn account_fault(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
 fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let as_written = named.path.to_string_lossy();
     // Shell syntax for directories, which is not expanded here.
-    let remedy = match as_written.contains("/~") || as_written.contains('$') {
-        true => {
-            "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment"
-        }
-        false => "a relative path begins at the folder of the configuration file",
+    let remedy = if as_written.contains("/~") || as_written.contains('$') {
+        "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment"
+    } else {
+        "a relative path begins at the folder of the configuration file"
     };
     let is_it = |suffix: &str| {
         let rest = named.directive.strip_suffix(suffix);
@@ -127,7 +127,8 @@ fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
     };
     let (_, wanted) = PATH_DIRECTIVES.iter().find(|(suffix, _)| is_it(suffix))?;
     let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
-    let (shown, parent) = (path.display(), path.parent().unwrap_or(Path::new("/")));
+    let shown = path.display();
+    let parent = path.parent().unwrap_or(Path::new("/"));
     let title = match (wanted, path_kind(&path)) {
         // The path cannot be examined as this user, but perhaps as the server's user.
         (_, PathKind::Inaccessible) => return None,
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_error_of_a_start_stands_at_the_path_that_it_names() {
+    fn start_error_is_placed_at_the_path_that_it_names() {
         let text = "[[route]]\nfiles = \"/srv/www\"\nauth = { basic = \"/srv/www/users\" }\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
         let place = |title: &str| {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_reported_with_its_place() {
+    fn missing_paths_and_accounts_are_reported_with_lines() {
         let folder = std::env::temp_dir().join(format!("komainu-named-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("public")).unwrap();
         std::fs::write(folder.join("file"), "").unwrap();

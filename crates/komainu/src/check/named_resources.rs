@@ -88,7 +88,8 @@ fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
 /// # Errors
 /// The first additional resource, and who may add it.
 pub(crate) fn check_names_subset((path, before): (&Path, &str), after: &str) -> Result<(), String> {
-    let (before, after) = (NamedResourceSet::read(path, before), NamedResourceSet::read(path, after));
+    let before = NamedResourceSet::read(path, before);
+    let after = NamedResourceSet::read(path, after);
     let refused = |what: String| {
         Err(format!(
             "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
@@ -105,7 +106,8 @@ pub(crate) fn check_names_subset((path, before): (&Path, &str), after: &str) -> 
     if let Some(name) = after.uses.difference(&before.uses).next() {
         return refused(name.clone());
     }
-    let (known, programs) = (before.programs(), after.programs());
+    let known = before.programs();
+    let programs = after.programs();
     if let Some((name, _)) = programs.iter().find(|app| !known.contains(app)) {
         return refused(format!("what `[apps.{name}]` says"));
     }

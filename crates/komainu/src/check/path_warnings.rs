@@ -145,7 +145,8 @@ fn access_warning(path: &Path, right: FileRight, user: &Identity, is_other: bool
         None => (path.to_owned(), verb, letter),
     };
     let is_closed = place != path || lacks_right(path, user, right);
-    let (name, shown) = (&user.name, describe(&place));
+    let name = &user.name;
+    let shown = describe(&place);
     let letters = if is_folder && letter == "x" { "rx" } else { letter };
     is_closed.then(|| {
         let place = place.display();

@@ -81,7 +81,9 @@ fn check_ancestors(path: &Path, skipped: usize, user: &Identity) -> Result<(), S
     let Some(closed) = folders.into_iter().rev().find(|folder| is_inaccessible(folder, Some(user))) else {
         return Ok(());
     };
-    let (path, closed, name) = (path.display(), closed.display(), &user.name);
+    let path = path.display();
+    let closed = closed.display();
+    let name = &user.name;
     Err(format!(
         "error: user {name}, who is to serve, cannot read {path}: others may not enter {closed}\n\
          help: keep the files where {name} may read them, as in /srv or /var/www; or name a `user` at the top of the file who may; \
@@ -137,7 +139,9 @@ fn state_folder_warning(config: &Config) -> Option<String> {
     }
     let state = std::path::absolute(managed::state_folder(config, true)).ok()?;
     let closed = inaccessible_folder(&state, &user)?;
-    let (name, closed, state) = (&user.name, closed.display(), state.display());
+    let name = &user.name;
+    let closed = closed.display();
+    let state = state.display();
     Some(format!(
         "user {name}, who is to serve, may not enter {closed}: there are no certificates of `tls = \"auto\"`, which are kept in \
          {state}; name another folder (`[acme] state`), or let others enter: chmod o+x {closed}"

@@ -49,7 +49,10 @@ fn unwritable_warning(what: &str, path: &Path, is_kept: bool, user: &Identity) -
     };
     let right = if letter == 'x' { FileRight::Enter } else { FileRight::Write };
     lacks_right(&place, user, right).then(|| {
-        let (name, shown, path, place) = (&user.name, describe(&place), path.display(), place.display());
+        let name = &user.name;
+        let shown = describe(&place);
+        let path = path.display();
+        let place = place.display();
         format!(
             "user {name} may not {verb} {place} ({shown}): a start by this user cannot open {what} {path}; give the right to a group of \
              {name} (`chgrp`, `chmod g+{letter}`), name another folder, or start as another user"
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_needs_rights() {
+    fn missing_rights_for_a_start_are_reported() {
         let folder = std::env::temp_dir().join(format!("komainu-start-rights-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let log = folder.join("x.log");

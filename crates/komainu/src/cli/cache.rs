@@ -94,7 +94,8 @@ fn purge(arguments: &CachePurgeArguments) -> Result<String, String> {
     if arguments.all {
         purges.push(json!({ "all": true, "soft": soft }));
     }
-    let (mut objects, mut sum) = (0, 0);
+    let mut objects = 0;
+    let mut sum = 0;
     for purge in purges {
         let answer = control_client::send_command(pid, &format!("cache purge {purge}"))?;
         objects += answer["objects"].as_u64().unwrap_or_default();
@@ -123,10 +124,7 @@ fn count_responses(count: u64) -> String {
 
 fn stats(arguments: &CacheStatsArguments) -> Result<String, String> {
     let answer = control_client::send_command(status::select_pid(arguments.pid)?, "cache stats")?;
-    match arguments.json {
-        true => Ok(format!("{answer:#}\n")),
-        false => Ok(format_stats(&answer)),
-    }
+    if arguments.json { Ok(format!("{answer:#}\n")) } else { Ok(format_stats(&answer)) }
 }
 
 /// Formats the statistics as a table.
@@ -174,9 +172,10 @@ fn why(arguments: &CacheWhyArguments) -> Result<String, String> {
     let document = json!({ "url": arguments.url, "fields": arguments.header });
     let answer =
         control_client::send_command(status::select_pid(arguments.pid)?, &format!("cache why {document}"))?;
-    match arguments.json {
-        true => Ok(format!("{answer:#}\n")),
-        false => Ok(terminal::sanitize(&format_explanation(&answer))),
+    if arguments.json {
+        Ok(format!("{answer:#}\n"))
+    } else {
+        Ok(terminal::sanitize(&format_explanation(&answer)))
     }
 }
 
@@ -252,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_people() {
+    fn explanation_describes_stored_responses() {
         let one = |ttl_s: i64, answers: bool| {
             json!({
                 "key": "http://a/", "status": 200, "bytes": 2048, "age_s": 35, "ttl_s": ttl_s, "hits": 3, "answers": answers,
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_for_people() {
+    fn statistics_show_hit_rate_and_refusals() {
         let text = format_stats(&json!({
             "hits": 75, "stale": 5, "misses": 20, "stored": 1234, "objects": 1, "urls": 1, "bytes": 1 << 20, "bytes_max": 64 << 20,
             "refused": { "the response says private": 7, "the response says no-store": 0 },

@@ -129,12 +129,11 @@ fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
             Err(error) => failures.push(error),
         }
     }
-    match failures.len() == asked {
-        true => Err(failures.join("\n")),
-        false => {
-            failures.iter().for_each(|text| print_error_line(&format!("warning: {text}")));
-            Ok(all)
-        }
+    if failures.len() == asked {
+        Err(failures.join("\n"))
+    } else {
+        failures.iter().for_each(|text| print_error_line(&format!("warning: {text}")));
+        Ok(all)
     }
 }
 
@@ -176,12 +175,11 @@ fn explain_empty_list(of: &CertSourceArguments) -> String {
     }
     let path = of.state.clone().unwrap_or_else(own_state_folder);
     let text = format!("no certificate is stored in {}", path.display());
-    match StateFolder::existing(&path).root_path().exists() {
-        true => {
-            text + ", but a local authority: a server that runs has its certificates in memory, and \
+    if StateFolder::existing(&path).root_path().exists() {
+        text + ", but a local authority: a server that runs has its certificates in memory, and \
                     `komainu cert list` without `--state` shows them\n"
-        }
-        false => text + "\n",
+    } else {
+        text + "\n"
     }
 }
 
@@ -224,16 +222,18 @@ fn format_list(all: &[Value]) -> String {
 
 /// Truncates a text to `chars_max` characters, marked with an ellipsis.
 fn truncate(text: &str, chars_max: usize) -> String {
-    match text.chars().count() > chars_max {
-        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > chars_max {
+        text.chars().take(chars_max - 1).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }
 
 /// Wraps a text at words into lines of at most [`LINE_CHARS_MAX`]; the first begins with `first`, the others
 /// with `indent`.
 fn wrap_text(text: &str, first: &str, indent: &str) -> Vec<String> {
-    let (mut lines, mut line) = (Vec::new(), first.to_owned());
+    let mut lines = Vec::new();
+    let mut line = first.to_owned();
     let mut is_begun = false;
     for word in text.split_whitespace() {
         let chars: Vec<char> = word.chars().collect();
@@ -332,9 +332,10 @@ pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, String> {
     let found = certificates::LocalRoot::parse(&text).map_err(|why| {
         format!("error: {} is not the certificate of a local authority of Komainu: {why}", root.display())
     })?;
-    let report = match arguments.undo {
-        true => certificates::untrust(Some(&found), &stores),
-        false => certificates::trust(&found, &stores),
+    let report = if arguments.undo {
+        certificates::untrust(Some(&found), &stores)
+    } else {
+        certificates::trust(&found, &stores)
     };
     format_trust_report(&report, "nothing to remove: it is not trusted here\n")
         .map(|text| format!("the local authority of {}\n{text}", path.display()))
@@ -358,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_fits_a_terminal_and_leaves_out_no_name_and_no_error() {
+    fn certificate_list_fits_terminal_with_full_names_and_errors() {
         let long = format!("{}.example.com", "sub.".repeat(50));
         let error = format!(
             "http-01: {} https://a.example.com/{}",

@@ -53,13 +53,14 @@ impl ServerFolder {
         set_socket_timeout(&socket, Timeout::Send, Some(CLIENT_TIMEOUT))?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
         let peer = socket_peercred(socket.as_fd())?;
-        match peer.uid.as_raw() == self.owner {
-            true => Ok(UnixStream::from(socket)),
-            false => Err(io::Error::other(format!(
+        if peer.uid.as_raw() == self.owner {
+            Ok(UnixStream::from(socket))
+        } else {
+            Err(io::Error::other(format!(
                 "a process of user {} listens at a socket of user {}: it is not asked",
                 peer.uid.as_raw(),
                 self.owner
-            ))),
+            )))
         }
     }
 }
@@ -126,7 +127,8 @@ fn send_line(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Strin
     // A server that refuses the client may already have answered and closed the connection.
     let written = server.write_all(format!("{line}\n").as_bytes());
     let late = |text| io::Error::new(io::ErrorKind::TimedOut, text);
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 * 1024]);
+    let mut bytes = Vec::new();
+    let mut piece = vec![0; 64 * 1024];
     loop {
         let left = until.saturating_duration_since(Instant::now()).min(SILENCE_TIMEOUT);
         if left.is_zero() {

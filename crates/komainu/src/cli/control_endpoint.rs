@@ -173,7 +173,8 @@ impl ControlEndpoint {
 /// The connection fails, the answer is shorter than its `Content-Length`, or TLS ends without `close_notify`
 /// and the length is unknown.
 pub(crate) fn read_answer(stream: impl Read, bytes_max: u64) -> io::Result<Vec<u8>> {
-    let (mut bytes, mut stream) = (Vec::new(), stream.take(bytes_max));
+    let mut bytes = Vec::new();
+    let mut stream = stream.take(bytes_max);
     let ended = stream.read_to_end(&mut bytes);
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
     let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
@@ -224,9 +225,10 @@ fn parse_address(text: &str) -> Result<ControlAddress, String> {
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'))
         .is_some_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
-    match is_ipv6 || (!host.is_empty() && host.chars().all(is_host)) {
-        true => Ok(ControlAddress::Tcp { host: host.to_owned(), port, is_tls }),
-        false => Err(wrong()),
+    if is_ipv6 || (!host.is_empty() && host.chars().all(is_host)) {
+        Ok(ControlAddress::Tcp { host: host.to_owned(), port, is_tls })
+    } else {
+        Err(wrong())
     }
 }
 
@@ -235,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_written_in_several_ways() {
+    fn control_addresses_are_parsed_in_all_forms() {
         let tcp = |host: &str, port, is_tls| ControlAddress::Tcp { host: host.into(), port, is_tls };
         for (text, want) in [
             ("127.0.0.1:9180", tcp("127.0.0.1", 9180, false)),
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_or_an_error() {
+    fn truncated_answer_is_an_error() {
         let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
         assert_eq!(read_answer(&whole[..], 100).unwrap(), whole);
         assert_eq!(read_answer(TruncatedStream(whole), 100).unwrap(), whole);

@@ -47,7 +47,8 @@ const HIDDEN: &str = "(hidden)";
 /// # Errors
 /// A file cannot be read, parsed or written; with `--check`, a file is not formatted.
 pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, String> {
-    let (mut others, mut printed) = (Vec::new(), String::new());
+    let mut others = Vec::new();
+    let mut printed = String::new();
     for path in &arguments.files {
         if path == Path::new("-") {
             let named = |error: &dyn Display| format!("standard input: {error}");
@@ -154,7 +155,8 @@ fn compare(
         (Some(Value::Object(old)), Some(Value::Object(new))) => {
             let keys: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
             for key in keys {
-                let (before, after) = (old.get(key), new.get(key));
+                let before = old.get(key);
+                let after = new.get(key);
                 let is_secret =
                     is_secret || [before, after].into_iter().flatten().any(|value| holds_secret(key, value));
                 compare(&join_place(place, key), before, after, is_secret, changes);
@@ -182,9 +184,11 @@ fn compare_lists(
 ) {
     let kind = place.rsplit([' ', '.']).next().unwrap_or(place);
     let prefix = place.strip_suffix(kind).unwrap_or(place);
-    let (old, new) = (name_tables(kind, old), name_tables(kind, new));
+    let old = name_tables(kind, old);
+    let new = name_tables(kind, new);
     let by_name = |all: &[(String, Value)]| all.iter().cloned().collect::<BTreeMap<String, Value>>();
-    let (olds, news) = (by_name(&old), by_name(&new));
+    let olds = by_name(&old);
+    let news = by_name(&new);
     let added = new.iter().filter(|(name, _)| !olds.contains_key(name));
     for (name, _) in old.iter().chain(added) {
         compare(&format!("{prefix}{kind} {name},"), olds.get(name), news.get(name), is_secret, changes);
@@ -193,7 +197,8 @@ fn compare_lists(
         let names = all.iter().map(|(name, _)| name.clone());
         names.filter(|name| other.contains_key(name)).collect::<Vec<_>>()
     };
-    let (before, after) = (common(&old, &news), common(&new, &olds));
+    let before = common(&old, &news);
+    let after = common(&new, &olds);
     if before != after {
         let text = |names: Vec<String>| Some(names.join("; "));
         let place = format!("{prefix}order of {kind}s");
@@ -296,14 +301,16 @@ fn format_changes(changes: &[DirectiveChange], late: &[&str], is_coloured: bool)
             (None, Some(new)) => (32, format!("+ {place} = {new}")),
             (Some(old), None) => (31, format!("- {place} = {old}")),
             (old, new) => {
-                let (old, new) = (old.as_deref().unwrap_or_default(), new.as_deref().unwrap_or_default());
+                let old = old.as_deref().unwrap_or_default();
+                let new = new.as_deref().unwrap_or_default();
                 (33, format!("~ {place}: {old} -> {new}"))
             }
         };
         let line = sanitize(&line).replace('\n', " ");
-        match is_coloured {
-            true => out.push_str(&format!("\u{1b}[{colour}m{line}\u{1b}[0m\n")),
-            false => out.push_str(&format!("{line}\n")),
+        if is_coloured {
+            out.push_str(&format!("\u{1b}[{colour}m{line}\u{1b}[0m\n"))
+        } else {
+            out.push_str(&format!("{line}\n"))
         }
     }
     match (changes.is_empty(), late.is_empty()) {
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_and_routes_are_known_by_what_they_answer() {
+    fn diff_identifies_sites_by_hosts_and_routes_by_paths() {
         let old = "threads = 2\n[[site]]\nhosts = [\"a.test\", \"b.test\"]\n[[site.route]]\npath = \"/x\"\nproxy = \"http://one\"\n\
             [[site.route]]\nfiles = \"www\"\n[[site]]\nhosts = [\"old.test\"]\nrespond = 1\n";
         let new = "[[site]]\nhosts = [\"new.test\"]\nrespond = 1\n[[site]]\nhosts = [\"a.test\", \"b.test\"]\n[[site.route]]\nfiles = \"www\"\n\
@@ -353,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_by_key_secrets_hidden_and_no_control_characters() {
+    fn diff_hides_secrets_and_control_characters() {
         assert_eq!(
             changes(
                 "[upstreams.api]\nto = [\"http://a\"]\n[log]\nlevel = \"info\"",

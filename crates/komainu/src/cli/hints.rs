@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_programs_have_is_answered_with_how_it_is_written_here() {
+    fn options_of_other_programs_produce_hints() {
         for (line, words) in [
             ("komainu start foo.toml", "tip: write `komainu start -c foo.toml`"),
             ("komainu check foo.toml", "tip: write `komainu check -c foo.toml`"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_mistyped_word_is_clap_s() {
+    fn mistyped_words_produce_suggestions_of_clap() {
         let strat = hint_for("komainu strat");
         assert!(strat.contains("similar subcommand") && strat.contains("'start'"), "{strat}");
         assert!(hint_for("komainu run --listn :80 public").contains("'--listen'"));

@@ -75,10 +75,7 @@ pub(crate) fn run_import(arguments: &ImportArguments) -> Result<bool, String> {
     }
     let _ = io::stderr().write_all(sanitize(&imported.report()).as_bytes());
     let is_valid = is_valid(&imported);
-    match arguments.verify && is_valid {
-        true => verify(&source, &imported, arguments),
-        false => Ok(is_valid),
-    }
+    if arguments.verify && is_valid { verify(&source, &imported, arguments) } else { Ok(is_valid) }
 }
 
 /// Whether the result is a valid configuration. Errors are written to stderr; they result from the source and
@@ -118,9 +115,10 @@ fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> 
                 && !one.exists()
             {
                 let has_command = !arguments.command.is_empty() && takes_command(kind);
-                return match !has_command {
-                    false => Ok(ImportSource { kind, file: None }),
-                    true => Err(format!("the file is missing: komainu import {} FILE", one.display())),
+                return if !has_command {
+                    Err(format!("the file is missing: komainu import {} FILE", one.display()))
+                } else {
+                    Ok(ImportSource { kind, file: None })
                 };
             }
             if let Some(server) =

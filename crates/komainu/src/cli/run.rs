@@ -162,7 +162,9 @@ pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState)
 
 /// Converts the arguments to a configuration.
 fn build_config(run: &RunArguments) -> Result<Config, String> {
-    let (mut folders, mut origins, mut apps) = (Vec::new(), Vec::new(), Vec::new());
+    let mut folders = Vec::new();
+    let mut origins = Vec::new();
+    let mut apps = Vec::new();
     for target in &run.targets {
         if is_url(target) {
             origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);

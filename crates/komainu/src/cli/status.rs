@@ -173,12 +173,13 @@ pub(crate) fn several_servers_message(pids: &[u32]) -> String {
 
 fn select_pids(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
     let pids = pid.map_or_else(all, |pid| vec![pid]);
-    match pids.is_empty() {
-        true => Err(format!(
+    if pids.is_empty() {
+        Err(format!(
             "no server of this user is running (there is no socket in {})",
             socket::socket_folder().display()
-        )),
-        false => Ok(pids),
+        ))
+    } else {
+        Ok(pids)
     }
 }
 
@@ -202,7 +203,8 @@ pub(crate) fn format_server(server: &Value) -> String {
     }
     table.add_row(process_row("server", server, &format_age(server)));
     for app in as_list(&server["apps"]) {
-        let (name, processes) = (app["name"].as_str().unwrap_or_default(), as_list(&app["processes"]));
+        let name = app["name"].as_str().unwrap_or_default();
+        let processes = as_list(&app["processes"]);
         for (at, process) in processes.iter().enumerate() {
             table.add_row(process_row(if at == 0 { name } else { "" }, process, &format_age(process)));
         }
@@ -221,7 +223,8 @@ pub(crate) fn format_server(server: &Value) -> String {
     let memory = format_memory(&server["memory"]).unwrap_or_default();
     let sandbox =
         server["sandbox"].as_str().map(|text| format!("  sandbox of the serving threads: {text}\n"));
-    let (table, sandbox) = (table.plain("  "), sandbox.unwrap_or_default());
+    let table = table.plain("  ");
+    let sandbox = sandbox.unwrap_or_default();
     let place = match addresses.as_slice() {
         // The successor has the addresses.
         [] if server["state"] == socket::DRAINING => "draining: it accepts no connections".to_owned(),
@@ -234,7 +237,8 @@ pub(crate) fn format_server(server: &Value) -> String {
 /// Formats the line about memory held for clients and upstream servers.
 fn format_memory(memory: &Value) -> Option<String> {
     let of = |key: &str| memory[key].as_u64();
-    let (held, budget) = (format_bytes(of("held_bytes")? as f64), format_bytes(of("budget_bytes")? as f64));
+    let held = format_bytes(of("held_bytes")? as f64);
+    let budget = format_bytes(of("budget_bytes")? as f64);
     let refused = match of("refused")? {
         0 => String::new(),
         count => format!("; {} requests refused for want of memory", format_thousands(count as f64)),
@@ -286,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_for_people() {
+    fn status_table_lists_server_and_workers() {
         let usage = json!({ "cpu_ms": 1500, "rss_bytes": 3 << 20, "pss_bytes": 2 << 20, "private_dirty_bytes": 1 << 20 });
         let worker = |pid: u32, state: &str| json!({ "pid": pid, "state": state, "generation": 2, "requests": 12345, "age_ms": 125_000, "usage": usage });
         let server = json!({
@@ -303,14 +307,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_has_no_figures() {
+    fn server_without_usage_figures_is_shown() {
         let text =
             format_server(&json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [] }));
         assert!(text.contains("server"), "{text}");
     }
 
     #[test]
-    fn a_server_that_is_replaced_has_no_addresses() {
+    fn server_without_addresses_is_shown_with_its_state() {
         let heading = |state: &str| {
             let text =
                 format_server(&json!({ "pid": 7, "version": "1", "state": state, "listen": [], "apps": [] }));
@@ -321,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_and_the_budget() {
+    fn status_shows_held_memory_and_budget() {
         let memory = json!({ "held_bytes": 3 << 20, "budget_bytes": 512 << 20, "refused": 1_234 });
         let text = format_server(
             &json!({ "pid": 7, "version": "1", "listen": [], "usage": null, "apps": [], "memory": memory }),

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_a_status_or_an_error_in_words() {
+    fn invalid_status_answers_produce_readable_errors() {
         let answer = |text: &str| parse_response(text.as_bytes()).map_err(|error| error.to_string());
         assert_eq!(answer("HTTP/1.1 200 OK\r\nA: b\r\n\r\n{\"pid\":7}").unwrap()["pid"], 7);
         let failed = |text: &str| answer(text).unwrap_err();

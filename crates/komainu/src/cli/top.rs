@@ -47,10 +47,8 @@ pub(crate) fn run_top(arguments: &TopArguments) -> Result<(), String> {
         std::thread::sleep(arguments.every);
         let now = ask()?;
         let sample = top::StatusInterval::new(now.clone(), Some(&before));
-        let text = match arguments.json {
-            true => format!("{}\n", top::to_json(&sample)),
-            false => top::format_text(&sample),
-        };
+        let text =
+            if arguments.json { format!("{}\n", top::to_json(&sample)) } else { top::format_text(&sample) };
         match io::stdout().write_all(text.as_bytes()) {
             // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),

@@ -92,12 +92,13 @@ impl RunningServer {
             && before.log == config.log
             && before.control == config.control
             && changes_requiring_restart(before, config).is_empty();
-        match self.link.is_none() || same {
-            true => Ok(()),
-            false => Err(EditError::new(
+        if self.link.is_none() || same {
+            Ok(())
+        } else {
+            Err(EditError::new(
                 403,
                 "addresses, users, logs, `[control]`, limits and applications of other users are root's to change: edit the file, and reload",
-            )),
+            ))
         }
     }
 }

@@ -201,9 +201,10 @@ impl RunningServer {
                 }
             }
             ServerEvent::Edit(edit, asker) => {
-                let outcome = match progress.is_stopping || progress.upgrade.is_some() {
-                    true => Err(EditError::new(503, "the server is stopping, or is being replaced")),
-                    false => self.edit(&edit),
+                let outcome = if progress.is_stopping || progress.upgrade.is_some() {
+                    Err(EditError::new(503, "the server is stopping, or is being replaced"))
+                } else {
+                    self.edit(&edit)
                 };
                 asker.send(outcome);
             }
@@ -273,8 +274,8 @@ impl RunningServer {
         let pid = successor.pid();
         self.logs.notices.info(&format!("upgrade: process {pid} is started"));
         upgrade.successor = Some((pid, successor.pidfd()?));
-        let (events, limit) =
-            (self.events.clone(), upgrade::start_timeout(&self.current.active_plan().config));
+        let events = self.events.clone();
+        let limit = upgrade::start_timeout(&self.current.active_plan().config);
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
             let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::success_message(pid))));
@@ -287,7 +288,8 @@ impl RunningServer {
     fn warn_of_runtime_changes(&self) {
         for (name, group) in self.current.active_plan().groups.named_groups() {
             for server in 0..group.server_count() {
-                let (order, weight) = (group.order(server), group.weight(server));
+                let order = group.order(server);
+                let weight = group.weight(server);
                 let mut lost = Vec::new();
                 if order != UpstreamOrder::Ready {
                     lost.push(format!("its state `{}`", order.text()));
@@ -362,7 +364,8 @@ impl RunningServer {
     }
 
     fn reload_config(&self) -> ReloadOutcome {
-        let (current, notices) = (&self.current, &self.logs.notices);
+        let current = &self.current;
+        let notices = &self.logs.notices;
         let Some(reread) = &self.reread else {
             // Applications can be reloaded without a configuration file.
             let applied = current.hosting.apply(&current.active_plan().config.apps, true);
@@ -408,7 +411,8 @@ impl RunningServer {
 
     /// Puts a configuration in force. `reloads` is whether unchanged applications are loaded again.
     pub(crate) fn activate_config(&self, prepared: PreparedConfig, reloads: bool) -> ReloadOutcome {
-        let (current, notices) = (&self.current, &self.logs.notices);
+        let current = &self.current;
+        let notices = &self.logs.notices;
         let PreparedConfig {
             plan,
             listeners,
@@ -437,7 +441,8 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        let (files, system) = (current.hosting.files(), is_system(self.link.as_ref()));
+        let files = current.hosting.files();
+        let system = is_system(self.link.as_ref());
         if let Err(error) = current.certificates.apply(&plan.config, &files, system, notices) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
@@ -462,11 +467,10 @@ impl RunningServer {
         } else {
             "the configuration was changed"
         });
-        let reported = match failures.is_empty() {
-            true => Ok("the new configuration is in use".into()),
-            false => {
-                Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
-            }
+        let reported = if failures.is_empty() {
+            Ok("the new configuration is in use".into())
+        } else {
+            Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
         };
         ReloadOutcome { message: reported, warnings, is_active: true, is_not_begun: false }
     }

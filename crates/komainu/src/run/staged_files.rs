@@ -98,7 +98,8 @@ fn write_as(file: &mut File, target: &Path, new: &Path, text: &str) -> io::Resul
     file.write_all(text.as_bytes())?;
     file.set_permissions(Permissions::from_mode(found.mode() & 0o777))?;
     let given = file.metadata()?;
-    let (uid, gid) = (given.uid() != found.uid(), given.gid() != found.gid());
+    let uid = given.uid() != found.uid();
+    let gid = given.gid() != found.gid();
     // The group can be set to one of this process's groups even if the owner cannot be changed.
     let keeps_group = !gid || chown(new, None, Some(found.gid())).is_ok();
     let keeps_owner = !uid || chown(new, Some(found.uid()), None).is_ok();
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_group_and_permissions_stay_or_are_named() {
+    fn replacement_keeps_owner_group_and_permissions() {
         let folder = std::env::temp_dir().join(format!("komainu-staged-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("k.toml");

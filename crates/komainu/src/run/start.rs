@@ -139,7 +139,8 @@ pub(crate) fn run_server(
     given.warn_of_unused(&logs.notices);
     given.discard();
     let watchdog = inherited.as_ref().map_or_else(systemd::watchdog_interval, |inherited| inherited.watchdog);
-    let (stop, ended) = (server.stop_handle(), events.clone());
+    let stop = server.stop_handle();
+    let ended = events.clone();
     std::thread::Builder::new()
         .name("server".into())
         .spawn(move || ended.send(ServerEvent::Ended(server.join())))?;
@@ -178,7 +179,9 @@ fn load_stored_certificates(
 
 /// Creates the control API, which follows the configuration in force.
 fn control_api(info: Arc<ServerInfo>, active_config: &Arc<ActiveConfig>, logs: &Logs) -> Api {
-    let (audited, sinks, admitted) = (active_config.clone(), logs.clone(), active_config.clone());
+    let audited = active_config.clone();
+    let sinks = logs.clone();
+    let admitted = active_config.clone();
     let file = move || {
         let path = audited.active_plan().config.control.audit.clone()?;
         sinks.access().of(&config::Sink::File(path))
@@ -195,7 +198,8 @@ fn start_control_listener(
     (replaces, link): (bool, Option<SupervisorLink>),
     logs: &Logs,
 ) -> io::Result<(ControlListener, MetricsPush)> {
-    let (metrics, counters) = (active_config.metrics.clone(), server.counters().to_vec());
+    let metrics = active_config.metrics.clone();
+    let counters = server.counters().to_vec();
     let operated = ControlSources { api, metrics, counters, failures: Arc::default() };
     let push = MetricsPush::new(operated.clone(), logs.notices.clone());
     push.apply(active_config.active_plan().push.clone())?;
@@ -216,7 +220,9 @@ fn start_threads(
     active_config: &Arc<ActiveConfig>,
     logs: &Logs,
 ) -> io::Result<net::Server> {
-    let (theirs, their_logs, next) = (active_config.clone(), logs.clone(), AtomicUsize::new(0));
+    let theirs = active_config.clone();
+    let their_logs = logs.clone();
+    let next = AtomicUsize::new(0);
     let server = net::Server::serve(options, listeners, move |core| {
         sandbox.restrict_thread()?;
         build_router(core, next.fetch_add(1, Ordering::Relaxed), &theirs, &their_logs)
@@ -269,8 +275,10 @@ fn build_first_plan(
     }
     let started = plan.config.clone();
     let gate = Arc::new(ClientConnections::new(&started, hosting.memory(), hosting.notices()));
-    let (generation, plan) = (AtomicU64::new(0), Mutex::new(Arc::new(plan)));
-    let (hosting, metrics) = (hosting.clone(), Metrics::default());
+    let generation = AtomicU64::new(0);
+    let plan = Mutex::new(Arc::new(plan));
+    let hosting = hosting.clone();
+    let metrics = Metrics::default();
     let text = Mutex::new(text);
     Ok(Arc::new(ActiveConfig {
         generation,
@@ -350,7 +358,10 @@ fn build_server_info(
     (memory, sandbox): (net::MemoryBudget, String),
     events: &Sender<ServerEvent>,
 ) -> Arc<ServerInfo> {
-    let (upgrades, reopens, edits, events) = (events.clone(), events.clone(), events.clone(), events.clone());
+    let upgrades = events.clone();
+    let reopens = events.clone();
+    let edits = events.clone();
+    let events = events.clone();
     let reload = move || {
         let (asker, outcome) = pending_command();
         let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| OutcomeError::ThreadEnded);
@@ -368,12 +379,16 @@ fn build_server_info(
         let outcome = sent.ok().and_then(|()| outcome.recv().ok());
         outcome.unwrap_or_else(|| Err("the server ended".into()))
     };
-    let (theirs, texts) = (active_config.clone(), active_config.clone());
+    let theirs = active_config.clone();
+    let texts = active_config.clone();
     let file_certificates =
         move || theirs.active_plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
-    let (theirs, groups, named, of_limits) =
-        (active_config.clone(), active_config.clone(), active_config.clone(), active_config.clone());
-    let (of_rules, of_queues) = (active_config.clone(), active_config.clone());
+    let theirs = active_config.clone();
+    let groups = active_config.clone();
+    let named = active_config.clone();
+    let of_limits = active_config.clone();
+    let of_rules = active_config.clone();
+    let of_queues = active_config.clone();
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.active_plan().upstreams().to_vec()),
         groups: Box::new(move || named.active_plan().groups.named_groups()),
@@ -427,7 +442,8 @@ fn serve_control_socket(
     let clients = ControlClientCount::default();
     let user = if inherited.is_some() { 0 } else { rustix::process::getuid().as_raw() };
     let served = control.and_then(|(listener, socket)| {
-        let (info, theirs) = (api.info.clone(), api.clone());
+        let info = api.info.clone();
+        let theirs = api.clone();
         let line: ApiLine = Arc::new(move |line, uid| api::answer_line(&theirs, line, uid));
         socket::serve(listener, user, (info, line), clients.clone(), notices.clone())?;
         Ok(socket)
@@ -480,10 +496,13 @@ fn build_router(
         active_config.certificates.challenges.clone(),
         metrics,
     ));
-    let (flushed, clock, notices) = (router.clone(), core.clone(), logs.notices.clone());
+    let flushed = router.clone();
+    let clock = core.clone();
+    let notices = logs.notices.clone();
     let generations = active_config.generations.clone();
     core.spawn(async move {
-        let (mut flushes, mut closes) = (false, 0);
+        let mut flushes = false;
+        let mut closes = 0;
         loop {
             if !flushes && flushed.logs_requests() {
                 flushes = true;

@@ -138,7 +138,9 @@ pub(crate) fn supervise(
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let (sender, events) = channel();
     std::thread::Builder::new().name("signals".into()).spawn({
-        let (sender, notices, mut stops) = (sender.clone(), notices.clone(), StopSignals::default());
+        let sender = sender.clone();
+        let notices = notices.clone();
+        let mut stops = StopSignals::default();
         move || {
             signals.forever().try_for_each(|origin| {
                 if matches!(origin.signal, SIGTERM | SIGINT | SIGQUIT) {
@@ -245,7 +247,8 @@ impl SupervisorLoop {
         child: &mut ServerProcess,
         events: &Receiver<SupervisorEvent>,
     ) -> io::Result<ExitStatus> {
-        let (mut kill_at, mut stopped_since) = (None, None);
+        let mut kill_at = None;
+        let mut stopped_since = None;
         loop {
             let wait = kill_at
                 .map_or(STOPPED_CHECK_INTERVAL, |at: Instant| at.saturating_duration_since(Instant::now()));
@@ -307,7 +310,8 @@ impl SupervisorLoop {
             return;
         }
         *stopped_since = None;
-        let (pid, seconds) = (child.pid, STOPPED_TIME_MAX.as_secs());
+        let pid = child.pid;
+        let seconds = STOPPED_TIME_MAX.as_secs();
         self.notices.error(&format!(
             "the server (process {pid}) was stopped by a signal for {seconds} s: it is continued"
         ));
@@ -370,7 +374,8 @@ impl SupervisorLoop {
         lock(&self.state.app_processes).other_children.push(pid);
         self.successor = Some(successor.pidfd()?);
         let limit = upgrade::start_timeout(&lock(&self.state.current).config);
-        let (sender, state) = (self.sender.clone(), self.state.clone());
+        let sender = self.sender.clone();
+        let state = self.state.clone();
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
             if outcome.is_err() {
@@ -443,7 +448,10 @@ fn start_server(state: &Arc<SupervisorState>, sender: &Sender<SupervisorEvent>) 
     lock(&state.app_processes).other_children.push(process.id());
     let pidfd = Arc::new(pidfd_open(pid, PidfdFlags::empty())?);
     let link = Arc::new(ours);
-    let (asked, theirs, events, server) = (state.clone(), link.clone(), sender.clone(), pidfd.clone());
+    let asked = state.clone();
+    let theirs = link.clone();
+    let events = sender.clone();
+    let server = pidfd.clone();
     // Workers have the kernel kill them when the thread that started them ends, which is this one.
     let hearer = std::thread::Builder::new().name("server-link".into()).spawn(move || {
         match privilege::restrict_children() {
@@ -453,7 +461,8 @@ fn start_server(state: &Arc<SupervisorState>, sender: &Sender<SupervisorEvent>) 
         // The server has ended, does not read its answers, or has violated the protocol.
         let _ = pidfd_send_signal(&*server, Signal::KILL);
     })?;
-    let (events, launched) = (sender.clone(), state.clone());
+    let events = sender.clone();
+    let launched = state.clone();
     std::thread::Builder::new().name("server-end".into()).spawn(move || {
         // Reaps all children until the server has ended; the next such thread continues with the rest.
         while let Ok(Some((ended, status))) = wait(WaitOptions::empty()) {
@@ -476,7 +485,8 @@ fn start_server(state: &Arc<SupervisorState>, sender: &Sender<SupervisorEvent>) 
 
 /// Handles the server's requests until it ends or violates the protocol.
 fn answer_requests(state: &SupervisorState, link: &OwnedFd, events: &Sender<SupervisorEvent>) {
-    let (mut session, mut descriptors) = (LinkSession::default(), Vec::new());
+    let mut session = LinkSession::default();
+    let mut descriptors = Vec::new();
     while let Ok(Some(packet)) = link::receive(link) {
         let request = match session.accept(&packet.text, packet.descriptors.len()) {
             Ok(request) => request,

@@ -231,10 +231,7 @@ impl SupervisorState {
     /// Applies the log settings of the offered configuration to the supervisor.
     fn update_log(&self, log: &config::Log) {
         let is_same = lock(&self.current).config.log.errors == log.errors;
-        let sink = match is_same {
-            true => None,
-            false => LogSink::open_or_stderr(LogTarget::from(&log.errors)).ok(),
-        };
+        let sink = if is_same { None } else { LogSink::open_or_stderr(LogTarget::from(&log.errors)).ok() };
         self.notices.replace(sink, log.level);
     }
 
@@ -252,7 +249,8 @@ impl SupervisorState {
             None => None,
         };
         let listen = listen.ok_or_else(|| io::Error::other("the configuration has no such address"))?;
-        let (listeners, mut offered) = (lock(&self.listeners), lock(&self.offered_listeners));
+        let listeners = lock(&self.listeners);
+        let mut offered = lock(&self.offered_listeners);
         let is_it = |listener: &&Listener| listener.matches_address(&listen.address);
         if listeners.iter().chain(offered.iter()).find(is_it).is_none() {
             let open: Vec<_> = listeners.iter().map(|open| open.address().clone()).collect();
@@ -269,9 +267,10 @@ impl SupervisorState {
     /// Checks that the configuration in force, or the offered one, names a file.
     fn check_named(&self, is_named: impl Fn(&NamedFiles) -> bool) -> io::Result<()> {
         let is_named = |loaded: &LoadedConfig| is_named(&NamedFiles::of(&loaded.config));
-        match is_named(&lock(&self.current)) || lock(&self.offered_config).as_ref().is_some_and(is_named) {
-            true => Ok(()),
-            false => Err(io::Error::other("the configuration does not name it")),
+        if is_named(&lock(&self.current)) || lock(&self.offered_config).as_ref().is_some_and(is_named) {
+            Ok(())
+        } else {
+            Err(io::Error::other("the configuration does not name it"))
         }
     }
 
@@ -300,9 +299,10 @@ impl SupervisorState {
     fn send_folder_names(&self, link: &OwnedFd, folder: &Path) -> io::Result<()> {
         self.check_named(|named| named.has_folder(folder))?;
         let text = format!("names {}", config_files::list(folder)?.join("\n"));
-        match text.len() > TEXT_BYTES_MAX {
-            true => Err(io::Error::other(format!("{} has too many names", folder.display()))),
-            false => link::send(link, &text, &[]),
+        if text.len() > TEXT_BYTES_MAX {
+            Err(io::Error::other(format!("{} has too many names", folder.display())))
+        } else {
+            link::send(link, &text, &[])
         }
     }
 

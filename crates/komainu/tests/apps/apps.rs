@@ -12,7 +12,7 @@ const RUBY: &str =
     "run ->(env) { [200, { 'content-type' => 'text/plain' }, [\"ruby #{env['PATH_INFO']}\"]] }";
 
 #[test]
-fn more_workers_than_there_may_be_are_reported_by_the_check() {
+fn check_and_reload_reject_too_many_workers() {
     let big = only("psgi = \"app.psgi\"\nworkers = { min = 1, max = 1024 }\nthreads = 16");
     let rig =
         start(folder("app.psgi", "sub { [200, [], ['one']] }"), &only("psgi = \"app.psgi\"\nworkers = 1"));
@@ -31,19 +31,19 @@ fn more_workers_than_there_may_be_are_reported_by_the_check() {
 }
 
 #[test]
-fn a_psgi_file() {
+fn run_serves_a_psgi_file() {
     let rig = run(folder("app.psgi", PERL), &["app.psgi"]);
     rig.get("/a%20b").expect(200, "perl /a b").expect_field("Content-Type", "text/plain");
 }
 
 #[test]
-fn a_rackup_file() {
+fn run_serves_a_rackup_file() {
     let rig = run(folder("config.ru", RUBY), &["config.ru"]);
     rig.get("/a").expect(200, "ruby /a");
 }
 
 #[test]
-fn bare_files() {
+fn run_serves_bare_perl_and_ruby_files() {
     let rig = run(folder("hello.pl", PERL), &["hello.pl"]);
     rig.get("/a").expect(200, "perl /a");
     let ruby = "->(env) { [200, {}, ['plain ruby']] }";
@@ -52,7 +52,7 @@ fn bare_files() {
 }
 
 #[test]
-fn files_first_and_the_application_for_the_rest() {
+fn static_files_take_precedence_over_the_application() {
     let folder = folder("app.psgi", PERL);
     folder.write("public/a.txt", "a file");
     let rig = run(folder, &["public", "app.psgi"]);
@@ -64,7 +64,7 @@ fn files_first_and_the_application_for_the_rest() {
 }
 
 #[test]
-fn so_many_workers() {
+fn workers_argument_sets_the_number_of_workers() {
     let rig = run(folder("app.psgi", PERL), &["--workers", "3", "app.psgi"]);
     ready(&rig, 3);
     let rig = run(
@@ -76,7 +76,7 @@ fn so_many_workers() {
 }
 
 #[test]
-fn what_does_not_load_says_why() {
+fn load_error_of_an_application_is_shown_and_logged() {
     for (name, text) in
         [("app.psgi", "die 'no <database> here'"), ("config.ru", "raise 'no <database> here'")]
     {
@@ -94,7 +94,7 @@ fn what_does_not_load_says_why() {
 }
 
 #[test]
-fn stack_traces_of_perl_have_no_calls_of_the_worker() {
+fn perl_stack_traces_omit_worker_frames() {
     let trace = "use Carp; sub deeper { Carp::confess('too deep') } sub middle { deeper() }";
     for application in [format!("{trace} sub {{ middle() }}"), format!("{trace} middle(); sub {{ }}")] {
         let rig = run(folder("app.psgi", &application), &["app.psgi"]);
@@ -106,7 +106,7 @@ fn stack_traces_of_perl_have_no_calls_of_the_worker() {
 }
 
 #[test]
-fn what_is_missing_is_reported_at_once() {
+fn run_reports_missing_files_and_worker_modules() {
     let reported = |arguments: &[&str], folder: &Folder| {
         let output = server()
             .args(["run", "--listen", "127.0.0.1:0"])
@@ -133,7 +133,7 @@ fn what_is_missing_is_reported_at_once() {
 }
 
 #[test]
-fn a_program_of_ones_own() {
+fn configured_interpreter_runs_the_application() {
     let folder = folder("app.psgi", "sub { [200, [], [$ENV{WRAPPED}]] }");
     folder.write("perl", "#!/bin/sh\nWRAPPED=yes exec perl \"$@\"\n");
     let made = Command::new("chmod").args(["+x"]).arg(folder.at("perl")).status().unwrap();
@@ -143,7 +143,7 @@ fn a_program_of_ones_own() {
 }
 
 #[test]
-fn folder_environment_and_limits() {
+fn folder_environment_and_limits_apply_to_application() {
     let folder = folder(
         "shop/app.psgi",
         "use Cwd; my $said = join ' ', getcwd(), $ENV{GREETING}, scalar `sh -c 'ulimit -n; ulimit -c'`; sub { [200, [], [$said]] }",
@@ -161,7 +161,7 @@ fn folder_environment_and_limits() {
 }
 
 #[test]
-fn memory_has_a_limit_where_one_is_set() {
+fn worker_that_exceeds_memory_limit_is_replaced() {
     let app =
         "my @all; sub { my $n = $_[0]{QUERY_STRING}; push @all, 'x' x ($n << 20); [200, [], ['kept']] }";
     let rig = start(
@@ -175,7 +175,7 @@ fn memory_has_a_limit_where_one_is_set() {
 }
 
 #[test]
-fn another_user() {
+fn application_runs_as_configured_user_and_group() {
     let id = Command::new("id").arg("-u").output().unwrap();
     if text(&id.stdout).trim() != "0" {
         eprintln!("SKIPPED: only root can run an application as another user");
@@ -213,7 +213,7 @@ fn output_goes_to_the_log_with_name_and_process() {
 }
 
 #[test]
-fn the_place_of_an_application() {
+fn script_name_is_set_by_strip_prefix() {
     let folder = folder("app.psgi", "sub { [200, [], [join '|', @{$_[0]}{qw(SCRIPT_NAME PATH_INFO)}]] }");
     let config = "[[route]]\npath = \"/shop/*\"\napp = { name = \"shop\", strip_prefix = true }\n\
                   [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\n";
@@ -223,7 +223,7 @@ fn the_place_of_an_application() {
 }
 
 #[test]
-fn two_languages_in_one_server() {
+fn one_server_runs_perl_and_ruby_applications() {
     let folder = folder("app.psgi", PERL);
     folder.write("config.ru", RUBY);
     let config = "[[route]]\npath = \"/ruby/*\"\napp = \"r\"\n[[route]]\napp = \"p\"\n\
@@ -234,7 +234,7 @@ fn two_languages_in_one_server() {
 }
 
 #[test]
-fn the_status_reports_of_every_process() {
+fn status_reports_every_process() {
     let rig = run(folder("shop.psgi", PERL), &["--workers", "2", "shop.psgi"]);
     let pids = ready(&rig, 2);
     let mut client = Client::new(rig.address);

@@ -13,7 +13,7 @@ fn zombies(parent: u32) -> usize {
 }
 
 #[test]
-fn children_of_an_application_that_leave_their_group_are_reaped() {
+fn orphaned_background_processes_are_reaped() {
     let app = "sub { system('setsid sleep 0.2 &'); [200, [], ['ok']] }\n";
     let rig =
         start(folder("app.psgi", app), &format!("threads = 1\n{}", only("psgi = \"app.psgi\"\nworkers = 1")));
@@ -45,7 +45,7 @@ fn workers_are_forked_where_the_application_ignores_sigchld() {
 }
 
 #[test]
-fn an_application_that_exits_in_a_request_makes_it_502() {
+fn request_fails_with_502_when_application_exits() {
     let wsgi = "import sys\ndef app(environ, start_response):\n    sys.exit('the words of the end')\n";
     let rack = "run(proc { abort('the words of the end') })\n";
     let psgi = "sub { print STDERR \"the words of the end\\n\"; exit 1 }\n";
@@ -92,7 +92,7 @@ fn leaves() -> Rig {
 }
 
 #[test]
-fn children_with_a_group_or_a_session_of_their_own_are_reaped() {
+fn children_in_own_process_group_or_session_are_reaped() {
     let rig = leaves();
     let mut client = Client::new(rig.address);
     for manner in ["group", "session"] {
@@ -105,7 +105,7 @@ fn children_with_a_group_or_a_session_of_their_own_are_reaped() {
 }
 
 #[test]
-fn a_stop_ends_children_with_a_group_or_a_session_of_their_own_and_names_them() {
+fn stop_kills_and_logs_children_in_own_group_or_session() {
     let mut rig = leaves();
     let mut client = Client::new(rig.address);
     let children =
@@ -121,7 +121,7 @@ fn a_stop_ends_children_with_a_group_or_a_session_of_their_own_and_names_them() 
 }
 
 #[test]
-fn children_of_recycled_workers_and_of_a_worker_with_a_session_of_its_own() {
+fn children_of_recycled_workers_are_reaped_or_killed_at_stop() {
     let psgi = "use POSIX ();\nsub { my $path = $_[0]{PATH_INFO}; POSIX::setsid() if $path eq '/session';\n\
         my $seconds = $path eq '/short' ? 0.2 : 300;\n\
         [200, [], [scalar `sleep $seconds >/dev/null 2>&1 & echo \\$!`]] }\n";

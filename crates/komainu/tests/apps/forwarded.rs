@@ -28,7 +28,7 @@ fn ask(rig: &Rig, path: &str, version: &str) -> String {
 }
 
 #[test]
-fn applications_of_every_language_get_forwarding_fields_of_trusted_proxies_alone() {
+fn applications_see_forwarding_fields_of_trusted_proxies_only() {
     let folder = Folder::new();
     let routes = applications(&folder, &FIELDS);
     let config = |trusted: &str| {

@@ -108,7 +108,7 @@ fn is_replaced_without_a_client(rig: &Rig) {
 }
 
 #[test]
-fn a_wsgi_worker_that_hangs_after_its_response() {
+fn hung_wsgi_worker_is_killed_and_replaced() {
     let rig = hosted(folder("a.py", WSGI), "wsgi = \"a.py:app\"");
     is_replaced(&rig, "/endless", "in endless");
     is_replaced(&rig, "/close", "in close");
@@ -116,13 +116,13 @@ fn a_wsgi_worker_that_hangs_after_its_response() {
 }
 
 #[test]
-fn an_asgi_worker_that_hangs_after_its_response() {
+fn hung_asgi_worker_is_killed_and_replaced() {
     let rig = hosted(folder("a.py", ASGI), "asgi = \"a.py:app\"");
     is_replaced(&rig, "/close", "in forever");
 }
 
 #[test]
-fn a_perl_worker_that_hangs_after_its_response() {
+fn hung_perl_worker_is_killed_and_replaced() {
     let rig = hosted(folder("app.psgi", PSGI), "psgi = \"app.psgi\"");
     is_replaced(&rig, "/cleanup", "main::forever");
     is_replaced(&rig, "/close", "Body::close");
@@ -130,7 +130,7 @@ fn a_perl_worker_that_hangs_after_its_response() {
 }
 
 #[test]
-fn a_ruby_worker_that_hangs_after_its_response() {
+fn hung_ruby_worker_is_killed_and_replaced() {
     let rig = hosted(folder("config.ru", RACK), "rack = \"config.ru\"");
     is_replaced(&rig, "/close", "forever");
     is_replaced(&rig, "/finished", "forever");
@@ -138,14 +138,14 @@ fn a_ruby_worker_that_hangs_after_its_response() {
 }
 
 #[test]
-fn a_php_worker_that_hangs_after_its_response() {
+fn hung_php_worker_is_killed_and_replaced() {
     let rig = hosted(folder("index.php", PHP), "php = { root = \".\", front = \"/index.php\" }");
     is_replaced(&rig, "/finish", "in forever");
     is_replaced_without_a_client(&rig);
 }
 
 #[test]
-fn a_native_worker_whose_client_is_gone() {
+fn hung_native_worker_is_killed_after_client_disconnects() {
     let folder = Folder::new();
     native(
         &folder,
@@ -161,7 +161,7 @@ fn a_native_worker_whose_client_is_gone() {
 
 /// Several slow requests in a row are not a hang, nor is an idle worker.
 #[test]
-fn workers_that_work_or_rest_are_not_killed() {
+fn busy_and_idle_workers_are_not_killed() {
     let app = "import time\ndef app(environ, start_response):\n    time.sleep(float(environ['QUERY_STRING'] or 0))\n    \
                start_response('200 OK', [])\n    return [b'abc']\n";
     let rig = hosted(folder("a.py", app), "wsgi = \"a.py:app\"");

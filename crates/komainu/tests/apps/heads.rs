@@ -131,7 +131,7 @@ fn all(more: &str) -> Rig {
 }
 
 #[test]
-fn chunks_of_an_application_are_its_content_without_their_framing() {
+fn chunked_bodies_of_applications_are_decoded() {
     let rig = all("");
     for language in LANGUAGES {
         let mut client = Client::new(rig.address);
@@ -156,7 +156,7 @@ fn names_of_header_fields_keep_their_case() {
 }
 
 #[test]
-fn a_head_that_is_too_large_names_its_limit() {
+fn oversized_response_head_is_rejected_and_limit_is_logged() {
     let rig = all("");
     for language in LANGUAGES {
         rig.get(&format!("/{language}/x?65000")).expect(200, "big");
@@ -170,7 +170,7 @@ fn a_head_that_is_too_large_names_its_limit() {
 }
 
 #[test]
-fn heads_of_200_kb_where_they_are_allowed() {
+fn response_head_of_200_kb_is_accepted_when_configured() {
     let rig = all("response_head = \"256KiB\"");
     for language in LANGUAGES {
         let mut client = Client::new(rig.address);

@@ -8,7 +8,7 @@ fn psgi(app: &str) -> Rig {
 }
 
 #[test]
-fn what_a_perl_application_keeps_does_not_reach_another_client() {
+fn retained_psgi_objects_do_not_affect_later_requests() {
     let rig = psgi(
         "my ($writer, $responder, $input, $inform);\n\
          sub { my $env = shift; my $path = $env->{PATH_INFO};\n\
@@ -32,7 +32,7 @@ fn what_a_perl_application_keeps_does_not_reach_another_client() {
 }
 
 #[test]
-fn cleanup_handlers_that_a_perl_application_replaces_run() {
+fn psgi_cleanup_handlers_run_when_replaced_or_appended() {
     let rig = psgi(
         "my $runs = 0;\nsub { my $env = shift; my $path = $env->{PATH_INFO};\n\
          $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] if $path eq '/replace';\n\
@@ -68,7 +68,7 @@ fn wide_characters_of_perl_objects_are_refused() {
 }
 
 #[test]
-fn bodies_of_perl_applications_are_closed_when_they_fail() {
+fn psgi_body_is_closed_after_failure_or_disconnect() {
     let rig = psgi(
         "package Body { sub getline { die \"broken\\n\" if $_[0]{fails}; $_[0]{sent}++ > 3e4 ? undef : 'x' x 65536 }\n\
          sub close { print STDERR \"closed $_[0]{name}\\n\" } }\n\
@@ -109,7 +109,7 @@ end)
 ";
 
 #[test]
-fn a_compacting_collector_of_ruby_does_not_change_responses() {
+fn ruby_gc_compaction_does_not_change_responses() {
     let rig = start(
         folder("config.ru", MOVING),
         &format!("threads = 1\n{}", only("rack = \"config.ru\"\nworkers = 1")),

@@ -129,7 +129,7 @@ fn is_free(rig: &Rig, language: &str, since: Instant) {
 }
 
 #[test]
-fn head_of_a_response_without_an_end_frees_its_worker() {
+fn head_request_for_endless_response_frees_its_worker() {
     let rig = all();
     for language in LANGUAGES {
         is_free(&rig, language, Instant::now());
@@ -169,7 +169,7 @@ fn a_client_that_resets_its_connection_frees_its_worker() {
 
 /// Slots of `concurrent` and of `queue` stay occupied while a worker runs for a client that has disconnected.
 #[test]
-fn who_leaves_early_gets_no_more_workers_than_others() {
+fn abandoned_requests_occupy_their_slots_until_they_end() {
     const APP: &str = "\
 sub note { open my $file, '>>', 'run'; syswrite $file, $_[0] }
 sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']] }
@@ -197,7 +197,8 @@ sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']]
             let noted = noted();
             noted.len() >= 4 && noted.matches('+').count() == noted.matches('-').count()
         });
-        let (mut running, mut most) = (0, 0);
+        let mut running = 0;
+        let mut most = 0;
         for one in noted().chars() {
             running += if one == '+' { 1 } else { -1 };
             most = most.max(running);

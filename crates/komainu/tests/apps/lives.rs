@@ -33,7 +33,7 @@ fn release_app(rig: &Rig, name: &str) {
 }
 
 #[test]
-fn workers_are_replaced_after_their_share() {
+fn workers_are_recycled_after_configured_requests() {
     let app = "psgi = \"app.psgi\"\nworkers = 2\nrecycle = { requests = 50 }";
     let rig = start(folder("app.psgi", PID), &only(app));
     let mut seen: HashSet<u32> = ready(&rig, 2).into_iter().collect();
@@ -47,7 +47,7 @@ fn workers_are_replaced_after_their_share() {
 }
 
 #[test]
-fn workers_that_grow_fat_are_replaced() {
+fn workers_above_memory_limit_are_recycled() {
     let app = "my $fat; sub { $fat = 'x' x (64 << 20) if $_[0]{PATH_INFO} eq '/eat'; [200, [], [$$]] }";
     let config = "psgi = \"app.psgi\"\nworkers = 1\nrecycle = { memory = \"40MiB\" }";
     let rig = start(folder("app.psgi", app), &only(config));
@@ -56,7 +56,7 @@ fn workers_that_grow_fat_are_replaced() {
 }
 
 #[test]
-fn a_broken_application_does_not_spin() {
+fn broken_application_is_reloaded_with_backoff() {
     let app = "open my $count, '>>', 'count'; print $count 'x'; close $count; die 'no database'";
     let rig = run(folder("app.psgi", app), &["app.psgi"]);
     let attempts = || fs::metadata(rig.folder.at("count")).map_or(0, |file| file.len());
@@ -69,7 +69,7 @@ fn a_broken_application_does_not_spin() {
 }
 
 #[test]
-fn workers_that_die_one_after_the_other_are_replaced_with_pauses() {
+fn crashing_workers_are_restarted_with_backoff() {
     let app =
         "sub { open my $count, '>>', 'count'; print $count 'x'; close $count; kill KILL => $$; sleep 9 }";
     let rig = start(folder("app.psgi", app), &only("psgi = \"app.psgi\"\nworkers = 1"));
@@ -86,7 +86,7 @@ fn workers_that_die_one_after_the_other_are_replaced_with_pauses() {
 }
 
 #[test]
-fn a_request_that_takes_too_long() {
+fn worker_is_killed_after_request_timeout() {
     let config = "psgi = \"app.psgi\"\nworkers = 1\ntimeouts = { request = \"300ms\" }";
     let rig = start(folder("app.psgi", HOLD), &only(config));
     let stuck = ready(&rig, 1)[0];
@@ -97,7 +97,7 @@ fn a_request_that_takes_too_long() {
 }
 
 #[test]
-fn a_full_queue_refuses_the_oldest() {
+fn full_queue_rejects_oldest_request_with_503() {
     let config = format!("threads = 1\n{}", only("psgi = \"app.psgi\"\nworkers = 1\nqueue = 2"));
     let rig = start(folder("app.psgi", HOLD), &config);
     let mut busy = held(&rig, "a");
@@ -120,7 +120,7 @@ fn a_full_queue_refuses_the_oldest() {
 }
 
 #[test]
-fn nobody_waits_for_ever() {
+fn queued_request_times_out_with_503() {
     let config = "psgi = \"app.psgi\"\nworkers = 1\ntimeouts = { queue = \"1s\" }";
     let rig = start(folder("app.psgi", HOLD), &only(config));
     let mut busy = held(&rig, "a");
@@ -174,7 +174,7 @@ fn a_reload_of_a_ruby_application_fails_no_request() {
 }
 
 #[test]
-fn a_long_request_is_finished_by_those_who_began_it() {
+fn old_worker_finishes_running_request_after_reload() {
     let rig = start(folder("app.psgi", HOLD), &only("psgi = \"app.psgi\"\nworkers = 1"));
     let old = ready(&rig, 1)[0];
     let mut long = held(&rig, "a");
@@ -188,7 +188,7 @@ fn a_long_request_is_finished_by_those_who_began_it() {
 }
 
 #[test]
-fn a_reload_that_fails_changes_nothing() {
+fn failed_reload_keeps_previous_generation_serving() {
     let rig = start(folder("app.psgi", ONE), &only("psgi = \"app.psgi\"\nworkers = 2"));
     let before = ready(&rig, 2);
     rig.folder.write("app.psgi", "die 'halfway saved'");
@@ -200,7 +200,7 @@ fn a_reload_that_fails_changes_nothing() {
 }
 
 #[test]
-fn new_settings_come_with_a_reload() {
+fn reload_applies_new_application_settings() {
     let app = "sub { [200, [], [$ENV{GREETING}]] }";
     let rig = start(
         folder("app.psgi", app),
@@ -215,7 +215,7 @@ fn new_settings_come_with_a_reload() {
 }
 
 #[test]
-fn the_last_application_ends_when_a_reload_takes_it_away() {
+fn processes_of_removed_application_end_after_reload() {
     let rig = start(folder("app.psgi", ONE), &only("psgi = \"app.psgi\"\nworkers = 2"));
     ready(&rig, 2);
     let all: Vec<u32> = processes(&rig).iter().map(|process| process.pid).collect();
@@ -226,13 +226,14 @@ fn the_last_application_ends_when_a_reload_takes_it_away() {
 }
 
 #[test]
-fn one_application_is_loaded_again() {
+fn reload_of_one_application_leaves_others_running() {
     let files = folder("a.psgi", PID);
     files.write("b.psgi", PID);
     let config = "[[route]]\npath = \"/b\"\napp = \"b\"\n[[route]]\napp = \"a\"\n\
                   [apps.a]\npsgi = \"a.psgi\"\nworkers = 1\n[apps.b]\npsgi = \"b.psgi\"\nworkers = 1\n";
     let rig = start(files, config);
-    let (a, b) = (rig.get("/").text(), rig.get("/b").text());
+    let a = rig.get("/").text();
+    let b = rig.get("/b").text();
     let reload = |app: &str| {
         let pid = rig.child.id().to_string();
         komainu().args(["reload", "--pid", &pid, app]).output().unwrap()
@@ -245,7 +246,7 @@ fn one_application_is_loaded_again() {
 }
 
 #[test]
-fn a_change_of_its_files_is_seen() {
+fn watch_reloads_application_when_files_change() {
     let files = Folder::new();
     files.write("app.psgi", "use lib 'lib'; use Shop; sub { [200, [], [Shop::said()]] }");
     files.write("lib/Shop.pm", "package Shop; sub said { 'one' } 1;");
@@ -261,7 +262,7 @@ fn a_change_of_its_files_is_seen() {
 }
 
 #[test]
-fn workers_come_with_need() {
+fn worker_count_follows_load() {
     let config = "psgi = \"app.psgi\"\nworkers = { min = 1, max = 3 }\ntimeouts = { idle = \"1s\" }";
     let rig = start(folder("app.psgi", HOLD), &only(config));
     ready(&rig, 1);
@@ -276,7 +277,7 @@ fn workers_come_with_need() {
 }
 
 #[test]
-fn a_stop_finishes_what_runs_and_leaves_nobody() {
+fn stop_finishes_running_requests_and_ends_all_workers() {
     let mut rig = start(folder("app.psgi", HOLD), &only("psgi = \"app.psgi\"\nworkers = 2"));
     ready(&rig, 2);
     let all: Vec<u32> = processes(&rig).iter().map(|process| process.pid).collect();

@@ -81,7 +81,7 @@ fn one_worker(more: &str) -> Rig {
 }
 
 #[test]
-fn what_does_not_fit_into_a_slot_does_not_deafen_the_loop() {
+fn asgi_responses_larger_than_a_slot_are_delivered() {
     let rig = one_worker("");
     for path in ["/pieces", "/trailers"] {
         for at in 0..6 {
@@ -93,7 +93,7 @@ fn what_does_not_fit_into_a_slot_does_not_deafen_the_loop() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_stops_no_other_request_of_its_loop() {
+fn stalled_clients_do_not_block_the_event_loop() {
     let rig = one_worker("");
     for path in ["/pieces", "/trailers", "/hints"] {
         let mut silent: Vec<TcpStream> = Vec::new();
@@ -112,7 +112,7 @@ fn a_client_that_reads_nothing_stops_no_other_request_of_its_loop() {
 }
 
 #[test]
-fn a_request_does_not_see_the_context_variables_of_another() {
+fn asgi_context_variables_are_not_shared_between_requests() {
     let rig = one_worker("concurrency = 2");
     let clients: Vec<_> = (0..12)
         .map(|_| {
@@ -134,7 +134,7 @@ fn reset(rig: &Rig, ask: &str) {
 }
 
 #[test]
-fn an_event_loop_is_free_of_clients_that_have_left() {
+fn client_disconnects_cancel_event_loop_tasks() {
     let rig = one_worker("concurrency = 10");
     for _ in 0..3 {
         for _ in 0..10 {
@@ -165,7 +165,7 @@ pub(crate) fn http2(rig: &Rig, path: &str, streams: u8) -> TcpStream {
 }
 
 #[test]
-fn the_end_of_a_stream_of_http_2_cancels_its_task() {
+fn http2_stream_reset_cancels_its_task() {
     let config = only("asgi = \"a.py:app\"\nworkers = 1\nconcurrency = 10");
     let folder = folder("a.py", ASGI);
     let text = format!("listen = {{ address = \"127.0.0.1:0\", h2c = true }}\n{}{config}", as_we_are());
@@ -191,7 +191,7 @@ fn the_end_of_a_stream_of_http_2_cancels_its_task() {
 }
 
 #[test]
-fn no_request_waits_behind_a_loop_that_computes() {
+fn requests_do_not_wait_for_a_blocked_event_loop() {
     let app = "\
 import asyncio, time
 async def app(scope, receive, send):
@@ -247,7 +247,7 @@ def app(environ, start_response):
 }
 
 #[test]
-fn a_loop_that_cancels_many_requests_one_after_the_other_is_not_taken_to_hang() {
+fn event_loop_cancelling_many_requests_is_not_killed() {
     let rig = one_worker("timeouts = { between = \"1s\" }");
     let process = Client::new(rig.address).get("/pid");
     // Cancelling all of them takes 2 s.

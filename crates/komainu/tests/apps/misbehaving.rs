@@ -34,7 +34,7 @@ fn copy_ends(rig: &Rig) {
 }
 
 #[test]
-fn a_copy_of_a_perl_worker_answers_nobody() {
+fn forked_copy_of_perl_worker_sends_no_response() {
     let rig = psgi(
         "if ($path eq '/fork' && !fork) { print STDERR \"copy is $$\\n\"; return [200, [], ['copy']] } \
          select undef, undef, undef, 0.3 if $path eq '/fork'; [200, [], ['original']]",
@@ -49,7 +49,7 @@ fn a_copy_of_a_perl_worker_answers_nobody() {
 }
 
 #[test]
-fn a_copy_of_a_ruby_worker_answers_nobody() {
+fn forked_copy_of_ruby_worker_sends_no_response() {
     let app = "run(lambda do |env|\n  if env['PATH_INFO'] == '/fork'\n    if fork.nil?\n      \
         warn \"copy is #{Process.pid}\"\n      next [200, {}, ['copy']]\n    end\n    sleep 0.3\n  end\n  \
         [200, {}, ['original']]\nend)\n";
@@ -66,7 +66,7 @@ fn a_copy_of_a_ruby_worker_answers_nobody() {
 }
 
 #[test]
-fn a_copy_of_a_python_worker_answers_nobody() {
+fn forked_copy_of_python_worker_sends_no_response() {
     let wsgi = "import os, sys, time\ndef app(environ, start_response):\n    text = b'original'\n    \
         if environ['PATH_INFO'] == '/fork':\n        if os.fork() == 0:\n            \
         print('copy is', os.getpid(), flush=True)\n            text = b'copy'\n        else:\n            \
@@ -92,7 +92,7 @@ fn a_copy_of_a_python_worker_answers_nobody() {
 }
 
 #[test]
-fn answers_of_psgi_that_make_no_response() {
+fn invalid_psgi_responses_are_rejected() {
     let rig = psgi(
         "return [200, ['Content-Type', 'a', \"X-A: a\\r\\nX-B\", '1'], ['x']] if $path eq '/name'; \
          return [200, ['X-A', \"a\\r\\nX-B: 1\"], ['x']] if $path eq '/value'; \
@@ -119,7 +119,7 @@ fn answers_of_psgi_that_make_no_response() {
 }
 
 #[test]
-fn a_body_that_is_said_to_be_in_chunks_and_is_not() {
+fn psgi_body_falsely_declared_as_chunked_is_sent_whole() {
     let rig = psgi(
         "my @head = ('Transfer-Encoding', 'chunked'); \
          return [200, [@head], [\"3\\r\\nabc\\r\\n0\\r\\n\\r\\n\"]] if $path eq '/chunks'; \
@@ -132,7 +132,7 @@ fn a_body_that_is_said_to_be_in_chunks_and_is_not() {
 }
 
 #[test]
-fn control_bytes_of_an_application_do_not_reach_the_log() {
+fn control_bytes_in_application_output_are_escaped_in_log() {
     let rig =
         psgi("print STDERR \"a\\tb \\e[31m red \\x07 \\xc2\\x9b c1 \\x7f \\xc3\\xa9\\n\"; [200, [], ['ok']]");
     assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()));
@@ -141,7 +141,7 @@ fn control_bytes_of_an_application_do_not_reach_the_log() {
 }
 
 #[test]
-fn a_second_stop_ends_at_once_whatever_runs() {
+fn second_stop_signal_ends_server_immediately() {
     let rig = psgi(
         "if ($path eq '/fork' && !fork) { select undef, undef, undef, 30; exit } print STDERR \"busy\\n\"; sleep 1 while 1;",
     );

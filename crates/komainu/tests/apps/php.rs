@@ -46,7 +46,7 @@ fn has_lines(text: &str, wanted: &[&str]) {
 }
 
 #[test]
-fn a_site_like_wordpress_and_one_like_laravel() {
+fn wordpress_and_laravel_layouts_are_served() {
     let folder = Folder::new();
     for script in ["index.php", "wp-admin/index.php", "wp-login.php", "wp-content/x.php"] {
         folder.write(&format!("wp/{script}"), SHOW);
@@ -178,7 +178,7 @@ fn a_site_like_wordpress_and_one_like_laravel() {
 }
 
 #[test]
-fn what_a_request_says_and_what_it_cannot_say() {
+fn php_server_variables_are_set_from_the_request() {
     let rig = site(&[("index.php", SHOW)], "");
     let fields = "X-A-B: one\r\nX-A-B: two\r\nX_A_B: no\r\nX.A.B: no\r\nProxy: http://evil\r\nCookie: a=1\r\nCookie: b=2\r\nKOMAINU-RING: 9\r\n\
         Authorization: Basic dXNlcjpwYXNz\r\n";
@@ -206,7 +206,7 @@ fn what_a_request_says_and_what_it_cannot_say() {
 }
 
 #[test]
-fn forms_uploads_and_other_bodies() {
+fn php_receives_forms_uploads_and_raw_bodies() {
     let rig = site(
         &[
             ("index.php", SHOW),
@@ -268,7 +268,7 @@ fn forms_uploads_and_other_bodies() {
 }
 
 #[test]
-fn statuses_fields_and_bodies_of_responses() {
+fn php_statuses_fields_and_bodies_are_relayed() {
     let rig = site(
         &[
             ("move.php", "<?php header('Location: /there');"),
@@ -366,7 +366,7 @@ fn statuses_fields_and_bodies_of_responses() {
 }
 
 #[test]
-fn errors_are_logged_with_their_place_and_the_worker_survives() {
+fn php_errors_are_logged_and_the_worker_survives() {
     let rig = site(
         &[
             ("fine.php", "<?php echo getmypid();"),
@@ -412,7 +412,7 @@ fn errors_are_logged_with_their_place_and_the_worker_survives() {
 }
 
 #[test]
-fn settings_of_the_application_of_folders_and_the_environment() {
+fn php_settings_of_application_and_directory_apply() {
     let folder = Folder::new();
     let show = "<?php echo ini_get('memory_limit'), ' ', ini_get('precision'), ' ', var_export(ini_set('precision', 5), true), ' ', \
         var_export(ini_set('serialize_precision', 5), true), ' ', ini_get('user_agent'), ' ', getenv('ONE'), ' ', $_SERVER['ONE'] ?? 'none', ' ', \
@@ -433,7 +433,7 @@ fn settings_of_the_application_of_folders_and_the_environment() {
 }
 
 #[test]
-fn sessions_and_work_after_the_response() {
+fn php_sessions_persist_and_scripts_run_after_the_response() {
     let folder = Folder::new();
     let at = folder.path().display().to_string();
     folder.write("www/s.php", "<?php session_start(); echo $_SESSION['n'] = ($_SESSION['n'] ?? 0) + 1;");
@@ -461,7 +461,7 @@ fn sessions_and_work_after_the_response() {
 }
 
 #[test]
-fn opcache_is_shared_by_the_workers_and_sees_changes() {
+fn opcache_is_shared_by_workers_and_detects_changes() {
     let status = "<?php $s = opcache_get_status(); echo $s ? 'on ' . $s['opcache_statistics']['num_cached_scripts'] : 'off';";
     let folder = folder("www/index.php", status);
     folder.write("www/v.php", "<?php echo 'one ', getmypid();");
@@ -484,7 +484,7 @@ fn opcache_is_shared_by_the_workers_and_sees_changes() {
 }
 
 #[test]
-fn stuck_scripts_are_killed_and_the_log_has_their_place() {
+fn stuck_php_scripts_are_killed_and_their_stack_is_logged() {
     for (call, place) in
         [("sleep(600)", "www/stuck.php:5 in deep"), ("while (true) { $i = 1; }", "www/stuck.php:4 in deep")]
     {
@@ -501,7 +501,7 @@ fn stuck_scripts_are_killed_and_the_log_has_their_place() {
 }
 
 #[test]
-fn workers_that_die_and_copies_of_workers() {
+fn crashed_php_workers_are_replaced_and_forks_send_nothing() {
     let rig = site(
         &[
             ("die.php", "<?php posix_kill(getmypid(), 9);"),
@@ -532,7 +532,7 @@ fn workers_that_die_and_copies_of_workers() {
 }
 
 #[test]
-fn clients_that_leave_and_clients_that_read_nothing() {
+fn php_scripts_end_after_client_disconnects() {
     let rig = site(
         &[
             ("endless.php", "<?php set_time_limit(0); while (true) { echo str_repeat('x', 65536); }"),
@@ -560,7 +560,7 @@ fn clients_that_leave_and_clients_that_read_nothing() {
 }
 
 #[test]
-fn one_script_from_the_command_line_and_workers_that_are_replaced() {
+fn run_serves_a_php_script_and_recycles_its_workers() {
     let folder = folder("public/index.php", SHOW);
     folder.write("public/a.txt", "a file").write("secret.txt", "secret");
     let rig = run(folder, &["--workers", "2", "--max-requests", "5", "public/index.php"]);
@@ -581,7 +581,7 @@ fn one_script_from_the_command_line_and_workers_that_are_replaced() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why() {
+fn check_reports_missing_php_script_and_root() {
     let folder = Folder::new();
     folder.write("www/a.php", "<?php").write("k.toml", only("php = \"www/none.php\""));
     let check = |folder: &Folder| {

@@ -18,7 +18,7 @@ fn needs(module: &str, package: &str) {
 }
 
 #[test]
-fn the_suite_passes_whole() {
+fn plack_test_suite_passes() {
     needs("Plack::Test::Suite", "libplack-perl");
     let reported = Command::new("perl")
         .arg(perl().join("suite.t"))
@@ -28,7 +28,8 @@ fn the_suite_passes_whole() {
         .envs(server_environment())
         .output()
         .unwrap();
-    let (out, errors) = (text(&reported.stdout), text(&reported.stderr));
+    let out = text(&reported.stdout);
+    let errors = text(&reported.stderr);
     assert!(reported.status.success(), "{out}{errors}");
     let plan: usize = out.lines().find_map(|line| line.strip_prefix("1..")?.parse().ok()).unwrap();
     let good = out.lines().filter(|line| line.starts_with("ok ") && !line.contains("# skip")).count();
@@ -74,7 +75,7 @@ fn count(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn dancer_runs() {
+fn dancer2_application_runs() {
     needs("Dancer2", "libdancer2-perl");
     let rig = app("dancer.psgi");
     let mut client = Client::new(rig.address);
@@ -93,7 +94,7 @@ fn dancer_runs() {
 }
 
 #[test]
-fn mojolicious_runs() {
+fn mojolicious_application_runs() {
     needs("Mojolicious", "libmojolicious-perl");
     let rig = app("mojo.psgi");
     let mut client = Client::new(rig.address);
@@ -109,7 +110,7 @@ fn mojolicious_runs() {
 }
 
 #[test]
-fn examples_of_plack_run() {
+fn plack_examples_run() {
     let examples = Path::new("/usr/share/doc/libplack-perl/examples/dot-psgi");
     if !examples.is_dir() {
         eprintln!("SKIPPED: this system leaves the examples of libplack-perl out");

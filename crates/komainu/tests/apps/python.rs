@@ -72,7 +72,7 @@ fn lines() -> String {
 }
 
 #[test]
-fn django_by_wsgi_and_by_asgi() {
+fn django_runs_by_wsgi_and_by_asgi() {
     for (target, scheme) in [("django_app:wsgi", "wsgi"), ("django_app:asgi", "asgi")] {
         let rig = run(applications(), &[target]);
         rig.get("/hello/you?a=%C3%BC").expect(200, "GET you ü localhost");
@@ -91,7 +91,7 @@ fn django_by_wsgi_and_by_asgi() {
 }
 
 #[test]
-fn flask() {
+fn flask_application_runs() {
     let rig = run(applications(), &["flask_app.py"]);
     let url = format!("flask you 1 http://{}/hello/you?a=1", rig.address);
     rig.ask("/hello/you?a=1", &format!("X-Host: {}\r\n", rig.address)).expect_status(200);
@@ -111,7 +111,7 @@ fn flask() {
 }
 
 #[test]
-fn fastapi() {
+fn fastapi_application_runs() {
     let mut rig = run(applications(), &["--workers", "1", "fastapi_app:app"]);
     let answer = rig.get("/hello/you?a=1");
     answer.expect_status(200);
@@ -145,7 +145,7 @@ fn fastapi() {
 }
 
 #[test]
-fn websockets_with_the_library_of_that_name() {
+fn websockets_library_talks_to_an_asgi_application() {
     let rig = run(applications(), &["--workers", "1", "fastapi_app:app"]);
     ready(&rig, 1);
     let client = Command::new(frameworks().join("bin/python"))
@@ -159,7 +159,7 @@ fn websockets_with_the_library_of_that_name() {
 }
 
 #[test]
-fn the_ways_to_name_an_application() {
+fn python_targets_and_interfaces_are_resolved() {
     for (arguments, path, expected) in [
         (&["flask_app:application"][..], "/hello/a", "flask a"),
         (&["flask_app.py:application"], "/hello/a", "flask a"),
@@ -178,7 +178,7 @@ fn the_ways_to_name_an_application() {
 }
 
 #[test]
-fn bare_files_that_define_the_callable() {
+fn bare_python_file_with_a_callable_is_served() {
     let app =
         "def application(environ, start_response):\n    start_response('200 OK', [])\n    return [b'bare']\n";
     let rig = run(folder("bare.py", app), &["bare.py"]);
@@ -215,7 +215,7 @@ fn an_error_at_import_is_shown_with_its_traceback() {
 }
 
 #[test]
-fn an_exception_in_a_request_is_logged_without_frames_of_the_worker() {
+fn python_exception_is_logged_without_worker_frames() {
     for (name, call) in
         [("shop", "def app(environ, start_response):"), ("api", "async def app(scope, receive, send):")]
     {
@@ -232,7 +232,7 @@ fn an_exception_in_a_request_is_logged_without_frames_of_the_worker() {
 }
 
 #[test]
-fn several_applications_in_one_server() {
+fn one_server_runs_applications_of_three_languages() {
     let folder = applications();
     folder.write("a.psgi", "sub { [200, [], ['perl']] }");
     folder.write("b.ru", "run ->(env) { [200, {}, ['ruby']] }");
@@ -259,7 +259,7 @@ fn several_applications_in_one_server() {
 }
 
 #[test]
-fn several_targets_in_one_application() {
+fn routes_select_targets_of_an_application() {
     let config = format!(
         "[[route]]\npath = \"/admin/*\"\napp = {{ name = \"shop\", target = \"admin\", strip_prefix = true }}\n\
          [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", target = \"other\" }}\n\
@@ -281,7 +281,7 @@ fn several_targets_in_one_application() {
 /// Prints how much memory fifty Django workers share and how long the first response takes.
 #[test]
 #[ignore = "prints figures; run it with --ignored --nocapture on a release build"]
-fn fifty_workers_of_django() {
+fn memory_of_fifty_django_workers_is_printed() {
     let begun = std::time::Instant::now();
     let rig = run(applications(), &["--workers", "50", "django_app:wsgi"]);
     rig.get("/hello/you").expect_status(200);
@@ -312,7 +312,7 @@ fn fifty_workers_of_django() {
 }
 
 #[test]
-fn what_is_installed_with_pip_is_found() {
+fn pip_worker_module_and_server_environment_are_found() {
     let folder = folder(
         "app.py",
         "def app(environ, start_response):\n    start_response('200 OK', [])\n    return [b'wheel']\n",

@@ -11,7 +11,7 @@ use crate::rig::{Rig, as_we_are, connect, eventually, text};
 const APP: &str = "sub { select(undef, undef, undef, 0.4); [200, [], ['done']] }";
 
 #[test]
-fn time_in_the_queue_and_requests_of_each_worker_are_known() {
+fn metrics_and_log_report_queue_time_and_worker_requests() {
     let config = "threads = 1\n[control]\nlisten = \"127.0.0.1:0\"\n[log]\naccess = '$uri $queue_ms'\nfile = \"access.log\"\nlevel = \"info\"\n\
          [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\nthreads = 1\n";
     let rig = start(folder("app.psgi", APP), config);
@@ -59,7 +59,7 @@ fn time_in_the_queue_and_requests_of_each_worker_are_known() {
 }
 
 #[test]
-fn a_worker_is_replaced_after_the_requests_of_all_its_threads() {
+fn recycle_requests_limit_counts_all_threads_of_a_worker() {
     let app = "\
 import os
 def app(environ, start_response):
@@ -97,7 +97,7 @@ fn with_queue_of_16(app: &str, threads: usize) -> Rig {
 }
 
 #[test]
-fn the_queue_is_that_of_the_application_and_not_of_a_core() {
+fn application_queue_is_not_divided_by_the_number_of_cores() {
     let app = "\
 import time
 def app(environ, start_response):
@@ -152,7 +152,8 @@ def app(environ, start_response):
 
 /// Counts the streams, out of `count`, that get status 200.
 fn successes(mut stream: std::net::TcpStream, count: usize) -> usize {
-    let (mut heads, mut successes) = (0, 0);
+    let mut heads = 0;
+    let mut successes = 0;
     while heads < count {
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();

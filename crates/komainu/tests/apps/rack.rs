@@ -11,7 +11,7 @@ fn ruby(text: &str) -> Rig {
 }
 
 #[test]
-fn callables_of_after_reply_run_after_the_response_and_once() {
+fn rack_after_reply_callables_run_once_after_the_response() {
     let rig = ruby(
         "lambda do |env|\n  case env['PATH_INFO']\n  when '/one'\n    \
          env['rack.after_reply'] << -> { sleep 0.01 until File.exist?('gate'); warn 'the first ran' }\n    \
@@ -39,7 +39,7 @@ fn callables_of_after_reply_run_after_the_response_and_once() {
 }
 
 #[test]
-fn a_small_body_can_be_read_again_with_rack_3() {
+fn small_request_body_is_rewindable_with_rack_3() {
     let app = "lambda do |env|\n  input = env['rack.input']\n  first = input.read\n  \
                next [200, {}, [\"no rewind of #{first.size}\"]] unless input.respond_to?(:rewind)\n  \
                input.rewind\n  [200, {}, [first + input.read]]\nend\n";

@@ -54,7 +54,7 @@ def app(environ, start_response):
 ";
 
 #[test]
-fn wsgi() {
+fn wsgi_process_state_persists_as_documented() {
     let rig = one_worker("a.py", WSGI, "wsgi = \"a.py:app\"");
     left(
         &rig,
@@ -73,7 +73,7 @@ fn wsgi() {
 }
 
 #[test]
-fn context_variables_of_wsgi_in_threads() {
+fn wsgi_threads_reset_context_variables_between_requests() {
     let rig = one_worker("a.py", WSGI, "wsgi = \"a.py:app\"\nthreads = 3");
     let mut client = Client::new(rig.address);
     for at in 0..30 {
@@ -105,7 +105,7 @@ sub {
 ";
 
 #[test]
-fn psgi() {
+fn psgi_process_state_persists_as_documented() {
     let rig = one_worker("a.psgi", PERL, "psgi = \"a.psgi\"");
     left(
         &rig,
@@ -155,7 +155,7 @@ end)
 ";
 
 #[test]
-fn rack() {
+fn rack_process_state_persists_as_documented() {
     let rig = one_worker("config.ru", RUBY, "rack = \"config.ru\"");
     left(
         &rig,
@@ -223,7 +223,7 @@ echo $name == 'status' && !str_contains($seen, 'Left') ? 'unset' : $seen;
 ";
 
 #[test]
-fn php() {
+fn php_state_does_not_persist_between_requests() {
     let folder = Folder::new();
     folder.write("www/index.php", PHP);
     let rig = start(

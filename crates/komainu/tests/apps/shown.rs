@@ -10,7 +10,8 @@ pub(crate) const LANGUAGES: [&str; 4] = ["psgi", "rack", "wsgi", "asgi"];
 pub(crate) fn applications(folder: &Folder, fields: &[&str]) -> String {
     let variables: Vec<String> =
         fields.iter().map(|name| format!("HTTP_{}", name.to_uppercase().replace('-', "_"))).collect();
-    let (words, tuple) = (variables.join(" "), variables.join("', '"));
+    let words = variables.join(" ");
+    let tuple = variables.join("', '");
     let bytes = fields.join("', b'");
     folder
         .write(

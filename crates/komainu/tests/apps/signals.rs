@@ -56,7 +56,7 @@ sub {
 ";
 
 #[test]
-fn a_worker_whose_application_has_borrowed_a_signal_stays_and_its_children_end() {
+fn worker_ignores_sigterm_after_application_restores_handler() {
     for (name, text, app) in [
         ("a.py", WSGI, "wsgi = \"a.py:app\""),
         ("config.ru", RUBY, "rack = \"config.ru\""),
@@ -114,7 +114,7 @@ async def app(scope, receive, send):
 ";
 
 #[test]
-fn an_event_loop_that_exits_in_a_request_makes_it_502() {
+fn request_fails_with_502_when_event_loop_exits() {
     for path in ["/exit", "/begun"] {
         let app = only("asgi = \"a.py:app\"\nworkers = 1");
         let rig =
@@ -165,7 +165,7 @@ const RESETS: [(&str, &str, &str); 2] = [
 ];
 
 #[test]
-fn a_worker_whose_application_resets_a_signal_finishes_its_requests_at_a_stop() {
+fn worker_with_reset_sigterm_finishes_requests_at_stop() {
     for (name, app, text) in RESETS {
         let mut rig =
             start(folder(name, text), &format!("threads = 1\n{}", only(&format!("{app}\nworkers = 1"))));

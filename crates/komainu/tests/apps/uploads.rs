@@ -41,7 +41,7 @@ fn has(program: &str, arguments: &[&str]) -> bool {
 }
 
 #[test]
-fn applications_get_the_length_of_what_came_in_chunks() {
+fn applications_receive_the_length_of_chunked_bodies() {
     let whole = format!("{} {} none", VALUE_BYTES, VALUE_BYTES + 2);
     let raw = format!("{0} {0} none", VALUE_BYTES + 2);
     let psgi = "sub { my ($env) = @_; my ($sum, $piece) = (0); my $in = $env->{'psgi.input'};\n\
@@ -62,7 +62,7 @@ fn applications_get_the_length_of_what_came_in_chunks() {
 }
 
 #[test]
-fn frameworks_see_parameters_of_what_came_in_chunks() {
+fn frameworks_parse_form_parameters_of_chunked_bodies() {
     let whole = format!("{} {} none", VALUE_BYTES, VALUE_BYTES + 2);
     if has("perl", &["-MPlack::Request", "-e1"]) {
         let plack = "use Plack::Request; sub { my $r = Plack::Request->new($_[0]);\n\
@@ -93,7 +93,7 @@ fn frameworks_see_parameters_of_what_came_in_chunks() {
 }
 
 #[test]
-fn who_streams_is_given_no_length_and_reads_to_the_end() {
+fn streamed_chunked_bodies_have_no_content_length() {
     let sum = (VALUE_BYTES + 2).to_string();
     let asgi = "async def app(scope, receive, send):\n    if scope['type'] != 'http':\n        raise RuntimeError('no')\n    size, more = 0, True\n    \
         while more:\n        message = await receive()\n        size, more = size + len(message.get('body', b'')), message.get('more_body', False)\n    \
@@ -110,7 +110,7 @@ fn who_streams_is_given_no_length_and_reads_to_the_end() {
 }
 
 #[test]
-fn a_folder_for_temporary_files_that_is_none_is_said_at_the_start() {
+fn start_fails_when_temp_path_does_not_exist() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], ['x']] }");
     folder.write(

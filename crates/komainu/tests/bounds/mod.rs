@@ -82,7 +82,8 @@ impl Client {
     }
 
     pub fn head(&mut self) -> String {
-        let (mut head, mut byte) = (Vec::new(), [0]);
+        let mut head = Vec::new();
+        let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
             assert_eq!(self.stream.read(&mut byte).unwrap(), 1, "{:?}", String::from_utf8_lossy(&head));
             head.push(byte[0]);
@@ -163,7 +164,9 @@ fn watch<C>(
     let row = table::row(state);
     let warm: Vec<_> = (0..WARM_UP.min(count / 10)).map(|_| open()).collect();
     std::thread::sleep(Duration::from_millis(300));
-    let (before, cpu_before, control) = (resident_bytes(rig), cpu_ns(rig), Control::start());
+    let before = resident_bytes(rig);
+    let cpu_before = cpu_ns(rig);
+    let control = Control::start();
     let mut most = before;
     let mut clients = Vec::new();
     for at in 0..count {
@@ -195,7 +198,8 @@ fn watch<C>(
 /// Compares the cost of `attack`, which returns its number of units of work, with the row.
 #[track_caller]
 pub fn work(rig: &Rig, state: &str, attack: impl FnOnce() -> u64) {
-    let (before, control) = (cpu_ns(rig), Control::start());
+    let before = cpu_ns(rig);
+    let control = Control::start();
     let units = attack();
     let cpu = cpu_ns(rig).saturating_sub(before) / units;
     eprintln!("{state}: {cpu} ns each of {units}");
@@ -237,7 +241,8 @@ impl Control {
     fn work(stop: &AtomicBool) -> u64 {
         let (mut near, mut far) = UnixStream::pair().unwrap();
         let mut block = [0; 4096];
-        let (mut spent, mut units) = (0, 0);
+        let mut spent = 0;
+        let mut units = 0;
         while units == 0 || !stop.load(Ordering::Relaxed) {
             let began = clock_gettime(ClockId::ThreadCPUTime);
             for _ in 0..50 {

@@ -65,7 +65,7 @@ const ROWS: &[Row] = &[
         "",
         (50 * US, "a connection"),
         "2,000 connections, not a byte",
-        "connections_that_say_little",
+        "idle_and_slow_connections_stay_within_bounds",
     ),
     r(
         "idle after a request",
@@ -73,7 +73,7 @@ const ROWS: &[Row] = &[
         "",
         (200 * US, "a connection"),
         "2,000 connections, one `HEAD` each",
-        "connections_that_say_little",
+        "idle_and_slow_connections_stay_within_bounds",
     ),
     r(
         "head begun",
@@ -81,7 +81,7 @@ const ROWS: &[Row] = &[
         "",
         (100 * US, "a connection"),
         "2,000 connections, 25 bytes of a head",
-        "connections_that_say_little",
+        "idle_and_slow_connections_stay_within_bounds",
     ),
     r(
         "head nearly whole",
@@ -89,7 +89,7 @@ const ROWS: &[Row] = &[
         "",
         (400 * US, "a connection"),
         "500 connections, 16 KB of a head",
-        "connections_that_say_little",
+        "idle_and_slow_connections_stay_within_bounds",
     ),
     r(
         "refused (400), not read",
@@ -97,7 +97,7 @@ const ROWS: &[Row] = &[
         "",
         (250 * US, "a connection"),
         "1,000 malformed requests",
-        "connections_that_say_little",
+        "idle_and_slow_connections_stay_within_bounds",
     ),
     r(
         "too slow (408), not read",
@@ -105,7 +105,7 @@ const ROWS: &[Row] = &[
         "",
         (250 * US, "a connection"),
         "1,000 heads that stop half-way",
-        "connections_that_say_little",
+        "idle_and_slow_connections_stay_within_bounds",
     ),
     r(
         "body sent slowly, to `files`, `respond`, `redirect`",
@@ -113,7 +113,7 @@ const ROWS: &[Row] = &[
         "",
         (500 * US, "a connection"),
         "64,000 of 65,000 bytes",
-        "bodies_that_come_slowly",
+        "slow_request_bodies_stay_within_bounds",
     ),
     r(
         "body sent slowly, to `proxy`",
@@ -121,7 +121,7 @@ const ROWS: &[Row] = &[
         "",
         (8_000 * US, "for 8 MB"),
         "8 of 15 MB, to an upstream server that reads nothing",
-        "bodies_that_come_slowly",
+        "slow_request_bodies_stay_within_bounds",
     ),
     r(
         "body sent slowly, to an application, in memory",
@@ -129,7 +129,7 @@ const ROWS: &[Row] = &[
         "",
         (1_200 * US, "a connection"),
         "127,000 of 128,000 bytes",
-        "bodies_that_come_slowly",
+        "slow_request_bodies_stay_within_bounds",
     ),
     r(
         "body sent slowly, to an application, in a file",
@@ -137,7 +137,7 @@ const ROWS: &[Row] = &[
         "the body; `spill`",
         (4_000 * US, "a connection"),
         "300,000 of 400,000 bytes",
-        "bodies_that_come_slowly",
+        "slow_request_bodies_stay_within_bounds",
     ),
     r(
         "`100-continue`, and no body",
@@ -145,7 +145,7 @@ const ROWS: &[Row] = &[
         "",
         (500 * US, "a connection"),
         "500 heads, no body",
-        "bodies_that_come_slowly",
+        "slow_request_bodies_stay_within_bounds",
     ),
     r(
         "pipelining, nothing read",
@@ -153,7 +153,7 @@ const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "400 requests for 30 KB each",
-        "answers_that_nobody_reads",
+        "unread_file_responses_stay_within_bounds",
     ),
     r(
         "slow reader of a file",
@@ -161,7 +161,7 @@ const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "a file of 3 MB, nothing read",
-        "answers_that_nobody_reads",
+        "unread_file_responses_stay_within_bounds",
     ),
     r(
         "slow reader of a proxied response, in memory",
@@ -169,7 +169,7 @@ const ROWS: &[Row] = &[
         "",
         (6_000 * US, "a connection"),
         "a response of 10 MB, nothing read, `spill` 0",
-        "proxied_answers_that_nobody_reads",
+        "unread_proxied_responses_stay_within_bounds",
     ),
     r(
         "slow reader of a proxied response, in a file",
@@ -177,7 +177,7 @@ const ROWS: &[Row] = &[
         "the response; `spill`",
         (12_000 * US, "a connection"),
         "a response of 10 MB, nothing read",
-        "proxied_answers_that_nobody_reads",
+        "unread_proxied_responses_stay_within_bounds",
     ),
     r(
         "1xx without end, not read",
@@ -185,7 +185,7 @@ const ROWS: &[Row] = &[
         "",
         (1_000 * US, "a connection"),
         "an upstream server that sends 103 endlessly",
-        "proxied_answers_that_nobody_reads",
+        "unread_proxied_responses_stay_within_bounds",
     ),
     r(
         "slow reader of a response compressed with gzip",
@@ -193,7 +193,7 @@ const ROWS: &[Row] = &[
         "",
         (120_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
-        "compressed_answers_that_nobody_reads",
+        "unread_compressed_responses_stay_within_bounds",
     ),
     r(
         "slow reader of a response compressed with br",
@@ -201,7 +201,7 @@ const ROWS: &[Row] = &[
         "",
         (100_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
-        "compressed_answers_that_nobody_reads",
+        "unread_compressed_responses_stay_within_bounds",
     ),
     r(
         "slow reader of a response compressed with zstd",
@@ -209,7 +209,7 @@ const ROWS: &[Row] = &[
         "",
         (100_000 * US, "for 3 MB"),
         "a response of 3 MB, nothing read",
-        "compressed_answers_that_nobody_reads",
+        "unread_compressed_responses_stay_within_bounds",
     ),
     r(
         "slow reader of an application's response, in memory",
@@ -217,7 +217,7 @@ const ROWS: &[Row] = &[
         "",
         (20_000 * US, "a connection"),
         "a response of 10 MB, nothing read, `spill` 0",
-        "answers_of_applications_that_nobody_reads",
+        "unread_application_responses_stay_within_bounds",
     ),
     r(
         "slow reader of an application's response, in a file",
@@ -225,7 +225,7 @@ const ROWS: &[Row] = &[
         "the response; `spill`",
         (30_000 * US, "a connection"),
         "a response of 10 MB, nothing read",
-        "answers_of_applications_that_nobody_reads",
+        "unread_application_responses_stay_within_bounds",
     ),
     r(
         "PROXY header nearly whole",
@@ -233,7 +233,7 @@ const ROWS: &[Row] = &[
         "",
         (100 * US, "a connection"),
         "500 connections, all but 96 bytes",
-        "proxy_headers_that_come_slowly",
+        "slow_proxy_protocol_headers_stay_within_bounds",
     ),
     r(
         "control socket, line begun",
@@ -241,7 +241,7 @@ const ROWS: &[Row] = &[
         "",
         (800 * US, "a client"),
         "60 clients, 4,000 bytes and no line",
-        "control_clients_that_say_nothing",
+        "incomplete_control_commands_stay_within_bounds",
     ),
     r(
         "log lines that nobody takes",
@@ -249,7 +249,7 @@ const ROWS: &[Row] = &[
         "",
         (1_000_000 * US, "for 5,000 requests"),
         "40 MB of targets, a FIFO that nobody reads",
-        "log_lines_that_nobody_takes",
+        "unread_log_lines_stay_within_bounds",
     ),
     r(
         "TLS, connected, silent",
@@ -257,7 +257,7 @@ const ROWS: &[Row] = &[
         "",
         (60 * US, "a connection"),
         "1,000 connections, not a byte",
-        "tls_clients_that_say_little",
+        "idle_and_slow_tls_clients_stay_within_bounds",
     ),
     r(
         "TLS, first message begun",
@@ -265,7 +265,7 @@ const ROWS: &[Row] = &[
         "",
         (150 * US, "a connection"),
         "1,000 connections, half of a ClientHello",
-        "tls_clients_that_say_little",
+        "idle_and_slow_tls_clients_stay_within_bounds",
     ),
     r(
         "TLS, handshake left half-way",
@@ -273,7 +273,7 @@ const ROWS: &[Row] = &[
         "",
         (800 * US, "a connection"),
         "1,000 connections, a ClientHello and no more",
-        "tls_clients_that_say_little",
+        "idle_and_slow_tls_clients_stay_within_bounds",
     ),
     r(
         "TLS, client certificates nearly whole",
@@ -281,7 +281,7 @@ const ROWS: &[Row] = &[
         "",
         (2_000 * US, "a connection"),
         "100 connections, all but a byte of 56 KiB of certificates",
-        "tls_clients_with_many_certificates",
+        "large_client_certificate_chains_stay_within_bounds",
     ),
     r(
         "TLS, idle after a request",
@@ -289,7 +289,7 @@ const ROWS: &[Row] = &[
         "",
         (1_500 * US, "a connection"),
         "1,000 connections, one `HEAD` each",
-        "tls_clients_that_say_little",
+        "idle_and_slow_tls_clients_stay_within_bounds",
     ),
     r(
         "TLS, record nearly whole",
@@ -297,7 +297,7 @@ const ROWS: &[Row] = &[
         "",
         (1_500 * US, "a connection"),
         "500 connections, all but a byte of a record of 16 KiB",
-        "tls_clients_that_say_little",
+        "idle_and_slow_tls_clients_stay_within_bounds",
     ),
     r(
         "TLS, a handshake for each connection",
@@ -329,7 +329,7 @@ const ROWS: &[Row] = &[
         "",
         (500 * US, "a socket"),
         "300 sockets",
-        "sockets_that_are_idle",
+        "idle_websockets_stay_within_bounds",
     ),
     r(
         "WebSocket, message under way",
@@ -353,7 +353,7 @@ const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a socket"),
         "an application that sends endlessly",
-        "an_application_that_sends_to_who_does_not_read",
+        "unread_websocket_messages_stay_within_bounds",
     ),
     r(
         "WebSocket, messages to an application that does not read",
@@ -361,7 +361,7 @@ const ROWS: &[Row] = &[
         "",
         (8_000 * US, "a socket"),
         "messages of 125 bytes, an application that sends and never receives",
-        "messages_that_the_application_does_not_take",
+        "websocket_messages_not_read_by_app_stay_within_bounds",
     ),
     r(
         "WebSocket, messages that inflate",
@@ -369,7 +369,7 @@ const ROWS: &[Row] = &[
         "",
         (20_000 * US, "a message"),
         "a kilobyte that stands for 1 MB",
-        "messages_that_inflate",
+        "inflating_websocket_messages_stay_within_bounds",
     ),
     r(
         "tunnel to an upstream server, both sides send, none reads",
@@ -377,7 +377,7 @@ const ROWS: &[Row] = &[
         "",
         (15_000 * US, "a tunnel"),
         "60 tunnels",
-        "tunnels_where_nobody_reads",
+        "tunnels_with_unread_data_stay_within_bounds",
     ),
     r(
         "connection that a Rack application has taken over, both send, none reads",
@@ -385,7 +385,7 @@ const ROWS: &[Row] = &[
         "",
         (8_000 * US, "a connection"),
         "40 connections",
-        "taken_over_connections_where_nobody_reads",
+        "hijacked_connections_with_unread_data_stay_within_bounds",
     ),
     r(
         "smallest requests, pipelined",
@@ -393,7 +393,7 @@ const ROWS: &[Row] = &[
         "",
         (8 * US, "a request"),
         "20,000 requests",
-        "requests_without_end",
+        "request_floods_stay_within_cpu_bounds",
     ),
     r(
         "a head byte by byte",
@@ -401,7 +401,7 @@ const ROWS: &[Row] = &[
         "",
         (5 * US, "a byte"),
         "15,000 bytes, a segment each",
-        "requests_without_end",
+        "request_floods_stay_within_cpu_bounds",
     ),
     r(
         "a body in chunks of one byte",
@@ -409,7 +409,7 @@ const ROWS: &[Row] = &[
         "",
         (400, "a chunk"),
         "160,000 chunks",
-        "requests_without_end",
+        "request_floods_stay_within_cpu_bounds",
     ),
     r(
         "a connection for each request",
@@ -417,7 +417,7 @@ const ROWS: &[Row] = &[
         "",
         (150 * US, "a connection"),
         "1,000 connections",
-        "requests_without_end",
+        "request_floods_stay_within_cpu_bounds",
     ),
     r(
         "a connection for each refusal",
@@ -425,7 +425,7 @@ const ROWS: &[Row] = &[
         "",
         (200 * US, "a connection"),
         "1,000 malformed requests",
-        "requests_without_end",
+        "request_floods_stay_within_cpu_bounds",
     ),
     r(
         "WebSocket, pings without end",

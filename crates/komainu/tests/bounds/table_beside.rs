@@ -11,7 +11,7 @@ pub const ROWS: &[Row] = &[
         "",
         (300 * US, "a request"),
         "900 requests, all but one too early",
-        "requests_that_wait_for_others",
+        "delayed_requests_stay_within_bounds",
     ),
     r(
         "request that `auth.ask` asks about",
@@ -19,7 +19,7 @@ pub const ROWS: &[Row] = &[
         "",
         (500 * US, "a request"),
         "500 requests, a server that does not answer",
-        "requests_that_wait_for_others",
+        "delayed_requests_stay_within_bounds",
     ),
     r(
         "body sent slowly, to a FastCGI server",
@@ -27,7 +27,7 @@ pub const ROWS: &[Row] = &[
         "the body; `spill`",
         (4000 * US, "a connection"),
         "300,000 of 400,000 bytes",
-        "requests_that_wait_for_others",
+        "delayed_requests_stay_within_bounds",
     ),
     r(
         "copies of a `mirror` that nobody answers",
@@ -35,7 +35,7 @@ pub const ROWS: &[Row] = &[
         "",
         (800_000 * US, "for 1,000 requests"),
         "1,000 requests with bodies of 60 KB, a server that does not answer",
-        "what_requests_leave_behind",
+        "mirrors_spans_and_log_lines_stay_within_bounds",
     ),
     r(
         "spans that no collector takes",
@@ -43,7 +43,7 @@ pub const ROWS: &[Row] = &[
         "",
         (2_000_000 * US, "for 10,000 requests"),
         "10,000 requests with long targets, a collector that reads nothing",
-        "what_requests_leave_behind",
+        "mirrors_spans_and_log_lines_stay_within_bounds",
     ),
     r(
         "log lines that a receiver does not take",
@@ -51,7 +51,7 @@ pub const ROWS: &[Row] = &[
         "",
         (1_200_000 * US, "for 5,000 requests"),
         "40 MB of targets, a syslog server that reads nothing",
-        "what_requests_leave_behind",
+        "mirrors_spans_and_log_lines_stay_within_bounds",
     ),
     r(
         "follower of `/v1/events` who reads nothing",
@@ -59,7 +59,7 @@ pub const ROWS: &[Row] = &[
         "",
         (100_000 * US, "a follower"),
         "12 followers, 1,800 lines of 1 KB",
-        "followers_and_bodies_of_the_control_api",
+        "control_api_clients_stay_within_bounds",
     ),
     r(
         "client of `GET /v1/history` who reads nothing",
@@ -67,7 +67,7 @@ pub const ROWS: &[Row] = &[
         "",
         (120_000 * US, "a client"),
         "24 clients, 500 requests each",
-        "followers_and_bodies_of_the_control_api",
+        "control_api_clients_stay_within_bounds",
     ),
     r(
         "control API, body nearly whole",
@@ -75,6 +75,6 @@ pub const ROWS: &[Row] = &[
         "",
         (8000 * US, "a client"),
         "24 bodies of 1 MiB but one byte",
-        "followers_and_bodies_of_the_control_api",
+        "control_api_clients_stay_within_bounds",
     ),
 ];

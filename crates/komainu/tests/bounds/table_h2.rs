@@ -9,7 +9,7 @@ pub const ROWS: &[Row] = &[
         "",
         (200 * US, "a connection"),
         "500 connections, one `GET` each",
-        "streams_of_one_client",
+        "http2_streams_of_one_client_stay_within_bounds",
     ),
     r(
         "HTTP/2, 128 responses, windows of 0",
@@ -17,7 +17,7 @@ pub const ROWS: &[Row] = &[
         "",
         (12_000 * US, "a connection"),
         "128 files of 3 MB each, nothing read",
-        "streams_of_one_client",
+        "http2_streams_of_one_client_stay_within_bounds",
     ),
     r(
         "HTTP/2, 128 responses, nothing read",
@@ -25,7 +25,7 @@ pub const ROWS: &[Row] = &[
         "",
         (16_000 * US, "a connection"),
         "128 files of 3 MB each, the largest windows",
-        "streams_of_one_client",
+        "http2_streams_of_one_client_stay_within_bounds",
     ),
     r(
         "HTTP/2, 128 bodies byte by byte",
@@ -33,7 +33,7 @@ pub const ROWS: &[Row] = &[
         "",
         (8_000 * US, "a connection"),
         "128 bodies, 8 bytes of each",
-        "streams_of_one_client",
+        "http2_streams_of_one_client_stay_within_bounds",
     ),
     r(
         "HTTP/2, header block begun",
@@ -41,7 +41,7 @@ pub const ROWS: &[Row] = &[
         "",
         (300 * US, "a connection"),
         "200 header blocks of 32 KB that do not end",
-        "streams_of_one_client",
+        "http2_streams_of_one_client_stay_within_bounds",
     ),
     r(
         "HTTP/2, heads that unpack to 28 KB",
@@ -49,7 +49,7 @@ pub const ROWS: &[Row] = &[
         "",
         (6_000 * US, "a connection"),
         "128 requests of 28 bytes",
-        "streams_of_one_client",
+        "http2_streams_of_one_client_stay_within_bounds",
     ),
     r(
         "HTTP/2, 100 WebSockets, idle",
@@ -57,7 +57,7 @@ pub const ROWS: &[Row] = &[
         "",
         (12_000 * US, "a connection"),
         "100 sockets on each connection",
-        "a_hundred_sockets_over_one_connection",
+        "hundred_websockets_over_http2_stay_within_bounds",
     ),
     r(
         "HTTP/2, 100 WebSockets, the application sends, nothing is read",
@@ -65,7 +65,7 @@ pub const ROWS: &[Row] = &[
         "",
         (200_000 * US, "a connection"),
         "100 sockets, messages of 125 bytes, an application that sends endlessly",
-        "a_hundred_sockets_over_one_connection",
+        "hundred_websockets_over_http2_stay_within_bounds",
     ),
     r(
         "HTTP/2, rapid reset",

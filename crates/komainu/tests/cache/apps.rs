@@ -158,7 +158,7 @@ fn status(answer: &Answer) -> String {
 }
 
 #[test]
-fn applications_of_every_language_behind_the_cache() {
+fn responses_of_applications_in_every_language_are_cached() {
     let rig = all();
     for (name, _) in LANGUAGES {
         // HTTP/1.0 has no chunked coding: whether the length is known when the head is sent depends on the

@@ -38,7 +38,8 @@ fn asks(origin: &Origin) -> usize {
 
 /// Decodes the content of a stored response.
 fn plain(answer: &Answer) -> String {
-    let (mut text, bytes) = (String::new(), &answer.body[..]);
+    let mut text = String::new();
+    let bytes = &answer.body[..];
     match answer.field("Content-Encoding") {
         None => text = answer.text(),
         Some("gzip") => _ = flate2::read::GzDecoder::new(bytes).read_to_string(&mut text).unwrap(),
@@ -50,7 +51,7 @@ fn plain(answer: &Answer) -> String {
 }
 
 #[test]
-fn one_response_of_the_origin_is_for_clients_of_all_codings() {
+fn one_stored_response_serves_all_content_codings() {
     let fields = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nETag: \"tag\"\r\nVary: Accept-Encoding\r\n";
     let (origin, rig, _) = cached(fields, "compress = true");
     let script = versions().0;
@@ -58,7 +59,8 @@ fn one_response_of_the_origin_is_for_clients_of_all_codings() {
     assert!(origin.seen.lock().unwrap().asks[0].field("Accept-Encoding").is_empty());
     for codings in ["gzip", "br", "zstd", "gzip;q=0.5, br", "identity"] {
         let get = |fields: &str| rig.ask("/", &format!("Accept-Encoding: {codings}\r\n{fields}"));
-        let (first, second) = (get(""), get(""));
+        let first = get("");
+        let second = get("");
         assert!(first.field("Cache-Status").unwrap().contains("hit"), "{}", first.head);
         assert_eq!(plain(&first), script, "{codings}");
         assert_eq!(first.body, second.body, "{codings}: made once");
@@ -78,7 +80,7 @@ fn one_response_of_the_origin_is_for_clients_of_all_codings() {
 }
 
 #[test]
-fn the_next_version_of_a_cached_response_is_sent_as_the_difference() {
+fn cached_response_is_sent_as_dictionary_delta() {
     let (old, new) = versions();
     let (origin, rig, next) = cached(FIELDS, "compress = true\nuse_as_dictionary = true");
     let both = "Accept-Encoding: br, dcb, dcz\r\n";
@@ -107,7 +109,7 @@ fn the_next_version_of_a_cached_response_is_sent_as_the_difference() {
 }
 
 #[test]
-fn what_is_for_one_client_is_no_dictionary() {
+fn personal_responses_are_not_used_as_dictionaries() {
     let private = "Content-Type: text/javascript\r\nCache-Control: private, max-age=3600\r\n";
     let by_cookie = "Content-Type: text/javascript\r\nCache-Control: max-age=3600\r\nVary: Cookie\r\n";
     let key = "{ rule = [{ key = { cookie = \"user\" } }] }";

@@ -65,7 +65,7 @@ fn is_hit(answer: &Answer) -> bool {
 }
 
 #[test]
-fn what_is_stored_survives_kill_9() {
+fn stored_responses_survive_kill_9() {
     let origin = counting();
     for user in kinds() {
         let rig = start(configured(&origin, user, "10MiB"));
@@ -93,7 +93,7 @@ fn what_is_stored_survives_kill_9() {
 }
 
 #[test]
-fn damaged_files_are_asked_for_again() {
+fn damaged_cache_files_are_fetched_again() {
     let origin = counting();
     let rig = start(configured(&origin, rig::as_we_are(), "10MiB"));
     let body = rig.get("/a").text();
@@ -113,7 +113,7 @@ fn damaged_files_are_asked_for_again() {
 }
 
 #[test]
-fn without_its_folder_the_cache_is_in_memory() {
+fn cache_uses_memory_when_its_directory_is_unusable() {
     let origin = counting();
     let folder = configured(&origin, rig::as_we_are(), "10MiB");
     std::os::unix::fs::symlink("nowhere", folder.at("cache")).unwrap();
@@ -131,7 +131,7 @@ fn large(number: usize) -> String {
 }
 
 #[test]
-fn large_responses_arrive_as_they_were_whatever_becomes_of_them() {
+fn large_responses_stay_intact_while_they_are_replaced() {
     const HEAD: &str = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
     let count = AtomicUsize::new(0);
     let origin = Origin::start(move |ask| {
@@ -187,7 +187,7 @@ fn large_responses_arrive_over_http_2() {
 }
 
 #[test]
-fn a_part_far_in_what_is_too_large_is_asked_for_alone() {
+fn range_of_an_oversized_response_is_passed_to_the_origin() {
     const BYTES: usize = 6_000_000;
     let origin = Origin::start(|ask| {
         let fields = "Cache-Control: max-age=3600\r\nETag: \"a\"\r\n";

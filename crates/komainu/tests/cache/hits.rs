@@ -46,7 +46,7 @@ fn a_fresh_response_is_served_without_the_origin() {
 }
 
 #[test]
-fn what_is_private_is_asked_for_each_time() {
+fn private_responses_are_not_stored() {
     for fields in [
         "Cache-Control: private, max-age=3600\r\n",
         "Cache-Control: no-store\r\n",
@@ -71,7 +71,7 @@ fn what_is_private_is_asked_for_each_time() {
 }
 
 #[test]
-fn requests_that_could_poison_the_cache_pass_it() {
+fn requests_that_could_poison_the_cache_bypass_it() {
     let origin = counting(FRESH);
     let rig = run(&origin.url);
     for (asked, field) in [
@@ -100,7 +100,7 @@ fn requests_that_could_poison_the_cache_pass_it() {
 }
 
 #[test]
-fn variants_and_unsafe_requests() {
+fn variants_are_stored_and_unsafe_requests_invalidate_them() {
     let count = AtomicUsize::new(0);
     let origin = Origin::start(move |ask| {
         let n = count.fetch_add(1, Ordering::SeqCst);
@@ -124,7 +124,7 @@ fn variants_and_unsafe_requests() {
 }
 
 #[test]
-fn a_stale_response_is_validated_and_stands_in_for_a_dead_origin() {
+fn stale_response_is_revalidated_or_served_on_origin_failure() {
     let mode = Arc::new(Mutex::new("fresh"));
     let theirs = mode.clone();
     let origin = Origin::start(move |ask| match *theirs.lock().unwrap() {
@@ -159,7 +159,9 @@ fn stepped() -> (String, Receiver<usize>, Sender<&'static str>) {
     let next = Arc::new(Mutex::new(next));
     std::thread::spawn(move || {
         for (index, stream) in listener.incoming().enumerate() {
-            let (mut stream, came, next) = (stream.unwrap(), came.clone(), next.clone());
+            let mut stream = stream.unwrap();
+            let came = came.clone();
+            let next = next.clone();
             std::thread::spawn(move || {
                 let mut bytes = [0; 4096];
                 while !matches!(stream.read(&mut bytes), Ok(0) | Err(_)) {
@@ -183,7 +185,7 @@ fn stepped() -> (String, Receiver<usize>, Sender<&'static str>) {
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn many_who_ask_at_once_share_one_response_and_who_leaves_does_not_end_it() {
+fn concurrent_requests_share_one_origin_response() {
     let (url, comes, steps) = stepped();
     let rig = run(&url);
     let mut clients: Vec<_> = (0..50).map(|_| rig.connect()).collect();
@@ -214,7 +216,7 @@ fn many_who_ask_at_once_share_one_response_and_who_leaves_does_not_end_it() {
 }
 
 #[test]
-fn a_response_that_breaks_off_is_not_stored() {
+fn truncated_response_is_not_stored() {
     let (url, comes, steps) = stepped();
     let rig = run(&url);
     let mut client = rig.connect();
@@ -233,7 +235,7 @@ fn a_response_that_breaks_off_is_not_stored() {
 }
 
 #[test]
-fn a_route_has_a_cache_of_its_own_and_a_large_response_passes_it() {
+fn responses_above_the_object_limit_are_not_stored() {
     let large = "x".repeat(100_000);
     let body = large.clone();
     let origin = Origin::start(move |_| answer("200 OK", "Cache-Control: max-age=60\r\n", &body));
@@ -255,7 +257,7 @@ fn a_route_has_a_cache_of_its_own_and_a_large_response_passes_it() {
 /// A client that sends many requests and disconnects must not overload the origin or use up the memory of
 /// others.
 #[test]
-fn of_clients_that_leave_few_requests_are_still_answered() {
+fn origin_requests_of_disconnected_clients_are_limited() {
     // The origin stalls within the head, or within a cacheable body.
     for begins in [
         "HTTP/1.1 200 OK\r\n",

@@ -30,7 +30,8 @@ fn secret(ask: &Ask) -> String {
 impl SharedCache {
     fn start(options: &str, respond: impl Fn(&Ask) -> String + Send + Sync + 'static) -> SharedCache {
         let ((came, asked), (release, held)) = (channel(), channel());
-        let (came, held) = (Mutex::new(came), Mutex::new(held));
+        let came = Mutex::new(came);
+        let held = Mutex::new(held);
         let origin = Origin::start(move |ask| {
             if !ask.field("X-Hold").is_empty() {
                 came.lock().unwrap().send(()).unwrap();
@@ -102,7 +103,7 @@ const APART: [&str; 7] = [
 ];
 
 #[test]
-fn fields_of_a_304_that_is_not_for_all_reach_the_client_alone_that_asked() {
+fn fields_of_private_304_reach_only_the_requesting_client() {
     let cache = SharedCache::start("", |ask| {
         let secret = secret(ask);
         let fields = match stated(ask).as_str() {
@@ -127,7 +128,7 @@ fn fields_of_a_304_that_is_not_for_all_reach_the_client_alone_that_asked() {
 }
 
 #[test]
-fn fields_of_a_200_that_is_not_for_all_reach_the_client_alone_that_asked() {
+fn fields_of_private_200_reach_only_the_requesting_client() {
     let cache = SharedCache::start("", |ask| {
         let secret = secret(ask);
         let fields = match stated(ask).as_str() {
@@ -146,7 +147,7 @@ fn fields_of_a_200_that_is_not_for_all_reach_the_client_alone_that_asked() {
 }
 
 #[test]
-fn parts_reach_the_client_alone_that_asked() {
+fn partial_responses_reach_only_the_requesting_client() {
     let cache = SharedCache::start("", |ask| {
         let fields = "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n";
         answer("206 Partial Content", &format!("{fields}X-Mine: {}\r\n", secret(ask)), "whole")
@@ -155,12 +156,13 @@ fn parts_reach_the_client_alone_that_asked() {
 }
 
 #[test]
-fn responses_to_head_reach_the_client_alone_that_asked() {
+fn head_responses_reach_only_the_requesting_client() {
     let cache = SharedCache::start("", |ask| {
         let fields = format!("Cache-Control: max-age=60\r\nX-Mine: {}\r\n", secret(ask));
-        match ask.line().starts_with("HEAD") {
-            true => format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 5\r\n\r\n"),
-            false => answer("200 OK", &fields, "whole"),
+        if ask.line().starts_with("HEAD") {
+            format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: 5\r\n\r\n")
+        } else {
+            answer("200 OK", &fields, "whole")
         }
     });
     let [one, other] = cache.both("HEAD /", ["", ""]);
@@ -169,7 +171,7 @@ fn responses_to_head_reach_the_client_alone_that_asked() {
 }
 
 #[test]
-fn interim_responses_with_other_fields_than_links_reach_the_client_alone_that_asked() {
+fn interim_fields_other_than_link_reach_only_their_client() {
     let cache = SharedCache::start("", |ask| {
         let field = stated(ask);
         let interim =
@@ -185,7 +187,7 @@ fn interim_responses_with_other_fields_than_links_reach_the_client_alone_that_as
 }
 
 #[test]
-fn trailers_reach_the_client_alone_that_asked() {
+fn trailers_reach_only_the_requesting_client() {
     let cache = SharedCache::start("", |ask| {
         let head =
             "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\nTrailer: X-Mine";
@@ -196,7 +198,7 @@ fn trailers_reach_the_client_alone_that_asked() {
 }
 
 #[test]
-fn fields_of_errors_and_of_pages_in_their_place_reach_the_client_alone_that_asked() {
+fn error_fields_reach_only_the_requesting_client() {
     let respond = |ask: &Ask| {
         let secret = secret(ask);
         let fields = format!("WWW-Authenticate: Basic realm=\"{secret}\"\r\nSet-Cookie: sid={secret}\r\n");
@@ -211,31 +213,36 @@ fn fields_of_errors_and_of_pages_in_their_place_reach_the_client_alone_that_aske
 }
 
 #[test]
-fn fields_of_an_error_that_a_stored_response_stands_in_for_reach_no_client() {
-    let cache = SharedCache::start("", |ask| match ask.field("X-First").is_empty() {
-        true => answer("503 Down", &format!("Set-Cookie: sid={}\r\n", secret(ask)), "down"),
-        false => answer("200 OK", STALE, "whole"),
+fn fields_of_error_replaced_by_stale_response_reach_no_client() {
+    let cache = SharedCache::start("", |ask| {
+        if ask.field("X-First").is_empty() {
+            answer("503 Down", &format!("Set-Cookie: sid={}\r\n", secret(ask)), "down")
+        } else {
+            answer("200 OK", STALE, "whole")
+        }
     });
     cache.rig.ask("/", "X-First: 1\r\n").expect(200, "whole");
     cache.expect_apart("/", false);
 }
 
 #[test]
-fn a_response_that_is_not_stored_withdraws_the_stale_one_that_it_was_to_renew() {
+fn uncacheable_response_invalidates_the_stale_one() {
     let cache = SharedCache::start("", |ask| {
-        let (query, secret) = (stated(ask), secret(ask));
+        let query = stated(ask);
+        let secret = secret(ask);
         let (status, fields) = query.split_once(' ').unwrap();
         let fields = match fields {
             "cookie" => format!("Cache-Control: max-age=60\r\nSet-Cookie: sid={secret}\r\n"),
             stated => format!("Cache-Control: {stated}\r\n"),
         };
-        match ask.field("X-First").is_empty() {
-            true => answer(&format!("{status} Said"), &fields, "new"),
-            false => answer(
+        if ask.field("X-First").is_empty() {
+            answer(&format!("{status} Said"), &fields, "new")
+        } else {
+            answer(
                 "200 OK",
                 "Age: 20\r\nCache-Control: max-age=10, stale-while-revalidate=86400\r\n",
                 "whole",
-            ),
+            )
         }
     });
     let served = |target: &str| String::from_utf8(cache.rig.get(target).body).unwrap();

@@ -34,7 +34,8 @@ fn by_hand() -> (String, Receiver<TcpStream>) {
     let (came, comes): (Sender<TcpStream>, _) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, came) = (stream.unwrap(), came.clone());
+            let mut stream = stream.unwrap();
+            let came = came.clone();
             std::thread::spawn(move || {
                 let mut head = Vec::new();
                 let mut byte = [0];
@@ -52,7 +53,8 @@ fn by_hand() -> (String, Receiver<TcpStream>) {
 }
 
 fn read_until(stream: &mut TcpStream, end: &[u8]) {
-    let (mut begun, mut byte) = (Vec::new(), [0]);
+    let mut begun = Vec::new();
+    let mut byte = [0];
     while !begun.ends_with(end) {
         stream.read_exact(&mut byte).unwrap();
         begun.push(byte[0]);
@@ -62,7 +64,7 @@ fn read_until(stream: &mut TcpStream, end: &[u8]) {
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn a_thousand_clients_of_one_slow_object_are_one_request() {
+fn thousand_concurrent_clients_cause_one_origin_request() {
     allow_files(8192);
     let (url, comes) = by_hand();
     let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
@@ -88,7 +90,7 @@ fn a_thousand_clients_of_one_slow_object_are_one_request() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_does_not_hold_the_others() {
+fn stalled_client_does_not_delay_clients_of_same_response() {
     const BYTES: usize = 48 << 20;
     let (url, comes) = by_hand();
     let rig = Rig::controlled(&format!(
@@ -156,7 +158,7 @@ fn mortal() -> (Origin, Arc<Mutex<Origins>>) {
 }
 
 #[test]
-fn what_clients_get_when_the_origin_dies() {
+fn stale_responses_are_served_by_policy_when_origin_fails() {
     let (origin, mode) = mortal();
     let rig = Rig::controlled(&format!(
         "[[route]]\npath = \"/no-grace/*\"\nproxy = \"{0}\"\ncache = {{ grace = \"0s\" }}\n\
@@ -205,7 +207,7 @@ fn what_clients_get_when_the_origin_dies() {
 }
 
 #[test]
-fn an_origin_that_dies_in_the_middle_of_a_response_takes_nothing_stored_with_it() {
+fn truncated_revalidation_keeps_the_stored_response() {
     let (url, comes) = by_hand();
     let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
     let send = |path: &str| {

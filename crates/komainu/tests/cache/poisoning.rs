@@ -224,12 +224,10 @@ fn attack(
     };
     let asked = rig.get(victim);
     let is_safe = asked.status() == 200 && !asked.text().contains("evil");
-    match is_safe && found == left {
-        true => Ok(()),
-        false => Err(format!(
-            "{name:?}: {found:?} instead of {left:?}, {status}; another client: {}",
-            asked.text()
-        )),
+    if is_safe && found == left {
+        Ok(())
+    } else {
+        Err(format!("{name:?}: {found:?} instead of {left:?}, {status}; another client: {}", asked.text()))
     }
 }
 
@@ -240,7 +238,7 @@ fn get(target: &str, fields: &str) -> String {
 }
 
 #[test]
-fn no_known_attack_leaves_anything_for_others() {
+fn known_attacks_do_not_poison_the_cache() {
     let origin = reflecting();
     let rig = rig(&origin);
     let mut faults = Vec::new();
@@ -250,7 +248,8 @@ fn no_known_attack_leaves_anything_for_others() {
     }
     for (place, table) in [("/t", TARGETS), ("/cloaked/", CLOAKED)] {
         for (index, (suffix, victim, left)) in table.iter().enumerate() {
-            let (target, victim) = (format!("{place}{index}{suffix}"), format!("{place}{index}{victim}"));
+            let target = format!("{place}{index}{suffix}");
+            let victim = format!("{place}{index}{victim}");
             faults.extend(attack(&rig, &origin, &target, &get(&target, ""), &victim, *left).err());
         }
     }
@@ -284,7 +283,7 @@ fn documented() -> Vec<(String, Left)> {
 }
 
 #[test]
-fn every_field_of_the_documented_list_is_harmless_in_every_spelling() {
+fn documented_fields_in_every_spelling_do_not_poison_cache() {
     let origin = reflecting();
     // A proxy that forwards field names with underscores.
     let rig = Rig::config(
@@ -316,7 +315,7 @@ fn every_field_of_the_documented_list_is_harmless_in_every_spelling() {
 }
 
 #[test]
-fn pages_that_look_like_files_stay_private() {
+fn private_pages_with_file_like_paths_are_not_shared() {
     let origin = reflecting();
     let rig = rig(&origin);
     for place in ["/files", "/stripped"] {
@@ -337,7 +336,7 @@ fn pages_that_look_like_files_stay_private() {
 }
 
 #[test]
-fn http_2_has_the_same_keys() {
+fn http2_requests_do_not_poison_the_cache() {
     let origin = reflecting();
     let folder = Folder::new();
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";

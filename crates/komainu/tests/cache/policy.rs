@@ -159,12 +159,13 @@ const CHECKS: &[(&str, Check)] = &[
         assert_eq!((asks[0].field("Cookie"), asks[1].field("Cookie")), (vec![], vec!["user=2"]));
     }),
     ("`Accept-Encoding` in a normal form", |host| {
-        let (one, other) =
-            ("Accept-Encoding: gzip, deflate, x\r\n", "Accept-Encoding: *;q=0, gzip;q=0.5\r\n");
+        let one = "Accept-Encoding: gzip, deflate, x\r\n";
+        let other = "Accept-Encoding: *;q=0, gzip;q=0.5\r\n";
         assert!(host.shares(("/codings", one), ("/codings", other)));
     }),
     ("`Accept-Language` in a normal form", |host| {
-        let (one, other) = ("Accept-Language: de-AT,en;q=0.5\r\n", "Accept-Language: de\r\n");
+        let one = "Accept-Language: de-AT,en;q=0.5\r\n";
+        let other = "Accept-Language: de\r\n";
         assert!(host.shares(("/languages", one), ("/languages", other)));
         assert_eq!(host.asks()[0].field("Accept-Language"), ["de"]);
         assert!(!host.shares(("/languages", one), ("/languages", "Accept-Language: fr\r\n")));
@@ -280,8 +281,9 @@ fn rows() -> Vec<(String, String)> {
 }
 
 #[test]
-fn what_docs_put_in_the_place_of_other_caches_does_so() {
-    let (origin, rows) = (by_path(), rows());
+fn documented_replacements_of_other_caches_work() {
+    let origin = by_path();
+    let rows = rows();
     let text: String = rows
         .iter()
         .enumerate()
@@ -310,7 +312,7 @@ fn what_docs_put_in_the_place_of_other_caches_does_so() {
 }
 
 #[test]
-fn check_warns_of_what_rules_share() {
+fn check_warns_of_rules_that_share_private_responses() {
     let folder = Folder::new();
     let shared = "[[route]]\nproxy = \"http://127.0.0.1:1\"\ncache = { rule = [{ ttl = \"1h\", with_authorization = true }] }\n";
     folder.write("komainu.toml", format!("{}{shared}", as_we_are()));
@@ -338,7 +340,8 @@ fn check_warns_of_what_rules_share() {
 
 #[test]
 fn routes_that_share_a_url_share_no_response() {
-    let (origin, other) = (by_path(), by_path());
+    let origin = by_path();
+    let other = by_path();
     let rig = Rig::config(
         Folder::new(),
         &format!(
@@ -360,13 +363,14 @@ fn routes_that_share_a_url_share_no_response() {
 }
 
 #[test]
-fn what_a_client_with_a_certificate_gets_is_its_own() {
+fn responses_to_clients_with_certificates_are_not_shared() {
     const STAFF: &str = "exec 2>&1; set -e
         openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
         openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=alice -keyout alice.key -out alice.csr
         printf 'extendedKeyUsage=clientAuth\\n' > alice.ext
         openssl x509 -req -in alice.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile alice.ext -out alice.pem";
-    let (origin, folder) = (by_path(), Folder::new());
+    let origin = by_path();
+    let folder = Folder::new();
     folder.certify();
     let made = Command::new("sh").args(["-c", STAFF]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", rig::text(&made.stdout));
@@ -384,17 +388,19 @@ fn what_a_client_with_a_certificate_gets_is_its_own() {
     let (resolve, url) = (format!("a.test:{port}:127.0.0.1"), format!("https://a.test:{port}/max"));
     let get =
         |more: &[&str]| rig::text(&curl(&[&["-k", "--resolve", &resolve, &url][..], more].concat()).stdout);
-    let (certificate, key) = (rig.folder.at("alice.pem"), rig.folder.at("alice.key"));
+    let certificate = rig.folder.at("alice.pem");
+    let key = rig.folder.at("alice.key");
     let alice = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
     let answers = [get(&alice), get(&alice), get(&[]), get(&[])];
     assert_eq!(answers.map(|text| text[..1].to_owned()), ["1", "2", "3", "3"]);
 }
 
 #[test]
-fn the_reason_of_each_missed_public_test_is_in_docs() {
+fn docs_explain_each_failed_public_cache_test() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
     let read = |name: &str| std::fs::read_to_string([root, name].concat()).unwrap();
-    let (missed, docs) = (read("scripts/cache-tests.txt"), read("docs/cache.md"));
+    let missed = read("scripts/cache-tests.txt");
+    let docs = read("docs/cache.md");
     let names =
         missed.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split(' ').nth(1));
     for name in names {
@@ -403,7 +409,7 @@ fn the_reason_of_each_missed_public_test_is_in_docs() {
 }
 
 #[test]
-fn an_origin_says_which_queries_are_alike() {
+fn no_vary_search_normalizes_the_cache_key() {
     let origin = by_path();
     let mut command = komainu();
     command.args(["run", "--listen", "127.0.0.1:0", "--threads", "2", "--cache", &origin.url]);
@@ -422,7 +428,7 @@ fn an_origin_says_which_queries_are_alike() {
 }
 
 #[test]
-fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stored() {
+fn interim_responses_reach_waiting_clients_and_are_not_stored() {
     const GET: &[u8] = b"GET /hints HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     const HINT: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -431,7 +437,9 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
     let next = Arc::new(Mutex::new(next));
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, came, next) = (stream.unwrap(), came.clone(), next.clone());
+            let mut stream = stream.unwrap();
+            let came = came.clone();
+            let next = next.clone();
             std::thread::spawn(move || {
                 let mut bytes = [0; 4096];
                 while !matches!(stream.read(&mut bytes), Ok(0) | Err(_)) {
@@ -485,7 +493,7 @@ fn interim_responses_reach_who_waits_before_the_response_exists_and_are_not_stor
 }
 
 #[test]
-fn early_hints_go_to_clients_of_http_2_alone_by_default() {
+fn early_hints_are_sent_to_http2_clients_only_by_default() {
     const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let hint = "HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n";
     let origin = Origin::start(move |_| format!("{hint}{}", answer("200 OK", "", "whole")));
@@ -509,7 +517,7 @@ fn early_hints_go_to_clients_of_http_2_alone_by_default() {
 }
 
 #[test]
-fn trailers_reach_who_asked_and_are_not_stored() {
+fn trailers_are_relayed_but_not_stored() {
     let origin = Origin::start(|_| {
         let head = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\n";
         format!("{head}Trailer: X-Sum\r\n\r\n5\r\nwhole\r\n0\r\nX-Sum: 9\r\n\r\n")
@@ -537,7 +545,7 @@ fn trailers_reach_who_asked_and_are_not_stored() {
 }
 
 #[test]
-fn a_guessed_lifetime_is_not_for_clients_with_cookies() {
+fn heuristic_lifetime_is_not_applied_with_cookies() {
     let origin = Origin::start(|ask: &Ask| {
         let name = ask.field("Cookie").join(";");
         answer("200 OK", "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n", &format!("page of {name}"))
@@ -555,7 +563,7 @@ fn a_guessed_lifetime_is_not_for_clients_with_cookies() {
 }
 
 #[test]
-fn a_304_about_another_version_is_asked_again_without_a_condition() {
+fn mismatched_304_is_retried_without_condition() {
     let origin = Origin::start(|ask: &Ask| {
         let is_conditional = !ask.field("If-None-Match").is_empty();
         match (is_conditional, ask.field("X-First").is_empty()) {
@@ -574,7 +582,7 @@ fn a_304_about_another_version_is_asked_again_without_a_condition() {
 }
 
 #[test]
-fn a_mistaken_separator_shares_no_private_page() {
+fn semicolons_in_cache_control_do_not_share_private_pages() {
     let origin = Origin::start(|ask: &Ask| {
         let value = ask.line().split(' ').nth(1).unwrap().trim_start_matches("/?").replace('+', " ");
         answer(

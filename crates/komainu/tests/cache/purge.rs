@@ -57,7 +57,7 @@ fn is_hit(answer: &Answer) -> bool {
 }
 
 #[test]
-fn the_command_purges_and_says_how_much() {
+fn cache_command_purges_and_reports_counts() {
     let origin = origin();
     let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     let fill = |paths: &[&str]| paths.iter().for_each(|path| _ = rig.get(path).expect_status(200));
@@ -86,7 +86,7 @@ fn the_command_purges_and_says_how_much() {
 }
 
 #[test]
-fn the_command_explains_what_became_of_a_response() {
+fn cache_why_and_stats_explain_hits_and_misses() {
     let origin = origin();
     let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     for path in ["/a?tags=t+u", "/a?tags=t+u", "/b?private", "/b?private"] {
@@ -112,7 +112,7 @@ fn the_command_explains_what_became_of_a_response() {
 }
 
 #[test]
-fn a_response_that_was_asked_for_before_a_purge_is_not_stored_after_it() {
+fn response_requested_before_a_purge_is_not_stored_after_it() {
     let (came, comes) = std::sync::mpsc::channel();
     let (go, goes) = std::sync::mpsc::channel::<()>();
     let goes = std::sync::Mutex::new(goes);
@@ -152,7 +152,7 @@ fn purge_as(rig: &Rig, path: &str, fields: &str) -> Answer {
 }
 
 #[test]
-fn the_method_purges_for_those_who_may() {
+fn purge_method_requires_authorization() {
     let origin = origin();
     let folder = Folder::new();
     folder.write("token", format!("{TOKEN}\n"));
@@ -232,7 +232,7 @@ fn the_method_purges_for_those_who_may() {
 }
 
 #[test]
-fn a_purge_with_two_tokens_is_refused() {
+fn purge_with_two_authorization_fields_is_rejected() {
     let origin = origin();
     let rig = Rig::config(
         Folder::new(),
@@ -249,7 +249,7 @@ fn a_purge_with_two_tokens_is_refused() {
 }
 
 #[test]
-fn the_token_is_read_by_who_may_read_it() {
+fn purge_token_file_readable_only_by_owner_is_accepted() {
     let origin = origin();
     for kind in rig::kinds() {
         let folder = Folder::new();
@@ -283,7 +283,7 @@ fn the_token_is_read_by_who_may_read_it() {
 }
 
 #[test]
-fn many_purges_by_one_client_leave_the_rest_alone() {
+fn many_purges_keep_unrelated_responses() {
     let origin = origin();
     let rig = Rig::controlled(&format!(
         "[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token = \"{TOKEN}\" }} }}\n",
@@ -309,7 +309,7 @@ fn many_purges_by_one_client_leave_the_rest_alone() {
 }
 
 #[test]
-fn an_unsafe_request_invalidates_the_group_that_its_response_names() {
+fn unsafe_request_invalidates_the_named_cache_group() {
     let origin = origin();
     let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
     let send = |method: &str, path: &str, host: &str| {
@@ -334,7 +334,7 @@ fn an_unsafe_request_invalidates_the_group_that_its_response_names() {
 }
 
 #[test]
-fn the_command_knows_what_rules_make_of_a_url() {
+fn cache_command_applies_key_rules_to_urls() {
     let origin = origin();
     let rules = "{ path = \"/short/*\", key = { query = [\"page\"] } }, { key = { ignore_query = [\"utm_*\"], sort_query = true } }";
     let rig =
@@ -357,7 +357,7 @@ fn the_command_knows_what_rules_make_of_a_url() {
 }
 
 #[test]
-fn why_names_the_rule_that_decides() {
+fn cache_why_names_the_deciding_rule() {
     let origin = origin();
     let rig = Rig::controlled(&format!(
         "[[route]]\npath = \"/plain\"\nproxy = \"{0}\"\n[[route]]\nproxy = \"{0}\"\n\

@@ -36,7 +36,8 @@ pub fn has(text: &str, codings: &str) -> String {
 
 /// Decodes a response as a client with the dictionary does.
 pub fn decoded(answer: &Answer, dictionary: &str) -> String {
-    let (mut text, hash) = (String::new(), hash(dictionary));
+    let mut text = String::new();
+    let hash = hash(dictionary);
     match answer.field("Content-Encoding") {
         Some("dcb") => {
             let content = answer.body.strip_prefix(b"\xff\x44\x43\x42").unwrap().strip_prefix(&hash).unwrap();

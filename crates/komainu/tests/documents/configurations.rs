@@ -91,9 +91,10 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
     let put = |path: &Path| {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let name = path.to_string_lossy();
-        let content = match name.ends_with(".mmdb") {
-            true => database(&[("192.0.2.0/24", Record::Country("DE"))]),
-            false => files.content(&name).into_bytes(),
+        let content = if name.ends_with(".mmdb") {
+            database(&[("192.0.2.0/24", Record::Country("DE"))])
+        } else {
+            files.content(&name).into_bytes()
         };
         fs::write(path, content).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap();
@@ -161,7 +162,8 @@ pub(crate) fn checked(block: &str, files: &Files) -> Output {
 
 #[test]
 fn every_configuration_is_valid() {
-    let (files, mut count) = (Files::make(), 0);
+    let files = Files::make();
+    let mut count = 0;
     for (name, page) in pages() {
         for block in blocks(&page).iter().filter(|block| block.language == "toml") {
             let is_meant_to_be_wrong = file_name(&block.text) == Some("broken.toml");
@@ -169,7 +171,8 @@ fn every_configuration_is_valid() {
                 continue;
             }
             let output = checked(&block.text, &files);
-            let (valid, message) = (output.status.success(), text(&output.stderr));
+            let valid = output.status.success();
+            let message = text(&output.stderr);
             assert_eq!(valid, !is_meant_to_be_wrong, "{name}:\n{}\n{message}", block.text);
             count += 1;
         }

@@ -54,7 +54,7 @@ impl Drop for Demo {
 }
 
 #[test]
-fn every_mode_answers_and_is_measured() {
+fn demo_answers_in_every_mode_and_runs_a_benchmark() {
     let log = Folder::new();
     let demo = Demo::start(&log);
     let modes: Vec<String> = serde_json::from_slice(&curl(&[&demo.at("/modes.json")]).stdout).unwrap();

@@ -17,19 +17,19 @@ use crate::rig::{Folder, Rig, as_we_are, curl, eventually, komainu, text};
 const EXAMPLES: [(&str, &str, &str); 15] = [
     ("sh", "komainu run --listen :8443", "the_command_line"),
     ("sh", "openssl req -x509", "the_command_line"),
-    ("toml", "hsts  = true", "files_of_certificates"),
-    ("sh", "renewal-hooks/deploy", "files_of_certificates"),
-    ("toml", "min = \"1.3\"", "files_of_certificates"),
-    ("sh", "openssl rand", "files_of_certificates"),
-    ("toml", "ticket_keys", "files_of_certificates"),
-    ("toml", "staff-ca.pem", "certificates_of_clients"),
-    ("toml", "X-Client", "certificates_of_clients"),
-    ("toml", "email = ", "certificates_by_themselves"),
-    ("toml", "secret_file", "authorities_elsewhere"),
-    ("toml", "shortlived", "authorities_elsewhere"),
-    ("toml", "ask = ", "names_that_nobody_lists"),
+    ("toml", "hsts  = true", "certificate_file_examples_serve_https"),
+    ("sh", "renewal-hooks/deploy", "certificate_file_examples_serve_https"),
+    ("toml", "min = \"1.3\"", "certificate_file_examples_serve_https"),
+    ("sh", "openssl rand", "certificate_file_examples_serve_https"),
+    ("toml", "ticket_keys", "certificate_file_examples_serve_https"),
+    ("toml", "staff-ca.pem", "client_certificate_examples_verify_clients"),
+    ("toml", "X-Client", "client_certificate_examples_verify_clients"),
+    ("toml", "email = ", "automatic_certificate_example_obtains_certificates"),
+    ("toml", "secret_file", "examples_of_external_authorities_are_valid"),
+    ("toml", "shortlived", "examples_of_external_authorities_are_valid"),
+    ("toml", "ask = ", "on_demand_example_issues_only_confirmed_names"),
     ("toml", "app.localhost", "local_names"),
-    ("text", "no site has this name", "files_of_certificates"),
+    ("text", "no site has this name", "certificate_file_examples_serve_https"),
 ];
 
 /// The code blocks of the page, each with its language.
@@ -142,7 +142,7 @@ fn each_example_has_its_test() {
 }
 
 #[test]
-fn the_command_line() {
+fn command_line_examples_serve_https() {
     let folder = Folder::new();
     folder.write("public/index.html", "welcome");
     let all = example("openssl req -x509");
@@ -162,7 +162,7 @@ fn the_command_line() {
 }
 
 #[test]
-fn files_of_certificates() {
+fn certificate_file_examples_serve_https() {
     let folder = Folder::new();
     folder.write("public/index.html", "welcome");
     let names = "subjectAltName=DNS:example.com,DNS:www.example.com\\nbasicConstraints=CA:FALSE";
@@ -210,7 +210,7 @@ fn files_of_certificates() {
 }
 
 #[test]
-fn certificates_of_clients() {
+fn client_certificate_examples_verify_clients() {
     let folder = Folder::new();
     let client = "extendedKeyUsage=clientAuth";
     let script = [
@@ -254,8 +254,9 @@ fn certificates_of_clients() {
     let port = ports(&rig)[1].unwrap();
     let ask = |path: &str, who: &str| {
         let file = |name: String| rig.folder.at(&name).display().to_string();
-        let (ca, certificate, key) =
-            (file("ca.pem".into()), file(format!("{who}.pem")), file(format!("{who}.key")));
+        let ca = file("ca.pem".into());
+        let certificate = file(format!("{who}.pem"));
+        let key = file(format!("{who}.key"));
         let (resolve, url) = (
             format!("admin.example.com:{port}:127.0.0.1"),
             format!("https://admin.example.com:{port}{path}"),
@@ -284,7 +285,8 @@ fn certificates_of_clients() {
 
 /// Starts Pebble and returns it with an example that orders from it, adapted to Pebble's ports.
 fn ordering(folder: &Folder, part: &str) -> Option<(Pebble, String)> {
-    let (http, tls) = (free_port(), free_port());
+    let http = free_port();
+    let tls = free_port();
     let options = PebbleOptions { http_port: http, tls_port: tls, ..PebbleOptions::default() };
     let pebble = Pebble::start(&folder.at("pebble"), &options)?;
     folder.write("root.pem", pebble.issuing_root());
@@ -299,7 +301,7 @@ fn ordering(folder: &Folder, part: &str) -> Option<(Pebble, String)> {
 }
 
 #[test]
-fn certificates_by_themselves() {
+fn automatic_certificate_example_obtains_certificates() {
     let folder = Folder::new();
     let Some((_pebble, config)) = ordering(&folder, "email = ") else { return };
     folder.write("www/index.html", "welcome");
@@ -314,7 +316,7 @@ fn certificates_by_themselves() {
 }
 
 #[test]
-fn names_that_nobody_lists() {
+fn on_demand_example_issues_only_confirmed_names() {
     let folder = Folder::new();
     let Some((pebble, config)) = ordering(&folder, "ask = ") else { return };
     // A single server acts both as the `ask` endpoint, which confirms one name, and as the upstream server.
@@ -347,7 +349,7 @@ fn names_that_nobody_lists() {
 /// crates/control/tests/it/dns_update.rs makes DNS updates against BIND, and crates/control/tests/it/acme.rs
 /// orders from several directories, with external accounts and profiles.
 #[test]
-fn authorities_elsewhere() {
+fn examples_of_external_authorities_are_valid() {
     let folder = Folder::new();
     folder.write(
         "dns.key",
@@ -365,7 +367,7 @@ fn authorities_elsewhere() {
 }
 
 #[test]
-fn local_names() {
+fn local_name_example_serves_https() {
     let folder = Folder::new();
     folder.write("public/index.html", "welcome");
     let ports_of_the_page = [("127.0.0.1:8080", "127.0.0.1:0"), ("127.0.0.1:8443", "127.0.0.1:0")];

@@ -23,8 +23,9 @@ fn imported(server: &str, source: &str) -> String {
 }
 
 #[test]
-fn what_is_imported_is_valid() {
-    let (files, mut count) = (Files::make(), 0);
+fn imported_configurations_are_valid() {
+    let files = Files::make();
+    let mut count = 0;
     for (name, page) in pages() {
         for block in blocks(&page) {
             let Some(server) = server_of(&name, &block) else { continue };
@@ -38,7 +39,7 @@ fn what_is_imported_is_valid() {
 }
 
 #[test]
-fn the_example_of_the_page_is_what_the_command_prints() {
+fn import_page_example_matches_command_output() {
     let page = page("import.md");
     let blocks = blocks(&page);
     let at = blocks.iter().position(|block| block.language == "nginx").unwrap();

@@ -22,12 +22,15 @@ fn page() -> String {
 }
 
 fn blocks(page: &str) -> Vec<Block> {
-    let (mut blocks, mut section, mut open) = (Vec::new(), String::new(), None::<Block>);
+    let mut blocks = Vec::new();
+    let mut section = String::new();
+    let mut open = None::<Block>;
     for line in page.lines() {
         match (line.strip_prefix("```"), &mut open) {
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (Some(language), None) => {
-                let (section, language) = (section.clone(), language.to_owned());
+                let section = section.clone();
+                let language = language.to_owned();
                 open = Some(Block { section, language, text: String::new() });
             }
             (None, Some(block)) => block.text.extend([line, "\n"]),
@@ -64,7 +67,8 @@ fn example(section: &str, program: &str, greeting: &str) {
     if rig::installed(program).is_none() {
         return;
     }
-    let (page, folder) = (page(), Folder::new());
+    let page = page();
+    let folder = Folder::new();
     let blocks = blocks(&page);
     let mut config = String::new();
     let mut command = None;
@@ -142,27 +146,27 @@ fn read_line(stream: &mut std::net::TcpStream) -> String {
 }
 
 #[test]
-fn starman() {
+fn starman_example_runs_behind_the_proxy() {
     example("Starman (Perl)", "starman", "Starman");
 }
 
 #[test]
-fn puma() {
+fn puma_example_runs_behind_the_proxy() {
     example("Puma (Ruby)", "puma", "Puma");
 }
 
 #[test]
-fn gunicorn() {
+fn gunicorn_example_runs_behind_the_proxy() {
     example("gunicorn (Python)", "gunicorn", "gunicorn");
 }
 
 #[test]
-fn node() {
+fn node_example_runs_behind_the_proxy() {
     example("Node", "node", "Node");
 }
 
 #[test]
-fn every_configuration_of_the_page_is_one() {
+fn every_configuration_of_the_page_is_valid() {
     let page = page();
     let folder = Folder::new();
     folder.write("public/hello.txt", "");

@@ -27,7 +27,8 @@ fn joined(text: &str) -> String {
 
 /// The code spans in the first cell of a table row.
 fn messages(row: &str) -> Vec<String> {
-    let (mut found, mut rest) = (Vec::new(), row);
+    let mut found = Vec::new();
+    let mut rest = row;
     while let Some(open) = rest.find(['`', '|']) {
         if rest[open..].starts_with('|') {
             break;
@@ -43,13 +44,14 @@ fn messages(row: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_explained_message_is_one_of_the_program() {
+fn every_explained_message_exists_in_the_source() {
     let mut program = String::new();
     for entry in fs::read_dir(root().join("crates")).unwrap() {
         source(&entry.unwrap().path().join("src"), &mut program);
     }
     let program = joined(&program);
-    let (page, mut count) = (page("troubleshooting.md"), 0);
+    let page = page("troubleshooting.md");
+    let mut count = 0;
     for row in page.lines().filter_map(|line| line.strip_prefix("| ")) {
         for message in messages(row) {
             for part in message.split('…').map(|part| part.trim_matches([' ', ':', ',', ';'])) {
@@ -62,7 +64,7 @@ fn every_explained_message_is_one_of_the_program() {
 }
 
 #[test]
-fn messages_of_a_row_are_its_code() {
+fn messages_are_the_code_spans_of_the_first_cell() {
     let found = messages("`one` and `` two `b` ``, `three…` | `not this` |");
     assert_eq!(found, ["one", "two `b`", "three…"]);
 }

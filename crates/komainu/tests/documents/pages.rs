@@ -38,12 +38,15 @@ pub(crate) fn pages() -> Vec<(String, String)> {
 
 /// The code blocks of a page, in order.
 pub(crate) fn blocks(page: &str) -> Vec<Block> {
-    let (mut blocks, mut section, mut open) = (Vec::new(), String::new(), None::<Block>);
+    let mut blocks = Vec::new();
+    let mut section = String::new();
+    let mut open = None::<Block>;
     for line in page.lines() {
         match (line.strip_prefix("```"), &mut open) {
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (Some(language), None) => {
-                let (section, language) = (section.clone(), language.to_owned());
+                let section = section.clone();
+                let language = language.to_owned();
                 open = Some(Block { section, language, text: String::new() });
             }
             (None, Some(block)) => block.text.extend([line, "\n"]),
@@ -62,7 +65,8 @@ pub(crate) fn blocks(page: &str) -> Vec<Block> {
 pub(crate) fn file_name(text: &str) -> Option<&str> {
     let first = text.lines().next()?;
     let mut words = first.strip_prefix("<?php ").unwrap_or(first).split_whitespace();
-    let (mark, name) = (words.next()?, words.next()?);
+    let mark = words.next()?;
+    let name = words.next()?;
     let is_last = words.next().is_none_or(|word| word == "*/");
     let is_name = name.contains('.') && !name.starts_with('/') && is_last;
     (matches!(mark, "#" | "//" | "/*") && is_name).then_some(name)

@@ -45,7 +45,8 @@ impl Walk {
     fn line(&mut self, line: &str) {
         eprintln!("$ {line}");
         let (command, expected) = line.split_once(" #").unwrap_or((line, ""));
-        let (command, expected) = (command.trim(), expected.trim());
+        let command = command.trim();
+        let expected = expected.trim();
         let is_server = ["komainu run ", "komainu start "].iter().any(|begin| command.starts_with(begin));
         if is_server {
             self.start(command);
@@ -106,7 +107,8 @@ impl Walk {
             command = command.replace(":8443", &format!(":{port}"))
                 + &format!(" --resolve {host}:{port}:127.0.0.1");
         }
-        let (mut output, root) = (String::new(), "--cacert");
+        let mut output = String::new();
+        let root = "--cacert";
         // The certificate is obtained after the start, so the request is retried.
         let mut answer = || {
             output = self.shell(&command, "");
@@ -144,7 +146,9 @@ impl Walk {
 /// Runs the examples of a page in one directory or, unless `is_one`, each section in a directory of its own.
 fn walk(name: &str, is_one: bool, answers: usize) {
     let page = page(name);
-    let (mut walk, mut section, mut seen) = (Walk::new(), String::new(), 0);
+    let mut walk = Walk::new();
+    let mut section = String::new();
+    let mut seen = 0;
     for block in blocks(&page) {
         if !is_one && block.section != section {
             section.clone_from(&block.section);
@@ -158,37 +162,37 @@ fn walk(name: &str, is_one: bool, answers: usize) {
 }
 
 #[test]
-fn the_first_page() {
+fn docs_readme_examples_run_as_written() {
     walk("README.md", true, 1);
 }
 
 #[test]
-fn tutorial() {
+fn tutorial_examples_run_as_written() {
     walk("tutorial.md", true, 8);
 }
 
 #[test]
-fn perl_and_ruby() {
+fn perl_and_ruby_examples_run_as_written() {
     walk("applications.md", false, 6);
 }
 
 #[test]
-fn python() {
+fn python_examples_run_as_written() {
     walk("python.md", false, 6);
 }
 
 #[test]
-fn php() {
+fn php_examples_run_as_written() {
     walk("php.md", false, 1);
 }
 
 #[test]
-fn native() {
+fn native_examples_run_as_written() {
     walk("native.md", false, 1);
 }
 
 #[test]
-fn tasks() {
+fn task_page_examples_run_as_written() {
     for (name, answers) in [
         ("django", 2),
         ("fastapi", 1),

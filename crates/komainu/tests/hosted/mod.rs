@@ -236,12 +236,15 @@ pub struct Load {
 
 impl Load {
     pub fn start(rig: &Rig, clients: usize, path: &'static str) -> Load {
-        let (stop, good, address) =
-            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), rig.address);
+        let stop = Arc::new(AtomicBool::new(false));
+        let good = Arc::new(AtomicUsize::new(0));
+        let address = rig.address;
         let threads = (0..clients).map(|_| {
-            let (stop, good) = (stop.clone(), good.clone());
+            let stop = stop.clone();
+            let good = good.clone();
             std::thread::spawn(move || {
-                let (mut client, mut bad) = (Client::new(address), Vec::new());
+                let mut client = Client::new(address);
+                let mut bad = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     match client.get(path).0 {
                         200 => _ = good.fetch_add(1, Ordering::Relaxed),

@@ -73,7 +73,8 @@ fn start() -> Rig {
 /// Requests `path`, through TLS if `host` is given, and returns the lines of the response.
 fn ask(rig: &Rig, host: &str, path: &str, arguments: &[&str]) -> Vec<String> {
     let port = rig.address.port();
-    let (ca, resolve) = (rig.folder.at("cert.pem"), format!("{host}:{port}:127.0.0.1"));
+    let ca = rig.folder.at("cert.pem");
+    let resolve = format!("{host}:{port}:127.0.0.1");
     let url = format!("https://{host}:{port}/{path}");
     let mut all = vec!["--cacert", ca.to_str().unwrap(), "--resolve", &resolve];
     all.extend(arguments);
@@ -89,7 +90,8 @@ fn applications_see_https_and_the_certificates_of_clients() {
     let plain = rig.folder.at("plain.sock");
     // A client cannot forge the fields of a verified certificate.
     let forged = ["-H", "SSL_CLIENT_VERIFY: SUCCESS", "-H", "SSL-Client-Verify: SUCCESS", "-H", "HTTPS: on"];
-    let (certificate, key) = (rig.folder.at("alice.pem"), rig.folder.at("alice.key"));
+    let certificate = rig.folder.at("alice.pem");
+    let key = rig.folder.at("alice.key");
     let alice = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
     let mut openssl = Command::new("openssl");
     openssl.args(["x509", "-noout", "-fingerprint", "-sha256", "-in"]).arg(&certificate);

@@ -100,8 +100,9 @@ fn assert_private(folder: &Path) {
 }
 
 #[test]
-fn http_01_brings_a_certificate_that_is_stored_renewed_and_used_after_a_restart() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn http_01_certificate_is_stored_renewed_and_reused() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     let Some(pebble) = ports.pebble(&folder) else { return };
     let root = issuing_root(&pebble, &folder);
     let config = ports.config(&pebble.directory, &pebble.directory_root(), "challenge = \"http-01\"");
@@ -140,8 +141,9 @@ fn http_01_brings_a_certificate_that_is_stored_renewed_and_used_after_a_restart(
 }
 
 #[test]
-fn tls_alpn_01_brings_a_certificate() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn tls_alpn_01_obtains_a_certificate() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     let Some(pebble) = ports.pebble(&folder) else { return };
     let root = issuing_root(&pebble, &folder);
     let config = ports.config(&pebble.directory, &pebble.directory_root(), "challenge = \"tls-alpn-01\"");
@@ -152,8 +154,9 @@ fn tls_alpn_01_brings_a_certificate() {
 
 /// Names without a certificate are refused at once, without waiting for the directory.
 #[test]
-fn a_directory_that_is_down_delays_nothing() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn unreachable_acme_directory_does_not_delay_handshakes() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     folder.certify();
     let ca = folder.at("cert.pem");
     let rig = start(folder, &ports.config(&format!("https://127.0.0.1:{}/dir", free_port()), &ca, ""));
@@ -184,8 +187,9 @@ fn a_directory_that_is_down_delays_nothing() {
 }
 
 #[test]
-fn the_root_of_a_restarted_server_is_the_same_and_reload_brings_names() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn local_root_survives_restart_and_reload_adds_names() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     let Ports { http, tls } = ports;
     let config = |name: &str| {
         format!(
@@ -219,11 +223,12 @@ fn the_root_of_a_restarted_server_is_the_same_and_reload_brings_names() {
 
 /// A server started as root changes to another user, who owns the state directory.
 #[test]
-fn the_state_folder_belongs_to_the_user_who_serves() {
+fn state_directory_belongs_to_server_user() {
     if !rig::is_root() {
         return;
     }
-    let (folder, ports) = (Folder::new(), Ports::new());
+    let folder = Folder::new();
+    let ports = Ports::new();
     let config = format!(
         "user = \"nobody\"\nlisten = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
          acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
@@ -236,15 +241,17 @@ fn the_state_folder_belongs_to_the_user_who_serves() {
     let state = rig.folder.at("state");
     let root = state.join("local/root.crt");
     assert!(ports.is_served("x.localhost", &root), "{}", rig.reported());
-    let (owner, mode) = (fs::metadata(&state).unwrap().uid(), fs::metadata(&state).unwrap().mode() & 0o777);
+    let owner = fs::metadata(&state).unwrap().uid();
+    let mode = fs::metadata(&state).unwrap().mode() & 0o777;
     assert_eq!((owner != 0, mode), (true, 0o700));
     assert_private(&state);
     stopped(rig);
 }
 
 #[test]
-fn a_state_folder_that_cannot_be_written_is_logged_and_the_server_serves() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn unwritable_state_directory_is_logged_and_server_serves() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     folder.write("state", "a file");
     let config = format!(
         "listen = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
@@ -261,7 +268,7 @@ fn a_state_folder_that_cannot_be_written_is_logged_and_the_server_serves() {
 }
 
 #[test]
-fn a_state_folder_is_listed_whatever_is_in_it() {
+fn cert_list_reports_damaged_state_directory() {
     let folder = Folder::new();
     let list = |state: &Path| {
         let output = komainu().args(["cert", "list", "--state"]).arg(state).output().unwrap();
@@ -291,7 +298,7 @@ fn a_state_folder_is_listed_whatever_is_in_it() {
 
 /// Uses an empty `PATH` and a home directory of its own, so that the system's trust store is not changed.
 #[test]
-fn trust_makes_no_authority() {
+fn trust_does_not_create_an_authority() {
     let folder = Folder::new();
     folder.write("empty/file", "").write("file", "");
     for state in ["none", "empty", "file"] {
@@ -308,8 +315,9 @@ fn trust_makes_no_authority() {
 }
 
 #[test]
-fn a_broken_local_authority_is_named() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn broken_local_authority_is_reported() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     folder.write("state/local/authority.pem", "nonsense");
     let config = format!(
         "listen = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
@@ -323,15 +331,17 @@ fn a_broken_local_authority_is_named() {
 
 /// Client connections trigger certificates below a wildcard for names that the `ask` URL confirms.
 #[test]
-fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
-    let (folder, ports) = (Folder::new(), Ports::new());
+fn on_demand_certificate_is_issued_after_ask_confirms_name() {
+    let folder = Folder::new();
+    let ports = Ports::new();
     let Some(pebble) = ports.pebble(&folder) else { return };
     let root = issuing_root(&pebble, &folder);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let acme = format!("challenge = \"http-01\"\nask = \"http://{}/\"", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for client in listener.incoming() {
-            let (mut client, mut line) = (client.unwrap(), String::new());
+            let mut client = client.unwrap();
+            let mut line = String::new();
             let _ = BufReader::new(&client).read_line(&mut line);
             let status = if line.contains("domain=b.") { "200 OK" } else { "404 Not Found" };
             let _ = write!(client, "HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n");
@@ -351,7 +361,7 @@ fn a_name_that_nobody_lists_gets_a_certificate_when_a_client_asks_for_it() {
 
 /// Servers older than `komainu cert` do not know the command.
 #[test]
-fn a_server_that_does_not_know_the_command_is_named() {
+fn cert_list_reports_server_older_than_the_command() {
     // A nested directory, so that other tests do not find this server.
     let folder = Folder::new();
     let sockets = folder.at("run");
@@ -359,7 +369,8 @@ fn a_server_that_does_not_know_the_command_is_named() {
     let older = UnixListener::bind(sockets.join("4000000.sock")).unwrap();
     std::thread::spawn(move || {
         for client in older.incoming() {
-            let (mut client, mut line) = (client.unwrap(), String::new());
+            let mut client = client.unwrap();
+            let mut line = String::new();
             let _ = BufReader::new(&client).read_line(&mut line);
             let _ = writeln!(
                 client,

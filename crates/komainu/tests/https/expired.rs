@@ -31,7 +31,7 @@ fn staff(folder: &Folder, end: SystemTime) {
 }
 
 #[test]
-fn a_session_and_a_connection_end_with_the_certificate_of_the_client() {
+fn expired_client_certificate_ends_session_and_connection() {
     for required in [true, false] {
         let folder = folder(&[("a.test", "ec")]);
         let end = SystemTime::now() + Duration::from_secs(6);
@@ -67,7 +67,8 @@ fn a_session_and_a_connection_end_with_the_certificate_of_the_client() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let (mut input, mut output) = (kept.stdin.take().unwrap(), kept.stdout.take().unwrap());
+        let mut input = kept.stdin.take().unwrap();
+        let mut output = kept.stdout.take().unwrap();
         let mut request =
             |close: &str| write!(input, "GET / HTTP/1.1\r\nHost: a.test\r\n{close}\r\n").unwrap();
         let mut answer = [0; 4096];

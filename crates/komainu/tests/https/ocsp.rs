@@ -19,7 +19,7 @@ fn status(server: &Rig, name: &str, version: &str) -> String {
 }
 
 #[test]
-fn certificates_in_files_are_presented_with_the_responders_response() {
+fn ocsp_response_is_stapled_for_certificate_files() {
     let folder = Folder::new();
     let responder = Responder::start(folder.path());
     responder.certificate("a.test", 0x1001, "");
@@ -67,7 +67,7 @@ fn certificates_in_files_are_presented_with_the_responders_response() {
 }
 
 #[test]
-fn a_certificate_that_demands_a_response_and_gets_none_is_reported() {
+fn must_staple_certificate_without_response_is_reported() {
     let folder = Folder::new();
     let responder = Responder::start(folder.path());
     responder.certificate("must.test", 0x1002, "tlsfeature=status_request\\n");
@@ -98,7 +98,7 @@ fn a_certificate_that_demands_a_response_and_gets_none_is_reported() {
 }
 
 #[test]
-fn a_bad_file_for_client_certificates_is_named_with_the_remedy() {
+fn bad_client_ca_or_crl_file_is_reported_with_remedy() {
     let folder = Folder::new();
     Responder::start(folder.path()).certificate("a.test", 0x1001, "");
     let mut command = Command::new("openssl");

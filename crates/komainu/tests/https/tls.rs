@@ -10,7 +10,7 @@ use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, as_we_are, connect, curl, eventually, komainu, text};
 
 #[test]
-fn a_folder_is_served_by_a_certificate_on_the_command_line() {
+fn run_serves_directory_with_certificate_from_command_line() {
     let folder = Folder::new();
     folder.certify().write("www/a.txt", "a page").write("www/large", vec![b'x'; 3_000_000]);
     let mut command = komainu();
@@ -38,7 +38,7 @@ fn a_folder_is_served_by_a_certificate_on_the_command_line() {
 }
 
 #[test]
-fn names_have_their_certificates_and_strangers_are_refused() {
+fn sni_selects_certificate_and_unknown_names_are_refused() {
     let folder = folder(&[("a.test", "ec"), ("rsa.a.test", "rsa"), ("b.test", "ec")]);
     let both = "tls = { certificate = [\"a.test.pem\", \"rsa.a.test.pem\"], key = [\"a.test.key\", \"rsa.a.test.key\"] }";
     let one = "tls = { certificate = \"b.test.pem\", key = \"b.test.key\" }";
@@ -59,7 +59,7 @@ fn names_have_their_certificates_and_strangers_are_refused() {
 }
 
 #[test]
-fn versions_and_ciphers() {
+fn tls_versions_and_cipher_suites_are_negotiated() {
     let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
     let strict = format!("{LISTEN}tls.min = \"1.3\"\n{}", site("a.test", tls));
     let rig = start(folder(&[("a.test", "ec")]), &strict);
@@ -108,7 +108,7 @@ fn versions_and_ciphers() {
 }
 
 #[test]
-fn sessions_resume_after_a_restart_and_on_another_server_that_shares_the_key_file() {
+fn sessions_resume_on_servers_that_share_ticket_keys() {
     let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
     let shared = folder(&[("a.test", "ec")]);
     openssl(&shared, "openssl rand -out ticket.key 48; openssl rand -out other.key 48");
@@ -163,7 +163,7 @@ const STAFF: &str = "exec 2>&1
 const SUBJECT: &str = "response_headers.set = { X-Cipher = \"$tls_cipher\", X-Client = \"$tls_client_verify $tls_client_subject|$tls_client_san|$tls_version\" }\n";
 
 #[test]
-fn clients_show_certificates_where_a_site_demands_them() {
+fn client_certificates_are_verified_per_site() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec"), ("c.test", "ec")]);
     openssl(&folder, STAFF);
     let tls = |name: &str, client: &str| {
@@ -175,7 +175,8 @@ fn clients_show_certificates_where_a_site_demands_them() {
         [site("a.test", &required), site("b.test", &optional), site("c.test", &tls("c.test", ""))].concat();
     let rig = start(folder, &format!("{LISTEN}{sites}"));
     let by = |name: &str, who: &str| {
-        let (certificate, key) = (rig.folder.at(&format!("{who}.pem")), rig.folder.at(&format!("{who}.key")));
+        let certificate = rig.folder.at(&format!("{who}.pem"));
+        let key = rig.folder.at(&format!("{who}.key"));
         fetch(&rig, name, &["-i", "--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()])
     };
     let alice = by("a.test", "alice").unwrap();
@@ -216,7 +217,7 @@ fn clients_show_certificates_where_a_site_demands_them() {
 }
 
 #[test]
-fn plain_requests_are_redirected_and_browsers_stay_with_https() {
+fn plain_requests_are_redirected_and_hsts_is_sent() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     let one =
         "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\nhsts = true\nsecurity_headers = true";
@@ -236,7 +237,8 @@ fn plain_requests_are_redirected_and_browsers_stay_with_https() {
             line.split_once(&format!("{scheme}://127.0.0.1:")).unwrap_or_else(|| panic!("{line}"));
         address.trim().parse().unwrap()
     };
-    let (plain, secure) = (port("http"), port("https"));
+    let plain = port("http");
+    let secure = port("https");
     let ask = |host: &str, path: &str| {
         let mut stream = connect(([127, 0, 0, 1], plain).into());
         write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
@@ -285,7 +287,7 @@ fn redirects_are_turned_off_for_all_sites_and_on_again_for_one() {
 }
 
 #[test]
-fn why_a_clients_certificate_is_refused_stands_in_the_log() {
+fn client_certificate_rejection_reason_is_logged() {
     let folder = folder(&[("a.test", "ec")]);
     openssl(&folder, STAFF);
     openssl(
@@ -310,7 +312,8 @@ fn why_a_clients_certificate_is_refused_stands_in_the_log() {
         ("mallory", "the client's certificate is revoked"),
         ("nobody", "the issuer of the client's certificate is not trusted"),
     ] {
-        let (certificate, key) = (rig.folder.at(&format!("{who}.pem")), rig.folder.at(&format!("{who}.key")));
+        let certificate = rig.folder.at(&format!("{who}.pem"));
+        let key = rig.folder.at(&format!("{who}.key"));
         let before = rig.reported().len();
         let shown = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
         assert!(fetch(&rig, "a.test", &shown).is_err(), "{who}");
@@ -320,7 +323,7 @@ fn why_a_clients_certificate_is_refused_stands_in_the_log() {
 }
 
 #[test]
-fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
+fn reload_applies_new_certificates_and_rejects_bad_ones() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     openssl(&folder, "cp a.test.pem cert.pem; cp a.test.key key.pem");
     let tls = "tls = { certificate = \"cert.pem\", key = \"key.pem\" }";
@@ -358,7 +361,7 @@ fn a_reload_takes_up_changed_certificates_and_refuses_bad_ones() {
 }
 
 #[test]
-fn what_is_wrong_with_a_certificate_is_said_at_the_start() {
+fn certificate_errors_are_reported_at_start() {
     let folder = folder(&[("a.test", "ec")]);
     let check = |tls: &str| {
         folder.write("komainu.toml", format!("{}{LISTEN}{}", as_we_are(), site("a.test", tls)));
@@ -418,7 +421,7 @@ fn check_warns_of_certificates_that_clients_refuse() {
 }
 
 #[test]
-fn the_expiry_of_certificates_is_a_figure_for_programs() {
+fn certificate_expiry_is_reported_in_json() {
     let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
     let rig = start(folder(&[("a.test", "ec")]), &format!("{LISTEN}{}", site("a.test", tls)));
     let pid = rig.child.id().to_string();
@@ -440,7 +443,7 @@ fn the_expiry_of_certificates_is_a_figure_for_programs() {
 }
 
 #[test]
-fn check_warns_of_names_that_get_no_certificate_by_themselves() {
+fn check_warns_of_names_without_automatic_certificates() {
     let folder = Folder::new();
     let check = |listen: &str, hosts: &str| {
         doubts(&folder, &format!("listen = {listen}\n{}", site(hosts, "tls = \"auto\"")))
@@ -480,7 +483,7 @@ fn a_request_to_renegotiate_is_refused() {
 }
 
 #[test]
-fn a_folder_of_certificates() {
+fn directory_of_certificates_is_loaded() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     openssl(&folder, "mkdir certs; mv a.test.pem b.test.pem a.test.key b.test.key certs/");
     let text = format!("{LISTEN}[[site]]\ntls = \"certs\"\n[[site.route]]\nrespond = \"here\"\n");
@@ -517,7 +520,7 @@ fn https(limits: &str) -> Rig {
 }
 
 #[test]
-fn mutated_first_messages_stop_no_core() {
+fn mutated_client_hellos_do_not_stop_a_core() {
     let rig = https("timeouts.head = \"1s\"\n");
     let hello = hello(&rig);
     let mut random = fastrand::Rng::with_seed(7);
@@ -545,7 +548,7 @@ fn mutated_first_messages_stop_no_core() {
 }
 
 #[test]
-fn a_handshake_that_is_silent_or_dripped_ends() {
+fn stalled_tls_handshakes_time_out() {
     let rig = https("timeouts.head = \"500ms\"\n");
     let hello = hello(&rig);
     let silent = connect(rig.address);
@@ -572,7 +575,7 @@ fn a_handshake_that_is_silent_or_dripped_ends() {
 }
 
 #[test]
-fn a_flood_of_half_open_handshakes_leaves_others_served() {
+fn half_open_handshake_flood_does_not_block_others() {
     let rig = https("limits.connections = 1_500\n");
     let hello = hello(&rig);
     let mut flood: Vec<TcpStream> = Vec::new();

@@ -80,7 +80,8 @@ fn seed_of(difference: &ReportedDifference, text: &str) -> Option<u64> {
 /// Whether a request that nginx refuses is answered here.
 fn is_opened(difference: &ReportedDifference) -> bool {
     let status = |text: &str| text.split(',').next().unwrap_or("").parse::<u16>().unwrap_or(0);
-    let (old, new) = (status(&difference.old), status(&difference.new));
+    let old = status(&difference.old);
+    let new = status(&difference.new);
     // A request for `//a` is answered as `/a`.
     let of_slashes = ["slashes at the start", "that of the default server of its addresses counts"];
     let is_of_slashes = |named: &String| {

@@ -26,7 +26,8 @@ struct RefusedCase {
 fn cases() -> Vec<RefusedCase> {
     let of = |text: &'static str| {
         let mut lines = text.lines();
-        let (name, servers) = (lines.next().unwrap(), lines.next().unwrap());
+        let name = lines.next().unwrap();
+        let servers = lines.next().unwrap();
         let requests = lines.filter_map(|line| line.strip_prefix("> ")).collect();
         RefusedCase { name, servers, requests }
     };
@@ -107,7 +108,8 @@ fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
 
 /// Returns the faults of the translation of a case.
 fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
-    let (old, new) = (free_port(), free_port());
+    let old = free_port();
+    let new = free_port();
     let nginx = Command::new("/usr/sbin/nginx").arg("-c").arg(written(folder, case, old)).spawn();
     let mut nginx = RunningServer(nginx.unwrap());
     let imported =
@@ -130,7 +132,8 @@ fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for request in &case.requests {
         let (request, is_alike) = request.strip_prefix('=').map_or((*request, false), |rest| (rest, true));
-        let (before, after) = (status(old, request), status(new, request));
+        let before = status(old, request);
+        let after = status(new, request);
         let is_opened = (before >= 400 || before == 0) && (1..400).contains(&after);
         if is_opened || is_alike && before != after {
             found.push(format!("{request}: nginx {before}, komainu {after}"));
@@ -143,7 +146,7 @@ fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
 }
 
 #[test]
-fn what_nginx_refuses_is_refused() {
+fn requests_refused_by_nginx_are_refused_after_import() {
     let filter = std::env::var("KOMAINU_CASE").unwrap_or_default();
     let cases: Vec<RefusedCase> = cases().into_iter().filter(|case| case.name.contains(&filter)).collect();
     let next = Mutex::new(cases.iter().enumerate());

@@ -88,13 +88,13 @@ fn www() -> Folder {
 }
 
 #[test]
-fn clients_that_pipeline_and_do_not_read_hold_no_more_than_the_budget() {
+fn unread_pipelined_responses_stay_within_memory_budget() {
     let rig = Rig::config(www(), "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
     attack(&rig, 1_500, "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200).as_bytes());
 }
 
 #[test]
-fn clients_that_do_not_read_what_is_proxied_hold_no_more_than_the_budget() {
+fn unread_proxied_responses_stay_within_memory_budget() {
     let origin = Rig::config(www(), "threads = 1\n[[route]]\nfiles = \"www\"\n");
     let rig = Rig::config(
         Folder::new(),
@@ -107,7 +107,7 @@ fn clients_that_do_not_read_what_is_proxied_hold_no_more_than_the_budget() {
 }
 
 #[test]
-fn clients_that_do_not_read_what_is_compressed_hold_no_more_than_the_budget() {
+fn unread_compressed_responses_stay_within_memory_budget() {
     let folder = www();
     // Text that compresses poorly, so that much of it waits to be sent.
     let mut seed = 1_u32;
@@ -154,7 +154,7 @@ fn h2c(folder: Folder, text: &str) -> Rig {
 }
 
 #[test]
-fn streams_that_nobody_reads_hold_no_more_than_the_budget() {
+fn unread_http2_streams_stay_within_memory_budget() {
     for window in [0, 0x7fff_ffff] {
         let limits = "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n";
         attack(&h2c(www(), limits), 150, &streams_of_http_2(window));
@@ -165,7 +165,8 @@ fn streams_that_nobody_reads_hold_no_more_than_the_budget() {
 fn with_heads(rig: &Rig) -> TcpStream {
     let mut stream = connect(rig.address);
     stream.write_all(&streams_of_http_2(0)).unwrap();
-    let (mut reader, mut heads) = (BufReader::new(&stream), 0);
+    let mut reader = BufReader::new(&stream);
+    let mut heads = 0;
     while heads < STREAMS {
         let mut header = [0; 9];
         reader.read_exact(&mut header).unwrap();
@@ -216,7 +217,7 @@ fn a_stream_holds_no_more_of_a_cached_object_than_of_a_file() {
 }
 
 #[test]
-fn what_is_held_is_reported() {
+fn status_reports_held_memory() {
     let rig = Rig::config(www(), "threads = 1\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
     let reported = || {
         let output =
@@ -233,7 +234,7 @@ fn what_is_held_is_reported() {
 }
 
 #[test]
-fn workers_may_use_huge_pages_although_a_small_server_does_not() {
+fn workers_may_use_huge_pages_when_small_server_does_not() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], [$$]] }");
     let app = hosted::only("psgi = \"app.psgi\"\nworkers = 1");

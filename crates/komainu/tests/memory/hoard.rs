@@ -41,7 +41,9 @@ fn resident_bytes(rig: &Rig) -> u64 {
 /// Sends `piece` repeatedly without reading until the server closes, stops reading, or has accepted
 /// `POURED_BYTES`. Returns the peak growth of the server's memory.
 fn pour(rig: &Rig, stream: &mut TcpStream, piece: &[u8]) -> u64 {
-    let (before, mut most, mut sent) = (resident_bytes(rig), 0, 0);
+    let before = resident_bytes(rig);
+    let mut most = 0;
+    let mut sent = 0;
     stream.set_write_timeout(Some(STUCK)).unwrap();
     while sent < POURED_BYTES {
         match stream.write(piece) {
@@ -75,7 +77,8 @@ fn open(rig: &Rig, path: &str, fields: &str) -> TcpStream {
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n{fields}\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();
-    let (mut answer, mut byte) = (Vec::new(), [0]);
+    let mut answer = Vec::new();
+    let mut byte = [0];
     while !answer.ends_with(b"\r\n\r\n") {
         assert_eq!(stream.read(&mut byte).unwrap(), 1);
         answer.push(byte[0]);
@@ -92,7 +95,7 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn pings_of_a_client_that_reads_nothing() {
+fn websocket_ping_flood_is_closed_within_memory_bound() {
     let rig = sockets("");
     let mut stream = open(&rig, "/", "");
     let before = resident_bytes(&rig);
@@ -103,7 +106,7 @@ fn pings_of_a_client_that_reads_nothing() {
 }
 
 #[test]
-fn frames_that_bring_nothing_come_to_an_end() {
+fn floods_of_useless_websocket_frames_are_closed_with_1008() {
     let rig = sockets("");
     for (what, first, each) in [
         ("fragments of nothing", frame(0x01, b"x"), frame(0x00, b"")),
@@ -121,7 +124,7 @@ fn frames_that_bring_nothing_come_to_an_end() {
 }
 
 #[test]
-fn messages_to_and_from_a_client_that_reads_nothing() {
+fn unread_websocket_messages_hold_little_memory() {
     let rig = sockets("");
     let before = resident_bytes(&rig);
     // The application would send 400 MB.
@@ -135,7 +138,7 @@ fn messages_to_and_from_a_client_that_reads_nothing() {
 
 /// Messages of the maximum length that are never completed.
 #[test]
-fn memory_of_long_messages_comes_back() {
+fn memory_of_incomplete_messages_is_released() {
     let rig = sockets("");
     let before = resident_bytes(&rig);
     let len = (16 << 20) - 1;
@@ -160,7 +163,7 @@ fn pipelined(config: &str, files: Folder, request: &str) {
 }
 
 #[test]
-fn answers_that_nobody_reads() {
+fn unread_pipelined_responses_hold_little_memory() {
     let long = "x".repeat(1000);
     let config = format!(
         "threads = 1\n[[route]]\npath = \"/r/*\"\nredirect = \"/{long}\"\n\
@@ -183,7 +186,7 @@ fn answers_that_nobody_reads() {
 }
 
 #[test]
-fn answers_of_an_application_that_nobody_reads() {
+fn unread_application_responses_hold_little_memory() {
     let app = "async def app(scope, receive, send):\n    if scope['type'] != 'http':\n        return\n    \
         await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
         await send({'type': 'http.response.body', 'body': b'x' * 10000})\n";
@@ -212,7 +215,7 @@ fn endless(first: &'static [u8], more: &'static [u8]) -> u16 {
 /// An upstream server that sends more than its client reads: interim responses, a response body, data after
 /// an upgrade.
 #[test]
-fn what_upstream_servers_send_without_end() {
+fn endless_upstream_responses_hold_little_memory() {
     for (first, more) in [
         (&b"HTTP/1.1 103 Early Hints\r\n\r\n"[..], &b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n"[..]),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n", b"x"),
@@ -252,7 +255,7 @@ fn deflated_zeros(count: usize) -> Vec<u8> {
 
 /// Zeros compressed 1000:1, in messages above and just below the size limit.
 #[test]
-fn messages_that_inflate_to_a_great_deal() {
+fn inflated_messages_over_the_limit_are_closed_with_1009() {
     let rig = sockets("websockets = { message = \"1MiB\" }");
     let before = resident_bytes(&rig);
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
@@ -275,7 +278,7 @@ fn messages_that_inflate_to_a_great_deal() {
 /// Many concurrent messages below the limit that are never completed: their inflated size is counted as it
 /// grows.
 #[test]
-fn messages_that_inflate_hold_no_more_than_the_budget() {
+fn inflated_size_counts_towards_memory_budget() {
     let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
     let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
     let rig = start(folder("sockets.py", SOCKETS), &config);
@@ -320,7 +323,7 @@ fn status_meanwhile(rig: &Rig) -> String {
 /// Unfinished messages that grow slowly and exhaust the budget: their connections are closed, the heaviest
 /// first.
 #[test]
-fn clients_that_hold_most_of_the_memory_and_send_slowly_are_closed() {
+fn slow_clients_that_exhaust_the_memory_budget_are_closed() {
     let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
     let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
     let rig = start(folder("sockets.py", SOCKETS), &config);
@@ -351,7 +354,7 @@ fn clients_that_hold_most_of_the_memory_and_send_slowly_are_closed() {
 
 /// An application that sends early hints endlessly to a client that does not read.
 #[test]
-fn interim_answers_that_nobody_reads() {
+fn unread_interim_responses_hold_little_memory() {
     let app = "async def app(scope, receive, send):\n    if scope['type'] != 'http':\n        return\n    \
         for _ in range(100_000):\n        \
         await send({'type': 'http.response.early_hint', 'links': [b'<x>; y=' + b'z' * 1000]})\n    \

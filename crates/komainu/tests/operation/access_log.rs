@@ -16,7 +16,7 @@ fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_host_that_no_site_has_is_named() {
+fn unknown_host_is_named_in_error_page_and_access_log() {
     let folder = Folder::new();
     // A single thread keeps the lines in order; each thread writes its own.
     let config = "threads = 1\n[log]\naccess = \"json\"\nfile = \"access.log\"\n[[site]]\nhosts = \"example.com\"\n[[site.route]]\nrespond = \"a\"\n";
@@ -38,7 +38,7 @@ fn a_host_that_no_site_has_is_named() {
 }
 
 #[test]
-fn a_websocket_has_its_server_and_how_long_that_took_to_answer() {
+fn websocket_log_line_has_upstream_server_and_response_time() {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                   Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
     let origin = Origin::start(move |_| switch.to_owned());
@@ -62,7 +62,7 @@ fn a_websocket_has_its_server_and_how_long_that_took_to_answer() {
 }
 
 #[test]
-fn access_logs_in_every_format_hide_what_is_secret_and_break_no_line() {
+fn every_access_log_format_masks_secrets_and_escapes_values() {
     let origin = Origin::start(|_| answer("200 OK", "", "four"));
     let with = |log: &str| {
         let text = format!(
@@ -161,7 +161,7 @@ fn access_logs_in_every_format_hide_what_is_secret_and_break_no_line() {
 }
 
 #[test]
-fn json_access_logs() {
+fn json_access_log_escapes_quotes() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let rig =

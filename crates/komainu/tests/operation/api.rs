@@ -52,8 +52,9 @@ fn answers(rig: &Rig) -> Vec<String> {
 }
 
 #[test]
-fn upstream_servers_are_shown_drained_and_weighted() {
-    let (one, two) = (named("one"), named("two"));
+fn api_drains_and_weights_upstream_servers() {
+    let one = named("one");
+    let two = named("two");
     let rig = Rig::config(
         Folder::new(),
         &format!(
@@ -121,7 +122,8 @@ fn upstream_servers_are_shown_drained_and_weighted() {
 
 #[test]
 fn a_sticky_client_stays_with_a_server_that_is_drained() {
-    let (one, two) = (named("one"), named("two"));
+    let one = named("one");
+    let two = named("two");
     let rig = Rig::config(
         Folder::new(),
         &format!(
@@ -143,7 +145,7 @@ fn a_sticky_client_stays_with_a_server_that_is_drained() {
 }
 
 #[test]
-fn the_server_is_operated_and_it_is_recorded_who_did_it() {
+fn api_operations_are_recorded_in_audit_log() {
     let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=60\r\n", "four"));
     let rig = Rig::config(
         Folder::new(),
@@ -183,7 +185,7 @@ fn the_server_is_operated_and_it_is_recorded_who_did_it() {
 }
 
 #[test]
-fn over_tcp_without_credentials_nothing_can_be_changed() {
+fn tcp_clients_without_token_cannot_make_changes() {
     let rig = Rig::config(
         Folder::new(),
         "[control]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n[[route]]\nrespond = \"x\"\n",
@@ -223,7 +225,7 @@ fn over_tcp_without_credentials_nothing_can_be_changed() {
 }
 
 #[test]
-fn what_is_not_there_is_said() {
+fn api_errors_have_matching_status_codes() {
     let rig =
         Rig::config(Folder::new(), "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n");
     let answer = call(&rig, "GET", "/v1/nothing", "", "");
@@ -254,7 +256,7 @@ fn the_openapi_document_is_valid() {
 
 /// The control socket accepts the same requests, one a line.
 #[test]
-fn the_control_socket_takes_requests_in_a_line() {
+fn control_socket_accepts_api_requests_on_one_line() {
     let rig = Rig::controlled("[[route]]\nrespond = \"x\"\n");
     let socket = rig.folder.at(&format!("run/{}.sock", rig.child.id()));
     let ask = |line: &str| -> Value {
@@ -319,7 +321,7 @@ fn connections_are_counted_by_listener_protocol_and_client() {
 }
 
 #[test]
-fn two_fields_of_which_one_counts_are_refused() {
+fn duplicate_authorization_and_origin_fields_are_rejected() {
     let rig = Rig::config(
         Folder::new(),
         "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"ok\"\n",

@@ -45,7 +45,7 @@ fn version(rig: &Rig) -> String {
 }
 
 #[test]
-fn items_are_changed_in_force_and_in_the_file() {
+fn api_changes_running_configuration_and_file() {
     let rig = start();
     let before = file(&rig, "komainu.toml");
     assert_eq!(get(&rig, "/v1/config/route/%2Fhello/respond"), "hello");
@@ -83,7 +83,7 @@ fn items_are_changed_in_force_and_in_the_file() {
 }
 
 #[test]
-fn what_a_file_may_not_say_the_api_may_not_either() {
+fn api_rejects_invalid_configuration_changes() {
     let rig = start();
     let before = (file(&rig, "komainu.toml"), file(&rig, "more.toml"));
     let (status, said) = edit(&rig, "PUT", "/v1/config/threads", "*", &json!("many"));
@@ -114,7 +114,7 @@ fn what_a_file_may_not_say_the_api_may_not_either() {
 }
 
 #[test]
-fn a_file_that_somebody_else_has_changed_is_left_alone() {
+fn api_does_not_overwrite_externally_modified_file() {
     let rig = start();
     let others = format!("{}# Mine.\n", file(&rig, "komainu.toml"));
     rig.folder.write("komainu.toml", &others);
@@ -146,8 +146,9 @@ fn a_file_that_somebody_else_has_changed_is_left_alone() {
 }
 
 #[test]
-fn servers_join_and_leave_a_group() {
-    let (one, two) = (named("one"), named("two"));
+fn api_adds_and_removes_upstream_servers() {
+    let one = named("one");
+    let two = named("two");
     let rig = Rig::config(
         Folder::new(),
         &format!(
@@ -173,7 +174,7 @@ fn servers_join_and_leave_a_group() {
 
 /// A server without root privileges changes its running configuration but no file.
 #[test]
-fn a_server_without_roots_rights_writes_no_file() {
+fn unprivileged_server_applies_changes_without_writing_files() {
     if !is_root() {
         return;
     }
@@ -210,7 +211,7 @@ fn ctl(rig: &Rig, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn ctl_speaks_the_api() {
+fn ctl_commands_call_the_control_api() {
     let one = named("one");
     let rig = Rig::controlled(&format!(
         "[control]\nlisten = \"unix:control.sock\"\n[upstreams.shop]\nto = \"{}\"\n[[route]]\nproxy = {{ upstream = \"shop\" }}\n",
@@ -286,7 +287,8 @@ fn switched(mut stream: TcpStream) {
 }
 
 fn head(stream: &mut TcpStream) -> String {
-    let (mut bytes, mut byte) = (Vec::new(), [0]);
+    let mut bytes = Vec::new();
+    let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
         stream.read_exact(&mut byte).unwrap();
         bytes.push(byte[0]);

@@ -114,7 +114,7 @@ fn is_refused(rig: &Rig, before: &str) {
 }
 
 #[test]
-fn a_server_that_runs_as_root_uses_its_rights_for_nothing_new() {
+fn root_server_refuses_new_files_programs_and_addresses_by_api() {
     if !can_be_tested() {
         return;
     }
@@ -125,7 +125,7 @@ fn a_server_that_runs_as_root_uses_its_rights_for_nothing_new() {
 }
 
 #[test]
-fn a_supervisor_with_roots_rights_uses_them_for_nothing_new() {
+fn supervisor_refuses_new_files_programs_and_addresses_by_api() {
     if !can_be_tested() {
         return;
     }
@@ -136,7 +136,7 @@ fn a_supervisor_with_roots_rights_uses_them_for_nothing_new() {
 }
 
 #[test]
-fn root_may_name_more_by_a_unix_socket() {
+fn root_may_add_files_through_unix_control_listener() {
     if !can_be_tested() {
         return;
     }

@@ -35,7 +35,7 @@ fn applications_have_the_home_of_their_user() {
 
 /// Applications run as the server's user, so they can signal the server, but not the supervisor.
 #[test]
-fn a_server_with_a_supervisor_follows_no_signal() {
+fn supervised_server_ignores_upgrade_signal_from_application() {
     if !can_be_tested() {
         return;
     }

@@ -93,7 +93,7 @@ fn is_hit(answer: &Answer) -> bool {
 }
 
 #[test]
-fn a_jump_of_the_clock_ages_what_is_cached_and_no_timeout_notices() {
+fn clock_jump_expires_cached_responses_but_not_timeouts() {
     let count = Arc::new(AtomicUsize::new(0));
     let theirs = count.clone();
     let origin = Origin::start(move |ask| {

@@ -65,7 +65,7 @@ impl Drop for Collector {
 }
 
 #[test]
-fn a_real_collector_takes_traces_metrics_and_logs() {
+fn opentelemetry_collector_accepts_traces_metrics_and_logs() {
     let Some(program) = program() else { return };
     let collector = Collector::start(program);
     let url = &collector.url;
@@ -79,7 +79,8 @@ fn a_real_collector_takes_traces_metrics_and_logs() {
         ),
     );
     let answer = rig.get("/a");
-    let (trace, span) = (answer.field("X-Trace").unwrap(), answer.field("X-Span").unwrap());
+    let trace = answer.field("X-Trace").unwrap();
+    let span = answer.field("X-Span").unwrap();
     let wanted = [
         "service.name: Str(shop)".to_owned(),
         "service.instance.id: Str(one)".to_owned(),

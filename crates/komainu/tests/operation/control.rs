@@ -55,7 +55,7 @@ fn run(rig: &Rig, arguments: &[&str]) -> Output {
 const FILES: &str = "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"www\"\n";
 
 #[test]
-fn one_line_in_one_document_out() {
+fn control_socket_answers_one_line_with_one_document() {
     let rig = start(FILES);
     let status: serde_json::Value = serde_json::from_str(&ask(&rig, "status\n")).unwrap();
     assert_eq!(status["pid"].as_u64(), Some(u64::from(rig.child.id())));
@@ -64,7 +64,7 @@ fn one_line_in_one_document_out() {
 }
 
 #[test]
-fn a_slow_client_delays_nobody_and_is_closed() {
+fn slow_control_client_is_closed_without_delaying_others() {
     let rig = start(FILES);
     let mut slow: Vec<UnixStream> = (0..20).map(|_| connect(&rig)).collect();
     slow.iter_mut().for_each(|client| client.write_all(b"sta").unwrap());
@@ -82,7 +82,7 @@ fn a_slow_client_delays_nobody_and_is_closed() {
 }
 
 #[test]
-fn clients_beyond_the_bound_are_refused_and_not_held() {
+fn control_clients_over_the_limit_are_refused() {
     let rig = start(FILES);
     let mut clients: Vec<UnixStream> = (0..80).map(|_| connect(&rig)).collect();
     let mut refused = 0;
@@ -132,7 +132,7 @@ fn a_reload_waits_for_its_result() {
 }
 
 #[test]
-fn a_reload_reports_of_an_application_that_does_not_load() {
+fn reload_command_reports_application_that_fails_to_load() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], ['one']] }");
     write(
@@ -168,7 +168,7 @@ fn a_reload_reports_of_an_application_that_does_not_load() {
 }
 
 #[test]
-fn a_server_that_does_not_answer_is_not_waited_for() {
+fn commands_fail_when_server_does_not_answer() {
     let rig = start(FILES);
     let pid = rig.child.id().to_string();
     rig.signal("-STOP");
@@ -185,7 +185,7 @@ fn a_server_that_does_not_answer_is_not_waited_for() {
 }
 
 #[test]
-fn the_socket_of_a_server_that_ends_is_removed() {
+fn control_socket_is_removed_when_server_stops() {
     let mut rig = start(FILES);
     assert!(socket(&rig).exists());
     rig.signal("-TERM");
@@ -194,7 +194,7 @@ fn the_socket_of_a_server_that_ends_is_removed() {
 }
 
 #[test]
-fn a_command_is_waited_for_as_long_as_the_server_gives_signs_of_life() {
+fn command_waits_while_server_sends_keepalive_lines() {
     let folder = Folder::new();
     let run = runtime(&folder);
     fs::create_dir(&run).unwrap();
@@ -218,19 +218,20 @@ fn a_command_is_waited_for_as_long_as_the_server_gives_signs_of_life() {
         });
         let done = komainu().args(["reload", "--pid", pid]).env("RUNTIME_DIRECTORY", &run).output().unwrap();
         let said = text(&done.stdout) + &text(&done.stderr);
-        match lives {
-            true => assert!(done.status.success() && said.contains("at last"), "{said}"),
-            false => assert!(
+        if lives {
+            assert!(done.status.success() && said.contains("at last"), "{said}")
+        } else {
+            assert!(
                 done.status.code() == Some(1) && said.contains("does not answer on its control socket"),
                 "{said}"
-            ),
+            )
         }
         server.join().unwrap();
     }
 }
 
 #[test]
-fn several_servers_are_named_with_their_addresses_and_files() {
+fn commands_list_servers_when_several_are_running() {
     let rig = Rig::controlled("[[route]]\nrespond = \"one\"\n");
     let folder = Folder::new();
     folder.write("other.toml", fs::read_to_string(rig.folder.at("komainu.toml")).unwrap());
@@ -290,7 +291,7 @@ fn sockets_of_killed_servers_are_removed_at_start() {
 }
 
 #[test]
-fn root_finds_servers_of_other_users() {
+fn root_reaches_servers_of_other_users_only_by_pid() {
     if !rig::is_root() {
         eprintln!("SKIPPED: root alone can start a server as another user");
         return;
@@ -322,7 +323,7 @@ fn root_finds_servers_of_other_users() {
 
 /// A directory and a socket like those of another user's server, with a different program behind them.
 #[test]
-fn a_program_that_poses_as_a_server_is_not_asked() {
+fn commands_reject_untrusted_control_sockets() {
     if !rig::is_root() {
         eprintln!("SKIPPED: root alone has commands for servers of other users");
         return;
@@ -364,7 +365,7 @@ fn a_program_that_poses_as_a_server_is_not_asked() {
 
 /// The directory for another user's control sockets, created in advance by a third user.
 #[test]
-fn a_folder_for_sockets_that_somebody_else_has_made_is_named_with_the_remedy() {
+fn untrusted_control_socket_directory_is_reported_with_remedy() {
     if !rig::is_root() {
         eprintln!("SKIPPED: this needs another user");
         return;
@@ -417,7 +418,7 @@ fn shown_of(answer: &serde_json::Value, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn what_a_server_says_does_not_change_the_terminal() {
+fn control_characters_in_server_answers_are_not_printed() {
     let said = "a\u{202e}b\u{2066}c\u{200b}d\x1b[31me\u{9b}f\rg";
     let cleaned = "a?b?c?d?[31me?f?g";
     let mut every = serde_json::Map::new();
@@ -469,7 +470,7 @@ fn what_a_server_says_does_not_change_the_terminal() {
 
 /// File names and configuration lines from untrusted sources.
 #[test]
-fn names_and_configurations_do_not_change_the_terminal() {
+fn control_characters_in_names_and_files_are_not_printed() {
     let folder = Folder::new();
     let said = "a\u{202e}b\x1b[31mc\rd";
     let steers = |c: &char| (c.is_control() && !matches!(*c, '\n' | '\t')) || *c == '\u{202e}';
@@ -479,8 +480,10 @@ fn names_and_configurations_do_not_change_the_terminal() {
         .write("nginx.conf", format!("server {{ listen 80; server_name \"{said}\"; no_such \"{said}\"; }}"));
     let name = folder.at(&format!("{said}.toml"));
     let missing = folder.at(&format!("none{said}"));
-    let (name, missing) = (name.to_str().unwrap(), missing.to_str().unwrap());
-    let (value, nginx) = (folder.at("value.toml"), folder.at("nginx.conf"));
+    let name = name.to_str().unwrap();
+    let missing = missing.to_str().unwrap();
+    let value = folder.at("value.toml");
+    let nginx = folder.at("nginx.conf");
     let commands: [&[&str]; 8] = [
         &["check", "-c", name],
         &["check", "-c", missing],

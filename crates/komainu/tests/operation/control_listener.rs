@@ -74,7 +74,7 @@ fn a_reload_opens_another_address_and_closes_the_old_one() {
 
 /// Covers a server without root privileges, for which the supervisor sets the group.
 #[test]
-fn the_unix_socket_has_the_permissions_and_the_group_of_the_configuration() {
+fn unix_control_listener_has_configured_mode_and_group() {
     for kind in kinds() {
         let folder = Folder::new();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -36,7 +36,8 @@ fn port(rig: &Rig) -> String {
 fn ask(rig: &Rig, port: &str, who: &str, path: &str, more: &[&str]) -> Result<(u16, String), String> {
     let at = |name: &str| rig.folder.at(name).to_str().unwrap().to_owned();
     let (url, ca) = (format!("https://localhost:{port}{path}"), at("ca.pem"));
-    let (cert, key) = (at(&format!("{who}.pem")), at(&format!("{who}.key")));
+    let cert = at(&format!("{who}.pem"));
+    let key = at(&format!("{who}.key"));
     let mut arguments = vec!["-4", "--cacert", &ca, "-w", "\n%{http_code}"];
     if !who.is_empty() {
         arguments.extend(["--cert", &cert, "--key", &key]);
@@ -57,7 +58,7 @@ const PUT: [&str; 8] =
     ["-X", "PUT", "-H", "Content-Type: application/json", "-H", "If-Match: *", "-d", "\"60s\""];
 
 #[test]
-fn a_clients_certificate_decides_what_it_may_do() {
+fn client_certificate_determines_role_on_control_listener() {
     let rig = start(folder(&NAMES), &format!("open = false\n{TLS}"), CLIENTS);
     let port = port(&rig);
     let status = |who: &str, path: &str, more: &[&str]| ask(&rig, &port, who, path, more).unwrap().0;
@@ -93,7 +94,7 @@ fn a_clients_certificate_decides_what_it_may_do() {
 }
 
 #[test]
-fn a_certificate_can_be_demanded_of_everybody() {
+fn control_listener_can_require_client_certificates() {
     let folder = folder(&NAMES);
     openssl(
         &folder,
@@ -163,7 +164,7 @@ fn ctl_status_and_top_speak_tls() {
 }
 
 #[test]
-fn a_reload_changes_certificates_and_whether_there_is_tls() {
+fn reload_replaces_control_certificates_and_toggles_tls() {
     let rig = start(folder(&NAMES), TLS, CLIENTS);
     let port = port(&rig);
     let file = rig.folder.at("komainu.toml");
@@ -230,7 +231,8 @@ impl Kept {
     fn status(&mut self) -> u16 {
         let request = "GET /v1/upstreams HTTP/1.1\r\nHost: localhost\r\n\r\n";
         self.0.stdin.as_mut().unwrap().write_all(request.as_bytes()).unwrap();
-        let (mut bytes, output) = (Vec::new(), self.0.stdout.as_mut().unwrap());
+        let mut bytes = Vec::new();
+        let output = self.0.stdout.as_mut().unwrap();
         let mut byte = [0];
         while !bytes.ends_with(b"\r\n\r\n") {
             output.read_exact(&mut byte).unwrap();
@@ -258,7 +260,7 @@ impl Drop for Kept {
 
 /// The supervisor reads the key, which only root may read.
 #[test]
-fn a_server_without_roots_rights_has_a_key() {
+fn control_tls_key_readable_only_by_root_is_loaded() {
     for kind in kinds() {
         let folder = folder(&NAMES);
         fs::set_permissions(folder.at("localhost.key"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -274,7 +276,7 @@ fn a_server_without_roots_rights_has_a_key() {
 }
 
 #[test]
-fn check_looks_at_the_files() {
+fn check_verifies_control_tls_files() {
     let folder = folder(&NAMES);
     let check = |control: &str| {
         folder.write("komainu.toml", format!("{}{}", as_we_are(), configured(control, CLIENTS)));

@@ -82,7 +82,7 @@ const CLASSES: [(&str, &str, &str, u8); 7] = [
 ];
 
 #[test]
-fn each_role_may_do_what_it_is_for() {
+fn each_token_role_permits_its_operations() {
     let rig = start("");
     let address = listener(&rig);
     for (method, path, body, needed) in CLASSES {
@@ -121,7 +121,7 @@ fn each_role_may_do_what_it_is_for() {
 }
 
 #[test]
-fn whoever_guesses_is_blocked_for_a_while() {
+fn token_guessing_blocks_the_client_address() {
     let rig = start("");
     let address = listener(&rig);
     let ask = |token: &str| send(&address, "GET", "/v1/audit", &with(token), "");
@@ -144,7 +144,7 @@ fn whoever_guesses_is_blocked_for_a_while() {
 }
 
 #[test]
-fn a_closed_listener_shows_nothing_without_a_token() {
+fn closed_control_listener_requires_token_for_data() {
     let rig = start("open = false\n");
     let address = listener(&rig);
     for path in ["/v1/status", "/metrics", "/v1/events", "/v1/openapi.json", "/v1/nothing", "/nothing"] {
@@ -211,7 +211,7 @@ fn audited(rig: &Rig, name: &str, count: usize) -> Vec<Value> {
 }
 
 #[test]
-fn changes_and_refusals_are_lines_of_the_audit_file() {
+fn audit_file_records_changes_and_refusals() {
     let rig = start("audit = \"audit.log\"\n");
     let address = listener(&rig);
     let post = |token: &str| send(&address, "POST", "/v1/logs/reopen", &format!("{JSON}{token}"), "{}");
@@ -269,7 +269,7 @@ fn changes_and_refusals_are_lines_of_the_audit_file() {
 }
 
 #[test]
-fn a_disk_that_is_full_delays_nobody() {
+fn full_audit_log_disk_does_not_block_requests() {
     let rig = start("audit = \"/dev/full\"\n");
     let address = listener(&rig);
     for _ in 0..20 {
@@ -279,7 +279,7 @@ fn a_disk_that_is_full_delays_nobody() {
 }
 
 #[test]
-fn komainu_ctl_sends_the_token_of_a_file() {
+fn ctl_status_and_top_send_token_from_file() {
     let rig = start("open = false\n");
     let address = listener(&rig);
     let run = |arguments: &[&str], variable: Option<&str>| {
@@ -321,7 +321,7 @@ fn komainu_ctl_sends_the_token_of_a_file() {
 }
 
 #[test]
-fn check_warns_of_a_token_that_everybody_can_read() {
+fn check_warns_of_world_readable_token_file() {
     let folder = Folder::new();
     let tokens = tokens(&folder);
     folder.write(
@@ -343,7 +343,7 @@ fn check_warns_of_a_token_that_everybody_can_read() {
 
 /// The supervisor reads the tokens, which only root may read, and opens the audit log in a directory of root.
 #[test]
-fn a_server_without_roots_rights_has_tokens_and_an_audit_log() {
+fn unprivileged_server_has_tokens_and_audit_log() {
     for kind in kinds() {
         let folder = Folder::new();
         let tokens = tokens(&folder);
@@ -383,7 +383,7 @@ fn a_server_without_roots_rights_has_tokens_and_an_audit_log() {
 
 /// A client that sends requests endlessly and reads nothing occupies only its own slot.
 #[test]
-fn a_client_that_reads_nothing_keeps_nobody_out() {
+fn non_reading_control_client_does_not_block_others() {
     let rig = start("open = false\n");
     let address = listener(&rig);
     let mut stream = TcpStream::connect(&address).unwrap();

@@ -38,7 +38,7 @@ sub { my $path = $_[0]{PATH_INFO};
 const LOG: &str = "[log]\naccess = \"json\"\nfile = \"access.log\"\nfields = [\"target\", \"queue_ms\", \"server_cpu_ms\", \"worker\", \"worker_cpu_ms\", \"worker_memory_kib\"]\n";
 
 #[test]
-fn a_request_says_what_it_has_cost_its_worker_and_this_server() {
+fn request_costs_are_logged_and_sent_as_server_timing() {
     let origin = Origin::start(|_| answer("200 OK", "", "x"));
     let config = format!(
         "threads = 1\nserver_timing = [\"127.0.0.0/8\"]\n{LOG}[[route]]\npath = \"/up\"\nproxy = \"{}\"\n\
@@ -83,7 +83,7 @@ fn a_request_says_what_it_has_cost_its_worker_and_this_server() {
 }
 
 #[test]
-fn clients_that_are_not_chosen_learn_nothing_and_few_requests_are_measured() {
+fn unlisted_clients_get_no_server_timing_and_costs_are_sampled() {
     let config = "threads = 1\nserver_timing = [\"10.0.0.0/8\"]\n[[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n";
     let rig = start(folder("app.psgi", PSGI), config);
     for _ in 0..128 {
@@ -99,7 +99,7 @@ fn clients_that_are_not_chosen_learn_nothing_and_few_requests_are_measured() {
 }
 
 #[test]
-fn what_overlaps_in_an_event_loop_is_not_ascribed_to_one_request() {
+fn worker_cpu_time_is_not_logged_for_overlapping_requests() {
     let app = "import asyncio\n\
         arrived = 0\n\
         async def app(scope, receive, send):\n    \

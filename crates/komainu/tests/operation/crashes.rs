@@ -69,9 +69,11 @@ fn get(address: SocketAddr) -> Option<()> {
 }
 
 #[test]
-fn a_server_that_dies_under_load_is_replaced_and_clients_are_answered() {
+fn crashed_server_is_restarted_and_clients_are_answered() {
     let Some(rig) = supervised() else { return };
-    let (stop, answers, lost) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let answers = AtomicUsize::new(0);
+    let lost = AtomicUsize::new(0);
     let answered = |count: usize| {
         let before = answers.load(Ordering::Relaxed);
         eventually("clients are answered", || answers.load(Ordering::Relaxed) >= before + count);
@@ -133,7 +135,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn a_crash_loop_is_slowed_down_and_newcomers_wait_in_the_queue() {
+fn crash_loop_is_delayed_and_connections_wait_in_backlog() {
     let Some(rig) = supervised() else { return };
     let supervisor = rig.child.id();
     let mut waited = false;
@@ -164,7 +166,7 @@ fn a_crash_loop_is_slowed_down_and_newcomers_wait_in_the_queue() {
 }
 
 #[test]
-fn a_stop_is_obeyed_while_a_server_is_about_to_be_started_again() {
+fn supervisor_stops_during_restart_delay() {
     let Some(mut rig) = supervised() else { return };
     let supervisor = rig.child.id();
     for round in 0..7 {
@@ -198,7 +200,7 @@ for _ in range(2):
 ";
 
 #[test]
-fn without_a_supervisor_connections_wait_in_sockets_that_others_hold() {
+fn inherited_socket_keeps_connections_across_server_crash() {
     let folder = Folder::new();
     folder.write("www/a", "A").write(
         "komainu.toml",

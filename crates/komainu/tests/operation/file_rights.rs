@@ -9,7 +9,7 @@ use crate::rig;
 use crate::rig::{Folder, eventually, komainu};
 
 #[test]
-fn who_serves_and_may_not_open_a_socket_learns_why() {
+fn inaccessible_upstream_socket_is_explained_in_log() {
     if !can_be_tested() {
         return;
     }
@@ -33,7 +33,7 @@ fn who_serves_and_may_not_open_a_socket_learns_why() {
 }
 
 #[test]
-fn folders_and_pages_that_who_serves_may_not_use_are_warned_of() {
+fn inaccessible_directories_and_error_pages_cause_warnings() {
     if !can_be_tested() {
         return;
     }
@@ -51,8 +51,8 @@ fn folders_and_pages_that_who_serves_may_not_use_are_warned_of() {
     let checked = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
     let said = rig::text(&checked.stderr);
     assert!(checked.status.success(), "{said}");
-    let (closed, page) =
-        (folder.at("closed").display().to_string(), folder.at("404.html").display().to_string());
+    let closed = folder.at("closed").display().to_string();
+    let page = folder.at("404.html").display().to_string();
     assert!(
         said.contains(&format!(
             "warning: user 65534, who is to serve, may not enter {closed} (mode 0700, of root:root)\n"
@@ -71,7 +71,7 @@ fn folders_and_pages_that_who_serves_may_not_use_are_warned_of() {
 }
 
 #[test]
-fn secrets_that_everybody_can_read_and_lists_without_users_are_warned_of() {
+fn world_readable_secrets_and_empty_user_lists_cause_warnings() {
     let folder = Folder::new();
     folder.write("www/a", "A").write("empty.htpasswd", "# nobody yet\n");
     folder.write("url.secret", "0123456789abcdef0123456789abcdef\n");
@@ -91,7 +91,8 @@ fn secrets_that_everybody_can_read_and_lists_without_users_are_warned_of() {
         assert!(checked.status.success(), "{}", rig::text(&checked.stderr));
         rig::text(&checked.stderr)
     };
-    let (users, secret) = (folder.at("empty.htpasswd"), folder.at("url.secret"));
+    let users = folder.at("empty.htpasswd");
+    let secret = folder.at("url.secret");
     let said = said_of(0o644);
     for path in [&users, &secret] {
         let title =

@@ -17,7 +17,7 @@ fn kinds() -> Vec<&'static str> {
 }
 
 #[test]
-fn logs_without_room_lose_their_lines_and_nothing_else() {
+fn log_lines_lost_on_full_disk_are_counted() {
     for kind in kinds() {
         let folder = Folder::new();
         let log = "[log]\naccess = \"a line of some length that names $uri here\"\nfile = \"disk/access.log\"\nerrors = \"disk/errors.log\"\n";
@@ -70,7 +70,7 @@ fn large(bytes: usize) -> String {
 }
 
 #[test]
-fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
+fn slow_clients_get_whole_responses_on_full_temporary_disk() {
     const BYTES: usize = 12_000_000;
     let content = large(BYTES);
     for kind in kinds() {
@@ -101,7 +101,7 @@ fn without_room_for_temporary_files_slow_clients_get_whole_responses() {
 }
 
 #[test]
-fn a_body_without_room_is_refused_until_there_is_room() {
+fn request_body_is_refused_while_temporary_disk_is_full() {
     modules();
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], [$_[0]{CONTENT_LENGTH}]] }");
@@ -138,7 +138,7 @@ fn a_body_without_room_is_refused_until_there_is_room() {
 }
 
 #[test]
-fn a_cache_without_room_on_its_disk_is_in_memory_until_there_is_room() {
+fn cache_uses_memory_while_its_disk_is_full() {
     let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=3600\r\n", &large(20_000)));
     let config = format!(
         "threads = 1\nuser = \"root\"\n[log]\nlevel = \"info\"\n[cache]\ndisk = {{ path = \"disk/cache\", size = \"10MiB\" }}\n\
@@ -176,7 +176,7 @@ fn a_cache_without_room_on_its_disk_is_in_memory_until_there_is_room() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_is_an_error_like_a_full_disk() {
+fn file_size_limit_is_handled_like_a_full_disk() {
     let folder = Folder::new();
     folder.write(
         "komainu.toml",

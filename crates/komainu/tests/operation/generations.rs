@@ -95,7 +95,7 @@ fn started() -> Rig {
 }
 
 #[test]
-fn an_old_generation_is_closed_with_its_websockets_and_nothing_else() {
+fn closing_old_generation_closes_only_its_websockets() {
     let rig = started();
     let mut old = upgraded(&rig);
     echoes(&mut old);
@@ -133,7 +133,7 @@ fn an_old_generation_is_closed_with_its_websockets_and_nothing_else() {
 }
 
 #[test]
-fn a_response_that_has_begun_ends_with_its_generation_and_komainu_ctl_shows_it() {
+fn ctl_generation_close_aborts_unfinished_responses() {
     let rig = started();
     let mut slow = rig.connect();
     slow.write_all(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();

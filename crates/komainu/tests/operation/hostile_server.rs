@@ -72,8 +72,8 @@ impl Hostile {
     /// Sends a request and returns the answer; `None` if the supervisor has closed the link.
     fn ask(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> Option<(String, Vec<OwnedFd>)> {
         self.send(text, descriptors);
-        let (mut bytes, mut space) =
-            (vec![0; 65_536], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(128))]);
+        let mut bytes = vec![0; 65_536];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(128))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received =
             recvmsg(&self.link, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
@@ -119,7 +119,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn it_gets_files_of_applications_alone_and_no_other_descriptor() {
+fn hostile_server_gets_only_files_opened_by_applications() {
     if !can_be_tested() {
         return;
     }
@@ -160,7 +160,7 @@ fn it_gets_files_of_applications_alone_and_no_other_descriptor() {
 }
 
 #[test]
-fn it_has_no_hold_on_its_successor() {
+fn hostile_server_gets_no_descriptors_of_its_successor() {
     if !can_be_tested() {
         return;
     }
@@ -210,7 +210,7 @@ fn it_has_no_hold_on_its_successor() {
 }
 
 #[test]
-fn what_no_server_sends_ends_it_and_another_one_serves() {
+fn server_that_sends_invalid_message_is_killed_and_replaced() {
     if !can_be_tested() {
         return;
     }
@@ -230,7 +230,7 @@ fn what_no_server_sends_ends_it_and_another_one_serves() {
 }
 
 #[test]
-fn a_server_that_is_stopped_is_continued() {
+fn supervisor_resumes_stopped_server() {
     if !can_be_tested() {
         return;
     }
@@ -245,7 +245,7 @@ fn a_server_that_is_stopped_is_continued() {
 
 /// A log in a directory of the serving user, who replaces the directory by a symbolic link after the start.
 #[test]
-fn a_folder_of_logs_that_is_replaced_by_a_link_leads_root_nowhere() {
+fn log_reopen_refuses_directory_replaced_by_symbolic_link() {
     if !can_be_tested() {
         return;
     }

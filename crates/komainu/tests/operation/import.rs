@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::rig::{Folder, komainu, text};
 
 #[test]
-fn what_is_imported_is_checked_and_explained() {
+fn check_explains_routes_of_imported_nginx_configuration() {
     let folder = Folder::new();
     folder
         .write("www/static/a.css", "a {}")
@@ -44,7 +44,7 @@ fn what_is_imported_is_checked_and_explained() {
 }
 
 #[test]
-fn results_that_nobody_can_start_fail() {
+fn import_fails_if_the_result_is_empty_or_invalid() {
     let folder = Folder::new();
     folder
         .write("e.conf", "\n")
@@ -72,7 +72,7 @@ const SHOP: &str = "events {}\nhttp {\n  server {\n    listen 80;\n    server_na
      location = /hello { return 200 hello; }\n    location ~ \\.old$ { return 410; }\n  }\n}\n";
 
 #[test]
-fn the_old_server_and_the_translation_are_compared() {
+fn import_verify_compares_nginx_with_translation() {
     let folder = Folder::new();
     folder.write("shop.conf", SHOP);
     let mut command = komainu();
@@ -91,7 +91,7 @@ fn the_old_server_and_the_translation_are_compared() {
 }
 
 #[test]
-fn usual_sites_have_no_difference_that_the_report_does_not_name() {
+fn import_verify_finds_no_unreported_differences_in_samples() {
     let folder = Folder::new();
     let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../import/tests/nginx");
     for name in ["wordpress.conf", "symfony.conf", "drupal.conf", "certbot.conf", "rails.conf"] {
@@ -125,7 +125,7 @@ fn compared_with_changed(site: &str, change: &str) -> String {
 }
 
 #[test]
-fn a_difference_that_no_remark_names_is_shown_and_fails() {
+fn import_verify_fails_on_unreported_difference() {
     // nginx sends a different response than the imported configuration describes.
     let said = compared_with_changed(SHOP, "s/200 hello/200 changed/");
     assert!(said.contains("nginx: changed") && said.contains("komainu: hello"), "{said}");
@@ -133,7 +133,7 @@ fn a_difference_that_no_remark_names_is_shown_and_fails() {
 }
 
 #[test]
-fn nothing_names_an_answer_to_what_nginx_refuses() {
+fn import_verify_fails_when_only_nginx_refuses_a_request() {
     // nginx refuses a request that the imported configuration answers, in a location with a remark about
     // another directive.
     let site = SHOP.replace("= /hello { ", "= /hello { auth_basic off; satisfy any; add_header A 1; ");
@@ -143,7 +143,7 @@ fn nothing_names_an_answer_to_what_nginx_refuses() {
 }
 
 #[test]
-fn an_include_that_is_missing_cannot_be_verified_and_those_of_debian_are_compared() {
+fn import_verify_needs_all_included_files() {
     let folder = Folder::new();
     let site = |include: &str| {
         format!(
@@ -172,7 +172,7 @@ fn an_include_that_is_missing_cannot_be_verified_and_those_of_debian_are_compare
 }
 
 #[test]
-fn a_fifo_is_refused_and_a_long_map_is_read_in_time() {
+fn import_refuses_fifo_and_reads_long_map_quickly() {
     let folder = Folder::new();
     let made = Command::new("mkfifo").arg(folder.at("pipe.conf")).status().unwrap();
     assert!(made.success());
@@ -195,7 +195,8 @@ fn a_fifo_is_refused_and_a_long_map_is_read_in_time() {
         let began = std::time::Instant::now();
         let output =
             komainu().args(["import", "nginx", "map.conf"]).current_dir(folder.path()).output().unwrap();
-        let (took, said) = (began.elapsed(), text(&output.stderr));
+        let took = began.elapsed();
+        let said = text(&output.stderr);
         assert!(output.status.success() && text(&output.stdout).contains(expected), "{said}");
         // Takes half a second of CPU time; a quadratic comparison of lines takes more than a minute even on
         // an idle machine.
@@ -204,7 +205,7 @@ fn a_fifo_is_refused_and_a_long_map_is_read_in_time() {
 }
 
 #[test]
-fn files_of_servers_that_are_not_translated_name_the_page_that_helps() {
+fn import_of_unsupported_server_names_migration_page() {
     let folder = Folder::new();
     folder
         .write("site.conf", "<VirtualHost *:80>\n  DocumentRoot /srv\n</VirtualHost>\n")

@@ -53,7 +53,7 @@ fn serves(address: SocketAddr) {
 }
 
 #[test]
-fn addresses_come_and_go_and_stay() {
+fn reload_adds_keeps_and_removes_listen_addresses() {
     for kind in rig::kinds() {
         let rig = start(kind);
         let mut kept = Client::new(rig.address);
@@ -84,7 +84,7 @@ fn addresses_come_and_go_and_stay() {
 }
 
 #[test]
-fn an_address_that_is_not_free_changes_nothing() {
+fn reload_with_occupied_address_changes_nothing() {
     for kind in rig::kinds() {
         let rig = start(kind);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -105,7 +105,7 @@ fn an_address_that_is_not_free_changes_nothing() {
 }
 
 #[test]
-fn who_may_send_a_proxy_header_changes_on_the_same_socket() {
+fn reload_changes_proxy_protocol_on_the_same_socket() {
     for kind in rig::kinds() {
         let rig = start(kind);
         let with = "{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }";
@@ -127,7 +127,7 @@ fn who_may_send_a_proxy_header_changes_on_the_same_socket() {
 }
 
 #[test]
-fn a_connection_that_waits_in_the_queue_is_served() {
+fn no_connection_fails_while_listen_addresses_change() {
     for kind in rig::kinds() {
         let rig = start(kind);
         // Clients keep connecting while addresses change.
@@ -152,7 +152,7 @@ fn a_connection_that_waits_in_the_queue_is_served() {
 }
 
 #[test]
-fn the_supervisor_binds_a_port_of_root_and_hands_it_to_its_next_server() {
+fn supervisor_passes_privileged_port_to_restarted_server() {
     if !is_root() {
         return eprintln!("SKIPPED: only root can start a server with a supervisor");
     }
@@ -173,7 +173,7 @@ fn the_supervisor_binds_a_port_of_root_and_hands_it_to_its_next_server() {
 }
 
 #[test]
-fn a_port_without_the_right_to_it_is_refused_with_every_remedy() {
+fn privileged_port_error_names_every_remedy() {
     let first = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
     let first: u16 = first.trim().parse().unwrap();
     if first <= 81 {
@@ -183,13 +183,12 @@ fn a_port_without_the_right_to_it_is_refused_with_every_remedy() {
     // The build directory may be unreadable for that user, so the program is copied.
     rig::copy_program(&folder.at("komainu"));
     let arguments = ["run", "--listen", "127.0.0.1:81", "."];
-    let mut command = match is_root() {
-        true => {
-            let mut command = Command::new("setpriv");
-            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(folder.at("komainu"));
-            command
-        }
-        false => Command::new(folder.at("komainu")),
+    let mut command = if is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(folder.at("komainu"));
+        command
+    } else {
+        Command::new(folder.at("komainu"))
     };
     let refused = command.args(arguments).current_dir(folder.path()).output().unwrap();
     let said = text(&refused.stderr);
@@ -206,7 +205,7 @@ fn a_port_without_the_right_to_it_is_refused_with_every_remedy() {
 }
 
 #[test]
-fn a_file_that_is_included_comes_and_goes_with_a_reload() {
+fn reload_adds_and_removes_included_files() {
     for kind in rig::kinds() {
         let rig = start(kind);
         let config = |more: &str| {

@@ -28,7 +28,7 @@ fn has_lines(rig: &Rig, name: &str, want: &[&str]) {
 }
 
 #[test]
-fn logs_of_sites_with_conditions_change_with_a_reload() {
+fn reload_adds_changes_and_removes_access_logs() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         // A server without root privileges cannot create files here: its supervisor opens them.
@@ -121,12 +121,13 @@ fn datagram(mut receive: impl FnMut(&mut [u8]) -> std::io::Result<usize>) -> Vec
 }
 
 #[test]
-fn lines_go_to_syslog_and_to_the_journal() {
+fn log_lines_are_sent_to_syslog_and_journald() {
     let folder = Folder::new();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (unix, stream, journal) =
-        (folder.at("dgram.sock"), folder.at("stream.sock"), folder.at("journal.sock"));
+    let unix = folder.at("dgram.sock");
+    let stream = folder.at("stream.sock");
+    let journal = folder.at("journal.sock");
     let of_stream = UnixListener::bind(&stream).unwrap();
     let of_journal = UnixDatagram::bind(&journal).unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -200,7 +201,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn rsyslog_takes_what_is_sent() {
+fn rsyslog_accepts_log_messages() {
     let Some(rsyslog) = installed("rsyslogd") else { return };
     let folder = Folder::new();
     let at = folder.path().display();
@@ -238,7 +239,7 @@ fn rsyslog_takes_what_is_sent() {
 }
 
 #[test]
-fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
+fn many_log_reopens_delay_neither_reload_nor_stop() {
     let folder = Folder::new();
     let text = "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n[log]\nfile = \"all.log\"\naccess = \"$uri\"\n[[route]]\nrespond = \"ok\"\n";
     let mut rig = Rig::config(folder, text);
@@ -278,7 +279,7 @@ fn a_storm_of_reopens_delays_neither_a_reload_nor_a_stop() {
 }
 
 #[test]
-fn no_line_is_sent_on_a_connection_that_the_receiver_has_closed() {
+fn no_syslog_line_is_lost_when_receiver_closes_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let log = format!(
         "[log]\naccess = \"$uri\"\nfile = {{ syslog = \"tcp://{}\" }}\n",

@@ -55,7 +55,7 @@ fn address(rig: &Rig, change: &str) {
 }
 
 #[test]
-fn an_upstream_server_whose_packets_vanish_costs_its_own_requests_and_is_taken_back() {
+fn unreachable_upstream_server_is_ejected_and_restored() {
     let config = "threads = 1\nuser = \"root\"\n[log]\nlevel = \"info\"\n\
         [[route]]\npath = \"/alone\"\nproxy = { to = \"http://192.0.2.1:81\", timeouts = { connect = \"1s\", head = \"1s\" } }\n\
         [[route]]\npath = \"/two\"\nproxy = { to = [\"http://192.0.2.1:81\", \"http://127.0.0.1:82\"], \
@@ -140,7 +140,7 @@ fn ask_often(rig: &Rig, count: usize, bytes: usize) {
 const WAITING_MIB: u64 = 8;
 
 #[test]
-fn a_receiver_of_logs_that_takes_no_byte_costs_its_lines_alone() {
+fn stalled_syslog_receiver_loses_only_its_own_lines() {
     let receiver = takes_nothing();
     let folder = Folder::new();
     let config = format!(
@@ -175,7 +175,7 @@ fn a_receiver_of_logs_that_takes_no_byte_costs_its_lines_alone() {
 }
 
 #[test]
-fn a_collector_of_traces_that_takes_no_byte_costs_its_spans_alone() {
+fn stalled_trace_collector_does_not_block_requests() {
     let collector = takes_nothing();
     let config = format!(
         "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"http://{}\"\n[[route]]\nrespond = \"ok\"\n",

@@ -81,10 +81,13 @@ fn requests_are_counted_by_route_status_and_time() {
 }
 
 #[test]
-fn upstream_servers_the_cache_and_content_are_counted() {
-    let origin = Origin::start(|ask| match ask.line().contains("/bad") {
-        true => answer("503 Service Unavailable", "", "no"),
-        false => answer("200 OK", "Cache-Control: max-age=60\r\n", "four"),
+fn upstream_cache_and_body_metrics_are_counted() {
+    let origin = Origin::start(|ask| {
+        if ask.line().contains("/bad") {
+            answer("503 Service Unavailable", "", "no")
+        } else {
+            answer("200 OK", "Cache-Control: max-age=60\r\n", "four")
+        }
     });
     let (dead, live) = (format!("http://{}", nobody()), &origin.url);
     let rig = Rig::config(
@@ -148,7 +151,7 @@ fn upstream_servers_the_cache_and_content_are_counted() {
 
 /// Checks the text and the names with Prometheus' own linter.
 #[test]
-fn promtool_has_no_remarks() {
+fn promtool_accepts_metrics() {
     let Some(promtool) = installed("promtool") else { return };
     let origin = Origin::start(|_| answer("200 OK", "", "x"));
     let text = format!(
@@ -184,7 +187,7 @@ fn counts_survive_a_reload() {
 }
 
 #[test]
-fn prometheus_reads_both_formats() {
+fn prometheus_client_parses_both_metrics_formats() {
     let Some(python) = installed("python3") else { return };
     let rig = start();
     rig.get("/a").expect(200, "A");
@@ -210,7 +213,7 @@ fn prometheus_reads_both_formats() {
 }
 
 #[test]
-fn only_what_is_there_is_answered() {
+fn control_listener_rejects_unknown_paths_and_methods() {
     let rig = start();
     let status: serde_json::Value = serde_json::from_str(&ask(&rig, "/v1/status", "").text()).unwrap();
     assert_eq!(status["pid"], rig.child.id());
@@ -224,7 +227,7 @@ fn only_what_is_there_is_answered() {
 }
 
 #[test]
-fn over_tcp_names_of_elsewhere_get_nothing_and_clients_that_do_not_read_hold_up_nobody() {
+fn tcp_metrics_check_host_and_survive_stalled_clients() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let mut command = komainu();
@@ -280,7 +283,7 @@ fn over_tcp_names_of_elsewhere_get_nothing_and_clients_that_do_not_read_hold_up_
 }
 
 #[test]
-fn an_address_that_is_taken_is_said() {
+fn occupied_control_address_is_reported_at_start() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -42,7 +42,7 @@ fn file(answer: &Answer) -> &Answer {
 }
 
 #[test]
-fn an_application_names_a_file_and_the_server_sends_it() {
+fn x_accel_redirect_and_x_sendfile_send_the_named_file() {
     let rig = rig("");
     let sent = rig.get("/x?accel=/protected/a%20b.txt");
     file(&sent);
@@ -87,7 +87,7 @@ fn an_application_names_a_file_and_the_server_sends_it() {
 }
 
 #[test]
-fn nobody_gets_what_no_internal_route_has() {
+fn named_file_outside_internal_routes_is_refused() {
     let rig = rig("");
     // Clients cannot request the path directly.
     rig.get("/protected/a%20b.txt").expect_status(404);
@@ -122,7 +122,7 @@ fn nobody_gets_what_no_internal_route_has() {
 }
 
 #[test]
-fn a_cache_in_front_gets_the_file_and_a_client_that_reads_nothing_holds_no_worker() {
+fn stalled_client_of_named_file_does_not_hold_worker() {
     let rig = rig("cache = true\n");
     for _ in 0..2 {
         let answer = rig.get("/x?accel=/protected/deep/c.txt");
@@ -146,7 +146,7 @@ fn a_cache_in_front_gets_the_file_and_a_client_that_reads_nothing_holds_no_worke
 }
 
 #[test]
-fn where_no_route_is_internal_the_log_has_what_was_ignored() {
+fn ignored_file_name_is_logged_without_internal_route() {
     let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a\r\n", "empty"));
     let config = format!(
         "threads = 1\n[[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\napp = \"shop\"\n\
@@ -164,7 +164,7 @@ fn where_no_route_is_internal_the_log_has_what_was_ignored() {
 }
 
 #[test]
-fn a_file_is_sent_while_the_content_that_is_dropped_does_not_end() {
+fn named_file_is_sent_before_dropped_upstream_body_ends() {
     // The upstream server names a file, announces content and sends none; it answers each connection once.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -193,7 +193,7 @@ fn a_file_is_sent_while_the_content_that_is_dropped_does_not_end() {
 
 /// The application decides for each client whether it gets the file.
 #[test]
-fn the_age_of_a_named_file_lets_nobody_have_it_from_the_cache() {
+fn named_file_age_does_not_make_response_cacheable() {
     let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a.txt\r\n", "hidden"));
     let folder = Folder::new();
     folder.write("files/a.txt", "0123456789");
@@ -263,7 +263,7 @@ fn guarded() -> (Origin, Rig) {
 }
 
 #[test]
-fn the_rules_of_an_internal_route_count() {
+fn rules_of_internal_route_apply_to_named_files() {
     let (_origin, rig) = guarded();
     let basic = "Authorization: Basic YWxpY2U6bXlQYXNzd29yZA==\r\n";
     for by in ["/up?x", "/app?accel"] {
@@ -328,7 +328,7 @@ fn the_first_route_that_matches_a_named_path_decides() {
 }
 
 #[test]
-fn what_the_rules_of_an_internal_route_admit_is_not_stored_for_others() {
+fn named_file_behind_access_rules_is_not_cached_for_others() {
     let (origin, rig) = guarded();
     for _ in 0..2 {
         rig.ask("/kept?x=/protected/closed/a.txt", "X-Forwarded-For: 10.0.0.1\r\n").expect(200, "closed");

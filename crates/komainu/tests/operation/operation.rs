@@ -12,7 +12,7 @@ fn run(arguments: &[&str]) -> (bool, String, String) {
 }
 
 #[test]
-fn a_stop_loses_nothing() {
+fn graceful_stop_completes_running_requests() {
     let folder = Folder::new();
     folder.write("www/a", "A").write("www/large", vec![b'x'; 20_000_000]);
     let mut rig = Rig::config(folder, "[[route]]\nfiles = \"www\"\n");
@@ -42,7 +42,7 @@ fn a_stop_loses_nothing() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_ever() {
+fn graceful_stop_ends_after_drain_timeout() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 20_000_000]);
     let mut rig = Rig::config(folder, "[timeouts]\ndrain = \"200ms\"\n[[route]]\nfiles = \"www\"\n");
@@ -56,7 +56,7 @@ fn a_stop_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_stop_reports_what_it_waits_for() {
+fn stop_logs_pending_requests_and_second_signal_forces_exit() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 20_000_000]);
     let mut rig = Rig::config(
@@ -75,7 +75,7 @@ fn a_stop_reports_what_it_waits_for() {
 }
 
 #[test]
-fn a_stop_counts_requests_and_ends_connections_without_any() {
+fn stop_waits_for_requests_but_not_for_idle_connections() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 20_000_000]);
     let text = format!(
@@ -106,7 +106,7 @@ fn a_stop_counts_requests_and_ends_connections_without_any() {
 }
 
 #[test]
-fn two_signals_to_stop_at_once_are_one() {
+fn simultaneous_stop_signals_still_drain_requests() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         folder.write("www/large", vec![b'x'; 20_000_000]);
@@ -130,7 +130,7 @@ fn two_signals_to_stop_at_once_are_one() {
 }
 
 #[test]
-fn the_configuration_is_read_again() {
+fn sighup_applies_valid_configuration_and_rejects_errors() {
     let folder = Folder::new();
     folder.write("one/a", "one").write("two/a", "two");
     let rig = Rig::config(folder, "[[route]]\nfiles = \"one\"\n");
@@ -171,7 +171,7 @@ fn the_configuration_is_read_again() {
 }
 
 #[test]
-fn access_logs() {
+fn combined_access_log_is_reopened_after_rotation() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let rig = Rig::config(
@@ -208,7 +208,8 @@ fn lines_before_a_rotation_are_in_the_old_file() {
         folder,
         "threads = 2\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
     );
-    let (log, old) = (rig.folder.at("access.log"), rig.folder.at("access.log.1"));
+    let log = rig.folder.at("access.log");
+    let old = rig.folder.at("access.log.1");
     let lines = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default().lines().count();
     for round in 0..3 {
         for _ in 0..10 {
@@ -223,7 +224,7 @@ fn lines_before_a_rotation_are_in_the_old_file() {
 }
 
 #[test]
-fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
+fn log_fifo_without_reader_does_not_block_start_or_stop() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let fifo = folder.at("access.fifo");
@@ -256,7 +257,7 @@ fn a_log_on_a_fifo_without_a_reader_keeps_nobody_from_starting() {
 }
 
 #[test]
-fn sites_routes_and_what_they_answer() {
+fn sites_and_routes_answer_as_configured() {
     let folder = Folder::new();
     folder.write("www/a", "A").write("lost.html", "<p>lost").write("broken.html", "<p>broken");
     let rig = Rig::config(
@@ -320,7 +321,7 @@ respond = "default"
 }
 
 #[test]
-fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
+fn unread_stdout_log_does_not_block_requests_or_stop() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     folder.write(
@@ -362,7 +363,7 @@ fn a_log_that_nobody_reads_keeps_the_server_from_nothing() {
 }
 
 #[test]
-fn a_path_in_a_header_is_percent_encoded_again() {
+fn path_variable_in_response_field_is_percent_encoded() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let rig = Rig::config(
@@ -375,7 +376,7 @@ fn a_path_in_a_header_is_percent_encoded_again() {
 }
 
 #[test]
-fn of_one_level_what_is_set_stays_though_it_is_removed() {
+fn set_and_add_override_remove_on_the_same_level() {
     for value in ["one", "$method"] {
         let folder = Folder::new();
         folder.write("www/a", "A");
@@ -406,7 +407,7 @@ fn a_redirect_keeps_an_encoded_slash() {
 }
 
 #[test]
-fn every_answer_has_the_pages_and_the_fields_of_its_site() {
+fn responses_use_error_pages_and_fields_of_their_site() {
     let folder = Folder::new();
     folder.write("server.html", "<p>server").write("site.html", "<p>site");
     let rig = Rig::config(
@@ -471,7 +472,7 @@ fn without_descriptors_the_control_socket_does_not_spin() {
 }
 
 #[test]
-fn without_a_host_there_is_no_redirect_to_it() {
+fn request_without_host_is_not_redirected() {
     let rig = Rig::config(Folder::new(), "[[route]]\nredirect = \"https://$host$path\"\n");
     // Browsers would parse `https:///other.example/` as a different host.
     rig.send("GET /other.example/ HTTP/1.0\r\n\r\n").expect_status(400).expect_no_field("Location");
@@ -480,7 +481,7 @@ fn without_a_host_there_is_no_redirect_to_it() {
 }
 
 #[test]
-fn errors_of_a_configuration_point() {
+fn configuration_errors_show_file_line_and_column() {
     let folder = Folder::new();
     folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
     let path = folder.at("k.toml");
@@ -500,7 +501,7 @@ fn errors_of_a_configuration_point() {
 }
 
 #[test]
-fn check_explains() {
+fn check_explains_which_route_matches() {
     let folder = Folder::new();
     folder.write("k.toml", "[[route]]\npath = \"/a/*\"\nrespond = \"a\"\n[[route]]\nrespond = \"rest\"\n");
     let path = folder.at("k.toml");
@@ -539,7 +540,7 @@ fn mistakes_on_the_command_line_are_explained() {
 }
 
 #[test]
-fn schema_reference_completions_and_manual() {
+fn schema_reference_completions_and_manual_are_printed() {
     let (ok, schema, _) = run(&["schema"]);
     assert!(ok);
     let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
@@ -558,7 +559,7 @@ fn schema_reference_completions_and_manual() {
 }
 
 #[test]
-fn every_address_means_both_families() {
+fn wildcard_address_serves_ipv4_and_ipv6() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let mut command = komainu();

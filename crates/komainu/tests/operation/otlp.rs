@@ -72,7 +72,7 @@ fn latest(collector: &Origin, status: &str) -> (u64, Value) {
 }
 
 #[test]
-fn metrics_reach_a_collector_at_an_interval_and_at_the_end() {
+fn otlp_metrics_are_exported_periodically_and_at_stop() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
     let folder = Folder::new();
     folder.write("keys", "# of the service\nX-Key: secret\n");
@@ -149,7 +149,7 @@ fn body(record: &Value) -> &str {
 }
 
 #[test]
-fn lines_of_logs_are_records() {
+fn log_lines_are_exported_as_otlp_records() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
     let url = &collector.url;
     let rig = Rig::config(
@@ -209,7 +209,7 @@ fn lines_of_logs_are_records() {
 }
 
 #[test]
-fn lines_of_streams_are_records() {
+fn stream_log_lines_are_exported_as_otlp_records() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let to = server.local_addr().unwrap();
@@ -235,9 +235,11 @@ fn lines_of_streams_are_records() {
 }
 
 #[test]
-fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
-    let (busy, asked) = (Arc::new(AtomicUsize::new(1)), Arc::new(AtomicUsize::new(0)));
-    let (theirs, counted) = (busy.clone(), asked.clone());
+fn otlp_data_is_resent_after_temporary_collector_errors() {
+    let busy = Arc::new(AtomicUsize::new(1));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let theirs = busy.clone();
+    let counted = asked.clone();
     let collector = Origin::start(move |_| {
         counted.fetch_add(1, Ordering::Relaxed);
         match theirs.load(Ordering::Relaxed) {
@@ -299,7 +301,7 @@ fn what_a_collector_does_not_take_is_sent_again_once_it_does() {
 }
 
 #[test]
-fn a_collector_that_never_answers_holds_up_nobody() {
+fn stalled_otlp_collector_does_not_block_requests_or_stop() {
     // A collector that accepts connections but reads nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
@@ -324,7 +326,7 @@ fn a_collector_that_never_answers_holds_up_nobody() {
 }
 
 #[test]
-fn a_file_of_headers_that_is_none_keeps_the_configuration_out() {
+fn invalid_otlp_headers_file_prevents_the_start() {
     let folder = Folder::new();
     folder.write("keys", "X-Key s3cr3t\n");
     let text =

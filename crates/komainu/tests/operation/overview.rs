@@ -18,7 +18,8 @@ fn start(origin: &str) -> Rig {
     folder.write("app.psgi", format!("sub {{ {wait} [200, [], ['ok']] }}\n"));
     folder.write("www/a", "A");
     assert!(Command::new("mkfifo").arg(folder.at("gate")).status().unwrap().success());
-    let (gone, app) = (nobody(), "[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n");
+    let gone = nobody();
+    let app = "[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n";
     hosted::start(
         folder,
         &format!(
@@ -131,7 +132,8 @@ fn listen_to(rig: &Rig, path: &str, fields: &str) -> (BufReader<UnixStream>, Str
     let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n").unwrap();
-    let (mut reader, mut head) = (BufReader::new(stream), String::new());
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         assert!(reader.read_line(&mut head).unwrap() > 0, "{head}");
     }
@@ -153,7 +155,7 @@ fn event(stream: &mut BufReader<UnixStream>, wanted: &str) -> Value {
 }
 
 #[test]
-fn the_page_is_strict_and_events_come_as_they_happen() {
+fn dashboard_has_strict_csp_and_events_are_streamed() {
     let gone = nobody();
     let rig = Rig::config(
         Folder::new(),
@@ -219,7 +221,7 @@ fn a_file_is_formatted_and_compared_with_the_running_server() {
 }
 
 #[test]
-fn an_hour_is_kept_for_the_charts_and_handlers_have_both_names() {
+fn history_and_handler_names_are_reported() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], ['ok']] }\n").write("www/a", "A");
     let rig = hosted::start(
@@ -243,7 +245,7 @@ fn an_hour_is_kept_for_the_charts_and_handlers_have_both_names() {
 }
 
 #[test]
-fn clients_who_ask_for_the_history_and_read_nothing_hold_little() {
+fn non_reading_history_clients_hold_little_memory() {
     let rig = Rig::config(
         Folder::new(),
         "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n",

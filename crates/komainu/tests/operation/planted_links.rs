@@ -37,7 +37,7 @@ fn assert_untouched(folder: &Folder, name: &str) {
 }
 
 #[test]
-fn folders_of_the_cache_and_of_the_state_are_not_made_behind_a_link() {
+fn cache_and_state_directories_are_not_created_behind_symlink() {
     if !can_be_tested() {
         return;
     }
@@ -56,16 +56,17 @@ fn folders_of_the_cache_and_of_the_state_are_not_made_behind_a_link() {
         rig.expect_report("theirs/x/cache");
         rig.expect_report("x is a symbolic link in a folder that others than root can change");
         for name in ["cache", "state"] {
-            match there {
-                true => assert_untouched(&rig.folder, &format!("roots/{name}")),
-                false => assert!(!rig.folder.at(&format!("roots/{name}")).exists(), "{name} was made"),
+            if there {
+                assert_untouched(&rig.folder, &format!("roots/{name}"))
+            } else {
+                assert!(!rig.folder.at(&format!("roots/{name}")).exists(), "{name} was made")
             }
         }
     }
 }
 
 #[test]
-fn folders_below_those_of_another_user_are_still_made() {
+fn cache_directory_is_created_below_directory_of_other_user() {
     if !can_be_tested() {
         return;
     }
@@ -107,7 +108,7 @@ fn ask(path: &Path) {
 }
 
 #[test]
-fn a_unix_socket_in_a_folder_of_another_user_serves_and_is_handed_over() {
+fn unix_socket_in_directory_of_other_user_survives_upgrade() {
     if !can_be_tested() {
         return;
     }

@@ -78,7 +78,7 @@ fn assert_unprivileged(pid: u32, uid: u32, groups: &str) {
 }
 
 #[test]
-fn who_serves_has_no_rights() {
+fn server_process_has_no_privileges() {
     if !can_be_tested() {
         return;
     }
@@ -92,7 +92,7 @@ fn who_serves_has_no_rights() {
 }
 
 #[test]
-fn without_a_word_root_does_not_serve() {
+fn server_started_as_root_serves_as_another_user() {
     if !can_be_tested() {
         return;
     }
@@ -109,7 +109,7 @@ fn without_a_word_root_does_not_serve() {
 }
 
 #[test]
-fn workers_have_no_rights_either() {
+fn workers_have_no_privileges() {
     if !can_be_tested() {
         return;
     }
@@ -127,7 +127,7 @@ fn workers_have_no_rights_either() {
 }
 
 #[test]
-fn a_capability_to_bind_is_given_up_when_that_is_done() {
+fn bind_capability_is_dropped_after_binding() {
     if !can_be_tested() {
         return;
     }
@@ -191,7 +191,7 @@ fn who(rig: &Rig) -> (u32, u32) {
 }
 
 #[test]
-fn an_application_of_another_user() {
+fn application_can_run_as_another_user() {
     if !can_be_tested() {
         return;
     }
@@ -222,7 +222,7 @@ fn an_application_of_another_user() {
 }
 
 #[test]
-fn a_worker_of_another_user_is_killed_in_time() {
+fn hung_worker_of_another_user_is_killed() {
     if !can_be_tested() {
         return;
     }
@@ -250,7 +250,7 @@ fn workers_of_another_user_end_with_their_server() {
 }
 
 #[test]
-fn a_port_of_root_is_bound_and_the_configuration_is_read_again() {
+fn server_with_privileged_port_can_reload() {
     if !can_be_tested() {
         return;
     }
@@ -281,7 +281,7 @@ fn a_port_of_root_is_bound_and_the_configuration_is_read_again() {
 }
 
 #[test]
-fn certificates_and_keys_of_root_are_read_by_the_supervisor() {
+fn supervisor_reads_certificates_and_keys_owned_by_root() {
     if !can_be_tested() {
         return;
     }
@@ -318,7 +318,7 @@ fn certificates_and_keys_of_root_are_read_by_the_supervisor() {
 }
 
 #[test]
-fn a_folder_that_keeps_the_user_out_is_named_with_the_remedies() {
+fn inaccessible_directory_is_reported_with_remedies() {
     if !can_be_tested() {
         return;
     }
@@ -358,7 +358,7 @@ fn a_folder_that_keeps_the_user_out_is_named_with_the_remedies() {
 }
 
 #[test]
-fn logs_of_root_are_opened_again() {
+fn supervisor_reopens_logs_owned_by_root() {
     if !can_be_tested() {
         return;
     }
@@ -376,7 +376,7 @@ fn logs_of_root_are_opened_again() {
 }
 
 #[test]
-fn a_log_in_a_folder_of_others_is_no_way_to_other_files() {
+fn log_reopen_does_not_follow_planted_symlink() {
     if !can_be_tested() {
         return;
     }
@@ -401,7 +401,7 @@ fn a_log_in_a_folder_of_others_is_no_way_to_other_files() {
 }
 
 #[test]
-fn a_server_that_dies_is_started_again_on_the_same_sockets() {
+fn crashed_server_restarts_on_the_same_sockets() {
     if !can_be_tested() {
         return;
     }
@@ -421,7 +421,7 @@ fn a_server_that_dies_is_started_again_on_the_same_sockets() {
 }
 
 #[test]
-fn a_server_is_started_again_though_its_logs_cannot_be_opened() {
+fn crashed_server_restarts_although_logs_cannot_be_opened() {
     if !can_be_tested() {
         return;
     }
@@ -442,7 +442,7 @@ fn a_server_is_started_again_though_its_logs_cannot_be_opened() {
 }
 
 #[test]
-fn why_a_server_cannot_be_started_again_stands_in_the_log() {
+fn failed_restart_reason_is_logged() {
     if !can_be_tested() {
         return;
     }
@@ -458,7 +458,7 @@ fn why_a_server_cannot_be_started_again_stands_in_the_log() {
 }
 
 #[test]
-fn a_stop_of_the_supervisor_stops_everything() {
+fn supervisor_stop_ends_server_and_workers() {
     if !can_be_tested() {
         return;
     }
@@ -483,7 +483,7 @@ fn a_stop_of_the_supervisor_stops_everything() {
 }
 
 #[test]
-fn a_server_ends_with_its_supervisor() {
+fn server_and_workers_end_when_supervisor_is_killed() {
     if !can_be_tested() {
         return;
     }
@@ -499,7 +499,7 @@ fn a_server_ends_with_its_supervisor() {
 }
 
 #[test]
-fn a_server_that_cannot_start_says_so_and_ends() {
+fn failed_start_reports_error_and_exits() {
     if !can_be_tested() {
         return;
     }
@@ -519,7 +519,7 @@ fn a_server_that_cannot_start_says_so_and_ends() {
 }
 
 #[test]
-fn a_virtual_environment_that_the_user_may_not_enter_is_named() {
+fn inaccessible_virtual_environment_is_reported() {
     if !can_be_tested() {
         return;
     }

@@ -86,7 +86,8 @@ fn prometheus_scrapes_counts_histograms_and_exemplars() {
     assert!(slowest.is_some_and(|seconds| seconds > 0.0 && seconds < 30.0), "{slowest:?}");
     // The exemplar is one of the traces named in responses.
     let exemplars = || {
-        let (start, end) = ("start=0", "end=9999999999");
+        let start = "start=0";
+        let end = "end=9999999999";
         asked(at, "query_exemplars", &["query=komainu_http_request_duration_seconds_bucket", start, end])
     };
     eventually("it has exemplars", || exemplars()[0]["exemplars"][0].is_object());
@@ -125,10 +126,8 @@ fn prometheus_scrapes_native_histograms() {
     eventually("it has the requests", || value(&format!("histogram_count({own})")) == Some(3.0));
     let sum = value(&format!("histogram_sum({own})")).unwrap();
     // Each request took 0.3 s or more; the bucket that contains it is at most 9 % wide.
-    let (fastest, slowest) = (
-        value(&format!("histogram_quantile(0, {own})")).unwrap(),
-        value(&format!("histogram_quantile(1, {own})")).unwrap(),
-    );
+    let fastest = value(&format!("histogram_quantile(0, {own})")).unwrap();
+    let slowest = value(&format!("histogram_quantile(1, {own})")).unwrap();
     assert!(sum >= 0.9 && 3.0 * fastest <= sum && sum <= 3.0 * slowest, "{fastest} {slowest} {sum}");
     assert!(fastest >= 0.3 / 1.0906 && fastest <= sum / 3.0, "{fastest} of {sum}");
     let share = value(&format!("histogram_fraction(0, 0.25, {own})"));

@@ -24,7 +24,7 @@ fn controlled() -> (Rig, String) {
 }
 
 #[test]
-fn a_refused_change_has_its_place_and_its_remedy() {
+fn rejected_change_reports_position_and_remedy() {
     let (rig, to) = controlled();
     let (code, said) = run(&["ctl", "--to", &to, "config", "set", "timeouts/idel", "60s"]);
     assert!(code == Some(1) && said.contains("did you mean `idle`?"), "{said}");
@@ -45,7 +45,7 @@ fn a_refused_change_has_its_place_and_its_remedy() {
 }
 
 #[test]
-fn an_editor_that_fails_changes_nothing_and_says_so() {
+fn failing_editor_changes_nothing() {
     let (_rig, to) = controlled();
     let edit = |visual: &str, editor: &str| {
         let mut command = komainu();
@@ -86,7 +86,7 @@ fn files_that_include_each_other_are_refused() {
 }
 
 #[test]
-fn the_server_of_a_file_is_compared_with_it() {
+fn diff_compares_file_with_the_server_that_uses_it() {
     let runtime = Folder::new();
     let start = |body: &str| {
         let folder = Folder::new();
@@ -101,7 +101,8 @@ fn the_server_of_a_file_is_compared_with_it() {
             .env("RUNTIME_DIRECTORY", runtime.path());
         Rig::start(command, folder)
     };
-    let (one, _other) = (start("one"), start("other"));
+    let one = start("one");
+    let _other = start("other");
     let path = one.folder.at("komainu.toml");
     fs::write(&path, fs::read_to_string(&path).unwrap().replace("\"one\"", "\"two\"")).unwrap();
     let diff = |file: &std::path::Path| {
@@ -116,7 +117,7 @@ fn the_server_of_a_file_is_compared_with_it() {
 }
 
 #[test]
-fn a_file_that_may_not_be_read_is_in_the_log() {
+fn unreadable_static_file_is_logged_with_status_403() {
     use std::os::unix::fs::PermissionsExt;
     if !crate::privileges::can_be_tested() {
         return;
@@ -133,7 +134,7 @@ fn a_file_that_may_not_be_read_is_in_the_log() {
 }
 
 #[test]
-fn a_start_that_would_fail_is_warned_of() {
+fn check_reports_unavailable_address_and_swapped_key_file() {
     let folder = Folder::new();
     folder.write(
         "komainu.toml",
@@ -154,7 +155,7 @@ fn a_start_that_would_fail_is_warned_of() {
 }
 
 #[test]
-fn certificates_below_a_closed_folder_are_warned_of() {
+fn check_warns_of_inaccessible_acme_state_directory() {
     use std::os::unix::fs::PermissionsExt;
     if !crate::privileges::can_be_tested() {
         return;
@@ -174,7 +175,7 @@ fn certificates_below_a_closed_folder_are_warned_of() {
 }
 
 #[test]
-fn what_is_hardly_meant_is_warned_of() {
+fn check_warns_of_unused_app_and_explains_client_access() {
     let folder = Folder::new();
     folder.write("a.psgi", "sub { [200, [], ['x']] }");
     folder.write("komainu.toml", "[apps.unused]\npsgi = \"a.psgi\"\n[[route]]\nrespond = \"x\"\n");

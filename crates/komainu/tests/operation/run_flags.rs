@@ -32,7 +32,7 @@ fn refused(folder: &Folder, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn bodies() {
+fn body_max_flag_limits_request_bodies() {
     let rig = echo(&["--body-max", "1KiB", "-w", "1"]);
     assert_eq!((post(&rig, 1024), post(&rig, 1025)), (200, 413));
     let rig = echo(&["--body-max", "unlimited", "-w", "1"]);
@@ -44,14 +44,14 @@ fn bodies() {
 }
 
 #[test]
-fn a_timeout_in_seconds() {
+fn timeout_flag_accepts_plain_seconds() {
     let rig = echo(&["--timeout", "1", "--workers", "1"]);
     rig.get("/sleep").expect_status(504);
     rig.get("/").expect_status(200);
 }
 
 #[test]
-fn workers_are_replaced_after_so_many_requests_or_so_much_memory() {
+fn workers_are_replaced_after_max_requests_or_max_memory() {
     for (flag, value, path) in [("--max-requests", "5", "/"), ("--max-memory", "64MiB", "/grow")] {
         let rig = echo(&[flag, value, "--workers", "1"]);
         let first = ready(&rig, 1);
@@ -64,7 +64,7 @@ fn workers_are_replaced_after_so_many_requests_or_so_much_memory() {
 }
 
 #[test]
-fn variables() {
+fn env_flag_takes_precedence_over_env_file() {
     let folder = folder("app.psgi", ECHO);
     folder.write(".env", "# mine\nMINE=file\nexport OTHER=\"of the file\"\nTHIRD='x'\nHOME=/never\n");
     let mut command = server();
@@ -85,7 +85,7 @@ fn variables() {
 }
 
 #[test]
-fn addresses_and_reloading_by_the_names_of_others() {
+fn bind_and_reload_flags_of_other_servers_are_accepted() {
     let folder = folder("app.psgi", "sub { [200, [], ['one']] }");
     let mut command = server();
     command.args(["run", "-b", "127.0.0.1:0", "--reload", "--access-log", "json", "app.psgi"]);
@@ -97,7 +97,7 @@ fn addresses_and_reloading_by_the_names_of_others() {
 }
 
 #[test]
-fn levels() {
+fn log_level_flag_selects_messages() {
     let rig = echo(&["--log-level", "info", "-w", "1"]);
     rig.get("/warn").expect_status(200);
     hosted::logged(&rig, "a line of the application");
@@ -113,7 +113,7 @@ fn levels() {
 }
 
 #[test]
-fn another_user_for_root() {
+fn user_flag_runs_server_as_that_user() {
     if !rig::is_root() {
         return eprintln!("SKIPPED: only root can start a server of another user");
     }
@@ -187,7 +187,7 @@ fn requests_are_shown_on_a_terminal() {
 }
 
 #[test]
-fn mistakes_are_reported_at_once() {
+fn invalid_flags_are_reported_at_start() {
     let folder = folder("app.psgi", ECHO);
     folder.write("www/a", "A").write("bad.env", "A=1\nB\n");
     for (arguments, said) in [
@@ -228,10 +228,11 @@ fn mistakes_are_reported_at_once() {
 }
 
 #[test]
-fn the_help_the_manual_and_the_completions_know_them() {
+fn help_manual_and_completions_list_run_flags() {
     let printed = |arguments: &[&str]| text(&server().args(arguments).output().unwrap().stdout);
-    let (help, manual, script) =
-        (printed(&["run", "--help"]), printed(&["man"]), printed(&["completions", "bash"]));
+    let help = printed(&["run", "--help"]);
+    let manual = printed(&["man"]);
+    let script = printed(&["completions", "bash"]);
     for flag in [
         "body-max",
         "timeout",
@@ -250,7 +251,7 @@ fn the_help_the_manual_and_the_completions_know_them() {
 }
 
 #[test]
-fn a_target_of_another_server_is_answered_with_what_is_meant() {
+fn unsupported_target_is_answered_with_a_suggestion() {
     let folder = Folder::new();
     folder.write("server.js", "").write("nginx.conf", "").write("k.toml", "");
     for (target, part) in [
@@ -272,7 +273,7 @@ fn a_target_of_another_server_is_answered_with_what_is_meant() {
 }
 
 #[test]
-fn the_dashboard_is_named_at_the_start_and_in_the_help() {
+fn dashboard_address_is_printed_at_start() {
     let folder = Folder::new();
     folder.write("a.txt", "a");
     let printed = folder.at("printed");

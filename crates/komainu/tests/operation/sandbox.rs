@@ -35,7 +35,7 @@ fn kernel_has_landlock() -> bool {
 }
 
 #[test]
-fn serving_threads_are_restricted_unless_it_is_switched_off() {
+fn serving_threads_are_sandboxed_unless_disabled() {
     for (more, filtered, said) in [("", "2", "seccomp"), ("sandbox = false\n", "0", "off")] {
         let folder = Folder::new();
         folder.write("www/a", "A");
@@ -154,7 +154,7 @@ fn ask(rig: &Rig, what: &str, place: &str) -> String {
 }
 
 #[test]
-fn an_application_has_what_its_sandbox_grants() {
+fn sandboxed_application_has_only_granted_access() {
     if !kernel_has_landlock() {
         return;
     }
@@ -167,7 +167,8 @@ fn an_application_has_what_its_sandbox_grants() {
     for kind in kinds {
         let folder = Folder::new();
         let at = |name: &str| folder.at(name).display().to_string();
-        let (own, other) = (at("own/b"), at("other/a"));
+        let own = at("own/b");
+        let other = at("other/a");
         let sandbox =
             format!("[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\nnetwork = false\n", at("own"));
         let rig = application(folder, kind, &sandbox);
@@ -206,12 +207,13 @@ fn an_application_does_not_control_its_server() {
             command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", &run);
             let rig = Rig::start(command, folder);
             let socket = run.join(format!("{}.sock", rig.child.id()));
-            let (socket, line) = match control.is_empty() {
-                true => (socket, "api {\"method\":\"DELETE\",\"path\":\"/v1/config/apps/shop/sandbox\"}"),
-                false => (
+            let (socket, line) = if control.is_empty() {
+                (socket, "api {\"method\":\"DELETE\",\"path\":\"/v1/config/apps/shop/sandbox\"}")
+            } else {
+                (
                     rig.folder.at("c.sock"),
                     "DELETE /v1/config/apps/shop/sandbox HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
-                ),
+                )
             };
             let refusal = "it may not control this server";
             let answer = rig.send(&format!(
@@ -259,7 +261,7 @@ fn an_application_signals_its_own_processes_and_no_others() {
 }
 
 #[test]
-fn without_a_sandbox_an_application_has_what_its_user_has() {
+fn application_without_sandbox_has_rights_of_its_user() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let folder = Folder::new();
@@ -274,7 +276,7 @@ fn without_a_sandbox_an_application_has_what_its_user_has() {
 }
 
 #[test]
-fn writing_alone_can_be_restricted() {
+fn sandbox_can_restrict_only_writing() {
     if !kernel_has_landlock() {
         return;
     }
@@ -286,7 +288,7 @@ fn writing_alone_can_be_restricted() {
 }
 
 #[test]
-fn an_application_changes_no_attributes_of_files() {
+fn sandboxed_application_cannot_change_file_attributes() {
     if !kernel_has_landlock() {
         return;
     }
@@ -338,7 +340,7 @@ fn an_application_changes_no_attributes_of_files() {
 }
 
 #[test]
-fn attributes_of_files_can_be_allowed() {
+fn sandbox_can_permit_changing_file_attributes() {
     if !kernel_has_landlock() {
         return;
     }
@@ -350,7 +352,7 @@ fn attributes_of_files_can_be_allowed() {
 }
 
 #[test]
-fn an_application_schedules_itself_and_no_other_process() {
+fn sandboxed_application_cannot_schedule_other_processes() {
     if !kernel_has_landlock() {
         return;
     }
@@ -382,7 +384,7 @@ fn an_application_schedules_itself_and_no_other_process() {
 }
 
 #[test]
-fn an_application_makes_no_namespaces_and_shares_no_memory_by_number() {
+fn sandboxed_application_cannot_create_namespaces_or_use_ipc() {
     if !kernel_has_landlock() {
         return;
     }
@@ -436,7 +438,8 @@ fn an_application_does_not_widen_its_sandbox_by_a_link() {
         [("read", ""), ("write", ""), ("read", "preload = false\n"), ("write", "preload = false\n")]
     {
         let folder = Folder::new();
-        let (own, conf) = (folder.at("own").display().to_string(), folder.at("own/conf"));
+        let own = folder.at("own").display().to_string();
+        let conf = folder.at("own/conf");
         folder.write("own/conf/a", "a");
         let in_list =
             |list: &str| if list == granted { format!("\"{}\"", conf.display()) } else { String::new() };
@@ -521,7 +524,7 @@ fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
 /// Covers symbolic links to directories that are granted anyway, as in releases and virtual environments.
 /// Uploads and large bodies are stored in the temporary directory, which this sandbox does not grant.
 #[test]
-fn an_application_has_a_temporary_folder_of_its_own() {
+fn sandboxed_application_has_its_own_temporary_directory() {
     if !kernel_has_landlock() {
         return;
     }
@@ -575,7 +578,8 @@ fn links_within_a_sandbox_are_followed() {
     std::os::unix::fs::symlink("releases/1", folder.at("own/current")).unwrap();
     std::os::unix::fs::symlink("data", folder.at("linked")).unwrap();
     let at = |name: &str| folder.at(name).display().to_string();
-    let (read, data) = (at("own/current/a"), at("data/a"));
+    let read = at("own/current/a");
+    let data = at("data/a");
     let sandbox = format!(
         "[apps.shop.sandbox]\nread = [\"{}\", \"{}\"]\nwrite = [\"{}\"]\n",
         at("own/current"),

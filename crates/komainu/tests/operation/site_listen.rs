@@ -37,7 +37,8 @@ fn asked(address: SocketAddr, host: &str) -> String {
         let got = curl(&[protocol, "-H", &format!("Host: {host}"), "-w", "|%{http_code}", &url]);
         text(&got.stdout)
     };
-    let (one, two) = (ask("--http1.1"), ask("--http2-prior-knowledge"));
+    let one = ask("--http1.1");
+    let two = ask("--http2-prior-knowledge");
     assert_eq!(one.rsplit('|').next(), two.rsplit('|').next(), "{one} / {two}");
     one
 }
@@ -52,7 +53,7 @@ const TOP: &str = "listen = [{ address = \"127.0.0.1:0\", h2c = true }]\n";
 const OWN: &str = "{ address = \"127.0.0.2:0\", h2c = true }";
 
 #[test]
-fn a_site_answers_where_it_listens_and_nowhere_else() {
+fn site_answers_only_at_its_own_addresses() {
     let config = format!(
         "{TOP}[[route]]\nrespond = \"default\"\n{}{}{}",
         site("a.test", "", "a everywhere"),
@@ -62,7 +63,8 @@ fn a_site_answers_where_it_listens_and_nowhere_else() {
     let rig = start(Folder::new(), &config);
     let all = addresses(&rig);
     assert_eq!(all.len(), 2, "two sites share one address: {all:?}");
-    let (top, own) = (all[0], all[1]);
+    let top = all[0];
+    let own = all[1];
     assert_eq!(asked(top, "a.test"), "a everywhere|200");
     assert_eq!(asked(own, "a.test"), "a at its own|200");
     assert_eq!(asked(own, "b.test"), "b at its own|200");
@@ -89,7 +91,7 @@ fn an_address_has_its_default_site() {
 }
 
 #[test]
-fn addresses_of_sites_come_and_go_with_a_reload() {
+fn reload_adds_and_removes_addresses_of_sites() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         let config = |sites: &str| {
@@ -127,7 +129,7 @@ fn addresses_of_sites_come_and_go_with_a_reload() {
 }
 
 #[test]
-fn an_address_that_becomes_a_sites_own_is_no_longer_everybodys() {
+fn reload_assigns_top_level_address_to_one_site() {
     let folder = Folder::new();
     let top = "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\n[[route]]\nrespond = \"top\"\n";
     let rig = start(folder, top);
@@ -224,7 +226,7 @@ fn responses_of_one_host_at_two_addresses_are_cached_apart() {
 }
 
 #[test]
-fn an_address_that_sites_share_with_streams_relays_by_name() {
+fn address_shared_by_site_and_stream_routes_by_sni() {
     let folder = certified::folder(&[("a.test", "ec"), ("b.test", "ec")]);
     for name in ["a.test", "b.test"] {
         for kind in ["pem", "key"] {
@@ -280,7 +282,7 @@ fn requests_without_tls_are_redirected_to_the_port_of_the_site() {
 }
 
 #[test]
-fn metrics_and_explanations_tell_such_sites_apart() {
+fn metrics_and_explain_distinguish_sites_by_address() {
     let config = format!(
         "listen = \"127.0.0.1:0\"\n[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"top\"\n{}{}",
         site("a.test", "", "one"),

@@ -10,7 +10,7 @@ fn run(arguments: &[&str]) -> (bool, String, String) {
 }
 
 #[test]
-fn a_server_without_descriptors_does_not_start() {
+fn start_fails_if_descriptor_limit_is_too_low() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let mut command = std::process::Command::new("prlimit");
@@ -22,7 +22,7 @@ fn a_server_without_descriptors_does_not_start() {
 }
 
 #[test]
-fn what_a_start_would_refuse_a_check_refuses() {
+fn check_rejects_configurations_that_cannot_start() {
     let folder = Folder::new();
     folder.write("file", "").write("folder/file", "");
     let path = folder.at("k.toml");
@@ -41,7 +41,7 @@ fn what_a_start_would_refuse_a_check_refuses() {
 }
 
 #[test]
-fn every_ipv6_address_is_announced_as_that() {
+fn ipv6_wildcard_address_is_announced() {
     if std::net::TcpListener::bind("[::1]:0").is_err() {
         return;
     }
@@ -77,7 +77,7 @@ fn a_second_server_on_the_same_port_is_refused() {
 }
 
 #[test]
-fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
+fn missing_files_are_reported_with_their_position() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let place = folder.path().display().to_string();
@@ -106,7 +106,7 @@ fn what_is_missing_at_the_start_is_named_with_its_directive_and_its_line() {
 }
 
 #[test]
-fn a_configuration_that_is_not_there_is_an_error_with_a_remedy() {
+fn missing_configuration_is_reported_with_remedy() {
     let folder = Folder::new();
     for command in ["check", "start"] {
         let output = komainu().arg(command).current_dir(folder.path()).output().unwrap();
@@ -158,13 +158,14 @@ fn commands_refuse_arguments_that_exclude_each_other() {
         let output = komainu().args(line.split(' ')).current_dir(folder.path()).output().unwrap();
         assert!(output.status.success(), "{line}: {}", text(&output.stderr));
         // A URL within the query is not parsed.
-        let (path, signed) = (line.rsplit(' ').next().unwrap(), text(&output.stdout));
+        let path = line.rsplit(' ').next().unwrap();
+        let signed = text(&output.stdout);
         assert!(signed.starts_with(path), "{signed}");
     }
 }
 
 #[test]
-fn check_names_the_certificates_and_programs_that_are_of_no_use() {
+fn check_reports_unusable_certificates_and_programs() {
     let folder = Folder::new();
     folder.write("hook", "no program");
     let script = "exec 2>&1
@@ -214,7 +215,7 @@ fn check_names_the_certificates_and_programs_that_are_of_no_use() {
 }
 
 #[test]
-fn a_file_that_never_ends_is_read_up_to_the_limit() {
+fn oversized_and_endless_configurations_are_rejected() {
     let folder = Folder::new();
     let path = folder.at("k.toml");
     folder.write("spaces", " ".repeat((8 << 20) + 1));
@@ -229,7 +230,7 @@ fn a_file_that_never_ends_is_read_up_to_the_limit() {
 }
 
 #[test]
-fn a_file_of_streams_alone_serves_something() {
+fn configuration_with_only_streams_is_valid() {
     let folder = Folder::new();
     let path = folder.at("k.toml");
     folder.write("k.toml", "[[stream]]\nlisten = \"127.0.0.1:9000\"\nto = \"127.0.0.1:9001\"\n");

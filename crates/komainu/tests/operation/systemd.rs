@@ -38,10 +38,11 @@ fn ask(path: &Path) -> String {
 }
 
 #[test]
-fn sockets_of_systemd_are_taken_in_place_of_binding() {
+fn sockets_passed_by_systemd_are_used_instead_of_binding() {
     for kind in rig::kinds() {
         let folder = Folder::new();
-        let (unix, other) = (folder.at("web.sock"), folder.at("other.sock"));
+        let unix = folder.at("web.sock");
+        let other = folder.at("other.sock");
         folder.write("www/a", "A").write(
             "app.psgi",
             "sub { my @k = grep { /^(LISTEN|NOTIFY|WATCHDOG)/ } sort keys %ENV; \
@@ -87,7 +88,7 @@ fn sockets_of_systemd_are_taken_in_place_of_binding() {
 }
 
 #[test]
-fn a_wrong_socket_is_an_error() {
+fn invalid_passed_descriptor_prevents_the_start() {
     let folder = Folder::new();
     let mut command = Command::new("sh");
     // Descriptor 3 is not a socket.
@@ -138,7 +139,7 @@ impl NotifySocket {
 }
 
 #[test]
-fn systemd_is_notified_of_what_the_service_does() {
+fn systemd_is_notified_of_state_changes() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         folder.write("www/a", "A");

@@ -85,13 +85,12 @@ fn at_a_prompt(folder: Folder, config: &str) -> Rig {
 /// Kinds of servers and applications, as configurations.
 fn kinds() -> Vec<(&'static str, &'static str)> {
     let mut kinds = vec![(as_we_are(), ""), (as_we_are(), "preload = false\n")];
-    match is_root() {
-        true => {
-            let supervised = "user = \"65534\"\ngroup = \"65534\"\n";
-            kinds.push((supervised, ""));
-            kinds.push((supervised, "user = \"65533\"\ngroup = \"65533\"\n"));
-        }
-        false => eprintln!("SKIPPED: only root can start a server with a supervisor"),
+    if is_root() {
+        let supervised = "user = \"65534\"\ngroup = \"65534\"\n";
+        kinds.push((supervised, ""));
+        kinds.push((supervised, "user = \"65533\"\ngroup = \"65533\"\n"));
+    } else {
+        eprintln!("SKIPPED: only root can start a server with a supervisor")
     }
     kinds
 }
@@ -104,7 +103,7 @@ fn application() -> Folder {
 }
 
 #[test]
-fn an_application_reaches_neither_the_terminal_nor_the_groups_of_its_server() {
+fn application_cannot_reach_terminal_or_process_groups() {
     for (kind, more) in kinds() {
         let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
         let rig = at_a_prompt(application(), &format!("{kind}{app}"));
@@ -160,7 +159,7 @@ fn a_cgi_program_does_not_reach_the_terminal() {
 }
 
 #[test]
-fn an_interrupt_at_the_prompt_stops_the_server_in_order() {
+fn interrupt_at_the_terminal_stops_server_and_workers() {
     for (kind, more) in kinds() {
         let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
         let mut rig = at_a_prompt(application(), &format!("{kind}{app}"));
@@ -194,7 +193,7 @@ echo done
 ";
 
 #[test]
-fn descriptors_that_the_starter_left_open_reach_no_program() {
+fn inherited_descriptors_are_not_passed_to_programs() {
     let mut kinds: Vec<(&str, &str)> = rig::kinds().into_iter().map(|kind| (kind, "")).collect();
     kinds.extend(kinds.first().map(|(kind, _)| (*kind, "preload = false\n")));
     if is_root() {

@@ -46,7 +46,7 @@ fn attribute<'s>(span: &'s Value, name: &str) -> &'s Value {
 }
 
 #[test]
-fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
+fn sampled_and_slow_request_spans_reach_the_collector() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
     let origin = Origin::start(|ask| {
         if ask.line().contains("/slow") {
@@ -74,7 +74,8 @@ fn spans_of_recorded_and_of_slow_requests_reach_a_collector() {
     let seen = || spans(&collector.asks());
     let servers = |all: &[Value]| all.iter().filter(|span| span["kind"] == 2).cloned().collect::<Vec<_>>();
     eventually("three requests are reported", || servers(&seen()).len() >= 3);
-    let (all, servers) = (seen(), servers(&seen()));
+    let all = seen();
+    let servers = servers(&seen());
     let paths: Vec<&str> = servers.iter().map(|span| attribute(span, "url.path").as_str().unwrap()).collect();
     assert_eq!(
         paths,

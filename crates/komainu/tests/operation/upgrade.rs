@@ -88,11 +88,14 @@ struct Traffic {
 
 impl Traffic {
     fn start(address: SocketAddr, paths: &'static [&'static str]) -> Traffic {
-        let (stop, good) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let good = Arc::new(AtomicUsize::new(0));
         let client = |number: usize| {
-            let (stop, good) = (stop.clone(), good.clone());
+            let stop = stop.clone();
+            let good = good.clone();
             std::thread::spawn(move || {
-                let (mut failures, mut stream) = (Vec::new(), None);
+                let mut failures = Vec::new();
+                let mut stream = None;
                 for round in 0.. {
                     if stop.load(Ordering::Relaxed) {
                         break;
@@ -146,7 +149,8 @@ fn exchange(
         }
     };
     stream.write_all(request.as_bytes())?;
-    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
     loop {
         let len = stream.read(&mut piece)?;
         if len == 0 {
@@ -191,7 +195,7 @@ fn upgrades() -> usize {
 }
 
 #[test]
-fn no_request_fails_while_servers_take_over() {
+fn no_request_fails_during_repeated_upgrades() {
     for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         let traffic = Traffic::start(line.rig.address, &["/files/a", "/app"]);
@@ -213,7 +217,7 @@ fn no_request_fails_while_servers_take_over() {
 }
 
 #[test]
-fn what_runs_is_finished_by_the_old_server() {
+fn old_server_finishes_running_requests() {
     for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         let old_worker = line.rig.get("/").text();
@@ -276,7 +280,7 @@ fn websocket(rig: &Rig, path: &str) -> std::net::TcpStream {
 }
 
 #[test]
-fn websockets_end_with_1001_and_tunnels_with_the_drain_time() {
+fn upgrade_closes_websockets_with_1001_and_tunnels_after_drain() {
     // A proxied WebSocket server that sends nothing after its head.
     let upstream = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = upstream.local_addr().unwrap();
@@ -304,7 +308,8 @@ fn websockets_end_with_1001_and_tunnels_with_the_drain_time() {
                  [[route]]\napp = \"sockets\"\n[apps.sockets]\nasgi = \"sockets.py\"\nworkers = 1\n"
             ),
         );
-        let (mut socket, mut tunnel) = (websocket(&line.rig, "/"), websocket(&line.rig, "/tunnel"));
+        let mut socket = websocket(&line.rig, "/");
+        let mut tunnel = websocket(&line.rig, "/tunnel");
         let old = line.upgrade();
         // A close frame with status 1001 (RFC 6455 section 7.4.1), which the client answers.
         let mut frame = [0; 4];
@@ -323,7 +328,7 @@ fn websockets_end_with_1001_and_tunnels_with_the_drain_time() {
 }
 
 #[test]
-fn a_server_that_does_not_start_changes_nothing() {
+fn failed_upgrade_leaves_old_server_running() {
     for kind in rig::kinds() {
         let line = Line::start(folder(), &config(kind));
         let worker = |line: &Line| line.rig.get("/").expect_status(200).text();
@@ -351,7 +356,7 @@ fn a_server_that_does_not_start_changes_nothing() {
 }
 
 #[test]
-fn another_program_at_the_same_place_takes_over() {
+fn replaced_program_file_takes_over_on_upgrade() {
     let folder = folder();
     let program = folder.at("komainu");
     let install = |content: &Path| {
@@ -366,7 +371,8 @@ fn another_program_at_the_same_place_takes_over() {
         format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", as_we_are()),
     );
     folder.write("broken", "#!/bin/sh\nexit 7\n").write("hung", "#!/bin/sh\nexec sleep 600\n");
-    let (broken, hung) = (folder.at("broken"), folder.at("hung"));
+    let broken = folder.at("broken");
+    let hung = folder.at("hung");
     let mut command = Command::new(&program);
     command.env("RUNTIME_DIRECTORY", folder.at("run")).arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let mut line = Line::new(Rig::start(command, folder));
@@ -438,7 +444,7 @@ fn a_program_that_others_can_replace_is_not_started() {
 }
 
 #[test]
-fn a_signal_does_the_same() {
+fn sigusr2_upgrades_the_server() {
     for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         line.rig.get("/files/a").expect(200, "A");
@@ -456,7 +462,7 @@ fn a_signal_does_the_same() {
 }
 
 #[test]
-fn a_stop_ends_the_one_that_is_about_to_take_over() {
+fn stop_during_upgrade_ends_the_successor() {
     for kind in rig::kinds() {
         let mut line = Line::start(folder(), &config(kind));
         line.rig.get("/").expect_status(200);
@@ -473,10 +479,11 @@ fn a_stop_ends_the_one_that_is_about_to_take_over() {
 }
 
 #[test]
-fn unix_sockets_stay_and_addresses_change() {
+fn upgrade_keeps_unix_sockets_and_removes_unlisted_ones() {
     for kind in rig::kinds() {
         let folder = folder();
-        let (stays, goes) = (folder.at("stays.sock"), folder.at("goes.sock"));
+        let stays = folder.at("stays.sock");
+        let goes = folder.at("goes.sock");
         let config = |sockets: &[&Path]| {
             let sockets: String =
                 sockets.iter().map(|path| format!(", \"unix:{}\"", path.display())).collect();
@@ -511,7 +518,7 @@ fn unix_sockets_stay_and_addresses_change() {
 }
 
 #[test]
-fn the_control_listener_is_that_of_the_new_server() {
+fn new_server_takes_over_control_listener() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 30_000_000]);
     let config = "listen = \"127.0.0.1:0\"\nthreads = 1\n[timeouts]\ndrain = \"2m\"\n[control]\nlisten = \"unix:c.sock\"\n\

@@ -81,7 +81,8 @@ impl Origin {
         std::thread::spawn(move || {
             loop {
                 let stream = accept();
-                let (noted, respond) = (noted.clone(), respond.clone());
+                let noted = noted.clone();
+                let respond = respond.clone();
                 std::thread::spawn(move || converse(stream, &noted, &*respond));
             }
         });

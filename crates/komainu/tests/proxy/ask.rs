@@ -73,8 +73,9 @@ const BROWSER: &str = "Accept: text/html,*/*;q=0.8\r\n";
 const ALICE: &str = "Cookie: authelia_session=alice\r\n";
 
 #[test]
-fn authelia_decides_as_it_does_behind_other_proxies() {
-    let (auth, origin) = (authelia(), upstream());
+fn authelia_endpoints_authorize_requests() {
+    let auth = authelia();
+    let origin = upstream();
     let route = |path: &str, ask: &str| {
         format!(
             "[[route]]\npath = \"{path}/*\"\nproxy = \"{}\"\nauth = {{ ask = \"{}{ask}\", response_headers = [\"Remote-User\", \
@@ -130,7 +131,7 @@ fn authelia_decides_as_it_does_behind_other_proxies() {
 }
 
 #[test]
-fn oauth2_proxy_decides_as_its_documents_say() {
+fn oauth2_proxy_authorizes_requests_as_documented() {
     let auth = oauth2_proxy();
     let origin = Origin::start(|ask| ok(&format!("{:?}", ask.field("X-Forwarded-User"))));
     let rig = started(&format!(
@@ -161,7 +162,7 @@ fn oauth2_proxy_decides_as_its_documents_say() {
 
 /// A field that a route's condition evaluates is not forwarded in another spelling.
 #[test]
-fn a_field_that_conditions_look_at_reaches_nobody_in_another_spelling() {
+fn other_spellings_of_condition_fields_are_not_forwarded() {
     let origin = Origin::start(|ask| ok(&ask.head));
     let rig = Rig::config(
         Folder::new(),
@@ -188,7 +189,7 @@ fn a_field_that_conditions_look_at_reaches_nobody_in_another_spelling() {
 }
 
 #[test]
-fn nobody_says_himself_who_he_is() {
+fn clients_cannot_forge_identity_fields() {
     let auth = Origin::start(|ask| match ask.field("Cookie").first() {
         Some(&"user=alice") => answer("200 OK", "Remote-User: alice\r\n", ""),
         _ => answer("200 OK", "", ""),
@@ -238,7 +239,7 @@ fn nobody_says_himself_who_he_is() {
 }
 
 #[test]
-fn nobody_says_himself_who_he_is_over_http_2() {
+fn clients_cannot_forge_identity_fields_over_http2() {
     let auth = Origin::start(|_| answer("200 OK", "", ""));
     let origin = Origin::start(|ask| ok(&ask.head));
     let folder = Folder::new();
@@ -276,7 +277,7 @@ fn nobody_says_himself_who_he_is_over_http_2() {
 }
 
 #[test]
-fn without_an_answer_nothing_is_served() {
+fn requests_fail_closed_without_a_valid_auth_answer() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let flood = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -342,7 +343,7 @@ fn without_an_answer_nothing_is_served() {
 }
 
 #[test]
-fn answers_are_remembered_where_that_is_wanted() {
+fn authorization_answers_are_cached_when_configured() {
     let count = AtomicUsize::new(0);
     let auth = Origin::start(move |ask| {
         let number = count.fetch_add(1, Ordering::SeqCst);
@@ -371,7 +372,7 @@ fn answers_are_remembered_where_that_is_wanted() {
 }
 
 #[test]
-fn a_cache_shares_only_what_says_that_it_may() {
+fn cache_shares_authorized_responses_only_if_public() {
     let auth = Origin::start(|ask| match ask.field("Cookie").first() {
         Some(cookie) => answer("200 OK", &format!("X-Forwarded-User: {cookie}\r\n"), ""),
         None => answer("403 Forbidden", "", "no"),

@@ -87,7 +87,7 @@ fn is_answered(stream: &TcpStream) -> bool {
 }
 
 #[test]
-fn the_same_key_meets_the_same_server() {
+fn hash_balancing_maps_a_key_to_one_server() {
     let origins = named(["a", "b", "c"]);
     for (key, of) in [
         ("header:X-User", |rig: &Rig, user: usize| rig.ask("/", &format!("X-User: {user}\r\n")).text()),
@@ -105,7 +105,7 @@ fn the_same_key_meets_the_same_server() {
 }
 
 #[test]
-fn a_cookie_leads_back_to_its_server_until_that_is_gone() {
+fn sticky_cookie_selects_its_server_until_it_is_removed() {
     let [a, b] = named(["a", "b"]);
     let rig = route(&format!("proxy = {{ to = [{:?}, {:?}], balance = \"sticky:srv\" }}", a.url, b.url));
     let first = rig.get("/");
@@ -124,9 +124,10 @@ fn a_cookie_leads_back_to_its_server_until_that_is_gone() {
 }
 
 #[test]
-fn the_least_busy_is_asked() {
+fn least_busy_server_is_selected() {
     let gate = Gate::default();
-    let (slow, fast) = (gate.origin("slow"), Origin::start(|_| ok("fast")));
+    let slow = gate.origin("slow");
+    let fast = Origin::start(|_| ok("fast"));
     for balance in ["least-requests", "two-choices"] {
         let to = format!("{:?}, {:?}", slow.url, fast.url);
         let rig = route(&format!("proxy = {{ to = [{to}], balance = \"{balance}\" }}"));
@@ -147,7 +148,7 @@ fn the_least_busy_is_asked() {
 }
 
 #[test]
-fn a_named_group_has_one_limit_and_one_queue_for_all_its_routes() {
+fn routes_share_limit_and_queue_of_a_named_group() {
     let gate = Gate::default();
     let origin = gate.origin("x");
     let rig = Rig::config(
@@ -163,7 +164,8 @@ fn a_named_group_has_one_limit_and_one_queue_for_all_its_routes() {
     let mut first = asking(&rig, "/wait");
     eventually("the first request is there", || gate.waiting() == 1);
     // One request waits, whichever arrives first; the other finds the queue full.
-    let (mut others, mut refused) = (Vec::new(), None);
+    let mut others = Vec::new();
+    let mut refused = None;
     eventually("the queue is full", || {
         others.push(asking(&rig, "/other/b"));
         refused = others.iter().position(is_answered);
@@ -181,7 +183,7 @@ fn a_named_group_has_one_limit_and_one_queue_for_all_its_routes() {
 }
 
 #[test]
-fn a_request_waits_in_the_queue_for_so_long() {
+fn queue_timeout_rejects_waiting_request_with_503() {
     let gate = Gate::default();
     let origin = gate.origin("x");
     let rig = route(&format!(
@@ -197,7 +199,7 @@ fn a_request_waits_in_the_queue_for_so_long() {
 }
 
 #[test]
-fn checks_by_http_take_a_server_out_and_slow_start_brings_it_back_gently() {
+fn http_checks_remove_server_and_slow_start_restores_it() {
     let well = Arc::new(AtomicBool::new(true));
     let is_well = well.clone();
     let b = Origin::start(move |ask| match ask.line() {
@@ -230,9 +232,10 @@ fn checks_by_http_take_a_server_out_and_slow_start_brings_it_back_gently() {
 }
 
 #[test]
-fn checks_by_tcp_take_a_server_out_before_a_request_meets_it() {
+fn tcp_checks_remove_and_restore_a_server() {
     let place = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, a) = (place.local_addr().unwrap(), Origin::start(|_| ok("a")));
+    let address = place.local_addr().unwrap();
+    let a = Origin::start(|_| ok("a"));
     drop(place);
     let rig = route(&format!(
         "proxy = {{ to = [\"http://{address}\", \"{}\"], eject = false, retry = false, \
@@ -253,7 +256,7 @@ fn serving(address: SocketAddr, body: &'static str) -> Origin {
 }
 
 #[test]
-fn who_fails_is_left_alone_and_found_again() {
+fn failing_server_is_ejected_and_restored() {
     let broken = nobody();
     let a = Origin::start(|_| ok("a"));
     let rig = route(&format!(
@@ -268,7 +271,7 @@ fn who_fails_is_left_alone_and_found_again() {
 }
 
 #[test]
-fn a_server_is_drained_under_load_and_loses_nothing() {
+fn draining_a_server_under_load_fails_no_request() {
     let gate = Gate::default();
     let [a, b] = ["a", "b"].map(|name| gate.origin(name));
     let config = |weight: u32| {
@@ -280,10 +283,13 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
     // One long request on each server.
     let mut long = [asking(&rig, "/wait"), asking(&rig, "/wait")];
     eventually("both are busy", || gate.waiting() == 2);
-    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..4)
         .map(|_| {
-            let (stop, answered, address) = (stop.clone(), answered.clone(), rig.address);
+            let stop = stop.clone();
+            let answered = answered.clone();
+            let address = rig.address;
             std::thread::spawn(move || {
                 let mut stream = rig::connect(address);
                 while !stop.load(Ordering::Relaxed) {
@@ -327,7 +333,7 @@ fn a_server_is_drained_under_load_and_loses_nothing() {
 }
 
 #[test]
-fn a_reload_that_leaves_a_group_alone_leaves_all_that_is_known_of_it() {
+fn reload_keeps_the_state_of_unchanged_groups() {
     let gate = Gate::default();
     let origin = gate.origin("x");
     let more = "[[route]]\npath = \"/other\"\nrespond = \"ok\"\n";
@@ -355,7 +361,7 @@ fn a_reload_that_leaves_a_group_alone_leaves_all_that_is_known_of_it() {
 }
 
 #[test]
-fn a_reload_reaches_threads_that_nobody_asks() {
+fn reload_ends_health_checks_on_idle_threads() {
     let asked = Arc::new(AtomicUsize::new(0));
     let theirs = asked.clone();
     let origin = Origin::start(move |_| {

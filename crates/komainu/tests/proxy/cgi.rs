@@ -36,7 +36,7 @@ fn children(rig: &Rig) -> String {
 }
 
 #[test]
-fn a_program_gets_its_variables_and_nothing_of_the_servers() {
+fn cgi_program_receives_only_its_own_environment() {
     let rig = start(programs(&[("show", SHOW), ("deep/show.sh", SHOW)]), ", env = { MODE = \"test\" }");
     let shown = rig
         .ask("/cgi-bin/show/more%20of/it?a=b&c", "X-Own: yes\r\nProxy: http://evil\r\n")
@@ -70,7 +70,7 @@ fn a_program_gets_its_variables_and_nothing_of_the_servers() {
 }
 
 #[test]
-fn only_programs_below_the_folder_are_run() {
+fn only_executables_below_the_cgi_root_are_run() {
     let folder = programs(&[("show", SHOW), ("nph-own", SHOW), (".hidden", SHOW), ("plain", "text")]);
     fs::set_permissions(folder.at("cgi-bin/plain"), fs::Permissions::from_mode(0o644)).unwrap();
     folder.write_program("outside", SHOW);
@@ -100,7 +100,7 @@ fn only_programs_below_the_folder_are_run() {
 }
 
 #[test]
-fn bodies_go_in_and_out_in_perl_and_python_too() {
+fn cgi_programs_receive_and_send_bodies() {
     let perl = "#!/usr/bin/perl\nbinmode STDIN; local $/; my $body = <STDIN>;\nprint STDERR \"perl says\\n\";\n\
                 print \"Status: 201 Made\\r\\nX-Length: \", length $body, \"\\r\\nContent-Type: text/plain\\r\\n\\r\\n\", $ENV{CONTENT_LENGTH}, ' ', substr $body, 0, 5;\n";
     let python = "#!/usr/bin/env python3\nimport os, sys\nbody = sys.stdin.buffer.read(int(os.environ['CONTENT_LENGTH']))\n\
@@ -141,7 +141,7 @@ fn bodies_go_in_and_out_in_perl_and_python_too() {
 }
 
 #[test]
-fn programs_that_write_no_response_are_a_502() {
+fn cgi_programs_without_a_response_cause_502() {
     let folder = programs(&[
         ("silent", "#!/bin/sh\nexit 3\n"),
         ("bare", "#!/bin/sh\necho no head at all\n"),
@@ -161,7 +161,7 @@ fn programs_that_write_no_response_are_a_502() {
 }
 
 #[test]
-fn what_a_program_leaves_behind_ends_with_it() {
+fn processes_left_by_cgi_programs_are_ended_and_reaped() {
     let folder = programs(&[
         // A child process that keeps standard output open.
         ("forks", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nanswered'\nsleep 1000 &\n"),
@@ -191,7 +191,7 @@ fn what_a_program_leaves_behind_ends_with_it() {
 }
 
 #[test]
-fn a_client_that_disconnects_ends_its_program_and_others_wait_for_their_turn() {
+fn client_disconnect_ends_cgi_program_and_frees_its_slot() {
     let folder = programs(&[
         ("slow", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nsleep 1000\n"),
         ("quick", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nquick'\n"),
@@ -217,7 +217,7 @@ fn a_client_that_disconnects_ends_its_program_and_others_wait_for_their_turn() {
 
 /// Applications treat forwarding fields as evidence of a proxy that they do not know.
 #[test]
-fn no_fields_of_a_proxy_are_made_up_for_programs() {
+fn cgi_programs_receive_no_forwarding_fields() {
     let folder = programs(&[("env", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\nenv\n")]);
     let answer = start(folder, "").ask("/cgi-bin/env", "X-Forwarded-For: 6.6.6.6\r\nX-Own: 1\r\n").text();
     assert!(answer.contains("REMOTE_ADDR=127.0.0.1") && answer.contains("HTTP_X_OWN=1"), "{answer}");
@@ -225,7 +225,7 @@ fn no_fields_of_a_proxy_are_made_up_for_programs() {
 }
 
 #[test]
-fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long() {
+fn half_closed_client_gets_cgi_response_in_limited_time() {
     let folder = programs(&[
         ("silent", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\nbegun\\n'\nsleep 1000\n"),
         ("late", "#!/bin/sh\nsleep 1\nprintf 'Content-Type: text/plain\\n\\nlate'\n"),
@@ -239,7 +239,9 @@ fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long()
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         stream
     };
-    let (mut late, mut silent, mut mute) = (ask("late"), ask("silent"), ask("mute"));
+    let mut late = ask("late");
+    let mut silent = ask("silent");
+    let mut mute = ask("mute");
     let mut answer = String::new();
     late.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("late"), "{answer}");
@@ -250,7 +252,7 @@ fn a_client_that_closes_its_side_gets_its_response_and_holds_no_place_for_long()
 }
 
 #[test]
-fn a_relative_folder_is_where_the_configuration_says() {
+fn relative_cgi_root_is_resolved_from_the_configuration() {
     let folder = programs(&[("hello", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s' \"$PWD\"\n")]);
     let text = format!(
         "{}{}threads = 1\n[log]\naccess = \"$upstream\"\nfile = \"access.log\"\n\
@@ -270,7 +272,7 @@ fn a_relative_folder_is_where_the_configuration_says() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_an_error_at_the_start() {
+fn check_rejects_missing_cgi_root() {
     let folder = Folder::new();
     folder.write("komainu.toml", format!("{}[[route]]\ncgi = \"none\"\n", crate::rig::as_we_are()));
     let started =

@@ -56,7 +56,7 @@ fn ask(rig: &Rig, request: &str) -> TcpStream {
 }
 
 #[test]
-fn a_client_that_leaves_ends_its_upstream_request() {
+fn client_disconnect_cancels_upstream_request() {
     let origin = origin();
     for (more, route) in [("", ""), (", client_abort = \"ignore\"", ""), ("", "cache = true")] {
         let rig = start(&origin, more, route);
@@ -90,7 +90,7 @@ fn a_client_that_leaves_ends_its_upstream_request() {
 }
 
 #[test]
-fn streams_and_connections_of_http_2_that_end_do_too() {
+fn http2_client_disconnect_cancels_upstream_request() {
     let origin = origin();
     let rig = start(&origin, "", "");
     for path in ["/silent", "/stream"] {
@@ -105,7 +105,7 @@ fn streams_and_connections_of_http_2_that_end_do_too() {
 }
 
 #[test]
-fn a_client_that_has_asked_to_close_may_half_close() {
+fn client_that_requested_close_may_half_close() {
     let origin = origin();
     for more in ["", ", client_abort = \"ignore\""] {
         let rig = start(&origin, more, "");
@@ -125,7 +125,7 @@ fn a_client_that_has_asked_to_close_may_half_close() {
 }
 
 #[test]
-fn a_thousand_clients_that_leave_leave_nothing_behind() {
+fn thousand_disconnects_leave_no_upstream_connections() {
     let origin = origin();
     let rig = start(&origin, "", "");
     for _ in 0..10 {
@@ -138,7 +138,7 @@ fn a_thousand_clients_that_leave_leave_nothing_behind() {
 }
 
 #[test]
-fn a_reset_stream_ends_its_upstream_request_and_no_other() {
+fn http2_stream_reset_cancels_only_its_upstream_request() {
     let origin = origin();
     let rig = start(&origin, "", "");
     let mut client = rig.connect();
@@ -162,7 +162,7 @@ fn a_reset_stream_ends_its_upstream_request_and_no_other() {
 }
 
 #[test]
-fn a_client_that_waits_for_an_auth_server_ends_its_subrequest() {
+fn client_disconnect_cancels_authorization_subrequest() {
     let silent = origin();
     let origin = origin();
     let asks = format!("auth = {{ ask = \"{}/silent\" }}", silent.url);

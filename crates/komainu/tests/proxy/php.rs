@@ -57,7 +57,7 @@ fn start(folder: &Folder) -> Option<Fpm> {
 }
 
 #[test]
-fn a_script_with_a_path_behind_it_is_for_the_route_of_the_script() {
+fn path_info_does_not_bypass_the_route_of_a_php_script() {
     let folder = Folder::new();
     let Some(_fpm) = start(&folder) else { return };
     for script in ["index.php", "xmlrpc.php", "up/evil.php", "odd.php/x.php"] {
@@ -86,7 +86,7 @@ fn a_script_with_a_path_behind_it_is_for_the_route_of_the_script() {
 }
 
 #[test]
-fn a_site_like_wordpress_and_one_like_laravel() {
+fn wordpress_and_laravel_layouts_run_on_php_fpm() {
     let folder = Folder::new();
     let Some(_fpm) = start(&folder) else { return };
     for script in ["index.php", "wp-admin/index.php", "wp-login.php", "wp-content/x.php"] {

@@ -52,17 +52,21 @@ fn bearer(token: &str) -> String {
 }
 
 #[test]
-fn tokens_are_verified_by_keys_that_come_and_change() {
+fn jwt_keys_are_fetched_and_rotated() {
     let signers = Arc::new([Signer::new("one"), Signer::new("two")]);
     // The issuer fails at first, and later has another key.
-    let (is_there, has_both) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    let (there, both, of) = (is_there.clone(), has_both.clone(), signers.clone());
+    let is_there = Arc::new(AtomicBool::new(false));
+    let has_both = Arc::new(AtomicBool::new(false));
+    let there = is_there.clone();
+    let both = has_both.clone();
+    let of = signers.clone();
     let issuer = Origin::start(move |_| {
         let count = if both.load(Ordering::SeqCst) { 2 } else { 1 };
         let keys: Vec<Value> = of[..count].iter().map(Signer::jwk).collect();
-        match there.load(Ordering::SeqCst) {
-            true => ok(&json!({ "keys": keys }).to_string()),
-            false => answer("500 Oh", "", "no"),
+        if there.load(Ordering::SeqCst) {
+            ok(&json!({ "keys": keys }).to_string())
+        } else {
+            answer("500 Oh", "", "no")
         }
     });
     let origin = Origin::start(|ask| ok(&format!("{:?} {:?}", ask.field("X-User"), ask.field("X-Groups"))));
@@ -105,7 +109,8 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
     rig.ask("/admin", &bearer(&alice)).expect_status(403);
     rig.ask("/admin", &bearer(&signers[0].token(&claims("admin")))).expect_status(200);
     // Tokens of unknown keys cause only occasional requests to the issuer.
-    let (asked, unknown) = (issuer.asks().len(), Signer::new("nobody"));
+    let asked = issuer.asks().len();
+    let unknown = Signer::new("nobody");
     let mut stream = rig.connect();
     for number in 0..200 {
         let token = unknown.token(&claims(&number.to_string()));
@@ -121,7 +126,7 @@ fn tokens_are_verified_by_keys_that_come_and_change() {
 }
 
 #[test]
-fn a_set_without_keys_ends_all_tokens_and_an_answer_without_a_set_ends_none() {
+fn empty_jwks_rejects_tokens_and_invalid_jwks_is_ignored() {
     let signer = Arc::new(Signer::new("one"));
     let all = json!({ "keys": [signer.jwk()] }).to_string();
     let said = Arc::new(Mutex::new(ok(&all)));
@@ -161,7 +166,7 @@ fn a_set_without_keys_ends_all_tokens_and_an_answer_without_a_set_ends_none() {
 
 /// A signature is valid for one path, and not for others that a server might treat as equal.
 #[test]
-fn a_signed_url_opens_its_own_path_alone() {
+fn signed_url_is_valid_only_for_its_path() {
     let origin = Origin::start(|ask| ok(ask.line()));
     let folder = Folder::new();
     folder.write("urls.secret", "0123456789abcdef0123456789abcdef\n");
@@ -197,7 +202,7 @@ fn a_signed_url_opens_its_own_path_alone() {
 }
 
 #[test]
-fn who_a_client_is_comes_from_no_client_of_the_site() {
+fn identity_fields_of_clients_are_removed_on_all_routes() {
     let signer = Arc::new(Signer::new("one"));
     let keys = signer.clone();
     let issuer = Origin::start(move |_| ok(&json!({ "keys": [keys.jwk()] }).to_string()));
@@ -227,7 +232,7 @@ fn who_a_client_is_comes_from_no_client_of_the_site() {
 }
 
 #[test]
-fn a_signed_url_is_let_in_until_its_time() {
+fn signed_url_is_accepted_until_it_expires() {
     let folder = Folder::new();
     folder
         .write("secret", "the-new-secret-of-urls\nthe-old-secret-of-urls\n")
@@ -271,14 +276,17 @@ fn a_signed_url_is_let_in_until_its_time() {
 }
 
 #[test]
-fn pages_of_named_origins_may_read() {
-    let origin = Origin::start(|ask| match ask.line().contains("fails") {
-        true => answer("500 Oh", "", "no"),
-        false => answer(
-            "200 OK",
-            "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Credentials: false\r\nVary: Accept\r\nCache-Control: max-age=600\r\n",
-            ask.line(),
-        ),
+fn cors_allows_only_configured_origins() {
+    let origin = Origin::start(|ask| {
+        if ask.line().contains("fails") {
+            answer("500 Oh", "", "no")
+        } else {
+            answer(
+                "200 OK",
+                "Access-Control-Allow-Origin: *\r\nAccess-Control-Allow-Credentials: false\r\nVary: Accept\r\nCache-Control: max-age=600\r\n",
+                ask.line(),
+            )
+        }
     });
     let folder = Folder::new();
     folder.write("www/f.txt", "file").write("users", "");

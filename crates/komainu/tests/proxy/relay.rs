@@ -27,7 +27,7 @@ fn route(folder: Folder, text: &str) -> Rig {
 }
 
 #[test]
-fn a_request_passes_with_its_body_and_says_who_the_client_is() {
+fn request_is_forwarded_with_body_and_client_address() {
     let origin = Origin::start(|ask| answer("201 Created", "X-Up: 1\r\n", &text(&ask.body)));
     let rig = run(&[&origin.url]);
     let answer = rig.send(
@@ -57,8 +57,9 @@ fn connections_to_upstreams_are_kept() {
 }
 
 #[test]
-fn several_share_the_requests_and_one_that_cannot_be_reached_costs_none() {
-    let (a, b) = (Origin::start(|_| ok("a")), Origin::start(|_| ok("b")));
+fn requests_are_balanced_and_unreachable_server_is_skipped() {
+    let a = Origin::start(|_| ok("a"));
+    let b = Origin::start(|_| ok("b"));
     let dead = format!("http://{}", nobody());
     let rig = run(&[&a.url, &dead, &b.url]);
     let mut counts = [0; 2];
@@ -74,7 +75,7 @@ fn several_share_the_requests_and_one_that_cannot_be_reached_costs_none() {
 }
 
 #[test]
-fn weights_and_backups() {
+fn weights_apply_and_backup_server_stays_idle() {
     let [a, b, c] = ["a", "b", "c"].map(|name| Origin::start(move |_| ok(name)));
     let rig = route(
         Folder::new(),
@@ -90,7 +91,7 @@ fn weights_and_backups() {
 }
 
 #[test]
-fn a_failure_has_its_status_its_page_and_its_reason_in_the_log() {
+fn upstream_failures_cause_502_and_are_logged() {
     let cut = Origin::start(|_| String::new());
     let nonsense = Origin::start(|_| "SMTP ready\r\n\r\n".into());
     let rig = Rig::config(
@@ -115,7 +116,7 @@ fn a_failure_has_its_status_its_page_and_its_reason_in_the_log() {
 }
 
 #[test]
-fn a_slow_upstream_is_a_504() {
+fn slow_upstream_server_causes_504() {
     let origin = Origin::start(|_| {
         std::thread::sleep(rig::PATIENCE);
         ok("late")
@@ -129,7 +130,7 @@ fn a_slow_upstream_is_a_504() {
 }
 
 #[test]
-fn files_come_first() {
+fn files_take_precedence_over_the_proxy() {
     let folder = Folder::new();
     folder.write("www/a.txt", "file");
     let www = folder.at("www").display().to_string();
@@ -144,7 +145,7 @@ fn files_come_first() {
 }
 
 #[test]
-fn over_a_unix_socket() {
+fn upstream_is_reached_over_a_unix_socket() {
     let folder = Folder::new();
     let origin = Origin::unix(&folder.at("app.sock"), |ask| ok(ask.line()));
     let rig = run_in(folder, &[&origin.url]);
@@ -175,7 +176,7 @@ fn websockets_pass_both_ways() {
 }
 
 #[test]
-fn header_policy() {
+fn header_edits_and_forwarding_fields_are_applied() {
     let origin = Origin::start(|_| answer("200 OK", "X-Powered-By: old\r\nX-Keep: 1\r\n", ""));
     let rig = Rig::config(
         Folder::new(),
@@ -208,7 +209,7 @@ forwarded = {{ standard = true }}
 }
 
 #[test]
-fn a_prefix_is_taken_off_and_comes_back() {
+fn stripped_prefix_is_restored_in_responses() {
     let origin = Origin::start(|ask| {
         let fields = "Location: /login?x\r\nSet-Cookie: s=1; Path=/\r\n";
         answer("302 Found", fields, ask.line())
@@ -232,7 +233,7 @@ fn a_prefix_is_taken_off_and_comes_back() {
 }
 
 #[test]
-fn what_names_the_upstream_names_us_when_it_comes_back() {
+fn urls_and_cookies_of_the_upstream_are_rewritten() {
     let origin = Origin::start(|ask| {
         let host = ask.field("Host")[0];
         let fields = format!(
@@ -265,8 +266,9 @@ fn what_names_the_upstream_names_us_when_it_comes_back() {
 }
 
 #[test]
-fn the_configuration_is_read_again_and_old_connections_go() {
-    let (a, b) = (Origin::start(|_| ok("a")), Origin::start(|_| ok("b")));
+fn reload_replaces_upstream_and_closes_its_connections() {
+    let a = Origin::start(|_| ok("a"));
+    let b = Origin::start(|_| ok("b"));
     let rig = route(Folder::new(), &format!("proxy = \"{}\"", a.url));
     rig.get("/").expect(200, "a");
     let text = format!("{}threads = 1\n[[route]]\nproxy = \"{}\"\n", rig::listen(&rig.folder), b.url);
@@ -300,7 +302,7 @@ fn explain_names_the_upstreams() {
 }
 
 #[test]
-fn a_mistaken_url_on_the_command_line_has_its_remedy() {
+fn url_with_path_on_the_command_line_produces_a_hint() {
     let output = komainu().args(["run", "http://127.0.0.1:3000/app"]).output().unwrap();
     assert!(!output.status.success());
     assert!(text(&output.stderr).contains("strip_prefix"), "{}", text(&output.stderr));
@@ -314,7 +316,7 @@ fn backend(address: &str, www: &Path) -> Rig {
 }
 
 #[test]
-fn a_rolling_restart_of_two_backends_under_load_fails_no_request() {
+fn rolling_restart_of_backends_under_load_fails_no_request() {
     let folder = Folder::new();
     folder.write("www/a", "A");
     let www = folder.at("www");
@@ -322,10 +324,13 @@ fn a_rolling_restart_of_two_backends_under_load_fails_no_request() {
     let mut backends = addresses.clone().map(|address| backend(&address, &www));
     let urls = addresses.clone().map(|address| format!("http://{address}"));
     let rig = run(&[&urls[0], &urls[1]]);
-    let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..4)
         .map(|_| {
-            let (stop, answered, mut stream) = (stop.clone(), answered.clone(), rig.connect());
+            let stop = stop.clone();
+            let answered = answered.clone();
+            let mut stream = rig.connect();
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -361,7 +366,8 @@ fn a_rolling_restart_of_two_backends_under_load_fails_no_request() {
 fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
     let program = rig::installed("nginx")?;
     folder.certify();
-    let (address, here) = (nobody(), folder.path().display());
+    let address = nobody();
+    let here = folder.path().display();
     folder.write(
         "nginx.conf",
         format!(
@@ -393,7 +399,7 @@ impl Drop for Child {
 }
 
 #[test]
-fn tls_to_nginx_is_verified_and_kept() {
+fn tls_to_upstream_is_verified_and_resumed() {
     let folder = Folder::new();
     let Some((address, _nginx)) = tls_nginx(&folder) else { return };
     let port = address.port();
@@ -422,7 +428,7 @@ fn tls_to_nginx_is_verified_and_kept() {
 }
 
 #[test]
-fn a_proxy_that_leads_to_itself_says_so() {
+fn proxy_loop_is_answered_with_508() {
     let folder = Folder::new();
     let socket = folder.at("self.sock");
     let text = format!(
@@ -443,12 +449,12 @@ fn a_proxy_that_leads_to_itself_says_so() {
 }
 
 #[test]
-fn a_request_ends_with_its_client_where_the_proxy_says_so() {
+fn client_abort_cancel_ends_the_upstream_request() {
     // The origin begins a response and never ends it.
-    let origin = Origin::start(|ask| match ask.line().contains("/slow") {
-        true => "HTTP/1.1 200 OK\r\n".to_owned(),
-        false => ok("x"),
-    });
+    let origin =
+        Origin::start(
+            |ask| if ask.line().contains("/slow") { "HTTP/1.1 200 OK\r\n".to_owned() } else { ok("x") },
+        );
     let rig =
         route(Folder::new(), &format!("proxy = {{ to = \"{}\", client_abort = \"cancel\" }}", origin.url));
     let ask = |path: &str| {
@@ -456,7 +462,8 @@ fn a_request_ends_with_its_client_where_the_proxy_says_so() {
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
         stream
     };
-    let (stays, mut leaves) = (ask("/slow/stays"), ask("/slow/leaves"));
+    let stays = ask("/slow/stays");
+    let mut leaves = ask("/slow/leaves");
     eventually("both are asked for", || origin.open() == 2);
     leaves.shutdown(std::net::Shutdown::Write).unwrap();
     eventually("the upstream connection is closed", || origin.open() == 1);
@@ -470,7 +477,7 @@ fn a_request_ends_with_its_client_where_the_proxy_says_so() {
 }
 
 #[test]
-fn the_reason_phrase_is_the_upstream_servers() {
+fn reason_phrase_of_the_upstream_is_preserved() {
     let origin = Origin::start(|ask| match ask.line().split(' ').nth(1).unwrap() {
         "/own" => answer("299 My Reason", "", "x"),
         "/other" => answer("404 Nicht da", "", "x"),
@@ -492,7 +499,7 @@ fn the_reason_phrase_is_the_upstream_servers() {
 }
 
 #[test]
-fn options_with_no_forwards_left_are_answered_here() {
+fn options_with_max_forwards_zero_is_answered_locally() {
     let origin = Origin::start(|_| ok("x"));
     let rig = Rig::config(
         Folder::new(),

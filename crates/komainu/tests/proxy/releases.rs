@@ -47,8 +47,8 @@ fn splits(stable: &str, canary: &str, weights: [u32; 2]) -> String {
             weights[0], weights[1]
         )
     };
-    let (plain, by_when) =
-        (branches(""), branches(", when = { header = { X-Canary = \"yes\" }, cookie = { beta = true } }"));
+    let plain = branches("");
+    let by_when = branches(", when = { header = { X-Canary = \"yes\" }, cookie = { beta = true } }");
     format!(
         "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
          [control]\nlisten = \"unix:control.sock\"\n\
@@ -75,7 +75,8 @@ fn of_clients(rig: &Rig, path: &str) -> BTreeMap<u8, String> {
 
 #[test]
 fn a_split_sends_each_client_to_one_branch() {
-    let (stable, canary) = (version("stable"), version("canary"));
+    let stable = version("stable");
+    let canary = version("canary");
     let folder = Folder::new();
     folder.write("www/kinds", "a file");
     let rig = Rig::config(folder, &splits(&stable.url, &canary.url, [80, 20]));
@@ -199,7 +200,9 @@ fn chunked_origin() -> String {
     let url = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, mut bytes, mut buffer) = (stream.unwrap(), Vec::new(), [0; 4096]);
+            let mut stream = stream.unwrap();
+            let mut bytes = Vec::new();
+            let mut buffer = [0; 4096];
             while !bytes.ends_with(b"\r\n0\r\n\r\n") {
                 match stream.read(&mut buffer) {
                     Ok(count @ 1..) => bytes.extend_from_slice(&buffer[..count]),
@@ -213,7 +216,7 @@ fn chunked_origin() -> String {
 }
 
 #[test]
-fn copies_neither_delay_nor_fail_the_request() {
+fn mirrored_copies_neither_delay_nor_fail_requests() {
     let origin = Origin::start(|ask| ok(&format!("real {}", ask.body.len())));
     let copies = Origin::start(|_| answer("500 Internal Server Error", "", "of no interest"));
     // A server that never answers, and one that never stops sending.
@@ -316,7 +319,7 @@ fn copies_neither_delay_nor_fail_the_request() {
 }
 
 #[test]
-fn faults_are_injected_where_they_are_written() {
+fn faults_are_injected_into_matching_requests_only() {
     let rig = Rig::config(
         Folder::new(),
         "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\

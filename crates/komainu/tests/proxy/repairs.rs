@@ -6,7 +6,7 @@ use crate::origin::Origin;
 use crate::rig::{Folder, Rig, read_answer};
 
 #[test]
-fn white_space_behind_a_chunk_size_is_passed_over() {
+fn whitespace_after_chunk_size_is_ignored() {
     let origin = Origin::start(|ask| {
         let size = if ask.line().contains("/wrong") { "5 5" } else { "5 \t" };
         format!(
@@ -134,7 +134,7 @@ fn expect_repaired(rig: &Rig, field: &str, what: &str) {
 }
 
 #[test]
-fn heads_that_can_be_repaired_are_refused_unless_the_group_is_lenient() {
+fn repairable_heads_are_rejected_unless_group_is_lenient() {
     for speaks in [Speaks::Http, Speaks::Https2, Speaks::FastCgi, Speaks::Uwsgi, Speaks::Scgi] {
         for (lines, fault, field) in REPAIRED {
             // In HTTP/2 a space in a field name is always invalid.
@@ -155,7 +155,7 @@ fn heads_that_can_be_repaired_are_refused_unless_the_group_is_lenient() {
 }
 
 #[test]
-fn what_is_wrong_with_a_head_in_other_ways_is_refused_by_a_lenient_group_too() {
+fn lenient_group_rejects_unrepairable_heads() {
     for speaks in [Speaks::Http, Speaks::FastCgi, Speaks::Scgi] {
         for lines in REFUSED {
             let url = answering(speaks, lines);
@@ -173,7 +173,7 @@ fn what_is_wrong_with_a_head_in_other_ways_is_refused_by_a_lenient_group_too() {
 }
 
 #[test]
-fn programs_and_groups_with_a_name_may_have_repairable_heads_too() {
+fn cgi_programs_and_named_groups_can_be_lenient() {
     let program = "#!/bin/sh\nprintf 'Content-Type : text/plain\\nStatus : 404 Gone\\nTransfer-Encoding : none\\nContent-Length: 5\\nContent-Length: 5\\n\\nhello'\n";
     let start = |more: &str| {
         let folder = Folder::new();
@@ -199,7 +199,7 @@ fn programs_and_groups_with_a_name_may_have_repairable_heads_too() {
 }
 
 #[test]
-fn a_lone_lf_is_among_what_a_lenient_group_repairs() {
+fn lenient_group_repairs_bare_lf() {
     let url = answering(Speaks::Http, "X-A: 1\nContent-Length: 5\r\n");
     let strict = proxied(&url, "");
     strict.get("/").expect_status(502);
@@ -209,7 +209,7 @@ fn a_lone_lf_is_among_what_a_lenient_group_repairs() {
 }
 
 #[test]
-fn health_checks_read_heads_as_requests_do() {
+fn health_checks_parse_heads_like_requests() {
     for speaks in [Speaks::Http, Speaks::Https2, Speaks::FastCgi] {
         for (lines, fault, _) in REPAIRED {
             if speaks == Speaks::Https2 && fault.contains("colon") {
@@ -230,7 +230,7 @@ fn health_checks_read_heads_as_requests_do() {
 }
 
 #[test]
-fn the_trailers_and_interim_heads_of_a_lenient_group_are_repaired() {
+fn lenient_group_repairs_trailers_and_interim_heads() {
     let chunks = "HTTP/1.1 103 Early Hints\r\nLink : </a>\r\n\r\nHTTP/1.1 200 OK\r\nTransfer-Encoding : chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Sum \t: 1\r\n\r\n";
     let origin = Origin::start(move |_| chunks.to_owned());
     let strict = proxied(&origin.url, "");
@@ -254,7 +254,7 @@ fn the_trailers_and_interim_heads_of_a_lenient_group_are_repaired() {
 }
 
 #[test]
-fn a_lenient_group_repairs_the_head_that_switches_to_a_websocket() {
+fn lenient_group_repairs_websocket_upgrade_head() {
     let origin = Origin::start(|_| {
         "HTTP/1.1 101 Switching Protocols\r\nConnection : Upgrade\r\nUpgrade : websocket\r\n\
          Sec-WebSocket-Accept : s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
@@ -281,7 +281,7 @@ fn a_lenient_group_repairs_the_head_that_switches_to_a_websocket() {
 }
 
 #[test]
-fn requests_of_clients_are_strict_whatever_the_group() {
+fn client_requests_are_parsed_strictly_for_lenient_groups() {
     let origin = Origin::start(|_| "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned());
     let rig = proxied(&origin.url, ", lenient_heads = true");
     for lines in ["X-Bad : 1", "Content-Length: 0\r\nContent-Length: 0", "Content-Length: 0, 0"] {

@@ -43,7 +43,8 @@ fn serve(mut stream: TcpStream) {
 }
 
 fn head(stream: &mut TcpStream) -> Option<String> {
-    let (mut bytes, mut byte) = (Vec::new(), [0]);
+    let mut bytes = Vec::new();
+    let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
         matches!(stream.read(&mut byte), Ok(1)).then_some(())?;
         bytes.push(byte[0]);
@@ -62,7 +63,8 @@ fn send(stream: &mut TcpStream, piece: &[u8], mut len: u64) -> std::io::Result<(
 
 /// Reads up to `len` bytes, and returns the number read.
 fn take(stream: &mut TcpStream, len: u64) -> u64 {
-    let (mut piece, mut got) = (vec![0; 256 * 1024], 0);
+    let mut piece = vec![0; 256 * 1024];
+    let mut got = 0;
     while got < len {
         let want = (len - got).min(piece.len() as u64) as usize;
         match stream.read(&mut piece[..want]) {
@@ -108,19 +110,19 @@ fn both_ways(len: u64) {
 }
 
 #[test]
-fn a_gibibyte_each_way_at_constant_memory() {
+fn gibibyte_bodies_pass_at_constant_memory() {
     // Through TLS a smaller body suffices: memory does not depend on the length, but time does.
     both_ways(if rig::through_tls() { GIB / 8 } else { GIB });
 }
 
 #[test]
 #[ignore = "a minute of the whole machine; the short form is always run"]
-fn ten_gibibytes_each_way_at_constant_memory() {
+fn ten_gibibyte_bodies_pass_at_constant_memory() {
     both_ways(10 * GIB);
 }
 
 #[test]
-fn clients_that_do_not_read_cost_little_and_free_their_upstream() {
+fn stalled_clients_free_their_upstream_connections() {
     let origin = origin();
     let rig = Rig::config(
         Folder::new(),
@@ -146,7 +148,7 @@ fn clients_that_do_not_read_cost_little_and_free_their_upstream() {
 }
 
 #[test]
-fn what_is_read_ahead_is_bounded() {
+fn read_ahead_for_slow_clients_is_bounded() {
     // The read-ahead of 64 KiB, the chunk that exceeded it, and its buffer; with a temporary file, also the
     // block being written. These are the bounds of docs/security.md; without a file, up to 350 KiB are
     // measured.

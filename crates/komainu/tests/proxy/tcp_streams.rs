@@ -31,7 +31,8 @@ fn server(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
 fn echo(name: &'static str) -> SocketAddr {
     server(move |mut stream| {
         let _ = stream.write_all(format!("{name}\n").as_bytes());
-        let (mut total, mut buffer) = (0, [0; 4096]);
+        let mut total = 0;
+        let mut buffer = [0; 4096];
         while let Ok(len @ 1..) = stream.read(&mut buffer) {
             total += len;
             if stream.write_all(&buffer[..len]).is_err() {
@@ -53,7 +54,8 @@ fn stream(to: &str, more: &str) -> Rig {
 }
 
 fn line(stream: &mut TcpStream) -> String {
-    let (mut line, mut byte) = (Vec::new(), [0]);
+    let mut line = Vec::new();
+    let mut byte = [0];
     while stream.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
         line.push(byte[0]);
     }
@@ -71,7 +73,7 @@ fn ends(rig: &Rig, count: usize) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn bytes_go_both_ways_and_each_end_is_passed_on() {
+fn stream_relays_bytes_and_half_closes() {
     let rig = stream(&format!("\"{}\"", echo("one")), "");
     let mut client = rig.connect();
     // The server speaks first.
@@ -97,7 +99,7 @@ fn bytes_go_both_ways_and_each_end_is_passed_on() {
 }
 
 #[test]
-fn a_server_that_ends_first_still_gets_what_its_client_sends() {
+fn upstream_that_half_closes_still_receives_client_data() {
     let (got, gets) = std::sync::mpsc::channel();
     let upstream = server(move |mut stream| {
         stream.write_all(b"that is all\n").unwrap();
@@ -118,7 +120,7 @@ fn a_server_that_ends_first_still_gets_what_its_client_sends() {
 }
 
 #[test]
-fn a_reset_is_passed_on_as_a_reset() {
+fn upstream_reset_is_forwarded_to_the_client() {
     let upstream = server(|mut stream| {
         stream.write_all(b"half").unwrap();
         let mut byte = [0];
@@ -137,8 +139,9 @@ fn a_reset_is_passed_on_as_a_reset() {
 }
 
 #[test]
-fn servers_are_balanced_and_one_that_refuses_is_passed_over() {
-    let (one, two) = (echo("one"), echo("two"));
+fn stream_balances_servers_and_skips_refusing_ones() {
+    let one = echo("one");
+    let two = echo("two");
     let rig = stream(&format!("[\"{one}\", \"{}\", \"{two}\"]", nobody()), "eject = { failures = 1 }\n");
     let mut names: Vec<String> = (0..8).map(|_| line(&mut rig.connect())).collect();
     names.sort();
@@ -153,7 +156,7 @@ fn servers_are_balanced_and_one_that_refuses_is_passed_over() {
 }
 
 #[test]
-fn the_client_is_named_by_the_proxy_protocol_that_names_it_to_us() {
+fn proxy_protocol_address_is_used_and_forwarded() {
     let upstream = server(|mut stream| {
         let mut bytes = vec![0; 300];
         let len = stream.read(&mut bytes).unwrap();
@@ -186,7 +189,7 @@ fn the_client_is_named_by_the_proxy_protocol_that_names_it_to_us() {
 }
 
 #[test]
-fn limits_of_a_stream_and_its_clients_are_kept() {
+fn stream_connection_limits_and_idle_timeout_are_enforced() {
     let rig = stream(&format!("\"{}\"", echo("one")), "connections_per_client = 2\n");
     let mut kept: Vec<TcpStream> = (0..2).map(|_| rig.connect()).collect();
     kept.iter_mut().for_each(|client| assert_eq!(line(client), "one"));
@@ -207,7 +210,7 @@ fn limits_of_a_stream_and_its_clients_are_kept() {
 }
 
 #[test]
-fn a_server_that_never_accepts_costs_its_clients_no_more_than_the_time_to_connect() {
+fn connect_timeout_moves_on_to_the_next_server() {
     // A full backlog of one: the kernel answers no further SYN.
     let socket =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None).unwrap();
@@ -230,7 +233,7 @@ fn a_server_that_never_accepts_costs_its_clients_no_more_than_the_time_to_connec
 }
 
 #[test]
-fn a_slow_reader_bounds_what_is_held_for_it() {
+fn memory_held_for_slow_readers_is_bounded() {
     let upstream = server(|mut stream| {
         let block = [7; 65536];
         while stream.write_all(&block).is_ok() {}
@@ -251,7 +254,8 @@ fn a_slow_reader_bounds_what_is_held_for_it() {
     };
     let slow: Vec<TcpStream> = (0..20).map(|_| rig.connect()).collect();
     let sent = || metric("komainu_stream_sent_bytes_total{stream=\"tested\"");
-    let (mut last, mut still) = (-1.0, 0);
+    let mut last = -1.0;
+    let mut still = 0;
     eventually("nothing moves any more", || {
         let now = sent();
         still = if (now - last).abs() < 0.5 { still + 1 } else { 0 };
@@ -276,7 +280,8 @@ impl Drop for Nginx {
 
 fn nginx(folder: &Folder) -> Option<Nginx> {
     let program = installed("nginx")?;
-    let (here, port) = (folder.path().display(), nobody().port());
+    let here = folder.path().display();
+    let port = nobody().port();
     folder.write(
         "nginx.conf",
         format!(
@@ -331,7 +336,7 @@ fn one_port_serves_sites_and_passes_other_names_through() {
 }
 
 #[test]
-fn a_name_that_no_stream_has_is_refused_by_an_alert_or_taken_by_the_default() {
+fn unmatched_server_name_gets_an_alert_or_default_stream() {
     let folder = certified::folder(&[("git.test", "ec")]);
     let Some(nginx) = nginx(&folder) else { return };
     let text = format!(
@@ -359,7 +364,7 @@ fn a_name_that_no_stream_has_is_refused_by_an_alert_or_taken_by_the_default() {
 }
 
 #[test]
-fn clients_that_send_nothing_or_slowly_hold_little_and_not_for_long() {
+fn silent_and_slow_tls_clients_time_out() {
     let folder = Folder::new();
     let text = format!(
         "threads = 1\n[timeouts]\nhead = \"2s\"\n[limits]\nconnections = 600\n[log]\naccess = \"json\"\nfile = \"access.log\"\n\
@@ -390,7 +395,8 @@ fn clients_that_send_nothing_or_slowly_hold_little_and_not_for_long() {
 
 #[test]
 fn a_reload_keeps_connections_and_a_stop_waits_for_them() {
-    let (one, two) = (echo("one"), echo("two"));
+    let one = echo("one");
+    let two = echo("two");
     let text = |to: SocketAddr| {
         format!("[[stream]]\nlisten = \"unix:stream.sock\"\nto = \"{to}\"\n[[route]]\nrespond = \"x\"\n")
     };

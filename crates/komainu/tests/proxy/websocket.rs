@@ -66,7 +66,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_conversation_in_earnest() {
+fn websocket_messages_and_close_pass_the_proxy() {
     let has = Command::new(python()).args(["-c", "import websockets"]).output();
     if !has.is_ok_and(|output| output.status.success()) {
         eprintln!("SKIPPED: the websockets of PyPI is not there; scripts/setup test brings it");

@@ -48,7 +48,8 @@ fn pass(mut client: TcpStream, server: SocketAddr, config: Arc<ClientConfig>) ->
     let name = ServerName::try_from("localhost").unwrap();
     let mut tls = ClientConnection::new(config, name).unwrap();
     tls.set_buffer_limit(None);
-    let (mut client_open, mut end_announced) = (true, false);
+    let mut client_open = true;
+    let mut end_announced = false;
     let mut buffer = vec![0; 64 * 1024];
     loop {
         // During the handshake rustls would send the alert at once and unencrypted, ahead of buffered client

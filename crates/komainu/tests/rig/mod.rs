@@ -199,7 +199,8 @@ pub fn tls_arguments(folder: &Folder) -> Vec<OsString> {
         return Vec::new();
     }
     write_certificate(folder);
-    let (certificate, key) = (folder.at("rig.pem"), folder.at("rig.key"));
+    let certificate = folder.at("rig.pem");
+    let key = folder.at("rig.key");
     vec!["--tls-certificate".into(), certificate.into(), "--tls-key".into(), key.into()]
 }
 

@@ -33,7 +33,7 @@ fn send(rig: &Rig, state: &str, count: usize, request: impl AsRef<[u8]>) {
 }
 
 #[test]
-fn requests_that_wait_for_others() {
+fn delayed_requests_stay_within_bounds() {
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let limit = "limit = { rate = \"1/m\", burst = 0, delay = \"60s\", key = \"header:X\" }";
     let rig = start(&format!("[[route]]\n{limit}\nrespond = \"ok\"\n"));
@@ -67,7 +67,7 @@ fn flood(rig: &Rig, state: &str, count: usize, request: &str) {
 }
 
 #[test]
-fn what_requests_leave_behind() {
+fn mirrors_spans_and_log_lines_stay_within_bounds() {
     let get = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8_000));
     let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{}", "x".repeat(60_000));
     let origin = start("[[route]]\nrespond = \"ok\"\n");
@@ -90,7 +90,7 @@ fn what_requests_leave_behind() {
 }
 
 #[test]
-fn followers_and_bodies_of_the_control_api() {
+fn control_api_clients_stay_within_bounds() {
     let rig = start("[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"ok\"\n");
     let connect = || {
         let stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();

@@ -34,15 +34,17 @@ fn streams(request: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
 }
 
 fn held(state: &str, count: usize, sent: &[Vec<u8>]) {
-    let (rig, sent) = (server(), bytes(sent.concat()));
+    let rig = server();
+    let sent = bytes(sent.concat());
     let push = |client: &mut Client| _ = client.push();
     drop(hold(&rig, state, count, || Client::new(&rig).sends(&sent), push));
     rig.get("/small").expect(200, "s");
 }
 
 #[test]
-fn streams_of_one_client() {
-    let (small, large) = (target("/small"), target("/large"));
+fn http2_streams_of_one_client_stay_within_bounds() {
+    let small = target("/small");
+    let large = target("/large");
     let shut = client_start(&[(INITIAL_WINDOW_SIZE, 0)]);
     let open = [client_start(&[(INITIAL_WINDOW_SIZE, 0x7fff_ffff)]), window_update(0, 0x7fff_0000)].concat();
     held("HTTP/2, idle after a request", 500, &[client_start(&[]), small.get(1)]);
@@ -75,8 +77,11 @@ fn ended_with(bytes: &[u8]) -> Option<u8> {
 
 /// Attacks on one connection until the server ends it, and returns all that the server sent.
 fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
-    let (attack, target) = (attacks::find(name).unwrap(), target("/small"));
-    let (mut stream, mut reply, mut piece) = (rig.connect(), Vec::new(), vec![0; 65_536]);
+    let attack = attacks::find(name).unwrap();
+    let target = target("/small");
+    let mut stream = rig.connect();
+    let mut reply = Vec::new();
+    let mut piece = vec![0; 65_536];
     stream.write_all(&client_start(&[])).unwrap();
     for turn in 0..100_000 {
         let AttackTurn::Send(bytes) = (attack.turn)(&target, turn) else { panic!("{name} stays as it is") };
@@ -100,7 +105,7 @@ fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn http_2_floods() {
+fn http2_floods_are_ended_within_bounds() {
     let rig = server();
     let flood = |state: &str, name: &str| {
         let before = resident_bytes(&rig);
@@ -142,7 +147,7 @@ fn http_2_floods() {
 }
 
 #[test]
-fn users_test_their_own_server() {
+fn bench_attack_reports_how_a_server_ends_attacks() {
     let rig = server();
     let attack = |more: &[&str]| {
         komainu().args(["bench", "attack", "--quiet", "-d", "300ms"]).args(more).output().unwrap()

@@ -66,7 +66,7 @@ fn proxy(port: u16, more: &str) -> Rig {
 }
 
 #[test]
-fn the_document_has_the_table() {
+fn security_document_contains_the_table_of_bounds() {
     let read = |path: &str| {
         std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
     };
@@ -84,7 +84,7 @@ fn the_document_has_the_table() {
 }
 
 #[test]
-fn connections_that_say_little() {
+fn idle_and_slow_connections_stay_within_bounds() {
     // Each state gets a new server: memory freed by one state would be reused by the next.
     let open = |rig: &Rig, state: &str, count: usize, request: &str| drop(send(rig, state, count, request));
     open(&files(), "connected, silent", 2_000, "");
@@ -105,7 +105,7 @@ fn connections_that_say_little() {
 }
 
 #[test]
-fn bodies_that_come_slowly() {
+fn slow_request_bodies_stay_within_bounds() {
     let post = |len: usize, sent: usize| {
         format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{}", "x".repeat(sent))
     };
@@ -130,14 +130,14 @@ fn bodies_that_come_slowly() {
 }
 
 #[test]
-fn answers_that_nobody_reads() {
+fn unread_file_responses_stay_within_bounds() {
     let many = "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(400);
     drop(send(&files(), "pipelining, nothing read", 300, many));
     drop(send(&files(), "slow reader of a file", 500, "GET /large.txt HTTP/1.1\r\nHost: a\r\n\r\n"));
 }
 
 #[test]
-fn proxied_answers_that_nobody_reads() {
+fn unread_proxied_responses_stay_within_bounds() {
     let origin = files();
     // More than the kernel's buffers hold.
     origin.folder.write("www/huge", vec![b'h'; HUGE_BYTES]);
@@ -149,12 +149,13 @@ fn proxied_answers_that_nobody_reads() {
     assert_files("responses are in files", &rig, 100 << 20);
     drop(clients);
     let hints = b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n";
-    let (rig, get) = (proxy(upstream(b"", hints), ""), bytes(get));
+    let rig = proxy(upstream(b"", hints), "");
+    let get = bytes(get);
     drop(hold_briefly(&rig, "1xx without end, not read", 100, || Client::new(&rig).sends(&get), push));
 }
 
 #[test]
-fn compressed_answers_that_nobody_reads() {
+fn unread_compressed_responses_stay_within_bounds() {
     let origin = files();
     let start = || {
         Rig::config(
@@ -176,7 +177,7 @@ fn compressed_answers_that_nobody_reads() {
 }
 
 #[test]
-fn answers_of_applications_that_nobody_reads() {
+fn unread_application_responses_stay_within_bounds() {
     let app = "def app(environ, start):\n    start('200 OK', [('Content-Length', '10000000')])\n    \
         return (b'x' * 100000 for _ in range(100))\n";
     let start = |more: &str| {
@@ -192,7 +193,7 @@ fn answers_of_applications_that_nobody_reads() {
 }
 
 #[test]
-fn proxy_headers_that_come_slowly() {
+fn slow_proxy_protocol_headers_stay_within_bounds() {
     let folder = www();
     let listen = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }\n";
     let user = rig::as_we_are();
@@ -206,7 +207,7 @@ fn proxy_headers_that_come_slowly() {
 }
 
 #[test]
-fn control_clients_that_say_nothing() {
+fn incomplete_control_commands_stay_within_bounds() {
     let rig = files();
     let path = control_socket(&rig);
     let open = || {
@@ -232,7 +233,7 @@ fn control_socket(rig: &Rig) -> String {
 }
 
 #[test]
-fn log_lines_that_nobody_takes() {
+fn unread_log_lines_stay_within_bounds() {
     let folder = www();
     let fifo = folder.at("log");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -248,7 +249,8 @@ fn log_lines_that_nobody_takes() {
         let mut stream = rig.connect();
         for _ in 0..100 {
             stream.write_all(&request).unwrap();
-            let (mut answers, mut buffer) = (0, [0; 8192]);
+            let mut answers = 0;
+            let mut buffer = [0; 8192];
             while answers < 50 {
                 let len = stream.read(&mut buffer).unwrap();
                 answers += buffer[..len].windows(4).filter(|end| end == b"\r\n\r\n").count();

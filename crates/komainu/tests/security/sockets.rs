@@ -58,13 +58,13 @@ fn head(first: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn sockets_that_are_idle() {
+fn idle_websockets_stay_within_bounds() {
     let rig = sockets("");
     drop(hold(&rig, "WebSocket, idle", 300, || open(&rig, ""), push));
 }
 
 #[test]
-fn messages_under_way() {
+fn incomplete_websocket_messages_stay_within_bounds() {
     let rig = sockets("");
     let mut message = head(0x02, (16 << 20) - 1);
     message.extend(vec![b'x'; (16 << 20) - 1]);
@@ -80,14 +80,14 @@ fn messages_under_way() {
 }
 
 #[test]
-fn an_application_that_sends_to_who_does_not_read() {
+fn unread_websocket_messages_stay_within_bounds() {
     let rig = sockets("");
     let state = "WebSocket, the application sends and nothing is read";
     drop(hold(&rig, state, 50, || open(&rig, "X-Sends: yes\r\n"), push));
 }
 
 #[test]
-fn messages_that_the_application_does_not_take() {
+fn websocket_messages_not_read_by_app_stay_within_bounds() {
     let rig = sockets("");
     let state = "WebSocket, messages to an application that does not read";
     let message = bytes([head(0x82, 125), vec![b'x'; 125]].concat().repeat(1_000));
@@ -96,7 +96,7 @@ fn messages_that_the_application_does_not_take() {
 }
 
 #[test]
-fn messages_that_inflate() {
+fn inflating_websocket_messages_stay_within_bounds() {
     let rig = sockets("websockets = { message = \"1MiB\" }");
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     let zeros = compressed_zeros(1_000_000);
@@ -127,7 +127,7 @@ fn hundred(sends: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_hundred_sockets_over_one_connection() {
+fn hundred_websockets_over_http2_stay_within_bounds() {
     let app = hosted::only("asgi = \"sockets.py:app\"\nworkers = 1\n");
     let start = || {
         let folder = hosted::folder("sockets.py", SOCKETS);
@@ -137,9 +137,11 @@ fn a_hundred_sockets_over_one_connection() {
         command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
         Rig::start(command, folder)
     };
-    let (rig, idle) = (start(), bytes(hundred(false)));
+    let rig = start();
+    let idle = bytes(hundred(false));
     drop(hold(&rig, "HTTP/2, 100 WebSockets, idle", 5, || Client::new(&rig).sends(&idle), push));
-    let (rig, noisy) = (start(), hundred(true));
+    let rig = start();
+    let noisy = hundred(true);
     let message = [head(0x82, 125), vec![b'x'; 125]].concat().repeat(18);
     let messages = (0..100).flat_map(|at| frame(kind::DATA, 0, stream_id(at), &message));
     let noisy = bytes([noisy, messages.collect()].concat());
@@ -148,7 +150,7 @@ fn a_hundred_sockets_over_one_connection() {
 }
 
 #[test]
-fn a_socket_over_http_2_passes_the_cache() {
+fn http2_websocket_bypasses_the_cache() {
     let app =
         "[[route]]\napp = \"shop\"\ncache = true\n[apps.shop]\nasgi = \"sockets.py:app\"\nworkers = 1\n";
     let folder = hosted::folder("sockets.py", SOCKETS);
@@ -195,7 +197,7 @@ fn switches() -> u16 {
 }
 
 #[test]
-fn tunnels_where_nobody_reads() {
+fn tunnels_with_unread_data_stay_within_bounds() {
     let rig = Rig::config(
         Folder::new(),
         &format!("{PLAIN}[[route]]\nproxy = \"http://127.0.0.1:{}\"\n", switches()),
@@ -214,7 +216,7 @@ run lambda { |env|
 "#;
 
 #[test]
-fn taken_over_connections_where_nobody_reads() {
+fn hijacked_connections_with_unread_data_stay_within_bounds() {
     if installed("ruby").is_none() {
         return;
     }

@@ -38,7 +38,8 @@ struct Secure {
 
 impl Secure {
     fn new(rig: &Rig, config: &Arc<ClientConfig>) -> Secure {
-        let (mut tls, mut stream) = (client(config), connect(rig.listens));
+        let mut tls = client(config);
+        let mut stream = connect(rig.listens);
         while tls.is_handshaking() {
             tls.complete_io(&mut stream).unwrap();
         }
@@ -48,7 +49,8 @@ impl Secure {
     fn ask(mut self, request: &str) -> Secure {
         let mut both = rustls::Stream::new(&mut self.tls, &mut self.stream);
         both.write_all(request.as_bytes()).unwrap();
-        let (mut head, mut byte) = (Vec::new(), [0]);
+        let mut head = Vec::new();
+        let mut byte = [0];
         while !head.ends_with(b"\r\n\r\n") {
             both.read_exact(&mut byte).unwrap();
             head.push(byte[0]);
@@ -83,7 +85,7 @@ fn hold_alone<C>(state: &str, count: usize, open: impl Fn(&Rig) -> C) {
 }
 
 #[test]
-fn tls_clients_that_say_little() {
+fn idle_and_slow_tls_clients_stay_within_bounds() {
     let config = full_handshakes();
     let mut hello = Vec::new();
     client(&config).write_tls(&mut hello).unwrap();
@@ -106,8 +108,9 @@ fn tls_clients_that_say_little() {
 }
 
 #[test]
-fn tls_floods() {
-    let (rig, config) = (server(), full_handshakes());
+fn tls_floods_stay_within_bounds() {
+    let rig = server();
+    let config = full_handshakes();
     work(&rig, "TLS, a handshake for each connection", || {
         (0..300).for_each(|_| drop(Secure::new(&rig, &config)));
         300
@@ -146,7 +149,8 @@ fn tls_floods() {
 
 #[test]
 fn a_record_that_is_too_long_ends_the_connection() {
-    let (rig, config) = (server(), full_handshakes());
+    let rig = server();
+    let config = full_handshakes();
     let mut client = Secure::new(&rig, &config).ask(HEAD);
     // The record limit of TLS 1.2 is 2^14 + 2048 bytes (RFC 5246 section 6.2.3), which rustls also applies to
     // TLS 1.3. The server does not wait for the payload.
@@ -158,7 +162,7 @@ fn a_record_that_is_too_long_ends_the_connection() {
 }
 
 #[test]
-fn a_first_message_that_is_too_long_is_not_awaited() {
+fn oversized_client_hello_ends_the_connection() {
     let rig = server();
     let mut stream = connect(rig.listens);
     // A ClientHello with an announced length of 60,000 bytes, in records of 10,000.
@@ -174,7 +178,7 @@ fn a_first_message_that_is_too_long_is_not_awaited() {
 }
 
 #[test]
-fn handshakes_that_hold_all_memory_make_room() {
+fn half_open_handshakes_yield_memory_to_new_clients() {
     let folder = Folder::new();
     folder.certify();
     let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
@@ -193,7 +197,8 @@ fn handshakes_that_hold_all_memory_make_room() {
         })
         .collect();
     eventually("a client is served", || {
-        let (mut tls, mut stream) = (client(&client_config()), connect(rig.listens));
+        let mut tls = client(&client_config());
+        let mut stream = connect(rig.listens);
         let mut both = rustls::Stream::new(&mut tls, &mut stream);
         let mut answer = Vec::new();
         let _ = both.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
@@ -215,7 +220,8 @@ fn with_certificates() -> (Rig, Arc<ClientConfig>) {
     assert!(made.status.success(), "{}", text(&made.stdout));
     let certificate =
         |name: &str| CertificateDer::from_pem_slice(&fs::read(folder.at(name)).unwrap()).unwrap();
-    let (own, other) = (certificate("alice.pem"), certificate("staff.pem"));
+    let own = certificate("alice.pem");
+    let other = certificate("staff.pem");
     // A handshake message is limited to 64 KiB.
     let chain = std::iter::once(own).chain(std::iter::repeat_n(other.clone(), CHAIN_BYTES / other.len()));
     let key = PrivateKeyDer::from_pem_slice(&fs::read(folder.at("alice.key")).unwrap()).unwrap();
@@ -239,7 +245,8 @@ const CHAIN_BYTES: usize = 56 * 1024;
 
 /// A connection whose handshake is complete except for the client's last flight, which is returned.
 fn before_certificates(rig: &Rig, config: &Arc<ClientConfig>) -> (Secure, Vec<u8>) {
-    let (mut tls, mut stream) = (client(config), connect(rig.listens));
+    let mut tls = client(config);
+    let mut stream = connect(rig.listens);
     while tls.wants_write() {
         tls.write_tls(&mut stream).unwrap();
     }
@@ -264,7 +271,7 @@ fn charged_bytes(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn the_certificates_of_clients_are_charged_as_long_as_they_are_held() {
+fn client_certificates_count_as_held_memory() {
     const CLIENTS: usize = 20;
     let (rig, config) = with_certificates();
     let expected = (CLIENTS * (CHAIN_BYTES - 4096)) as u64;
@@ -291,7 +298,7 @@ fn the_certificates_of_clients_are_charged_as_long_as_they_are_held() {
 }
 
 #[test]
-fn tls_clients_with_many_certificates() {
+fn large_client_certificate_chains_stay_within_bounds() {
     let (rig, config) = with_certificates();
     before_certificates(&rig, &config);
     hold(

@@ -40,7 +40,7 @@ fn flood(stream: &mut TcpStream, piece: &[u8], times: usize) -> Vec<u8> {
 }
 
 #[test]
-fn requests_without_end() {
+fn request_floods_stay_within_cpu_bounds() {
     let config = "threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nrespond = \"x\"\n";
     let rig = Rig::config(rig::Folder::new(), config);
     assert_eq!(rig.get("/").status(), 200);
@@ -105,7 +105,7 @@ fn open(rig: &Rig) -> TcpStream {
 }
 
 #[test]
-fn frames_without_end() {
+fn websocket_frame_floods_stay_within_cpu_bounds() {
     let app = hosted::only("asgi = \"sockets.py:app\"\nworkers = 1");
     let rig = hosted::start(hosted::folder("sockets.py", SOCKETS), &format!("threads = 1\n{app}"));
     let ping = [&[0x89, 0x80 | 125, 0, 0, 0, 0][..], &[b'x'; 125]].concat();

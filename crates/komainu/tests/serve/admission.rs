@@ -14,7 +14,7 @@ const CONFIG: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
     [[route]]\ndeny = \"192.0.2.0/24\"\nrespond = \"open\"\n";
 
 #[test]
-fn clients_are_admitted_by_the_site_and_the_route() {
+fn allow_and_deny_apply_by_site_and_route() {
     let rig = Rig::config(Folder::new(), CONFIG);
     for (client, host, path, answer) in [
         ("10.0.0.1", "inner.test", "/", Some("inner")),
@@ -44,7 +44,7 @@ fn clients_are_admitted_by_the_site_and_the_route() {
 }
 
 #[test]
-fn clients_of_unix_sockets_have_a_name_of_their_own() {
+fn allow_unix_matches_clients_of_unix_sockets() {
     let folder = Folder::new();
     let config = "listen = [\"127.0.0.1:0\", \"unix:k.sock\"]\n[[route]]\npath = \"/a\"\nallow = \"unix\"\nrespond = \"a\"\n\
         [[route]]\npath = \"/b\"\nallow = \"127.0.0.1\"\nrespond = \"b\"\n";
@@ -69,7 +69,7 @@ fn clients_of_unix_sockets_have_a_name_of_their_own() {
 /// An IPv6 network contains no IPv4 clients, except that a network within `::ffff:0:0/96` is the IPv4 network
 /// it maps to.
 #[test]
-fn networks_of_ipv6_have_no_ipv4_clients() {
+fn ipv6_networks_do_not_match_ipv4_clients() {
     let routes = [
         ("allow = \"::/0\"", [403, 200]),
         ("allow = \"::/64\"", [403, 403]),

@@ -27,7 +27,7 @@ fn ask(rig: &Rig, host: &str, path: &str, client: &str, fields: &str) -> Answer 
 }
 
 #[test]
-fn a_password_is_verified_for_a_client_that_half_closes() {
+fn half_closed_client_is_authenticated() {
     let folder = Folder::new();
     folder.write("users", format!("alice:{BCRYPT}\n")).write("empty", "");
     let rig = Rig::config(folder, CONFIG);
@@ -39,7 +39,7 @@ fn a_password_is_verified_for_a_client_that_half_closes() {
 }
 
 #[test]
-fn users_are_asked_for_their_passwords() {
+fn basic_authentication_requires_valid_passwords() {
     let folder = Folder::new();
     folder.write("users", format!("# who may\nalice:{BCRYPT}\nbob:{ARGON2}\n")).write("empty", "");
     let rig = Rig::config(folder, CONFIG);
@@ -97,7 +97,7 @@ fn many_at_once_wait_for_one(rig: &Rig) {
 }
 
 #[test]
-fn one_network_does_not_keep_others_from_their_passwords() {
+fn password_flood_of_one_network_does_not_block_others() {
     let folder = Folder::new();
     folder.write("users", format!("alice:{BCRYPT}\nbob:{ARGON2}\n")).write("empty", "");
     let rig = Rig::config(
@@ -142,7 +142,7 @@ fn a_changed_file_counts(rig: &Rig) {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_named_with_its_line_and_the_remedy() {
+fn invalid_password_file_is_reported_with_its_line() {
     let folder = Folder::new();
     folder.write("k.toml", format!("{}{CONFIG}", rig::as_we_are())).write("empty", "");
     for (users, says) in [
@@ -162,7 +162,7 @@ fn a_file_that_cannot_be_used_is_named_with_its_line_and_the_remedy() {
 }
 
 #[test]
-fn the_user_that_was_verified_is_logged_and_passed_on() {
+fn verified_user_is_logged_and_forwarded() {
     let folder = Folder::new();
     folder.write("users", format!("alice smith:{BCRYPT}\n")).write("any", "x");
     folder.write_program(

@@ -55,7 +55,7 @@ fn timed(arguments: &[&str], url: &str) -> (Vec<u8>, Duration) {
 }
 
 #[test]
-fn it_holds_for_every_handler_and_every_protocol() {
+fn bandwidth_applies_to_every_handler_and_protocol() {
     let origin = Rig::files(&[]);
     std::fs::write(origin.folder.at("www/large"), pattern()).unwrap();
     let url = origin.url("");
@@ -92,7 +92,7 @@ fn it_holds_for_every_handler_and_every_protocol() {
 }
 
 #[test]
-fn streams_have_it_each_and_what_comes_first_or_elsewhere_is_free() {
+fn bandwidth_applies_to_each_http2_stream_by_its_route() {
     let rig = start(
         folder(),
         &format!(
@@ -127,7 +127,7 @@ fn streams_have_it_each_and_what_comes_first_or_elsewhere_is_free() {
 }
 
 #[test]
-fn a_handler_is_free_before_the_client_has_all_and_a_reload_counts_for_new_requests() {
+fn bandwidth_limit_does_not_delay_the_upstream_server() {
     const LARGE: usize = 64 << 20;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -46,7 +46,7 @@ fn logged(rig: &Rig, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn trusted_fields_name_the_client_everywhere() {
+fn trusted_forwarding_fields_set_the_client_address() {
     let origin = Origin::start(|_| ok("x"));
     let rig =
         with_events("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]", &origin);
@@ -66,7 +66,7 @@ fn trusted_fields_name_the_client_everywhere() {
 }
 
 #[test]
-fn nobody_else_is_believed() {
+fn forwarding_fields_of_untrusted_clients_are_ignored() {
     let origin = Origin::start(|_| ok("x"));
     let rig = with_events("listen = \"127.0.0.1:0\"\ntrusted_proxies = [\"10.0.0.0/8\"]", &origin);
     let claims = "X-Forwarded-For: 192.0.2.9\r\nX-Forwarded-Proto: https\r\nForwarded: for=192.0.2.9\r\n";
@@ -76,7 +76,7 @@ fn nobody_else_is_believed() {
 }
 
 #[test]
-fn the_standard_field_where_that_is_what_they_write() {
+fn forwarded_field_is_used_when_configured() {
     let origin = Origin::start(|_| ok("x"));
     let trust = "trusted_proxies = { from = [\"127.0.0.1\"], fields = \"forwarded\" }";
     let rig = with_events(&format!("listen = \"127.0.0.1:0\"\n{trust}"), &origin);
@@ -94,7 +94,7 @@ const ASK: &str = "GET /up HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const LINE: &str = "PROXY TCP4 192.0.2.9 192.0.2.1 1234 80\r\n";
 
 #[test]
-fn a_header_ahead_of_http_names_the_client_everywhere() {
+fn proxy_protocol_header_sets_the_client_address() {
     let origin = Origin::start(|_| ok("x"));
     let first = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }";
     let rig = with_events(first, &origin);
@@ -124,7 +124,7 @@ fn a_header_ahead_of_http_names_the_client_everywhere() {
 }
 
 #[test]
-fn a_header_from_anywhere_else_is_refused() {
+fn proxy_protocol_header_of_untrusted_peer_is_rejected() {
     let origin = Origin::start(|_| ok("x"));
     let rig =
         with_events("listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"10.0.0.0/8\"] }", &origin);
@@ -135,7 +135,7 @@ fn a_header_from_anywhere_else_is_refused() {
 }
 
 #[test]
-fn who_is_reported_of_is_not_trusted_for_that() {
+fn client_behind_proxy_protocol_cannot_forge_its_address() {
     // The load balancer forwards connections, and its client claims another address.
     let origin = Origin::start(|_| ok("x"));
     let first =
@@ -149,7 +149,7 @@ fn who_is_reported_of_is_not_trusted_for_that() {
 }
 
 #[test]
-fn over_a_unix_socket_both_ways() {
+fn client_addresses_are_accepted_on_unix_sockets() {
     let origin = Origin::start(|_| ok("x"));
     let first = "listen = [\"127.0.0.1:0\", \"unix:plain.sock\", { address = \"unix:proxied.sock\", proxy_protocol = true }]\n\
                  trusted_proxies = [\"unix\"]";
@@ -170,7 +170,7 @@ fn over_a_unix_socket_both_ways() {
 }
 
 #[test]
-fn one_proxy_reports_the_next() {
+fn proxy_protocol_is_forwarded_to_another_server() {
     let origin = Origin::start(|_| ok("x"));
     let first = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }";
     let inner = with_events(first, &origin);
@@ -193,7 +193,7 @@ fn one_proxy_reports_the_next() {
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[test]
-fn each_request_has_an_id_that_upstream_servers_get_too() {
+fn request_id_is_generated_and_forwarded() {
     let origin = Origin::start(|_| ok("x"));
     let text = format!(
         "listen = \"127.0.0.1:0\"\nthreads = 1\nresponse_headers = {{ set = {{ X-Request-Id = \"$request_id\" }} }}\n\
@@ -250,7 +250,8 @@ fn ids_and_traces_of_trusted_proxies_are_continued() {
         let fields = format!("X-Request-Id: {id}\r\ntraceparent: {sent}\r\ntracestate: {state}\r\n");
         rig.ask("/", &fields).expect(200, "x");
         let ask = origin.last();
-        let (made, trace) = (ask.field("X-Request-Id"), ask.field("traceparent"));
+        let made = ask.field("X-Request-Id");
+        let trace = ask.field("traceparent");
         assert!(made.len() == 1 && made[0].len() == 32, "{made:?}");
         assert!(trace.len() == 1 && trace[0].len() == 55 && trace[0].ends_with("-00"), "{trace:?}");
         assert!(ask.field("tracestate").is_empty());

@@ -58,7 +58,7 @@ fn plain(answer: &Answer) -> String {
 }
 
 #[test]
-fn each_client_gets_the_coding_it_likes_best() {
+fn client_receives_its_preferred_coding() {
     let (_origin, rig) = proxy(FIELDS, "");
     for (accepts, coding) in [
         ("gzip, deflate, br, zstd", Some("zstd")),
@@ -81,7 +81,7 @@ fn each_client_gets_the_coding_it_likes_best() {
 }
 
 #[test]
-fn clients_of_http2_get_it_compressed_too() {
+fn http2_responses_are_compressed() {
     let origin = Origin::start(move |_| answer("200 OK", FIELDS, &page()));
     let folder = Folder::new();
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";
@@ -105,7 +105,7 @@ fn clients_of_http2_get_it_compressed_too() {
 }
 
 #[test]
-fn what_must_not_change_goes_out_as_it_is() {
+fn untransformable_responses_are_not_compressed() {
     for fields in [
         "Content-Type: text/html\r\nContent-Encoding: br\r\n",
         "Content-Type: text/html\r\nCache-Control: public, No-Transform\r\n",
@@ -161,7 +161,7 @@ const WEAK: Option<&str> = Some("W/\"tag\"");
 const STRONG: Option<&str> = Some("\"tag\"");
 
 #[test]
-fn a_304_says_what_the_200_would() {
+fn not_modified_response_has_the_fields_of_the_200() {
     for (fields, cases) in [
         (
             "ETag: \"tag\"\r\n",
@@ -189,7 +189,7 @@ fn a_304_says_what_the_200_would() {
 }
 
 #[test]
-fn a_part_says_that_the_whole_depends_on_the_coding() {
+fn partial_response_varies_by_accept_encoding() {
     for (fields, varies) in [
         ("Content-Type: text/html\r\nETag: \"tag\"\r\n", true),
         ("Content-Type: multipart/byteranges; boundary=a\r\nETag: \"tag\"\r\n", true),
@@ -211,7 +211,7 @@ fn a_part_says_that_the_whole_depends_on_the_coding() {
 }
 
 #[test]
-fn a_304_of_a_file_and_of_a_cached_response_says_what_the_200_would() {
+fn not_modified_file_and_cached_response_match_the_200() {
     let origin = Origin::start(|ask| {
         let media_type = if ask.line().contains("png") { "image/png" } else { "text/html" };
         let fields = format!("Content-Type: {media_type}\r\nETag: \"tag\"\r\nCache-Control: max-age=60\r\n");
@@ -246,14 +246,14 @@ fn a_304_of_a_file_and_of_a_cached_response_says_what_the_200_would() {
 }
 
 #[test]
-fn head_says_what_get_would() {
+fn head_response_has_the_fields_of_get() {
     let (_origin, rig) = proxy(FIELDS, "");
     let head = rig.send("HEAD / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n");
     head.expect(200, "").expect_field("Content-Encoding", "gzip").expect_no_field("Content-Length");
 }
 
 #[test]
-fn the_inner_level_decides() {
+fn route_compression_overrides_global_compression() {
     let origin = Origin::start(|_| answer("200 OK", FIELDS, &page()));
     let text = format!(
         "compress = {{ codings = [\"gzip\"] }}\n[[route]]\npath = \"/off\"\nproxy = {{ to = {0:?} }}\ncompress = false\n\
@@ -268,7 +268,7 @@ fn the_inner_level_decides() {
 }
 
 #[test]
-fn secrets_over_tls_are_not_compressed_unless_that_is_asked_for() {
+fn secrets_over_tls_are_compressed_only_when_configured() {
     const SECRET: &str = "Content-Type: text/html\r\nCache-Control: no-store\r\nSet-Cookie: sid=1\r\n";
     let origin = Origin::start(|_| answer("200 OK", SECRET, &page()));
     let text = format!(
@@ -312,7 +312,7 @@ fn piece_by_piece(fields: &'static str) -> (String, std::sync::mpsc::Sender<Opti
 }
 
 #[test]
-fn each_event_reaches_the_client_at_once() {
+fn compressed_events_are_flushed_immediately() {
     for coding in ["gzip", "br", "zstd"] {
         let (url, events) = piece_by_piece("Content-Type: text/event-stream\r\n");
         let text = format!("threads = 1\ncompress = true\n[[route]]\nproxy = {{ to = {url:?} }}\n");
@@ -350,7 +350,7 @@ fn decoded_so_far(coding: &str, bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_response_that_is_cut_short_does_not_look_whole() {
+fn truncated_compressed_response_has_no_last_chunk() {
     // The origin closes after its response.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

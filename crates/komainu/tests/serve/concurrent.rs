@@ -16,7 +16,8 @@ fn held_origin() -> (String, Receiver<TcpStream>) {
     let (requests, received) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, requests) = (stream.unwrap(), requests.clone());
+            let mut stream = stream.unwrap();
+            let requests = requests.clone();
             std::thread::spawn(move || {
                 let mut bytes = Vec::new();
                 let mut piece = [0; 4096];
@@ -24,9 +25,10 @@ fn held_origin() -> (String, Receiver<TcpStream>) {
                     let Ok(len @ 1..) = stream.read(&mut piece) else { return };
                     bytes.extend_from_slice(&piece[..len]);
                 }
-                match bytes.windows(5).any(|part| part == b"?now ") {
-                    true => answer_held(stream),
-                    false => _ = requests.send(stream),
+                if bytes.windows(5).any(|part| part == b"?now ") {
+                    answer_held(stream)
+                } else {
+                    _ = requests.send(stream)
                 }
             });
         }
@@ -56,7 +58,7 @@ fn end(mut stream: TcpStream) -> Answer {
 }
 
 #[test]
-fn a_client_has_so_many_requests_under_way() {
+fn concurrent_requests_per_client_are_limited() {
     let (url, held) = held_origin();
     let next = || held.recv_timeout(PATIENCE).unwrap();
     let folder = Folder::new();
@@ -145,7 +147,7 @@ fn opens(rig: &Rig, first: &[u8]) -> Option<TcpStream> {
 }
 
 #[test]
-fn a_client_has_so_many_connections_also_without_a_byte() {
+fn connections_per_client_are_limited() {
     let tls = "{ address = \"127.0.0.1:0\", tls = true }";
     let certificate = "[tls]\ndefault = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
     // The first byte of a handshake that never continues.
@@ -174,7 +176,7 @@ fn a_client_has_so_many_connections_also_without_a_byte() {
 }
 
 #[test]
-fn connections_of_proxies_count_for_the_clients_that_these_name() {
+fn proxied_connections_count_for_the_reported_client() {
     let rig = of_three("{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }", "");
     let header = |client: &str| format!("PROXY TCP4 {client} 192.0.2.80 4000 80\r\n").into_bytes();
     let mut open: Vec<TcpStream> = Vec::new();

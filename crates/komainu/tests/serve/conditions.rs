@@ -21,7 +21,7 @@ const TABLE: &[(&str, bool, bool)] = &[
 ];
 
 #[test]
-fn they_hold_for_the_same_requests_over_all_protocols() {
+fn route_conditions_match_alike_in_every_protocol() {
     let routes: Vec<String> = TABLE
         .iter()
         .enumerate()

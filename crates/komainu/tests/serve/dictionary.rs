@@ -17,7 +17,7 @@ fn files(script: &str, route: &str) -> Rig {
 }
 
 #[test]
-fn the_next_version_of_a_file_is_sent_as_the_difference() {
+fn new_version_of_a_file_is_sent_as_dictionary_delta() {
     let (old, new) = versions();
     let rig = files(&old, "compress = true\nuse_as_dictionary = true\n");
     let first = rig.ask("/app.js", "Accept-Encoding: gzip, br, dcb, dcz\r\n");
@@ -71,7 +71,7 @@ fn the_next_version_of_a_file_is_sent_as_the_difference() {
 }
 
 #[test]
-fn rules_say_what_is_a_dictionary_and_for_what() {
+fn rules_select_dictionaries_and_their_matches() {
     let (old, new) = versions();
     let rules = "[[route.use_as_dictionary]]\npath = \"/v*.js\"\nmatch = \"/v*.js\"\n\
                  match_dest = [\"script\", \"style\"]\nid = \"app\"\n";
@@ -92,7 +92,7 @@ fn rules_say_what_is_a_dictionary_and_for_what() {
 }
 
 #[test]
-fn without_tls_there_are_no_dictionaries() {
+fn dictionaries_are_used_only_over_tls() {
     let (old, _) = versions();
     let folder = Folder::new();
     folder.write("public/app.js", &old);

@@ -15,7 +15,7 @@ fn pages() -> Folder {
 const PAGES: &str = "error_pages = { 404 = \"404.html\", 401 = \"401.txt\", \"5xx\" = \"5xx.html\" }\n";
 
 #[test]
-fn errors_of_upstream_servers_have_the_pages_of_the_site() {
+fn upstream_errors_are_replaced_by_error_pages() {
     let origin = Origin::start(|ask| {
         let path = ask.line().split(' ').nth(1).unwrap_or_default();
         match path {
@@ -62,7 +62,7 @@ const PSGI: &str = "sub { my $e = shift; $e->{PATH_INFO} =~ m{(\\d+)} or die 'no
     [$1, ['Content-Type' => 'text/plain', 'X-Own' => 1], ['theirs']] }";
 
 #[test]
-fn errors_of_applications_have_the_pages_of_the_site() {
+fn application_errors_are_replaced_by_error_pages() {
     let folder = hosted::folder("app.psgi", PSGI);
     folder.write("5xx.html", "our 5xx");
     let rig = start(
@@ -80,7 +80,7 @@ fn errors_of_applications_have_the_pages_of_the_site() {
 }
 
 #[test]
-fn folders_and_fixed_responses_have_the_pages_of_the_site() {
+fn errors_of_the_server_itself_use_error_pages() {
     let rig = Rig::config(
         pages(),
         &format!(

@@ -8,7 +8,7 @@ use crate::rig;
 use crate::rig::{Answer, Folder, Rig, curl, eventually, komainu, read_answer, text};
 
 #[test]
-fn a_folder_is_served() {
+fn files_of_a_directory_are_served() {
     let rig = Rig::files(&[("index.html", "<h1>hi</h1>"), ("a/b.txt", "text"), ("a/index.html", "sub")]);
     let index = rig.get("/");
     index.expect(200, "<h1>hi</h1>").expect_field("Content-Type", "text/html; charset=utf-8");
@@ -100,10 +100,11 @@ fn special_files_are_not_served() {
 }
 
 #[test]
-fn conditions_and_ranges() {
+fn conditional_and_range_requests_are_answered() {
     let rig = Rig::files(&[("digits", "0123456789")]);
     let whole = rig.get("/digits");
-    let (etag, date) = (whole.field("ETag").unwrap(), whole.field("Last-Modified").unwrap());
+    let etag = whole.field("ETag").unwrap();
+    let date = whole.field("Last-Modified").unwrap();
     rig.ask("/digits", &format!("If-None-Match: {etag}\r\n")).expect(304, "").expect_field("ETag", etag);
     rig.ask("/digits", &format!("If-None-Match: \"x\", W/{etag}\r\n")).expect(304, "");
     rig.ask("/digits", "If-None-Match: *\r\n").expect(304, "");
@@ -137,7 +138,7 @@ fn conditions_and_ranges() {
 }
 
 #[test]
-fn codings_are_chosen_by_the_client() {
+fn accept_encoding_selects_the_coding_of_a_file() {
     let folder = Folder::new();
     let large = "all work and no play makes jack a dull boy\n".repeat(500);
     folder
@@ -177,7 +178,7 @@ fn codings_are_chosen_by_the_client() {
 }
 
 #[test]
-fn a_precompressed_file_stands_beside_the_file() {
+fn precompressed_file_must_be_in_the_root_of_its_file() {
     let folder = Folder::new();
     // Written first, so that the compressed files are not older.
     folder.write("override/app.js", "mine").write("override/b/index.html", "mine");
@@ -196,7 +197,7 @@ fn a_precompressed_file_stands_beside_the_file() {
 }
 
 #[test]
-fn files_that_are_compressed_by_their_names_say_so_and_are_not_compressed_again() {
+fn compressed_file_types_are_not_compressed_again() {
     let folder = Folder::new();
     let drawing = "<svg xmlns=\"http://www.w3.org/2000/svg\"></svg>".repeat(100);
     folder.write("www/a.svgz", &drawing).write("www/a.SVGZ.gz", "twice").write("www/b.SVGZ", &drawing);
@@ -237,7 +238,7 @@ fn files_that_are_compressed_by_their_names_say_so_and_are_not_compressed_again(
 }
 
 #[test]
-fn changes_are_noticed() {
+fn changed_and_removed_files_are_detected() {
     let rig = Rig::files(&[("a", "old")]);
     rig.get("/a").expect(200, "old");
     rig.folder.write("www/a", "newer");
@@ -261,7 +262,7 @@ fn large_files_arrive_whole() {
 }
 
 #[test]
-fn a_file_cut_while_it_is_sent_ends_broken() {
+fn file_truncated_while_sent_ends_the_connection() {
     let rig = Rig::files(&[("small", "small")]);
     rig.folder.write("www/large", vec![b'x'; 50_000_000]);
     let mut stream = rig.connect();
@@ -288,7 +289,7 @@ fn several_folders_are_tried_in_order() {
 }
 
 #[test]
-fn candidates_fallback_listing_and_cache_control() {
+fn try_fallback_listing_and_cache_control_apply_to_files() {
     let folder = Folder::new();
     folder.write("www/about.html", "about").write("www/index.html", "app").write("www/x.css", "css");
     folder.write("list/<b>.txt", "b").write("list/.no", "no");
@@ -318,7 +319,7 @@ files = { root = "www", try = ["$path", "$path.html"], fallback = "/index.html",
 }
 
 #[test]
-fn curl_is_content() {
+fn curl_receives_files_and_reuses_connections() {
     let rig = Rig::files(&[("a", "0123456789")]);
     let url = rig.url("/a");
     assert_eq!(text(&curl(&[&url]).stdout), "0123456789");
@@ -347,7 +348,7 @@ fn curl_is_content() {
 }
 
 #[test]
-fn a_unix_socket_serves_too() {
+fn files_are_served_over_a_unix_socket() {
     let folder = Folder::new();
     folder.write("www/a", "over unix");
     let socket = folder.at("k.sock");
@@ -364,7 +365,7 @@ fn a_unix_socket_serves_too() {
 }
 
 #[test]
-fn keep_alive_and_pipelining() {
+fn keep_alive_and_pipelined_requests_are_answered() {
     let rig = Rig::files(&[("a", "A"), ("b", "BB")]);
     let mut stream = rig.connect();
     for round in 0..3 {
@@ -389,7 +390,7 @@ fn keep_alive_and_pipelining() {
 }
 
 #[test]
-fn a_release_is_switched_by_its_link_and_a_root_that_is_gone_is_said_once() {
+fn symlinked_root_is_switched_and_its_loss_is_logged_once() {
     let folder = Folder::new();
     folder.write("releases/1/a", "one").write("releases/2/a", "two");
     std::os::unix::fs::symlink("releases/1", folder.at("current")).unwrap();

@@ -67,7 +67,7 @@ fn all(body: &str, country: &str, area: &str) -> (String, String, String) {
 }
 
 #[test]
-fn the_country_is_that_of_the_client_that_a_trusted_proxy_reports() {
+fn country_is_that_of_the_reported_client() {
     let rig = start();
     assert_eq!(from(&rig, "", "/"), all("home", "DE", "near"));
     assert_eq!(from(&rig, "192.0.2.7", "/"), all("abroad", "AT", "near"));
@@ -85,7 +85,7 @@ fn the_country_is_that_of_the_client_that_a_trusted_proxy_reports() {
 }
 
 #[test]
-fn clients_whose_word_does_not_count_are_where_they_are() {
+fn untrusted_forwarding_fields_do_not_change_the_country() {
     let folder = Folder::new();
     folder.write("countries.mmdb", countries());
     let rig = Rig::config(folder, &ROUTES.replace("trusted_proxies = [\"127.0.0.1\"]", ""));
@@ -93,7 +93,7 @@ fn clients_whose_word_does_not_count_are_where_they_are() {
 }
 
 #[test]
-fn a_reload_reads_the_file_again_and_a_broken_one_changes_nothing() {
+fn reload_updates_countries_and_ignores_a_broken_file() {
     let rig = start();
     let reload = || {
         let done = komainu().args(["reload", "--pid", &rig.child.id().to_string()]).output().unwrap();
@@ -110,7 +110,7 @@ fn a_reload_reads_the_file_again_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_is_missing_or_of_another_kind_is_an_error_with_its_name() {
+fn check_rejects_missing_or_invalid_geo_database() {
     let folder = Folder::new();
     let config = format!("{}[geo]\ndatabase = \"c.mmdb\"\n[[route]]\nrespond = 200\n", as_we_are());
     folder.write("komainu.toml", config);
@@ -132,7 +132,7 @@ fn a_file_that_is_missing_or_of_another_kind_is_an_error_with_its_name() {
 }
 
 #[test]
-fn routes_for_some_countries_or_clients_are_cached_apart() {
+fn conditional_routes_have_separate_cache_entries() {
     let origins = [Rig::files(&[("page", "for some")]), Rig::files(&[("page", "for all")])];
     let route = |condition: &str, origin: &Rig| {
         let url = origin.url("").trim_end_matches('/').to_owned();
@@ -162,7 +162,7 @@ fn routes_for_some_countries_or_clients_are_cached_apart() {
 }
 
 #[test]
-fn over_http_2_it_is_the_same() {
+fn country_condition_applies_over_http2() {
     let folder = Folder::new();
     folder.write("countries.mmdb", countries());
     folder.write(

@@ -95,7 +95,7 @@ fn half_closed(rig: &Rig, bytes: &str) -> String {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_answer() {
+fn half_closed_client_receives_its_response() {
     let (rig, _origin) = all("client_abort = \"ignore\"");
     for handler in HANDLERS {
         let get = format!("GET /{handler}/at HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -155,7 +155,7 @@ fn read_until(stream: &mut TcpStream, end: &str) {
 }
 
 #[test]
-fn a_request_of_a_client_that_closes_at_once_is_begun() {
+fn request_of_client_that_closes_immediately_is_started() {
     let (rig, origin) = all("client_abort = \"ignore\"");
     for handler in APPS {
         // The second request waits for the only worker.
@@ -175,7 +175,7 @@ fn a_request_of_a_client_that_closes_at_once_is_begun() {
 }
 
 #[test]
-fn where_that_is_configured_a_closed_request_is_not_begun() {
+fn client_abort_cancel_skips_queued_requests() {
     let (rig, _origin) = all("client_abort = \"cancel\"");
     for handler in ["psgi", "rack", "wsgi"] {
         let mut busy = rig.connect();
@@ -198,7 +198,7 @@ fn where_that_is_configured_a_closed_request_is_not_begun() {
 }
 
 #[test]
-fn a_reset_gives_the_request_up_and_costs_no_other() {
+fn client_reset_does_not_affect_other_requests() {
     let (rig, _origin) = all("");
     for handler in HANDLERS {
         let post = format!("POST /{handler}/at HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
@@ -213,7 +213,7 @@ fn a_reset_gives_the_request_up_and_costs_no_other() {
 }
 
 #[test]
-fn an_event_loop_is_reported_of_the_end_and_may_still_answer() {
+fn asgi_disconnect_event_permits_a_late_response() {
     let (rig, _origin) = all("client_abort = \"ignore\"");
     // This application responds although it received the disconnect, and its client waits for the response.
     let answer = half_closed(&rig, "GET /asgi/listens?mark HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -244,7 +244,7 @@ async def app(scope, receive, send):
 ";
 
 #[test]
-fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
+fn asgi_requests_are_cancelled_on_disconnect_by_default() {
     let folder = Folder::new();
     folder.write("a.py", HOLDS).write("w.py", WSGI).write("slow.py", ASGI);
     // Only the client ends the response. The interface of `python` is detected.
@@ -282,7 +282,7 @@ fn by_default_an_event_loop_gives_up_requests_whose_clients_leave() {
 }
 
 #[test]
-fn a_client_that_waits_for_a_turn_and_has_asked_to_close_gets_its_response() {
+fn queued_client_that_requested_close_may_half_close() {
     let origin = Origin::start(|ask| {
         std::thread::sleep(std::time::Duration::from_millis(300));
         ok(ask.line())

@@ -35,7 +35,7 @@ fn files_are_served_over_both_versions_at_one_address() {
 }
 
 #[test]
-fn an_address_without_h2c_speaks_http_1_alone() {
+fn address_without_h2c_rejects_http2() {
     let folder = Folder::new();
     folder.write("www/a", "0123456789");
     let rig =
@@ -54,7 +54,7 @@ fn an_address_without_h2c_speaks_http_1_alone() {
 }
 
 #[test]
-fn the_load_generator_speaks_it_in_the_clear_and_over_tls() {
+fn bench_speaks_http2_with_and_without_tls() {
     let folder = Folder::new();
     folder.certify();
     folder.write("large", "x".repeat(200_000));
@@ -99,7 +99,8 @@ fn counting_origin() -> SocketAddr {
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let (mut bytes, mut piece) = (Vec::new(), vec![0; 65_536]);
+        let mut bytes = Vec::new();
+        let mut piece = vec![0; 65_536];
         let length = |bytes: &[u8]| -> Option<(usize, usize)> {
             let head = text(bytes).split_once("\r\n\r\n")?.0.to_ascii_lowercase();
             let length = head.split("content-length: ").nth(1)?.split('\r').next()?.parse().ok()?;
@@ -123,7 +124,7 @@ fn counting_origin() -> SocketAddr {
 }
 
 #[test]
-fn a_request_and_its_body_reach_an_upstream_server() {
+fn http2_requests_and_bodies_reach_upstream_servers() {
     let origin = server();
     let rig = proxy_to(&origin.url(""));
     let format = "|%{http_version} %{http_code}|";
@@ -140,7 +141,7 @@ fn a_request_and_its_body_reach_an_upstream_server() {
 
 /// A closed connection and empty content stay readable until they are consumed, which must not block others.
 #[test]
-fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
+fn client_lost_during_100_continue_blocks_no_other() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap();
     let folder = Folder::new();
@@ -160,9 +161,10 @@ fn a_client_that_leaves_while_it_waits_for_100_continue_holds_nobody_up() {
         let mut stream = rig.connect();
         stream.write_all(&start).unwrap();
         let (mut upstream, _) = listener.accept().unwrap();
-        match leaves {
-            true => stream.shutdown(std::net::Shutdown::Write).unwrap(),
-            false => stream.write_all(&empty).unwrap(),
+        if leaves {
+            stream.shutdown(std::net::Shutdown::Write).unwrap()
+        } else {
+            stream.write_all(&empty).unwrap()
         }
         rig.get("/a").expect(200, "here");
         if leaves {
@@ -185,8 +187,12 @@ fn the_window_of_an_upload_grows_with_its_rate() {
     push_literal(&mut head, b"content-length", BODY_BYTES.to_string().as_bytes());
     let start = [client_start(&[]), frame(kind::HEADERS, END_HEADERS, 1, &head)].concat();
     stream.write_all(&start).unwrap();
-    let (mut connection, mut window, mut sent) = (65_535_i64, 65_536_i64, 0);
-    let (mut announced, mut held_ping, mut largest) = (0_i64, None, 0);
+    let mut connection = 65_535_i64;
+    let mut window = 65_536_i64;
+    let mut sent = 0;
+    let mut announced = 0_i64;
+    let mut held_ping = None;
+    let mut largest = 0;
     let mut is_answered = false;
     while !is_answered {
         let len = window.min(connection).min(16_384).min((BODY_BYTES - sent) as i64);
@@ -250,7 +256,7 @@ fn front_text(back: &Rig, more: &str) -> String {
 }
 
 #[test]
-fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
+fn http2_upstream_requests_survive_reload_and_stop() {
     const SIZE: usize = 40_000_000;
     let (mut front, back) = front_and_back(SIZE);
     let format = "|%{http_version} %{http_code}|";
@@ -270,7 +276,8 @@ fn an_upstream_server_is_asked_over_http_2_across_a_reload_and_a_stop() {
         client.read_to_end(&mut rest).unwrap();
         rest.len() - (rest.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4)
     };
-    let (one, other) = (ask("/large"), ask("/large"));
+    let one = ask("/large");
+    let other = ask("/large");
     front
         .folder
         .write("komainu.toml", front_text(&back, ", slow_start = \"1s\", request_headers.set.x-new = \"1\""));
@@ -297,7 +304,7 @@ fn python_with_grpc() -> Option<std::path::PathBuf> {
 }
 
 #[test]
-fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
+fn grpc_calls_pass_with_metadata_errors_and_deadlines() {
     let Some(python) = python_with_grpc() else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/grpc_echo.py");
     // The server exits at the end of its input.
@@ -341,7 +348,7 @@ fn grpc_calls_of_every_kind_pass_with_their_metadata_errors_and_deadlines() {
 /// A client that closes its sending side sends no further WINDOW_UPDATE, so a stream that waits for one ends
 /// at once.
 #[test]
-fn a_client_that_leaves_behind_a_closed_window_is_not_waited_for() {
+fn half_closed_client_with_closed_window_is_disconnected() {
     let folder = Folder::new();
     folder.write("www/large", "x".repeat(3_000_000));
     let listen =
@@ -378,7 +385,7 @@ const ANSWERED_BEFORE: [&str; 5] = [
 ];
 
 #[test]
-fn the_log_says_why_the_server_ended_a_request() {
+fn access_log_names_the_reason_for_ended_requests() {
     let folder = Folder::new();
     folder.write("www/large", "x".repeat(3_000_000));
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
@@ -406,7 +413,8 @@ fn the_log_says_why_the_server_ended_a_request() {
         let mut stream = rig.connect();
         stream.write_all(&[client_start(&[(INITIAL_WINDOW_SIZE, 0)]), target.get(1)].concat()).unwrap();
         // The response's head shows that the request has begun.
-        let (mut received, mut piece) = (Vec::new(), [0; 4096]);
+        let mut received = Vec::new();
+        let mut piece = [0; 4096];
         while !received.windows(9).any(|frame: &[u8]| frame[3..] == [kind::HEADERS, END_HEADERS, 0, 0, 0, 1])
         {
             let len = stream.read(&mut piece).unwrap();
@@ -453,12 +461,12 @@ fn h2spec(rig: &Rig, arguments: &[&str], known: &str) {
 }
 
 #[test]
-fn h2spec_in_the_clear() {
+fn h2spec_has_only_known_failures_without_tls() {
     h2spec(&server(), &[], PREFACE);
 }
 
 #[test]
-fn h2spec_over_tls() {
+fn h2spec_has_only_known_failures_over_tls() {
     let folder = Folder::new();
     folder.certify().write("index.html", "<h1>hi</h1>");
     let mut command = komainu();

@@ -63,7 +63,7 @@ fn python_with_websockets() -> Option<PathBuf> {
 }
 
 #[test]
-fn streams_carry_websockets_and_all_that_requests_and_responses_have() {
+fn nghttp2_client_and_server_interoperate() {
     let (Some(node), Some(python)) = (installed("node"), python_with_websockets()) else { return };
     let folder = Folder::new();
     folder.certify().write("www/a", "0123456789");

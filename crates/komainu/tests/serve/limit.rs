@@ -64,7 +64,7 @@ pub(crate) fn value(text: &str, name: &str, limit: &str) -> u64 {
 
 /// All cases share one server; each has its own path, and thus its own limit.
 #[test]
-fn clients_are_limited_by_what_the_configuration_names() {
+fn rate_limits_apply_to_configured_keys() {
     let rig = start();
     a_burst_passes_and_the_rest_is_refused(&rig);
     networks_are_clients(&rig);
@@ -262,7 +262,7 @@ fn one_client_asks_without_end(rig: &Rig) {
 }
 
 #[test]
-fn requests_wait_for_their_turn_and_few_of_them() {
+fn delayed_requests_wait_and_are_bounded_in_number() {
     let folder = Folder::new();
     // At most five requests wait, each 250 ms longer than the previous one.
     let rig = Rig::config(
@@ -283,7 +283,7 @@ fn requests_wait_for_their_turn_and_few_of_them() {
 }
 
 #[test]
-fn those_that_leave_while_they_wait_make_room() {
+fn disconnected_waiting_request_frees_its_delay_slot() {
     let folder = Folder::new();
     let rig = Rig::config(
         folder,
@@ -317,7 +317,7 @@ fn those_that_leave_while_they_wait_make_room() {
 }
 
 #[test]
-fn those_that_leave_while_they_wait_give_their_turns_back() {
+fn disconnected_waiting_request_returns_its_turn() {
     // One request passes, and one slot within the next minute is left, which becomes free when the request
     // that waits for it is cancelled.
     let rig = Rig::config(
@@ -353,7 +353,8 @@ fn origin() -> (String, Arc<AtomicUsize>) {
     let theirs = count.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, count) = (stream.unwrap(), theirs.clone());
+            let mut stream = stream.unwrap();
+            let count = theirs.clone();
             std::thread::spawn(move || {
                 let mut bytes = Vec::new();
                 let mut piece = [0; 4096];
@@ -374,7 +375,7 @@ fn origin() -> (String, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn limits_come_before_the_cache_or_count_its_misses_alone() {
+fn limit_counts_all_requests_or_only_cache_misses() {
     let (url, count) = origin();
     let config = format!(
         "[[route]]\npath = \"/before/*\"\nproxy = \"{url}\"\ncache = true\nlimit = \"3/h\"\n\
@@ -403,7 +404,7 @@ fn limits_come_before_the_cache_or_count_its_misses_alone() {
 }
 
 #[test]
-fn a_reload_keeps_the_counts_of_limits_that_stay() {
+fn reload_keeps_counters_of_unchanged_limits() {
     let folder = Folder::new();
     let config = |more: &str| format!("[[route]]\npath = \"/a\"\nlimit = \"2/h\"\nrespond = \"a\"\n{more}");
     let rig = Rig::config(folder, &config(""));

@@ -16,7 +16,7 @@ fn small() -> Folder {
 }
 
 #[test]
-fn what_is_no_request_is_refused_and_the_connection_closed() {
+fn malformed_requests_are_rejected_and_connection_is_closed() {
     let rig = Rig::files(&[("a", "A")]);
     let long = "x".repeat(20_000);
     let many = "X: y\r\n".repeat(101);
@@ -163,7 +163,7 @@ fn not_accepted(listener: SocketAddr) -> usize {
 }
 
 #[test]
-fn newcomers_wait_at_the_connection_limit() {
+fn new_connections_wait_at_the_connection_limit() {
     const BEGUN: &[u8] = b"GET /a HTTP/1.1\r\nConnection: close\r\n";
     if rig::through_tls() {
         // A TLS handshake that takes a second would count as idle and be closed in favor of others, depending
@@ -198,7 +198,7 @@ fn newcomers_wait_at_the_connection_limit() {
 }
 
 #[test]
-fn connections_that_never_send_a_byte_make_room() {
+fn silent_connections_make_room_for_new_ones() {
     let rig = Rig::config(
         small(),
         "threads = 1\n[limits]\nconnections = 8\n[timeouts]\nhead = \"5m\"\n[[route]]\nfiles = \"www\"\n",
@@ -209,7 +209,7 @@ fn connections_that_never_send_a_byte_make_room() {
 }
 
 #[test]
-fn a_small_limit_on_descriptors_is_said_with_its_remedy() {
+fn low_descriptor_limit_is_logged_with_its_remedy() {
     let folder = small();
     let mut command = std::process::Command::new("sh");
     let serve = format!(
@@ -235,7 +235,7 @@ fn a_small_limit_on_descriptors_is_said_with_its_remedy() {
 }
 
 #[test]
-fn running_out_of_descriptors_fails_nobody() {
+fn descriptor_exhaustion_fails_no_request() {
     let folder = small();
     let mut command = std::process::Command::new("sh");
     let serve = format!(
@@ -258,7 +258,7 @@ fn running_out_of_descriptors_fails_nobody() {
 }
 
 #[test]
-fn a_half_closed_client_gets_its_answers() {
+fn half_closed_client_receives_pipelined_responses() {
     let rig = Rig::files(&[("a", "A")]);
     let mut stream = rig.connect();
     stream.write_all("GET /a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3).as_bytes()).unwrap();
@@ -270,7 +270,7 @@ fn a_half_closed_client_gets_its_answers() {
 }
 
 #[test]
-fn a_client_that_stops_reading_is_dropped_and_holds_nobody_up() {
+fn stalled_reader_is_disconnected_and_blocks_no_other() {
     let folder = small();
     folder.write("www/large", vec![b'x'; 30_000_000]);
     let rig = Rig::config(folder, "threads = 1\n[timeouts]\nwrite = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
@@ -289,7 +289,7 @@ fn a_client_that_stops_reading_is_dropped_and_holds_nobody_up() {
 }
 
 #[test]
-fn many_idle_connections_cost_little() {
+fn idle_connections_use_little_memory() {
     // 350 to 450 bytes are measured; the margin covers one or two pages of tables. Through TLS it is 8,600
     // bytes, including rustls' read buffer of 4,096.
     let bytes_max = if rig::through_tls() { 10_000 } else { 700 };

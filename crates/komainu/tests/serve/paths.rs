@@ -119,7 +119,8 @@ fn variables(scheme: &'static str) -> String {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
-            let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+            let mut bytes = Vec::new();
+            let mut piece = [0; 4096];
             // The HTTP fields follow the other variables.
             while !bytes.windows(9).any(|window| window == b"HTTP_HOST") {
                 let len = stream.read(&mut piece).unwrap();
@@ -251,7 +252,7 @@ const KINDS: [&str; 11] =
     ["files", "psgi", "rack", "wsgi", "asgi", "native", "upstream", "cgi", "fastcgi", "uwsgi", "scgi"];
 
 #[test]
-fn what_is_matched_is_what_handlers_see() {
+fn handlers_see_the_path_that_routes_match() {
     let origin = Origin::start(|ask| ok(ask.line()));
     let rig = everything(www(), &origin);
     let mut wrong = Vec::new();
@@ -276,7 +277,7 @@ fn what_is_matched_is_what_handlers_see() {
 }
 
 #[test]
-fn the_check_explains_what_the_server_does() {
+fn check_explain_agrees_with_the_server() {
     let origin = Origin::start(|ask| ok(ask.line()));
     let rig = everything(www(), &origin);
     for (raw, default, keep) in TABLE {
@@ -301,7 +302,7 @@ fn the_check_explains_what_the_server_does() {
 }
 
 #[test]
-fn a_route_may_keep_encoded_slashes_for_itself() {
+fn encoded_slashes_can_be_kept_by_one_route() {
     let rig = Rig::config(
         Folder::new(),
         "[[route]]\npath = \"/keep/*\"\nencoded_slashes = \"keep\"\nrespond = \"kept\"\n\
@@ -316,7 +317,7 @@ fn a_route_may_keep_encoded_slashes_for_itself() {
 }
 
 #[test]
-fn what_nobody_encoded_is_encoded_in_redirects_fields_and_logs() {
+fn unencoded_bytes_are_encoded_in_redirects_fields_and_logs() {
     let folder = Folder::new();
     folder.write("www/caf\u{e9}/index.html", "");
     let rig = Rig::config(
@@ -336,13 +337,14 @@ fn what_nobody_encoded_is_encoded_in_redirects_fields_and_logs() {
     let log = || std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("four lines are logged", || log().lines().count() >= 4);
     eventually("the error is logged", || rig.reported().contains("/caf%C3%A9%C2%9B/..%2f"));
-    let (access, errors) = (log(), rig.reported());
+    let access = log();
+    let errors = rig.reported();
     assert!(access.contains("/caf%C3%A9?q=%C3%A9") && access.is_ascii(), "{access}");
     assert!(errors.is_ascii(), "{errors}");
 }
 
 #[test]
-fn empty_segments_pass_behind_files_redirects_and_rewrites() {
+fn empty_segments_are_preserved_by_redirects_and_proxies() {
     let origin = Origin::start(|ask| ok(ask.line()));
     let folder = Folder::new();
     folder.write("www/both/a/b", "a file");
@@ -373,7 +375,7 @@ fn empty_segments_pass_behind_files_redirects_and_rewrites() {
 }
 
 #[test]
-fn a_redirect_names_no_other_host_by_a_path_of_many_slashes() {
+fn redirect_of_a_path_with_many_slashes_stays_on_the_host() {
     let rig = Rig::config(
         Folder::new(),
         "merge_slashes = false\n[[route]]\npath = \"/old/*\"\nredirect = \"/$rest\"\n\
@@ -391,7 +393,7 @@ fn a_redirect_names_no_other_host_by_a_path_of_many_slashes() {
 }
 
 #[test]
-fn empty_lines_before_requests_are_passed_over() {
+fn empty_lines_before_requests_are_ignored() {
     let rig = Rig::config(Folder::new(), "[[route]]\nrespond = \"fine\"\n");
     for lines in 0..=4 {
         let empty = "\r\n".repeat(lines);
@@ -402,7 +404,7 @@ fn empty_lines_before_requests_are_passed_over() {
 }
 
 #[test]
-fn errors_of_respond_and_folders_without_index_have_error_pages() {
+fn respond_and_missing_index_errors_use_error_pages() {
     let folder = Folder::new();
     folder.write("403.html", "<p>no").write("404.html", "<p>none").write("www/bare/a.txt", "a");
     let rig = Rig::config(
@@ -437,7 +439,7 @@ fn errors_of_respond_and_folders_without_index_have_error_pages() {
 }
 
 #[test]
-fn a_script_of_php_gets_encoded_slashes_and_texts_like_them_in_two_forms() {
+fn php_path_info_decoding_follows_encoded_slashes_setting() {
     for (keep, seen) in [("encoded_slashes = \"keep\"\n", "/a%252Fb/c d"), ("", "/a%2Fb/c d")] {
         let folder = Folder::new();
         folder.write("www/index.php", "<?php");
@@ -448,7 +450,7 @@ fn a_script_of_php_gets_encoded_slashes_and_texts_like_them_in_two_forms() {
 }
 
 #[test]
-fn rules_that_choose_by_the_path_see_empty_segments_and_encoded_slashes_as_routes_do() {
+fn path_rules_normalize_paths_like_routes() {
     let origin = Origin::start(|ask| {
         format!(
             "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 1\r\nX: {}\r\n\r\nx",

@@ -24,15 +24,15 @@ fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
     let (requests, received) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, requests) = (stream.unwrap(), requests.clone());
+            let mut stream = stream.unwrap();
+            let requests = requests.clone();
             std::thread::spawn(move || {
                 while let Some(path) = next_path(&mut stream) {
-                    match path.contains("now") {
-                        true => stream.write_all(ANSWER).unwrap(),
-                        false => {
-                            let _ = requests.send((path, stream));
-                            return;
-                        }
+                    if path.contains("now") {
+                        stream.write_all(ANSWER).unwrap()
+                    } else {
+                        let _ = requests.send((path, stream));
+                        return;
                     }
                 }
             });
@@ -43,7 +43,8 @@ fn held_origin() -> (String, Receiver<(String, TcpStream)>) {
 
 /// Path of the next request on a connection.
 fn next_path(stream: &mut TcpStream) -> Option<String> {
-    let (mut bytes, mut byte) = (Vec::new(), [0]);
+    let mut bytes = Vec::new();
+    let mut byte = [0];
     while !bytes.ends_with(b"\r\n\r\n") {
         if stream.read(&mut byte).ok()? == 0 {
             return None;
@@ -116,7 +117,7 @@ fn queued(rig: &Rig, paths: &[&str]) -> Vec<TcpStream> {
 }
 
 #[test]
-fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
+fn queue_serves_in_order_and_rejects_the_oldest_request() {
     let (url, held) = held_origin();
     let next = || held.recv_timeout(PATIENCE).unwrap();
     let rig = start(&url, "{ active = 2, waiting = 3, age = \"10m\" }", "");
@@ -168,7 +169,7 @@ fn who_waits_is_served_in_order_and_the_oldest_is_refused() {
 }
 
 #[test]
-fn who_has_waited_too_long_is_refused_and_the_time_is_logged() {
+fn queued_request_times_out_and_its_wait_is_logged() {
     let (url, held) = held_origin();
     let log = "[log]\naccess = \"$status $queue_ms\"\nfile = \"access.log\"\n";
     let rig = start(&url, "{ active = 1, age = \"300ms\" }", log);
@@ -190,7 +191,7 @@ fn who_has_waited_too_long_is_refused_and_the_time_is_logged() {
 }
 
 #[test]
-fn hits_of_the_cache_do_not_wait() {
+fn cache_hits_bypass_the_queue() {
     let (url, held) = held_origin();
     let rig = start(&url, "{ active = 1, waiting = 1, age = \"10m\" }\ncache = true", "");
     rig.get("/now").expect(200, "done");
@@ -205,7 +206,7 @@ fn hits_of_the_cache_do_not_wait() {
 }
 
 #[test]
-fn never_more_than_so_many_are_in_the_handler() {
+fn active_requests_never_exceed_the_limit() {
     const CLIENTS: usize = 24;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -213,7 +214,8 @@ fn never_more_than_so_many_are_in_the_handler() {
     let theirs = counts.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, counts) = (stream.unwrap(), theirs.clone());
+            let mut stream = stream.unwrap();
+            let counts = theirs.clone();
             std::thread::spawn(move || {
                 while next_path(&mut stream).is_some() {
                     let now = counts[0].fetch_add(1, Ordering::SeqCst) + 1;
@@ -247,7 +249,7 @@ fn never_more_than_so_many_are_in_the_handler() {
 }
 
 #[test]
-fn ten_thousand_who_wait_and_read_nothing_cost_little_and_leave_nothing() {
+fn ten_thousand_queued_requests_use_bounded_memory() {
     const CONNECTIONS: usize = 100;
     const STREAMS: usize = 100;
     /// Upper bound of the memory of a waiting request.

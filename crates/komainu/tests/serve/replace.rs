@@ -12,7 +12,8 @@ fn body(answer: &Answer) -> String {
     if answer.field("Transfer-Encoding").is_none() {
         return answer.text();
     }
-    let (mut rest, mut out) = (answer.body.as_slice(), Vec::new());
+    let mut rest = answer.body.as_slice();
+    let mut out = Vec::new();
     loop {
         let end = rest.windows(2).position(|end| end == b"\r\n").unwrap();
         let len = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
@@ -31,7 +32,8 @@ fn origin(response: Vec<Vec<u8>>) -> (SocketAddr, std::sync::mpsc::Receiver<Stri
     let (sender, asked) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, mut head) = (stream.unwrap(), Vec::new());
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
             let mut byte = [0];
             while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
                 head.push(byte[0]);
@@ -65,7 +67,7 @@ fn wanted(rig: &Rig) -> String {
 }
 
 #[test]
-fn a_page_of_an_upstream_server_is_edited_and_its_head_says_so() {
+fn upstream_page_is_edited_and_its_fields_are_adjusted() {
     let fields = "ETag: \"x\"\r\nLast-Modified: Thu, 01 Jan 1970 00:00:00 GMT\r\nAccept-Ranges: bytes\r\n";
     let (address, asked) = origin(vec![html(fields, PAGE)]);
     let rig = proxied(address, "");
@@ -78,7 +80,7 @@ fn a_page_of_an_upstream_server_is_edited_and_its_head_says_so() {
 }
 
 #[test]
-fn a_match_over_the_borders_of_pieces_is_found() {
+fn match_across_piece_boundaries_is_replaced() {
     let whole = html("", PAGE);
     for piece in [1, 2, 7] {
         let (address, _asked) = origin(whole.chunks(piece).map(<[u8]>::to_vec).collect());
@@ -88,7 +90,7 @@ fn a_match_over_the_borders_of_pieces_is_found() {
 }
 
 #[test]
-fn what_is_coded_or_a_part_or_of_another_type_stays_as_it_is() {
+fn encoded_partial_and_non_html_bodies_are_not_edited() {
     let of = |head: &str| {
         let length = PAGE.len();
         let (address, _asked) = origin(vec![
@@ -131,7 +133,7 @@ fn head_and_304_have_no_body() {
 }
 
 #[test]
-fn files_of_every_size_are_edited_and_compressed_afterwards() {
+fn files_are_edited_before_compression() {
     let folder = Folder::new();
     let large = PAGE.repeat(40_000);
     folder.write("www/small.html", PAGE).write("www/large.html", &large).write("www/small.txt", PAGE);
@@ -154,7 +156,7 @@ fn files_of_every_size_are_edited_and_compressed_afterwards() {
 }
 
 #[test]
-fn cached_pages_are_stored_as_they_were() {
+fn cached_pages_are_stored_unedited() {
     let (address, asked) = origin(vec![html("Cache-Control: max-age=60\r\n", PAGE)]);
     let config = format!(
         "compress = true\n[[route]]\nproxy = \"http://{address}\"\ncache = true\n\
@@ -171,7 +173,7 @@ fn cached_pages_are_stored_as_they_were() {
 }
 
 #[test]
-fn once_is_once_and_applications_and_fixed_responses_are_edited_too() {
+fn once_replaces_only_the_first_match() {
     let config = "[[route]]\nrespond = { body = \"<p>a</p><p>a</p>\", type = \"text/html\" }\n\
                   replace = [{ from = \"<p>\", to = \"<p id=1>\", once = true }, { from = \"a\", to = \"b\" }]\n";
     let rig = Rig::config(Folder::new(), config);
@@ -179,7 +181,7 @@ fn once_is_once_and_applications_and_fixed_responses_are_edited_too() {
 }
 
 #[test]
-fn a_million_matches_pass_through_a_slow_connection() {
+fn million_matches_are_replaced_on_a_slow_connection() {
     let folder = Folder::new();
     folder.write("www/a.html", "ab".repeat(1_000_000));
     folder.write(

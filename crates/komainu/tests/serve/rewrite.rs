@@ -10,7 +10,7 @@ fn with(config: &str) -> Rig {
 }
 
 #[test]
-fn a_folder_behind_a_rewrite_or_a_name_has_its_index_without_a_redirect() {
+fn rewritten_directory_serves_its_index_without_redirect() {
     let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /inner/dir\r\n", ""));
     let folder = Folder::new();
     folder.write("www/dir/index.html", "the index").write("www/bare/a", "");
@@ -71,7 +71,7 @@ fn a_regular_expression_captures_variables() {
 }
 
 #[test]
-fn what_is_captured_stays_in_its_place() {
+fn captures_cannot_inject_fields_hosts_or_parameters() {
     let origin = Origin::start(|ask| ok(ask.line()));
     let url = &origin.url;
     let rig = with(&format!(
@@ -123,7 +123,7 @@ fn what_is_captured_stays_in_its_place() {
 }
 
 #[test]
-fn a_route_that_only_rewrites_has_the_path_matched_again() {
+fn rewrite_only_route_restarts_route_matching() {
     let folder = Folder::new();
     folder.write("public/new/a.txt", "the file");
     let rig = Rig::config(
@@ -167,7 +167,7 @@ const PSGI: &str =
     "sub { my $e = shift; [200, [], [join ' ', @$e{qw(PATH_INFO QUERY_STRING REQUEST_URI)}]] }";
 
 #[test]
-fn an_application_gets_the_new_path_and_the_sent_target() {
+fn application_receives_rewritten_path_and_original_target() {
     let rig = start(
         hosted::folder("app.psgi", PSGI),
         r#"
@@ -187,7 +187,7 @@ fn an_application_gets_the_new_path_and_the_sent_target() {
 }
 
 #[test]
-fn a_map_is_a_variable() {
+fn maps_define_variables() {
     let rig = with(
         r#"
         [maps.pool]
@@ -243,7 +243,7 @@ fn the_check_explains_rewrites() {
 }
 
 #[test]
-fn conditions_of_pages_clients_and_types() {
+fn referer_header_and_client_conditions_select_routes() {
     let folder = Folder::new();
     folder.write("www/a.foo", "foo").write("www/README", "read");
     let rig = Rig::config(

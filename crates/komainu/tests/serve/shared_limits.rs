@@ -70,12 +70,13 @@ fn ask_on(rig: &Rig, passed: &AtomicU64, is_over: &AtomicBool) {
 }
 
 #[test]
-fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
+fn servers_share_a_limit_and_apply_it_alone_without_redis() {
     let folder = Folder::new();
     let socket = folder.at("redis.sock");
     let redis = Redis::start(folder.path());
     let servers = [server(&socket), server(&socket)];
-    let (passed, is_over) = ([AtomicU64::new(0), AtomicU64::new(0)], AtomicBool::new(false));
+    let passed = [AtomicU64::new(0), AtomicU64::new(0)];
+    let is_over = AtomicBool::new(false);
     let sum = || passed.iter().map(|passed| passed.load(Ordering::Relaxed)).sum::<u64>() as f64;
     let since = Instant::now();
     std::thread::scope(|scope| {
@@ -87,7 +88,8 @@ fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
         // Without sharing, twice as many would pass at any time.
         eventually("two servers under full load are within 2 % of the limit", || {
             // The counter is read first: requests that pass later belong to the time after.
-            let (passed, seconds) = (sum(), since.elapsed().as_secs_f64());
+            let passed = sum();
+            let seconds = since.elapsed().as_secs_f64();
             seconds > 4.0 && passed <= (RATE * seconds + BURST) * 1.02 && passed >= RATE * seconds * 0.9
         });
         for passed in &passed {
@@ -101,8 +103,8 @@ fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
         for rig in &servers {
             eventually("it is said", || rig.reported().contains("is away"));
         }
-        let (before, since) =
-            (passed.each_ref().map(|passed| passed.load(Ordering::Relaxed)), Instant::now());
+        let before = passed.each_ref().map(|passed| passed.load(Ordering::Relaxed));
+        let since = Instant::now();
         eventually("each of them passes what the limit says", || {
             let seconds = since.elapsed().as_secs_f64();
             let each = passed.iter().zip(before).map(|(now, before)| now.load(Ordering::Relaxed) - before);
@@ -115,9 +117,11 @@ fn two_servers_share_a_limit_and_have_their_own_while_redis_is_away() {
             eventually("it is said", || rig.reported().contains("is back"));
             assert_eq!(rig.reported().matches("is away").count(), 1, "{}", rig.reported());
         }
-        let (before, since) = (sum(), Instant::now());
+        let before = sum();
+        let since = Instant::now();
         eventually("they share the limit again", || {
-            let (passed, seconds) = (sum() - before, since.elapsed().as_secs_f64());
+            let passed = sum() - before;
+            let seconds = since.elapsed().as_secs_f64();
             seconds > 2.0 && passed <= (RATE * seconds + BURST) * 1.05 && passed >= RATE * seconds * 0.8
         });
         drop(redis);
@@ -134,7 +138,7 @@ impl Drop for OnDrop<'_> {
 }
 
 #[test]
-fn a_server_starts_without_redis_and_a_mistake_is_named() {
+fn server_starts_without_redis_and_check_reports_mistakes() {
     let folder = Folder::new();
     let rig = server(&folder.at("redis.sock"));
     rig.get("/").expect(200, "ok");

@@ -171,9 +171,10 @@ impl Client {
 
     pub(crate) fn get(rig: &Rig, carrier: Carrier, path: &str) -> Client {
         let mut client = Client::connect(rig, carrier, path);
-        let request = match carrier.is_http2 {
-            true => client.target.get(1),
-            false => format!("{}Connection: close\r\n\r\n", client.target.http1("GET")).into_bytes(),
+        let request = if carrier.is_http2 {
+            client.target.get(1)
+        } else {
+            format!("{}Connection: close\r\n\r\n", client.target.http1("GET")).into_bytes()
         };
         client.send(&request);
         client
@@ -284,7 +285,7 @@ fn routes(origin: &Origin) -> String {
 }
 
 #[test]
-fn steady_readers_get_whole_responses() {
+fn slow_steady_readers_receive_whole_responses() {
     let origin = large();
     let servers = servers(&routes(&origin));
     for path in ["/large", "/proxy"] {
@@ -297,7 +298,7 @@ fn steady_readers_get_whole_responses() {
 }
 
 #[test]
-fn readers_who_stop_are_disconnected_where_their_route_says() {
+fn stalled_readers_are_disconnected_by_route_timeout() {
     let origin = large();
     let servers = servers(&routes(&origin));
     each(&servers, &[&CARRIERS[..], &[SMALL_WINDOW]].concat(), |rig, carrier| {
@@ -316,7 +317,7 @@ fn readers_who_stop_are_disconnected_where_their_route_says() {
 }
 
 #[test]
-fn steady_senders_are_heard_out_and_those_who_stop_get_408() {
+fn steady_senders_are_accepted_and_stalled_ones_get_408() {
     const PIECE: &[u8] = &[b'x'; 20];
     const PIECES: usize = 30;
     let origin = Origin::start(|ask| ok(&ask.body.len().to_string()));
@@ -359,7 +360,8 @@ fn tunnels() -> String {
 }
 
 fn tunnel(mut socket: TcpStream) {
-    let (mut head, mut byte) = (Vec::new(), [0]);
+    let mut head = Vec::new();
+    let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
         socket.read_exact(&mut byte).unwrap();
         head.push(byte[0]);
@@ -375,7 +377,9 @@ fn tunnel(mut socket: TcpStream) {
         let _ = socket.write_all(&vec![b'x'; LARGE_BYTES]);
         return;
     }
-    let (began, mut count, is_slow) = (Instant::now(), 0, Rc::new(Cell::new(true)));
+    let began = Instant::now();
+    let mut count = 0;
+    let is_slow = Rc::new(Cell::new(true));
     let mut socket = SlowSocket { socket, is_slow: is_slow.clone() };
     while count < LARGE_BYTES {
         is_slow.set(began.elapsed() < Duration::from_secs(7));

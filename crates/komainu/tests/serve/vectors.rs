@@ -41,13 +41,16 @@ fn every_vector_has_the_same_answers_through_tls() {
     );
     let through_tls = tls.through_tls();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../http/vectors");
-    let (mut differ, mut answered, mut refused) = (Vec::new(), 0, 0);
+    let mut differ = Vec::new();
+    let mut answered = 0;
+    let mut refused = 0;
     for case in case::load(&folder) {
         // A flood is read in chunks, whose boundaries may differ.
         if case.setup.role != Role::Request || case.bytes.len() > 4096 {
             continue;
         }
-        let (clear, secure) = (answers(plain.address, &case.bytes), answers(through_tls, &case.bytes));
+        let clear = answers(plain.address, &case.bytes);
+        let secure = answers(through_tls, &case.bytes);
         answered += usize::from(clear.contains(" 200 OK"));
         refused += usize::from(clear.contains(" 400 Bad Request"));
         if clear != secure {

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn times_in_both_formats() {
+fn times_are_formatted_in_both_formats() {
     for (unix_s, of_rfc, of_combined) in [
         (0, "1970-01-01T00:00:00Z", "01/Jan/1970:00:00:00 +0000"),
         (951_782_399, "2000-02-28T23:59:59Z", "28/Feb/2000:23:59:59 +0000"),
@@ -15,7 +15,7 @@ fn times_in_both_formats() {
 }
 
 #[test]
-fn nothing_a_client_sends_breaks_a_line() {
+fn client_data_is_escaped_in_log_lines() {
     let mut out = Vec::new();
     escaped(&mut out, b"a\"b\\c\x1b[31m\x7f");
     assert_eq!(out, b"a\\x22b\\x5Cc\\x1B[31m\\x7F");

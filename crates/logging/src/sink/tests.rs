@@ -24,7 +24,7 @@ impl Drop for TestFolder {
 }
 
 #[test]
-fn a_fifo_is_opened_without_its_reader_and_written_once_there_is_one() {
+fn fifo_is_opened_without_a_reader_and_written_later() {
     let scratch = TestFolder::new("fifo");
     let path = scratch.0.join("fifo");
     mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -48,7 +48,8 @@ fn a_fifo_is_opened_without_its_reader_and_written_once_there_is_one() {
 #[test]
 fn lines_collected_before_a_rotation_go_to_the_old_file() {
     let scratch = TestFolder::new("rotation");
-    let (path, old) = (scratch.0.join("log"), scratch.0.join("log.1"));
+    let path = scratch.0.join("log");
+    let old = scratch.0.join("log.1");
     let sink = LogSink::open(LogTarget::File(path.clone())).unwrap();
     let mut collector = sink.collector();
     std::fs::rename(&path, &old).unwrap();

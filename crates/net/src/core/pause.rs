@@ -49,9 +49,10 @@ impl Core {
             if self.now_ms() >= timer.key.0 {
                 return Poll::Ready(());
             }
-            let sleeper = match self.is_own_waker(cx) {
-                true => TimerWaiter::Task(self.current()),
-                false => TimerWaiter::External(cx.waker().clone()),
+            let sleeper = if self.is_own_waker(cx) {
+                TimerWaiter::Task(self.current())
+            } else {
+                TimerWaiter::External(cx.waker().clone())
             };
             self.0.timers.borrow_mut().insert(timer.key, sleeper);
             Poll::Pending
@@ -66,9 +67,10 @@ impl Core {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            match self.is_own_waker(cx) {
-                true => self.wake(self.current()),
-                false => cx.waker().wake_by_ref(),
+            if self.is_own_waker(cx) {
+                self.wake(self.current())
+            } else {
+                cx.waker().wake_by_ref()
             }
             Poll::Pending
         })

@@ -50,10 +50,12 @@ impl EventLog {
 }
 
 #[test]
-fn sleeps_end_in_order_of_time_and_leave_nothing() {
-    let (core, diary) = (core(), EventLog::default());
+fn sleeps_end_in_deadline_order() {
+    let core = core();
+    let diary = EventLog::default();
     for (ms, name) in [(300, "late"), (100, "early"), (100, "early too"), (200, "middle")] {
-        let (handle, diary) = (core.clone(), diary.clone());
+        let handle = core.clone();
+        let diary = diary.clone();
         core.spawn(async move {
             handle.sleep(ms).await;
             diary.write(name);
@@ -71,7 +73,7 @@ fn sleeps_end_in_order_of_time_and_leave_nothing() {
 }
 
 #[test]
-fn sleeps_that_are_given_up_cost_no_memory() {
+fn dropped_sleeps_leave_no_timers() {
     let core = core();
     let handle = core.clone();
     core.spawn(async move {
@@ -90,7 +92,7 @@ fn sleeps_that_are_given_up_cost_no_memory() {
 }
 
 #[test]
-fn a_sleep_beyond_all_time_does_not_overflow() {
+fn longest_sleep_does_not_overflow() {
     let core = core();
     let handle = core.clone();
     core.spawn(async move { handle.sleep(u64::MAX).await });
@@ -101,9 +103,11 @@ fn a_sleep_beyond_all_time_does_not_overflow() {
 }
 
 #[test]
-fn who_yields_comes_after_the_others() {
-    let (core, diary) = (core(), EventLog::default());
-    let (handle, first) = (core.clone(), diary.clone());
+fn yielding_task_runs_after_other_ready_tasks() {
+    let core = core();
+    let diary = EventLog::default();
+    let handle = core.clone();
+    let first = diary.clone();
     core.spawn(async move {
         first.write("a1");
         handle.yield_now().await;
@@ -118,8 +122,9 @@ fn who_yields_comes_after_the_others() {
 }
 
 #[test]
-fn a_panic_ends_its_task_alone() {
-    let (core, diary) = (core(), EventLog::default());
+fn panic_ends_only_its_own_task() {
+    let core = core();
+    let diary = EventLog::default();
     core.spawn(async { std::panic::resume_unwind(Box::new("as if the task had panicked")) });
     let other = diary.clone();
     core.spawn(async move { other.write("alive") });
@@ -129,10 +134,13 @@ fn a_panic_ends_its_task_alone() {
 }
 
 #[test]
-fn a_nudge_runs_nobody_within_the_call() {
-    let (core, diary) = (core(), EventLog::default());
+fn mark_readable_wakes_tasks_only_in_the_next_run() {
+    let core = core();
+    let diary = EventLog::default();
     let source = core.add_source();
-    let (handle, waiting, waiter) = (core.clone(), source.clone(), diary.clone());
+    let handle = core.clone();
+    let waiting = source.clone();
+    let waiter = diary.clone();
     core.spawn(async move {
         std::future::poll_fn(|_| match waiting.ready() & READ {
             0 => {
@@ -153,7 +161,7 @@ fn a_nudge_runs_nobody_within_the_call() {
 }
 
 #[test]
-fn events_of_a_closed_source_reach_nobody() {
+fn events_of_a_closed_source_are_dropped() {
     let core = core();
     let old = core.add_source();
     core.deregister(&old);
@@ -188,7 +196,8 @@ impl IdleTask for RecordingTask {
 
 #[test]
 fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
-    let (core, diary) = (core(), EventLog::default());
+    let core = core();
+    let diary = EventLog::default();
     let source = core.add_source();
     source.set_deadline(core.now_ms() + 5_000);
     core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
@@ -206,8 +215,9 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
 }
 
 #[test]
-fn news_that_came_before_parking_is_not_lost() {
-    let (core, diary) = (core(), EventLog::default());
+fn readiness_before_parking_is_not_lost() {
+    let core = core();
+    let diary = EventLog::default();
     let source = core.add_source();
     core.deliver(source.token, READ);
     core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
@@ -217,8 +227,9 @@ fn news_that_came_before_parking_is_not_lost() {
 }
 
 #[test]
-fn the_longest_idle_are_closed_first() {
-    let (core, diary) = (core(), EventLog::default());
+fn close_idle_closes_at_most_the_given_number_of_idle_tasks() {
+    let core = core();
+    let diary = EventLog::default();
     let sources: Vec<Rc<Source>> = [Some(50), Some(10), None, Some(30)]
         .into_iter()
         .map(|since_ms| {
@@ -246,14 +257,17 @@ fn every_wake_from_another_thread_arrives() {
     let core = core();
     let hits = Arc::new(Mutex::new(0_u32));
     let handle = core.clone();
-    let (total, seen) = (hits.clone(), Rc::new(Cell::new(0)));
+    let total = hits.clone();
+    let seen = Rc::new(Cell::new(0));
     let counted = seen.clone();
     core.spawn(async move {
         let task = handle.current();
-        let (remote, theirs) = (handle.remote(), total.clone());
+        let remote = handle.remote();
+        let theirs = total.clone();
         let threads: Vec<_> = (0..4)
             .map(|_| {
-                let (remote, theirs) = (remote.clone(), theirs.clone());
+                let remote = remote.clone();
+                let theirs = theirs.clone();
                 std::thread::spawn(move || {
                     for _ in 0..5_000 {
                         *theirs.lock().unwrap() += 1;
@@ -277,7 +291,7 @@ fn every_wake_from_another_thread_arrives() {
 }
 
 #[test]
-fn an_offloaded_panic_is_the_callers() {
+fn panic_of_an_offloaded_job_reaches_the_caller() {
     let core = core();
     let handle = core.clone();
     let ended = Rc::new(Cell::new(false));
@@ -336,12 +350,14 @@ impl<F: Future<Output = ()>> SeparatelyPolled<F> {
 }
 
 #[test]
-fn waits_wake_the_waker_that_they_are_polled_with() {
+fn futures_wake_the_waker_they_were_polled_with() {
     use crate::client::LocalNotify;
     let core = Core::for_client(1).unwrap();
-    let (inner, bell) = (core.clone(), Rc::new(LocalNotify::new(&core)));
+    let inner = core.clone();
+    let bell = Rc::new(LocalNotify::new(&core));
     core.run_until_end(async move {
-        let (core, rings) = (inner.clone(), bell.clone());
+        let core = inner.clone();
+        let rings = bell.clone();
         inner.spawn(async move {
             core.sleep(20).await;
             rings.notify();
@@ -372,10 +388,12 @@ fn waits_wake_the_waker_that_they_are_polled_with() {
 }
 
 #[test]
-fn of_long_work_each_turn_does_one_piece_and_others_run_in_between() {
-    let (core, diary) = (core(), EventLog::default());
+fn each_turn_runs_one_piece_of_long_work() {
+    let core = core();
+    let diary = EventLog::default();
     for _ in 0..3 {
-        let (handle, diary) = (core.clone(), diary.clone());
+        let handle = core.clone();
+        let diary = diary.clone();
         core.spawn(async move {
             handle.wait_for_long_turn().await;
             diary.write("long");
@@ -383,7 +401,8 @@ fn of_long_work_each_turn_does_one_piece_and_others_run_in_between() {
             diary.write("long again");
         });
     }
-    let (handle, others) = (core.clone(), diary.clone());
+    let handle = core.clone();
+    let others = diary.clone();
     core.spawn(async move {
         loop {
             others.write("other");

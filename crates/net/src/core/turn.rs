@@ -37,7 +37,8 @@ impl Core {
             self.0.clock.tick();
             self.0.turn_hooks.finish_wait();
             for event in &events {
-                let (token, flags) = (event.data.u64(), event.flags);
+                let token = event.data.u64();
+                let flags = event.flags;
                 if token < TURN_HOOK_TOKEN {
                     self.deliver(token, readiness(flags));
                 }

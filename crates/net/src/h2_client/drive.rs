@@ -266,7 +266,8 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
 
 fn on_head(conn: &ClientConn, id: u32, ended: bool) {
     let Some(stream) = conn.stream(id) else { return };
-    let (mut head, mut bytes) = (http::Head::default(), Vec::new());
+    let mut head = http::Head::default();
+    let mut bytes = Vec::new();
     let mut frames = conn.frames.borrow_mut();
     let status = frames.machine.status;
     frames.machine.swap_head(&mut head, &mut bytes);
@@ -290,7 +291,8 @@ fn fail_stream(conn: &ClientConn, id: u32, failure: StreamFailure) {
 impl ClientWire {
     /// Whether the server has accepted nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &ClientConn, waits: bool) -> bool {
-        let (now_ms, drained_bytes) = (conn.core.now_ms(), conn.drained_bytes.get());
+        let now_ms = conn.core.now_ms();
+        let drained_bytes = conn.drained_bytes.get();
         if !waits && conn.acknowledged_bytes.get() >= drained_bytes {
             self.progress.stop();
             return false;

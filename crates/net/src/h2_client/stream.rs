@@ -205,8 +205,8 @@ impl H2Stream {
 
     /// Whether the server is known to have received any of this request since the last call.
     pub fn has_progressed(&mut self) -> bool {
-        let (taken_bytes, framed_at) =
-            (self.conn.acknowledged_bytes.get(), self.stream.shared.framed_position.get());
+        let taken_bytes = self.conn.acknowledged_bytes.get();
+        let framed_at = self.stream.shared.framed_position.get();
         let seen_bytes = std::mem::replace(&mut self.reported_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }

@@ -253,7 +253,8 @@ impl MuxConn {
     /// Frames the output of streams in turn, until `bytes_max` bytes are unsent.
     pub(crate) fn fill_out(&self, bytes_max: usize) {
         self.resume_paused();
-        let (mut machine, now_ms) = (self.machine.borrow_mut(), self.core.now_ms());
+        let mut machine = self.machine.borrow_mut();
+        let now_ms = self.core.now_ms();
         loop {
             let room = bytes_max.saturating_sub(machine.out().len());
             if room < FRAMED_BYTES_MIN {
@@ -281,7 +282,8 @@ impl MuxConn {
             }
             stream.framed_position.set(self.drained_bytes.get() + machine.out().len() as u64);
             let output = stream.output.borrow();
-            let (waits, reads) = (output.is_waiting(), output.file.is_some());
+            let waits = output.is_waiting();
+            let reads = output.file.is_some();
             drop(output);
             // While a file is being sent, the stream's task has nothing to do.
             if !(waits && reads) {
@@ -295,7 +297,8 @@ impl MuxConn {
 
     /// Schedules the paused streams whose bandwidth limit permits sending again.
     fn resume_paused(&self) {
-        let (mut paused, now_ms) = (self.paused.borrow_mut(), self.core.now_ms());
+        let mut paused = self.paused.borrow_mut();
+        let now_ms = self.core.now_ms();
         paused.retain(|stream| {
             let stays = !stream.is_reset() && stream.exhausted_bucket(now_ms).is_some();
             if let (false, Some(bucket)) = (stays, stream.bucket()) {

@@ -23,9 +23,10 @@ impl SendQueue {
     /// Queues the stream just served again: at the back if it is incremental, else at the front.
     pub(crate) fn requeue(&mut self, stream: Rc<StreamShared>) {
         stream.is_queued.set(true);
-        match stream.priority.get().is_incremental {
-            true => self.queue_of(&stream).push_back(stream),
-            false => self.queue_of(&stream).push_front(stream),
+        if stream.priority.get().is_incremental {
+            self.queue_of(&stream).push_back(stream)
+        } else {
+            self.queue_of(&stream).push_front(stream)
         }
     }
 

@@ -77,7 +77,8 @@ impl StreamLane {
         let source = conn.core.add_source();
         let shared = Rc::new(StreamShared::new(id, source, request.priority));
         shared.input.borrow_mut().ended = request.ended;
-        let (limits, timeouts) = (conn.context().limits.get(), conn.context().timeouts.get());
+        let limits = conn.context().limits.get();
+        let timeouts = conn.context().timeouts.get();
         shared.write_ms.set(timeouts.write_ms);
         conn.add(&shared);
         let lane = StreamLane {
@@ -140,7 +141,8 @@ impl StreamLane {
     // ---- memory and turns ----
 
     fn update_memory(&self) {
-        let (input, output) = (self.shared.input.borrow(), self.shared.output.borrow());
+        let input = self.shared.input.borrow();
+        let output = self.shared.output.borrow();
         let buffers = input.bytes.capacity() + output.bytes.capacity();
         let own = self.piece.capacity() + self.output_after_file.capacity() + self.head_bytes.capacity();
         drop((input, output));
@@ -490,10 +492,7 @@ impl StreamLane {
                 waited => break waited?,
             }
         }
-        match self.shared.source.ready() & GONE != 0 {
-            true => Err(Fault::Disconnected),
-            false => Ok(()),
-        }
+        if self.shared.source.ready() & GONE != 0 { Err(Fault::Disconnected) } else { Ok(()) }
     }
 
     // ---- output spilled to a file ----
@@ -570,9 +569,10 @@ impl StreamLane {
     /// Moves the whole file.
     async fn drain(&mut self) -> Result<(), Fault> {
         while !self.try_drain()? {
-            match self.overflow.is_loading() {
-                true => self.overflow.wait_loaded().await,
-                false => self.wait_writable().await?,
+            if self.overflow.is_loading() {
+                self.overflow.wait_loaded().await
+            } else {
+                self.wait_writable().await?
             }
         }
         Ok(())

@@ -50,7 +50,9 @@ fn start(replacement: &RequestReplacement) -> Replacing {
 
 /// Returns the body after replacing, when it is written in pieces that end at these offsets.
 fn replace_in_pieces(replacement: &RequestReplacement, body: &[u8], cuts: &[usize]) -> String {
-    let (mut replacing, mut out, mut at) = (start(replacement), Vec::new(), 0);
+    let mut replacing = start(replacement);
+    let mut out = Vec::new();
+    let mut at = 0;
     let longest = replacement.replacement.rules.iter().map(|rule| rule.from.len()).max().unwrap();
     for cut in cuts.iter().copied().chain([body.len()]) {
         out.extend(replacing.write(&body[at..cut]).unwrap());
@@ -63,7 +65,8 @@ fn replace_in_pieces(replacement: &RequestReplacement, body: &[u8], cuts: &[usiz
 
 /// A simple reference implementation of replacing.
 fn replace_simply(replacement: &[(&'static str, &'static str, bool)], body: &str) -> String {
-    let (mut out, mut at) = (String::new(), 0);
+    let mut out = String::new();
+    let mut at = 0;
     let mut done = vec![false; replacement.len()];
     while at < body.len() {
         match replacement.iter().position(|(from, ..)| body[at..].starts_with(from)) {
@@ -83,7 +86,7 @@ fn replace_simply(replacement: &[(&'static str, &'static str, bool)], body: &str
 }
 
 #[test]
-fn where_a_body_is_cut_does_not_matter() {
+fn replacement_is_independent_of_how_the_body_is_split() {
     let all: [&[(&str, &str, bool)]; 6] = [
         &[("abc", "X", false)],
         &[("abcd", "1", false), ("bc", "2", false)],
@@ -116,7 +119,7 @@ fn where_a_body_is_cut_does_not_matter() {
 }
 
 #[test]
-fn random_bodies_in_random_pieces_come_out_as_replaced_in_the_obvious_way() {
+fn random_bodies_are_replaced_as_by_the_naive_implementation() {
     let mut random = fastrand::Rng::with_seed(7);
     let texts = ["a", "ab", "ba", "aab", "abab", "bbb", "aaaaaaab"];
     for _ in 0..2_000 {
@@ -132,7 +135,7 @@ fn random_bodies_in_random_pieces_come_out_as_replaced_in_the_obvious_way() {
 }
 
 #[test]
-fn a_million_matches_are_held_by_nobody() {
+fn replacement_buffers_no_completed_matches() {
     let replacement = rules(&[("ab", "xyz", false)]);
     let mut replacing = start(&replacement);
     let piece = b"ab".repeat(REPLACED_BYTES / 2);
@@ -148,7 +151,7 @@ fn a_million_matches_are_held_by_nobody() {
 }
 
 #[test]
-fn a_text_grows_a_body_only_so_far() {
+fn long_replacement_texts_are_limited() {
     static LONG: &str = "0123456789012345678901234567890123456789012345678901234567890123456789";
     let replacement = rules(&[("a", LONG, false), ("b", LONG, true)]);
     assert!(LONG.len() > GROWTH_MAX);
@@ -158,13 +161,14 @@ fn a_text_grows_a_body_only_so_far() {
 }
 
 #[test]
-fn what_is_no_whole_text_of_the_type_passes_as_it_is() {
+fn responses_that_cannot_be_edited_pass_unchanged() {
     let replacement = rules(&[("a", "b", false)]);
     let head =
         [("ETag", "\"x\""), ("Last-Modified", "Thu, 01 Jan 1970 00:00:00 GMT"), ("Accept-Ranges", "bytes")];
     let begin = |method: &str, status: u16, more: &[(&str, &str)]| {
         let all: Vec<(&str, &str)> = head.iter().chain(more).copied().collect();
-        let (mut sent, mut length) = (fields(&all), Length::Known(3));
+        let mut sent = fields(&all);
+        let mut length = Length::Known(3);
         let before = sent.clone();
         let status = Status::of(status).unwrap();
         let is_begun = replacement.begin(&input(&request(method)), status, &mut sent, &mut length).is_some();
@@ -203,7 +207,7 @@ fn what_is_no_whole_text_of_the_type_passes_as_it_is() {
 }
 
 #[test]
-fn an_announced_length_is_kept_to() {
+fn body_must_match_its_declared_length() {
     let begin = || {
         let replacement = rules(&[("a", "bbb", false)]);
         let mut fields = fields(&[("Content-Type", "text/html")]);
@@ -221,7 +225,7 @@ fn an_announced_length_is_kept_to() {
 }
 
 #[test]
-fn media_types_have_the_rules_that_name_them() {
+fn replacement_rules_are_selected_by_media_type() {
     let of = |media: &str| ReplacementRule { from: b"a".to_vec(), media: vec![media.into()], is_once: false };
     let replacement = BodyReplacement::new(vec![of("text/"), of("text/html"), of("application/json")]);
     let bits = |media: &str| replacement.rules_for(&request("GET"), Status::OK, &Fields::new(), media);

@@ -150,10 +150,12 @@ fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'stat
         return Ok(found);
     }
     let is_der = pem.first() == Some(&0x30);
-    Err(match is_der {
-        true => "this is DER, not PEM: `openssl crl -inform der -in FILE -out NEW.pem` converts a revocation list".into(),
-        false => "there is no certificate revocation list (BEGIN X509 CRL) in it: `openssl ca -gencrl -out FILE` makes one"
-            .into(),
+    Err(if is_der {
+        "this is DER, not PEM: `openssl crl -inform der -in FILE -out NEW.pem` converts a revocation list"
+            .into()
+    } else {
+        "there is no certificate revocation list (BEGIN X509 CRL) in it: `openssl ca -gencrl -out FILE` makes one"
+            .into()
     })
 }
 
@@ -235,9 +237,10 @@ impl TlsAcceptor {
         find: impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static,
         sites: Vec<Option<TlsSite>>,
     ) -> Result<(), String> {
-        let table = match sites.iter().any(Option::is_some) {
-            true => Some(Arc::new(self.0.site_table(options, Box::new(find), sites)?)),
-            false => None,
+        let table = if sites.iter().any(Option::is_some) {
+            Some(Arc::new(self.0.site_table(options, Box::new(find), sites)?))
+        } else {
+            None
         };
         *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = table;
         Ok(())
@@ -332,7 +335,8 @@ impl AcceptorShared {
             let policy = site.client.as_ref().map_or(0, ClientCertificates::policy);
             let mut client_order = config.clone();
             client_order.ignore_client_order = false;
-            let (config, client_order) = (Arc::new(config), Arc::new(client_order));
+            let config = Arc::new(config);
+            let client_order = Arc::new(client_order);
             Ok(SiteTls { certificates: presented, config, config_client_order: client_order, trust, policy })
         };
         let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, String>>()?;

@@ -108,7 +108,8 @@ impl CertificateInfo {
 fn chain_fault(chain: &[CertificateDer<'_>]) -> Option<String> {
     let parsed = |der: &CertificateDer<'_>| {
         X509Certificate::from_der(der).ok().map(|(_, one)| {
-            let (subject, issuer) = (one.subject().as_raw().to_vec(), one.issuer().as_raw().to_vec());
+            let subject = one.subject().as_raw().to_vec();
+            let issuer = one.issuer().as_raw().to_vec();
             let shown = distinguished_name(one.issuer());
             (subject, issuer, shown, names_issuers_certificate(&one))
         })
@@ -298,9 +299,10 @@ impl ServerCertificate {
             if !matches!(extension, Some("crt" | "pem" | "cer")) || path.ends_with("privkey.pem") {
                 continue;
             }
-            let key = match path.ends_with("fullchain.pem") {
-                true => files.get(&path.with_file_name("privkey.pem")),
-                false => files.get(&path.with_extension("key")),
+            let key = if path.ends_with("fullchain.pem") {
+                files.get(&path.with_file_name("privkey.pem"))
+            } else {
+                files.get(&path.with_extension("key"))
             };
             let is_damaged = certificates(chain).is_err();
             if (is_damaged && !(key.is_some() && begins_certificate(chain)))
@@ -317,12 +319,13 @@ impl ServerCertificate {
             };
             found.push(certificate.map_err(|fault| fault.in_files(path, &key_path))?);
         }
-        match found.is_empty() {
-            true => Err(format!(
+        if found.is_empty() {
+            Err(format!(
                 "{}: no certificate with its key: write NAME.crt and NAME.key, or one NAME.pem with both",
                 folder.display()
-            )),
-            false => Ok(found),
+            ))
+        } else {
+            Ok(found)
         }
     }
 
@@ -427,10 +430,11 @@ fn mismatched_key(certified: &CertifiedKey) -> CertificateFault {
 /// Describes a certificate that was parsed but cannot be used.
 fn unusable(error: &rustls::Error) -> String {
     let text = format!("{error:?}");
-    match text.contains("UnsupportedCertVersion") {
-        true => "the certificate is of X.509 version 1, which clients refuse: make one with `-addext \
+    if text.contains("UnsupportedCertVersion") {
+        "the certificate is of X.509 version 1, which clients refuse: make one with `-addext \
                  subjectAltName=DNS:NAME` (`openssl req -x509`) or `-extfile` (`openssl x509 -req`)"
-            .into(),
-        false => format!("certificate: {error}"),
+            .into()
+    } else {
+        format!("certificate: {error}")
     }
 }

@@ -220,7 +220,8 @@ impl TlsHandshake {
                         if self.hello_bytes > HELLO_BYTES_MAX {
                             return Err(HandshakeFailure::of(HELLO_TOO_LONG));
                         }
-                        let (first, bytes) = (&mut self.first_byte, &mut self.hello_bytes);
+                        let first = &mut self.first_byte;
+                        let bytes = &mut self.hello_bytes;
                         let read = hello.read_tls(&mut FirstBytes { stream, first, bytes });
                         self.state = HandshakeState::Hello(hello);
                         if !read_result(read)? {

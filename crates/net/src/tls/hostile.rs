@@ -53,7 +53,8 @@ const WAIT_MS: u64 = 10_000;
 pub fn fuzz_tls(data: &[u8]) {
     let Some((&first, rest)) = data.split_first() else { return };
     let core = Core::for_client(1).expect("descriptors for an engine");
-    let (inner, rest) = (core.clone(), rest.to_vec());
+    let inner = core.clone();
+    let rest = rest.to_vec();
     let played = core.run_until_end(async move {
         match first % 2 {
             0 => feed_arbitrary_bytes(&inner, &rest).await,
@@ -162,10 +163,14 @@ fn receive(client: &mut ClientConnection, mut bytes: &[u8]) {
 
 async fn run_client_steps(core: &Core, steps: &[u8]) {
     let (mut server, mut client, mut far) = connected(core).await;
-    let (mut said, mut heard) = (Vec::new(), Vec::new());
-    let (mut is_honest, mut has_ended, mut updates) = (true, false, 0);
+    let mut said = Vec::new();
+    let mut heard = Vec::new();
+    let mut is_honest = true;
+    let mut has_ended = false;
+    let mut updates = 0;
     for step in steps.chunks_exact(2) {
-        let (what, by) = (step[0], usize::from(step[1]));
+        let what = step[0];
+        let by = usize::from(step[1]);
         let mut out = Vec::new();
         match what % 8 {
             // A record that is not encrypted with the client's keys, from the second byte of the step.
@@ -235,14 +240,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_law_holds_for_seeds_and_mutations_of_them() {
+    fn tls_law_holds_for_seeds_and_their_mutations() {
         corpus::replay(&corpus::seeds("tls"), 2_000, super::fuzz_tls);
     }
 
     /// After the peer is gone, the kernel keeps reporting that the socket is writable, although writes fail.
     /// A wait for input must not be woken by that.
     #[test]
-    fn who_waits_for_the_end_of_a_peer_that_is_gone_is_not_woken_without_end() {
+    fn waiting_for_input_of_a_closed_peer_does_not_spin() {
         let core = Core::for_client(1).unwrap();
         let inner = core.clone();
         let done = core.run_until_end(async move {

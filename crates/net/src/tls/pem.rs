@@ -15,7 +15,8 @@ const SWAPPED_FILES: &str = "there is a private key in it and no certificate, an
 #[must_use]
 pub fn strip_byte_order_marks(text: &[u8]) -> Cow<'_, [u8]> {
     let Some(mut at) = find(text, BYTE_ORDER_MARK) else { return Cow::Borrowed(text) };
-    let (mut plain, mut rest) = (Vec::with_capacity(text.len()), text);
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
     loop {
         plain.extend_from_slice(&rest[..at]);
         rest = &rest[at + BYTE_ORDER_MARK.len()..];
@@ -49,16 +50,17 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
     if let Some(index) = found.iter().position(|der| !is_single_value(der)) {
         return Err(format!("certificate {} in it is cut off or damaged: copy the file again", index + 1));
     }
-    match found.is_empty() {
-        false => Ok(found),
-        true => Err(match other_contents(pem) {
+    if found.is_empty() {
+        Err(match other_contents(pem) {
             Some(text) => text.into(),
             None if private_key(pem).is_ok() => {
                 "there is a private key in it and no certificate: `certificate` names the certificate, `key` its key"
                     .into()
             }
             None => "there is no certificate in the PEM text".into(),
-        }),
+        })
+    } else {
+        Ok(found)
     }
 }
 
@@ -80,9 +82,10 @@ pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> 
         },
         error => describe_syntax_error(&error),
     })?;
-    match is_single_value(key.secret_der()) {
-        true => Ok(key),
-        false => Err("the private key in it is cut off or damaged: copy the file again".into()),
+    if is_single_value(key.secret_der()) {
+        Ok(key)
+    } else {
+        Err("the private key in it is cut off or damaged: copy the file again".into())
     }
 }
 
@@ -173,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_left_out_wherever_they_stand() {
+    fn byte_order_marks_are_removed_anywhere() {
         assert_eq!(&*strip_byte_order_marks(b"plain"), b"plain");
         assert_eq!(&*strip_byte_order_marks(b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\xef\xbb\xbf"), b"one\ntwo");
         assert_eq!(&*strip_byte_order_marks(b"\xef\xbb"), b"\xef\xbb");
     }
 
     #[test]
-    fn a_value_is_whole_or_not() {
+    fn der_value_length_must_match_its_bytes() {
         assert!(
             is_single_value(&[0x30, 0])
                 && is_single_value(&[0x30, 0x81, 1, 5])

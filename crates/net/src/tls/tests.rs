@@ -135,7 +135,7 @@ impl Client {
 }
 
 #[test]
-fn a_name_has_its_certificate_and_a_stranger_is_refused() {
+fn certificate_is_selected_by_name_and_unknown_names_fail() {
     let store = CertificateStore::new();
     let one = || site(&[ecdsa(&["one.test"])]);
     let wild = || site(&[ecdsa(&["*.wild.test"]), ecdsa(&["exact.wild.test"])]);
@@ -161,7 +161,7 @@ fn a_name_has_its_certificate_and_a_stranger_is_refused() {
 }
 
 #[test]
-fn a_client_is_shown_the_certificate_whose_signatures_it_verifies() {
+fn certificate_matches_signature_schemes_of_the_client() {
     let both = site(&[ecdsa(&["a.test"]), issue(&["a.test", "rsa.test"], &PKCS_RSA_SHA256)]);
     let acceptor = acceptor(vec![("a.test", both)], &CertificateStore::new());
     assert_eq!(Client::new().presented_names(&acceptor, "a.test").unwrap(), ["a.test"]);
@@ -172,7 +172,7 @@ fn a_client_is_shown_the_certificate_whose_signatures_it_verifies() {
 }
 
 #[test]
-fn certificates_come_and_go_while_the_server_runs() {
+fn certificates_are_installed_and_removed_at_runtime() {
     let store = CertificateStore::new();
     let automatic = || TlsSite { uses_store: true, ..TlsSite::default() };
     let acceptor = acceptor(vec![("a.test", automatic()), ("*.a.test", automatic())], &store);
@@ -204,7 +204,7 @@ fn certificates_come_and_go_while_the_server_runs() {
 }
 
 #[test]
-fn an_address_has_a_certificate_for_clients_that_name_no_host() {
+fn address_certificate_is_served_without_server_name() {
     let store = CertificateStore::new();
     let automatic = TlsSite { uses_store: true, ..TlsSite::default() };
     let acceptor = acceptor(vec![("", automatic)], &store);
@@ -213,7 +213,7 @@ fn an_address_has_a_certificate_for_clients_that_name_no_host() {
 }
 
 #[test]
-fn what_is_negotiated() {
+fn preferred_cipher_suites_and_groups_are_negotiated() {
     let acceptor = acceptor(vec![("", site(&[ecdsa(&["a.test"])]))], &CertificateStore::new());
     let suite = |client: &Client| {
         let (connection, _) = client.connect(&acceptor, "a.test").unwrap();
@@ -237,7 +237,7 @@ fn what_is_negotiated() {
 }
 
 #[test]
-fn sites_may_come_and_go() {
+fn sites_are_added_and_removed_at_runtime() {
     let acceptor = TlsAcceptor::new(CertificateStore::new());
     let shown = || Client::new().presented_names(&acceptor, "a.test").is_ok();
     let replace = |sites| acceptor.replace(&TlsOptions::default(), |_, _| Some(0), sites).unwrap();
@@ -269,7 +269,7 @@ fn a_session_resumes_on_another_server_with_the_same_secret() {
 }
 
 #[test]
-fn a_policy_on_client_certificates_has_a_number_and_its_own_sessions() {
+fn client_certificate_policies_differ_and_invalid_ones_fail() {
     let authority = ecdsa(&["authority.test"]);
     let pem = |certificate: &ServerCertificate| {
         let der = certificate.chain_der().next().unwrap().to_vec();
@@ -302,7 +302,7 @@ fn rcgen_pem(der: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn keys_of_every_encoding_are_read_and_what_is_wrong_is_said() {
+fn all_key_encodings_are_read_and_errors_name_the_cause() {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let folder = std::env::temp_dir().join(format!(
         "komainu-keys-{}-{}",

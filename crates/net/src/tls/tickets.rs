@@ -214,7 +214,7 @@ mod tests {
     const LATE: fn() -> u64 = || 1_002 * PERIOD_S + 5;
 
     #[test]
-    fn a_ticket_opens_within_its_period_and_the_next_and_then_no_more() {
+    fn ticket_is_accepted_in_its_period_and_the_next() {
         let secret = || vec![7; 48];
         for keys in [TicketKeys::random(), TicketKeys::from_secrets(vec![secret()]).unwrap()] {
             let ticket = at(&keys, b"", EARLY).encrypt(b"a session").unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_with_one_secret_open_each_others_tickets_and_others_do_not() {
+    fn tickets_are_accepted_only_by_servers_with_the_same_secret() {
         let ticketer = |secrets: &[u8]| {
             let secrets = secrets.iter().map(|&byte| vec![byte; 32]).collect();
             at(&TicketKeys::from_secrets(secrets).unwrap(), b"policy", EARLY)
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_ticket_does_not_open() {
+    fn modified_ticket_is_rejected() {
         let ticketer = at(&TicketKeys::random(), b"", EARLY);
         let ticket = ticketer.encrypt(b"a session").unwrap();
         for index in 0..ticket.len() {
@@ -258,14 +258,14 @@ mod tests {
     }
 
     #[test]
-    fn a_session_with_many_certificates_gets_no_ticket() {
+    fn oversized_session_gets_no_ticket() {
         let ticketer = at(&TicketKeys::random(), b"", EARLY);
         assert!(ticketer.encrypt(&vec![0; PLAIN_BYTES_MAX]).is_some());
         assert!(ticketer.encrypt(&vec![0; PLAIN_BYTES_MAX + 1]).is_none());
     }
 
     #[test]
-    fn a_short_secret_is_refused() {
+    fn short_or_implausible_ticket_secret_is_rejected() {
         assert!(TicketKeys::from_secrets(vec![vec![0; 31]]).unwrap_err().contains("32 bytes"));
         assert!(TicketKeys::from_secrets(Vec::new()).is_err());
         let base64 = b"q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA=\n".to_vec();

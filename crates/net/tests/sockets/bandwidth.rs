@@ -50,7 +50,7 @@ fn at_least(bytes: usize, bytes_per_s: u64) -> Duration {
 }
 
 #[test]
-fn a_response_is_whole_and_no_faster_than_its_rate() {
+fn rate_limited_response_is_complete_and_not_too_fast() {
     let server = start(&options(1));
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
     for (path, fields, limited_bytes, rate, body) in [
@@ -74,7 +74,7 @@ fn a_response_is_whole_and_no_faster_than_its_rate() {
 }
 
 #[test]
-fn what_comes_before_the_limit_or_after_the_response_is_not_limited() {
+fn bytes_before_or_after_the_limited_part_are_not_delayed() {
     let server = start(&options(1));
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
     // At this rate, each of them would take an hour.
@@ -89,7 +89,7 @@ fn what_comes_before_the_limit_or_after_the_response_is_not_limited() {
 }
 
 #[test]
-fn a_pause_of_the_limit_is_not_the_clients_fault() {
+fn rate_limit_pauses_do_not_trigger_the_write_timeout() {
     let timeouts = Timeouts { write_ms: 100, ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) });
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
@@ -107,7 +107,7 @@ fn a_pause_of_the_limit_is_not_the_clients_fault() {
 }
 
 #[test]
-fn who_leaves_while_a_response_waits_is_released_at_once_and_a_thousand_cost_little() {
+fn disconnected_rate_limited_clients_are_released() {
     let server = start(&options(1));
     let mut clients: Vec<Client> = (0..1_000)
         .map(|_| {
@@ -130,7 +130,7 @@ fn who_leaves_while_a_response_waits_is_released_at_once_and_a_thousand_cost_lit
 }
 
 #[test]
-fn a_server_that_stops_finishes_what_is_limited() {
+fn stopping_server_finishes_rate_limited_responses() {
     let server = start(&options(1));
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
     client.send(&request("/file", "Rate: 3000000\r\n")).unwrap();

@@ -9,7 +9,7 @@ use net::{BindAddress, Server};
 use crate::rig::{App, Client, app, finish, options, socket_path, start, tcp, wait_until};
 
 #[test]
-fn every_kind_of_address_is_served_by_all_threads() {
+fn tcp_ipv6_and_unix_addresses_are_served() {
     let path = socket_path();
     let binds = [tcp(), BindAddress::Tcp("[::1]:0".parse().unwrap()), BindAddress::Unix(path.clone())];
     let server = start(&options(2), &binds);
@@ -25,7 +25,7 @@ fn every_kind_of_address_is_served_by_all_threads() {
 }
 
 #[test]
-fn a_taken_port_is_an_error_that_names_it() {
+fn bind_error_names_the_port_in_use() {
     let server = start(&options(2), &[tcp()]);
     let taken = server.addresses()[0].clone();
     let error = Server::start(&options(2), std::slice::from_ref(&taken), |_| {
@@ -40,7 +40,7 @@ fn a_taken_port_is_an_error_that_names_it() {
 }
 
 #[test]
-fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
+fn stale_unix_socket_is_replaced_and_a_live_one_is_not() {
     let path = socket_path();
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
@@ -55,7 +55,7 @@ fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_removed() {
+fn regular_file_at_a_socket_path_is_not_removed() {
     let path = socket_path();
     std::fs::write(&path, "precious").unwrap();
     let started =
@@ -68,7 +68,7 @@ fn what_is_no_socket_is_not_removed() {
 }
 
 #[test]
-fn a_server_that_ends_leaves_its_successors_socket_alone() {
+fn stopping_server_keeps_the_socket_of_its_successor() {
     let path = socket_path();
     let bind = BindAddress::Unix(path.clone());
     let old = start(&options(1), std::slice::from_ref(&bind));
@@ -81,16 +81,19 @@ fn a_server_that_ends_leaves_its_successors_socket_alone() {
 }
 
 #[test]
-fn a_server_that_cannot_start_whole_gives_its_addresses_back() {
+fn failed_start_releases_all_addresses() {
     let first = AtomicBool::new(true);
     let path = socket_path();
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = BindAddress::Tcp(reserved.local_addr().unwrap());
     drop(reserved);
     let binds = [address, BindAddress::Unix(path.clone())];
-    let started = Server::start(&options(2), &binds, move |_| match first.swap(false, Ordering::Relaxed) {
-        true => app(),
-        false => Err(std::io::Error::other("the second engine has none")),
+    let started = Server::start(&options(2), &binds, move |_| {
+        if first.swap(false, Ordering::Relaxed) {
+            app()
+        } else {
+            Err(std::io::Error::other("the second engine has none"))
+        }
     });
     assert_eq!(started.err().expect("one engine failed").to_string(), "the second engine has none");
     assert!(!path.exists());
@@ -142,7 +145,7 @@ fn listeners_are_replaced_while_others_stay() {
 }
 
 #[test]
-fn every_address_takes_over_the_port_of_one() {
+fn wildcard_listener_replaces_a_single_address_on_its_port() {
     let server = start(&options(2), &[tcp()]);
     let BindAddress::Tcp(one) = server.addresses()[0] else { panic!("a TCP address") };
     replace(&server, &[&BindAddress::Any(one.port())], 2).unwrap();
@@ -157,7 +160,7 @@ fn every_address_takes_over_the_port_of_one() {
 }
 
 #[test]
-fn descriptors_of_another_process_serve_any_number_of_threads() {
+fn adopted_sockets_serve_any_number_of_threads() {
     for (sockets, threads) in [(1, 3), (3, 1), (2, 3)] {
         let bound = net::Listener::bind(tcp().into(), sockets).unwrap();
         let address = bound.address().clone();

@@ -14,10 +14,13 @@ fn a_drain_under_load_loses_no_request() {
     for bind in [tcp(), BindAddress::Unix(socket_path())] {
         let server = start(&options(2), &[bind]);
         let address = server.addresses()[0].clone();
-        let (answers, warm) = (Arc::new(AtomicU64::new(0)), Arc::new(Barrier::new(17)));
+        let answers = Arc::new(AtomicU64::new(0));
+        let warm = Arc::new(Barrier::new(17));
         let clients: Vec<_> = (0..16)
             .map(|_| {
-                let (address, answers, warm) = (address.clone(), answers.clone(), warm.clone());
+                let address = address.clone();
+                let answers = answers.clone();
+                let warm = warm.clone();
                 std::thread::spawn(move || {
                     let mut client = Client::connect(&address).unwrap();
                     client.ask("/").unwrap();
@@ -44,14 +47,12 @@ fn a_drain_under_load_loses_no_request() {
 }
 
 #[test]
-fn what_runs_is_finished_and_what_is_idle_is_closed() {
+fn drain_finishes_running_requests_and_closes_idle_ones() {
     let server = start(&options(2), &[tcp()]);
     let address = &server.addresses()[0];
-    let (mut busy, mut idle, mut silent) = (
-        Client::connect(address).unwrap(),
-        Client::connect(address).unwrap(),
-        Client::connect(address).unwrap(),
-    );
+    let mut busy = Client::connect(address).unwrap();
+    let mut idle = Client::connect(address).unwrap();
+    let mut silent = Client::connect(address).unwrap();
     idle.ask("/").unwrap();
     busy.ask("/").unwrap();
     busy.send(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\nGET /slow HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
@@ -65,11 +66,12 @@ fn what_runs_is_finished_and_what_is_idle_is_closed() {
 }
 
 #[test]
-fn the_deadline_ends_what_does_not_end_by_itself() {
+fn drain_deadline_aborts_unfinished_requests() {
     let timeouts = Timeouts { drain_ms: 300, ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) }, &[tcp()]);
     let address = &server.addresses()[0];
-    let (mut hanging, mut cut) = (Client::connect(address).unwrap(), Client::connect(address).unwrap());
+    let mut hanging = Client::connect(address).unwrap();
+    let mut cut = Client::connect(address).unwrap();
     hanging.send(b"GET /hang HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     cut.send(b"GET /until-close HTTP/1.0\r\n\r\n").unwrap();
     // A third request gets its response only after the others have been accepted.

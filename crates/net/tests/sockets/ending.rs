@@ -128,7 +128,7 @@ fn read_it_slowly(mut client: H2Client, what: &str) {
 }
 
 #[test]
-fn a_response_over_http_2_arrives_whole_although_its_client_sends_on() {
+fn http2_response_is_complete_while_the_client_keeps_sending() {
     let limits = Limits { requests_per_connection_max: 1, ..Limits::default() };
     let server = h2_server(&Options { limits, ..options(1) });
     let mut client = H2Client::connect(&server);
@@ -148,7 +148,7 @@ fn a_response_over_http_2_arrives_whole_although_its_client_sends_on() {
 }
 
 #[test]
-fn a_response_arrives_whole_although_its_client_leaves() {
+fn http2_response_is_complete_after_goaway_from_the_client() {
     let server = h2_server(&options(1));
     let mut client = H2Client::connect(&server);
     client.get(1, "/file?2");
@@ -159,7 +159,7 @@ fn a_response_arrives_whole_although_its_client_leaves() {
 }
 
 #[test]
-fn an_idle_connection_is_notified_before_it_is_closed() {
+fn idle_http2_connection_receives_goaway_before_the_close() {
     let timeouts = Timeouts { idle_ms: 300, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
@@ -171,7 +171,7 @@ fn an_idle_connection_is_notified_before_it_is_closed() {
 }
 
 #[test]
-fn who_reads_little_but_steadily_over_http_2_gets_a_whole_response() {
+fn slow_http2_reader_receives_whole_response() {
     const WRITE_MS: u64 = 3_000;
     let timeouts = Timeouts { write_ms: WRITE_MS, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
@@ -180,7 +180,8 @@ fn who_reads_little_but_steadily_over_http_2_gets_a_whole_response() {
         client.get(1, path);
         let began = Instant::now();
         slow_client::steadily(WRITE_MS, || {
-            let (bytes, elapsed) = (client.body_bytes, began.elapsed());
+            let bytes = client.body_bytes;
+            let elapsed = began.elapsed();
             assert!(client.read(4_000), "{path} is cut off after {bytes} bytes and {elapsed:?}");
         });
         client.read_until(path, |client| client.has_ended);
@@ -190,7 +191,7 @@ fn who_reads_little_but_steadily_over_http_2_gets_a_whole_response() {
 }
 
 #[test]
-fn who_reads_nothing_over_http_2_is_disconnected() {
+fn http2_client_that_reads_nothing_is_disconnected() {
     let timeouts = Timeouts { write_ms: 1_000, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
@@ -205,7 +206,7 @@ fn who_reads_nothing_over_http_2_is_disconnected() {
 }
 
 #[test]
-fn requests_on_their_way_are_answered_at_the_limit_of_a_connection() {
+fn requests_in_flight_at_the_request_limit_are_answered() {
     let limits = Limits { requests_per_connection_max: 1, ..Limits::default() };
     let server = h2_server(&Options { limits, ..options(1) });
     let mut client = H2Client::connect(&server);
@@ -219,7 +220,7 @@ fn requests_on_their_way_are_answered_at_the_limit_of_a_connection() {
 }
 
 #[test]
-fn a_client_that_still_sends_gets_to_read_an_early_response() {
+fn early_http2_response_arrives_before_the_request_ends() {
     let server = h2_server(&options(1));
     let mut client = H2Client::connect(&server);
     client.ask(1, 0x83, "/", 0);
@@ -246,7 +247,7 @@ fn assert_is_given_up(mut client: H2Client, what: &str) {
 }
 
 #[test]
-fn heads_and_acknowledgements_that_do_not_come_end_a_connection() {
+fn incomplete_headers_and_missing_settings_ack_time_out() {
     let timeouts = Timeouts { head_ms: 500, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
@@ -263,7 +264,7 @@ fn heads_and_acknowledgements_that_do_not_come_end_a_connection() {
 }
 
 #[test]
-fn new_timeouts_hold_for_connections_that_are_open() {
+fn new_timeouts_apply_to_open_connections() {
     let server = h2_server(&options(1));
     let mut client = H2Client::connect(&server);
     client.get(1, "/");
@@ -279,7 +280,7 @@ fn new_timeouts_hold_for_connections_that_are_open() {
 }
 
 #[test]
-fn a_refusal_is_read_by_a_client_that_sends_all_of_its_content_first() {
+fn response_is_readable_after_a_large_body_was_sent() {
     const CONTENT_BYTES: usize = 17 << 20;
     let server = start(&options(1), &[tcp()]);
     let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
@@ -297,7 +298,7 @@ fn a_refusal_is_read_by_a_client_that_sends_all_of_its_content_first() {
 }
 
 #[test]
-fn a_client_that_sends_without_end_is_left_in_the_end() {
+fn endlessly_sending_clients_are_disconnected() {
     let server = start(&options(1), &[tcp()]);
     let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let began = Instant::now();
@@ -320,7 +321,7 @@ fn a_client_that_sends_without_end_is_left_in_the_end() {
 
 /// A client that was refused has read the response and continues to send a byte now and then.
 #[test]
-fn a_stop_does_not_wait_for_clients_that_were_refused() {
+fn stop_does_not_wait_for_lingering_closes() {
     let server = start(&options(1), &[tcp()]);
     let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let mut socket = TcpStream::connect(address).unwrap();
@@ -343,14 +344,16 @@ fn a_stop_does_not_wait_for_clients_that_were_refused() {
 }
 
 #[test]
-fn what_is_sent_after_a_refusal_is_read_at_a_bounded_rate() {
+fn lingering_close_reads_at_a_bounded_rate() {
     const SECONDS: u64 = 3;
     let server = start(&options(1), &[tcp()]);
     let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
     let mut socket = TcpStream::connect(address).unwrap();
     socket.set_write_timeout(Some(PATIENCE)).unwrap();
     socket.write_all(b"nonsense\r\n\r\n").unwrap();
-    let (began, piece, mut sent) = (Instant::now(), vec![b'x'; 1 << 20], 0);
+    let began = Instant::now();
+    let piece = vec![b'x'; 1 << 20];
+    let mut sent = 0;
     while began.elapsed() < Duration::from_secs(SECONDS) {
         socket.write_all(&piece).expect("the server reads");
         sent += piece.len() as u64;

@@ -4,6 +4,6 @@
 mod of_targets;
 
 #[test]
-fn proxy_header() {
+fn proxy_header_law_holds() {
     corpus::replay(&corpus::seeds("proxy_header"), 50_000, of_targets::proxy_header);
 }

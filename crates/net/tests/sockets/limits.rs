@@ -27,7 +27,7 @@ fn new_connections_get_the_permits_of_idle_ones() {
 }
 
 #[test]
-fn newcomers_wait_for_busy_connections_on_every_listener() {
+fn new_connections_wait_for_permits_on_every_listener() {
     let path = socket_path();
     let server = start(&connection_limit(2), &[tcp(), BindAddress::Unix(path)]);
     let addresses = server.addresses().to_vec();
@@ -56,7 +56,7 @@ fn newcomers_wait_for_busy_connections_on_every_listener() {
 }
 
 #[test]
-fn nobody_waits_at_a_full_core_while_another_one_has_permits() {
+fn new_connections_go_to_cores_with_free_permits() {
     const CORES: usize = 4;
     let limits = Limits { connections_max: CORES, ..Limits::default() };
     let server = start(&Options { limits, ..options(CORES) }, &[BindAddress::Unix(socket_path())]);
@@ -74,7 +74,7 @@ fn nobody_waits_at_a_full_core_while_another_one_has_permits() {
 }
 
 #[test]
-fn nobody_is_closed_for_nobody() {
+fn idle_connections_stay_open_while_no_new_one_waits() {
     let server = start(&connection_limit(3), &[tcp()]);
     let mut clients: Vec<Client> = (0..3).map(|_| Client::connect(&server.addresses()[0]).unwrap()).collect();
     for _ in 0..2 {
@@ -89,7 +89,7 @@ fn nobody_is_closed_for_nobody() {
 }
 
 #[test]
-fn two_thousand_connections_are_kept_and_given_back() {
+fn two_thousand_connections_are_kept_and_released() {
     let server = start(&options(2), &[tcp()]);
     let mut clients: Vec<Client> =
         (0..2_000).map(|_| Client::connect(&server.addresses()[0]).unwrap()).collect();

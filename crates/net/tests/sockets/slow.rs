@@ -17,11 +17,11 @@ fn body_bytes(path: &str) -> usize {
 }
 
 #[test]
-fn who_reads_little_but_steadily_gets_a_whole_response() {
+fn slow_reader_receives_whole_response() {
     assert_eq!(body_bytes("/big"), BIG_BYTES);
 }
 
 #[test]
-fn who_reads_little_but_steadily_gets_a_whole_file() {
+fn slow_reader_receives_whole_file() {
     assert_eq!(body_bytes("/file?4"), 4 * FILE_BYTES);
 }

@@ -126,7 +126,7 @@ fn is_whole(body: &[u8]) -> bool {
 }
 
 #[test]
-fn a_handler_is_done_before_a_client_reads_and_every_byte_arrives_in_order() {
+fn handler_finishes_before_the_client_reads_a_spilled_response() {
     let (server, address, sender) = start(u64::MAX);
     for path in ["/", "/chunked"] {
         let done = sender.seen.done.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ fn a_handler_is_done_before_a_client_reads_and_every_byte_arrives_in_order() {
 }
 
 #[test]
-fn a_client_that_leaves_frees_its_space() {
+fn disconnected_client_frees_its_spill_space() {
     let (server, address, sender) = start(u64::MAX);
     let sockets: Vec<TcpStream> = (0..4).map(|_| ask(address, "/")).collect();
     until("all are done", || sender.seen.done.load(Ordering::Relaxed) == 4);
@@ -157,7 +157,7 @@ fn a_client_that_leaves_frees_its_space() {
 }
 
 #[test]
-fn beyond_the_quota_the_handler_waits_for_its_client() {
+fn handler_waits_for_the_client_beyond_the_spill_quota() {
     const MIB: u64 = 1024 * 1024;
     let (server, address, sender) = start(4 * MIB);
     let mut socket = ask(address, "/");
@@ -171,7 +171,7 @@ fn beyond_the_quota_the_handler_waits_for_its_client() {
 }
 
 #[test]
-fn a_folder_that_is_none_leaves_output_in_memory() {
+fn spill_store_in_a_missing_directory_creates_no_file() {
     let store = SpillStore::new(Path::new("/proc/nowhere"), u64::MAX);
     assert!(store.create().is_err());
     // A file system without O_TMPFILE.

@@ -14,7 +14,8 @@ fn large_bodies_pass_both_ways() {
         assert!(client.ask("/file").unwrap().body == pattern(FILE_BYTES));
         // Sent while the response is read, because neither side could buffer all of it.
         let body = pattern(20_000_000);
-        let (mut sender, sent) = (client.sender(), body.clone());
+        let mut sender = client.sender();
+        let sent = body.clone();
         let sending = std::thread::spawn(move || {
             let head = format!("POST /echo HTTP/1.1\r\nHost: here\r\nContent-Length: {}\r\n\r\n", sent.len());
             sender.write_all(head.as_bytes()).unwrap();
@@ -30,7 +31,7 @@ fn large_bodies_pass_both_ways() {
 }
 
 #[test]
-fn crumbs_and_heaps_of_requests_are_all_answered() {
+fn requests_sent_in_pieces_of_any_size_are_all_answered() {
     let server = start(&options(2), &[tcp(), BindAddress::Unix(socket_path())]);
     let clients: Vec<_> = (0..24)
         .map(|number: usize| {

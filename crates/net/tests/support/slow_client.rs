@@ -25,7 +25,9 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 /// Calls `read` once for each [`PAUSE`] of twice `timeout_ms`, by the clock: a reader that the machine held up
 /// reads what it has missed.
 pub fn steadily(timeout_ms: u64, mut read: impl FnMut()) {
-    let (began, pause_ms, mut reads) = (Instant::now(), PAUSE.as_millis(), 0);
+    let began = Instant::now();
+    let pause_ms = PAUSE.as_millis();
+    let mut reads = 0;
     while reads < u128::from(2 * timeout_ms) / pause_ms {
         std::thread::sleep(PAUSE);
         while reads < began.elapsed().as_millis() / pause_ms {
@@ -40,7 +42,8 @@ pub fn steadily(timeout_ms: u64, mut read: impl FnMut()) {
 pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
     let mut client = connect(address);
     write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
-    let (mut bytes, mut piece) = (Vec::new(), [0; READ_BYTES]);
+    let mut bytes = Vec::new();
+    let mut piece = [0; READ_BYTES];
     steadily(timeout_ms, || {
         let len = client.read(&mut piece).unwrap();
         assert!(len > 0, "cut off after {} bytes", bytes.len());

@@ -148,10 +148,7 @@ impl AuditLog {
 fn format_file_line(entry: &Value) -> Vec<u8> {
     let mut text = String::new();
     for c in entry.to_string().chars() {
-        match c.is_control() {
-            true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-            false => text.push(c),
-        }
+        if c.is_control() { text.push_str(&format!("\\u{:04x}", u32::from(c))) } else { text.push(c) }
     }
     text.push('\n');
     text.into_bytes()
@@ -181,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_no_control_characters() {
+    fn audit_line_escapes_control_characters() {
         let line = format_file_line(&json!({ "path": "a\u{1b}[2J\n\u{7f}\u{9b}é" }));
         assert_eq!(String::from_utf8(line).unwrap(), "{\"path\":\"a\\u001b[2J\\n\\u007f\\u009bé\"}\n");
         assert_eq!(truncate_value(&"é".repeat(600)).len(), 1_024);
@@ -189,8 +186,9 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_bounded_and_counted() {
-        let (mut count, start) = (RefusalCount::default(), Instant::now());
+    fn logged_refusals_are_limited_and_counted() {
+        let mut count = RefusalCount::default();
+        let start = Instant::now();
         let written = (0..10 * REFUSALS_MAX).filter(|_| count.count_refusal(start).is_some()).count();
         assert_eq!(written as u64, REFUSALS_MAX);
         assert_eq!(count.count_refusal(start + REFUSAL_WINDOW), Some(9 * REFUSALS_MAX));

@@ -27,13 +27,15 @@ pub(crate) fn get(api: &Api, call: &ApiCall<'_>) -> ApiResult {
 
 /// Sets the value of an item.
 pub(crate) fn put(api: &Api, call: &ApiCall<'_>) -> ApiResult {
-    let (path, value) = (request_path(call)?, call.body_json()?);
+    let path = request_path(call)?;
+    let value = call.body_json()?;
     edit(api, call, true, |tree| tree.put(&path, &value))
 }
 
 /// Merges keys into a table (RFC 7396).
 pub(crate) fn patch(api: &Api, call: &ApiCall<'_>) -> ApiResult {
-    let (path, value) = (request_path(call)?, call.body_json()?);
+    let path = request_path(call)?;
+    let value = call.body_json()?;
     edit(api, call, true, |tree| tree.patch(&path, &value))
 }
 
@@ -67,7 +69,8 @@ pub(crate) fn add_server(api: &Api, call: &ApiCall<'_>) -> ApiResult {
 
 /// Removes a server from a group.
 pub(crate) fn remove_server(api: &Api, call: &ApiCall<'_>) -> ApiResult {
-    let (group, wanted) = (group_path(call)?, call.path_parameter("server"));
+    let group = group_path(call)?;
+    let wanted = call.path_parameter("server");
     let short =
         |url: &str| url.split_once("://").map_or(url, |(_, rest)| rest).trim_end_matches('/').to_owned();
     edit(api, call, false, |tree| {

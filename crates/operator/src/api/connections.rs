@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_bounded_and_says_so() {
+    fn connection_list_is_limited_and_marked_as_incomplete() {
         let one = |at: u16| OpenConnection {
             listener: None,
             client: Peer::Tcp((std::net::Ipv4Addr::from(u32::from(at / 2)), at).into()),

@@ -56,9 +56,10 @@ pub(crate) fn renew(api: &Api, call: &ApiCall<'_>) -> ApiResult {
 /// Reopens the log files after rotation; answers when this is done, with 500 if one cannot be opened.
 pub(crate) fn reopen(api: &Api, _: &ApiCall<'_>) -> ApiResult {
     let faults = (api.info.reopen_logs)();
-    match faults.is_empty() {
-        true => Ok(ApiResponse::success("the logs are opened again")),
-        false => Err(ApiResponse { status: 500, ..ApiResponse::ok(json!({ "error": faults.join("; ") })) }),
+    if faults.is_empty() {
+        Ok(ApiResponse::success("the logs are opened again"))
+    } else {
+        Err(ApiResponse { status: 500, ..ApiResponse::ok(json!({ "error": faults.join("; ") })) })
     }
 }
 
@@ -69,8 +70,9 @@ pub(crate) fn audit(api: &Api, _: &ApiCall<'_>) -> ApiResult {
 
 /// Converts a document of the control socket to a response; one with an error gets `status`.
 fn to_outcome(document: Value, status: u16) -> ApiResult {
-    match document["error"].is_string() {
-        true => Err(ApiResponse { status, ..ApiResponse::ok(document) }),
-        false => Ok(ApiResponse::ok(document)),
+    if document["error"].is_string() {
+        Err(ApiResponse { status, ..ApiResponse::ok(document) })
+    } else {
+        Ok(ApiResponse::ok(document))
     }
 }

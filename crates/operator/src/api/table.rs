@@ -177,11 +177,10 @@ pub(crate) fn answer_request(api: &Api, request: &ApiRequest) -> ApiResponse {
         Ok(found) => found,
         Err(response) => return response,
     };
-    let response = match request.caller.role >= operation.role {
-        true => {
-            (operation.run)(api, &ApiCall { request, path_parameters: parts }).unwrap_or_else(|error| error)
-        }
-        false => refuse_role(request, operation.role),
+    let response = if request.caller.role >= operation.role {
+        (operation.run)(api, &ApiCall { request, path_parameters: parts }).unwrap_or_else(|error| error)
+    } else {
+        refuse_role(request, operation.role)
     };
     if operation.method != "GET" || response.is_refusal() {
         api.audit.record(request, &response);
@@ -190,7 +189,8 @@ pub(crate) fn answer_request(api: &Api, request: &ApiRequest) -> ApiResponse {
 }
 
 fn refuse_role(request: &ApiRequest, needed: CallerRole) -> ApiResponse {
-    let (has, needed) = (request.caller.role.text(), needed.text());
+    let has = request.caller.role.text();
+    let needed = needed.text();
     if request.caller.may_send_token && request.caller.role == CallerRole::Open {
         let text = format!(
             "this needs the role `{needed}`: send a token that has it, as `Authorization: Bearer TOKEN`"
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_have_their_parts() {
+    fn path_parameters_are_extracted() {
         let found = |pattern, path| {
             match_pattern(pattern, path)
                 .map(|parts| parts.into_iter().map(|(_, value)| value).collect::<Vec<_>>())
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_is_in_the_document() {
+    fn every_operation_is_in_the_openapi_document() {
         let document = openapi::document(OPERATIONS, true);
         for operation in OPERATIONS {
             let path = operation.path.replace("...}", "}");

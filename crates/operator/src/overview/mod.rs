@@ -30,7 +30,9 @@ pub(crate) fn duration_bounds_ms() -> Vec<f64> {
 /// Sums a histogram over all cores: its count, classes and percentiles.
 fn summed_durations<'h>(histograms: impl Iterator<Item = &'h DurationHistogram>) -> Value {
     let sums = DurationCounts::of(histograms);
-    let (classes, total_us, count) = (sums.classic(), sums.total_us(), sums.count());
+    let classes = sums.classic();
+    let total_us = sums.total_us();
+    let count = sums.count();
     let shown = if count == 0 { Vec::new() } else { classes.to_vec() };
     let mut document = json!({ "count": count, "total_ms": total_us as f64 / 1e3, "classes": shown });
     for (name, share) in PERCENTILES {
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_by_the_place_within_a_class() {
+    fn percentiles_are_interpolated_within_a_bucket() {
         let bounds = [1.0, 2.0, 4.0];
         assert_eq!(percentile(&bounds, &[0; 4], 0.5), None);
         assert_eq!(percentile(&bounds, &[10, 0, 0, 0], 0.5), Some(0.5));

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_asks_nobody_else_and_makes_no_html_of_text() {
+    fn dashboard_loads_nothing_external_and_builds_no_html() {
         let all = [HTML, STYLE, SCRIPT].concat();
         // The namespace of SVG is a name that is never fetched.
         let urls = all.matches("://").count() - all.matches("http://www.w3.org/2000/svg").count();

@@ -92,8 +92,8 @@ impl EventClients {
             last_seen.and_then(|(_, _, value)| std::str::from_utf8(value).ok()?.parse::<u64>().ok());
         // A larger number than the last one is from an earlier process.
         let resumed = last_seen.filter(|number| *number <= ring.last());
-        let (mut seen, mut count_max) =
-            (resumed.unwrap_or(0), if resumed.is_some() { EVENTS_MAX } else { INITIAL_LINES_MAX });
+        let mut seen = resumed.unwrap_or(0);
+        let mut count_max = if resumed.is_some() { EVENTS_MAX } else { INITIAL_LINES_MAX };
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"text/event-stream");
         fields.push(Name::CacheControl, b"no-store");
@@ -116,12 +116,11 @@ impl EventClients {
             if text.is_empty() && silent_ms >= KEEP_ALIVE_MS {
                 text.push_str(":\n\n");
             }
-            match text.is_empty() {
-                true => silent_ms += POLL_INTERVAL_MS,
-                false => {
-                    silent_ms = 0;
-                    exchange.write(text.as_bytes()).await?;
-                }
+            if text.is_empty() {
+                silent_ms += POLL_INTERVAL_MS
+            } else {
+                silent_ms = 0;
+                exchange.write(text.as_bytes()).await?;
             }
             exchange.flush().await?;
             if is_over() || core.now_ms() >= until_ms || follower.is_displaced.load(Ordering::Relaxed) {
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_displaces_one_without_and_only_such_a_one() {
+    fn event_stream_with_a_token_displaces_one_without() {
         let followers = EventClients::default();
         let begin = |at: usize, has_token| followers.try_reserve(&format!("client {at}"), has_token);
         let mut open: Vec<EventClientSlot> = (0..CLIENTS_MAX).filter_map(|at| begin(at, false)).collect();
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_most_places_gives_one_to_another() {
+    fn client_with_most_event_streams_is_displaced_by_others() {
         let followers = EventClients::default();
         let greedy: Vec<EventClientSlot> =
             (0..CLIENTS_MAX).filter_map(|_| followers.try_reserve("greedy", true)).collect();

@@ -60,7 +60,8 @@ impl Proxy {
         let more = CgiContext { script: cgi.script, length, local };
         let variables = self.rules.request.variables(&context, &more, &self.rules.options.cgi);
         let variables = variables.map_err(Fault::Reject)?;
-        let (keep, errors) = (self.group.shared.options.keeps_connections(), self.group.error_sink(server));
+        let keep = self.group.shared.options.keeps_connections();
+        let errors = self.group.error_sink(server);
         let side = CgiSide::new(connection, protocol, &variables, keep, errors);
         let side = side.map_err(|reason| Fault::Reject(Reject::new(Status::FIELDS_TOO_LARGE, reason)))?;
         let mut side = UpstreamSide::Cgi(Box::new(side));

@@ -236,7 +236,8 @@ impl Proxy {
         attempts: &mut Attempts<'_>,
         is_new: bool,
     ) -> Result<UpstreamRequest, AttemptFailure> {
-        let (group, options) = (&self.group, &self.rules.options);
+        let group = &self.group;
+        let options = &self.rules.options;
         attempts.count += u32::from(!is_new);
         let connect_by_ms = self.connect_deadline_ms(attempts);
         let _in_use = group.track_request(selection.server);
@@ -244,7 +245,8 @@ impl Proxy {
             .open_upstream(request, false, selection.server, is_new, connect_by_ms, CgiRequest::default())
             .await?;
         let OpenedUpstream { mut side, concurrent_task: room, .. } = reached;
-        let (asked_us, reused) = (group.core.now_us(), side.is_reused());
+        let asked_us = group.core.now_us();
+        let reused = side.is_reused();
         if !request.body.is_empty() {
             side.add(&request.body);
             side.finish(Fields::new);
@@ -291,7 +293,8 @@ impl<'p> FetchResponse<'p> {
             Length::Known(length) => Some(length),
             Length::Unknown => None,
         };
-        let (status, left_bytes) = (head.status, limits.body_bytes_max);
+        let status = head.status;
+        let left_bytes = limits.body_bytes_max;
         Ok(FetchResponse { proxy, selection, status, fields, length, request: Some(sent), left_bytes })
     }
 
@@ -380,7 +383,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_would_be_another_one_on_the_wire_is_refused() {
+    fn fetch_request_with_injected_bytes_is_rejected() {
         let fields = |name: &[u8], value: &[u8]| {
             let mut fields = Fields::new();
             fields.try_push(name, value).map(|()| fields)

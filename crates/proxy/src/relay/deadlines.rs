@@ -123,11 +123,11 @@ impl Relay<'_, '_> {
     /// Returns the deadlines of the waits that are under way.
     fn deadlines(&self, down: ResponseProgress) -> RelayDeadlines {
         let timeouts = &self.options.route.timeouts;
-        let due = |waits: bool, since_ms: u64, timeout_ms: u64| match waits {
-            true => since_ms.saturating_add(timeout_ms),
-            false => u64::MAX,
+        let due = |waits: bool, since_ms: u64, timeout_ms: u64| {
+            if waits { since_ms.saturating_add(timeout_ms) } else { u64::MAX }
         };
-        let (side, has_begun) = (&self.side, self.exchange.has_begun());
+        let side = &self.side;
+        let has_begun = self.exchange.has_begun();
         let reads = down == ResponseProgress::NoInput;
         let was_sent = matches!(self.request_progress, RequestProgress::Done | RequestProgress::Abandoned);
         let sends = self.request_progress != RequestProgress::Abandoned && side.has_pending_output();
@@ -142,9 +142,10 @@ impl Relay<'_, '_> {
             client_read_ms: due(reads_client, self.client_read_ms, self.exchange.body_ms()),
             client_write_ms: due(self.unsent > 0, self.client_write_ms, self.exchange.write_ms()),
             upstream_write_ms: due(sends, self.upstream_write_ms, timeouts.between_ms),
-            upstream_head_ms: match reads && !has_begun && was_sent {
-                true => self.head_deadline_ms(),
-                false => u64::MAX,
+            upstream_head_ms: if reads && !has_begun && was_sent {
+                self.head_deadline_ms()
+            } else {
+                u64::MAX
             },
             upstream_body_ms: due(reads && has_begun, side.received_ms(), timeouts.between_ms),
             half_closed_ms: half_closed.map_or(u64::MAX, |since_ms| {
@@ -171,10 +172,7 @@ impl Relay<'_, '_> {
     /// Checks the timeouts after a turn in which one side was always ready, because the other side's still
     /// apply.
     pub(super) fn check_deadline(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
-        match self.exchange.core().now_ms() < self.deadline_ms(down) {
-            true => Ok(()),
-            false => self.on_timeout(down),
-        }
+        if self.exchange.core().now_ms() < self.deadline_ms(down) { Ok(()) } else { self.on_timeout(down) }
     }
 
     fn on_timeout(&mut self, down: ResponseProgress) -> Result<(), AttemptFailure> {
@@ -200,9 +198,10 @@ impl Relay<'_, '_> {
         if is_client_late || (clients_turn && self.options.deadline_ms <= now_ms) {
             return Err(AttemptFailure::NotUpstream(Fault::Timeout));
         }
-        Err(match self.exchange.has_begun() {
-            true => AttemptFailure::Body("the upstream took too long in the middle of a response"),
-            false => AttemptFailure::HeadTimeout,
+        Err(if self.exchange.has_begun() {
+            AttemptFailure::Body("the upstream took too long in the middle of a response")
+        } else {
+            AttemptFailure::HeadTimeout
         })
     }
 }

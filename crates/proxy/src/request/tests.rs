@@ -54,7 +54,7 @@ const SENT: &str =
     "X-Forwarded-For: 192.0.2.7\nX-Forwarded-Proto: https\nX-Forwarded-Host: a.test\nVia: 1.1 komainu";
 
 #[test]
-fn a_plain_request() {
+fn plain_request_is_forwarded_with_normalized_fields() {
     let (text, sent) =
         forwarded(&RouteOptions::default(), "GET /x?y HTTP/1.1\nHost: a.test\nAccept:  */* \nx-id:7\n\n");
     assert_eq!(text, format!("GET /x?y HTTP/1.1\nHost: a.test\nAccept: */*\nx-id: 7\n{SENT}"));
@@ -62,7 +62,7 @@ fn a_plain_request() {
 }
 
 #[test]
-fn what_belongs_to_one_connection_stays_there() {
+fn hop_by_hop_fields_are_not_forwarded() {
     let (text, sent) = forwarded(
         &RouteOptions::default(),
         "GET / HTTP/1.1\nHost: a.test\nConnection: keep-alive, X-Secret, close\nKeep-Alive: 5\nX-Secret: 1\n\
@@ -74,7 +74,7 @@ fn what_belongs_to_one_connection_stays_there() {
 }
 
 #[test]
-fn bodies_are_framed_by_us() {
+fn body_framing_fields_are_written_anew() {
     for (request, line) in [
         ("POST / HTTP/1.1\nHost: a.test\nContent-Length: 007\n\n", "Content-Length: 7"),
         ("POST / HTTP/1.1\nHost: a.test\nTransfer-Encoding: Chunked\n\n", "Transfer-Encoding: chunked"),
@@ -90,7 +90,7 @@ fn bodies_are_framed_by_us() {
 }
 
 #[test]
-fn expectations_go_with_bodies() {
+fn expect_is_forwarded_only_with_a_body() {
     let with = "POST / HTTP/1.1\nHost: a.test\nExpect: 100-Continue\nContent-Length: 3\n\n";
     let (text, sent) = forwarded(&RouteOptions::default(), with);
     assert!(text.contains("\nExpect: 100-Continue\n") && sent.expects);
@@ -100,7 +100,7 @@ fn expectations_go_with_bodies() {
 }
 
 #[test]
-fn changes_of_protocol_are_asked_for_where_allowed() {
+fn websocket_upgrade_is_forwarded_only_when_valid() {
     let ask = |lines: &str| {
         forwarded(&RouteOptions::default(), &format!("GET /chat HTTP/1.1\nHost: a.test\n{lines}\n\n"))
     };
@@ -125,7 +125,7 @@ fn changes_of_protocol_are_asked_for_where_allowed() {
 }
 
 #[test]
-fn strangers_cannot_say_who_the_client_is() {
+fn forwarding_fields_of_untrusted_peers_are_removed() {
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.9.9.9\nX-Forwarded-Proto: http\n\
                    X-Forwarded-Host: evil\nForwarded: for=10.9.9.9\nX-Forwarded-Port: 1\nX-Real-IP: 10.9.9.9\n\
                    X_Forwarded_For: 10.9.9.9\n\n";
@@ -140,7 +140,7 @@ fn strangers_cannot_say_who_the_client_is() {
 }
 
 #[test]
-fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
+fn only_the_trusted_forwarding_fields_are_extended() {
     let mut options = RouteOptions::default();
     options.request.forwarded.standard = true;
     options.request.via = String::new();
@@ -165,7 +165,7 @@ fn who_is_trusted_is_added_to_in_the_fields_that_it_is_trusted_in() {
 }
 
 #[test]
-fn hosts_and_edits() {
+fn host_option_and_field_edits_are_applied() {
     let mut options = RouteOptions::default();
     options.request.via = String::new();
     options.request.forwarded.x_forwarded = false;
@@ -185,7 +185,7 @@ fn hosts_and_edits() {
 }
 
 #[test]
-fn too_many_named_fields_are_an_attack() {
+fn too_many_connection_options_are_rejected() {
     let bytes = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "x,".repeat(50)).into_bytes();
     let mut head = RequestHead::default();
     assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
@@ -196,7 +196,7 @@ fn too_many_named_fields_are_an_attack() {
 }
 
 #[test]
-fn addresses_are_written_as_they_are_shown() {
+fn ip_addresses_are_written_as_displayed() {
     for octets in [[0, 0, 0, 0], [1, 20, 255, 100], [255; 4], [10, 0, 9, 99], [192, 168, 101, 110]] {
         let mut out = Vec::new();
         write_ip(&mut out, IpAddr::from(octets));
@@ -205,7 +205,7 @@ fn addresses_are_written_as_they_are_shown() {
 }
 
 #[test]
-fn a_field_that_the_route_sets_or_removes_is_its_own_in_every_spelling() {
+fn edited_fields_of_the_client_are_removed_in_every_spelling() {
     let mut options = RouteOptions::default();
     options.request.underscores = true;
     let role = Template::parse("guest", |_| false).unwrap();
@@ -217,7 +217,7 @@ fn a_field_that_the_route_sets_or_removes_is_its_own_in_every_spelling() {
 }
 
 #[test]
-fn trailers_have_none_of_the_fields_that_this_server_writes() {
+fn fields_written_by_the_proxy_are_removed_from_trailers() {
     let mut head = RequestHead::default();
     let bytes = b"POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\n\r\n";
     assert!(head.parse(bytes, &http::Limits::default()).unwrap());
@@ -231,7 +231,7 @@ fn trailers_have_none_of_the_fields_that_this_server_writes() {
 }
 
 #[test]
-fn a_name_with_underscores_that_is_known_with_hyphens_is_found() {
+fn underscore_spellings_of_known_fields_are_recognized() {
     for (name, is_known) in [
         ("X_Forwarded_For", true),
         ("x_forwarded-proto", true),
@@ -248,7 +248,7 @@ fn a_name_with_underscores_that_is_known_with_hyphens_is_found() {
 }
 
 #[test]
-fn options_reach_a_stream_with_one_forward_less() {
+fn options_stream_decrements_max_forwards() {
     let stream = |request: &str| {
         let bytes = request.replace('\n', "\r\n").into_bytes();
         let mut head = RequestHead::default();

@@ -108,9 +108,10 @@ impl RequestRules {
                 return Ok(());
             }
             let raw = ask.head.target.path(ask.bytes);
-            let path = match variables.options.keeps_encoded_slashes {
-                true => matched_path(raw, ask.empty_segments)?,
-                false => normal_path(raw, ask.empty_segments)?,
+            let path = if variables.options.keeps_encoded_slashes {
+                matched_path(raw, ask.empty_segments)?
+            } else {
+                normal_path(raw, ask.empty_segments)?
             };
             let (mount, info) = match self.path.as_ref().and_then(|map| map.split_prefix(&path)) {
                 Some((mount, to, rest)) => (mount, [&normal_path(to, EmptySegments::Keep)?, rest].concat()),
@@ -283,7 +284,8 @@ fn length_bit(name: &[u8]) -> u64 {
 /// Returns the bits of the lengths that occur more than once; only names of such a length can share a
 /// variable.
 fn repeated_lengths(fields: &[(&[u8], &[u8])]) -> u64 {
-    let (mut seen, mut repeated) = (0, 0);
+    let mut seen = 0;
+    let mut repeated = 0;
     for (name, _) in fields {
         repeated |= seen & length_bit(name);
         seen |= length_bit(name);

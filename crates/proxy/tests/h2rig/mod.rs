@@ -54,13 +54,16 @@ impl H2Origin {
         let address = listener.local_addr().unwrap();
         let (connections, ended): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
         let notes: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (counter, over, theirs, serve) =
-            (connections.clone(), ended.clone(), notes.clone(), Arc::new(serve));
+        let counter = connections.clone();
+        let over = ended.clone();
+        let theirs = notes.clone();
+        let serve = Arc::new(serve);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let number = counter.fetch_add(1, Ordering::SeqCst);
                 let mut peer = Peer::new(stream, options, theirs.clone());
-                let (serve, over) = (serve.clone(), over.clone());
+                let serve = serve.clone();
+                let over = over.clone();
                 thread::spawn(move || {
                     serve(&mut peer, number);
                     drop(peer);
@@ -253,7 +256,8 @@ impl Peer {
     }
 
     fn asked(&self, stream: u32, ended: bool) -> Asked {
-        let (head, bytes) = (&self.machine.head, self.machine.head_bytes());
+        let head = &self.machine.head;
+        let bytes = self.machine.head_bytes();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let fields = head.fields.iter();
         Asked {

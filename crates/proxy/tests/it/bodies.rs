@@ -6,7 +6,7 @@ use http::Method;
 const GET: &str = "GET / HTTP/1.1\r\nHost: site.test\r\n\r\n";
 
 #[test]
-fn a_request_goes_there_and_its_response_comes_back() {
+fn request_is_forwarded_and_its_response_returned() {
     let origin = Origin::mirror();
     let rig = Rig::to(&origin);
     let response =
@@ -24,7 +24,7 @@ fn a_request_goes_there_and_its_response_comes_back() {
 }
 
 #[test]
-fn the_upstreams_fields_come_through_and_ours_only_where_it_has_none() {
+fn default_fields_are_added_only_where_the_upstream_has_none() {
     let origin = Origin::answering(
         "HTTP/1.1 404 Nope\r\nServer: app\r\nContent-Length: 2\r\nConnection: X-Hop\r\nX-Hop: 1\r\nX-Odd:a\r\n\
          Keep-Alive: timeout=9\r\nset-cookie: a=1\r\nset-cookie: b=2\r\n\r\nno",
@@ -40,7 +40,7 @@ fn the_upstreams_fields_come_through_and_ours_only_where_it_has_none() {
 }
 
 #[test]
-fn every_framing_of_an_upstream_for_every_client() {
+fn every_response_framing_is_converted_for_every_client() {
     for (answer, body) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", "hello"),
         ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", ""),
@@ -72,7 +72,7 @@ fn every_framing_of_an_upstream_for_every_client() {
 }
 
 #[test]
-fn heads_without_bodies() {
+fn responses_without_body_keep_the_upstream_connection() {
     let origin = Origin::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
     let rig = Rig::to(&origin);
     let mut client = rig.client();
@@ -91,7 +91,7 @@ fn heads_without_bodies() {
 }
 
 #[test]
-fn trailers_go_both_ways() {
+fn trailers_are_forwarded_both_ways() {
     let origin = Origin::start(|mut caller, _| {
         let head = caller.head().unwrap();
         assert!(head.contains("\r\nTrailer: X-Sum\r\n") && head.contains("\r\nTE: trailers\r\n"), "{head}");
@@ -109,7 +109,7 @@ fn trailers_go_both_ways() {
 }
 
 #[test]
-fn interim_responses_go_to_those_who_know_them() {
+fn interim_responses_are_forwarded_only_to_http11_clients() {
     let origin = Origin::answering(
         "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: close\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n\
          HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -124,7 +124,7 @@ fn interim_responses_go_to_those_who_know_them() {
 }
 
 #[test]
-fn an_expectation_is_the_upstreams_to_answer() {
+fn upstream_server_answers_expect_continue() {
     const ASK: &str =
         "PUT / HTTP/1.1\r\nHost: site.test\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
     let origin = Origin::start(|mut caller, _| {
@@ -155,7 +155,7 @@ fn an_expectation_is_the_upstreams_to_answer() {
 }
 
 #[test]
-fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
+fn body_is_requested_after_the_continue_timeout() {
     let origin = Origin::mirror();
     let mut options = Options::to(vec![origin.server()]);
     options.route.timeouts.continue_ms = 1;
@@ -168,7 +168,7 @@ fn an_upstream_that_knows_no_expectations_gets_the_body_after_a_while() {
 }
 
 #[test]
-fn who_sends_the_body_with_the_head_waits_for_nothing() {
+fn body_sent_with_the_head_needs_no_continue() {
     let origin = Origin::mirror();
     let mut options = Options::to(vec![origin.server()]);
     // Long enough that a wait for `100 Continue` would time out the test.
@@ -196,7 +196,7 @@ fn who_sends_the_body_with_the_head_waits_for_nothing() {
 }
 
 #[test]
-fn who_sends_the_body_unasked_waits_no_longer() {
+fn body_sent_before_continue_is_forwarded_at_once() {
     // The server has received the head and does not send `100 Continue`.
     let (report, reported) = std::sync::mpsc::channel();
     let origin = Origin::start(move |mut caller, _| {
@@ -222,7 +222,7 @@ fn who_sends_the_body_unasked_waits_no_longer() {
 }
 
 #[test]
-fn an_empty_host_is_passed_as_it_is() {
+fn empty_host_is_forwarded_unchanged() {
     let origin = Origin::mirror();
     let rig = Rig::to(&origin);
     let text = rig.ask("GET / HTTP/1.1\r\nHost:\r\n\r\n").text();
@@ -232,7 +232,7 @@ fn an_empty_host_is_passed_as_it_is() {
 }
 
 #[test]
-fn words_between_a_server_and_its_application_are_no_clients() {
+fn x_accel_and_x_sendfile_fields_are_not_forwarded() {
     let origin = Origin::start(|mut caller, _| {
         while let Some(request) = caller.request() {
             let text = String::from_utf8_lossy(&request).to_ascii_lowercase();
@@ -257,7 +257,7 @@ fn words_between_a_server_and_its_application_are_no_clients() {
 }
 
 #[test]
-fn a_client_that_sends_a_short_body_slowly_holds_no_upstream() {
+fn slowly_sent_short_body_occupies_no_upstream_connection() {
     let origin = Origin::mirror();
     let mut options = Options::to(vec![origin.server()]);
     options.group.servers[0].connections_max = 1;
@@ -306,7 +306,7 @@ fn an_early_response_is_not_lost() {
 }
 
 #[test]
-fn a_response_may_stream_while_its_request_does() {
+fn response_streams_while_the_request_is_still_sent() {
     // Echoes piece by piece; each waits for the one before.
     let origin = Origin::start(|mut caller, _| {
         caller.head().unwrap();
@@ -370,7 +370,7 @@ fn large_bodies_arrive_whole_both_ways() {
 }
 
 #[test]
-fn a_slow_client_frees_the_upstream_once_the_read_ahead_holds_the_rest() {
+fn read_ahead_frees_the_upstream_of_a_slow_client() {
     // The client reads nothing; 40 KiB fit the read-ahead whatever the socket buffers hold.
     let origin = Origin::start(|mut caller, _| {
         while caller.request().is_some() {
@@ -399,7 +399,7 @@ fn a_slow_client_frees_the_upstream_once_the_read_ahead_holds_the_rest() {
 }
 
 #[test]
-fn what_may_not_stand_in_a_head_cannot_come_behind_the_body() {
+fn forbidden_fields_are_removed_from_trailers() {
     let origin = Origin::start(|mut caller, _| {
         caller.head().unwrap();
         caller.rest_until(b"\r\n\r\n");
@@ -421,7 +421,7 @@ fn what_may_not_stand_in_a_head_cannot_come_behind_the_body() {
 }
 
 #[test]
-fn what_a_response_names_in_connection_ends_here_even_where_it_would_be_rewritten() {
+fn response_fields_named_in_connection_are_removed() {
     let origin = Origin::answering(
         "HTTP/1.1 200 OK\r\nConnection: Set-Cookie, X-Hop\r\nSet-Cookie: a=1\r\nX-Hop: 1\r\nContent-Length: 0\r\n\r\n",
     );

@@ -35,7 +35,9 @@ fn read_exactly(stream: &mut TcpStream, len: usize) -> Option<Vec<u8>> {
 
 /// Reads a FastCGI request; `None` at the end of the connection.
 fn fastcgi(stream: &mut TcpStream) -> Option<Asked> {
-    let (mut asked, mut params, mut kinds) = (Asked::default(), Vec::new(), Vec::new());
+    let mut asked = Asked::default();
+    let mut params = Vec::new();
+    let mut kinds = Vec::new();
     loop {
         let header = read_exactly(stream, 8)?;
         let len = usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -69,7 +71,8 @@ fn fastcgi(stream: &mut TcpStream) -> Option<Asked> {
         (u32::from_be_bytes(*four) & 0x7fff_ffff) as usize
     };
     while !rest.is_empty() {
-        let (name, value) = (length(&mut rest), length(&mut rest));
+        let name = length(&mut rest);
+        let value = length(&mut rest);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let before = asked.variables.insert(text(&rest[..name]), text(&rest[name..name + value]));
         assert_eq!(before, None, "a variable twice");
@@ -132,7 +135,8 @@ fn uwsgi(stream: &mut TcpStream) -> Option<Variables> {
     let header = read_exactly(stream, 4)?;
     assert_eq!((header[0], header[3]), (0, 0), "the modifiers");
     let block = read_exactly(stream, usize::from(u16::from_le_bytes([header[1], header[2]])))?;
-    let (mut rest, mut texts) = (&block[..], Vec::new());
+    let mut rest = &block[..];
+    let mut texts = Vec::new();
     while let Some((len, after)) = rest.split_first_chunk::<2>() {
         let (text, after) = after.split_at(usize::from(u16::from_le_bytes(*len)));
         texts.push(String::from_utf8(text.to_vec()).unwrap());
@@ -168,7 +172,7 @@ fn rig(origin: &Origin, protocol: CgiProtocol) -> Rig {
 }
 
 #[test]
-fn a_request_becomes_variables_and_a_body_in_each_protocol() {
+fn request_is_translated_to_variables_in_each_protocol() {
     for protocol in [CgiProtocol::FastCgi, CgiProtocol::Uwsgi, CgiProtocol::Scgi] {
         let text: &[u8] = b"Status: 201 Made\r\nX-Up: 1\r\nX-Accel-Redirect: /x\r\n\r\nanswer";
         let (origin, asked) = server(protocol, move |_| match protocol {
@@ -229,7 +233,7 @@ fn a_request_becomes_variables_and_a_body_in_each_protocol() {
 }
 
 #[test]
-fn a_client_that_names_no_host_gets_no_variable_of_one() {
+fn request_without_host_has_no_http_host_variable() {
     let (origin, asked) = server(CgiProtocol::FastCgi, |_| whole(b"Content-Type: a/b\r\n\r\nfine"));
     let rig = rig(&origin, CgiProtocol::FastCgi);
     assert_eq!(rig.ask("GET / HTTP/1.0\r\n\r\n").text(), "fine");
@@ -238,7 +242,7 @@ fn a_client_that_names_no_host_gets_no_variable_of_one() {
 }
 
 #[test]
-fn connections_of_fastcgi_are_kept_and_those_of_others_are_not() {
+fn only_fastcgi_connections_are_kept_alive() {
     let text: &[u8] = b"Content-Type: a/b\r\n\r\nfine";
     for (protocol, connections) in
         [(CgiProtocol::FastCgi, 1), (CgiProtocol::Uwsgi, 5), (CgiProtocol::Scgi, 5)]
@@ -270,10 +274,11 @@ fn connections_of_fastcgi_are_kept_and_those_of_others_are_not() {
 }
 
 #[test]
-fn bodies_of_responses_have_the_length_that_they_announce_or_end_with_the_request() {
+fn response_body_follows_content_length_or_the_end_record() {
     let large = vec![b'x'; 3_000_000];
     let of = |head: &str| [head.as_bytes(), &large].concat();
-    let (known, unknown) = (of("Content-Length: 3000000\r\n\r\n"), of("X: y\r\n\r\n"));
+    let known = of("Content-Length: 3000000\r\n\r\n");
+    let unknown = of("X: y\r\n\r\n");
     let (origin, _) = server(CgiProtocol::FastCgi, move |asked| match asked.of("PATH_INFO") {
         Some("/known") => whole(&known),
         Some("/unknown") => whole(&unknown),
@@ -305,7 +310,7 @@ fn bodies_of_responses_have_the_length_that_they_announce_or_end_with_the_reques
 
 /// PHP-FPM sends an empty head if neither the script nor the settings set a field.
 #[test]
-fn a_head_of_fastcgi_may_be_empty() {
+fn empty_fastcgi_head_is_accepted() {
     let (origin, _) = server(CgiProtocol::FastCgi, |_| whole(b"\r\n\n\nx"));
     let response = rig(&origin, CgiProtocol::FastCgi).get("/");
     assert_eq!((response.status, response.text().as_str()), (200, "\n\nx"));
@@ -346,7 +351,7 @@ fn hostile_responses_are_answered_502_with_a_reason() {
 }
 
 #[test]
-fn a_response_that_breaks_off_is_never_taken_for_a_whole_one() {
+fn truncated_fastcgi_response_is_never_taken_as_complete() {
     for bytes in [
         record(6, b"Content-Length: 10\r\n\r\nfive!"),
         [record(6, b"Content-Length: 10\r\n\r\nfive!"), record(3, &[0; 8])].concat(),
@@ -365,10 +370,11 @@ fn a_response_that_breaks_off_is_never_taken_for_a_whole_one() {
 }
 
 #[test]
-fn a_client_that_has_the_whole_response_does_not_wait_for_its_end() {
-    let (ends, may_end) =
-        (Arc::new(std::sync::RwLock::new(())), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
-    let (gate, ended) = (ends.clone(), may_end.clone());
+fn complete_response_does_not_wait_for_the_end_record() {
+    let ends = Arc::new(std::sync::RwLock::new(()));
+    let may_end = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let gate = ends.clone();
+    let ended = may_end.clone();
     let origin = Origin::start(move |Caller { mut stream, .. }, _| {
         while let Some(asked) = fastcgi(&mut stream) {
             let text = whole(b"Content-Length: 5\r\n\r\nhello");
@@ -408,7 +414,7 @@ fn a_client_that_has_the_whole_response_does_not_wait_for_its_end() {
 }
 
 #[test]
-fn error_messages_are_no_progress_of_a_response() {
+fn stderr_records_do_not_extend_the_response_timeout() {
     let (ended, dripped) = std::sync::mpsc::channel();
     let origin = Origin::start(move |Caller { mut stream, .. }, _| {
         fastcgi(&mut stream);
@@ -431,7 +437,7 @@ fn error_messages_are_no_progress_of_a_response() {
 }
 
 #[test]
-fn error_messages_are_reported_line_by_line_and_bounded() {
+fn stderr_is_reported_line_by_line_and_bounded() {
     let (origin, _) = server(CgiProtocol::FastCgi, |asked| match asked.of("PATH_INFO") {
         Some("/flood") => {
             let mut bytes = record(7, "x\n".repeat(30_000).as_bytes()).repeat(300);
@@ -446,7 +452,8 @@ fn error_messages_are_reported_line_by_line_and_bounded() {
         _ => [record(7, b"PHP message: o"), record(7, b"h\nsecond"), whole(b"X: y\r\n\r\nfine")].concat(),
     });
     let lines: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (options, noted) = (options(&origin, CgiProtocol::FastCgi), lines.clone());
+    let options = options(&origin, CgiProtocol::FastCgi);
+    let noted = lines.clone();
     let route = Arc::new(options.route);
     let shared = GroupShared::new(options.group).unwrap();
     let rig = Rig::serving(1, shared, move |core, shared| {
@@ -469,7 +476,7 @@ fn error_messages_are_reported_line_by_line_and_bounded() {
 }
 
 #[test]
-fn an_overloaded_server_is_asked_no_more_and_another_one_is() {
+fn request_to_an_overloaded_server_goes_to_another_one() {
     let (busy, _) = server(CgiProtocol::FastCgi, |_| record(3, &[0, 0, 0, 0, 2, 0, 0, 0]));
     let (free, asked) = server(CgiProtocol::FastCgi, |_| whole(b"X: y\r\n\r\nfine"));
     let mut both = options(&busy, CgiProtocol::FastCgi);
@@ -483,7 +490,7 @@ fn an_overloaded_server_is_asked_no_more_and_another_one_is() {
 }
 
 #[test]
-fn a_request_of_the_server_itself_and_health_checks_are_asked_too() {
+fn fetch_and_health_checks_work_over_fastcgi() {
     let (origin, asked) = server(CgiProtocol::FastCgi, |asked| match asked.of("SCRIPT_NAME") {
         Some("/ping") => whole(format!("X: {}\r\n\r\npong", "y".repeat(28_000)).as_bytes()),
         _ => whole(b"X: y\r\n\r\nfine"),
@@ -501,7 +508,8 @@ fn a_request_of_the_server_itself_and_health_checks_are_asked_too() {
     let core = net::Core::for_client(1).unwrap();
     let group = Group::new(&core, &shared);
     let proxy = group.proxy(&route, None);
-    let (their_core, seen) = (core.clone(), asked.clone());
+    let their_core = core.clone();
+    let seen = asked.clone();
     let text = core.run_until_end(async move {
         let request = FetchRequest::new("POST", "site.test", "/a", &Fields::new(), b"body".to_vec()).unwrap();
         let mut response = proxy.fetch(&request, &FetchLimits::default()).await.unwrap();

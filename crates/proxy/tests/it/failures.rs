@@ -21,13 +21,13 @@ fn impatient(origin: &Origin) -> Options {
 }
 
 #[test]
-fn nobody_listens() {
+fn refused_connection_yields_502() {
     let rig = Rig::with(Options::to(vec![server(nobody())]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream refused the connection".into()));
 }
 
 #[test]
-fn a_connection_that_never_comes_about() {
+fn connect_timeout_yields_504_or_another_server() {
     // The listen backlog is full: the kernel leaves further connection attempts unanswered.
     let listener =
         rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
@@ -55,21 +55,21 @@ fn a_connection_that_never_comes_about() {
 }
 
 #[test]
-fn a_name_that_nobody_knows() {
+fn unresolvable_host_name_yields_502() {
     let at = proxy::options::UpstreamAddress::Tcp { host: "no-such-name.invalid".into(), port: 80 };
     let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::new(at)]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream's name cannot be resolved".into()));
 }
 
 #[test]
-fn a_socket_that_is_not_there() {
+fn missing_unix_socket_yields_502() {
     let at = proxy::options::UpstreamAddress::Unix("/nowhere/app.sock".into());
     let rig = Rig::with(Options::to(vec![proxy::options::UpstreamServer::new(at)]));
     assert_eq!(rig.get("/").refused(), (502, "the upstream's socket does not exist".into()));
 }
 
 #[test]
-fn silence() {
+fn silent_upstream_yields_504() {
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.rest();
@@ -79,7 +79,7 @@ fn silence() {
 }
 
 #[test]
-fn the_whole_request_has_a_limit_too() {
+fn total_timeout_bounds_the_whole_request() {
     // An occasional byte keeps every other timeout from expiring.
     let origin = Origin::start(|mut caller, _| {
         caller.request();
@@ -98,7 +98,7 @@ fn the_whole_request_has_a_limit_too() {
 }
 
 #[test]
-fn responses_that_are_none() {
+fn invalid_responses_yield_502_with_a_reason() {
     for (answer, reason) in [
         ("HTTP/1.1 200 OK\r\nContent-Le", "the upstream closed the connection before it answered"),
         ("", "the upstream closed the connection before it answered"),
@@ -128,7 +128,7 @@ fn responses_that_are_none() {
 }
 
 #[test]
-fn heads_without_end() {
+fn endless_response_heads_yield_502() {
     let many = || (0..300).map(|n| format!("X-{n}: 1\r\n")).collect::<String>();
     let long = || format!("X: {}\r\n", "x".repeat(100_000));
     let interim = || "HTTP/1.1 102 Processing\r\n\r\n".repeat(100);
@@ -148,7 +148,7 @@ fn heads_without_end() {
 }
 
 #[test]
-fn a_response_cut_short_looks_so_and_its_connection_is_not_used_again() {
+fn truncated_response_is_visible_and_its_connection_not_reused() {
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
@@ -190,7 +190,7 @@ fn a_response_cut_short_looks_so_and_its_connection_is_not_used_again() {
 }
 
 #[test]
-fn a_reset_ends_even_a_body_that_ends_by_closing_visibly() {
+fn stalled_close_delimited_body_is_visibly_truncated() {
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send("HTTP/1.1 200 OK\r\n\r\nhello");
@@ -211,7 +211,7 @@ fn a_reset_ends_even_a_body_that_ends_by_closing_visibly() {
 }
 
 #[test]
-fn a_body_that_stops_half_way() {
+fn stalled_response_body_is_truncated_after_the_timeout() {
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf");
@@ -224,7 +224,7 @@ fn a_body_that_stops_half_way() {
 }
 
 #[test]
-fn another_server_answers_instead() {
+fn retries_reach_a_healthy_server() {
     let good = Origin::answering(OK);
     for attempts in [1, 2] {
         let bad: [Origin; 2] = [
@@ -252,7 +252,7 @@ fn another_server_answers_instead() {
 }
 
 #[test]
-fn what_was_never_sent_goes_elsewhere_whatever_the_method() {
+fn unsent_requests_are_retried_whatever_the_method() {
     let good = Origin::answering(OK);
     let mut options = Options::to(vec![server(nobody()), good.server()]);
     options.group.ejection = None;
@@ -263,7 +263,7 @@ fn what_was_never_sent_goes_elsewhere_whatever_the_method() {
 }
 
 #[test]
-fn what_was_sent_goes_elsewhere_only_where_that_does_no_harm() {
+fn sent_requests_are_retried_only_if_idempotent() {
     let good = Origin::answering(OK);
     let bad = Origin::start(|mut caller, _| {
         caller.request();
@@ -281,7 +281,7 @@ fn what_was_sent_goes_elsewhere_only_where_that_does_no_harm() {
 }
 
 #[test]
-fn a_status_may_count_as_a_failure() {
+fn listed_status_is_retried_on_another_server() {
     let good = Origin::answering(OK);
     let bad = Origin::answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy");
     let mut options = Options::to(vec![bad.server(), good.server()]);
@@ -296,7 +296,7 @@ fn a_status_may_count_as_a_failure() {
 }
 
 #[test]
-fn retries_cannot_outgrow_their_budget() {
+fn retries_stay_within_their_budget() {
     let tried = Arc::new(AtomicUsize::new(0));
     let counter = tried.clone();
     let count = move |mut caller: rig::Caller, _| {
@@ -317,7 +317,7 @@ fn retries_cannot_outgrow_their_budget() {
 }
 
 #[test]
-fn methods_that_are_not_passed_on() {
+fn trace_and_connect_are_rejected_with_405() {
     let origin = Origin::answering(OK);
     let rig = Rig::to(&origin);
     assert_eq!(rig.ask("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n").status, 405);
@@ -326,7 +326,7 @@ fn methods_that_are_not_passed_on() {
 }
 
 #[test]
-fn a_client_that_goes_takes_its_upstream_connection_along() {
+fn client_disconnect_closes_the_upstream_connection() {
     let (gone, reported) = std::sync::mpsc::channel();
     let gone = std::sync::Mutex::new(gone);
     let origin = Origin::start(move |mut caller, _| {
@@ -344,7 +344,7 @@ fn a_client_that_goes_takes_its_upstream_connection_along() {
 }
 
 #[test]
-fn a_request_that_comes_back_is_refused() {
+fn looping_request_is_rejected_with_508() {
     // The upstream sends the request back to the proxy unchanged.
     let here: Arc<OnceLock<SocketAddr>> = Arc::default();
     let to = here.clone();

@@ -65,7 +65,7 @@ fn get(
 }
 
 #[test]
-fn the_rules_of_the_route_apply_and_the_connection_is_kept() {
+fn fetch_applies_route_rules_and_keeps_the_connection() {
     let origin = Origin::start(|mut caller, _| {
         while caller.request().is_some() {
             caller.send(
@@ -93,7 +93,7 @@ fn the_rules_of_the_route_apply_and_the_connection_is_kept() {
 }
 
 #[test]
-fn a_body_goes_up_while_the_response_comes_down() {
+fn fetch_sends_its_body_while_reading_the_response() {
     // The server returns each piece as it reads it, so sending the whole body first would block for ever.
     let origin = Origin::start(|mut caller, _| {
         while caller.head().is_some() {
@@ -113,7 +113,7 @@ fn a_body_goes_up_while_the_response_comes_down() {
 }
 
 #[test]
-fn a_server_that_answers_before_it_has_read_the_request_is_heard() {
+fn fetch_receives_a_response_sent_before_the_body_is_read() {
     let origin = Origin::start(|mut caller, _| {
         caller.head();
         caller.send("HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
@@ -128,7 +128,7 @@ fn a_server_that_answers_before_it_has_read_the_request_is_heard() {
 }
 
 #[test]
-fn a_stale_kept_connection_costs_another_attempt() {
+fn fetch_retries_idempotent_requests_on_stale_connections() {
     // Each connection answers one request and closes when the second one arrives.
     let serve = |mut caller: Caller, _| {
         caller.request();
@@ -155,8 +155,9 @@ fn a_stale_kept_connection_costs_another_attempt() {
 }
 
 #[test]
-fn another_server_is_asked_where_one_fails() {
-    let (broken, good) = (Origin::start(|mut caller, _| _ = caller.request()), Origin::answering(OK));
+fn fetch_tries_another_server_when_one_fails() {
+    let broken = Origin::start(|mut caller, _| _ = caller.request());
+    let good = Origin::answering(OK);
     let options = Options::to(vec![rig::server(rig::nobody()), broken.server(), good.server()]);
     run(options, async |_, proxy| {
         for _ in 0..6 {
@@ -168,7 +169,7 @@ fn another_server_is_asked_where_one_fails() {
 }
 
 #[test]
-fn a_fetch_that_is_dropped_closes_its_connection_and_frees_its_place() {
+fn dropped_fetch_closes_its_connection_and_frees_its_slot() {
     let origin = Origin::start(|mut caller, number| {
         caller.request();
         match number {
@@ -202,7 +203,7 @@ fn a_fetch_that_is_dropped_closes_its_connection_and_frees_its_place() {
 }
 
 #[test]
-fn a_server_that_lies_costs_no_more_than_the_limits() {
+fn fetch_rejects_invalid_and_endless_responses() {
     const SHORT: FetchLimits = FetchLimits { body_bytes_max: 100_000, total_ms: 60_000 };
     let once = |options: &mut Options| options.route.retry.attempts_max = 1;
     let said = |fetched: Result<Fetched, FetchError>| {
@@ -271,7 +272,7 @@ fn a_server_that_lies_costs_no_more_than_the_limits() {
 }
 
 #[test]
-fn a_server_that_is_silent_or_slow_is_not_waited_for() {
+fn fetch_times_out_on_silent_and_slow_servers() {
     let silent = |bytes: &'static str| {
         move |mut caller: Caller, _: usize| {
             caller.request();
@@ -324,7 +325,7 @@ impl net::Service for Gatekeeper {
 }
 
 #[test]
-fn the_request_of_a_client_can_be_asked_about() {
+fn subrequest_about_a_client_request_omits_body_and_upgrade() {
     let origin = Origin::answering(OK);
     let options = Options::to(vec![origin.server()]);
     let route = Arc::new(options.route);

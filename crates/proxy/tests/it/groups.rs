@@ -28,8 +28,9 @@ fn names(rig: &Rig, count: usize) -> String {
 }
 
 #[test]
-fn turns_by_weight() {
-    let (a, b) = (named("a"), named("b"));
+fn round_robin_follows_server_weights() {
+    let a = named("a");
+    let b = named("b");
     let mut options = group(&[&a, &b]);
     options.group.servers[0].weight = 3;
     assert_eq!(names(&Rig::with(options.clone()), 8), "aabaaaba");
@@ -38,8 +39,9 @@ fn turns_by_weight() {
 }
 
 #[test]
-fn backups_wait_until_nobody_else_is_left() {
-    let (a, b) = (named("a"), named("b"));
+fn backups_serve_only_when_no_other_server_is_left() {
+    let a = named("a");
+    let b = named("b");
     let mut options = group(&[&a, &b]);
     options.group.servers[1].backup = true;
     let rig = Rig::with(options);
@@ -55,7 +57,7 @@ fn backups_wait_until_nobody_else_is_left() {
 }
 
 #[test]
-fn a_server_that_fails_is_left_alone() {
+fn failing_server_is_ejected() {
     let a = named("a");
     let mut options = group(&[&a]);
     options.group.servers.push(server(nobody()));
@@ -69,7 +71,7 @@ fn a_server_that_fails_is_left_alone() {
 }
 
 #[test]
-fn a_server_that_is_back_is_found_by_one_request() {
+fn recovered_server_is_used_again() {
     let well = Arc::new(AtomicBool::new(false));
     let is_well = well.clone();
     let b = Origin::start(move |mut caller, _| {
@@ -94,7 +96,7 @@ fn a_server_that_is_back_is_found_by_one_request() {
 }
 
 #[test]
-fn the_same_client_or_field_meets_the_same_server() {
+fn hash_balancing_is_stable_per_client_or_field() {
     let origins = [named("a"), named("b"), named("c"), named("d")];
     let mut options = group(&origins.iter().collect::<Vec<_>>());
     options.group.balance = Balance::Hash(HashKey::Client);
@@ -113,8 +115,9 @@ fn the_same_client_or_field_meets_the_same_server() {
 }
 
 #[test]
-fn a_cookie_leads_back() {
-    let (a, b) = (named("a"), named("b"));
+fn sticky_cookie_selects_the_same_server() {
+    let a = named("a");
+    let b = named("b");
     let mut options = group(&[&a, &b]);
     options.group.balance = Balance::Sticky { cookie: "srv".into() };
     let rig = Rig::with(options);
@@ -145,7 +148,8 @@ impl Held {
     fn new(name: &'static str) -> Held {
         let inside = Arc::new(AtomicUsize::new(0));
         let open: Arc<(Mutex<usize>, Condvar)> = Arc::default();
-        let (count, gate) = (inside.clone(), open.clone());
+        let count = inside.clone();
+        let gate = open.clone();
         let origin = Origin::start(move |mut caller, _| {
             while caller.request().is_some() {
                 count.fetch_add(1, Ordering::SeqCst);
@@ -181,7 +185,7 @@ fn asking(rig: &Rig) -> Client {
 }
 
 #[test]
-fn the_least_busy_is_asked() {
+fn least_busy_server_is_selected() {
     let held = Held::new("h");
     let free = named("f");
     for balance in [Balance::LeastRequests, Balance::TwoChoices] {
@@ -210,7 +214,7 @@ fn the_least_busy_is_asked() {
 }
 
 #[test]
-fn a_limit_queues_and_does_not_fail() {
+fn requests_above_the_connection_limit_are_queued() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
     options.group.servers[0].connections_max = 2;
@@ -239,7 +243,7 @@ fn a_limit_queues_and_does_not_fail() {
 }
 
 #[test]
-fn the_queue_is_timed() {
+fn queued_request_times_out() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
     options.group.servers[0].connections_max = 1;
@@ -253,7 +257,7 @@ fn the_queue_is_timed() {
 }
 
 #[test]
-fn checks_take_heads_as_long_as_routes_do() {
+fn health_checks_accept_heads_as_long_as_routes_do() {
     let checks = Arc::new(AtomicUsize::new(0));
     let counted = checks.clone();
     let policy = format!("Content-Security-Policy: {}\r\n", "script-src 'self';".repeat(1_500));
@@ -281,7 +285,7 @@ fn checks_take_heads_as_long_as_routes_do() {
 }
 
 #[test]
-fn checks_take_out_and_bring_back() {
+fn health_checks_remove_and_restore_a_server() {
     let well = Arc::new(AtomicBool::new(true));
     let is_well = well.clone();
     let b = Origin::start(move |mut caller, _| {
@@ -315,11 +319,13 @@ fn checks_take_out_and_bring_back() {
 }
 
 #[test]
-fn a_rolling_restart_loses_nothing() {
-    let (a, b) = (named("a"), named("b"));
+fn rolling_restart_loses_no_request() {
+    let a = named("a");
+    let b = named("b");
     let rig = Rig::with(group(&[&a, &b]));
     let stop = Arc::new(AtomicBool::new(false));
-    let (address, done) = (rig.address, stop.clone());
+    let address = rig.address;
+    let done = stop.clone();
     let load = std::thread::spawn(move || {
         let mut client = Client::to(address);
         let mut count = 0u64;
@@ -342,7 +348,7 @@ fn a_rolling_restart_loses_nothing() {
 }
 
 #[test]
-fn a_response_that_never_ends_shows_that_its_server_is_back() {
+fn endless_response_still_marks_its_server_as_recovered() {
     let well = Arc::new(AtomicBool::new(false));
     let is_well = well.clone();
     let b = Origin::start(move |mut caller, _| {
@@ -379,8 +385,9 @@ fn a_response_that_never_ends_shows_that_its_server_is_back() {
 }
 
 #[test]
-fn backups_do_not_stand_in_for_those_that_are_busy() {
-    let (held, backup) = (Held::new("h"), named("b"));
+fn backups_do_not_replace_busy_servers() {
+    let held = Held::new("h");
+    let backup = named("b");
     let mut options = group(&[&held.origin, &backup]);
     options.group.servers[0].connections_max = 1;
     options.group.servers[1].backup = true;
@@ -398,8 +405,9 @@ fn backups_do_not_stand_in_for_those_that_are_busy() {
 }
 
 #[test]
-fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
-    let (a, backup) = (named("a"), Origin::start(|mut caller, _| drop(caller.request())));
+fn ejected_backup_is_not_probed_while_others_serve() {
+    let a = named("a");
+    let backup = Origin::start(|mut caller, _| drop(caller.request()));
     let mut options = group(&[&a, &backup]);
     options.group.servers[1].backup = true;
     options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
@@ -414,7 +422,7 @@ fn a_backup_that_was_ejected_is_not_tried_while_others_serve() {
 }
 
 #[test]
-fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
+fn total_timeout_applies_in_the_queue() {
     let origin = Origin::start(|mut caller, _| {
         caller.head();
         caller.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
@@ -433,8 +441,9 @@ fn the_limit_of_the_whole_request_holds_in_the_queue_too() {
 }
 
 #[test]
-fn a_client_that_is_slow_is_not_its_servers_fault() {
-    let (a, b) = (named("a"), named("b"));
+fn slow_client_does_not_eject_the_server() {
+    let a = named("a");
+    let b = named("b");
     let mut options = group(&[&a, &b]);
     options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 3_600_000, ms_max: 3_600_000 });
     options.route.timeouts.total_ms = 100;
@@ -449,7 +458,7 @@ fn a_client_that_is_slow_is_not_its_servers_fault() {
 }
 
 #[test]
-fn who_closes_in_the_queue_is_gone_and_no_server_is_asked() {
+fn queued_request_of_a_closed_client_is_never_sent() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
     options.group.servers[0].connections_max = 1;
@@ -470,7 +479,7 @@ fn who_closes_in_the_queue_is_gone_and_no_server_is_asked() {
 }
 
 #[test]
-fn who_goes_away_leaves_the_queue() {
+fn disconnected_client_leaves_the_queue() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
     options.group.servers[0].connections_max = 1;
@@ -510,9 +519,10 @@ fn who_goes_away_leaves_the_queue() {
 }
 
 #[test]
-fn a_group_that_is_changed_remembers_how_its_servers_stood() {
+fn changed_group_keeps_the_state_of_its_servers() {
     use proxy::health::ServerState;
-    let (well, dead) = (named("w"), nobody());
+    let well = named("w");
+    let dead = nobody();
     let mut options = group(&[&well]);
     options.group.servers.push(server(dead));
     let rig = Rig::with(options.clone());

@@ -50,7 +50,7 @@ fn a_thousand_requests_share_one_connection() {
 }
 
 #[test]
-fn heads_and_trailers_pass_both_ways_without_fields_of_a_connection() {
+fn heads_and_trailers_pass_without_connection_fields() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         while let Some(asked) = peer.request() {
             peer.note(format!("{asked:?}"));
@@ -120,7 +120,7 @@ fn a_205_with_content_is_relayed_as_it_is() {
 }
 
 #[test]
-fn bodies_of_ten_megabytes_pass_both_ways_and_many_at_a_time() {
+fn bodies_of_ten_megabytes_pass_both_ways() {
     let origin = H2Origin::answering(|asked| match asked.method.as_str() {
         "GET" => (pattern(10_000_000), Fields::new()),
         _ => (asked.body.clone(), Fields::new()),
@@ -135,10 +135,11 @@ fn bodies_of_ten_megabytes_pass_both_ways_and_many_at_a_time() {
 }
 
 #[test]
-fn a_server_gets_no_more_streams_than_it_allows() {
+fn stream_limit_of_the_server_is_respected() {
     let together = Arc::new(Barrier::new(6));
     let most = Arc::new(AtomicUsize::new(0));
-    let (theirs, seen) = (together.clone(), most.clone());
+    let theirs = together.clone();
+    let seen = most.clone();
     // Two streams per connection; all six requests must be under way before any is answered.
     let origin = H2Origin::start(H2 { streams_max: 2, ..H2::default() }, move |peer, _| {
         let mut open = Vec::new();
@@ -171,7 +172,7 @@ fn a_server_gets_no_more_streams_than_it_allows() {
 }
 
 #[test]
-fn requests_that_a_leaving_server_has_not_processed_are_sent_again_unseen() {
+fn requests_not_processed_before_goaway_are_sent_again() {
     // The first connection answers one request, and sends GOAWAY when the second one, a POST, arrives.
     let origin = H2Origin::start(H2::default(), |peer, number| {
         let mut first = None;
@@ -197,7 +198,7 @@ fn requests_that_a_leaving_server_has_not_processed_are_sent_again_unseen() {
 }
 
 #[test]
-fn a_refused_stream_is_opened_again_a_few_times_whatever_the_method() {
+fn refused_stream_is_retried_a_few_times() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         let mut refused = 0;
         while let Some(asked) = peer.request() {
@@ -222,7 +223,7 @@ fn a_refused_stream_is_opened_again_a_few_times_whatever_the_method() {
 }
 
 #[test]
-fn requests_on_connections_that_always_close_are_sent_again_once_beyond_what_retry_allows() {
+fn requests_on_closing_connections_get_one_attempt_beyond_retry() {
     // Each connection ends soon after its first request, whatever other requests have arrived by then.
     let origin = H2Origin::start(H2::default(), |peer, _| {
         let mut is_first = true;
@@ -273,7 +274,7 @@ fn requests_on_connections_that_always_close_are_sent_again_once_beyond_what_ret
 }
 
 #[test]
-fn a_reset_before_the_response_is_502_and_one_within_it_cuts_the_client() {
+fn stream_reset_yields_502_or_truncates_a_begun_response() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         loop {
             let asked = match peer.next() {
@@ -316,7 +317,7 @@ fn a_reset_before_the_response_is_502_and_one_within_it_cuts_the_client() {
 }
 
 #[test]
-fn a_client_that_leaves_resets_its_stream_and_no_other() {
+fn client_disconnect_resets_only_its_own_stream() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         loop {
             match peer.next() {
@@ -342,7 +343,7 @@ fn a_client_that_leaves_resets_its_stream_and_no_other() {
 }
 
 #[test]
-fn clients_that_read_nothing_do_not_stop_the_others_on_the_connection() {
+fn unread_responses_do_not_block_other_streams() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         // Large responses are sent as far as the flow-control window allows.
         while let Some(asked) = peer.request() {
@@ -369,7 +370,7 @@ fn clients_that_read_nothing_do_not_stop_the_others_on_the_connection() {
 }
 
 #[test]
-fn a_server_that_opens_no_window_stops_its_request_alone() {
+fn closed_send_window_stalls_only_its_own_request() {
     let origin = H2Origin::start(H2 { stream_window: 0, ..H2::default() }, |peer, _| {
         while let Came::Head(_) | Came::Whole(_) | Came::Reset(..) | Came::Other = match peer.next() {
             Came::Whole(asked) => {
@@ -389,7 +390,7 @@ fn a_server_that_opens_no_window_stops_its_request_alone() {
 }
 
 #[test]
-fn floods_end_the_connection_and_cost_their_requests_a_502() {
+fn server_floods_end_the_connection_and_yield_502() {
     let frame =
         |kind: u8, payload: &[u8]| [&[0, 0, payload.len() as u8, kind, 0, 0, 0, 0, 0][..], payload].concat();
     let floods = [
@@ -420,7 +421,7 @@ fn floods_end_the_connection_and_cost_their_requests_a_502() {
 }
 
 #[test]
-fn heads_beyond_the_limits_and_interim_ones_without_end_are_502() {
+fn oversized_heads_and_endless_interim_responses_yield_502() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         while let Some(asked) = peer.request() {
             match asked.path.as_str() {
@@ -452,7 +453,7 @@ fn heads_beyond_the_limits_and_interim_ones_without_end_are_502() {
 }
 
 #[test]
-fn a_server_that_speaks_http_1_and_one_that_says_nothing_are_502_and_504() {
+fn http1_server_yields_502_and_silent_server_504() {
     let old = Origin::start(|mut caller, _| {
         caller.send("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
         caller.raw_until(b"never");
@@ -474,7 +475,7 @@ fn a_server_that_speaks_http_1_and_one_that_says_nothing_are_502_and_504() {
 }
 
 #[test]
-fn a_connection_that_its_server_closed_while_it_was_idle_costs_no_request() {
+fn connection_closed_while_idle_fails_no_request() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         let asked = peer.request().unwrap();
         ok(peer, asked.stream, b"ok");
@@ -497,7 +498,7 @@ fn a_connection_that_its_server_closed_while_it_was_idle_costs_no_request() {
 }
 
 #[test]
-fn an_idle_connection_is_closed_in_peace_and_one_that_has_served_enough_takes_no_more() {
+fn idle_timeout_and_request_limit_end_connections() {
     let origin = H2Origin::start(H2::default(), |peer, _| {
         while let Some(asked) = peer.request() {
             ok(peer, asked.stream, b"ok");
@@ -512,13 +513,14 @@ fn an_idle_connection_is_closed_in_peace_and_one_that_has_served_enough_takes_no
     drop(rig);
     options.group.keep_alive.requests_max = 2;
     options.group.keep_alive.idle_ms_max = 60_000;
-    let (rig, before) = (Rig::with(options), origin.connections());
+    let rig = Rig::with(options);
+    let before = origin.connections();
     (0..6).for_each(|_| assert_eq!(rig.get("/").text(), "ok"));
     assert_eq!(origin.connections() - before, 3);
 }
 
 #[test]
-fn checks_find_out_over_http_2_who_is_well() {
+fn health_checks_work_over_http2() {
     let policy = format!("content-security-policy: {}\r\n", "script-src 'self';".repeat(1_500));
     let origin = H2Origin::start(H2::default(), move |peer, _| {
         while let Some(asked) = peer.request() {

@@ -27,7 +27,8 @@ fn one_request_each(origin: &H2Origin) -> Options {
 /// Reads slowly until the end, and sends a ping before each read: the proxy may have closed only its sending
 /// side.
 fn read_slowly(peer: &mut Peer) -> Result<Vec<u8>, std::io::Error> {
-    let (mut bytes, mut piece) = (Vec::new(), [0; 2_000]);
+    let mut bytes = Vec::new();
+    let mut piece = [0; 2_000];
     loop {
         peer.stream.write_all(PING)?;
         thread::sleep(Duration::from_millis(10));
@@ -40,7 +41,8 @@ fn read_slowly(peer: &mut Peer) -> Result<Vec<u8>, std::io::Error> {
 
 /// Returns the types of the frames, and the number of bytes in DATA frames.
 fn frames(mut bytes: &[u8]) -> (Vec<u8>, usize) {
-    let (mut kinds, mut content_bytes) = (Vec::new(), 0);
+    let mut kinds = Vec::new();
+    let mut content_bytes = 0;
     while bytes.len() >= 9 {
         let len = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]) as usize;
         kinds.push(bytes[3]);
@@ -51,7 +53,7 @@ fn frames(mut bytes: &[u8]) -> (Vec<u8>, usize) {
 }
 
 #[test]
-fn an_upload_that_its_server_reads_slowly_survives_the_end_of_the_connection() {
+fn slowly_read_upload_survives_the_end_of_the_connection() {
     const CONTENT_BYTES: usize = 60_000;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // Much smaller than the content, so that the rest stays in the kernel on the proxy's side.
@@ -77,7 +79,8 @@ fn an_upload_that_its_server_reads_slowly_survives_the_end_of_the_connection() {
 /// Returns the number of connections to `port` whose sending side the proxy has closed and that it still
 /// holds.
 fn half_closed(port: u16) -> usize {
-    let (port, text) = (format!(":{port:04X}"), std::fs::read_to_string("/proc/net/tcp").unwrap());
+    let port = format!(":{port:04X}");
+    let text = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let is_half_closed = |line: &&str| {
         let fields: Vec<_> = line.split_whitespace().collect();
         // FIN_WAIT_1 and FIN_WAIT_2. A socket without an inode is not held by a process.
@@ -87,7 +90,7 @@ fn half_closed(port: u16) -> usize {
 }
 
 #[test]
-fn servers_that_never_close_hold_few_connections_and_not_for_long() {
+fn half_closed_connections_are_limited_in_number_and_time() {
     const REQUESTS: usize = 320;
     let open: Arc<Mutex<Vec<TcpStream>>> = Arc::default();
     let keep = open.clone();
@@ -103,7 +106,8 @@ fn servers_that_never_close_hold_few_connections_and_not_for_long() {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.response(http::Method::Get).unwrap().text(), "ok");
     }
-    let (began, mut most) = (Instant::now(), 0);
+    let began = Instant::now();
+    let mut most = 0;
     loop {
         let held = half_closed(origin.address.port());
         most = most.max(held);

@@ -26,7 +26,7 @@ fn one_connection_carries_many_requests() {
 }
 
 #[test]
-fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
+fn most_recently_used_connection_is_reused_first() {
     use std::sync::{Arc, Barrier};
     // Three concurrent requests open three connections; each response names its connection.
     let together = Arc::new(Barrier::new(3));
@@ -55,7 +55,7 @@ fn the_connection_used_last_is_used_next_and_no_more_are_kept_than_may_be() {
 }
 
 #[test]
-fn a_kept_connection_that_closes_is_an_error_only_where_the_client_gets_it() {
+fn retried_close_of_a_kept_connection_is_not_reported() {
     use std::sync::{Arc, Mutex};
     // The second request on each connection is read but not answered.
     let origin = Origin::start(move |mut caller, _| {
@@ -65,7 +65,8 @@ fn a_kept_connection_that_closes_is_an_error_only_where_the_client_gets_it() {
         }
     });
     let errors: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (options, noted) = (Options::to(vec![origin.server()]), errors.clone());
+    let options = Options::to(vec![origin.server()]);
+    let noted = errors.clone();
     let route = Arc::new(options.route);
     let shared = proxy::GroupShared::new(options.group).unwrap();
     let rig = Rig::serving(1, shared, move |core, shared| {
@@ -99,7 +100,7 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
+fn requests_meeting_a_closing_connection_are_retried() {
     // Each connection answers one request and closes without a response when the second one arrives.
     let origin = Origin::start(|mut caller, _| {
         caller.request();
@@ -124,7 +125,7 @@ fn a_thousand_closes_at_the_moment_of_use_and_no_client_sees_one() {
 }
 
 #[test]
-fn a_thousand_idle_closes_are_noticed_before_use() {
+fn connections_closed_while_idle_are_not_used() {
     // Each connection is closed after the response and before the next request, in step with the client.
     let (close, reported) = std::sync::mpsc::sync_channel(0);
     let (closed, wait) = std::sync::mpsc::sync_channel(0);
@@ -148,7 +149,7 @@ fn a_thousand_idle_closes_are_noticed_before_use() {
 }
 
 #[test]
-fn a_timeout_reported_of_an_idle_connection_is_no_answer_to_the_request_that_crosses_it() {
+fn late_408_on_a_kept_connection_is_retried_if_idempotent() {
     const LATE: &str = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 4\r\n\r\nlate";
     let origin = Origin::start(|mut caller, number| {
         caller.request();
@@ -172,7 +173,7 @@ fn a_timeout_reported_of_an_idle_connection_is_no_answer_to_the_request_that_cro
 }
 
 #[test]
-fn what_may_not_be_repeated_is_not() {
+fn post_on_a_closed_connection_is_not_repeated() {
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send(OK);
@@ -186,7 +187,7 @@ fn what_may_not_be_repeated_is_not() {
 }
 
 #[test]
-fn unless_the_options_say_so() {
+fn post_is_repeated_if_non_idempotent_retry_is_enabled() {
     let origin = Origin::start(|mut caller, _| {
         caller.request();
         caller.send(OK);
@@ -203,7 +204,7 @@ fn unless_the_options_say_so() {
 }
 
 #[test]
-fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
+fn connection_with_surplus_bytes_is_not_reused() {
     let origin = Origin::start(|mut caller, _| {
         while caller.request().is_some() {
             caller.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil");
@@ -217,7 +218,7 @@ fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
 }
 
 #[test]
-fn each_reason_not_to_keep_a_connection() {
+fn connections_are_closed_for_each_reason_not_to_keep_them() {
     for answer in [
         "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -252,7 +253,7 @@ fn each_reason_not_to_keep_a_connection() {
 }
 
 #[test]
-fn an_http_1_0_upstream_may_keep_its_connection() {
+fn http10_keep_alive_connection_is_reused() {
     let origin =
         Origin::answering("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok");
     let rig = Rig::to(&origin);
@@ -261,7 +262,7 @@ fn an_http_1_0_upstream_may_keep_its_connection() {
 }
 
 #[test]
-fn the_proxy_protocol_goes_ahead() {
+fn proxy_protocol_header_precedes_the_request() {
     for (version, begins) in [
         (ProxyProtocol::V1, &b"PROXY TCP4 127.0.0.1 127.0.0.1 "[..]),
         (ProxyProtocol::V2, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\x7f\0\0\x01\x7f\0\0\x01"),

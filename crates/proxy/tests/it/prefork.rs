@@ -38,7 +38,7 @@ fn load(rig: &Rig, clients: usize, requests: usize) {
 }
 
 #[test]
-fn as_many_clients_as_workers_never_wait_for_idle_connections() {
+fn clients_up_to_the_worker_count_reuse_connections() {
     let origin = Origin::prefork(4, serve);
     let rig = Rig::on(4, Options::to(vec![origin.server()]));
     // In each round the clients are distributed to threads anew.
@@ -70,7 +70,7 @@ fn threads_use_each_others_connections() {
 }
 
 #[test]
-fn connections_are_counted_over_all_threads() {
+fn idle_connection_limit_applies_across_all_threads() {
     let together = Arc::new(Barrier::new(12));
     let origin = Origin::start(move |mut caller, _| {
         while caller.request().is_some() {
@@ -91,7 +91,7 @@ fn connections_are_counted_over_all_threads() {
 }
 
 #[test]
-fn groups_that_ask_the_same_server_share_its_connections() {
+fn groups_with_the_same_server_share_its_connections() {
     struct Both(Proxy, Proxy);
 
     impl net::Service for Both {
@@ -107,7 +107,8 @@ fn groups_that_ask_the_same_server_share_its_connections() {
     let mut groups = GroupReload::default();
     let a = groups.build(GroupOptions::new(vec![origin.server()])).unwrap();
     let b = groups.build(GroupOptions::new(vec![origin.server()])).unwrap();
-    let (both, route) = ((a.clone(), b), Arc::new(RouteOptions::default()));
+    let both = (a.clone(), b);
+    let route = Arc::new(RouteOptions::default());
     let to = move |core: &net::Core, shared: &Arc<GroupShared>| Group::new(core, shared).proxy(&route, None);
     let rig = Rig::serving(2, a, move |core, _| Both(to(core, &both.0), to(core, &both.1)));
     for _ in 0..20 {
@@ -117,7 +118,7 @@ fn groups_that_ask_the_same_server_share_its_connections() {
 }
 
 #[test]
-fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() {
+fn health_check_passes_while_workers_hold_idle_connections() {
     let origin = Origin::prefork(1, |mut caller, _| {
         while let Some(request) = caller.request() {
             let checked = request.starts_with(b"GET /health ");
@@ -139,7 +140,7 @@ fn a_check_does_not_find_a_server_ill_whose_workers_all_hold_idle_connections() 
 }
 
 #[test]
-fn a_server_that_accepts_one_connection_in_each_turn_keeps_its_connections() {
+fn server_accepting_one_connection_per_turn_keeps_connections() {
     // A single thread that, in each iteration, accepts one connection and answers one request of each
     // connection.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -179,7 +180,8 @@ fn three_workers() -> (UpstreamServer, Arc<AtomicUsize>) {
     let server = rig::server(listener.local_addr().unwrap());
     let answers = Arc::new(AtomicUsize::new(0));
     for _ in 0..3 {
-        let (listener, answers) = (listener.clone(), answers.clone());
+        let listener = listener.clone();
+        let answers = answers.clone();
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let mut caller = Caller::new(stream, Arc::default());
@@ -198,7 +200,7 @@ fn three_workers() -> (UpstreamServer, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
+fn clients_exceeding_the_workers_are_served_fairly() {
     let (server, answers) = three_workers();
     let rig = Rig::on(1, Options::to(vec![server]));
     // Maximum number of responses while one request waited.
@@ -229,7 +231,7 @@ fn no_client_is_overtaken_by_all_others_where_they_are_more_than_the_workers() {
 }
 
 #[test]
-fn a_server_that_is_busy_and_takes_every_connection_keeps_its_connections() {
+fn busy_server_that_accepts_everything_keeps_its_connections() {
     for stall_at in [usize::MAX, 11] {
         busy(stall_at);
     }
@@ -260,7 +262,7 @@ fn busy(stall_at: usize) {
 }
 
 #[test]
-fn connections_are_kept_though_some_requests_are_slow() {
+fn connections_are_kept_despite_slow_requests() {
     let over = Arc::new((Mutex::new(false), Condvar::new()));
     let theirs = over.clone();
     let origin = Origin::start(move |mut caller, _| {
@@ -293,7 +295,7 @@ fn connections_are_kept_though_some_requests_are_slow() {
 }
 
 #[test]
-fn slow_answers_make_no_new_connection_wait_for_those_that_idle() {
+fn slow_responses_do_not_delay_new_connections() {
     let slow = |mut caller: Caller, _| {
         while caller.request().is_some() {
             thread::sleep(Duration::from_millis(1_000));

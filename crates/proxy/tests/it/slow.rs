@@ -24,7 +24,7 @@ impl net::Service for Hurried {
 }
 
 #[test]
-fn a_client_that_reads_little_but_steadily_gets_a_whole_response() {
+fn slow_reader_receives_whole_response() {
     let origin = Origin::start(|mut caller, _| {
         while caller.request().is_some() {
             caller.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY_BYTES}\r\n\r\n"));

@@ -82,7 +82,7 @@ fn statuses(mut bytes: &[u8]) -> Vec<u16> {
 }
 
 #[test]
-fn nothing_ambiguous_reaches_an_upstream() {
+fn ambiguous_requests_never_reach_an_upstream() {
     let cases = cases();
     assert!(cases.len() > 60);
     let mut failures = String::new();
@@ -102,7 +102,8 @@ fn nothing_ambiguous_reaches_an_upstream() {
         // The proxy has stopped and closed all connections, so nothing more can reach the origin.
         drop(rig);
         origin.wait_idle();
-        let (statuses, seen) = (statuses(&received), origin.seen_bytes());
+        let statuses = statuses(&received);
+        let seen = origin.seen_bytes();
         if statuses != case.statuses || seen != case.seen {
             failures += &format!("{}\n  client {statuses:?}\n  seen {}\n", case.name, seen.escape_ascii());
         }

@@ -90,7 +90,7 @@ fn slow_readers_hold_no_upstream_connection() {
 }
 
 #[test]
-fn beyond_its_quota_the_upstream_waits_for_its_client() {
+fn upstream_waits_for_the_client_beyond_the_spill_quota() {
     let origin = origin("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
     let (rig, quota) = spilling(&origin, 1 << 20);
     let mut reader = rig.client();
@@ -134,11 +134,12 @@ impl net::Service for Holding {
 }
 
 #[test]
-fn a_client_that_catches_up_while_a_file_cannot_be_made_gets_the_rest() {
+fn failed_spill_file_creation_does_not_truncate_the_response() {
     let origin = origin("HTTP/1.1 200 OK\r\nContent-Length: 20971520\r\n\r\n");
     let options = Options::to(vec![origin.server()]);
     let quota = SpillQuota::new(&SpillStore::new(Path::new("/nowhere"), u64::MAX), u64::MAX);
-    let (route, shared) = (Arc::new(options.route), GroupShared::new(options.group).unwrap());
+    let route = Arc::new(options.route);
+    let shared = GroupShared::new(options.group).unwrap();
     let is_over: Arc<(Mutex<bool>, Condvar)> = Arc::default();
     let theirs = is_over.clone();
     let rig = Rig::serving(1, shared, move |core, shared| Holding {
@@ -152,7 +153,8 @@ fn a_client_that_catches_up_while_a_file_cannot_be_made_gets_the_rest() {
     // Wait until the client is so far behind that a file is to be created, for which no thread is free.
     sleep(Duration::from_millis(500));
     client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let (mut piece, mut got) = (vec![0; 1 << 20], 0);
+    let mut piece = vec![0; 1 << 20];
+    let mut got = 0;
     while let Ok(len) = client.read(&mut piece) {
         got += len;
     }

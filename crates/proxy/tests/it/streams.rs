@@ -100,7 +100,7 @@ fn a_thousand_requests_are_relayed_over_one_connection() {
 }
 
 #[test]
-fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
+fn reset_and_stalled_streams_release_all_memory() {
     let origin = Origin::mirror();
     let (server, address, memory) = serve(&origin, None);
     for seed in 0..15usize {
@@ -132,7 +132,7 @@ fn streams_that_are_given_up_or_stall_leave_nothing_behind() {
 }
 
 #[test]
-fn a_response_that_a_stream_does_not_take_goes_to_a_file_and_comes_from_there() {
+fn unread_stream_response_is_spilled_to_a_file() {
     const BYTES: usize = 3_000_000;
     let origin = Origin::start(|mut caller, _| {
         while caller.request().is_some() {

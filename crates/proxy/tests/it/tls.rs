@@ -69,10 +69,13 @@ impl Secure {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (connections, resumed): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
-        let (count, again) = (connections.clone(), resumed.clone());
+        let count = connections.clone();
+        let again = resumed.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (config, count, again) = (config.clone(), count.clone(), again.clone());
+                let config = config.clone();
+                let count = count.clone();
+                let again = again.clone();
                 std::thread::spawn(move || serve(config, stream, &count, &again));
             }
         });
@@ -88,7 +91,8 @@ impl Secure {
 fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resumed: &AtomicUsize) {
     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), stream);
     let mut request = Vec::new();
-    let (mut first, mut waits) = (true, true);
+    let mut first = true;
+    let mut waits = true;
     loop {
         let mut piece = [0; 4096];
         match stream.read(&mut piece) {
@@ -141,7 +145,7 @@ fn serve(config: Arc<ServerConfig>, stream: TcpStream, count: &AtomicUsize, resu
 }
 
 #[test]
-fn a_server_that_does_not_offer_http_2_is_not_asked_over_it() {
+fn server_without_http2_alpn_yields_502() {
     let authority = Authority::new();
     let origin = Secure::start(&authority, "origin.test", false);
     let tls = Tls { name: Some("origin.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -152,7 +156,7 @@ fn a_server_that_does_not_offer_http_2_is_not_asked_over_it() {
 }
 
 #[test]
-fn a_trusted_server_is_asked_by_name_and_its_connection_kept() {
+fn connection_to_a_trusted_server_is_kept() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -168,7 +172,7 @@ fn a_trusted_server_is_asked_by_name_and_its_connection_kept() {
 }
 
 #[test]
-fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
+fn connection_with_surplus_bytes_is_not_reused() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -182,7 +186,7 @@ fn a_connection_that_says_more_than_was_asked_is_not_used_again() {
 }
 
 #[test]
-fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
+fn bodies_of_any_size_reach_a_slow_server() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -210,7 +214,7 @@ fn a_body_of_any_size_arrives_whole_at_a_server_that_takes_its_time() {
 }
 
 #[test]
-fn what_a_server_says_before_it_closes_upon_a_body_is_not_lost() {
+fn early_response_is_not_lost_when_the_server_closes() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -229,7 +233,7 @@ fn what_a_server_says_before_it_closes_upon_a_body_is_not_lost() {
 }
 
 #[test]
-fn sessions_are_resumed() {
+fn tls_sessions_are_resumed() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -244,8 +248,9 @@ fn sessions_are_resumed() {
 }
 
 #[test]
-fn whoever_cannot_show_who_he_is_gets_no_request() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+fn server_with_an_untrusted_certificate_gets_no_request() {
+    let authority = Authority::new();
+    let stranger = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let trusting = |name: &str, roots: &Authority| Tls {
         name: Some(name.into()),
@@ -267,7 +272,7 @@ fn whoever_cannot_show_who_he_is_gets_no_request() {
 }
 
 #[test]
-fn a_server_may_ask_who_we_are() {
+fn client_certificate_is_presented_when_required() {
     let authority = Authority::new();
     let secure = Secure::start(&authority, "app.test", true);
     let mut tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
@@ -277,7 +282,7 @@ fn a_server_may_ask_who_we_are() {
 }
 
 #[test]
-fn no_tls_where_tls_is_expected() {
+fn plaintext_server_on_a_tls_upstream_yields_502() {
     let plain = rig::Origin::start(|mut caller, _| caller.send("HTTP/1.1 400 Bad Request\r\n\r\n"));
     let tls = Tls { insecure: true, ..Tls::default() };
     let rig = Rig::with(Options::to(vec![UpstreamServer { tls: Some(tls), ..plain.server() }]));
@@ -285,7 +290,7 @@ fn no_tls_where_tls_is_expected() {
 }
 
 #[test]
-fn certificates_that_cannot_be_read_are_errors_at_once() {
+fn invalid_tls_options_are_rejected_at_once() {
     let broken = |tls: Tls| {
         let at = UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 1 };
         proxy::GroupShared::new(GroupOptions::new(vec![UpstreamServer {
@@ -301,8 +306,9 @@ fn certificates_that_cannot_be_read_are_errors_at_once() {
 }
 
 #[test]
-fn checks_shake_hands_too() {
-    let (authority, stranger) = (Authority::new(), Authority::new());
+fn health_checks_verify_the_certificate() {
+    let authority = Authority::new();
+    let stranger = Authority::new();
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(stranger.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
@@ -319,7 +325,7 @@ fn checks_shake_hands_too() {
 }
 
 #[test]
-fn a_connection_is_taken_over_with_its_session() {
+fn tls_connection_is_shared_between_threads() {
     let authority = Authority::new();
     let origin = Secure::start(&authority, "127.0.0.1", false);
     let rig = Rig::on(4, origin.options(Tls { roots_pem: Some(authority.pem()), ..Tls::default() }));

@@ -37,7 +37,7 @@ fn upgraded(rig: &Rig) -> Client {
 }
 
 #[test]
-fn a_web_socket_echoes() {
+fn websocket_bytes_are_relayed_both_ways() {
     let origin = echo();
     let rig = Rig::to(&origin);
     let mut client = upgraded(&rig);
@@ -62,7 +62,7 @@ fn a_web_socket_echoes() {
 }
 
 #[test]
-fn bytes_that_come_early_are_not_lost() {
+fn early_tunnel_bytes_are_not_lost() {
     // The server's first frame is sent with its 101, and the client's with its request.
     let origin = Origin::start(|mut caller, _| {
         caller.head().unwrap();
@@ -78,7 +78,7 @@ fn bytes_that_come_early_are_not_lost() {
 }
 
 #[test]
-fn each_side_may_end_first() {
+fn tunnel_stays_open_after_the_server_half_closes() {
     let origin = Origin::start(|mut caller, _| {
         caller.head().unwrap();
         caller.send(SWITCH);
@@ -95,7 +95,7 @@ fn each_side_may_end_first() {
 }
 
 #[test]
-fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
+fn last_client_bytes_reach_a_slowly_reading_server() {
     const BYTES: usize = 50_000_000;
     let (reported, read) = std::sync::mpsc::channel();
     let reported = std::sync::Mutex::new(reported);
@@ -120,7 +120,7 @@ fn what_the_client_says_last_arrives_however_slowly_it_is_read() {
 }
 
 #[test]
-fn a_silent_tunnel_ends() {
+fn silent_tunnel_times_out() {
     let origin = echo();
     let mut options = Options::to(vec![origin.server()]);
     options.route.timeouts.tunnel_ms = 100;
@@ -130,7 +130,7 @@ fn a_silent_tunnel_ends() {
 }
 
 #[test]
-fn a_server_may_decline() {
+fn declined_upgrade_returns_the_response() {
     let origin = Origin::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
     let rig = Rig::to(&origin);
     let mut client = rig.client();
@@ -143,7 +143,7 @@ fn a_server_may_decline() {
 }
 
 #[test]
-fn protocols_that_are_not_allowed_are_not_asked_for() {
+fn h2c_upgrade_is_never_forwarded() {
     let origin = Origin::mirror();
     let rig = Rig::to(&origin);
     let seen = rig.ask(&ASK.replace("websocket", "h2c"));
@@ -155,7 +155,7 @@ fn protocols_that_are_not_allowed_are_not_asked_for() {
 }
 
 #[test]
-fn an_upstream_switches_to_what_was_asked_for_or_not_at_all() {
+fn switch_to_an_unrequested_protocol_yields_502() {
     for (answer, wanted) in
         [("websocket", 101), ("WebSocket", 101), ("websocket, h2c", 502), ("h2c", 502), ("", 502)]
     {

@@ -39,9 +39,10 @@ fn origin(connect_protocol: bool, status: Status) -> H2Origin {
                         String::from_utf8_lossy(&asked.body)
                     ));
                     let is_get = asked.method == "GET";
-                    match is_get {
-                        true => peer.begin(asked.stream, Status::NOT_FOUND, b"", true),
-                        false => _ = peer.machine.data(asked.stream, b"", true, &mut peer.out),
+                    if is_get {
+                        peer.begin(asked.stream, Status::NOT_FOUND, b"", true)
+                    } else {
+                        _ = peer.machine.data(asked.stream, b"", true, &mut peer.out)
                     }
                 }
                 _ => {}
@@ -56,7 +57,7 @@ fn rig(origin: &H2Origin) -> Rig {
 }
 
 #[test]
-fn a_server_that_takes_extended_connect_gets_it() {
+fn websocket_upgrade_is_sent_as_extended_connect() {
     let origin = origin(true, Status::OK);
     let rig = rig(&origin);
     let mut client = rig.client();
@@ -81,7 +82,7 @@ fn a_server_that_takes_extended_connect_gets_it() {
 }
 
 #[test]
-fn a_server_may_decline_and_a_client_needs_a_key() {
+fn declined_connect_is_relayed_and_a_missing_key_is_rejected() {
     let origin = origin(true, Status::FORBIDDEN);
     let rig = rig(&origin);
     assert_eq!(rig.ask(ASK).status, 403);
@@ -90,7 +91,7 @@ fn a_server_may_decline_and_a_client_needs_a_key() {
 }
 
 #[test]
-fn a_server_that_does_not_announce_it_gets_a_plain_request() {
+fn server_without_extended_connect_gets_a_plain_request() {
     let origin = origin(false, Status::OK);
     let rig = rig(&origin);
     assert_eq!(rig.ask(ASK).status, 404);
@@ -205,7 +206,7 @@ fn leaving(ends: bool) -> H2Origin {
 }
 
 #[test]
-fn a_protocol_that_is_not_passed_on_is_refused_before_a_server_is_asked() {
+fn unsupported_connect_protocol_is_rejected_with_501() {
     for connect_protocol in [true, false] {
         let origin = origin(connect_protocol, Status::OK);
         StreamClient::connect(&rig(&origin), b"connect-udp").wait("1 501");
@@ -214,7 +215,7 @@ fn a_protocol_that_is_not_passed_on_is_refused_before_a_server_is_asked() {
 }
 
 #[test]
-fn a_stream_reset_by_the_server_is_reset_for_the_client_also_after_its_end() {
+fn server_stream_reset_resets_the_client_stream() {
     for ends in [false, true] {
         let origin = leaving(ends);
         let rig = rig(&origin);
@@ -228,7 +229,7 @@ fn a_stream_reset_by_the_server_is_reset_for_the_client_also_after_its_end() {
 }
 
 #[test]
-fn a_connection_reset_by_the_server_after_its_end_is_a_reset_stream() {
+fn server_reset_after_its_end_resets_the_client_stream() {
     let (reset, resets) = mpsc::channel();
     let resets = Mutex::new(resets);
     let origin = Origin::start(move |mut caller, _| {
@@ -252,7 +253,7 @@ fn a_connection_reset_by_the_server_after_its_end_is_a_reset_stream() {
 }
 
 #[test]
-fn a_client_that_resets_after_its_end_is_gone_for_the_server() {
+fn client_reset_after_its_end_reaches_the_server() {
     let origin = leaving(false);
     let rig = rig(&origin);
     let mut client = StreamClient::tunnel(&rig);

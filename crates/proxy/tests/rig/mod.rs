@@ -144,13 +144,16 @@ impl Origin {
         let connections = Arc::new(AtomicUsize::new(0));
         let seen: Arc<Mutex<Vec<u8>>> = Arc::default();
         let ended = Arc::new(AtomicUsize::new(0));
-        let (counter, over) = (connections.clone(), ended.clone());
-        let (record, serve) = (seen.clone(), Arc::new(serve));
+        let counter = connections.clone();
+        let over = ended.clone();
+        let record = seen.clone();
+        let serve = Arc::new(serve);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let number = counter.fetch_add(1, Ordering::SeqCst);
                 let caller = Caller::new(stream, record.clone());
-                let (serve, over) = (serve.clone(), over.clone());
+                let serve = serve.clone();
+                let over = over.clone();
                 thread::spawn(move || {
                     let _ = catch_unwind(AssertUnwindSafe(|| serve(caller, number)));
                     over.fetch_add(1, Ordering::SeqCst);

@@ -17,7 +17,7 @@ fn field(id: u32, name: &str, value: &str) -> KomainuField {
 }
 
 #[test]
-fn a_request_through_the_c_functions() {
+fn request_is_served_through_the_c_functions() {
     let options = Options { worker_slots: 1, slots: 2, slot_fds: true, ..Options::default() };
     let channel = Channel::create(&options).unwrap();
     let mut server = channel.server(0);
@@ -87,7 +87,7 @@ fn a_request_through_the_c_functions() {
 }
 
 #[test]
-fn attaching_says_what_is_wrong() {
+fn attach_with_a_wrong_abi_version_reports_the_error() {
     let mut error = [0u8; 40];
     // SAFETY: a local buffer.
     let worker = unsafe { komainu_attach(KOMAINU_ABI + 1, 0, error.as_mut_ptr().cast(), error.len()) };
@@ -98,7 +98,7 @@ fn attaching_says_what_is_wrong() {
 }
 
 #[test]
-fn the_header_says_what_the_library_does() {
+fn c_header_matches_the_library() {
     for (name, value) in [
         ("KOMAINU_ABI", i64::from(KOMAINU_ABI)),
         ("KOMAINU_OK", KOMAINU_OK.into()),
@@ -141,7 +141,7 @@ fn the_header_says_what_the_library_does() {
 }
 
 #[test]
-fn the_header_compiles_as_c_and_as_cpp() {
+fn c_header_compiles_as_c_and_cpp() {
     let source = "#include \"komainu.h\"\n#include <stddef.h>\n\
         typedef char size_is_right[sizeof(komainu_field) == 32 ? 1 : -1];\n\
         typedef char id_is_last[offsetof(komainu_field, id) == 24 ? 1 : -1];\n";

@@ -18,10 +18,11 @@ fn shared(bytes: usize) -> Arc<SharedMemory> {
 }
 
 #[test]
-fn frames_of_every_length_come_out_as_they_went_in() {
+fn frames_of_every_length_round_trip() {
     let shared = shared(64);
     let pipe = shared.slot(0, 0).request();
-    let (mut writer, mut reader) = (Writer::new(), Reader::new());
+    let mut writer = Writer::new();
+    let mut reader = Reader::new();
     for round in 0..200u32 {
         let payload: Vec<u8> = (0..round % 61).map(|byte| (byte + round) as u8).collect();
         assert!(writer.payload_room(pipe, payload.len() as u32).unwrap() >= Some(payload.len() as u32));
@@ -56,12 +57,14 @@ fn frames_of_every_length_come_out_as_they_went_in() {
 }
 
 #[test]
-fn a_body_goes_through_a_smaller_area() {
+fn body_passes_through_an_area_smaller_than_itself() {
     let shared = shared(128);
     let pipe = shared.slot(0, 0).response();
-    let (mut writer, mut reader) = (Writer::new(), Reader::new());
+    let mut writer = Writer::new();
+    let mut reader = Reader::new();
     let body: Vec<u8> = (0..10_000u32).map(|byte| (byte * 7) as u8).collect();
-    let (mut sent, mut back) = (0, Vec::new());
+    let mut sent = 0;
+    let mut back = Vec::new();
     while back.len() < body.len() {
         sent += writer.write_body(pipe, &body[sent..]).unwrap();
         writer.publish(pipe, sent == body.len());
@@ -76,7 +79,7 @@ fn a_body_goes_through_a_smaller_area() {
 }
 
 #[test]
-fn a_full_area_takes_nothing_and_no_crumbs() {
+fn nearly_full_area_accepts_only_whole_payloads() {
     let shared = shared(128);
     let pipe = shared.slot(0, 0).response();
     let mut writer = Writer::new();
@@ -90,7 +93,7 @@ fn a_full_area_takes_nothing_and_no_crumbs() {
 }
 
 #[test]
-fn a_reader_believes_no_position() {
+fn reader_rejects_invalid_positions() {
     let shared = shared(64);
     let pipe = shared.slot(0, 0).response();
     for head in [2, 5, 68, 1 << 31, u32::MAX, u32::MAX - 3] {
@@ -106,7 +109,7 @@ fn a_reader_believes_no_position() {
 }
 
 #[test]
-fn a_reader_believes_no_frame() {
+fn reader_rejects_invalid_frames() {
     let shared = shared(64);
     let pipe = shared.slot(0, 0).response();
     pipe.head.store(16, Relaxed);
@@ -119,7 +122,7 @@ fn a_reader_believes_no_frame() {
 }
 
 #[test]
-fn a_writer_believes_no_tail() {
+fn writer_rejects_invalid_tails() {
     let shared = shared(64);
     let pipe = shared.slot(0, 0).request();
     for tail in [1, 2, 64, 128, u32::MAX - 3] {
@@ -137,7 +140,7 @@ fn a_writer_believes_no_tail() {
 }
 
 #[test]
-fn positions_wrap_with_the_word() {
+fn positions_wrap_around_at_32_bits() {
     let shared = shared(64);
     let pipe = shared.slot(0, 0).request();
     let start = u32::MAX - 19;

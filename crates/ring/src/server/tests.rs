@@ -26,7 +26,8 @@ fn rig() -> Rig {
         slot_fds: true,
     };
     let channel = Channel::create(&options).unwrap();
-    let (server, worker) = (channel.server(0), channel.worker(WorkerSlot(0)));
+    let server = channel.server(0);
+    let worker = channel.worker(WorkerSlot(0));
     Rig { channel, server, worker }
 }
 
@@ -57,7 +58,7 @@ impl Rig {
 }
 
 #[test]
-fn a_request_goes_there_and_its_answer_comes_back() {
+fn request_is_delivered_and_its_response_received() {
     let mut rig = rig();
     let ticket = rig.submit(b"GET /");
     assert_eq!(rig.server.claimant(ticket), None);
@@ -77,7 +78,7 @@ fn a_request_goes_there_and_its_answer_comes_back() {
 }
 
 #[test]
-fn every_part_comes_in_its_order() {
+fn response_parts_arrive_in_order() {
     let mut rig = rig();
     let ticket = rig.submit(b"x");
     let mut request = rig.claim();
@@ -98,7 +99,7 @@ fn every_part_comes_in_its_order() {
 }
 
 #[test]
-fn an_end_after_everything_was_taken_comes_alone() {
+fn end_after_all_parts_were_received_arrives_alone() {
     let mut rig = rig();
     let ticket = rig.submit(b"x");
     let mut request = rig.claim();
@@ -121,7 +122,9 @@ fn a_large_body_streams_both_ways_through_small_areas() {
     let mut request = rig.claim();
     request.respond(b"200").unwrap();
     request.flush();
-    let (mut held, mut echoed, mut ended) = (Vec::new(), Vec::new(), false);
+    let mut held = Vec::new();
+    let mut echoed = Vec::new();
+    let mut ended = false;
     let mut request = Some(request);
     for _ in 0..10_000 {
         if let Some(worker) = &mut request {
@@ -157,7 +160,7 @@ fn a_large_body_streams_both_ways_through_small_areas() {
 }
 
 #[test]
-fn heads_and_slots_have_their_limits() {
+fn head_size_and_slot_count_are_limited() {
     let mut rig = rig();
     assert_eq!(rig.server.submit(&[0; 253], b"", true), Err(SubmitError::HeadTooLarge));
     for _ in 0..rig.server.slots() {
@@ -171,9 +174,10 @@ fn heads_and_slots_have_their_limits() {
 }
 
 #[test]
-fn a_dropped_request_is_aborted_and_what_was_sent_stands() {
+fn dropped_request_is_aborted_after_its_sent_parts() {
     let mut rig = rig();
-    let (first, second) = (rig.submit(b"a"), rig.submit(b"b"));
+    let first = rig.submit(b"a");
+    let second = rig.submit(b"b");
     drop(rig.claim());
     let mut request = rig.claim();
     request.respond(b"200").unwrap();
@@ -185,7 +189,7 @@ fn a_dropped_request_is_aborted_and_what_was_sent_stands() {
 }
 
 #[test]
-fn finishing_without_a_head_is_an_abort() {
+fn finish_without_a_head_aborts_the_request() {
     let mut rig = rig();
     let ticket = rig.submit(b"a");
     assert_eq!(rig.claim().finish(), Err(StopReason::Order));
@@ -194,7 +198,7 @@ fn finishing_without_a_head_is_an_abort() {
 }
 
 #[test]
-fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
+fn cancelled_queued_request_is_never_claimed() {
     let mut rig = rig();
     // More cancelled tags than the queue has cells, and no claims: the queue is rebuilt.
     for _ in 0..50 {
@@ -214,7 +218,7 @@ fn a_queued_request_is_cancelled_at_once_and_never_claimed() {
 }
 
 #[test]
-fn a_claimed_request_is_reported_and_is_free_when_released() {
+fn cancelled_claimed_request_frees_its_slot_when_released() {
     let mut rig = rig();
     let (ticket, _) = rig.server.submit(b"POST", b"abc", false).unwrap();
     let mut request = rig.claim();
@@ -232,11 +236,13 @@ fn a_claimed_request_is_reported_and_is_free_when_released() {
 }
 
 #[test]
-fn a_dead_workers_requests_are_lost_and_only_they() {
+fn only_claimed_requests_of_a_dead_worker_are_lost() {
     let mut rig = rig();
     let names: [&[u8]; 4] = [b"answered", b"begun", b"untouched", b"queued"];
     let [answered, begun, untouched, queued] = names.map(|name| rig.submit(name));
-    let (mut first, mut second, third) = (rig.claim(), rig.claim(), rig.claim());
+    let mut first = rig.claim();
+    let mut second = rig.claim();
+    let third = rig.claim();
     first.respond(b"200").unwrap();
     first.finish().unwrap();
     second.respond(b"200").unwrap();
@@ -265,7 +271,7 @@ fn a_dead_workers_requests_are_lost_and_only_they() {
 }
 
 #[test]
-fn an_answer_finished_but_not_reported_by_the_dead_is_found() {
+fn unreported_response_of_a_dead_worker_is_found() {
     let mut rig = rig();
     let ticket = rig.submit(b"x");
     let mut request = rig.claim();
@@ -281,7 +287,7 @@ fn an_answer_finished_but_not_reported_by_the_dead_is_found() {
 }
 
 #[test]
-fn a_cancelled_request_of_a_dead_worker_comes_back() {
+fn cancelled_request_of_a_dead_worker_frees_its_slot() {
     let mut rig = rig();
     let ticket = rig.submit(b"x");
     let request = rig.claim();
@@ -292,7 +298,7 @@ fn a_cancelled_request_of_a_dead_worker_comes_back() {
 }
 
 #[test]
-fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
+fn claiming_worker_wakes_the_next_sleeping_worker() {
     let mut rig = rig();
     let other = rig.channel.worker(WorkerSlot(1));
     let sleeps = |rig: &Rig, worker_slot| rig.server.shared.sleep_word(worker_slot).load(Relaxed) != AWAKE;
@@ -311,7 +317,7 @@ fn one_worker_is_woken_and_a_busy_one_wakes_the_next() {
 }
 
 #[test]
-fn a_worker_that_dies_with_its_wake_up_passes_it_on() {
+fn wake_up_of_a_dead_worker_goes_to_another_worker() {
     let mut rig = rig();
     let other = rig.channel.worker(WorkerSlot(1));
     assert!(rig.worker.arm(true) && other.arm(true));
@@ -326,7 +332,7 @@ fn a_worker_that_dies_with_its_wake_up_passes_it_on() {
 }
 
 #[test]
-fn a_queue_scribbled_on_by_the_dead_is_mended() {
+fn corrupted_queue_is_repaired_when_a_worker_dies() {
     let mut rig = rig();
     let tickets = [rig.submit(b"1"), rig.submit(b"2")];
     let (head, _, cells) = rig.server.shared.geometry.queue(0);
@@ -340,7 +346,7 @@ fn a_queue_scribbled_on_by_the_dead_is_mended() {
 }
 
 #[test]
-fn a_wild_notice_mutes_its_worker_slot_until_it_dies() {
+fn invalid_notice_mutes_its_worker_slot_until_the_worker_dies() {
     let mut rig = rig();
     let ticket = rig.submit(b"1");
     let mut request = rig.claim();
@@ -363,7 +369,7 @@ fn a_wild_notice_mutes_its_worker_slot_until_it_dies() {
 }
 
 #[test]
-fn a_late_tag_is_not_taken_for_the_slots_next_use() {
+fn stale_tag_does_not_affect_the_next_use_of_its_slot() {
     let mut rig = rig();
     let first = rig.submit(b"1");
     let late = Tag::new(first.index(), first.generation).finished();
@@ -387,7 +393,7 @@ fn a_late_tag_is_not_taken_for_the_slots_next_use() {
 }
 
 #[test]
-fn a_final_tag_needs_a_final_state() {
+fn finished_tag_requires_a_finished_state() {
     let mut rig = rig();
     let ticket = rig.submit(b"1");
     let request = rig.claim();
@@ -402,7 +408,7 @@ fn a_final_tag_needs_a_final_state() {
 }
 
 #[test]
-fn a_body_before_its_head_is_not_believed() {
+fn body_before_the_head_is_a_worker_fault() {
     let mut rig = rig();
     let ticket = rig.submit(b"1");
     let request = rig.claim();
@@ -420,10 +426,12 @@ fn a_body_before_its_head_is_not_believed() {
 }
 
 #[test]
-fn an_answer_not_to_be_believed_ends_its_ticket_only() {
+fn invalid_response_position_ends_only_its_ticket() {
     let mut rig = rig();
-    let (ticket, other) = (rig.submit(b"1"), rig.submit(b"2"));
-    let (mut request, held) = (rig.claim(), rig.claim());
+    let ticket = rig.submit(b"1");
+    let other = rig.submit(b"2");
+    let mut request = rig.claim();
+    let held = rig.claim();
     request.respond(b"200").unwrap();
     request.flush();
     let at = request.slot_index();
@@ -440,7 +448,7 @@ fn an_answer_not_to_be_believed_ends_its_ticket_only() {
 }
 
 #[test]
-fn a_slot_that_nobody_can_report_the_holder_of_is_quarantined() {
+fn slot_with_an_unknown_holder_is_quarantined() {
     let mut rig = rig();
     let ticket = rig.submit(b"1");
     let request = rig.claim();
@@ -456,7 +464,7 @@ fn a_slot_that_nobody_can_report_the_holder_of_is_quarantined() {
 }
 
 #[test]
-fn a_server_arms_only_when_nothing_waits() {
+fn server_arms_only_when_nothing_is_pending() {
     let mut rig = rig();
     assert!(rig.server.arm());
     let ticket = rig.submit(b"x");
@@ -472,11 +480,12 @@ fn a_server_arms_only_when_nothing_waits() {
 }
 
 #[test]
-fn one_who_waits_without_a_limit_is_woken_to_look_at_signals() {
+fn wake_for_signals_wakes_a_worker_waiting_without_timeout() {
     let rig = rig();
     // No worker sleeps, so none may find a stale wake-up later.
     rig.channel.wake_for_signals();
-    let (channel, done) = (&rig.channel, std::sync::atomic::AtomicBool::new(false));
+    let channel = &rig.channel;
+    let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             assert!(matches!(channel.worker(WorkerSlot(0)).next(None), NextRequest::TimedOut));
@@ -490,7 +499,7 @@ fn one_who_waits_without_a_limit_is_woken_to_look_at_signals() {
 }
 
 #[test]
-fn a_retired_worker_leaves_and_one_in_time_waits() {
+fn waiting_worker_times_out_and_a_retired_one_stops() {
     let rig = rig();
     assert!(matches!(rig.worker.next(Some(Duration::ZERO)), NextRequest::TimedOut));
     assert!(matches!(rig.worker.next(Some(Duration::from_millis(2))), NextRequest::TimedOut));
@@ -500,7 +509,7 @@ fn a_retired_worker_leaves_and_one_in_time_waits() {
 }
 
 #[test]
-fn a_file_waits_until_it_was_taken() {
+fn file_part_is_received_between_head_and_end() {
     let mut rig = rig();
     let ticket = rig.submit(b"x");
     let file = FilePart { fd: 5, offset: 1, len: 2 };
@@ -515,7 +524,8 @@ fn a_file_waits_until_it_was_taken() {
             request.file(file).unwrap();
             request.finish().unwrap();
         });
-        let (mut parts, mut over) = (Vec::new(), false);
+        let mut parts = Vec::new();
+        let mut over = false;
         while !over {
             server.flush_doorbells();
             server.poll(|server, ticket| {
@@ -532,7 +542,7 @@ fn a_file_waits_until_it_was_taken() {
 }
 
 #[test]
-fn a_worker_measures_what_it_is_asked_to() {
+fn worker_measures_the_requested_costs() {
     let mut rig = rig();
     let mut cost = |measure: Measure, others: usize| {
         rig.server.set_measure(measure);

@@ -14,7 +14,9 @@ pub(crate) fn ring_head(bytes: &[u8]) {
 
 fn read_again(fields: WireFields<'_>) {
     let total = fields.0.len();
-    let (mut written, mut read, mut used) = (Vec::new(), Vec::new(), 0);
+    let mut written = Vec::new();
+    let mut read = Vec::new();
+    let mut used = 0;
     for field in fields {
         assert_ne!(read.last(), Some(&Err(Malformed)), "a field follows a malformed one");
         if let Ok(field) = field {

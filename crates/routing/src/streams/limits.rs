@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_over_reloads_and_released() {
+    fn connections_are_counted_across_reloads_and_released() {
         let config = |limits: &str| {
             let text = format!("[[stream]]\nlisten = \":1\"\nto = \"a:1\"\n{limits}");
             Config::parse(&text, "komainu.toml", Path::new("/")).unwrap().0
@@ -91,7 +91,9 @@ mod tests {
         let memory = MemoryBudget::default();
         let first = StreamLimits::of(&config("connections = 3\nconnections_per_client = 2\n"), &[], &memory);
         let client = |text: &str| Peer::Tcp(format!("{text}:1").parse().unwrap());
-        let (one, other, third) = (client("10.0.0.1"), client("[2001:db8::1]"), client("[2001:db8::2]"));
+        let one = client("10.0.0.1");
+        let other = client("[2001:db8::1]");
+        let third = client("[2001:db8::2]");
         let places = (first[0].acquire(one).unwrap(), first[0].acquire(one).unwrap());
         assert!(first[0].acquire(one).is_err());
         let last = first[0].acquire(other).unwrap();

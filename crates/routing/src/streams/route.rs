@@ -151,7 +151,9 @@ impl StreamRoutes {
         let Ok(places) = stream.limits.acquire(start.client) else {
             return refuse(Some(stream), StreamEnd::TooMany);
         };
-        let (stream, log, generation) = (stream.clone(), log.clone(), generation.clone());
+        let stream = stream.clone();
+        let log = log.clone();
+        let generation = generation.clone();
         let name = name.map(Box::from);
         StreamChoice::Serve(Box::new(move |client| {
             let started_us = client.core().now_us();
@@ -219,7 +221,8 @@ impl StreamReport {
 
     /// Counts bytes that were sent to a side.
     fn count_bytes(&self, side: RelaySide, bytes: usize) {
-        let (counters, bytes) = (self.counters(), bytes as u64);
+        let counters = self.counters();
+        let bytes = bytes as u64;
         let (own, all) = match side {
             RelaySide::Upstream => (&self.received, &counters.received_bytes),
             RelaySide::Client => (&self.sent, &counters.sent_bytes),

@@ -166,9 +166,12 @@ impl RouteAuthServer {
         exchange.hold(WAITING_BYTES);
         let answer = {
             let mut asked = pin!(self.query(&question));
-            poll_fn(|cx| match exchange.poll_disconnected(cx) {
-                true => Poll::Ready(None),
-                false => asked.as_mut().poll(cx).map(Some),
+            poll_fn(|cx| {
+                if exchange.poll_disconnected(cx) {
+                    Poll::Ready(None)
+                } else {
+                    asked.as_mut().poll(cx).map(Some)
+                }
             })
             .await
         };
@@ -199,8 +202,10 @@ impl RouteAuthServer {
             return Err(FetchError { status: Status::SERVICE_UNAVAILABLE, reason });
         };
         let mut response = proxy.fetch(question, &self.limits).await?;
-        let (status, fields) = (response.status(), response.fields().clone());
-        let (mut body, mut ignored) = (Vec::new(), 0);
+        let status = response.status();
+        let fields = response.fields().clone();
+        let mut body = Vec::new();
+        let mut ignored = 0;
         // The content of a 2xx answer is not used: it is read only so that the connection can be reused.
         let lets_in = matches!(status.code(), 200..300);
         loop {
@@ -228,7 +233,8 @@ impl RouteAuthServer {
 
     /// Applies a 2xx answer to the request and caches it.
     fn apply_approval(&self, x: &mut Exchange<'_>, answer: &AuthAnswer, key: Option<ExpiringCacheKey>) {
-        let (mut own, mut cookies) = (Fields::new(), Fields::new());
+        let mut own = Fields::new();
+        let mut cookies = Fields::new();
         for (name, value) in answer.fields.iter() {
             if self.shared.config.identity_fields().any(|known| known.as_bytes().eq_ignore_ascii_case(name)) {
                 own.try_push(name, value).expect("a field that was read is valid");
@@ -328,7 +334,9 @@ fn build_request(request: &Request<'_>, target: &str) -> Result<FetchRequest, Re
     let uri = uri(request);
     let address = address_text(request);
     let scheme = if request.client().is_secure { "https" } else { "http" };
-    let (method, host, url) = (request.method_name(), request.authority(), url(request));
+    let method = request.method_name();
+    let host = request.authority();
+    let url = url(request);
     for (name, value) in [
         ("X-Forwarded-For", address.as_bytes()),
         ("X-Real-IP", address.as_bytes()),
@@ -396,9 +404,10 @@ fn url(request: &Request<'_>) -> String {
 fn parameter(text: &[u8]) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(text.len() * 3);
     for &byte in text {
-        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            true => encoded.push(byte),
-            false => encoded.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            encoded.push(byte)
+        } else {
+            encoded.extend_from_slice(format!("%{byte:02X}").as_bytes())
         }
     }
     encoded

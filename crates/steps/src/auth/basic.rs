@@ -247,9 +247,8 @@ impl SharedPasswords {
             }
         };
         x.hold(WAITING_BYTES);
-        let outcome = poll_fn(|cx| match x.poll_disconnected(cx) {
-            true => Poll::Ready(None),
-            false => pending.poll(cx.waker()).map(Some),
+        let outcome = poll_fn(|cx| {
+            if x.poll_disconnected(cx) { Poll::Ready(None) } else { pending.poll(cx.waker()).map(Some) }
         });
         let outcome = outcome.await;
         x.hold(0);

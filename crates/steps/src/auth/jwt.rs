@@ -355,7 +355,9 @@ impl JwtRoute {
                 return Ok(Err(TokenRefusal::Unavailable(reason)));
             }
             let pending = PendingToken(&self.shared.pending);
-            let (rules, now_s, copy) = (self.shared.rules.clone(), x.core().unix_s(), token.clone());
+            let rules = self.shared.rules.clone();
+            let now_s = x.core().unix_s();
+            let copy = token.clone();
             let used = keys.clone();
             let verified = x.core().offload(move || keys.verify(&rules, &copy, now_s)).await;
             drop(pending);
@@ -380,9 +382,10 @@ impl JwtRoute {
     /// The client is gone.
     async fn wait_for_keys(&self, x: &Exchange<'_>) -> Result<(), Fault> {
         x.core().sleep(POLL_MS).await;
-        match poll_fn(|cx| Poll::Ready(x.poll_disconnected(cx))).await {
-            true => Err(Fault::Disconnected),
-            false => Ok(()),
+        if poll_fn(|cx| Poll::Ready(x.poll_disconnected(cx))).await {
+            Err(Fault::Disconnected)
+        } else {
+            Ok(())
         }
     }
 
@@ -400,13 +403,17 @@ impl JwtRoute {
         if shared.is_fetching.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (shared, proxy, jwt) = (shared.clone(), self.proxy.clone(), self.jwt.clone());
-        let (theirs, timeout_ms) = (core.clone(), self.timeout_ms);
+        let shared = shared.clone();
+        let proxy = self.proxy.clone();
+        let jwt = self.jwt.clone();
+        let theirs = core.clone();
+        let timeout_ms = self.timeout_ms;
         core.spawn(async move {
             let outcome = match &jwt.jwks {
                 Some(url) => fetch(proxy.as_ref(), &url.path_and_query, timeout_ms).await,
                 None => {
-                    let (shared, jwt) = (shared.clone(), jwt.clone());
+                    let shared = shared.clone();
+                    let jwt = jwt.clone();
                     let read = move || shared.read_file(&jwt).map_err(|error| error.to_string());
                     theirs.offload(read).await.map(|()| None)
                 }
@@ -470,10 +477,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_of_withdrawn_keys_is_not_remembered() {
+    fn tokens_verified_with_withdrawn_keys_are_not_cached() {
         let set = br#"{"keys":[{"kty":"oct","k":"c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LTEyMzQ1Ng"}]}"#;
         let keys = || Arc::new(JwtKeys::parse(set, true).unwrap());
-        let (before, after) = (keys(), keys());
+        let before = keys();
+        let after = keys();
         let current = Mutex::new(Some(before.clone()));
         let remembered = |used: &Arc<JwtKeys>| {
             let mut is_remembered = false;

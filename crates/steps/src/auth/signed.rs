@@ -57,9 +57,10 @@ pub fn parse_keys(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
     for (at, line) in text.lines().map(str::trim_end).enumerate().filter(|(_, line)| !line.is_empty()) {
         secrets.push(config::token(line).map_err(|fault| invalid(format!("line {}: {fault}", at + 1)))?);
     }
-    match secrets.is_empty() {
-        true => Err(invalid("it has no secret: `openssl rand -hex 32` makes one".into())),
-        false => Ok(UrlKeys::new(secrets)),
+    if secrets.is_empty() {
+        Err(invalid("it has no secret: `openssl rand -hex 32` makes one".into()))
+    } else {
+        Ok(UrlKeys::new(secrets))
     }
 }
 

@@ -84,7 +84,8 @@ impl MaintenanceRule {
     /// last result.
     async fn is_on(&self, x: &Exchange<'_>) -> bool {
         let Some(file) = &self.file else { return true };
-        let (shared, now_ms) = (&self.shared, x.core().now_ms());
+        let shared = &self.shared;
+        let now_ms = x.core().now_ms();
         let due_ms = shared.check_at_ms.load(Ordering::Relaxed);
         let is_due = now_ms >= due_ms;
         let claim = || {

@@ -21,7 +21,7 @@ fn keys(of: &RateLimit, clients: &[&str]) -> usize {
 }
 
 #[test]
-fn clients_are_addresses_or_networks() {
+fn clients_are_grouped_by_network_prefix() {
     let limit = RateLimit { ipv4_prefix: 32, ipv6_prefix: 64, ..RateLimit::default() };
     assert_eq!(keys(&limit, &["192.0.2.1", "192.0.2.2", "::ffff:192.0.2.1", "unix"]), 3);
     assert_eq!(keys(&limit, &["2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"]), 2);
@@ -33,7 +33,7 @@ fn clients_are_addresses_or_networks() {
 }
 
 #[test]
-fn parameters_are_those_of_that_name() {
+fn query_parameters_are_found_by_exact_name() {
     for (query, value) in
         [("k=1", Some("1")), ("a=b&k=2&kk=3", Some("2")), ("key=1&k", None), ("", None), ("k=", Some(""))]
     {
@@ -42,7 +42,7 @@ fn parameters_are_those_of_that_name() {
 }
 
 #[test]
-fn values_are_compared_as_origins_decode_them() {
+fn values_are_decoded_before_comparison() {
     for (query, value) in [
         ("k=%53ECRET", "SECRET"),
         ("%6b=SECRET", "SECRET"),
@@ -63,7 +63,7 @@ fn values_are_compared_as_origins_decode_them() {
 }
 
 #[test]
-fn values_that_differ_are_none() {
+fn conflicting_values_are_treated_as_absent() {
     for query in ["k=j1&k=REAL", "k=REAL&k=j1", "k&k=REAL", "k=REAL&%6b=", "k=a&k=a&k=b"] {
         assert_eq!(parameter(query.as_bytes(), b"k"), None, "{query}");
     }
@@ -71,7 +71,7 @@ fn values_that_differ_are_none() {
 }
 
 #[test]
-fn a_limit_that_stays_keeps_its_counts() {
+fn unchanged_limit_keeps_its_counts_across_reloads() {
     let config = |rate: &str, path: &str| {
         let text = format!(
             "[[site]]\nhosts = [\"a.test\"]\nlimit = \"1/h\"\n[[site.route]]\npath = \"{path}\"\nlimit = \"{rate}\"\nrespond = \"x\"\n"

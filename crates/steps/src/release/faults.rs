@@ -52,9 +52,12 @@ impl FaultRules {
             exchange.hold(DELAYED_BYTES);
             let has_left = {
                 let mut over = pin!(exchange.core().sleep(rule.delay_ms));
-                poll_fn(|cx| match exchange.poll_disconnected(cx) {
-                    true => Poll::Ready(true),
-                    false => over.as_mut().poll(cx).map(|()| false),
+                poll_fn(|cx| {
+                    if exchange.poll_disconnected(cx) {
+                        Poll::Ready(true)
+                    } else {
+                        over.as_mut().poll(cx).map(|()| false)
+                    }
                 })
                 .await
             };

@@ -74,7 +74,8 @@ impl MirrorShared {
             self.dropped.add(1);
             return None;
         }
-        let (bytes, budget) = (COPY_BYTES + body_bytes as u64, core.memory().budget().clone());
+        let bytes = COPY_BYTES + body_bytes as u64;
+        let budget = core.memory().budget().clone();
         budget.change(0, bytes);
         Some(InFlight { shared: self.clone(), budget, bytes })
     }
@@ -120,7 +121,9 @@ impl MirrorRule {
         };
         let mut copy = FetchRequest::of(&request, Vec::new());
         let limits = FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total_ms: self.timeout_ms };
-        let (shared, proxy, core) = (self.shared.clone(), self.proxy.clone(), exchange.core().clone());
+        let shared = self.shared.clone();
+        let proxy = self.proxy.clone();
+        let core = exchange.core().clone();
         if body == BodySize::None {
             return send(&core, shared, proxy, copy, (limits, 0));
         }

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_is_a_number_or_nothing() {
+    fn sticky_cookie_must_be_eight_lowercase_hex_digits() {
         assert_eq!(sticky_number(b"00ff00ff"), Some(0x00ff_00ff));
         for value in ["", "ff", "00FF00FF", "+0ff00ff", "00ff00ff0", "stable", "\u{ff11}\u{ff11}ab"] {
             assert_eq!(sticky_number(value.as_bytes()), None, "{value}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_of_ipv6_are_clients() {
+    fn ipv6_network_counts_as_one_client() {
         let of = |text: &str| client_point(Peer::Tcp(text.parse().unwrap()));
         assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:2]:2"));
         assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));

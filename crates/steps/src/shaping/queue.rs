@@ -387,7 +387,7 @@ mod tests {
     const FULL: Poll<WaitOutcome> = Poll::Ready(WaitOutcome::Refused(QueueRefusal::Full));
 
     #[test]
-    fn places_go_to_those_who_wait_in_order_and_newcomers_do_not_push_in() {
+    fn waiting_requests_are_admitted_in_order() {
         let queue = queue(1, 10);
         let mut requests = [(); 3].map(|()| QueuedRequest { queue: &queue, number: None });
         let [first, second, third] = &mut requests;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_the_oldest() {
+    fn full_queue_refuses_the_oldest_request() {
         let queue = queue(1, 2);
         assert!(queue.lock().try_acquire());
         let mut requests = [(); 4].map(|()| QueuedRequest { queue: &queue, number: None });
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_gives_back_what_it_has_not_seen() {
+    fn abandoned_request_returns_its_slot() {
         let queue = queue(1, 10);
         assert!(queue.lock().try_acquire());
         let mut requests: Vec<_> = (0..3).map(|_| QueuedRequest { queue: &queue, number: None }).collect();
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_where_none_may_and_other_numbers_count_at_once() {
+    fn changed_queue_limits_apply_immediately() {
         let queue = queue(1, 0);
         let options = |active_max, waiting_max| RequestQueue { active_max, waiting_max, age: Duration::ZERO };
         assert!(queue.lock().try_acquire());

@@ -39,7 +39,8 @@ pub fn open_sharing(
     if let Some(same) = previous.filter(|before| *before.options() == options) {
         return Ok(Some(same.clone()));
     }
-    let (notices, address) = (notices.clone(), of.redis.clone());
+    let notices = notices.clone();
+    let address = of.redis.clone();
     let report = move |event| {
         match event {
         SharingEvent::Unreachable(why) => notices.warn(&format!(
@@ -59,7 +60,8 @@ pub fn open_sharing(
 pub(crate) fn scope(limit: &RateLimit, labels: &RouteLabels) -> Vec<u8> {
     let keys: Vec<String> = limit.key.iter().map(ToString::to_string).collect();
     let prefixes = (limit.ipv4_prefix, limit.ipv6_prefix);
-    let (site, route) = (&labels.site, &labels.route);
+    let site = &labels.site;
+    let route = &labels.route;
     format!("{:?}", (site, route, limit.name(), limit.rate().to_string(), limit.burst(), keys, prefixes))
         .into_bytes()
 }

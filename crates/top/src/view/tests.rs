@@ -66,7 +66,7 @@ fn lines(buffer: &Buffer) -> Vec<String> {
 }
 
 #[test]
-fn a_screen_of_24_lines_has_something_of_everything_that_matters() {
+fn screen_of_24_lines_shows_every_important_table() {
     let lines = lines(&draw_to_buffer(80, 24, &ViewState::new(false)));
     let all = lines.join("\n");
     assert_eq!(lines[0], "Komainu 0.1.0  serving  PID 7  up 12 s  http://127.0.0.1:8080");
@@ -98,7 +98,7 @@ fn a_wide_screen_has_every_column() {
 }
 
 #[test]
-fn without_colours_nothing_is_coloured() {
+fn colors_are_used_only_if_enabled() {
     let buffer = draw_to_buffer(100, 40, &ViewState::new(false));
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
     let buffer = draw_to_buffer(100, 40, &ViewState::new(true));
@@ -106,7 +106,7 @@ fn without_colours_nothing_is_coloured() {
 }
 
 #[test]
-fn any_size_is_drawn() {
+fn any_screen_size_is_drawn_without_panic() {
     for width in [1, 19, 20, 40, 79, 300] {
         for height in [1, 5, 6, 7, 10, 13, 100] {
             for page in [TopPage::All, TopPage::Help, TopPage::One(0), TopPage::One(5)] {
@@ -120,7 +120,7 @@ fn any_size_is_drawn() {
 }
 
 #[test]
-fn keys_choose() {
+fn keys_change_page_sorting_and_interval() {
     use std::time::Duration;
 
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -162,7 +162,7 @@ fn keys_choose() {
 }
 
 #[test]
-fn text_and_json_for_pipes() {
+fn text_and_json_output_contain_the_figures() {
     let text = format_text(&sample());
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
     assert!(text.contains("\nUpstream servers\n") && text.contains("http://10.0.0.2:80"), "{text}");
@@ -180,7 +180,7 @@ fn text_and_json_for_pipes() {
 }
 
 #[test]
-fn another_process_is_not_compared_with_the_one_before() {
+fn status_of_another_process_is_not_compared() {
     let mut before = status(1_000, 10_000);
     before["pid"] = json!(8);
     let document = as_json(&StatusInterval::new(status(3_000, 12_000), Some(&before)));
@@ -188,7 +188,7 @@ fn another_process_is_not_compared_with_the_one_before() {
 }
 
 #[test]
-fn room_is_shared_and_nobody_gets_more_than_it_needs() {
+fn space_is_shared_up_to_the_needed_size() {
     assert_eq!(allot_lines(&[10, 4, 10], 18), [7, 4, 7]);
     assert_eq!(allot_lines(&[5, 5], 100), [5, 5]);
     assert_eq!(allot_lines(&[9, 9, 9], 9), [5, 4, 0]);

@@ -122,9 +122,10 @@ impl BenchChecks<'_> {
         let mut command = Command::new("taskset");
         command.args(["-c", GENERATOR_CORE]).arg(&self.binary).args(["bench", "-q", "-t", "1"]);
         let output = command.args(arguments).arg(format!("http://{to}/")).stdin(Stdio::null()).output()?;
-        match output.status.success() {
-            true => Ok(String::from_utf8(output.stdout)?),
-            false => Err(String::from_utf8_lossy(&output.stderr).into_owned().into()),
+        if output.status.success() {
+            Ok(String::from_utf8(output.stdout)?)
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned().into())
         }
     }
 
@@ -170,7 +171,8 @@ impl BenchChecks<'_> {
 
         let server = self.start_server("errors", &[])?;
         let kept = self.run_bench_json(&["-c", "10", "-n", "100000"], server.address)?;
-        let (errors, known) = (kept["statuses"]["500"].as_u64().unwrap_or(0), 100_000 / ERROR_INTERVAL);
+        let errors = kept["statuses"]["500"].as_u64().unwrap_or(0);
+        let known = 100_000 / ERROR_INTERVAL;
         // Probe connections use up request numbers, but each request is counted once.
         self.record(
             "errors among 100,000",
@@ -197,7 +199,8 @@ impl BenchChecks<'_> {
         let before = process_cpu_s(pid)?;
         let kept = self.run_bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
         let proc_s = process_cpu_s(pid)? - before;
-        let (rss, pss) = (proc_kib(pid, "status", "VmRSS:")?, proc_kib(pid, "smaps", "Pss:")?);
+        let rss = proc_kib(pid, "status", "VmRSS:")?;
+        let pss = proc_kib(pid, "smaps", "Pss:")?;
         stop_known_server(server.address)?;
         server.tree.wait_until(READY_MS_MAX, |_| None::<()>);
         let text = fs::read_to_string(&reported)?;

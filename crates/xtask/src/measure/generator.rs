@@ -55,7 +55,8 @@ impl Generator {
     /// Returns a command that runs the generator with one thread and keep-alive for the configured number of
     /// seconds.
     fn command(self, url: &str, connections: usize, options: &MeasureOptions) -> Command {
-        let (connections, seconds) = (connections.to_string(), options.seconds.to_string());
+        let connections = connections.to_string();
+        let seconds = options.seconds.to_string();
         let (program, arguments) = match self {
             Generator::Komainu => (options.binary.as_path(), "bench -q -t 1 --warm-up 0s --format json"),
             Generator::Wrk => (Path::new("wrk"), "-t 1"),
@@ -92,7 +93,8 @@ impl Generator {
                     let text = output.split(mark).next()?;
                     text.rsplit([' ', ',']).next()?.parse::<f64>().ok()
                 };
-                let (requests, rate) = (before(" succeeded")?, before(" req/s")?);
+                let requests = before(" succeeded")?;
+                let rate = before(" req/s")?;
                 Some((requests, requests / rate))
             }
         }
@@ -197,8 +199,10 @@ fn format_report(samples: &[Vec<GeneratorRun>; 3]) -> (TextTable, Vec<Value>) {
             stats::ratio(&pairs).unwrap_or(Ratio { ratio: f64::NAN, low: f64::NAN, high: f64::NAN })
         };
         let median = |values: &[f64]| stats::median(values).unwrap_or(f64::NAN);
-        let (cpu, rate) = (each(|s| s.cpu_us), each(|s| s.rate));
-        let (cpu_ratio, rate_ratio) = (ratio(|s| s.cpu_us), ratio(|s| s.rate));
+        let cpu = each(|s| s.cpu_us);
+        let rate = each(|s| s.rate);
+        let cpu_ratio = ratio(|s| s.cpu_us);
+        let rate_ratio = ratio(|s| s.rate);
         let verdict = |met: bool| if met { "met" } else { "MISSED" };
         let aims = match generator {
             Generator::Komainu => format!(
@@ -233,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_one_s_output_is_understood() {
+    fn output_of_each_generator_is_parsed() {
         let h2load = "finished in 2.00s, 125000.50 req/s, 20.5MB/s\nrequests: 250001 total, 250101 started, 250001 done, 250001 succeeded, 0 failed";
         for (generator, output, requests, rate) in [
             (Generator::H2load, h2load, 250_001.0, 125_000.5),
@@ -260,10 +264,10 @@ mod tests {
     }
 
     #[test]
-    fn the_table_judges_by_pairs() {
+    fn generators_are_compared_by_pairs() {
         let sample = |cpu_us, rate| GeneratorRun { cpu_us, rate };
-        let (ours, wrk) =
-            (vec![sample(6.0, 100.0), sample(12.0, 90.0)], vec![sample(7.0, 99.0), sample(14.0, 91.0)]);
+        let ours = vec![sample(6.0, 100.0), sample(12.0, 90.0)];
+        let wrk = vec![sample(7.0, 99.0), sample(14.0, 91.0)];
         let (table, rows) = format_report(&[ours, wrk.clone(), wrk]);
         assert!(table.markdown().contains("CPU ≤ 1.0 met") && table.markdown().contains("0.857"));
         assert_eq!(rows.len(), 3);

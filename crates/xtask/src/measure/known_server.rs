@@ -74,10 +74,13 @@ pub(crate) fn serve_known(port: &str, behavior: &str) -> Fallible<ExitCode> {
     let way = KnownBehavior::parse(behavior).ok_or("known: the ways are work:TURNS, delay, stall, errors")?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port.parse()?))?;
     let ballast = vec![1u8; ALLOCATED_BYTES];
-    let (began, count) = (Instant::now(), Arc::new(AtomicU64::new(0)));
+    let began = Instant::now();
+    let count = Arc::new(AtomicU64::new(0));
     let quit = Arc::new(AtomicU64::new(0));
     for stream in listener.incoming() {
-        let (stream, count, quit) = (stream?, count.clone(), quit.clone());
+        let stream = stream?;
+        let count = count.clone();
+        let quit = quit.clone();
         let to_self = listener.local_addr()?;
         if quit.load(Ordering::SeqCst) > 0 {
             break;
@@ -103,7 +106,8 @@ fn serve_connection(
 ) -> io::Result<bool> {
     stream.set_nodelay(true)?;
     let mut from = BufReader::new(stream);
-    let (mut line, mut quits) = (String::new(), false);
+    let mut line = String::new();
+    let mut quits = false;
     loop {
         line.clear();
         if from.read_line(&mut line)? == 0 {
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_are_read_and_shares_are_whole() {
+    fn server_behaviors_are_parsed_and_shares_sum_to_100() {
         assert_eq!(KnownBehavior::parse("work:12"), Some(KnownBehavior::Work(12)));
         assert_eq!(
             (KnownBehavior::parse("stall"), KnownBehavior::parse("nap")),

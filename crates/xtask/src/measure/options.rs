@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_the_rest_keeps_its_default() {
+    fn options_are_parsed_and_others_keep_their_default() {
         let options = MeasureOptions::parse(&["--rounds", "7", "--rows", "10,100"]).expect("valid");
         assert_eq!((options.rounds, options.seconds), (Some(7), 1));
         assert!(
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named() {
+    fn invalid_option_is_named_in_the_error() {
         for (words, what) in [
             (&["--rounds", "0"][..], "--rounds"),
             (&["--seconds"], "needs a value"),

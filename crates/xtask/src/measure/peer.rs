@@ -28,7 +28,8 @@ pub(crate) fn free_port() -> Fallible<u16> {
 
 /// Starts nginx with its files in `folder`.
 pub(crate) fn nginx(folder: &Path) -> Fallible<PeerServer> {
-    let (port, own) = (free_port()?, folder.display());
+    let port = free_port()?;
+    let own = folder.display();
     let conf = format!(
         "daemon off; worker_processes 1; pid {own}/nginx.pid; error_log {own}/error.log crit;\n\
          events {{ worker_connections 4096; }}\n\

@@ -39,7 +39,8 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
 }
 
 fn check_generated(tree: &SourceTree, document: &GeneratedDocument) -> Option<TidyFinding> {
-    let (written, wanted) = (tree.text(document.file).unwrap_or_default(), (document.text)());
+    let written = tree.text(document.file).unwrap_or_default();
+    let wanted = (document.text)();
     if written == wanted {
         return None;
     }
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_document_is_in_step_or_its_first_odd_line_is_reported() {
+    fn outdated_generated_document_is_reported_with_its_line() {
         let document = GeneratedDocument { file: "docs/a.md", text: || "one\ntwo\n".to_string() };
         let reported = |text: &str| {
             check_generated(&SourceTree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
@@ -122,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_in_an_example_is_reported_with_its_name() {
+    fn invalid_directive_in_an_example_is_reported() {
         assert_eq!(first_mistake("demo/a.toml", "[[route]]\nfiles = \"public\"\n"), None);
         let finding = first_mistake("demo/a.toml", "lissten = \":80\"\n").expect("no such directive");
         assert!(
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_one_machine_is_found_anywhere() {
+    fn machine_specific_paths_are_reported() {
         for path in FOREIGN_PATHS {
             assert_eq!(count_findings("a.md", &format!("see {path}x")), 1);
             assert_eq!(count_findings("a.toml", &format!("root = \"{path}x\"")), 1);
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn promises_line_numbers_and_foreign_sources_are_found() {
+    fn open_tasks_line_numbers_and_foreign_sources_are_reported() {
         assert_eq!(count_findings("a.rs", &format!("// {}: later", TODO_MARKERS[0])), 1);
         assert_eq!(count_findings("a.rs", &format!("// {}S of others", TODO_MARKERS[0])), 0);
         assert_eq!(count_findings("a.md", "see net.rs:12"), 1);

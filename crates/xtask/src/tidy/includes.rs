@@ -137,7 +137,8 @@ fn unit(path: &str) -> &str {
 
 /// Returns the shortest chain of units that leads from `from` to `to`, with both.
 fn chain<'a>(uses: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str, to: &str) -> Option<Vec<&'a str>> {
-    let (mut chains, mut seen) = (VecDeque::from([vec![from]]), BTreeSet::from([from]));
+    let mut chains = VecDeque::from([vec![from]]);
+    let mut seen = BTreeSet::from([from]);
     while let Some(chain) = chains.pop_front() {
         let last = *chain.last()?;
         if last == to {

@@ -292,7 +292,8 @@ fn check_dependencies(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding>
 fn check_forbidden(name: &str, text: &str, layer: &Layer) -> Vec<TidyFinding> {
     let source = SourceFile::new(text);
     let tokens = source.tokens();
-    let (mut findings, mut at) = (Vec::new(), 0);
+    let mut findings = Vec::new();
+    let mut at = 0;
     while at < tokens.len() {
         let mut paths: Vec<NamedPathUse> = Vec::new();
         let line = tokens[at].line;
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dependency_upwards_or_sideways_is_found_however_it_is_written() {
+    fn forbidden_dependency_is_reported_in_every_notation() {
         for (line, expected) in [
             ("[dependencies]\nnet.workspace = true", 2),
             ("[dependencies]\nnet = { workspace = true }", 2),
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_allows_passes_and_tests_may_use_anything() {
+    fn allowed_dependencies_and_dev_dependencies_pass() {
         let files = "[dependencies]\nhttp.workspace = true\nnet.workspace = true\nmemchr = \"2\"\n[dev-dependencies]\nproxy.workspace = true\n[features]\ncache = []";
         assert_eq!(find_all(&[("crates/files/Cargo.toml", files)]), Vec::<String>::new());
         assert_eq!(
@@ -364,12 +365,12 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_without_a_layer_is_found() {
+    fn crate_without_a_layer_is_reported() {
         assert!(find_all(&[("crates/misc/Cargo.toml", "")])[0].contains("no layer"));
     }
 
     #[test]
-    fn a_root_file_must_say_what_it_owns_and_never_does() {
+    fn crate_documentation_must_state_what_it_owns() {
         assert!(find_all(&[("crates/http/src/lib.rs", OPENING)]).is_empty());
         assert!(find_all(&[("crates/http/src/lib.rs", "//! Owns words.\n")])[0].contains("never does"));
         assert!(find_all(&[("crates/http/src/lib.rs", "//! It never acts.\n")])[0].contains("owns"));
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn forbidden_paths_are_found_in_groups_and_in_line_but_not_in_tests_or_text() {
+    fn forbidden_paths_are_reported_outside_of_tests() {
         let bad = [
             "use std::{fmt, fs};",
             "fn f() { std::fs::read(\"x\"); }",

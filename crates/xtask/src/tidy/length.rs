@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_may_have_its_lines_and_not_one_more() {
+    fn file_over_the_line_limit_is_reported() {
         assert!(find_all("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX)).is_empty());
         assert_eq!(find_all("a/src/x.rs", &"\n".repeat(FILE_LINES_MAX + 1)).len(), 1);
         assert!(find_all("ARCHITECTURE.md", &"\n".repeat(ARCHITECTURE_LINES_MAX)).is_empty());
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_function_is_warned_of() {
+    fn long_function_causes_a_warning() {
         let of = |lines: usize| {
             format!(
                 "fn f<A: B<C>, const N: u8>(x: [u8; 2]) -> Result<A, [u8; 2]> where A: D, C: E {{{}}}",
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn types_and_declarations_are_no_functions() {
+    fn types_and_declarations_are_not_measured() {
         let text = format!(
             "struct A {{ f: fn(u8) -> u8, }}\ntrait B {{ fn g(&self); }}\nmod c {{{}}}",
             "\n".repeat(200)

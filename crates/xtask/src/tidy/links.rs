@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_lead_nowhere_are_reported() {
+    fn broken_links_are_reported() {
         let page = "[a](b.md) [a](b.md#one) [a](../README.md) [a](../src) [a](https://example.com/x) [a](#here)\n# Here\n";
         let files =
             [("docs/x/a.md", page), ("docs/x/b.md", "## One"), ("docs/README.md", ""), ("docs/src/x.rs", "")];
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_outside_of_the_table_of_contents_are_warned_of() {
+    fn pages_missing_from_the_table_of_contents_are_reported() {
         let files = [("docs/SUMMARY.md", "- [A](a.md)"), ("docs/a.md", ""), ("docs/b.md", ""), ("c.md", "")];
         let found = find_all(&files);
         assert_eq!(

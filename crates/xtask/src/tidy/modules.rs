@@ -80,7 +80,8 @@ fn folder_of(file: &str, is_root: bool) -> &str {
 
 fn declared_modules(source: &SourceFile) -> Vec<String> {
     let tokens = source.tokens();
-    let (mut names, mut depth) = (Vec::new(), 0_usize);
+    let mut names = Vec::new();
+    let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate() {
         match token.text {
             "{" => depth += 1,
@@ -221,25 +222,25 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_found_in_groups_aliases_and_in_line() {
+    fn paths_are_found_in_groups_aliases_and_expressions() {
         let text = "use crate::{a::{self, B as C}, d::*, e};\nfn f() { crate::g::h::<u8>(); super::i!(); self::j::k }";
         assert_eq!(paths(text, &["high"]), ["a", "a::B", "d::*", "e", "g::h", "i", "high::j::k"]);
     }
 
     #[test]
-    fn visibility_methods_and_tests_are_not_paths() {
+    fn visibility_modifiers_and_tests_are_ignored() {
         let text = "pub(crate) fn a() {}\npub(in crate::x) fn b() {}\n#[cfg(test)]\nmod tests { use super::*; use crate::y; }";
         assert!(paths(text, &["high"]).is_empty());
     }
 
     #[test]
-    fn super_counts_from_the_module_and_from_an_inline_one() {
+    fn super_is_resolved_from_files_and_inline_modules() {
         assert_eq!(paths("use super::super::z::A;", &["x", "y"]), ["z::A"]);
         assert_eq!(paths("mod inner { use super::A; }", &["high"]), ["high::A"]);
     }
 
     #[test]
-    fn modules_nest_in_both_layouts_and_tests_are_left_out() {
+    fn modules_are_found_in_both_layouts_without_tests() {
         let tree = SourceTree::of(&[
             ("c/src/lib.rs", "mod a; pub(crate) mod b;\n#[cfg(test)]\nmod rig;"),
             ("c/src/a.rs", "mod x;"),

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_words_are_found_in_declarations_in_every_case() {
+    fn meaningless_words_are_reported_in_declarations() {
         for bad in [
             "struct PoolManager;",
             "enum HelperKind {}",
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_uses_and_text_pass() {
+    fn other_names_uses_and_comments_pass() {
         let good = "fn utility() {} fn getter() {} use other::Manager; // struct Manager\nfn x() { map.get_mut(1); }";
         assert!(check(&SourceTree::of(&[("a.rs", good)])).is_empty());
         assert_eq!(split_words("HTTPMethod_nameOf"), ["httpmethod", "name", "of"]);

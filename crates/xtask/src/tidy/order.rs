@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn down_is_allowed_and_up_is_not_however_it_is_written() {
+    fn upward_import_is_reported_in_every_notation() {
         assert!(find_all(&[("c/src/high.rs", "use crate::low::A; fn f() { super::low::b() }")]).is_empty());
         for code in [
             "use crate::high::A;",
@@ -120,26 +120,26 @@ mod tests {
     }
 
     #[test]
-    fn siblings_further_down_keep_their_order_too() {
+    fn nested_siblings_are_checked_too() {
         assert!(find_all(&[("c/src/high/outer.rs", "use super::inner::A; use crate::low::B;")]).is_empty());
         assert_eq!(find_all(&[("c/src/high/inner.rs", "use super::outer::A;")]).len(), 1);
         assert_eq!(find_all(&[("c/src/high/inner.rs", "use crate::high::outer::A;")]).len(), 1);
     }
 
     #[test]
-    fn tests_may_look_up() {
+    fn tests_may_import_upwards() {
         assert!(find_all(&[("c/src/low.rs", "#[cfg(test)]\nmod tests { use crate::high::A; }")]).is_empty());
     }
 
     #[test]
-    fn the_root_gives_its_modules_macros_alone() {
+    fn crate_root_provides_only_macros() {
         assert!(find_all(&[("c/src/low.rs", "fn f() { crate::say!(1) }")]).is_empty());
         let reported = find_all(&[("c/src/low.rs", "use crate::Whatever;")]);
         assert!(reported[0].contains("`Whatever` of the crate's root"), "{reported:?}");
     }
 
     #[test]
-    fn a_parent_and_its_child_do_not_use_each_other() {
+    fn parent_and_child_must_not_use_each_other() {
         let child = ("c/src/high/inner.rs", "use super::Item;");
         assert!(
             find_all(&[child, ("c/src/high.rs", "mod inner;\npub use inner::X;\npub struct Item;")])

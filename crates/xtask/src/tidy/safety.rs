@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_has_its_places() {
+    fn unsafe_is_allowed_only_in_listed_files() {
         let text = "fn f() {\n    // SAFETY: there is none to lose.\n    unsafe { g() }\n}";
         assert_eq!(find_all("crates/http/src/x.rs", text), ["`unsafe` here"]);
         assert_eq!(find_all("crates/net/src/x.rs", "unsafe fn f() {}"), ["`unsafe` here"]);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn unsafe_says_why() {
+    fn unsafe_requires_a_safety_comment() {
         for good in [
             "// SAFETY: a.\nunsafe impl Send for A {}",
             "fn f() {\n    // SAFETY: a\n    // and b.\n    let x =\n        unsafe { g() };\n}",

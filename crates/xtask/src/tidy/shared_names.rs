@@ -81,7 +81,8 @@ fn duplicate_finding(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding
 /// Returns the names of the types that this file declares in its modules, but not in functions, traits or
 /// `impl` blocks.
 fn declared_types<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
-    let (mut names, mut at) = (Vec::new(), 0);
+    let mut names = Vec::new();
+    let mut at = 0;
     while let Some(token) = tokens.get(at) {
         let is_module = at >= 2 && tokens[at - 2].text == "mod";
         match token.text {
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_type_of_a_name_in_another_crate_is_refused() {
+    fn duplicate_type_name_in_another_crate_is_reported() {
         for second in ["pub enum Ticket {}", "struct Ticket(u8);", "mod a { pub(crate) type Ticket = u8; }"] {
             let files =
                 [("crates/a/src/lib.rs", "\npub struct Ticket { a: u8 }"), ("crates/b/src/x.rs", second)];
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_one_crate_tests_and_other_items_pass() {
+    fn types_of_one_crate_tests_and_local_items_pass() {
         for second in [
             ("crates/a/src/y.rs", "struct Ticket;"),
             ("crates/b/tests/y.rs", "struct Ticket;"),
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn every_exception_has_a_reason_and_stands_once() {
+    fn every_exception_has_a_reason_and_is_unique() {
         for (at, twin) in SHARED_NAMES.iter().enumerate() {
             assert!(!twin.reason.is_empty(), "{}", twin.name);
             assert!(SHARED_NAMES[..at].iter().all(|other| other.name != twin.name), "{}", twin.name);

@@ -58,7 +58,9 @@ pub(crate) fn closing_bracket(tokens: &[Token<'_>], open: usize) -> usize {
 
 fn tokenize(code: &str) -> Vec<Token<'_>> {
     let bytes = code.as_bytes();
-    let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
+    let mut found = Vec::new();
+    let mut at = 0;
+    let mut line = 1;
     while at < bytes.len() {
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80;
         let end = match bytes[at] {
@@ -138,7 +140,8 @@ fn blank_non_code(text: &str) -> String {
 /// Returns the ranges of string literals in plain quotes, without the quotes.
 pub(crate) fn string_literal_ranges(text: &str) -> Vec<std::ops::Range<usize>> {
     let bytes = text.as_bytes();
-    let (mut found, mut at) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut at = 0;
     while at < bytes.len() {
         let end = at + literal_length(bytes, at);
         if bytes[at] == b'"' && end <= bytes.len() && end > at + 1 {
@@ -172,7 +175,8 @@ fn line_length(bytes: &[u8]) -> usize {
 }
 
 fn block_comment_length(bytes: &[u8]) -> usize {
-    let (mut depth, mut at) = (0_usize, 0);
+    let mut depth = 0_usize;
+    let mut at = 0;
     while at < bytes.len() {
         match &bytes[at..] {
             [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
@@ -240,21 +244,21 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_literals_are_blank_and_lines_stay() {
+    fn comments_and_literals_are_blanked_and_lines_kept() {
         let text = "a /* x /* y */ \n z */ b // c\nd \"e \\\" // f\" g 'h' '\\'' '\\u{1F}' 'é' '\"' i<'j> k";
         assert_eq!(words(text).join(" "), "a b d g i < ' j > k");
         assert_eq!(SourceFile::new(text).tokens()[1].line, 2);
     }
 
     #[test]
-    fn raw_strings_and_raw_identifiers_are_reported_apart() {
+    fn raw_strings_are_distinguished_from_raw_identifiers() {
         assert_eq!(words("a r\"\\\" b r#\"c \" d\"# e br##\"f\"# g\"## h r#type i br b\"j\" r").join(" "), {
             "a b e h r # type i br b r"
         });
     }
 
     #[test]
-    fn an_unfinished_literal_ends_with_the_file() {
+    fn unterminated_literals_do_not_panic() {
         for text in ["\"a", "r#\"a\"", "/* a", "'\\", "b'", "\"\\"] {
             let _ = words(text);
         }

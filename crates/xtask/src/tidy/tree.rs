@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_are_reported_by_their_place() {
+    fn test_files_are_recognized_by_path() {
         for name in
             ["crates/a/tests/x.rs", "crates/a/src/x/tests.rs", "crates/a/src/tests/x.rs", "a/examples/e.rs"]
         {

@@ -45,13 +45,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_words_of_blocks_are_read() {
+    fn first_words_of_doc_blocks_are_extracted() {
         let text = "//! What it owns.\n//! It never acts.\n\n/// Returns it.\n///\n/// Where it is.\nfn f() {}\n    /// Whose\n";
         assert_eq!(first_words(text).collect::<Vec<_>>(), [(1, "What"), (4, "Returns"), (8, "Whose")]);
     }
 
     #[test]
-    fn one_in_a_hundred_is_no_finding() {
+    fn one_percent_of_bad_first_words_is_tolerated() {
         let good = "/// A noun.\n\n".repeat(99);
         let bad = "/// Which it is.\n";
         let found = |text: &str| check(&SourceTree::of(&[("crates/a/src/lib.rs", text)])).len();

@@ -46,12 +46,12 @@ fn survives_kill_9_while_storing(count: usize) {
 }
 
 #[test]
-fn kill_9_while_storing_loses_nothing_that_was_written() {
+fn kill_9_while_storing_loses_no_written_response() {
     survives_kill_9_while_storing(300);
 }
 
 #[test]
 #[ignore = "100,000 files"]
-fn kill_9_while_storing_a_hundred_thousand_responses() {
+fn kill_9_while_storing_100000_responses_loses_none() {
     survives_kill_9_while_storing(100_000);
 }

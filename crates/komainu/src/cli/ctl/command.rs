@@ -36,10 +36,7 @@ fn format_result(ctl: &CtlArguments, answer: CtlAnswer, shown: AnswerFormatter) 
         false => answer_format::format_outcome(&answer.document),
     };
     let text = terminal::sanitize(&text);
-    match answer.status < 300 {
-        true => Ok(text),
-        false => Err(text.trim_end().to_owned()),
-    }
+    if answer.status < 300 { Ok(text) } else { Err(text.trim_end().to_owned()) }
 }
 
 fn format_json(document: &Value) -> String {
@@ -231,7 +228,7 @@ mod tests {
     use super::config_path;
 
     #[test]
-    fn paths_of_the_configuration_with_slashes_or_dots() {
+    fn config_paths_accept_slashes_or_dots() {
         for (path, expected) in [
             ("", "/v1/config"),
             ("/", "/v1/config"),

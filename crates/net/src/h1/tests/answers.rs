@@ -17,7 +17,7 @@ fn split(answer: &str) -> (&str, &str) {
 }
 
 #[test]
-fn pipelined_answers_leave_in_one_write() {
+fn pipelined_responses_are_sent_in_one_write() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.whole_sends.set(true);
@@ -29,7 +29,7 @@ fn pipelined_answers_leave_in_one_write() {
 }
 
 #[test]
-fn some_answers_have_no_content() {
+fn responses_without_content_have_no_body() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     for (method, path, length) in [
@@ -48,7 +48,7 @@ fn some_answers_have_no_content() {
 }
 
 #[test]
-fn old_clients_keep_alive_when_they_say_so() {
+fn http10_connection_persists_only_with_keep_alive() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let keep = get("GET", "/fixed", "1.0", "Connection: keep-alive\r\n");
@@ -61,7 +61,7 @@ fn old_clients_keep_alive_when_they_say_so() {
 }
 
 #[test]
-fn to_old_clients_an_unknown_length_ends_with_the_connection() {
+fn http10_body_of_unknown_length_ends_with_the_connection() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let answer = rig.send_and_read(&wire, &get("GET", "/chunked?3", "1.0", ""));
@@ -88,7 +88,7 @@ fn continue_is_sent_when_the_body_is_first_read() {
 }
 
 #[test]
-fn an_answer_instead_of_continue_ends_the_connection() {
+fn final_response_instead_of_continue_closes_the_connection() {
     for path in ["/fixed", "/limited", "/nowhere"] {
         let rig = Rig::with_short_timeouts();
         let wire = rig.connect(0);
@@ -103,7 +103,7 @@ fn an_answer_instead_of_continue_ends_the_connection() {
 }
 
 #[test]
-fn continue_does_not_follow_the_answer() {
+fn continue_is_not_sent_after_the_final_response() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let head = get("POST", "/late-echo", "1.1", "Content-Length: 4\r\nExpect: 100-continue\r\n");
@@ -114,7 +114,7 @@ fn continue_does_not_follow_the_answer() {
 }
 
 #[test]
-fn an_old_client_is_never_reported_to_continue() {
+fn http10_client_is_not_sent_continue() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let head = get("POST", "/echo", "1.0", "Content-Length: 4\r\nExpect: 100-continue\r\n");
@@ -123,7 +123,7 @@ fn an_old_client_is_never_reported_to_continue() {
 }
 
 #[test]
-fn bodies_above_the_limit_are_refused_announced_or_not() {
+fn bodies_above_the_limit_are_rejected() {
     for (fields, body) in [
         ("Content-Length: 11\r\n", ""),
         ("Transfer-Encoding: chunked\r\n", "b\r\nhello"),
@@ -139,7 +139,7 @@ fn bodies_above_the_limit_are_refused_announced_or_not() {
 }
 
 #[test]
-fn a_route_may_allow_more_than_the_server_does() {
+fn route_body_limit_overrides_the_server_limit() {
     let limits = Limits { body_bytes_max: 3, ..Limits::default() };
     let rig = Rig::new(limits, Timeouts::default());
     let wire = rig.connect(0);
@@ -149,7 +149,7 @@ fn a_route_may_allow_more_than_the_server_does() {
 }
 
 #[test]
-fn a_head_of_exactly_the_limit_passes_however_it_is_cut() {
+fn head_size_limit_is_exact_however_the_head_is_split() {
     let head = HeadLimits { head_bytes_max: 300, start_line_bytes_max: 100, ..HeadLimits::default() };
     let fitting = |bytes: usize| {
         let short = get("GET", "/fixed", "1.1", "X-Long: \r\n");
@@ -171,7 +171,7 @@ fn a_head_of_exactly_the_limit_passes_however_it_is_cut() {
 }
 
 #[test]
-fn the_log_knows_the_request_whether_the_connection_stays_or_not() {
+fn requests_are_logged_on_kept_and_closed_connections() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     for fields in ["", "Connection: close\r\n"] {
@@ -187,7 +187,7 @@ fn the_log_knows_the_request_whether_the_connection_stays_or_not() {
 }
 
 #[test]
-fn faults_reach_the_log() {
+fn handler_and_parse_errors_are_logged() {
     let rig = Rig::with_short_timeouts();
     for path in ["/fail", "/silent", "/panic", "/late-fail", "/short"] {
         let wire = rig.connect(0);
@@ -214,7 +214,7 @@ fn faults_reach_the_log() {
 }
 
 #[test]
-fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
+fn empty_line_before_too_long_request_line_yields_414() {
     let bytes_max = 20_000;
     let head =
         HeadLimits { head_bytes_max: bytes_max, start_line_bytes_max: bytes_max, ..HeadLimits::default() };
@@ -229,7 +229,7 @@ fn an_empty_line_ahead_of_a_request_line_too_long_is_answered() {
 }
 
 #[test]
-fn a_record_reports_of_its_own_request_alone() {
+fn log_record_covers_only_its_own_request() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.send_and_read(&wire, &[get("GET", "/big", "1.1", ""), b"nonsense\r\n\r\n".to_vec()].concat());
@@ -245,7 +245,7 @@ fn a_record_reports_of_its_own_request_alone() {
 }
 
 #[test]
-fn a_record_of_a_file_cut_short_counts_what_was_sent() {
+fn log_counts_bytes_sent_of_an_interrupted_file() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     assert!(rig.send_and_read(&wire, &get("GET", "/file", "1.1", "")).len() > FILE_BYTES);

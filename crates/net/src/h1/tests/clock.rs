@@ -21,7 +21,7 @@ fn short_timeouts() -> Timeouts {
 }
 
 #[test]
-fn a_connection_that_says_nothing_is_closed_without_a_word() {
+fn silent_connection_is_closed_without_a_response() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.advance_ms(short_timeouts().head_ms - COARSE_MS);
@@ -32,7 +32,7 @@ fn a_connection_that_says_nothing_is_closed_without_a_word() {
 }
 
 #[test]
-fn a_first_head_is_timed_from_the_accept() {
+fn first_head_timeout_starts_at_accept() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.advance_ms(short_timeouts().head_ms - 500);
@@ -43,7 +43,7 @@ fn a_first_head_is_timed_from_the_accept() {
 }
 
 #[test]
-fn a_kept_connection_is_closed_when_idle_for_too_long() {
+fn idle_connection_is_closed_after_the_idle_timeout() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.advance_ms(1_000);
@@ -71,7 +71,7 @@ fn an_idle_connection_parks_and_serves_again() {
 }
 
 #[test]
-fn a_head_byte_by_byte_costs_its_sender_the_connection() {
+fn slowly_sent_head_times_out_without_holding_buffers() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let mut sent = 0;
@@ -111,7 +111,7 @@ fn a_head_in_pieces_with_pauses_is_served() {
 }
 
 #[test]
-fn a_later_head_is_timed_from_its_first_byte() {
+fn later_head_timeout_starts_at_its_first_byte() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.send_and_read(&wire, FIXED);
@@ -162,7 +162,7 @@ fn a_response_must_make_progress() {
 }
 
 #[test]
-fn answers_that_nobody_takes_are_given_up() {
+fn unread_responses_time_out() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.set_room(0);
@@ -175,12 +175,14 @@ fn answers_that_nobody_takes_are_given_up() {
 }
 
 #[test]
-fn a_wait_that_was_given_up_does_not_end_the_next_one() {
+fn cancelled_wait_does_not_end_the_next_wait() {
     let rig = Rig::with_short_timeouts();
     let wire = Rc::new(SimulatedWire::new(0));
     let (core, stream) = (rig.core.clone(), Stream::simulated(&rig.core, wire));
-    let (ended, reported) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let (ends, reports) = (ended.clone(), reported.clone());
+    let ended = Rc::new(Cell::new(false));
+    let reported = Rc::new(Cell::new(false));
+    let ends = ended.clone();
+    let reports = reported.clone();
     rig.core.spawn(async move {
         let mut given_up = Box::pin(stream.readable(core.now_ms() + 1_000));
         poll_fn(|context| Poll::Ready(given_up.as_mut().poll(context).is_pending())).await;
@@ -197,13 +199,16 @@ fn a_wait_that_was_given_up_does_not_end_the_next_one() {
 }
 
 #[test]
-fn timeouts_beyond_all_time_neither_fire_nor_overflow() {
+fn longest_timeouts_neither_fire_nor_overflow() {
     let never = u64::MAX;
     let timeouts =
         Timeouts { head_ms: never, body_ms: never, write_ms: never, idle_ms: never, drain_ms: never };
     let rig = Rig::new(Limits::default(), timeouts);
-    let (silent, head, body, taken, idle) =
-        (rig.connect(0), rig.connect(1), rig.connect(2), rig.connect(3), rig.connect(4));
+    let silent = rig.connect(0);
+    let head = rig.connect(1);
+    let body = rig.connect(2);
+    let taken = rig.connect(3);
+    let idle = rig.connect(4);
     head.client_sends(b"GET /fix");
     body.client_sends(b"POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: 9\r\n\r\n");
     taken.set_room(0);

@@ -11,7 +11,7 @@ fn get(path: &str, version: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_refusal_arrives_although_the_client_is_still_sending() {
+fn error_response_arrives_while_the_client_still_sends() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.client_sends(b"POST /fixed HTTP/1.1\r\nHost: zoo\r\nContent-Length: nonsense\r\n\r\n");
@@ -32,7 +32,7 @@ fn a_refusal_arrives_although_the_client_is_still_sending() {
 }
 
 #[test]
-fn a_refused_client_that_never_stops_is_left_in_the_end() {
+fn lingering_close_after_an_error_is_bounded() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.send_and_read(&wire, b"nonsense\r\n\r\n");
@@ -52,7 +52,7 @@ fn a_refused_client_that_never_stops_is_left_in_the_end() {
 }
 
 #[test]
-fn the_last_answer_before_the_request_limit_arrives() {
+fn last_response_within_the_request_limit_closes_the_connection() {
     let limits = Limits { requests_per_connection_max: 3, ..Limits::default() };
     let rig = Rig::new(limits, Timeouts::default());
     let wire = rig.connect(0);
@@ -63,9 +63,10 @@ fn the_last_answer_before_the_request_limit_arrives() {
 }
 
 #[test]
-fn a_stopping_server_says_so_with_the_next_answer() {
+fn stopping_server_sends_connection_close() {
     let rig = Rig::with_short_timeouts();
-    let (busy, idle) = (rig.connect(0), rig.connect(1));
+    let busy = rig.connect(0);
+    let idle = rig.connect(1);
     rig.send_and_read(&busy, FIXED);
     rig.send_and_read(&idle, FIXED);
     rig.engine.context.is_draining.set(true);
@@ -82,9 +83,11 @@ fn a_stopping_server_says_so_with_the_next_answer() {
 }
 
 #[test]
-fn while_new_connections_wait_none_is_kept_between_requests() {
+fn idle_connections_are_closed_while_new_ones_wait() {
     let rig = Rig::with_short_timeouts();
-    let (lingering, busy, silent) = (rig.connect(0), rig.connect(1), rig.connect(2));
+    let lingering = rig.connect(0);
+    let busy = rig.connect(1);
+    let silent = rig.connect(2);
     rig.send_and_read(&lingering, FIXED);
     let newcomer = rig.core.add_source();
     rig.engine.context.connection_limit.waiting.borrow_mut().push(newcomer.clone());
@@ -96,7 +99,7 @@ fn while_new_connections_wait_none_is_kept_between_requests() {
 }
 
 #[test]
-fn a_free_permit_wakes_every_listener_that_waits() {
+fn free_permit_wakes_every_waiting_listener() {
     let rig = Rig::new(Limits { connections_max: 1, ..Limits::default() }, Timeouts::default());
     let wire = rig.connect(0);
     let listeners = [rig.core.add_source(), rig.core.add_source()];
@@ -111,7 +114,7 @@ fn a_free_permit_wakes_every_listener_that_waits() {
 }
 
 #[test]
-fn a_cut_body_never_looks_whole() {
+fn truncated_body_never_looks_complete() {
     for path in ["/cut", "/late-panic"] {
         // An HTTP/1.1 client sees that the last chunk is missing.
         let rig = Rig::with_short_timeouts();
@@ -127,7 +130,7 @@ fn a_cut_body_never_looks_whole() {
 }
 
 #[test]
-fn an_engine_that_ends_cuts_bodies_visibly() {
+fn abandoned_engine_resets_unfinished_http10_responses() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.set_room(100);
@@ -138,7 +141,7 @@ fn an_engine_that_ends_cuts_bodies_visibly() {
 }
 
 #[test]
-fn answers_before_a_cut_one_arrive() {
+fn responses_before_a_truncated_one_arrive() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     let answers = rig.send_and_read(&wire, &[FIXED, &get("/short", "1.1"), FIXED].concat());
@@ -148,9 +151,10 @@ fn answers_before_a_cut_one_arrive() {
 }
 
 #[test]
-fn a_panic_costs_its_request_alone() {
+fn panicking_handler_fails_only_its_own_request() {
     let rig = Rig::with_short_timeouts();
-    let (unlucky, other) = (rig.connect(0), rig.connect(1));
+    let unlucky = rig.connect(0);
+    let other = rig.connect(1);
     let answers = rig.send_and_read(&unlucky, &[FIXED, &get("/panic", "1.1")].concat());
     assert!(answers.starts_with("HTTP/1.1 200") && answers.contains("HTTP/1.1 500"), "{answers}");
     assert_eq!(rig.core.panics(), 1);
@@ -170,7 +174,7 @@ fn a_handler_is_dropped_when_its_client_resets() {
 }
 
 #[test]
-fn a_client_that_has_sent_all_still_gets_all() {
+fn half_closed_client_receives_all_responses() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.client_sends(&[get("/slow", "1.1"), get("/big", "1.1"), get("/fixed", "1.1")].concat());
@@ -183,7 +187,7 @@ fn a_client_that_has_sent_all_still_gets_all() {
 }
 
 #[test]
-fn a_head_cut_short_by_the_client_ends_quietly() {
+fn incomplete_head_at_end_of_input_gets_no_response() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.client_sends(&FIXED[..20]);

@@ -11,7 +11,8 @@ const TURNS_MAX: usize = 5;
 /// Returns the number of turns that another client waits for its response after `greed` was sent.
 fn turns_delayed_by(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire>, usize) {
     let rig = Rig::with_short_timeouts();
-    let (greedy, modest) = (rig.connect(0), rig.connect(1));
+    let greedy = rig.connect(0);
+    let modest = rig.connect(1);
     greedy.whole_sends.set(true);
     greedy.client_sends(greed);
     modest.client_sends(FIXED);
@@ -25,7 +26,7 @@ fn turns_delayed_by(greed: &[u8]) -> (Rig, std::rc::Rc<crate::sim::SimulatedWire
 }
 
 #[test]
-fn pipelined_requests_without_end_take_turns() {
+fn pipelined_requests_do_not_starve_other_connections() {
     let (rig, greedy, _) = turns_delayed_by(&FIXED.repeat(20_000));
     assert!(greedy.unread() > 0, "the greedy one is not done");
     rig.run_until_idle();
@@ -33,7 +34,7 @@ fn pipelined_requests_without_end_take_turns() {
 }
 
 #[test]
-fn a_body_without_end_takes_turns() {
+fn large_request_body_does_not_starve_other_connections() {
     let head = b"POST /echo HTTP/1.1\r\nHost: zoo\r\nContent-Length: 1000000\r\n\r\n";
     let (rig, greedy, _) = turns_delayed_by(&[&head[..], &vec![b'x'; 1_000_000]].concat());
     assert!(greedy.unread() > 0);
@@ -42,7 +43,7 @@ fn a_body_without_end_takes_turns() {
 }
 
 #[test]
-fn a_body_in_the_smallest_chunks_takes_turns() {
+fn body_in_one_byte_chunks_does_not_starve_other_connections() {
     let head = b"POST /swallow HTTP/1.1\r\nHost: zoo\r\nTransfer-Encoding: chunked\r\n\r\n";
     let (rig, greedy, _) =
         turns_delayed_by(&[&head[..], &b"1\r\nx\r\n".repeat(100_000), b"0\r\n\r\n"].concat());
@@ -52,7 +53,7 @@ fn a_body_in_the_smallest_chunks_takes_turns() {
 }
 
 #[test]
-fn a_response_without_end_takes_turns() {
+fn large_response_does_not_starve_other_connections() {
     let (rig, greedy, _) = turns_delayed_by(b"GET /huge HTTP/1.1\r\nHost: zoo\r\n\r\n");
     let first = read(&greedy).len();
     assert!(first > 0 && first < HUGE_BYTES / 2, "{first}");
@@ -61,7 +62,7 @@ fn a_response_without_end_takes_turns() {
 }
 
 #[test]
-fn who_takes_no_answers_is_not_read_from() {
+fn client_that_reads_no_responses_is_not_read_from() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.set_room(0);
@@ -73,7 +74,7 @@ fn who_takes_no_answers_is_not_read_from() {
 }
 
 #[test]
-fn small_answers_do_not_pile_up() {
+fn pipelined_responses_are_sent_in_bounded_writes() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     wire.whole_sends.set(true);
@@ -88,7 +89,7 @@ fn small_answers_do_not_pile_up() {
 }
 
 #[test]
-fn the_pool_of_buffers_keeps_no_more_than_it_may() {
+fn buffer_pool_keeps_no_more_than_its_limit() {
     let rig = Rig::with_short_timeouts();
     let wires: Vec<_> = (0..300).map(|seed| rig.connect(seed)).collect();
     for wire in &wires {

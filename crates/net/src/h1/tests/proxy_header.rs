@@ -19,7 +19,7 @@ fn any_unix_peer() -> Arc<PeerSet> {
 }
 
 #[test]
-fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
+fn reported_client_address_is_used_wherever_bytes_are_split() {
     for (header, reported) in
         [(HEADER_V1, EXPECTED_BODY.to_owned()), (HEADER_V2, EXPECTED_BODY.replace("false", "true"))]
     {
@@ -42,7 +42,7 @@ fn the_client_is_the_one_that_is_reported_wherever_the_bytes_are_cut() {
 }
 
 #[test]
-fn byte_by_byte() {
+fn proxy_header_is_read_byte_by_byte() {
     let rig = Rig::with_short_timeouts();
     let client = rig.connect_with_proxy_header(1, &any_unix_peer());
     let mut said = String::new();
@@ -53,7 +53,7 @@ fn byte_by_byte() {
 }
 
 #[test]
-fn a_long_header_and_a_long_request_behind_it() {
+fn proxy_header_length_limit_is_exact() {
     // 4,096 bytes: the addresses and an unknown extension.
     let mut header =
         b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x10\0\xc0\0\x02\x01\xc0\0\x02\x02\x04\xd2\x01\xbb".to_vec();
@@ -70,7 +70,7 @@ fn a_long_header_and_a_long_request_behind_it() {
 }
 
 #[test]
-fn a_proxy_speaks_for_itself_too() {
+fn local_proxy_header_keeps_the_connection_address() {
     let rig = Rig::with_short_timeouts();
     for header in [&b"PROXY UNKNOWN\r\n"[..], b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"] {
         let client = rig.connect_with_proxy_header(1, &any_unix_peer());
@@ -79,7 +79,7 @@ fn a_proxy_speaks_for_itself_too() {
 }
 
 #[test]
-fn without_a_header_nothing_is_served() {
+fn requests_without_a_proxy_header_are_rejected() {
     let rig = Rig::with_short_timeouts();
     for wrong in [REQUEST, &HEADER_V2[..12], b"PROXY TCP4 1.2.3.4\r\n"] {
         let client = rig.connect_with_proxy_header(1, &any_unix_peer());
@@ -104,7 +104,7 @@ fn without_a_header_nothing_is_served() {
 }
 
 #[test]
-fn nobody_else_may_say() {
+fn proxy_header_from_untrusted_peer_is_rejected() {
     let rig = Rig::with_short_timeouts();
     let client = rig.connect_with_proxy_header(1, &Arc::default());
     assert!(rig.send_and_read(&client, &[HEADER_V1, REQUEST].concat()).starts_with("HTTP/1.1 403 "));
@@ -113,12 +113,10 @@ fn nobody_else_may_say() {
 }
 
 #[test]
-fn who_only_connects_is_not_reported_of() {
+fn connection_without_any_bytes_is_not_logged() {
     let rig = Rig::with_short_timeouts();
-    let (checks, waits) = (
-        rig.connect_with_proxy_header(1, &any_unix_peer()),
-        rig.connect_with_proxy_header(2, &any_unix_peer()),
-    );
+    let checks = rig.connect_with_proxy_header(1, &any_unix_peer());
+    let waits = rig.connect_with_proxy_header(2, &any_unix_peer());
     checks.client_closes();
     rig.advance_ms(4_100);
     assert_eq!((read(&waits), waits.end()), (String::new(), Some(End::Fin)));

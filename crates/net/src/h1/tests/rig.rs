@@ -300,7 +300,8 @@ impl Service for TestService {
         match path.as_slice() {
             b"/fixed" => exchange.reply(Status::OK, &none, &pattern_bytes(n, 20)).await,
             b"/who" => {
-                let (request, local) = (exchange.request(), exchange.local_address());
+                let request = exchange.request();
+                let local = exchange.local_address();
                 let said = format!("{:?} {:?} {local:?}", request.peer(), request.client().is_secure);
                 exchange.reply(Status::OK, &none, said.as_bytes()).await
             }

@@ -105,10 +105,8 @@ impl Script {
         let count = 1 + dice.below(7);
         for index in 0..count {
             let last = index + 1 == count;
-            let added = match last && dice.once_in(2) {
-                true => script.add_ending(dice),
-                false => script.add_plain(dice),
-            };
+            let added =
+                if last && dice.once_in(2) { script.add_ending(dice) } else { script.add_plain(dice) };
             // A client that asked to close the connection sends nothing more.
             if added == Some(ConnectionAfter::Closes) {
                 break;
@@ -300,9 +298,10 @@ impl Request {
             acts.push(ClientAction::Send(std::mem::take(&mut bytes)));
             acts.push(ClientAction::Wait(400));
         }
-        match self.chunked {
-            true => bytes.extend(chunks(dice, body)),
-            false => bytes.extend_from_slice(body),
+        if self.chunked {
+            bytes.extend(chunks(dice, body))
+        } else {
+            bytes.extend_from_slice(body)
         }
         if !bytes.is_empty() {
             acts.push(ClientAction::Send(bytes));
@@ -363,8 +362,12 @@ pub(super) fn verify(got: &[u8], end: Option<End>, expected: &[Expected]) -> Ver
 /// Parses one response at the beginning of `got`. Returns its length, whether it is complete, and whether it
 /// is a refusal instead.
 fn response(got: &[u8], end: Option<End>, expected: &Expected) -> (usize, bool, bool) {
-    let (mut client, limits) = (ClientMachine::default(), Limits::default());
-    let (mut at, mut body, mut given_up, mut began) = (0, Vec::new(), false, false);
+    let mut client = ClientMachine::default();
+    let limits = Limits::default();
+    let mut at = 0;
+    let mut body = Vec::new();
+    let mut given_up = false;
+    let mut began = false;
     loop {
         let fed = client.feed(&got[at..], expected.method, &limits).expect("valid responses");
         at += fed.consumed;

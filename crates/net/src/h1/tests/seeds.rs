@@ -26,11 +26,13 @@ impl Client {
     fn new(rig: &Rig, dice: &Dice, gentle: bool) -> Client {
         let mut script = Script::from_seed(dice);
         script.split_sends(dice);
-        match gentle {
-            true => end_orderly(&mut script, dice),
-            false => add_disruption(&mut script, dice),
+        if gentle {
+            end_orderly(&mut script, dice)
+        } else {
+            add_disruption(&mut script, dice)
         }
-        let (wire, next_ms) = (rig.connect(dice.below(u64::MAX)), rig.core.now_ms() + dice.below(200));
+        let wire = rig.connect(dice.below(u64::MAX));
+        let next_ms = rig.core.now_ms() + dice.below(200);
         Client {
             wire,
             script,
@@ -136,7 +138,8 @@ fn add_disruption(script: &mut Script, dice: &Dice) {
 
 /// Runs the scenario of a seed, from the first connection to the last timeout.
 fn run(seed: u64, gentle: bool) {
-    let (rig, dice) = (Rig::with_short_timeouts(), Dice::new(seed));
+    let rig = Rig::with_short_timeouts();
+    let dice = Dice::new(seed);
     let mut clients: Vec<Client> = (0..1 + dice.below(3)).map(|_| Client::new(&rig, &dice, gentle)).collect();
     while rig.open_connections() > 0 {
         assert!(rig.elapsed_ms() < FOREVER_MS, "{} connections hang", rig.open_connections());
@@ -170,19 +173,20 @@ fn eprintln_seed(seed: u64, gentle: bool) {
 }
 
 #[test]
-fn patient_clients_get_every_answer() {
+fn patient_clients_receive_every_response() {
     run_seeds(0..4_000, true);
 }
 
 #[test]
-fn spoiled_conversations_are_prefixes_and_nobody_hangs() {
+fn disturbed_conversations_yield_prefixes_and_never_hang() {
     run_seeds(100_000..104_000, false);
 }
 
 #[test]
-fn bytes_at_random_are_answered_or_not_but_never_hang() {
+fn randomly_damaged_requests_never_hang() {
     for seed in 0..1_000 {
-        let (rig, dice) = (Rig::with_short_timeouts(), Dice::new(seed));
+        let rig = Rig::with_short_timeouts();
+        let dice = Dice::new(seed);
         let mut script = Script::from_seed(&dice);
         script.split_sends(&dice);
         for act in &mut script.actions {

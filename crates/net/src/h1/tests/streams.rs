@@ -76,7 +76,8 @@ impl ToyClient {
     /// Parses received frames and updates the windows.
     fn read(&mut self) -> bool {
         self.unparsed.extend(self.wire.client_reads());
-        let (mut at, mut grants) = (0, Vec::new());
+        let mut at = 0;
+        let mut grants = Vec::new();
         while let Some((frame, len)) = Frame::read(&self.unparsed[at..]).unwrap() {
             at += len;
             let got = self.received.entry(frame.id).or_default();
@@ -154,7 +155,7 @@ fn rig_with_large_limits() -> Rig {
 }
 
 #[test]
-fn a_stream_is_a_request_like_any_other() {
+fn stream_requests_are_served_like_ordinary_requests() {
     let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 1);
     for (id, path) in
@@ -183,13 +184,14 @@ fn a_stream_is_a_request_like_any_other() {
 }
 
 #[test]
-fn bodies_stream_both_ways_and_reading_gives_window_back() {
+fn reading_stream_bodies_replenishes_the_window() {
     let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 2);
     client.send(&post(1, "/echo"));
     client.send(&post(3, "/swallow"));
     client.run_until_idle(&rig);
-    let (mut sent, mut left) = (Vec::new(), [64 * 1024usize; 2]);
+    let mut sent = Vec::new();
+    let mut left = [64 * 1024usize; 2];
     for round in 0..200 {
         let piece = pattern_bytes(round, 5_000);
         if left[0] < piece.len() || left[1] < piece.len() {
@@ -214,7 +216,7 @@ fn bodies_stream_both_ways_and_reading_gives_window_back() {
 }
 
 #[test]
-fn a_body_that_is_never_read_is_bounded_by_its_window() {
+fn unread_stream_body_is_bounded_by_its_window() {
     let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 3);
     client.send(&post(1, "/slow"));
@@ -253,7 +255,7 @@ fn a_thousand_streams_share_a_connection() {
 }
 
 #[test]
-fn urgent_streams_come_first_and_others_take_turns() {
+fn incremental_streams_interleave_and_others_do_not() {
     let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 5);
     client.updates_windows = false;
@@ -311,7 +313,7 @@ fn a_stream_without_progress_is_reset_and_the_others_continue() {
 }
 
 #[test]
-fn a_million_streams_that_are_reset_and_never_read_cost_little() {
+fn rapidly_reset_streams_use_bounded_memory() {
     let limits = Limits { streams_max: 100, ..Limits::default() };
     let rig = Rig::new(limits, Timeouts::default());
     let client = ToyClient::new(&rig, 7);
@@ -346,7 +348,7 @@ fn a_million_streams_that_are_reset_and_never_read_cost_little() {
 /// A stream that both sides have ended, or one has reset, is closed for the client, although its task may
 /// still run.
 #[test]
-fn a_client_that_keeps_to_the_limit_is_never_refused() {
+fn client_within_the_stream_limit_is_never_refused() {
     let rig = Rig::new(Limits { streams_max: 2, ..Limits::default() }, Timeouts::default());
     let mut client = ToyClient::new(&rig, 7);
     client.send(&[get(1, "/works-on?1"), get(3, "/works-on?3")].concat());
@@ -375,7 +377,7 @@ fn a_client_that_keeps_to_the_limit_is_never_refused() {
 }
 
 #[test]
-fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
+fn stopping_server_finishes_open_streams() {
     let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 8);
     client.send(&get(1, "/slow?1"));
@@ -392,7 +394,7 @@ fn a_server_that_stops_takes_no_further_stream_and_finishes_the_others() {
 }
 
 #[test]
-fn a_failing_handler_costs_its_stream_alone() {
+fn failing_handler_affects_only_its_own_stream() {
     let rig = rig_with_large_limits();
     let mut client = ToyClient::new(&rig, 9);
     for (id, path) in [
@@ -423,7 +425,7 @@ fn a_failing_handler_costs_its_stream_alone() {
 /// Random streams, windows, resets, room and ends, from a seed. In all cases everything is released, complete
 /// responses are correct, and memory is bounded by what the client may have sent and what it has not read.
 #[test]
-fn seeds() {
+fn random_stream_operations_release_everything() {
     let paths = [
         "/fixed",
         "/chunked",

@@ -44,7 +44,8 @@ impl Server {
     /// Receives and sends what is possible; returns the decrypted bytes.
     pub(super) fn run_turn(&mut self) -> Vec<u8> {
         let bytes = self.wire.client_reads();
-        let (mut rest, mut text) = (&bytes[..], Vec::new());
+        let mut rest = &bytes[..];
+        let mut text = Vec::new();
         while !rest.is_empty() {
             self.tls.read_tls(&mut rest).unwrap();
             self.tls.process_new_packets().unwrap();
@@ -81,7 +82,8 @@ pub(super) async fn connect(stream: Stream) -> Link {
 /// Serves a connection through TLS, on which the remote end sends requests.
 fn serve_over_tls(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
-    let (stream, mut far) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
+    let stream = Stream::simulated(&rig.core, wire.clone());
+    let mut far = Server::new(&wire);
     let engine = rig.engine.clone();
     rig.core.spawn(async move {
         IdleClient::new(&engine, connect(stream).await, Peer::Unix, false).park();
@@ -113,7 +115,7 @@ fn get(path: &str) -> String {
 }
 
 #[test]
-fn requests_that_arrive_in_one_record_are_all_answered_with_files_among_them() {
+fn pipelined_requests_in_one_tls_record_are_all_answered() {
     let rig = Rig::with_short_timeouts();
     let (wire, mut far) = serve_over_tls(&rig);
     // More than fits into a buffer for heads, although it is one record.
@@ -134,7 +136,7 @@ fn requests_that_arrive_in_one_record_are_all_answered_with_files_among_them() {
 }
 
 #[test]
-fn a_body_is_read_to_its_end_although_the_socket_is_quiet() {
+fn decrypted_body_is_read_without_socket_readiness() {
     let rig = Rig::with_short_timeouts();
     let (_wire, mut far) = serve_over_tls(&rig);
     let body = pattern_bytes(5, 40_000);
@@ -150,7 +152,7 @@ fn a_body_is_read_to_its_end_although_the_socket_is_quiet() {
 }
 
 #[test]
-fn the_head_of_a_file_leaves_with_its_first_bytes() {
+fn file_response_head_is_sent_with_the_first_file_bytes() {
     let rig = Rig::with_short_timeouts();
     let (wire, mut far) = serve_over_tls(&rig);
     wire.whole_sends.set(true);
@@ -162,7 +164,7 @@ fn the_head_of_a_file_leaves_with_its_first_bytes() {
 }
 
 #[test]
-fn a_slow_reader_gets_all_of_a_file_and_then_the_announced_end() {
+fn slow_tls_reader_receives_whole_file_and_close_notify() {
     let rig = Rig::with_short_timeouts();
     let (wire, mut far) = serve_over_tls(&rig);
     let ask = "GET /file?1 HTTP/1.1\r\nHost: zoo\r\nConnection: close\r\n\r\n";

@@ -23,7 +23,8 @@ fn open_tunnel(rig: &Rig) -> Rc<SimulatedWire> {
 /// Opens a tunnel to a TLS server; returns its client and server.
 fn open_tls_tunnel(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
     let wire = rig.wire(7);
-    let (stream, mut server) = (Stream::simulated(&rig.core, wire.clone()), Server::new(&wire));
+    let stream = Stream::simulated(&rig.core, wire.clone());
+    let mut server = Server::new(&wire);
     let made: Rc<RefCell<Option<Link>>> = rig.engine.service.origin.clone();
     rig.core.spawn(async move {
         *made.borrow_mut() = Some(connect(stream).await);
@@ -36,7 +37,7 @@ fn open_tls_tunnel(rig: &Rig) -> (Rc<SimulatedWire>, Server) {
 }
 
 #[test]
-fn what_tls_has_decrypted_follows_when_the_client_takes_more() {
+fn decrypted_tunnel_bytes_follow_when_the_client_reads_on() {
     let rig = Rig::with_short_timeouts();
     let (client, mut server) = open_tls_tunnel(&rig);
     client.set_room(0);
@@ -55,7 +56,7 @@ fn what_tls_has_decrypted_follows_when_the_client_takes_more() {
 }
 
 #[test]
-fn a_server_that_hears_no_more_has_been_heard_to_its_end() {
+fn tunnel_delivers_everything_the_server_sent_before_its_reset() {
     let rig = Rig::with_short_timeouts();
     let server = rig.wire(7);
     let stream = Stream::simulated(&rig.core, server.clone());

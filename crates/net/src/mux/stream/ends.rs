@@ -13,8 +13,8 @@ const DISCARD_BYTES_MAX: usize = 256 * 1024;
 impl StreamLane {
     /// Whether the client has received any data of this stream since the last call.
     pub(crate) fn has_progressed(&mut self) -> bool {
-        let (taken_bytes, framed_at) =
-            (self.conn.acknowledged_bytes.get(), self.shared.framed_position.get());
+        let taken_bytes = self.conn.acknowledged_bytes.get();
+        let framed_at = self.shared.framed_position.get();
         let seen_bytes = std::mem::replace(&mut self.reported_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
