@@ -3,10 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use link::{DESCRIPTORS_MAX, LinkState, REQUEST_DESCRIPTORS_MAX, LinkRequest, Session};
+use link::{DESCRIPTORS_MAX, LinkState, REQUEST_DESCRIPTORS_MAX, LinkRequest, LinkSession};
 
 fuzz_target!(|input: &[u8]| {
-    let mut session = Session::default();
+    let mut session = LinkSession::default();
     let mut collected = 0;
     for packet in input.split(|byte| *byte == b'\n') {
         let (count, text) = packet.split_first().map_or((0, packet), |(first, rest)| match first {
@@ -23,7 +23,7 @@ fuzz_target!(|input: &[u8]| {
         collected += count;
         assert!(collected <= REQUEST_DESCRIPTORS_MAX);
         if request != LinkRequest::More {
-            assert!(request.takes(collected));
+            assert!(request.accepts_descriptors(collected));
             collected = 0;
         }
         match before {
@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
             LinkState::Serving => assert!(!matches!(request, LinkRequest::Start | LinkRequest::Ready)),
         }
         if request == LinkRequest::Config {
-            session.offered(packet.len() % 2 == 0);
+            session.set_offered(packet.len() % 2 == 0);
         }
     }
 });

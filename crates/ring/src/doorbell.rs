@@ -1,7 +1,7 @@
 //! The two ways of sleeping: on a word of the shared memory (futex), or on a file descriptor (eventfd).
 
 #[cfg(loom)]
-pub(crate) use modelled::{Signal, wait, wake};
+pub(crate) use loom_model::{Doorbell, wait, wake};
 #[cfg(not(loom))]
 pub(crate) use native::{Doorbell, wait, wake};
 
@@ -54,7 +54,7 @@ mod native {
 }
 
 #[cfg(loom)]
-mod modelled {
+mod loom_model {
     use std::time::Duration;
 
     use loom::lazy_static;
@@ -81,7 +81,7 @@ mod modelled {
         BUCKET.1.notify_all();
     }
 
-    pub(crate) struct Signal(Mutex<bool>, Condvar);
+    pub(crate) struct Doorbell(Mutex<bool>, Condvar);
 
     impl Doorbell {
         pub(crate) fn new() -> std::io::Result<Doorbell> {

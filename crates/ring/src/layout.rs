@@ -67,7 +67,7 @@ impl std::error::Error for OutOfRange {}
 pub(crate) const CACHE_LINE_WORDS: usize = 16;
 /// There are no caches under loom, and every word costs it time.
 #[cfg(loom)]
-pub(crate) const LINE: usize = 8;
+pub(crate) const CACHE_LINE_WORDS: usize = 8;
 
 /// Number of words of the header, at the start of the memory.
 pub(crate) const HEADER_WORDS: usize = 9;

@@ -5,7 +5,7 @@
 //! after copying.
 
 #[cfg(loom)]
-pub(crate) use modelled::Region;
+pub(crate) use loom_model::Region;
 #[cfg(not(loom))]
 pub(crate) use native::Region;
 
@@ -122,7 +122,7 @@ mod native {
 }
 
 #[cfg(loom)]
-mod modelled {
+mod loom_model {
     use crate::sync::{AtomicU32, Relaxed};
 
     /// Memory on loom's heap; payload consists of relaxed words too, so that a missing synchronization shows

@@ -360,7 +360,7 @@ impl ServerSide {
     /// Sleeps until the thread is rung.
     #[cfg(loom)]
     pub fn sleep(&self) {
-        self.shared.thread_signals[self.thread].wait();
+        self.shared.thread_doorbells[self.thread].wait();
     }
 
     /// Prepares for sleeping: from now on workers ring the doorbell. Returns `false`, without preparing, if

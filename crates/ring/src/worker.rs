@@ -128,7 +128,7 @@ impl Worker {
     /// Sleeps until the eventfd is rung.
     #[cfg(loom)]
     pub fn sleep(&self) {
-        self.side.shared.slot_signals[self.side.worker_slot].wait();
+        self.side.shared.slot_doorbells[self.side.worker_slot].wait();
     }
 
     /// Prepares an event loop for sleeping: from now on news ring the eventfd, including new requests if

@@ -50,7 +50,7 @@ fn model(body: impl Fn() + Sync + Send + 'static) {
 /// Answers each request with its own head until the worker is retired.
 fn echo(worker: &Worker) -> usize {
     let mut answered = 0;
-    while let Next::ClaimedRequest(mut request) = worker.next(None) {
+    while let NextRequest::ClaimedRequest(mut request) = worker.next(None) {
         let head = request.head().to_vec();
         request.respond(&head).unwrap();
         request.finish().unwrap();
@@ -70,8 +70,8 @@ fn collect(server: &mut ServerSide, tickets: &[(Ticket, u8)], mut count: usize) 
         server.poll(|server, ticket| {
             let mut bytes = Vec::new();
             while let Some(received) = server.receive(ticket, &mut bytes, 16).unwrap() {
-                assert_eq!(received.part, Part::Head);
-                assert!(received.last);
+                assert_eq!(received.part, ResponsePart::Head);
+                assert!(received.is_last);
                 let (_, head) = tickets.iter().find(|(known, _)| *known == ticket).unwrap();
                 assert_eq!(bytes, [*head]);
                 count -= 1;
@@ -135,7 +135,7 @@ fn doorbell_wakes_one_worker_per_queued_request() {
             thread::spawn(move || {
                 // Each worker claims one request and keeps it: both must have been woken for either to end.
                 let worker = channel.worker(WorkerSlot(worker_slot));
-                let Next::ClaimedRequest(request) = worker.next(None) else { panic!("not asked to leave") };
+                let NextRequest::ClaimedRequest(request) = worker.next(None) else { panic!("not asked to leave") };
                 std::mem::forget(request);
             })
         });
@@ -165,7 +165,7 @@ fn concurrent_claim_and_cancellation_release_the_slot() {
             })
         });
         server.cancel(ticket, NonZeroU32::MIN);
-        assert_eq!(server.receive(ticket, &mut Vec::new(), 1), Err(Error::Void));
+        assert_eq!(server.receive(ticket, &mut Vec::new(), 1), Err(TicketError::Void));
         worker.join().unwrap();
         server.poll(|_, _| panic!("a cancelled ticket has no news"));
         assert_eq!(server.in_use(), 0, "the slot is back, by the one or the other");
@@ -194,7 +194,7 @@ fn death_of_a_claiming_worker_does_not_stop_others() {
         assert_eq!(lost.len(), usize::from(claimed.is_some()));
         for lost in &lost {
             let (_, head) = tickets.iter().find(|(ticket, _)| *ticket == lost.ticket).unwrap();
-            assert_eq!((Some(*head), lost.started), (claimed, false));
+            assert_eq!((Some(*head), lost.has_started), (claimed, false));
         }
         collect(&mut server, &tickets, 2 - lost.len());
         assert_eq!(server.in_use(), 0);
@@ -210,7 +210,7 @@ fn bodies_stream_both_ways_and_both_sides_sleep() {
         let mut server = channel.server(0);
         let worker = Arc::clone(&channel);
         let worker = thread::spawn(move || {
-            let Next::ClaimedRequest(mut request) = worker.worker(WorkerSlot(0)).next(None) else {
+            let NextRequest::ClaimedRequest(mut request) = worker.worker(WorkerSlot(0)).next(None) else {
                 panic!("a request")
             };
             request.respond(b"h").unwrap();
@@ -241,11 +241,11 @@ fn bodies_stream_both_ways_and_both_sides_sleep() {
                 let mut head = Vec::new();
                 while !over {
                     let Some(received) = server.receive(ticket, &mut head, 16).unwrap() else { break };
-                    if received.part == Part::Data {
+                    if received.part == ResponsePart::Data {
                         echoed.append(&mut head);
                     }
                     head.clear();
-                    over = received.last;
+                    over = received.is_last;
                 }
             });
         }
@@ -306,7 +306,7 @@ fn event_loop_armed_before_a_blocking_write_is_still_woken() {
                 assert!(ticket == first && ticket != second);
                 let mut bytes = Vec::new();
                 while let Some(received) = server.receive(ticket, &mut bytes, 16).unwrap() {
-                    over = received.last;
+                    over = received.is_last;
                     if over {
                         break;
                     }
