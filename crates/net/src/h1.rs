@@ -1,11 +1,4 @@
-//! The states of an HTTP/1 connection.
-//!
-//! ```text
-//!            bytes arrive          all requests served          no further request
-//!   parked ───────────────▶ busy ─────────────────────▶ idle ─────────────────────▶ parked
-//!   (descriptor, about     (parser and buffers         (future for a second,
-//!   200 bytes, no buffer)   from the pool)              no buffer)
-//! ```
+//! HTTP/1 on a connection that has input: requests, one after the other, until there is no more input.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,333 +7,32 @@ use http::framing::Framing;
 use http::machine::Step;
 use http::{BodySize, Fields, Reject, Status};
 
-use crate::address::Peer;
-use crate::buffer_pool::{ConnectionBuffers, HeldBuffers};
+use crate::buffer_pool::ConnectionBuffers;
 use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
-use crate::core::{IdleTask, TaskFuture};
 use crate::ending;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::gate::GatePermit;
-use crate::in_place::pin_in_place;
 use crate::lane::Lane;
-use crate::link::Link;
 use crate::memory::Pressure;
-use crate::multiplexed::{self, DetectedProtocol};
 use crate::mux::MuxProtocol;
-use crate::permit::ConnectionPermit;
-use crate::progress::SendProgress;
-use crate::proxy_protocol::ProxyHeader;
+use crate::protocol::{self, DetectedProtocol};
 use crate::request::Request;
 use crate::request_state::{ReplyState, RequestState};
 use crate::service::{Engine, Service, run_handler};
-use crate::spill::SpilledOutput;
-use crate::stream_client::StreamClient;
-use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
 
 /// Time for which an idle connection keeps its future, because the next request usually arrives soon. A
 /// connection with an incomplete head keeps its buffers as long.
 const LINGER_MS: u64 = 1_000;
 /// Number of futures above which idle connections park at once: saves 3 KB each, without measurable cost.
 const LINGERING_MAX: usize = 256;
-/// Time after which a silent connection may be closed to make room; clients send requests at once.
-const SILENT_MS: u64 = 1_000;
 /// Maximum input to discard at the end of a connection that has switched protocols.
 const SWITCHED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A connection between two requests.
-pub(crate) struct IdleClient<S> {
-    link: Link,
-    permit: ConnectionPermit,
-    engine: Rc<Engine<S>>,
-    peer: Peer,
-    /// Whether the connection may begin with the HTTP/2 preface.
-    may_be_h2: bool,
-    proxy_header: Option<Box<ProxyHeader>>,
-    served: u32,
-    since_ms: u64,
-    /// Bytes of an incomplete request head.
-    partial_head: Box<[u8]>,
-}
-
-impl<S: Service> IdleClient<S> {
-    /// Creates the state of an accepted connection.
-    pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer, may_be_h2: bool) -> Box<IdleClient<S>> {
-        let permit = ConnectionPermit::take(&engine.context, link.stream().source_rc());
-        let since_ms = link.core().now_ms();
-        Box::new(IdleClient {
-            link,
-            permit,
-            engine: engine.clone(),
-            peer,
-            may_be_h2,
-            proxy_header: None,
-            served: 0,
-            since_ms,
-            partial_head: Box::default(),
-        })
-    }
-
-    /// Parks the connection until its first byte arrives. Allocates nothing but the task itself.
-    pub(crate) fn park(self: Box<Self>) {
-        let core = self.link.core().clone();
-        self.link.stream().source().set_deadline(self.deadline_ms());
-        let source = self.link.stream().source_rc();
-        core.park(&source, self);
-    }
-
-    /// Returns the link, for protocols that precede HTTP.
-    pub(crate) fn link(&self) -> &Link {
-        &self.link
-    }
-
-    pub(crate) fn link_mut(&mut self) -> &mut Link {
-        &mut self.link
-    }
-
-    /// Returns the engine that serves the connection.
-    pub(crate) fn engine(&self) -> &Rc<Engine<S>> {
-        &self.engine
-    }
-
-    /// Sets the memory held for protocols that precede HTTP, in bytes.
-    pub(crate) fn hold(&self, bytes: usize) {
-        self.permit.hold(bytes);
-    }
-
-    /// Takes the bytes that were read after the PROXY protocol header.
-    pub(crate) fn take_partial_head(&mut self) -> Box<[u8]> {
-        std::mem::take(&mut self.partial_head)
-    }
-
-    /// Sets the bytes that were already read.
-    pub(crate) fn set_partial_head(&mut self, begun: &[u8]) {
-        self.partial_head = begun.into();
-    }
-
-    /// Converts the connection into one to be relayed; `early` are the bytes that were already read.
-    pub(crate) fn into_stream(self, early: Vec<u8>) -> StreamClient {
-        StreamClient::new(self.link, self.permit, self.peer, self.proxy_header, early)
-    }
-
-    /// Returns the connection with TLS established on it.
-    pub(crate) fn with_tls(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
-        let IdleClient {
-            link,
-            permit,
-            engine,
-            peer,
-            proxy_header: reported,
-            served,
-            since_ms,
-            partial_head: begun,
-            ..
-        } = self;
-        // Over TLS, HTTP/2 is negotiated by ALPN only.
-        let may_be_h2 = tls.alpn_protocol() == Some(ALPN_HTTP2);
-        let link = link.with_tls(tls, session);
-        permit.hold(link.weight_bytes());
-        Box::new(IdleClient {
-            link,
-            permit,
-            engine,
-            peer,
-            proxy_header: reported,
-            served,
-            since_ms,
-            partial_head: begun,
-            may_be_h2,
-        })
-    }
-
-    /// Keeps the permit of the [`ConnectionGate`](crate::ConnectionGate) with the connection.
-    pub(crate) fn keep_gate_permit(&mut self, place: Option<GatePermit>) {
-        self.permit.keep_gate_permit(place);
-    }
-
-    /// Adds the connection to the list of connections, with the listener that accepted it.
-    pub(crate) fn list(&mut self, listener: u64, key: u64) {
-        self.permit.list((listener, key), self.peer);
-    }
-
-    /// Returns the key of the listener.
-    pub(crate) fn listener_key(&self) -> u64 {
-        self.permit.listener_key()
-    }
-
-    /// Returns the address of the client.
-    pub(crate) fn peer(&self) -> Peer {
-        self.peer
-    }
-
-    /// Sets the client from a PROXY protocol header. `begun` are the bytes received after the header.
-    pub(crate) fn set_proxy_header(&mut self, reported: ProxyHeader, begun: &[u8]) {
-        self.partial_head = begun.into();
-        if let Some(ends) = reported.endpoints {
-            self.peer = Peer::Tcp(ends.source);
-            self.permit.update_entry(|entry| entry.client = self.peer);
-        }
-        self.proxy_header = Some(Box::new(reported));
-    }
-
-    /// Returns the time at which the connection times out.
-    pub(crate) fn deadline_ms(&self) -> u64 {
-        let timeouts = self.engine.context.timeouts.get();
-        let between_requests = self.served > 0 && self.partial_head.is_empty();
-        self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
-    }
-
-    /// Decides how the connection continues. Without input it is parked.
-    fn decide_next_step(&self) -> NextStep {
-        let source = self.link.stream().source();
-        let core = self.link.core();
-        if self.link.has_input() {
-            return NextStep::Serve;
-        }
-        let deadline_ms = self.deadline_ms();
-        let context = &self.engine.context;
-        let is_in_the_way = context.connection_limit.has_waiting() && self.idle_since_ms().is_some();
-        if core.now_ms() >= deadline_ms || is_in_the_way {
-            return NextStep::Close;
-        }
-        source.set_deadline(deadline_ms);
-        source.wait_read(core.current());
-        NextStep::Park
-    }
-}
-
-enum NextStep {
-    Serve,
-    Park,
-    Close,
-}
-
-impl<S: Service> IdleTask for IdleClient<S> {
-    fn resume(self: Box<Self>) -> TaskFuture {
-        // An expired deadline is checked again by the clock.
-        self.link.stream().source().take_expired();
-        self.link.stream().source().set_deadline(u64::MAX);
-        pin_in_place(|| drive(self, false))
-    }
-
-    fn idle_since_ms(&self) -> Option<u64> {
-        let is_silent = self.served > 0 || self.link.core().now_ms() >= self.since_ms + SILENT_MS;
-        (is_silent && self.partial_head.is_empty()).then_some(self.since_ms)
-    }
-
-    fn close(mut self: Box<Self>) {
-        self.link.send_close_notify();
-    }
-}
-
-/// Serves a connection until it can be parked or ends. `has_begun` tells that bytes were already read.
-async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) -> Option<Box<dyn IdleTask>> {
-    loop {
-        match if std::mem::take(&mut has_begun) { NextStep::Serve } else { idle.decide_next_step() } {
-            NextStep::Serve => {}
-            NextStep::Park => return Some(idle),
-            NextStep::Close if idle.partial_head.is_empty() => {
-                idle.close();
-                return None;
-            }
-            // Boxed, because it is rare.
-            NextStep::Close => return Box::pin(refuse_slow_head(idle)).await,
-        }
-        let (engine, mut conn) = activate(*idle);
-        match serve_available(&engine, &mut conn).await {
-            ServeEnd::Idle(since_ms) => idle = self::deactivate(engine, conn, since_ms),
-            ServeEnd::Closed => return None,
-            ServeEnd::Multiplexed(machine) => {
-                // A separate task: this one's future, kilobytes of HTTP/1 state, would live as long.
-                let core = conn.link.core().clone();
-                core.spawn_in_place(move || multiplexed::serve(engine, conn, machine));
-                return None;
-            }
-        }
-    }
-}
-
-/// Answers a client whose request head timed out.
-async fn refuse_slow_head<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
-    let (engine, mut conn) = activate(*idle);
-    refuse(&engine, &mut conn, HEAD_TOO_SLOW).await;
-    close(&mut conn).await;
-    None
-}
-
-const HEAD_TOO_SLOW: Reject = Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
-
-/// Serves a connection of which the bytes after the PROXY protocol header were already read.
-pub(crate) fn serve_after_proxy_header<S: Service>(
-    idle: Box<IdleClient<S>>,
-) -> impl Future<Output = Option<Box<dyn IdleTask>>> {
-    drive(idle, true)
-}
-
-/// Answers a connection whose first bytes were invalid, and closes it.
-pub(crate) async fn refuse_and_close<S: Service>(idle: Box<IdleClient<S>>, reject: Reject) {
-    let (engine, mut conn) = activate(*idle);
-    refuse(&engine, &mut conn, reject).await;
-    close_lingering(&mut conn).await;
-}
-
-/// Allocates what an idle connection needs to be served.
-fn activate<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
-    let mut work = HeldBuffers::take(&idle.engine.context.buffers);
-    if !idle.partial_head.is_empty() {
-        work.input.restore(&idle.partial_head);
-    }
-    let timeouts = idle.engine.context.timeouts.get();
-    // The first head's timeout starts when the connection is accepted, a later one's at its first byte.
-    let awaited = idle.served == 0 || !idle.partial_head.is_empty();
-    let conn = Conn {
-        link: idle.link,
-        permit: idle.permit,
-        peer: idle.peer,
-        may_be_h2: idle.may_be_h2,
-        proxy_header: idle.proxy_header,
-        served: idle.served,
-        buffers: work,
-        overflow: SpilledOutput::default(),
-        framing: Framing::None,
-        keep_alive: true,
-        head_since_ms: if awaited { idle.since_ms } else { u64::MAX },
-        must_send_continue: false,
-        body_limit: None,
-        body_ms: timeouts.body_ms,
-        write_ms: timeouts.write_ms,
-        progress: SendProgress::default(),
-        moved_bytes: 0,
-        request_bytes: 0,
-        status_and_reason: None,
-        kept_until_sent: None,
-    };
-    conn.update_memory();
-    (idle.engine, conn)
-}
-
-/// Reverts [`busy`]; bytes of an incomplete head are kept in an allocation of exactly their size.
-fn deactivate<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
-    let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
-    let Conn { link, permit, peer, may_be_h2, proxy_header: reported, served, buffers: mut work, .. } = conn;
-    let begun: Box<[u8]> = Box::from(work.input.unconsumed());
-    permit.hold(begun.len() + link.weight_bytes());
-    work.release();
-    Box::new(IdleClient {
-        link,
-        permit,
-        engine,
-        peer,
-        may_be_h2,
-        proxy_header: reported,
-        served,
-        since_ms,
-        partial_head: begun,
-    })
-}
-
+/// Reason of the response to a client that sends its request head too slowly.
+pub(crate) const HEAD_TOO_SLOW: Reject =
+    Reject::new(Status::REQUEST_TIMEOUT, "the request head took too long");
 /// Reason why a connection has nothing to serve at the moment.
-enum ServeEnd {
+pub(crate) enum ServeEnd {
     /// Idle since this time of the core's clock.
     Idle(u64),
     /// The connection has ended.
@@ -350,13 +42,13 @@ enum ServeEnd {
 }
 
 /// Serves pipelined and following requests until there is no input.
-async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> ServeEnd {
+pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> ServeEnd {
     loop {
         let mut served = false;
         let fed = if conn.buffers.input.is_empty() {
             Ok(false)
         } else {
-            match multiplexed::detect_protocol(conn) {
+            match protocol::detect(conn) {
                 DetectedProtocol::Http1 => feed_head(conn),
                 DetectedProtocol::NeedMore => Ok(start_head_timeout(conn)),
                 DetectedProtocol::Multiplexed(machine) => return ServeEnd::Multiplexed(machine),
@@ -578,7 +270,7 @@ fn reset_connection(conn: &Conn) -> bool {
 }
 
 /// Answers a malformed request.
-async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
+pub(crate) async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Reject) {
     let mut state = RequestState::new(conn.peer, conn.direct_client(), conn.link.core().now_us());
     state.listener_key = conn.permit.listener_key();
     state.tls = conn.link.session().cloned();
@@ -593,7 +285,7 @@ async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, reject: Rej
 }
 
 /// Sends the last response to a client that sends nothing more. The caller must then drop the connection.
-async fn close(conn: &mut Conn) {
+pub(crate) async fn close(conn: &mut Conn) {
     if send_last(conn).await {
         let patience_ms = conn.stall_timeout_ms();
         conn.buffers.release();
@@ -602,7 +294,7 @@ async fn close(conn: &mut Conn) {
 }
 
 /// Sends the last response to a client that may still be sending.
-async fn close_lingering(conn: &mut Conn) {
+pub(crate) async fn close_lingering(conn: &mut Conn) {
     if send_last(conn).await {
         let patience_ms = conn.stall_timeout_ms();
         // A tunnel ends by its own protocol's rules, so limit what its client may still send.

@@ -15,9 +15,9 @@ use rustix::net::{SocketAddrAny, SocketFlags};
 
 use crate::address::{BindAddress, ListenOptions, ListenUrl, Peer, PeerSet, StreamListener};
 use crate::bind::{Listener, ListeningSocket};
+use crate::client_connection::IdleClient;
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
-use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::options::ServingLimits;

@@ -18,7 +18,6 @@ use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
 use crate::ending;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::h2::{self, H2Server, PrefaceMatch};
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -30,8 +29,6 @@ use crate::request::Request;
 use crate::request_state::{ReplyState, RequestState};
 use crate::service::{Engine, Service, run_handler};
 use crate::source::READ;
-#[cfg(any(test, feature = "sim"))]
-use crate::toy;
 use crate::wait;
 
 /// Size of the input buffer.
@@ -49,39 +46,6 @@ const RESET_EXTRA: usize = 8;
 const GOAWAY_GRACE_MS: u64 = 500;
 /// Interval of checks whether the server is stopping or the client is too slow.
 const CHECK_INTERVAL_MS: u64 = 1_000;
-
-/// Protocol of a connection according to its first bytes.
-pub(crate) enum DetectedProtocol {
-    Http1,
-    /// More bytes are needed.
-    NeedMore,
-    Multiplexed(Box<dyn MuxProtocol>),
-}
-
-/// Determines the protocol of a connection that has sent bytes.
-pub(crate) fn detect_protocol(conn: &Conn) -> DetectedProtocol {
-    #[cfg(any(test, feature = "sim"))]
-    if conn.served == 0 && toy::is_enabled() {
-        let input = conn.buffers.input.head();
-        if input.starts_with(toy::PREFACE) {
-            return DetectedProtocol::Multiplexed(Box::new(toy::ToyMachine::new()));
-        }
-        if toy::PREFACE.starts_with(input) {
-            return DetectedProtocol::NeedMore;
-        }
-    }
-    if conn.served > 0 || !conn.may_be_h2 {
-        return DetectedProtocol::Http1;
-    }
-    let begin_h2 = || DetectedProtocol::Multiplexed(Box::new(H2Server::new(&conn.context().limits.get())));
-    match h2::preface(conn.buffers.input.head()) {
-        PrefaceMatch::Whole => begin_h2(),
-        PrefaceMatch::Partial => DetectedProtocol::NeedMore,
-        // The client has negotiated HTTP/2 by ALPN: the state machine reports the error.
-        PrefaceMatch::Other if conn.link.session().is_some() => begin_h2(),
-        PrefaceMatch::Other => DetectedProtocol::Http1,
-    }
-}
 
 /// The transport of a connection and its buffers.
 struct Wire {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use crate::address::StreamListener;
+use crate::client_connection::{IdleClient, serve_after_proxy_header};
 use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
 use crate::core::{IdleTask, TaskFuture};
-use crate::h1::{IdleClient, serve_after_proxy_header};
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
 use crate::tls_setup::{AwaitingHandshake, secure_after_proxy_header};

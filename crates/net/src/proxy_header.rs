@@ -5,9 +5,9 @@ use std::sync::Arc;
 use http::{Reject, Status};
 
 use crate::address::{PeerSet, StreamListener};
+use crate::client_connection::{IdleClient, refuse_and_close, serve_after_proxy_header};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
-use crate::h1::{IdleClient, refuse_and_close, serve_after_proxy_header};
 use crate::preread;
 use crate::proxy_protocol::{self, HEADER_BYTES_MAX, HeaderParse};
 use crate::service::Service;

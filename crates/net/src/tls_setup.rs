@@ -1,8 +1,8 @@
 //! TLS handshakes of accepted connections.
 
 use crate::address::Peer;
+use crate::client_connection::{IdleClient, refuse_and_close, serve_after_proxy_header};
 use crate::core::{IdleTask, TaskFuture};
-use crate::h1::{IdleClient, refuse_and_close, serve_after_proxy_header};
 use crate::service::Service;
 use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
 

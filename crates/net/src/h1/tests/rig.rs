@@ -9,13 +9,13 @@ use http::{Fields, Length, Status};
 use rustix::fs::MemfdFlags;
 
 use crate::address::{Peer, PeerSet};
+use crate::client_connection::IdleClient;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::filters::DefaultLines;
-use crate::h1::IdleClient;
 use crate::link::Link;
 use crate::offload::OffloadPool;
 use crate::options::{Limits, Timeouts};

@@ -12,7 +12,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::rig::{FILE_BYTES, Rig, pattern_bytes};
 use crate::address::Peer;
-use crate::h1::IdleClient;
+use crate::client_connection::IdleClient;
 use crate::link::Link;
 use crate::sim::{End, SimulatedWire};
 use crate::stream::Stream;
