@@ -143,7 +143,7 @@ impl<'d> Translation<'d> {
                 let (folder, last) = path.split_at(path.rfind('/').map_or(0, |at| at + 1));
                 let is_start = !last.is_empty() && name.starts_with(last);
                 let is_it = if matches!(other.matcher, Matcher::Exact(_)) { last == name } else { is_start };
-                is_it && place.paths.matches(folder)
+                is_it && around.at(folder).and_then(|found| found.entry) == place.entry
             }
             // A nested location applies if it or an enclosing one may match the page but not its directory.
             Matcher::Regex(..) => {
