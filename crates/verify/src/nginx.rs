@@ -69,7 +69,9 @@ pub fn nginx(
     }
     let config = accepted(&mut scratch, &folder, options)?;
     let stubs = Stubs::start(&scratch.stubs, &certificate.server)?;
-    let toml = translated(&scratch, &folder)?;
+    let (toml, copy) = translated(&mut scratch, &folder)?;
+    let mut imported = imported.clone();
+    scratch.add_remarks_of_copy(&mut imported, &copy);
     let mut old_command = Command::new(&options.old);
     old_command.arg("-c").arg(&config).arg("-p").arg(folder.path());
     let mut old = ComparedProcess::start("nginx", old_command, folder.path())?;
@@ -109,7 +111,7 @@ pub fn nginx(
         }
         verification.differences.extend(attributed(found, request, statuses, |found, differing| {
             let answers = DifferingAnswers { statuses, old: &found.old, new: &found.new };
-            let named = scratch.named(imported, &traced, request, &found.aspect, (answers, differing));
+            let named = scratch.named(&imported, &traced, request, &found.aspect, (answers, differing));
             (named, scratch.place(&traced))
         }));
     }
@@ -354,20 +356,23 @@ fn accepted(
     Err(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration"))
 }
 
-/// Writes Komainu's configuration, the translation of the copy.
-fn translated(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path::PathBuf, String> {
+/// Writes Komainu's configuration, the translation of the copy. Returns its path and the translation.
+fn translated(
+    scratch: &mut NginxScratch,
+    folder: &VerifyFolder,
+) -> Result<(std::path::PathBuf, Imported), String> {
     let source = "new/nginx.conf";
     folder.write(source, scratch.new_text().as_bytes())?;
     let imported =
         import::nginx::import(&folder.path().join(source), None).map_err(|error| error.to_string())?;
-    let mut text = imported.toml;
+    let mut text = imported.toml.clone();
     if scratch.listeners.iter().any(|one| one.tls) && !text.contains("\n[tls]\n") {
         let files =
             ["certificate", "key"].map(|name| format!("{name} = \"{}/{name}.pem\"", folder.path().display()));
         text = format!("{text}\n[tls]\ndefault = {{ {} }}\n", files.join(", "));
     }
     folder.write("komainu.toml", text.as_bytes())?;
-    Ok(folder.path().join("komainu.toml"))
+    Ok((folder.path().join("komainu.toml"), imported))
 }
 
 /// A request with differing responses.

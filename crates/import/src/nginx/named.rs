@@ -421,7 +421,10 @@ fn is_said(remark: &Remark, reason: &str) -> bool {
 /// Whether a remark can only explain refusals, because an untranslated directive closes its routes.
 fn refuses_alone(one: &NginxDirective, remark: &Remark) -> bool {
     let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
-    let is_closed = remark.verdict == ImportVerdict::Impossible && !super::known::is_harmless(&one.name);
+    // `satisfy any` is translated as `all`, which may also ask for a password.
+    let is_closed = remark.verdict == ImportVerdict::Impossible
+        && one.name != "satisfy"
+        && !super::known::is_harmless(&one.name);
     is_closed || is_without_index && !remark.reasons.is_empty()
 }
 

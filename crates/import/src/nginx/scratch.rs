@@ -6,7 +6,7 @@ use std::path::Path;
 use super::render::{NginxWriter, Replacement};
 use super::scope::{Scope, constants};
 use super::tree::{NginxDirective, TreeReader};
-use crate::findings::{EntryNumber, ImportError, ImportLedger, Remark};
+use crate::findings::{EntryNumber, ImportError, ImportLedger, Imported, Remark};
 use crate::scratch::{
     ScratchFile, ScratchListener, ScratchOptions, SourcePlace, StubProtocol, StubServer, VerifyRequest,
 };
@@ -109,6 +109,10 @@ pub struct NginxScratch {
     has_http: bool,
     /// Directive of each line of the last text generated for nginx.
     lines: Vec<EntryNumber>,
+    /// Directive of each line of the last text generated for the translation.
+    new_lines: Vec<EntryNumber>,
+    /// Whether nginx refuses directives of the original, which the copy omits.
+    is_refused: bool,
     /// Listeners of both servers.
     pub listeners: Vec<ScratchListener>,
     /// Stubs that replace upstream servers.
@@ -188,6 +192,8 @@ impl NginxScratch {
             folder: options.folder.display().to_string(),
             has_http,
             lines: Vec::new(),
+            new_lines: Vec::new(),
+            is_refused: false,
             listeners,
             stubs,
             files,
@@ -264,7 +270,7 @@ impl NginxScratch {
     }
 
     /// Returns the configuration from which Komainu's is translated.
-    pub fn new_text(&self) -> String {
+    pub fn new_text(&mut self) -> String {
         let mut writer = NginxWriter {
             replaced: &self.replaced,
             address: &self.new_address,
@@ -294,7 +300,24 @@ impl NginxScratch {
             }
             None => writer.block(&self.main, 0, EntryNumber::MAX),
         }
+        self.new_lines = writer.lines;
         writer.text
+    }
+
+    /// Adds the remarks of `copy`, the translation of [`NginxScratch::new_text`], if nginx refuses the
+    /// original: the directives that the copy omits change the translation of the others.
+    pub fn add_remarks_of_copy(&self, imported: &mut Imported, copy: &Imported) {
+        if !self.is_refused {
+            return;
+        }
+        for remark in &copy.remarks {
+            let entry = self.new_lines.get(remark.line.wrapping_sub(1));
+            let Some(known) = entry.and_then(|entry| imported.remarks.get_mut(*entry)) else { continue };
+            known.verdict = known.verdict.max(remark.verdict);
+            let new = remark.reasons.iter().filter(|reason| !known.reasons.contains(reason));
+            let new: Vec<String> = new.cloned().collect();
+            known.reasons.extend(new);
+        }
     }
 
     /// Replaces nginx's default root, a directory of its installation, by a scratch directory.
@@ -316,6 +339,7 @@ impl NginxScratch {
         let what = format!("{}:{}: `{}`: {reason}", remark.file, remark.line, remark.directive);
         self.not_compared.insert(what);
         self.replaced.insert(entry, Replacement::Dropped);
+        self.is_refused = true;
         true
     }
 
