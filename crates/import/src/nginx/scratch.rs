@@ -310,7 +310,9 @@ impl NginxScratch {
         if !self.is_refused {
             return;
         }
-        for remark in &copy.remarks {
+        // Lines of included files are not those of the text.
+        let file = copy.remarks.first().map(|first| &first.file);
+        for remark in copy.remarks.iter().filter(|remark| Some(&remark.file) == file) {
             let entry = self.new_lines.get(remark.line.wrapping_sub(1));
             let Some(known) = entry.and_then(|entry| imported.remarks.get_mut(*entry)) else { continue };
             known.verdict = known.verdict.max(remark.verdict);
