@@ -35,6 +35,8 @@ const SAMPLES: [u64; 122] = [
 const BATCH: usize = 15;
 /// Number of pairs of servers that run concurrently.
 const PAIRS: usize = 3;
+/// Maximum number of repetitions of a batch.
+const REPETITIONS_MAX: usize = 5;
 /// Maximum number of differences printed for each seed.
 const SHOWN_MAX: usize = 3;
 
@@ -179,22 +181,25 @@ fn generated_configurations_are_answered_as_nginx_does() {
                     let Some(batch) = batches.lock().unwrap().next() else { return };
                     // Another pair may have taken a port that was free a moment ago, and a busy machine
                     // answers late.
-                    let is_taken = |error: &String| error.contains("Address already in use");
-                    let is_late = |outcome: &Outcome| {
-                        outcome.failed.values().flatten().any(|one| one.contains("operation would block"))
-                    };
-                    let outcome = match compared(batch) {
-                        Err(error) if is_taken(&error) => compared(batch),
-                        Err(error) if unknown_variable(&error).is_some() => {
-                            let lost = unknown_variable(&error);
-                            println!("seed {lost:?} is left out: {error}");
-                            let rest: Vec<u64> =
-                                batch.iter().copied().filter(|seed| Some(*seed) != lost).collect();
-                            compared(&rest)
+                    let is_to_repeat = |outcome: &Result<Outcome, String>| match outcome {
+                        Err(error) => error.contains("Address already in use"),
+                        Ok(outcome) => {
+                            outcome.failed.values().flatten().any(|one| one.contains("operation would block"))
                         }
-                        Ok(outcome) if is_late(&outcome) => compared(batch),
-                        outcome => outcome,
                     };
+                    let mut rest = batch.to_vec();
+                    let mut outcome = compared(&rest);
+                    for _ in 0..REPETITIONS_MAX {
+                        let lost = outcome.as_ref().err().and_then(|error| unknown_variable(error));
+                        if lost.is_none() && !is_to_repeat(&outcome) {
+                            break;
+                        }
+                        if let (Some(lost), Err(error)) = (lost, &outcome) {
+                            println!("seed {lost} is left out: {error}");
+                            rest.retain(|seed| *seed != lost);
+                        }
+                        outcome = compared(&rest);
+                    }
                     match outcome {
                         Ok(outcome) => {
                             requests.fetch_add(outcome.requests as u64, Ordering::Relaxed);
