@@ -69,7 +69,9 @@ pub fn verify_nginx(
     }
     let config = write_accepted_config(&mut scratch, &folder, options)?;
     let stubs = Stubs::start(&scratch.stubs, &certificate.server)?;
-    let toml = write_translation(&scratch, &folder)?;
+    let (toml, copy) = write_translation(&mut scratch, &folder)?;
+    let mut imported = imported.clone();
+    scratch.add_remarks_of_copy(&mut imported, &copy);
     let mut old_command = Command::new(&options.old_server_path);
     old_command.arg("-c").arg(&config).arg("-p").arg(folder.path());
     let mut old = ComparedProcess::start("nginx", old_command, folder.path())?;
@@ -113,7 +115,7 @@ pub fn verify_nginx(
         verification.differences.extend(explain_differences(found, request, statuses, |found, differing| {
             let answers = DifferingResponses { statuses, old: &found.old, new: &found.new };
             let named =
-                scratch.find_explanation(imported, &traced, request, &found.aspect, (answers, differing));
+                scratch.find_explanation(&imported, &traced, request, &found.aspect, (answers, differing));
             (named, scratch.responding_location(&traced))
         }));
     }
@@ -369,20 +371,23 @@ fn write_accepted_config(
     Err(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration"))
 }
 
-/// Writes Komainu's configuration, the translation of the copy.
-fn write_translation(scratch: &NginxScratch, folder: &VerifyFolder) -> Result<std::path::PathBuf, String> {
+/// Writes Komainu's configuration, the translation of the copy. Returns its path and the translation.
+fn write_translation(
+    scratch: &mut NginxScratch,
+    folder: &VerifyFolder,
+) -> Result<(std::path::PathBuf, ImportResult), String> {
     let source = "new/nginx.conf";
     folder.write(source, scratch.translation_source().as_bytes())?;
     let imported =
         import::nginx::import(&folder.path().join(source), None).map_err(|error| error.to_string())?;
-    let mut text = imported.toml;
+    let mut text = imported.toml.clone();
     if scratch.listeners.iter().any(|one| one.tls) && !text.contains("\n[tls]\n") {
         let files =
             ["certificate", "key"].map(|name| format!("{name} = \"{}/{name}.pem\"", folder.path().display()));
         text = format!("{text}\n[tls]\ndefault = {{ {} }}\n", files.join(", "));
     }
     folder.write("komainu.toml", text.as_bytes())?;
-    Ok(folder.path().join("komainu.toml"))
+    Ok((folder.path().join("komainu.toml"), imported))
 }
 
 /// A request with differing responses.

@@ -433,8 +433,10 @@ fn has_reason(remark: &ImportRemark, reason: &str) -> bool {
 /// Whether a remark can only explain refusals, because an untranslated directive closes its routes.
 fn explains_only_refusals(directive: &NginxDirective, remark: &ImportRemark) -> bool {
     let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
-    let is_closed =
-        remark.verdict == ImportVerdict::Impossible && !super::known_directives::is_harmless(&directive.name);
+    // `satisfy any` is translated as `all`, which may also ask for a password.
+    let is_closed = remark.verdict == ImportVerdict::Impossible
+        && directive.name != "satisfy"
+        && !super::known_directives::is_harmless(&directive.name);
     is_closed || is_without_index && !remark.reasons.is_empty()
 }
 

@@ -153,7 +153,7 @@ impl<'d> Translation<'d> {
                 let is_start = !last.is_empty() && name.starts_with(last);
                 let is_it =
                     if matches!(other.matcher, LocationMatcher::Exact(_)) { last == name } else { is_start };
-                is_it && place.paths.matches(folder)
+                is_it && locations.find_location(folder).and_then(|found| found.entry) == place.entry
             }
             // A nested location applies if it or an enclosing one may match the page but not its directory.
             LocationMatcher::Regex(..) => {

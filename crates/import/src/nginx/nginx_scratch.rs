@@ -6,7 +6,7 @@ use std::path::Path;
 use super::render::{DirectiveReplacement, NginxWriter};
 use super::scope::{Scope, replace_constants};
 use super::tree::{NginxDirective, TreeReader};
-use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportRemark};
+use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportRemark, ImportResult};
 use crate::scratch::{
     ScratchFile, ScratchListener, ScratchOptions, SourcePosition, StubProtocol, StubServer, VerifyRequest,
 };
@@ -109,6 +109,10 @@ pub struct NginxScratch {
     has_http: bool,
     /// Directive of each line of the last text generated for nginx.
     line_entries: Vec<EntryIndex>,
+    /// Directive of each line of the last text generated for the translation.
+    copy_line_entries: Vec<EntryIndex>,
+    /// Whether nginx refuses directives of the original, which the copy omits.
+    has_refused_directives: bool,
     /// Listeners of both servers.
     pub listeners: Vec<ScratchListener>,
     /// Stubs that replace upstream servers.
@@ -188,6 +192,8 @@ impl NginxScratch {
             folder: options.folder.display().to_string(),
             has_http,
             line_entries: Vec::new(),
+            copy_line_entries: Vec::new(),
+            has_refused_directives: false,
             listeners,
             stubs,
             files,
@@ -259,7 +265,7 @@ impl NginxScratch {
     }
 
     /// Returns the configuration from which Komainu's is translated.
-    pub fn translation_source(&self) -> String {
+    pub fn translation_source(&mut self) -> String {
         let mut writer = NginxWriter {
             replacements: &self.replacements,
             address: &self.new_address,
@@ -289,7 +295,26 @@ impl NginxScratch {
             }
             None => writer.write_block(&self.main, 0, EntryIndex::MAX),
         }
+        self.copy_line_entries = writer.line_entries;
         writer.text
+    }
+
+    /// Adds the remarks of `copy`, the translation of [`NginxScratch::translation_source`], if nginx refuses the
+    /// original: the directives that the copy omits change the translation of the others.
+    pub fn add_remarks_of_copy(&self, imported: &mut ImportResult, copy: &ImportResult) {
+        if !self.has_refused_directives {
+            return;
+        }
+        // Lines of included files are not those of the text.
+        let file = copy.remarks.first().map(|first| &first.file);
+        for remark in copy.remarks.iter().filter(|remark| Some(&remark.file) == file) {
+            let entry = self.copy_line_entries.get(remark.line.wrapping_sub(1));
+            let Some(known) = entry.and_then(|entry| imported.remarks.get_mut(*entry)) else { continue };
+            known.verdict = known.verdict.max(remark.verdict);
+            let new = remark.reasons.iter().filter(|reason| !known.reasons.contains(reason));
+            let new: Vec<String> = new.cloned().collect();
+            known.reasons.extend(new);
+        }
     }
 
     /// Replaces nginx's default root, a directory of its installation, by a scratch directory.

@@ -34,7 +34,9 @@ impl<'d> Translation<'d> {
             }
             let merges = self.must_merge_slashes(&all);
             for ServerSite { server: at, mut site, addresses: listens } in self.build_sites(&own, &all) {
-                if !merges {
+                // All addresses of a site agree.
+                let own = listens.iter().flatten().next();
+                if !own.map_or(merges, |address| merges_at(&all, &address.text)) {
                     site.section.set("merge_slashes", TomlItem::Flag(false));
                 }
                 match listens {
@@ -54,18 +56,23 @@ impl<'d> Translation<'d> {
         draft.sites.extend(sites.into_iter().map(|(_, site)| site));
     }
 
-    /// Whether the servers of an address merge slashes. nginx parses the path before it knows the host, so
-    /// the default server of the address decides.
+    /// Reports `merge_slashes` of servers that share addresses, and returns whether sites without addresses
+    /// of their own merge slashes: they do if the default server of any address does.
     fn must_merge_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
-        let value = |server: &NginxServer<'d>| {
-            let found = server.scope.effective("merge_slashes");
-            found.is_none_or(|one| one.first_arg() != "off")
-        };
-        let merges = default_server(all).is_none_or(|at| value(all[at]));
+        let addresses = all.iter().flat_map(|server| &server.addresses);
+        let merges = addresses.into_iter().any(|address| merges_at(all, &address.text));
         for server in all {
+            let is_own = |address: &ListenAddress| {
+                if addresses_select_server(all) {
+                    merges_at(all, &address.text) == merges_slashes(server)
+                } else {
+                    merges == merges_slashes(server)
+                }
+            };
+            let is_kept = server.addresses.iter().all(is_own);
             for one in server.scope.effective_all("merge_slashes") {
-                match value(server) == merges {
-                    true if merges => self.ledger.mark_translated(one.entry),
+                match is_kept {
+                    true if merges_slashes(server) => self.ledger.mark_translated(one.entry),
                     true => self.ledger.mark_different(
                         one.entry,
                         "no file has a path with `//`, and slashes at the start of a path are one",
@@ -184,8 +191,9 @@ impl<'d> Translation<'d> {
         let names =
             |server: &NginxServer<'d>, text: &str| server.addresses.iter().any(|one| one.text == text);
         for (at, (place, server)) in own.iter().enumerate() {
-            // Addresses with the same hosts; `None` for those of which the server is the default.
-            let mut kinds: Vec<(Option<Vec<String>>, Vec<ListenAddress>)> = Vec::new();
+            // Addresses with the same hosts and treatment of slashes; `None` for those of which the server is
+            // the default.
+            let mut kinds: Vec<(Option<Vec<String>>, bool, Vec<ListenAddress>)> = Vec::new();
             for address in &server.addresses {
                 let there: Vec<usize> =
                     (0..own.len()).filter(|other| names(own[*other].1, &address.text)).collect();
@@ -196,12 +204,16 @@ impl<'d> Translation<'d> {
                     let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
                     server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
                 });
-                match kinds.iter_mut().find(|(known, _)| *known == hosts && hosts.is_some()) {
-                    Some((_, addresses)) => addresses.push(address.clone()),
-                    None => kinds.push((hosts, vec![address.clone()])),
+                let merges = merges_at(&all, &address.text);
+                let is_kind = |known: &Option<Vec<String>>, merged: bool| {
+                    *known == hosts && hosts.is_some() && merged == merges
+                };
+                match kinds.iter_mut().find(|(known, merged, _)| is_kind(known, *merged)) {
+                    Some((.., addresses)) => addresses.push(address.clone()),
+                    None => kinds.push((hosts, merges, vec![address.clone()])),
                 }
             }
-            for (hosts, addresses) in kinds {
+            for (hosts, _, addresses) in kinds {
                 let mut site = SiteDraft::default();
                 let mut first = Vec::new();
                 match &hosts {
@@ -546,6 +558,17 @@ fn addresses_select_server(all: &[&NginxServer<'_>]) -> bool {
         && all.iter().all(|server| {
             !server.has_tls_address() && server.addresses.iter().all(|address| !overlaps(&address.text))
         })
+}
+
+/// Whether a server merges slashes.
+fn merges_slashes(server: &NginxServer<'_>) -> bool {
+    server.scope.effective("merge_slashes").is_none_or(|one| one.first_arg() != "off")
+}
+
+/// Whether nginx merges slashes at an address. It parses the path before it knows the host, so the default
+/// server of the address decides.
+fn merges_at(servers: &[&NginxServer<'_>], text: &str) -> bool {
+    default_server_at(servers, text).is_none_or(|at| merges_slashes(servers[at]))
 }
 
 /// Returns the default server of an address.
