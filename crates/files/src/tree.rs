@@ -321,11 +321,11 @@ mod tests {
             ("/", "/index.html", "/index.html"),
             ("/a.txt", "/a.txt", "/a.txt"),
             ("/with/", "/with/index.htm", "/with/index.htm"),
-            ("/with", "Unslashed", "Unslashed"),
+            ("/with", "MissingSlash", "MissingSlash"),
             ("/without/", "NoIndex", "Folder"),
-            ("/without", "NoIndex", "Unslashed"),
+            ("/without", "NoIndex", "MissingSlash"),
             ("/odd/", "NoIndex", "Folder"),
-            ("", "Unslashed", "Unslashed"),
+            ("", "MissingSlash", "MissingSlash"),
             ("/a.txt/", "Missing", "Missing"),
             ("/none", "Missing", "Missing"),
             ("/none/", "Missing", "Missing"),
@@ -350,7 +350,7 @@ mod tests {
         };
         assert_eq!(both.plain.stamp.size, 5);
         assert_eq!(describe(&tree, "/only.txt"), "/only.txt");
-        assert_eq!(describe(&tree, "/folder"), "Unslashed");
+        assert_eq!(describe(&tree, "/folder"), "MissingSlash");
         assert_eq!(describe(&tree, "/folder/"), "/folder/index.html");
     }
 

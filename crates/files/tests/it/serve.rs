@@ -570,5 +570,5 @@ fn switched_or_removed_root_is_noticed() {
     eventually(200, "two");
     switch("releases/1");
     eventually(200, "one");
-    assert_eq!(*said.lock().unwrap(), ["Serves", "Gone", "Serves", "Serves"]);
+    assert_eq!(*said.lock().unwrap(), ["Replaced", "Missing", "Replaced", "Replaced"]);
 }

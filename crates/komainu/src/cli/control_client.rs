@@ -179,11 +179,24 @@ pub(crate) fn running_servers() -> Vec<u32> {
     pids
 }
 
+/// Sends a command to several servers at once, so that one that does not answer delays the others by its
+/// timeout only. Returns the answers in the order of `pids`.
+pub(crate) fn send_command_to_all(pids: &[u32], line: &str) -> Vec<Result<Value, String>> {
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = pids.iter().map(|pid| scope.spawn(|| send_command(*pid, line))).collect();
+        let answers = asked.into_iter().map(|one| one.join());
+        answers.map(|answer| answer.unwrap_or_else(|_| Err("the command failed".into()))).collect()
+    })
+}
+
 /// Returns the ids of the running servers without draining ones, which an upgrade has replaced.
 pub(crate) fn serving_servers() -> Vec<u32> {
-    let mut pids = running_servers();
-    if pids.len() > 1 {
-        pids.retain(|pid| send_command(*pid, "ping").is_ok_and(|answer| answer["state"] != DRAINING));
+    let pids = running_servers();
+    if pids.len() <= 1 {
+        return pids;
     }
-    pids
+    let answers = send_command_to_all(&pids, "ping");
+    let serves =
+        |answer: &Result<Value, String>| answer.as_ref().is_ok_and(|answer| answer["state"] != DRAINING);
+    pids.into_iter().zip(answers).filter(|(_, answer)| serves(answer)).map(|(pid, _)| pid).collect()
 }

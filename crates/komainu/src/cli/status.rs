@@ -60,10 +60,9 @@ pub(crate) fn run_status(arguments: &StatusArguments) -> Result<String, String> 
         return Ok(format_servers(vec![server], arguments.json));
     }
     arguments.credentials.refuse_without_address()?;
-    let answers = select_pids(arguments.pid, control_client::running_servers)?
-        .into_iter()
-        .map(|pid| control_client::send_command(pid, "status"));
-    let (servers, failed): (Vec<_>, Vec<_>) = answers.partition(Result::is_ok);
+    let pids = select_pids(arguments.pid, control_client::running_servers)?;
+    let answers = control_client::send_command_to_all(&pids, "status");
+    let (servers, failed): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
     let servers: Vec<Value> = servers.into_iter().flatten().collect();
     // One of several servers may just have ended.
     if let (true, Some(Err(error))) = (servers.is_empty(), failed.into_iter().next()) {
@@ -106,16 +105,17 @@ pub(crate) fn pid_for_file(file: &Path) -> Result<u32, String> {
         ),
         _ => format!("{}: {error}", file.display()),
     })?;
-    let uses = |pid: &u32| {
-        let answer = control_client::send_command(*pid, "ping").unwrap_or_default();
-        answer["file"].as_str().is_some_and(|used| {
+    let uses = |pid: u32, answer: Result<Value, String>| {
+        answer.unwrap_or_default()["file"].as_str().is_some_and(|used| {
             // The server may name its file relative to its working directory.
             let used = Path::new(&format!("/proc/{pid}/cwd")).join(used);
             used.canonicalize().is_ok_and(|used| used == wanted)
         })
     };
     let running = select_pids(None, control_client::serving_servers)?;
-    let found: Vec<u32> = running.iter().copied().filter(uses).collect();
+    let answers = control_client::send_command_to_all(&running, "ping");
+    let asked = running.iter().copied().zip(answers);
+    let found: Vec<u32> = asked.filter_map(|(pid, answer)| uses(pid, answer).then_some(pid)).collect();
     match found.as_slice() {
         [pid] => Ok(*pid),
         [] => Err(format!("no server uses {}; {}", wanted.display(), several_servers_message(&running))),
@@ -158,8 +158,9 @@ pub(crate) fn several_servers_message(pids: &[u32]) -> String {
         [_] => "one server runs: name it with --pid".to_owned(),
         _ => "several servers run: name one with --pid".to_owned(),
     };
-    for pid in pids.iter().take(LISTED_MAX) {
-        let answer = control_client::send_command(*pid, "ping").unwrap_or_default();
+    let shown = &pids[..pids.len().min(LISTED_MAX)];
+    for (pid, answer) in shown.iter().zip(control_client::send_command_to_all(shown, "ping")) {
+        let answer = answer.unwrap_or_default();
         let addresses: Vec<&str> = as_list(&answer["listen"]).iter().filter_map(Value::as_str).collect();
         let file = answer["file"].as_str().map(|file| format!(", {file}")).unwrap_or_default();
         let line = format!("{pid}: {}{file}", addresses.join(" "));

@@ -15,8 +15,8 @@ use crate::rig::{Folder, Rig, as_we_are, curl, eventually, komainu, text};
 
 /// A fragment of each example, and the test that runs it or, if the example is only checked, the reason.
 const EXAMPLES: [(&str, &str, &str); 15] = [
-    ("sh", "komainu run --listen :8443", "the_command_line"),
-    ("sh", "openssl req -x509", "the_command_line"),
+    ("sh", "komainu run --listen :8443", "command_line_examples_serve_https"),
+    ("sh", "openssl req -x509", "command_line_examples_serve_https"),
     ("toml", "hsts  = true", "certificate_file_examples_serve_https"),
     ("sh", "renewal-hooks/deploy", "certificate_file_examples_serve_https"),
     ("toml", "min = \"1.3\"", "certificate_file_examples_serve_https"),
@@ -28,7 +28,7 @@ const EXAMPLES: [(&str, &str, &str); 15] = [
     ("toml", "secret_file", "examples_of_external_authorities_are_valid"),
     ("toml", "shortlived", "examples_of_external_authorities_are_valid"),
     ("toml", "ask = ", "on_demand_example_issues_only_confirmed_names"),
-    ("toml", "app.localhost", "local_names"),
+    ("toml", "app.localhost", "local_name_example_serves_https"),
     ("text", "no site has this name", "certificate_file_examples_serve_https"),
 ];
 
