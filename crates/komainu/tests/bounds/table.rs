@@ -305,7 +305,7 @@ const ROWS: &[Row] = &[
         "",
         (2_000 * US, "a handshake"),
         "300 full handshakes (ECDSA P-256, X25519MLKEM768)",
-        "tls_floods",
+        "tls_floods_stay_within_bounds",
     ),
     r(
         "TLS, records of one byte",
@@ -313,7 +313,7 @@ const ROWS: &[Row] = &[
         "",
         (2 * US, "a record"),
         "a body of 20,000 bytes, a record each",
-        "tls_floods",
+        "tls_floods_stay_within_bounds",
     ),
     r(
         "TLS, key updates without end",
@@ -321,7 +321,7 @@ const ROWS: &[Row] = &[
         "",
         (2_500 * US, "a connection"),
         "50 connections, 1,000 key updates each",
-        "tls_floods",
+        "tls_floods_stay_within_bounds",
     ),
     r(
         "WebSocket, idle",
@@ -337,7 +337,7 @@ const ROWS: &[Row] = &[
         "",
         (150_000 * US, "for 16 MiB"),
         "8 messages of 16 MiB but one byte",
-        "messages_under_way",
+        "incomplete_websocket_messages_stay_within_bounds",
     ),
     r(
         "WebSocket, compressed message under way",
@@ -345,7 +345,7 @@ const ROWS: &[Row] = &[
         "",
         (600 * US, "a socket"),
         "300 sockets, a kilobyte of zeros each",
-        "messages_under_way",
+        "incomplete_websocket_messages_stay_within_bounds",
     ),
     r(
         "WebSocket, the application sends and nothing is read",
@@ -433,7 +433,7 @@ const ROWS: &[Row] = &[
         "",
         (25_000 * US, "a socket"),
         "10 sockets, until they are closed",
-        "frames_without_end",
+        "websocket_frame_floods_stay_within_cpu_bounds",
     ),
     r(
         "WebSocket, empty fragments without end",
@@ -441,7 +441,7 @@ const ROWS: &[Row] = &[
         "",
         (12_000 * US, "a socket"),
         "10 sockets, until they are closed",
-        "frames_without_end",
+        "websocket_frame_floods_stay_within_cpu_bounds",
     ),
     r(
         "WebSocket, fragments of one byte",
@@ -449,7 +449,7 @@ const ROWS: &[Row] = &[
         "",
         (600, "a fragment"),
         "200,000 fragments",
-        "frames_without_end",
+        "websocket_frame_floods_stay_within_cpu_bounds",
     ),
     r(
         "WebSocket, frames after its close",
@@ -457,6 +457,6 @@ const ROWS: &[Row] = &[
         "",
         (8_000 * US, "a socket"),
         "10 sockets, a million frames each",
-        "frames_without_end",
+        "websocket_frame_floods_stay_within_cpu_bounds",
     ),
 ];

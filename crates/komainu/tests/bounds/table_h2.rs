@@ -73,7 +73,7 @@ pub const ROWS: &[Row] = &[
         "",
         (10_000 * US, "a connection"),
         "`GET` and RST_STREAM (CVE-2023-44487)",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, MadeYouReset",
@@ -81,7 +81,7 @@ pub const ROWS: &[Row] = &[
         "",
         (10_000 * US, "a connection"),
         "`GET` and a window increment of 0 (CVE-2025-8671)",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, CONTINUATION frames without end",
@@ -89,7 +89,7 @@ pub const ROWS: &[Row] = &[
         "",
         (10_000 * US, "a connection"),
         "fields of 5 bytes",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, empty CONTINUATION frames",
@@ -97,7 +97,7 @@ pub const ROWS: &[Row] = &[
         "",
         (10_000 * US, "a connection"),
         "frames of 9 bytes",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, heads that unpack to 48 MB",
@@ -105,7 +105,7 @@ pub const ROWS: &[Row] = &[
         "",
         (250_000 * US, "a connection"),
         "12,000 references to a field of 4,000 bytes",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, references to a large field, windows of 0",
@@ -113,7 +113,7 @@ pub const ROWS: &[Row] = &[
         "",
         (12_000 * US, "a connection"),
         "heads of 12 KB unpacked (CVE-2026-49975)",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, empty DATA frames",
@@ -121,7 +121,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "frames of 9 bytes (RUSTSEC-2026-0258)",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, PING frames",
@@ -129,7 +129,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "frames of 17 bytes",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, SETTINGS frames",
@@ -137,7 +137,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "100 values a frame",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, PRIORITY frames",
@@ -145,7 +145,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "frames of 14 bytes",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, PRIORITY_UPDATE frames",
@@ -153,7 +153,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "frames of 16 bytes, streams to come",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, WINDOW_UPDATE frames",
@@ -161,7 +161,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "increments of 1",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, windows opened byte by byte",
@@ -169,7 +169,7 @@ pub const ROWS: &[Row] = &[
         "",
         (10_000 * US, "a connection"),
         "100 streams, a byte for each in turn",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, changes of the table's size",
@@ -177,7 +177,7 @@ pub const ROWS: &[Row] = &[
         "",
         (5_000 * US, "a connection"),
         "0 and 4,096 in turn",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
     r(
         "HTTP/2, GOAWAY frames between requests",
@@ -185,6 +185,6 @@ pub const ROWS: &[Row] = &[
         "",
         (12_000 * US, "a connection"),
         "`POST`, GOAWAY, two RST_STREAM",
-        "http_2_floods",
+        "http2_floods_are_ended_within_bounds",
     ),
 ];
