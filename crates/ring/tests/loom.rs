@@ -135,7 +135,9 @@ fn doorbell_wakes_one_worker_per_queued_request() {
             thread::spawn(move || {
                 // Each worker claims one request and keeps it: both must have been woken for either to end.
                 let worker = channel.worker(WorkerSlot(worker_slot));
-                let NextRequest::ClaimedRequest(request) = worker.next(None) else { panic!("not asked to leave") };
+                let NextRequest::ClaimedRequest(request) = worker.next(None) else {
+                    panic!("not asked to leave")
+                };
                 std::mem::forget(request);
             })
         });

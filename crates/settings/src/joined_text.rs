@@ -46,23 +46,23 @@ impl fmt::Display for ConfigLine {
 
 /// A file in the joined text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SourcePart {
-    pub(crate) name: String,
+pub struct SourcePart {
+    pub name: String,
     /// Start of the source in the joined text, in bytes.
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+    pub start: usize,
+    pub end: usize,
 }
 
 /// The joined text and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JoinedText {
-    pub(crate) text: String,
+pub struct JoinedText {
+    pub text: String,
     files: Vec<SourcePart>,
 }
 
 impl JoinedText {
     /// `name` is that of the first file.
-    pub(crate) fn new(name: &str, text: &str) -> Self {
+    pub fn new(name: &str, text: &str) -> Self {
         let mut files = Vec::new();
         let mut at = 0;
         for (index, part) in text.split(SEPARATOR).enumerate() {
@@ -79,12 +79,12 @@ impl JoinedText {
     }
 
     /// The files: first that which includes the others.
-    pub(crate) fn files(&self) -> &[SourcePart] {
+    pub fn files(&self) -> &[SourcePart] {
         &self.files
     }
 
     /// The file of this byte.
-    pub(crate) fn file_at(&self, at: usize) -> &SourcePart {
+    pub fn file_at(&self, at: usize) -> &SourcePart {
         let after = self.files.partition_point(|file| file.start <= at);
         &self.files[after.saturating_sub(1)]
     }

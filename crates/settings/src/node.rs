@@ -5,15 +5,15 @@ use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 
 /// A value and its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub struct Node {
     /// The place of the value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
-    pub(crate) span: TextSpan,
-    pub(crate) data: NodeData,
+    pub span: TextSpan,
+    pub data: NodeData,
 }
 
 /// Value of a node, by type.
 #[derive(Debug, Clone)]
-pub(crate) enum NodeData {
+pub enum NodeData {
     Text(String),
     Integer(i64),
     Float(f64),
@@ -25,21 +25,21 @@ pub(crate) enum NodeData {
 
 /// A key with its value.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) key_span: TextSpan,
-    pub(crate) value: Node,
+pub struct Entry {
+    pub key: String,
+    pub key_span: TextSpan,
+    pub value: Node,
 }
 
 impl Node {
     /// Parses a document. The result is a table; values nest at most 80 deep.
-    pub(crate) fn parse_document(text: &str) -> Result<Self, TomlError> {
+    pub fn parse_document(text: &str) -> Result<Self, TomlError> {
         let document = Document::parse(text)?;
         Ok(Self { span: 0..0, data: NodeData::Table(convert_table(document.as_table())) })
     }
 
     /// Returns the name of the type, with its article.
-    pub(crate) fn type_name(&self) -> &'static str {
+    pub fn type_name(&self) -> &'static str {
         match self.data {
             NodeData::Text(_) => "a string",
             NodeData::Integer(_) => "an integer",
@@ -52,12 +52,12 @@ impl Node {
     }
 
     /// Whether it is a table.
-    pub(crate) fn is_table(&self) -> bool {
+    pub fn is_table(&self) -> bool {
         matches!(self.data, NodeData::Table(_))
     }
 
     /// The entry of that key, if this is a table that has one.
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.data {
             NodeData::Table(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// The items of the list under that key; none if there is no such list.
-    pub(crate) fn items(&self, key: &str) -> &[Node] {
+    pub fn items(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value.data) {
             Some(NodeData::List(items)) => items,
             _ => &[],
@@ -73,7 +73,7 @@ impl Node {
     }
 
     /// Returns the items of a list, or a single value that stands for a list.
-    pub(crate) fn one_or_more(&self, key: &str) -> &[Node] {
+    pub fn one_or_more(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value) {
             Some(Node { data: NodeData::List(items), .. }) => items,
             Some(one) => std::slice::from_ref(one),
@@ -122,7 +122,7 @@ fn convert_value(value: &Value, key_at: &TextSpan) -> Node {
 }
 
 /// Returns the node's text if it is a string.
-pub(crate) fn as_text(node: &Node) -> Option<&str> {
+pub fn as_text(node: &Node) -> Option<&str> {
     match &node.data {
         NodeData::Text(text) => Some(text),
         _ => None,
@@ -130,12 +130,12 @@ pub(crate) fn as_text(node: &Node) -> Option<&str> {
 }
 
 /// Whether it is anything but `false`.
-pub(crate) fn is_enabled(node: &Node) -> bool {
+pub fn is_enabled(node: &Node) -> bool {
     !matches!(node.data, NodeData::Flag(false))
 }
 
 /// Visits every text at or below a node, with the key of the text or of its list.
-pub(crate) fn for_each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
+pub fn for_each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
     match &node.data {
         NodeData::Text(text) => see(key, text, &node.span),
         NodeData::List(items) => items.iter().for_each(|item| for_each_text(item, key, see)),

@@ -42,13 +42,13 @@ pub struct Finding {
 
 impl Finding {
     /// Adds a remedy.
-    pub(crate) fn help(&mut self, remedy: impl Into<String>) -> &mut Self {
+    pub fn help(&mut self, remedy: impl Into<String>) -> &mut Self {
         self.help.push(remedy.into());
         self
     }
 
     /// Adds another place that belongs to the finding.
-    pub(crate) fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
+    pub fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
         self.related.push((at, label.into()));
         self
     }
@@ -94,7 +94,7 @@ struct NamedResources {
 }
 
 impl Report {
-    pub(crate) fn new(name: &str, text: &str) -> Self {
+    pub fn new(name: &str, text: &str) -> Self {
         Self {
             sources: JoinedText::new(name, text),
             findings: Vec::new(),
@@ -105,7 +105,7 @@ impl Report {
     }
 
     /// Adds a finding and returns it, so that the caller can add details.
-    pub(crate) fn push(&mut self, finding: Finding) -> &mut Finding {
+    pub fn push(&mut self, finding: Finding) -> &mut Finding {
         self.error_count += usize::from(finding.severity == Severity::Error);
         if self.findings.len() > FINDINGS_MAX {
             self.findings.pop();
@@ -116,7 +116,7 @@ impl Report {
     }
 
     /// Notes a file or folder that the configuration names.
-    pub(crate) fn add_named_path(&mut self, named: NamedPath) {
+    pub fn add_named_path(&mut self, named: NamedPath) {
         self.named_resources.paths.push(named);
     }
 
@@ -139,7 +139,7 @@ impl Report {
     }
 
     /// Notes a user or group that the configuration names.
-    pub(crate) fn add_named_account(&mut self, named: NamedAccount) {
+    pub fn add_named_account(&mut self, named: NamedAccount) {
         self.named_resources.accounts.push(named);
     }
 
@@ -188,22 +188,22 @@ impl Report {
     }
 
     /// The text and its files.
-    pub(crate) fn sources(&self) -> &JoinedText {
+    pub fn sources(&self) -> &JoinedText {
         &self.sources
     }
 
     /// The finding that was added last.
-    pub(crate) fn last_finding(&mut self) -> &mut Finding {
+    pub fn last_finding(&mut self) -> &mut Finding {
         self.findings.last_mut().expect("one was added")
     }
 
     /// The findings so far.
-    pub(crate) fn findings_mut(&mut self) -> &mut [Finding] {
+    pub fn findings_mut(&mut self) -> &mut [Finding] {
         &mut self.findings
     }
 
     /// Removes findings that repeat another one at the same place.
-    pub(crate) fn remove_repeated(&mut self) {
+    pub fn remove_repeated(&mut self) {
         let mut kept: Vec<Finding> = Vec::new();
         for finding in self.findings.drain(..) {
             if !kept.iter().any(|other| other.span == finding.span && other.title == finding.title) {
@@ -216,7 +216,7 @@ impl Report {
     }
 
     /// Sorts the findings by their place and removes superfluous ones.
-    pub(crate) fn finish(mut self) -> Self {
+    pub fn finish(mut self) -> Self {
         self.omitted_findings += self.findings.len().saturating_sub(FINDINGS_MAX);
         self.findings.truncate(FINDINGS_MAX);
         self.findings.sort_by_key(|finding| finding.span.start);
