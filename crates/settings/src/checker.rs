@@ -27,6 +27,7 @@ impl InvalidValue {
     }
 
     /// The same fault, of a part of the text.
+    #[must_use]
     pub fn within(mut self, at: Range<usize>) -> Self {
         self.span = Some(at);
         self
@@ -45,10 +46,13 @@ impl fmt::Display for InvalidValue {
 impl std::error::Error for InvalidValue {}
 
 /// Snippet: the places of its keys and values, and of its uses.
-pub struct SnippetSpans {
-    pub name: String,
-    pub spans: Vec<TextSpan>,
-    pub uses: Vec<TextSpan>,
+pub(crate) struct SnippetSpans {
+    /// Name of the snippet: `NAME` in `[snippet.NAME]`.
+    pub(crate) name: String,
+    /// Places of the keys and values in the snippet.
+    pub(crate) spans: Vec<TextSpan>,
+    /// Places of the snippet's name in the `use` directives of sites and routes.
+    pub(crate) uses: Vec<TextSpan>,
 }
 
 /// The variables that a configuration defines.
@@ -63,6 +67,7 @@ pub struct DefinedVariables {
 }
 
 impl DefinedVariables {
+    /// Returns the names of all variables: first the captures, then the maps.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.captures.iter().chain(&self.maps).map(String::as_str)
     }
@@ -90,7 +95,7 @@ pub struct Advice {
 
 impl Advice {
     /// No advice, for texts whose faults are reported when the whole configuration is read.
-    pub const NONE: Advice = Advice {
+    pub(crate) const NONE: Advice = Advice {
         table_example: |_| None,
         syntax_hint: |_| None,
         report_unknown_key: |unknown, entry, check| {
@@ -112,15 +117,16 @@ pub struct Checker<'a> {
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
     pub upstream_groups: BTreeMap<String, Option<Node>>,
     /// Offsets of keys that their table does not define.
-    pub unknown_keys: HashSet<usize>,
+    pub(crate) unknown_keys: HashSet<usize>,
     /// Snippets of the file and the places of their uses.
-    pub snippets: Vec<SnippetSpans>,
+    pub(crate) snippets: Vec<SnippetSpans>,
     /// The variables that the file defines.
     pub defined_variables: DefinedVariables,
     /// Offsets of strings that contain environment variables.
     expanded: HashSet<usize>,
     /// Offsets of strings whose environment variables are not set.
     unresolved: HashSet<usize>,
+    /// Findings so far, and the paths, users and groups that the configuration names.
     pub report: Report,
     /// Texts that depend on the directives.
     pub advice: &'static Advice,
@@ -128,6 +134,7 @@ pub struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     /// Relative paths in `text` are relative to `base`.
+    #[must_use]
     pub fn new(text: &'a str, name: &str, base: &'a Path) -> Self {
         let line_starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         Self {
@@ -149,6 +156,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The folder that relative paths are relative to.
+    #[must_use]
     pub fn base_folder(&self) -> &Path {
         self.base_folder
     }
@@ -162,14 +170,17 @@ impl<'a> Checker<'a> {
     }
 
     /// The directive being read, such as `site.route.path`.
+    #[must_use]
     pub fn directive_path_text(&self) -> String {
         self.directive_path.join(".")
     }
 
+    /// Adds an error at `at` and returns it, so that the caller can add details. `label` is the text at the caret.
     pub fn error(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.add_finding(Severity::Error, at, title, label.into())
     }
 
+    /// Adds a warning at `at` and returns it, so that the caller can add details. `label` is the text at the caret.
     pub fn warning(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.add_finding(Severity::Warning, at, title, label.into())
     }
@@ -204,16 +215,17 @@ impl<'a> Checker<'a> {
     }
 
     /// Environment variables are a part of this string.
-    pub fn mark_expanded(&mut self, at: &TextSpan) {
+    pub(crate) fn mark_expanded(&mut self, at: &TextSpan) {
         self.expanded.insert(at.start);
     }
 
     /// The environment lacks a variable that is a part of this string.
-    pub fn mark_unresolved(&mut self, at: &TextSpan) {
+    pub(crate) fn mark_unresolved(&mut self, at: &TextSpan) {
         self.unresolved.insert(at.start);
     }
 
     /// Whether a table has unknown keys that were reported. A missing key may be one of them, misspelled.
+    #[must_use]
     pub fn has_unknown_keys(&self, node: &Node) -> bool {
         match &node.data {
             NodeData::Table(entries) => {
@@ -224,7 +236,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The text of a string that environment variables are a part of: they hold numbers and flags as texts.
-    pub fn expanded_text<'n>(&self, node: &'n Node) -> Option<&'n str> {
+    pub(crate) fn expanded_text<'n>(&self, node: &'n Node) -> Option<&'n str> {
         match &node.data {
             NodeData::Text(text) if self.expanded.contains(&node.span.start) => Some(text),
             _ => None,
@@ -233,7 +245,7 @@ impl<'a> Checker<'a> {
 
     /// Adds a remedy to the last finding if the value is a flag in quotes, or in the notation of another
     /// server.
-    pub fn add_flag_help(&mut self, node: &Node) {
+    pub(crate) fn add_flag_help(&mut self, node: &Node) {
         let flag = match &node.data {
             NodeData::Text(text) if matches!(text.as_str(), "on" | "yes" | "true") => "true",
             NodeData::Text(text) if matches!(text.as_str(), "off" | "no" | "false") => "false",
@@ -280,11 +292,13 @@ impl<'a> Checker<'a> {
     }
 
     /// The path that `text` names: relative to the configuration file's folder, if it is relative.
+    #[must_use]
     pub fn resolve_path(&self, text: &str) -> PathBuf {
         self.base_folder.join(text)
     }
 
     /// The line of a place.
+    #[must_use]
     pub fn line_of(&self, at: &TextSpan) -> ConfigLine {
         let line = |at: usize| self.line_starts.partition_point(|&start| start <= at);
         let file = self.report.sources().file_at(at.start);
@@ -309,6 +323,7 @@ pub fn format_list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
 }
 
 /// Text short enough for an error's title.
+#[must_use]
 pub fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {

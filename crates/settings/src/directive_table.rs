@@ -10,11 +10,17 @@ use std::path::Path;
 
 /// A directive of the table that becomes a `T`.
 pub struct Directive<T: 'static> {
+    /// Key of the directive in the file.
     pub name: &'static str,
+    /// Documentation comment of the directive, one line of the comment a line, each with its leading space.
     pub doc: &'static str,
+    /// The default as TOML, or `absent`, or `required`.
     pub default: &'static str,
+    /// Meaning of an absent directive; empty if the declaration gives none.
     pub absent: &'static str,
+    /// Returns the description of the accepted values.
     pub kind: fn() -> ShapeKind,
+    /// Reads a value into the table. An invalid value is reported, and leaves the table unchanged.
     pub read: fn(&mut T, &Node, &mut Checker),
 }
 
@@ -51,6 +57,7 @@ fn table_chapter<R: DirectiveTable>() -> TableReference {
 }
 
 /// The descriptions of a record and of all records in it, at any depth, in breadth-first order.
+#[must_use]
 pub fn all_chapters<R: DirectiveTable>() -> Vec<TableReference> {
     let mut all = vec![table_chapter::<R>()];
     let mut next = 0;
@@ -70,6 +77,7 @@ pub fn all_chapters<R: DirectiveTable>() -> Vec<TableReference> {
 pub struct TableShape<R>(PhantomData<R>);
 
 /// A table read as a record.
+#[must_use]
 pub fn table<R: DirectiveTable>() -> TableShape<R> {
     TableShape(PhantomData)
 }
@@ -129,12 +137,14 @@ pub struct ShortForm<R> {
 }
 
 /// A record, or as a short form the value of its directive `key`.
+#[must_use]
 pub fn brief<R: DirectiveTable>(key: &'static str) -> ShortForm<R> {
     ShortForm { text_key: key, number_key: None, record: PhantomData }
 }
 
 impl<R> ShortForm<R> {
     /// A number is the value of the directive `key`.
+    #[must_use]
     pub fn number(self, key: &'static str) -> Self {
         Self { number_key: Some(key), ..self }
     }
@@ -176,6 +186,9 @@ pub fn kind<T, S: Shape<Out = T>>(shape: &S) -> ShapeKind {
 }
 
 /// The value of a default, which is written as TOML.
+///
+/// # Panics
+/// Panics if `toml` is not valid TOML, or not a valid value of `shape`.
 pub fn parse_default<S: Shape>(shape: &S, toml: &str) -> S::Out {
     let text = format!("default = {toml}");
     let mut check = Checker::new(&text, "default", Path::new(""));

@@ -35,7 +35,7 @@ pub fn include_patterns(text: &str, environment: EnvironmentLookup<'_>) -> Vec<S
     items.iter().filter_map(text).collect()
 }
 
-/// Returns the directives of a text from [`joined`](crate::joined_text::joined) as one tree for comparison, with
+/// Returns the directives of a text from [`join_files`](crate::joined_text::join_files) as one tree for comparison, with
 /// environment variables replaced; `None` if a file is not valid TOML.
 pub fn directive_tree(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
     // Faults are reported when the configuration itself is read.

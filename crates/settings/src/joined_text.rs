@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// Separates the files. TOML cannot contain it.
 const SEPARATOR: char = '\0';
 
-/// Joins the file and those that it includes into one text, which [`Config::parse`](crate::Config::parse)
-/// reads.
+/// Joins the file and those that it includes into one text, which `Config::parse` of the crate `config` reads.
+#[must_use]
 pub fn join_files(main: &str, included: &[(PathBuf, String)]) -> String {
     let mut text = main.to_owned();
     for (path, part) in included {
@@ -46,23 +46,26 @@ impl fmt::Display for ConfigLine {
 
 /// A file in the joined text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SourcePart {
-    pub name: String,
+pub(crate) struct SourcePart {
+    /// Path of the file as findings show it.
+    pub(crate) name: String,
     /// Start of the source in the joined text, in bytes.
-    pub start: usize,
-    pub end: usize,
+    pub(crate) start: usize,
+    /// End of the source in the joined text, in bytes, exclusive.
+    pub(crate) end: usize,
 }
 
 /// The joined text and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinedText {
-    pub text: String,
+    /// The files, separated by NUL. The name of each included file and a line feed precede its content.
+    pub(crate) text: String,
     files: Vec<SourcePart>,
 }
 
 impl JoinedText {
     /// `name` is that of the first file.
-    pub fn new(name: &str, text: &str) -> Self {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
         let mut files = Vec::new();
         let mut at = 0;
         for (index, part) in text.split(SEPARATOR).enumerate() {
@@ -79,12 +82,12 @@ impl JoinedText {
     }
 
     /// The files: first that which includes the others.
-    pub fn files(&self) -> &[SourcePart] {
+    pub(crate) fn files(&self) -> &[SourcePart] {
         &self.files
     }
 
     /// The file of this byte.
-    pub fn file_at(&self, at: usize) -> &SourcePart {
+    pub(crate) fn file_at(&self, at: usize) -> &SourcePart {
         let after = self.files.partition_point(|file| file.start <= at);
         &self.files[after.saturating_sub(1)]
     }

@@ -8,38 +8,52 @@ use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 pub struct Node {
     /// The place of the value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
     pub span: TextSpan,
+    /// The value itself.
     pub data: NodeData,
 }
 
 /// Value of a node, by type.
 #[derive(Debug, Clone)]
 pub enum NodeData {
+    /// String, without quotes and escapes.
     Text(String),
+    /// Integer.
     Integer(i64),
+    /// Floating-point number; infinities and NaN are possible.
     Float(f64),
+    /// Boolean.
     Flag(bool),
+    /// Date, time or both. The value is not kept, because no directive takes one.
     Date,
+    /// Array, or array of tables, in the order of the file.
     List(Vec<Node>),
+    /// Table or inline table. Keys are unique.
     Table(Vec<Entry>),
 }
 
 /// A key with its value.
 #[derive(Debug, Clone)]
 pub struct Entry {
+    /// The key, without quotes. One part of a dotted key: `a.b = 1` is an entry `b` in the table of an entry `a`.
     pub key: String,
+    /// The place of the key.
     pub key_span: TextSpan,
+    /// The value of the key.
     pub value: Node,
 }
 
 impl Node {
     /// Parses a document. The result is a table; values nest at most 80 deep.
+    ///
+    /// # Errors
+    /// Returns the error, with its place, if `text` is not valid TOML or nests deeper.
     pub fn parse_document(text: &str) -> Result<Self, TomlError> {
         let document = Document::parse(text)?;
         Ok(Self { span: 0..0, data: NodeData::Table(convert_table(document.as_table())) })
     }
 
     /// Returns the name of the type, with its article.
-    pub fn type_name(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self.data {
             NodeData::Text(_) => "a string",
             NodeData::Integer(_) => "an integer",
@@ -52,11 +66,13 @@ impl Node {
     }
 
     /// Whether it is a table.
+    #[must_use]
     pub fn is_table(&self) -> bool {
         matches!(self.data, NodeData::Table(_))
     }
 
     /// The entry of that key, if this is a table that has one.
+    #[must_use]
     pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.data {
             NodeData::Table(entries) => entries.iter().find(|entry| entry.key == key),
@@ -65,6 +81,7 @@ impl Node {
     }
 
     /// The items of the list under that key; none if there is no such list.
+    #[must_use]
     pub fn items(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value.data) {
             Some(NodeData::List(items)) => items,
@@ -73,6 +90,7 @@ impl Node {
     }
 
     /// Returns the items of a list, or a single value that stands for a list.
+    #[must_use]
     pub fn one_or_more(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value) {
             Some(Node { data: NodeData::List(items), .. }) => items,
@@ -122,6 +140,7 @@ fn convert_value(value: &Value, key_at: &TextSpan) -> Node {
 }
 
 /// Returns the node's text if it is a string.
+#[must_use]
 pub fn as_text(node: &Node) -> Option<&str> {
     match &node.data {
         NodeData::Text(text) => Some(text),
@@ -130,6 +149,7 @@ pub fn as_text(node: &Node) -> Option<&str> {
 }
 
 /// Whether it is anything but `false`.
+#[must_use]
 pub fn is_enabled(node: &Node) -> bool {
     !matches!(node.data, NodeData::Flag(false))
 }

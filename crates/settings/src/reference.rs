@@ -54,7 +54,7 @@ fn capitalize(text: &str) -> String {
 }
 
 /// The text of a documentation comment without the space at the start of each line.
-pub fn unindent(doc: &str) -> String {
+pub(crate) fn unindent(doc: &str) -> String {
     let lines: Vec<&str> = doc.lines().map(|line| line.strip_prefix(' ').unwrap_or(line)).collect();
     lines.join("\n").trim().to_owned()
 }

@@ -31,11 +31,11 @@ pub struct Finding {
     /// Description of the fault, in one line.
     pub title: String,
     /// The key or value at fault.
-    pub span: TextSpan,
+    pub(crate) span: TextSpan,
     /// The text at the caret.
     pub label: String,
     /// Related places, such as the first of two duplicates.
-    pub related: Vec<(TextSpan, String)>,
+    pub(crate) related: Vec<(TextSpan, String)>,
     /// The remedies.
     pub help: Vec<String>,
 }
@@ -94,7 +94,8 @@ struct NamedResources {
 }
 
 impl Report {
-    pub fn new(name: &str, text: &str) -> Self {
+    /// Creates a report without findings. `name` is the name of the first file of `text`.
+    pub(crate) fn new(name: &str, text: &str) -> Self {
         Self {
             sources: JoinedText::new(name, text),
             findings: Vec::new(),
@@ -105,7 +106,7 @@ impl Report {
     }
 
     /// Adds a finding and returns it, so that the caller can add details.
-    pub fn push(&mut self, finding: Finding) -> &mut Finding {
+    pub(crate) fn push(&mut self, finding: Finding) -> &mut Finding {
         self.error_count += usize::from(finding.severity == Severity::Error);
         if self.findings.len() > FINDINGS_MAX {
             self.findings.pop();
@@ -121,6 +122,7 @@ impl Report {
     }
 
     /// The files and folders that the configuration names, as far as it could be read.
+    #[must_use]
     pub fn named_paths(&self) -> &[NamedPath] {
         &self.named_resources.paths
     }
@@ -139,11 +141,12 @@ impl Report {
     }
 
     /// Notes a user or group that the configuration names.
-    pub fn add_named_account(&mut self, named: NamedAccount) {
+    pub(crate) fn add_named_account(&mut self, named: NamedAccount) {
         self.named_resources.accounts.push(named);
     }
 
     /// The users and groups that the configuration names, as far as it could be read.
+    #[must_use]
     pub fn named_accounts(&self) -> &[NamedAccount] {
         &self.named_resources.accounts
     }
@@ -188,22 +191,26 @@ impl Report {
     }
 
     /// The text and its files.
+    #[must_use]
     pub fn sources(&self) -> &JoinedText {
         &self.sources
     }
 
     /// The finding that was added last.
-    pub fn last_finding(&mut self) -> &mut Finding {
+    ///
+    /// # Panics
+    /// Panics if the report has no findings.
+    pub(crate) fn last_finding(&mut self) -> &mut Finding {
         self.findings.last_mut().expect("one was added")
     }
 
     /// The findings so far.
-    pub fn findings_mut(&mut self) -> &mut [Finding] {
+    pub(crate) fn findings_mut(&mut self) -> &mut [Finding] {
         &mut self.findings
     }
 
     /// Removes findings that repeat another one at the same place.
-    pub fn remove_repeated(&mut self) {
+    pub(crate) fn remove_repeated(&mut self) {
         let mut kept: Vec<Finding> = Vec::new();
         for finding in self.findings.drain(..) {
             if !kept.iter().any(|other| other.span == finding.span && other.title == finding.title) {
@@ -216,6 +223,7 @@ impl Report {
     }
 
     /// Sorts the findings by their place and removes superfluous ones.
+    #[must_use]
     pub fn finish(mut self) -> Self {
         self.omitted_findings += self.findings.len().saturating_sub(FINDINGS_MAX);
         self.findings.truncate(FINDINGS_MAX);
@@ -224,21 +232,25 @@ impl Report {
     }
 
     /// The findings in the order of the file, at most 50.
+    #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
     /// True when nothing was found.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.findings.is_empty()
     }
 
     /// The number of errors, including those that were not kept.
+    #[must_use]
     pub fn error_count(&self) -> usize {
         self.error_count
     }
 
     /// The name of the file that a finding is in.
+    #[must_use]
     pub fn file_of(&self, finding: &Finding) -> &str {
         &self.sources.file_at(finding.span.start).name
     }

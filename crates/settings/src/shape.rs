@@ -23,6 +23,7 @@ pub struct ShapeKind {
 }
 
 impl ShapeKind {
+    /// Creates the description of a shape without tables.
     pub fn new(text: impl Into<String>, schema: Value) -> Self {
         Self { text: text.into(), schema, chapters: Vec::new() }
     }
@@ -39,19 +40,24 @@ pub struct TableReference {
     pub name: &'static str,
     /// Notation in the file, such as `[limits]`.
     pub place: &'static str,
+    /// Documentation comment of the table.
     pub about: &'static str,
+    /// The directives of the table, in the order of their declaration.
     pub directives: Vec<DirectiveReference>,
 }
 
 /// The description of a directive.
 pub struct DirectiveReference {
+    /// Key of the directive in the file.
     pub name: &'static str,
+    /// Documentation comment of the directive.
     pub doc: &'static str,
     /// The default as TOML, or `absent`, or `required`.
-    pub default: &'static str,
+    pub(crate) default: &'static str,
     /// Meaning of an absent directive.
-    pub absent: &'static str,
-    pub kind: ShapeKind,
+    pub(crate) absent: &'static str,
+    /// Description of the accepted values.
+    pub(crate) kind: ShapeKind,
 }
 
 /// A kind of value and its range.
@@ -89,7 +95,9 @@ impl Shape for Flag {
 
 /// A whole number from `min` to `max`.
 pub struct Count<N> {
+    /// Smallest accepted number.
     pub min: N,
+    /// Largest accepted number.
     pub max: N,
 }
 
@@ -152,7 +160,9 @@ impl Shape for Numbers {
 
 /// Bytes from `min` to `max`, written as a size.
 pub struct Size {
+    /// Smallest accepted size, in bytes.
     pub min: u64,
+    /// Largest accepted size, in bytes.
     pub max: u64,
 }
 
@@ -180,7 +190,9 @@ impl Shape for Size {
 
 /// Time from `min` to `max`, written as a duration.
 pub struct Time {
+    /// Shortest accepted duration.
     pub min: Duration,
+    /// Longest accepted duration.
     pub max: Duration,
 }
 
@@ -282,8 +294,11 @@ impl<S: Shape> Shape for Maybe<S> {
 
 /// `S`, or `true` or `false`. `on` is the value of `true`; without it, only `false` is accepted.
 pub struct Toggle<T, S> {
+    /// Returns the value of `true`. If `None`, `shape` reads `true`.
     pub on: Option<fn() -> T>,
+    /// Returns the value of `false`.
     pub off: fn() -> T,
+    /// Shape of all other values.
     pub shape: S,
 }
 
@@ -353,6 +368,7 @@ impl<E: Copy> Shape for Word<E> {
 pub struct Text<T> {
     /// Description of the value, such as "an address".
     pub what: &'static str,
+    /// Parses the string. An error is reported at the place of the string.
     pub parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
@@ -393,6 +409,7 @@ impl Shape for PathShape {
 
 /// The name or number of a user or a group of the system.
 pub struct AccountName {
+    /// Whether the name is that of a group.
     pub is_group: bool,
 }
 
@@ -423,6 +440,9 @@ impl Shape for AccountName {
 }
 
 /// Parses a name that is passed to the system unchanged.
+///
+/// # Errors
+/// Returns an error if the name is empty or contains NUL.
 pub fn plain_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
@@ -523,7 +543,9 @@ impl<S: Shape> Shape for &S {
 pub struct Map<K, S> {
     /// Description of the keys, such as "a header name".
     pub what: &'static str,
+    /// Parses a key. A key that is equal to an earlier one once parsed is reported.
     pub key: fn(&str) -> Result<K, InvalidValue>,
+    /// Shape of the values.
     pub value: S,
 }
 

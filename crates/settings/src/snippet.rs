@@ -247,7 +247,7 @@ pub fn relate_findings_to_uses(check: &mut Checker) {
 
 #[cfg(test)]
 mod tests {
-    use crate::Config;
+    use config::Config;
     use std::path::Path;
     use std::time::Duration;
 

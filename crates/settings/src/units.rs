@@ -17,9 +17,9 @@ const DURATION_UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// A regular expression for sizes.
-pub const SIZE_PATTERN: &str = "^[0-9]+ ?([KMGT]i)?B$";
+pub(crate) const SIZE_PATTERN: &str = "^[0-9]+ ?([KMGT]i)?B$";
 /// A regular expression for durations.
-pub const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
+pub(crate) const DURATION_PATTERN: &str = "^([0-9]+(ms|s|m|h|d))+$";
 
 /// Bytes from a size such as `"16KiB"`: a whole number and one of B, KiB, MiB, GiB, TiB.
 ///
@@ -123,13 +123,14 @@ fn split_number<'a>(text: &'a str, what: &str, example: &str) -> Result<(&'a str
 }
 
 /// A size in the largest unit that divides it.
-pub fn format_size(bytes: u64) -> String {
+pub(crate) fn format_size(bytes: u64) -> String {
     let whole = |(_, factor): &&(&str, u64)| bytes >= *factor && bytes.is_multiple_of(*factor);
     let (name, factor) = SIZE_UNITS.iter().rev().find(whole).unwrap_or(&SIZE_UNITS[0]);
     format!("{}{name}", bytes / factor)
 }
 
 /// A duration in the largest unit that divides it.
+#[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {
