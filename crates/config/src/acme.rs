@@ -1,10 +1,11 @@
 //! Certificates that the server obtains (ACME, RFC 8555).
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{brief, directives, table};
-use crate::node::Node;
-use crate::shape::{Maybe, OneOrMore, PathShape, Text, Time, Word};
 use data_encoding::BASE64URL_NOPAD;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Maybe, OneOrMore, PathShape, Text, Time, Word};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

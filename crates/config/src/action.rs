@@ -1,20 +1,21 @@
 //! Actions of routes: the handlers of requests.
 
 use crate::app::{self, Mounted};
-use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::conditions::Conditions;
-use crate::directive_table::{brief, directives, table};
 use crate::files::Files;
 use crate::header;
-use crate::joined_text::ConfigLine;
-use crate::node::{Entry, Node};
 use crate::proxy::Proxy;
-use crate::shape::{Count, Flag, List, Maybe, Numbers, Text};
-use crate::spelling::nearest_name;
 use crate::template::{TemplateShape, parse_content_template, parse_template};
 use crate::upstream::parse_cookie_name;
 use crate::upstream_group::Proxied;
 use http::{Template, TemplatePart, Variable};
+use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::joined_text::ConfigLine;
+use settings::node::{Entry, Node};
+use settings::shape::{Count, Flag, List, Maybe, Numbers, Text};
+use settings::spelling::nearest_name;
 
 /// Handler that answers a request.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -1,18 +1,19 @@
 //! Applications: how they are started, the number of workers, and their lifetimes.
 
 use crate::app_sandbox::{AppSandbox, share_written_paths};
-use crate::checker::{Checker, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
-use crate::directive_table::{brief, directives, table};
 use crate::files::{StripPrefix, strip_text};
-use crate::node::{Node, NodeData};
 use crate::php::PhpApp;
-use crate::shape::{
+use serde_json::json;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::shape::{
     AccountName, Count, Flag, Map, Maybe, PathShape, Shape, ShapeKind, Size, Text, Time, Toggle, Word,
     plain_name,
 };
-use crate::units::{GIB, KIB, MIB, SPILL_MAX};
-use serde_json::json;
+use settings::units::{GIB, KIB, MIB, SPILL_MAX};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ impl Shape for AppMap {
     }
 }
 
-fn named_apps() -> Map<String, crate::directive_table::TableShape<App>> {
+fn named_apps() -> Map<String, settings::directive_table::TableShape<App>> {
     Map { what: "names of applications", key: name, value: table() }
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::directive_table::directives;
-use crate::shape::{Flag, List, Maybe, PathShape};
+use settings::directives;
+use settings::shape::{Flag, List, Maybe, PathShape};
 
 directives! {
     /// Access restrictions of an application's processes and of the programs that they start. The kernel

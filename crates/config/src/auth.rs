@@ -2,14 +2,15 @@
 
 use crate::auth_server::{AuthServer, SignInPart, parse_auth_server, parse_identity_field, sign_in};
 use crate::auth_token::{JwtAuth, SignedAuth};
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{directives, table};
 use crate::header;
-use crate::node::Node;
 use crate::proxy::{ProxyTls, upstream_host};
 use crate::rate::{RATE, Rate};
-use crate::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, join_alternatives};
 use crate::upstream::UpstreamHost;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, join_alternatives};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Servers that are asked whether a request may be served.
 
-use crate::checker::InvalidValue;
 use crate::header;
 use crate::upstream::Origin;
+use settings::checker::InvalidValue;
 
 /// The URL of an authentication server.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,12 +2,12 @@
 
 use crate::auth_server::{AuthServer, parse_auth_server, parse_identity_field};
 use crate::cache_purge::token;
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::directives;
 use crate::header;
-use crate::node::Node;
-use crate::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Text, Time, Word};
 use crate::upstream::Origin;
+use settings::checker::{Checker, InvalidValue};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Text, Time, Word};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;

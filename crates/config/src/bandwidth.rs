@@ -1,9 +1,10 @@
 //! Bandwidth limits of responses.
 
-use crate::checker::InvalidValue;
-use crate::directive_table::{brief, directives};
-use crate::shape::{Maybe, Shape, Size, Text, Toggle};
-use crate::units::{self, GIB, KIB};
+use settings::checker::InvalidValue;
+use settings::directive_table::brief;
+use settings::directives;
+use settings::shape::{Maybe, Shape, Size, Text, Toggle};
+use settings::units::{self, GIB, KIB};
 
 const RATE_MAX: u64 = 1024 * GIB;
 const RATE: Text<u64> = Text { what: "bytes a second such as \"1MiB/s\"", parse: parse_rate };

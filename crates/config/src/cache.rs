@@ -2,12 +2,13 @@
 
 use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
-use crate::checker::Checker;
-use crate::directive_table::{directives, table};
-use crate::node::Node;
 use crate::pattern::PathPattern;
-use crate::shape::{Flag, List, Maybe, PathShape, Shape, Size, Time, Toggle};
-use crate::units::{GIB, KIB, MIB};
+use settings::checker::Checker;
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Flag, List, Maybe, PathShape, Shape, Size, Time, Toggle};
+use settings::units::{GIB, KIB, MIB};
 use std::path::PathBuf;
 use std::time::Duration;
 

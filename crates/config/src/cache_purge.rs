@@ -1,10 +1,10 @@
 //! Purging by HTTP: the clients that may purge.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::directives;
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::Node;
-use crate::shape::{List, Maybe, PathShape, Text};
+use settings::checker::{Checker, InvalidValue};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{List, Maybe, PathShape, Text};
 use std::path::PathBuf;
 
 /// The shortest token, in characters: one that cannot be guessed.

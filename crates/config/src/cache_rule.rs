@@ -1,14 +1,15 @@
 //! Rules of the cache: exceptions for some requests and responses.
 
-use crate::checker::{Checker, InvalidValue};
 use crate::compress::parse_type_pattern;
-use crate::directive_table::{directives, table};
 use crate::header;
-use crate::joined_text::ConfigLine;
-use crate::node::{Entry, Node, NodeData};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
-use crate::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
 use serde_json::json;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::joined_text::ConfigLine;
+use settings::node::{Entry, Node, NodeData};
+use settings::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
 use std::time::Duration;
 
 /// Fields and cookies that one key may have.

@@ -1,9 +1,9 @@
 //! The `cgi` action: a program for each request.
 
-use crate::checker::InvalidValue;
-use crate::directive_table::directives;
 use crate::scripts::parse_variable_name;
-use crate::shape::{Count, Flag, Map, PathShape, Text, Time};
+use settings::checker::InvalidValue;
+use settings::directives;
+use settings::shape::{Count, Flag, Map, PathShape, Text, Time};
 use std::path::PathBuf;
 use std::time::Duration;
 

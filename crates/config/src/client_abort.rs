@@ -1,6 +1,6 @@
 //! Handling of requests whose client closes its side of the connection early.
 
-use crate::shape::Word;
+use settings::shape::Word;
 
 /// The value of `client_abort`.
 pub(crate) const CLIENT_ABORT: Word<ClientAbort> =

@@ -1,11 +1,12 @@
 //! Compression: of files, and of all responses.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{directives, table};
 use crate::header;
-use crate::node::Node;
-use crate::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Toggle, Word};
-use crate::units::{GIB, MIB};
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Toggle, Word};
+use settings::units::{GIB, MIB};
 
 /// A content coding (RFC 9110 section 8.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,7 +43,7 @@ const EFFORTS: Word<Effort> =
     Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
 
 /// `compress` of the server, a site or a route; if absent, the level above applies.
-pub(crate) fn responses() -> impl crate::shape::Shape<Out = Option<Option<CompressResponses>>> {
+pub(crate) fn responses() -> impl settings::shape::Shape<Out = Option<Option<CompressResponses>>> {
     Maybe(Toggle {
         on: Some(|| Some(CompressResponses::default())),
         off: || None,

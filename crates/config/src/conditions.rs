@@ -1,16 +1,17 @@
 //! Conditions of requests, for directives that apply to some of them.
 
 use crate::cache_rule::{cookie_name, parameter};
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{brief, directives};
 use crate::geo::{Countries, CountryPattern};
 use crate::header;
 use crate::host::HostPattern;
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::{Node, NodeData};
 use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::referer::{REFERER, RefererPattern};
-use crate::shape::{Map, OneOrMore, Text};
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::brief;
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::shape::{Map, OneOrMore, Text};
 
 pub(crate) const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a host such as \"example.com\" or \"*.example.com\"",

@@ -1,11 +1,12 @@
 //! The control interface and the permissions of its clients.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{directives, table};
 use crate::listen::{Address, Listen};
-use crate::node::Node;
-use crate::shape::{AccountName, Flag, List, Maybe, PathShape, Text, Word};
 use crate::tls::{CertificateSource, SiteTls, site_tls};
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{AccountName, Flag, List, Maybe, PathShape, Text, Word};
 use std::path::PathBuf;
 
 /// The longest name of a token, in characters.
@@ -282,7 +283,7 @@ fn check_tls(control: &Control, node: &Node, check: &mut Checker) {
 }
 
 /// Warns if the listener is reachable from other machines without protection.
-fn warn_of_unprotected_network(control: &Control, entry: &crate::node::Entry, check: &mut Checker) {
+fn warn_of_unprotected_network(control: &Control, entry: &settings::node::Entry, check: &mut Checker) {
     let is_elsewhere = match &control.listen {
         Some(Listen::Any(_)) => true,
         Some(Listen::Tcp(address)) => !address.ip().to_canonical().is_loopback(),
@@ -316,7 +317,7 @@ mod tests {
     fn read(text: &str) -> (Control, String) {
         let mut check = Checker::new(text, "test", Path::new("/etc"));
         let document = Node::parse_document(text).unwrap();
-        let control = crate::shape::Shape::read(&table::<Control>(), &document, &mut check);
+        let control = settings::shape::Shape::read(&table::<Control>(), &document, &mut check);
         (control.unwrap_or_default(), check.report.to_string())
     }
 

@@ -1,10 +1,11 @@
 //! Cross-origin requests: which origins may read responses.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{directives, table};
 use crate::header;
-use crate::node::Node;
-use crate::shape::{Flag, List, Maybe, OneOrMore, Shape, Text, Time, Toggle};
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Flag, List, Maybe, OneOrMore, Shape, Text, Time, Toggle};
 use std::time::Duration;
 
 /// `cors` of a site or a route; if absent, the level above applies.

@@ -1,12 +1,13 @@
 //! Crawlers: refusal by name and by behaviour, and robots.txt.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{brief, directives};
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::Node;
 use crate::rate::{RATE, Rate};
-use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
-use crate::spelling::nearest_name;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::brief;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
+use settings::spelling::nearest_name;
 use std::time::Duration;
 
 /// List of known crawlers, one a line.

@@ -1,10 +1,11 @@
 //! Responses as dictionaries for the compression of later ones (RFC 9842).
 
-use crate::checker::InvalidValue;
-use crate::directive_table::{directives, table};
 use crate::pattern::PathPattern;
-use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Text, Toggle};
-use crate::units::{GIB, MIB};
+use settings::checker::InvalidValue;
+use settings::directive_table::table;
+use settings::directives;
+use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Text, Toggle};
+use settings::units::{GIB, MIB};
 
 /// Characters of a pattern or an identifier.
 const TEXT_MAX: usize = 1024;

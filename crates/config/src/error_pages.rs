@@ -1,8 +1,8 @@
 //! The pages that are sent with errors.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::node::Node;
-use crate::shape::{Map, PathShape, Shape, ShapeKind};
+use settings::checker::{Checker, InvalidValue};
+use settings::node::Node;
+use settings::shape::{Map, PathShape, Shape, ShapeKind};
 use std::path::{Path, PathBuf};
 
 /// The statuses for which an error page is sent.

@@ -1,9 +1,9 @@
 //! Regular expressions: of paths, and of the values of maps.
 
-use crate::checker::InvalidValue;
 use regex::bytes::{Captures, Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use settings::checker::InvalidValue;
 use std::fmt;
 
 /// Bytes of a regular expression.

@@ -1,17 +1,18 @@
 //! The `files` action: which folders are served, and how.
 
-use crate::checker::{Checker, DefinedVariables, InvalidValue, format_list};
 use crate::compress::{CODINGS, Coding, Compress, every_coding, parse_type_pattern};
-use crate::directive_table::{directives, table};
 use crate::header;
-use crate::node::{Node, NodeData};
 use crate::pattern::PathPattern;
-use crate::shape::{
-    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
-};
 use crate::template::parse_template;
 use http::{Template, TemplatePart, Variable};
 use serde_json::json;
+use settings::checker::{Checker, DefinedVariables, InvalidValue, format_list};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::shape::{
+    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
+};
 use std::path::PathBuf;
 
 /// Handling of symbolic links that lead out of the root.

@@ -1,9 +1,9 @@
 //! Countries of clients, by their addresses.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::directives;
-use crate::node::Node;
-use crate::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
+use settings::checker::{Checker, InvalidValue};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
 use std::path::PathBuf;
 
 directives! {

@@ -1,11 +1,11 @@
 //! Header fields of responses: their names, their values, and the rules that change them.
 
-use crate::checker::{Checker, DefinedVariables, InvalidValue};
-use crate::directive_table::directives;
-use crate::node::Node;
-use crate::shape::{List, Map, Text};
 use crate::template::{TemplateShape, parse_template};
 use http::Template;
+use settings::checker::{Checker, DefinedVariables, InvalidValue};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{List, Map, Text};
 
 /// Fields that describe the connection and the framing: only the server sets them (RFC 9110 section 7.6.1).
 const RESERVED_FIELDS: [&str; 7] =

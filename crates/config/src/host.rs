@@ -1,6 +1,6 @@
 //! The names of sites.
 
-use crate::checker::InvalidValue;
+use settings::checker::InvalidValue;
 use std::fmt;
 use std::net::Ipv6Addr;
 

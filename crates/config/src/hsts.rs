@@ -1,6 +1,6 @@
 //! The value of `Strict-Transport-Security`.
 
-use crate::checker::InvalidValue;
+use settings::checker::InvalidValue;
 
 /// Returns the value for `hsts = true`: a max-age of one year.
 pub(crate) fn hsts_year() -> Option<String> {

@@ -6,29 +6,9 @@
 //!
 //! The modules, from low to high; each imports only from those above it.
 
-mod format;
-
-mod joined_text;
-
-mod report;
-
-mod spelling;
-
 mod hint;
 
-mod node;
-
-mod checker;
-
-mod document;
-
-mod units;
-
-mod shape;
-
-mod directive_table;
-
-mod snippet;
+mod unknown_keys;
 
 mod network;
 
@@ -144,11 +124,7 @@ mod server;
 
 mod listeners;
 
-mod settings;
-
-mod reference;
-
-mod schema;
+mod levels;
 
 pub mod matcher;
 
@@ -164,7 +140,6 @@ pub use cache::{CacheDisk, CachePolicy, CacheStore};
 pub use cache_purge::{CachePurge, token};
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use cgi_program::Cgi;
-pub use checker::InvalidValue;
 pub use client_abort::ClientAbort;
 pub use compress::{Coding, Compress, CompressResponses, Effort};
 pub use conditions::{ConditionSet, Conditions};
@@ -172,14 +147,12 @@ pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control
 pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
-pub use document::{EnvironmentLookup, directive_tree, include_patterns};
 pub use error_pages::{ErrorPages, StatusPattern};
 pub use files::{FileMatch, Files, StripPrefix, Symlinks};
-pub use format::format;
 pub use geo::{CountryPattern, Geo};
 pub use header::ResponseHeaders;
 pub use host::{HostPattern, PRIVATE_SUFFIXES};
-pub use joined_text::{ConfigLine, join_files, split_files};
+pub use levels::RouteSettings;
 pub use listen::{EarlyHints, Listen, Listener};
 pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
@@ -194,13 +167,15 @@ pub use proxy::{
 };
 pub use queue::RequestQueue;
 pub use rate::{Rate, RateKey, RateLimit};
-pub use reference::reference;
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
-pub use report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
-pub use schema::schema;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
-pub use settings::RouteSettings;
+pub use settings::checker::InvalidValue;
+pub use settings::document::{EnvironmentLookup, directive_tree, include_patterns};
+pub use settings::format::format;
+pub use settings::joined_text::{ConfigLine, join_files, split_files};
+pub use settings::report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
+pub use settings::units::{GIB, KIB, MIB, parse_duration, parse_size};
 pub use sharing::SharedLimits;
 pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
@@ -209,9 +184,30 @@ pub use stream::{BalanceWord, Stream, StreamServer, StreamTimeouts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, SHARE_MAX, Tracing};
-pub use units::{GIB, KIB, MIB, parse_duration, parse_size};
 pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+The configuration is one TOML file. Every directive has a default, so the file may be empty. Sizes and durations are strings
+with a unit: `\"16KiB\"` (B, KiB, MiB, GiB, TiB), `\"1m30s\"` (ms, s, m, h, d). Relative paths are relative to the file's folder.
+`komainu check -c FILE` shows the errors of a file and their places; `komainu schema` prints a JSON Schema for editors.
+
+This page is generated from the directives themselves. Its chapters, each with its directives in their order:
+";
+
+/// Returns the reference of all directives, the text of `docs/configuration.md`.
+#[must_use]
+pub fn reference() -> String {
+    settings::reference::reference::<Config>(INTRODUCTION)
+}
+
+/// Returns the JSON Schema of a configuration file, for editors.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    settings::schema::schema::<Config>("Komainu configuration")
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,12 @@
 //! Addresses to listen on.
 
-use crate::checker::{Checker, InvalidValue, format_list, shorten};
-use crate::directive_table::directives;
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::{Node, NodeData};
-use crate::report::NamedPath;
-use crate::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use serde_json::json;
+use settings::checker::{Checker, InvalidValue, format_list, shorten};
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::report::NamedPath;
+use settings::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,17 +1,18 @@
 //! Logs: their destinations, formats and conditions.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
-use crate::checker::{Checker, DefinedVariables, InvalidValue};
-use crate::directive_table::{directives, table};
 use crate::header;
 use crate::log_destination::{LogDestination, Sink};
-use crate::node::{Node, NodeData};
-use crate::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
-use crate::spelling::nearest_name;
 use crate::template::{TemplateShape, parse_template};
 use crate::tracing::SHARE;
 use http::{Template, Variable};
 use serde_json::json;
+use settings::checker::{Checker, DefinedVariables, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
+use settings::spelling::nearest_name;
 use std::time::Duration;
 
 /// The format of the access log.

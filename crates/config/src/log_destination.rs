@@ -1,11 +1,12 @@
 //! Destinations of log lines.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{directives, table};
-use crate::node::{Node, NodeData};
-use crate::shape::{PathShape, Shape, ShapeKind, Text, Word};
 use crate::telemetry::OtlpLogs;
 use serde_json::json;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::shape::{PathShape, Shape, ShapeKind, Text, Word};
 use std::path::{Path, PathBuf};
 
 /// Destination of log lines.

@@ -1,9 +1,10 @@
 //! The maintenance page.
 
-use crate::directive_table::{brief, directives};
 use crate::network::{SOURCE, TrustedSource};
 use crate::pattern::PathPattern;
-use crate::shape::{Maybe, OneOrMore, PathShape, Shape, Text, Time, Toggle};
+use settings::directive_table::brief;
+use settings::directives;
+use settings::shape::{Maybe, OneOrMore, PathShape, Shape, Text, Time, Toggle};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,14 +1,15 @@
 //! Mirroring of requests to test servers, and fault injection.
 
-use crate::checker::Checker;
 use crate::conditions::Conditions;
-use crate::directive_table::{brief, directives, table};
-use crate::node::Node;
 use crate::proxy::Proxy;
-use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Time};
 use crate::tracing::SHARE;
-use crate::units::MIB;
 use crate::upstream_group::Proxied;
+use settings::checker::Checker;
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Time};
+use settings::units::MIB;
 use std::time::Duration;
 
 /// Faults of one route.

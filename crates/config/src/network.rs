@@ -1,9 +1,9 @@
 //! Networks, and trusted proxies.
 
-use crate::checker::InvalidValue;
-use crate::directive_table::directives;
-use crate::shape::{List, Text, Word};
 use ipnet::IpNet;
+use settings::checker::InvalidValue;
+use settings::directives;
+use settings::shape::{List, Text, Word};
 use std::net::IpAddr;
 
 /// The origin of connections.

@@ -1,11 +1,11 @@
 //! Conditions of a route: path patterns, and patterns for header and query values.
 
-use crate::checker::{Checker, InvalidValue};
 use crate::expression::Expression;
 use crate::glob::{ELEMENTS_MAX, Glob};
-use crate::node::{Node, NodeData};
-use crate::shape::{Shape, ShapeKind, Text};
 use serde_json::json;
+use settings::checker::{Checker, InvalidValue};
+use settings::node::{Node, NodeData};
+use settings::shape::{Shape, ShapeKind, Text};
 use std::fmt;
 use std::ops::Range;
 

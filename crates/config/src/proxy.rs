@@ -1,22 +1,23 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
 use crate::cgi_program::Cgi;
-use crate::checker::{Checker, DefinedVariables, InvalidValue};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
-use crate::directive_table::{brief, directives, table};
 use crate::files::{StripPrefix, parse_rooted_path, strip_text};
 use crate::header;
-use crate::node::{Entry, Node};
 use crate::scripts::{Scripts, parse_variable_name};
-use crate::shape::{
-    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
-};
 use crate::template::{TemplateShape, parse_template};
-use crate::units::{KIB, MIB, SPILL_MAX};
 use crate::upstream::{
     Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, check_protocols, group_name,
 };
 use http::Template;
+use settings::checker::{Checker, DefinedVariables, InvalidValue};
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::node::{Entry, Node};
+use settings::shape::{
+    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
+};
+use settings::units::{KIB, MIB, SPILL_MAX};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! The queue in front of a route's handler.
 
-use crate::directive_table::{brief, directives};
-use crate::shape::{Count, Maybe, Shape, Time};
+use settings::directive_table::brief;
+use settings::directives;
+use settings::shape::{Count, Maybe, Shape, Time};
 use std::time::Duration;
 
 /// `queue` of a route.

@@ -1,12 +1,13 @@
 //! Limits on how often clients ask.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{brief, directives};
 use crate::header;
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::Node;
-use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time};
-use crate::units;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::brief;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time};
+use settings::units;
 use std::fmt;
 use std::time::Duration;
 

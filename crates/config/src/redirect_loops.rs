@@ -1,8 +1,8 @@
 //! Routes that redirect requests in a circle.
 
-use crate::checker::{Checker, shorten};
-use crate::node::{Node, as_text, is_enabled};
-use crate::report::TextSpan;
+use settings::checker::{Checker, shorten};
+use settings::node::{Node, as_text, is_enabled};
+use settings::report::TextSpan;
 
 /// The most routes among which circles are looked for: each is compared with each.
 const LOOP_ROUTES_MAX: usize = 1_000;

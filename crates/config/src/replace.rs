@@ -1,13 +1,14 @@
 //! Texts that are put in place of others in the bodies of responses.
 
-use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::compress::TYPE;
-use crate::directive_table::{directives, table};
 use crate::header;
-use crate::node::Node;
-use crate::shape::{Flag, Maybe, OneOrMore, Shape, Text, Toggle};
 use crate::template::{TemplateShape, parse_content_template};
 use http::{Template, template::TemplatePart};
+use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Flag, Maybe, OneOrMore, Shape, Text, Toggle};
 
 /// Rules of one site or route.
 const REPLACEMENTS_MAX: usize = 32;

@@ -1,14 +1,14 @@
 //! Routes that rewrite the path, and the names of their regular expressions' captures.
 
 use crate::action::Action;
-use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
-use crate::directive_table::{DirectiveTable, table};
-use crate::node::{Entry, Node, NodeData};
 use crate::pattern::PathPattern;
-use crate::shape::{Maybe, Shape, ShapeKind};
 use crate::template::{TemplateShape, parse_template};
 use crate::variable_map::check_free_name;
 use http::{Template, TemplatePart, Variable};
+use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use settings::directive_table::{DirectiveTable, table};
+use settings::node::{Entry, Node, NodeData};
+use settings::shape::{Maybe, Shape, ShapeKind};
 use std::marker::PhantomData;
 
 /// `rewrite` of a route.

@@ -1,9 +1,9 @@
 //! `scripts` of the action `php`, and the names of variables.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::directives;
-use crate::node::{Node, as_text};
-use crate::shape::{Maybe, Text, Toggle};
+use settings::checker::{Checker, InvalidValue};
+use settings::directives;
+use settings::node::{Node, as_text};
+use settings::shape::{Maybe, Text, Toggle};
 
 pub(crate) const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: parse_front };
 

@@ -4,13 +4,10 @@ use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::auth::Auth;
 use crate::cache::CacheStore;
-use crate::checker::{Checker, shorten};
 use crate::compress::{self, CompressResponses};
 use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
-use crate::directive_table::{all_chapters, brief, directives, table};
-use crate::document::{self, EnvironmentLookup};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
 use crate::header::ResponseHeaders;
@@ -20,29 +17,33 @@ use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
 use crate::network::{SOURCE, TrustedProxies, TrustedSource};
-use crate::node::{Entry, Node, NodeData};
 use crate::proxy::Proxy;
-use crate::report::Report;
 use crate::rewrite::route_table;
-use crate::shape::{
-    AccountName, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, TableReference, Text, Time,
-    Unlimited, Word,
-};
 use crate::sharing::{SharedLimits, check_shared_limits};
 use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, warn_of_unreachable_routes,
 };
 use crate::site_listeners::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
-use crate::snippet::{self, Snippets};
-use crate::spelling::nearest_name;
 use crate::stream::{Stream, check_streams};
 use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
-use crate::units::{GIB, KIB, MIB, SPILL_MAX};
 use crate::upstream_group::Groups;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
+use settings::checker::{Checker, shorten};
+use settings::directive_table::{all_chapters, brief, table};
+use settings::directives;
+use settings::document::{self, EnvironmentLookup};
+use settings::node::{Entry, Node, NodeData};
+use settings::report::Report;
+use settings::shape::{
+    AccountName, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, TableReference, Text, Time,
+    Unlimited, Word,
+};
+use settings::snippet::{self, Snippets};
+use settings::spelling::nearest_name;
+use settings::units::{GIB, KIB, MIB, SPILL_MAX};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -313,6 +314,7 @@ impl Config {
         environment: EnvironmentLookup<'_>,
     ) -> Result<(Self, Report), Report> {
         let mut check = Checker::new(text, name, base);
+        check.advice = &crate::unknown_keys::ADVICE;
         check.tables_of_keys = tables_of_keys();
         if text.len() > TEXT_BYTES_MAX {
             let title = format!("a configuration of more than {} MiB", TEXT_BYTES_MAX >> 20);

@@ -1,9 +1,9 @@
 //! Limits that servers share.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::directives;
-use crate::node::Node;
-use crate::shape::{Maybe, PathShape, Text, Time};
+use settings::checker::{Checker, InvalidValue};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Maybe, PathShape, Text, Time};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! The addresses of sites that have their own: which listeners there are, and that a host belongs to one site at each.
 
-use crate::checker::{Checker, shorten};
 use crate::listen::{Listen, Listener};
-use crate::node::{Node, NodeData};
-use crate::report::TextSpan;
 use crate::site::Site;
+use settings::checker::{Checker, shorten};
+use settings::node::{Node, NodeData};
+use settings::report::TextSpan;
 use std::collections::HashMap;
 
 /// An address that sites have and the top of the file has not.
@@ -99,7 +99,7 @@ fn add_listener(own: &mut Vec<SiteListener>, listener: &Listener, item: &Node, c
 }
 
 /// Returns the settings in an address table, without the address.
-fn address_settings(item: &Node) -> impl Iterator<Item = &crate::node::Entry> {
+fn address_settings(item: &Node) -> impl Iterator<Item = &settings::node::Entry> {
     let entries = match &item.data {
         NodeData::Table(entries) => entries.as_slice(),
         _ => &[],

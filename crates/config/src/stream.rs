@@ -1,15 +1,16 @@
 //! Streams: connections that are relayed to upstream servers as they are, without HTTP.
 
-use crate::checker::{Checker, InvalidValue};
-use crate::directive_table::{brief, directives, table};
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
 use crate::network::{SOURCE, TrustedSource};
-use crate::node::Node;
 use crate::proxy::{Eject, Health};
-use crate::shape::{Count, Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word};
 use crate::upstream::{Balance, Origin, ProxyProtocol};
 use serde_json::json;
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

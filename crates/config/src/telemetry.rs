@@ -1,9 +1,9 @@
 //! Export to an OpenTelemetry collector: metrics and log lines. Spans are in `tracing`.
 
-use crate::checker::InvalidValue;
-use crate::directive_table::directives;
 use crate::header;
-use crate::shape::{Map, Maybe, PathShape, Text, Time, Word};
+use settings::checker::InvalidValue;
+use settings::directives;
+use settings::shape::{Map, Maybe, PathShape, Text, Time, Word};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,14 +1,14 @@
 //! Texts with variables, and the checks of them.
 
-use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use crate::geo::GEO_REMEDY;
 use crate::hint;
-use crate::node::{Node, NodeData};
-use crate::shape::{Shape, ShapeKind};
-use crate::spelling::nearest_name;
 use http::template::{TemplateError, TemplateFault};
 use http::{Template, Variable};
 use serde_json::json;
+use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use settings::node::{Node, NodeData};
+use settings::shape::{Shape, ShapeKind};
+use settings::spelling::nearest_name;
 
 /// Shape of a text with variables, some of which the configuration may define.
 pub(crate) struct TemplateShape {

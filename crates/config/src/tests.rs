@@ -1,7 +1,5 @@
 //! Each default, written out, is the default: for every table there is.
 
-use crate::directive_table::{DirectiveTable, all_chapters, table};
-use crate::shape::Shape;
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth,
     BandwidthLimit, Branch, CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls,
@@ -13,7 +11,10 @@ use crate::{
     UseAsDictionary, Workers,
 };
 use crate::{CollectedMetrics, Cors, JwtAuth, OtlpLogs, SharedLimits, SignedAuth};
-use crate::{checker::Checker, node::Node};
+use settings::checker::Checker;
+use settings::directive_table::{DirectiveTable, all_chapters, table};
+use settings::node::Node;
+use settings::shape::Shape;
 use std::path::Path;
 
 /// The record with all its defaults written out, which must be the record without.
@@ -21,6 +22,7 @@ fn explicit_defaults<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'sta
     let articles = R::DIRECTIVES.iter().filter(|article| !matches!(article.default, "absent" | "required"));
     let text: String = articles.map(|article| format!("{} = {}\n", article.name, article.default)).collect();
     let mut check = Checker::new(&text, R::NAME, Path::new(""));
+    check.advice = &crate::unknown_keys::ADVICE;
     let mut record = R::default();
     let document = Node::parse_document(&text).unwrap();
     for article in R::DIRECTIVES {

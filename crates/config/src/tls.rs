@@ -1,10 +1,11 @@
 //! TLS with clients.
 
-use crate::checker::Checker;
-use crate::directive_table::{brief, directives, table};
-use crate::node::{Node, NodeData};
-use crate::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
 use serde_json::json;
+use settings::checker::Checker;
+use settings::directive_table::{brief, table};
+use settings::directives;
+use settings::node::{Node, NodeData};
+use settings::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
 use std::path::PathBuf;
 
 /// The oldest version of TLS that clients may speak.

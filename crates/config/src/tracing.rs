@@ -1,9 +1,9 @@
 //! Ids of requests, and traces.
 
-use crate::checker::InvalidValue;
-use crate::directive_table::directives;
-use crate::shape::{Flag, Maybe, Text, Time, Word};
 use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
+use settings::checker::InvalidValue;
+use settings::directives;
+use settings::shape::{Flag, Maybe, Text, Time, Word};
 use std::path::PathBuf;
 use std::time::Duration;
 

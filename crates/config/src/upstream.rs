@@ -1,11 +1,11 @@
 //! Upstream servers: their URLs, and which of them gets a request.
 
-use crate::checker::{Checker, InvalidValue};
 use crate::header;
-use crate::node::Node;
-use crate::shape::{Shape, ShapeKind, Text};
-use crate::spelling::nearest_name;
 use serde_json::json;
+use settings::checker::{Checker, InvalidValue};
+use settings::node::Node;
+use settings::shape::{Shape, ShapeKind, Text};
+use settings::spelling::nearest_name;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;

@@ -1,13 +1,13 @@
 //! Groups of upstream servers under a name, and the routes that share them.
 
 use crate::cgi_program::Cgi;
-use crate::checker::{Checker, shorten};
-use crate::directive_table::{brief, table};
-use crate::node::{Entry, Node, NodeData};
 use crate::proxy::{Proxy, Upstream};
-use crate::shape::{Map, Shape, ShapeKind};
-use crate::spelling::nearest_name;
 use crate::upstream::{CgiScheme, Origin, group_name};
+use settings::checker::{Checker, shorten};
+use settings::directive_table::{brief, table};
+use settings::node::{Entry, Node, NodeData};
+use settings::shape::{Map, Shape, ShapeKind};
+use settings::spelling::nearest_name;
 
 /// The action `proxy`: its own group, or one that it shares with other routes.
 pub(crate) struct Proxied;

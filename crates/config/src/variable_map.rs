@@ -1,17 +1,18 @@
 //! Maps from the value of a text with variables to another text, which templates name as a variable.
 
-use crate::checker::{Checker, DefinedVariables, InvalidValue, shorten};
-use crate::directive_table::{directives, table};
 use crate::expression::Expression;
 use crate::header;
 use crate::network::network;
-use crate::node::{Entry, Node, NodeData};
 use crate::pattern::ValuePattern;
-use crate::shape::{Map, Shape, ShapeKind};
 use crate::template::{TemplateShape, parse_template};
 use http::{Template, Variable};
 use ipnet::IpNet;
 use serde_json::json;
+use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::{Entry, Node, NodeData};
+use settings::shape::{Map, Shape, ShapeKind};
 use std::hash::{Hash, Hasher};
 
 /// Maps of a configuration.

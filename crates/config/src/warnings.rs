@@ -6,16 +6,16 @@ use std::path::{Component, Path, PathBuf};
 
 use ipnet::IpNet;
 
-use crate::checker::{Checker, shorten};
 use crate::guards::{is_refusal, warn_of_unguarded_paths, warn_of_universal_exceptions};
-use crate::node::{Node, NodeData, as_text, for_each_text, is_enabled};
 use crate::pattern::PathPattern;
 use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
-use crate::report::TextSpan;
 use crate::scripts::warn_of_exposed_scripts;
 use crate::site::branch_nodes;
-use crate::spelling::nearest_name;
 use crate::unmatched::warn_of_unmatched;
+use settings::checker::{Checker, shorten};
+use settings::node::{Node, NodeData, as_text, for_each_text, is_enabled};
+use settings::report::TextSpan;
+use settings::spelling::nearest_name;
 
 /// Looks through the whole file.
 pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {

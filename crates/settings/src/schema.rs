@@ -1,19 +1,22 @@
 //! The JSON Schema of the configuration, for editors.
 
-use crate::directive_table::all_chapters;
+use crate::directive_table::{DirectiveTable, all_chapters};
 use crate::node::{Node, NodeData};
 use crate::reference::unindent;
-use crate::server::Config;
 use crate::shape::{DirectiveReference, TableReference};
 use serde_json::{Map, Value, json};
 
-/// The JSON Schema (draft 2020-12) of a configuration file.
-pub fn schema() -> Value {
+/// Returns the JSON Schema (draft 2020-12) of a file whose top level is the table `R`.
+///
+/// # Panics
+/// Panics if a default is not valid TOML.
+#[must_use]
+pub fn schema<R: DirectiveTable>(title: &str) -> Value {
     let mut tables =
-        all_chapters::<Config>().into_iter().map(|chapter| (chapter.name.to_owned(), table_schema(chapter)));
+        all_chapters::<R>().into_iter().map(|chapter| (chapter.name.to_owned(), table_schema(chapter)));
     let (_, mut schema) = tables.next().expect("the first chapter is the file's");
     schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
-    schema["title"] = json!("Komainu configuration");
+    schema["title"] = json!(title);
     schema["$defs"] = Value::Object(tables.collect());
     schema
 }

@@ -10,7 +10,7 @@ pub const MIB: u64 = 1 << 20;
 /// A gibibyte, in bytes.
 pub const GIB: u64 = 1 << 30;
 /// The most that temporary files may hold.
-pub(crate) const SPILL_MAX: u64 = 1024 * 1024 * GIB;
+pub const SPILL_MAX: u64 = 1024 * 1024 * GIB;
 
 const SIZE_UNITS: [(&str, u64); 5] = [("B", 1), ("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", GIB << 10)];
 const DURATION_UNITS: [(&str, u64); 5] =
@@ -130,7 +130,8 @@ pub(crate) fn format_size(bytes: u64) -> String {
 }
 
 /// A duration in the largest unit that divides it.
-pub(crate) fn format_duration(duration: Duration) -> String {
+#[must_use]
+pub fn format_duration(duration: Duration) -> String {
     let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     if millis == 0 {
         return "0s".to_owned();

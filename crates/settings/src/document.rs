@@ -1,7 +1,6 @@
 //! The text of a configuration as one tree: included files are merged, environment variables replaced.
 
 use crate::checker::{Checker, shorten};
-use crate::hint;
 use crate::joined_text::JoinedText;
 use crate::node::{Entry, Node, NodeData};
 use crate::report::TextSpan;
@@ -36,7 +35,7 @@ pub fn include_patterns(text: &str, environment: EnvironmentLookup<'_>) -> Vec<S
     items.iter().filter_map(text).collect()
 }
 
-/// Returns the directives of a text from [`joined`](crate::joined) as one tree for comparison, with
+/// Returns the directives of a text from [`join_files`](crate::joined_text::join_files) as one tree for comparison, with
 /// environment variables replaced; `None` if a file is not valid TOML.
 pub fn directive_tree(text: &str, environment: EnvironmentLookup<'_>) -> Option<Value> {
     // Faults are reported when the configuration itself is read.
@@ -61,7 +60,7 @@ fn plain_value(node: &Node) -> Value {
 }
 
 /// Returns the tree of all files, or `None` if one is not valid TOML; faults are reported.
-pub(crate) fn read_document(
+pub fn read_document(
     sources: &JoinedText,
     environment: EnvironmentLookup<'_>,
     check: &mut Checker,
@@ -83,12 +82,13 @@ pub(crate) fn read_document(
                 let at = file.start + at.start..file.start + at.end;
                 let first = find_first_definition(&sources.text, file.start, &at)
                     .filter(|_| error.message() == "duplicate key");
+                let syntax_hint = check.advice.syntax_hint;
                 let finding = check.error(&at, "this is not TOML".to_owned(), error.message());
                 if let Some(first) = first {
                     finding.related(first, "first given here");
                 }
                 if let Some(help) =
-                    hint::syntax_hint(text).or_else(|| syntax_help(error.message(), &sources.text[at]))
+                    syntax_hint(text).or_else(|| syntax_help(error.message(), &sources.text[at]))
                 {
                     finding.help(help);
                 }

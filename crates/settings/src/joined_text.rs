@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// Separates the files. TOML cannot contain it.
 const SEPARATOR: char = '\0';
 
-/// Joins the file and those that it includes into one text, which [`Config::parse`](crate::Config::parse)
-/// reads.
+/// Joins the file and those that it includes into one text, which `Config::parse` of the crate `config` reads.
+#[must_use]
 pub fn join_files(main: &str, included: &[(PathBuf, String)]) -> String {
     let mut text = main.to_owned();
     for (path, part) in included {
@@ -47,15 +47,18 @@ impl fmt::Display for ConfigLine {
 /// A file in the joined text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SourcePart {
+    /// Path of the file as findings show it.
     pub(crate) name: String,
     /// Start of the source in the joined text, in bytes.
     pub(crate) start: usize,
+    /// End of the source in the joined text, in bytes, exclusive.
     pub(crate) end: usize,
 }
 
 /// The joined text and its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct JoinedText {
+pub struct JoinedText {
+    /// The files, separated by NUL. The name of each included file and a line feed precede its content.
     pub(crate) text: String,
     files: Vec<SourcePart>,
 }

@@ -5,35 +5,49 @@ use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 
 /// A value and its place.
 #[derive(Debug, Clone)]
-pub(crate) struct Node {
+pub struct Node {
     /// The place of the value; for a `[table]` its header; for a table without one (`a.b = 1`), its first key.
-    pub(crate) span: TextSpan,
-    pub(crate) data: NodeData,
+    pub span: TextSpan,
+    /// The value itself.
+    pub data: NodeData,
 }
 
 /// Value of a node, by type.
 #[derive(Debug, Clone)]
-pub(crate) enum NodeData {
+pub enum NodeData {
+    /// String, without quotes and escapes.
     Text(String),
+    /// Integer.
     Integer(i64),
+    /// Floating-point number; infinities and NaN are possible.
     Float(f64),
+    /// Boolean.
     Flag(bool),
+    /// Date, time or both. The value is not kept, because no directive takes one.
     Date,
+    /// Array, or array of tables, in the order of the file.
     List(Vec<Node>),
+    /// Table or inline table. Keys are unique.
     Table(Vec<Entry>),
 }
 
 /// A key with its value.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) key_span: TextSpan,
-    pub(crate) value: Node,
+pub struct Entry {
+    /// The key, without quotes. One part of a dotted key: `a.b = 1` is an entry `b` in the table of an entry `a`.
+    pub key: String,
+    /// The place of the key.
+    pub key_span: TextSpan,
+    /// The value of the key.
+    pub value: Node,
 }
 
 impl Node {
     /// Parses a document. The result is a table; values nest at most 80 deep.
-    pub(crate) fn parse_document(text: &str) -> Result<Self, TomlError> {
+    ///
+    /// # Errors
+    /// Returns the error, with its place, if `text` is not valid TOML or nests deeper.
+    pub fn parse_document(text: &str) -> Result<Self, TomlError> {
         let document = Document::parse(text)?;
         Ok(Self { span: 0..0, data: NodeData::Table(convert_table(document.as_table())) })
     }
@@ -52,12 +66,14 @@ impl Node {
     }
 
     /// Whether it is a table.
-    pub(crate) fn is_table(&self) -> bool {
+    #[must_use]
+    pub fn is_table(&self) -> bool {
         matches!(self.data, NodeData::Table(_))
     }
 
     /// The entry of that key, if this is a table that has one.
-    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+    #[must_use]
+    pub fn entry(&self, key: &str) -> Option<&Entry> {
         match &self.data {
             NodeData::Table(entries) => entries.iter().find(|entry| entry.key == key),
             _ => None,
@@ -65,7 +81,8 @@ impl Node {
     }
 
     /// The items of the list under that key; none if there is no such list.
-    pub(crate) fn items(&self, key: &str) -> &[Node] {
+    #[must_use]
+    pub fn items(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value.data) {
             Some(NodeData::List(items)) => items,
             _ => &[],
@@ -73,7 +90,8 @@ impl Node {
     }
 
     /// Returns the items of a list, or a single value that stands for a list.
-    pub(crate) fn one_or_more(&self, key: &str) -> &[Node] {
+    #[must_use]
+    pub fn one_or_more(&self, key: &str) -> &[Node] {
         match self.entry(key).map(|entry| &entry.value) {
             Some(Node { data: NodeData::List(items), .. }) => items,
             Some(one) => std::slice::from_ref(one),
@@ -122,7 +140,8 @@ fn convert_value(value: &Value, key_at: &TextSpan) -> Node {
 }
 
 /// Returns the node's text if it is a string.
-pub(crate) fn as_text(node: &Node) -> Option<&str> {
+#[must_use]
+pub fn as_text(node: &Node) -> Option<&str> {
     match &node.data {
         NodeData::Text(text) => Some(text),
         _ => None,
@@ -130,12 +149,13 @@ pub(crate) fn as_text(node: &Node) -> Option<&str> {
 }
 
 /// Whether it is anything but `false`.
-pub(crate) fn is_enabled(node: &Node) -> bool {
+#[must_use]
+pub fn is_enabled(node: &Node) -> bool {
     !matches!(node.data, NodeData::Flag(false))
 }
 
 /// Visits every text at or below a node, with the key of the text or of its list.
-pub(crate) fn for_each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
+pub fn for_each_text(node: &Node, key: &str, see: &mut dyn FnMut(&str, &str, &TextSpan)) {
     match &node.data {
         NodeData::Text(text) => see(key, text, &node.span),
         NodeData::List(items) => items.iter().for_each(|item| for_each_text(item, key, see)),

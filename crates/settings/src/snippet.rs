@@ -13,11 +13,11 @@ const ADDED_ENTRIES_MAX: usize = 200_000;
 const USES_SHOWN_MAX: usize = 3;
 
 /// `use` of a site or route.
-pub(crate) const USE: OneOrMore<Text<String>> =
+pub const USE: OneOrMore<Text<String>> =
     OneOrMore(Text { what: "the name of a `[snippet.NAME]`", parse: |text| Ok(text.to_owned()) });
 
 /// The snippets, by name.
-pub(crate) struct Snippets;
+pub struct Snippets;
 
 impl Shape for Snippets {
     type Out = Vec<String>;
@@ -55,7 +55,7 @@ impl Shape for Snippets {
 }
 
 /// Joins to each site and route the snippets that it names.
-pub(crate) fn apply_snippets(document: &mut Node, check: &mut Checker) {
+pub fn apply_snippets(document: &mut Node, check: &mut Checker) {
     let snippets = match document.entry("snippet").map(|entry| &entry.value.data) {
         Some(NodeData::Table(entries)) => entries.clone(),
         _ => Vec::new(),
@@ -228,7 +228,7 @@ fn is_table_list(items: &[Node]) -> bool {
 }
 
 /// Removes repeated findings, and adds to each finding within a snippet the places where the snippet is used.
-pub(crate) fn relate_findings_to_uses(check: &mut Checker) {
+pub fn relate_findings_to_uses(check: &mut Checker) {
     let snippets = std::mem::take(&mut check.snippets);
     if snippets.iter().all(|snippet| snippet.uses.is_empty()) {
         return;
@@ -247,7 +247,7 @@ pub(crate) fn relate_findings_to_uses(check: &mut Checker) {
 
 #[cfg(test)]
 mod tests {
-    use crate::Config;
+    use config::Config;
     use std::path::Path;
     use std::time::Duration;
 

@@ -31,24 +31,24 @@ pub struct Finding {
     /// Description of the fault, in one line.
     pub title: String,
     /// The key or value at fault.
-    pub span: TextSpan,
+    pub(crate) span: TextSpan,
     /// The text at the caret.
     pub label: String,
     /// Related places, such as the first of two duplicates.
-    pub related: Vec<(TextSpan, String)>,
+    pub(crate) related: Vec<(TextSpan, String)>,
     /// The remedies.
     pub help: Vec<String>,
 }
 
 impl Finding {
     /// Adds a remedy.
-    pub(crate) fn help(&mut self, remedy: impl Into<String>) -> &mut Self {
+    pub fn help(&mut self, remedy: impl Into<String>) -> &mut Self {
         self.help.push(remedy.into());
         self
     }
 
     /// Adds another place that belongs to the finding.
-    pub(crate) fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
+    pub fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
         self.related.push((at, label.into()));
         self
     }
@@ -94,6 +94,7 @@ struct NamedResources {
 }
 
 impl Report {
+    /// Creates a report without findings. `name` is the name of the first file of `text`.
     pub(crate) fn new(name: &str, text: &str) -> Self {
         Self {
             sources: JoinedText::new(name, text),
@@ -116,11 +117,12 @@ impl Report {
     }
 
     /// Notes a file or folder that the configuration names.
-    pub(crate) fn add_named_path(&mut self, named: NamedPath) {
+    pub fn add_named_path(&mut self, named: NamedPath) {
         self.named_resources.paths.push(named);
     }
 
     /// The files and folders that the configuration names, as far as it could be read.
+    #[must_use]
     pub fn named_paths(&self) -> &[NamedPath] {
         &self.named_resources.paths
     }
@@ -144,6 +146,7 @@ impl Report {
     }
 
     /// The users and groups that the configuration names, as far as it could be read.
+    #[must_use]
     pub fn named_accounts(&self) -> &[NamedAccount] {
         &self.named_resources.accounts
     }
@@ -188,11 +191,15 @@ impl Report {
     }
 
     /// The text and its files.
-    pub(crate) fn sources(&self) -> &JoinedText {
+    #[must_use]
+    pub fn sources(&self) -> &JoinedText {
         &self.sources
     }
 
     /// The finding that was added last.
+    ///
+    /// # Panics
+    /// Panics if the report has no findings.
     pub(crate) fn last_finding(&mut self) -> &mut Finding {
         self.findings.last_mut().expect("one was added")
     }
@@ -216,7 +223,8 @@ impl Report {
     }
 
     /// Sorts the findings by their place and removes superfluous ones.
-    pub(crate) fn finish(mut self) -> Self {
+    #[must_use]
+    pub fn finish(mut self) -> Self {
         self.omitted_findings += self.findings.len().saturating_sub(FINDINGS_MAX);
         self.findings.truncate(FINDINGS_MAX);
         self.findings.sort_by_key(|finding| finding.span.start);
@@ -224,21 +232,25 @@ impl Report {
     }
 
     /// The findings in the order of the file, at most 50.
+    #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
     /// True when nothing was found.
+    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.findings.is_empty()
     }
 
     /// The number of errors, including those that were not kept.
+    #[must_use]
     pub fn error_count(&self) -> usize {
         self.error_count
     }
 
     /// The name of the file that a finding is in.
+    #[must_use]
     pub fn file_of(&self, finding: &Finding) -> &str {
         &self.sources.file_at(finding.span.start).name
     }

@@ -1,7 +1,7 @@
 //! The state of reading a configuration: the current directive, and the findings so far.
 
 use crate::joined_text::ConfigLine;
-use crate::node::{Node, NodeData};
+use crate::node::{Entry as NodeEntry, Node, NodeData};
 use crate::report::{Finding, Report, Severity, TextSpan};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,12 +22,13 @@ pub struct InvalidValue {
 
 impl InvalidValue {
     /// A fault of the whole text.
-    pub(crate) fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { span: None, message: message.into(), remedy: remedy.into() }
     }
 
     /// The same fault, of a part of the text.
-    pub(crate) fn within(mut self, at: Range<usize>) -> Self {
+    #[must_use]
+    pub fn within(mut self, at: Range<usize>) -> Self {
         self.span = Some(at);
         self
     }
@@ -46,55 +47,95 @@ impl std::error::Error for InvalidValue {}
 
 /// Snippet: the places of its keys and values, and of its uses.
 pub(crate) struct SnippetSpans {
+    /// Name of the snippet: `NAME` in `[snippet.NAME]`.
     pub(crate) name: String,
+    /// Places of the keys and values in the snippet.
     pub(crate) spans: Vec<TextSpan>,
+    /// Places of the snippet's name in the `use` directives of sites and routes.
     pub(crate) uses: Vec<TextSpan>,
 }
 
 /// The variables that a configuration defines.
 #[derive(Default)]
-pub(crate) struct DefinedVariables {
+pub struct DefinedVariables {
     /// The names of all maps.
-    pub(crate) maps: Vec<String>,
+    pub maps: Vec<String>,
     /// Whether there is `[geo]`, so that `$country` is known.
-    pub(crate) has_geo: bool,
+    pub has_geo: bool,
     /// The groups of the regular expressions in the path of the route that is read.
-    pub(crate) captures: Vec<String>,
+    pub captures: Vec<String>,
 }
 
 impl DefinedVariables {
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+    /// Returns the names of all variables: first the captures, then the maps.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
         self.captures.iter().chain(&self.maps).map(String::as_str)
     }
 }
 
+/// A key that its table does not define.
+pub struct UnknownKey {
+    /// Name of the table's type.
+    pub table: &'static str,
+    /// Notation of the table in the file.
+    pub place: &'static str,
+    /// Names of the table's directives.
+    pub names: Vec<&'static str>,
+}
+
+/// Texts that depend on the directives: remedies for faults.
+pub struct Advice {
+    /// Returns an example of a table, which is shown if the value has another type.
+    pub table_example: fn(table: &str) -> Option<&'static str>,
+    /// Returns the remedy for a file in the syntax of another server.
+    pub syntax_hint: fn(text: &str) -> Option<&'static str>,
+    /// Reports a key that its table does not define.
+    pub report_unknown_key: fn(&UnknownKey, &NodeEntry, &mut Checker<'_>),
+}
+
+impl Advice {
+    /// No advice, for texts whose faults are reported when the whole configuration is read.
+    pub(crate) const NONE: Advice = Advice {
+        table_example: |_| None,
+        syntax_hint: |_| None,
+        report_unknown_key: |unknown, entry, check| {
+            let title = format!("unknown key `{}` in {}", shorten(&entry.key), unknown.place);
+            check.error(&entry.key_span, title, "no such key here");
+        },
+    };
+}
+
 /// State shared by all readers of values: the text, the current directive and the findings.
-pub(crate) struct Checker<'a> {
+pub struct Checker<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
     base_folder: &'a Path,
     directive_path: Vec<&'static str>,
     seen_names: HashMap<(&'static str, String), TextSpan>,
     /// The table of each key of the configuration, for keys that are written in the wrong table.
-    pub(crate) tables_of_keys: Vec<(&'static str, &'static str)>,
+    pub tables_of_keys: Vec<(&'static str, &'static str)>,
     /// Groups of upstream servers that have been read, by name; `None` for one with faults.
-    pub(crate) upstream_groups: BTreeMap<String, Option<Node>>,
+    pub upstream_groups: BTreeMap<String, Option<Node>>,
     /// Offsets of keys that their table does not define.
     pub(crate) unknown_keys: HashSet<usize>,
     /// Snippets of the file and the places of their uses.
     pub(crate) snippets: Vec<SnippetSpans>,
     /// The variables that the file defines.
-    pub(crate) defined_variables: DefinedVariables,
+    pub defined_variables: DefinedVariables,
     /// Offsets of strings that contain environment variables.
     expanded: HashSet<usize>,
     /// Offsets of strings whose environment variables are not set.
     unresolved: HashSet<usize>,
-    pub(crate) report: Report,
+    /// Findings so far, and the paths, users and groups that the configuration names.
+    pub report: Report,
+    /// Texts that depend on the directives.
+    pub advice: &'static Advice,
 }
 
 impl<'a> Checker<'a> {
     /// Relative paths in `text` are relative to `base`.
-    pub(crate) fn new(text: &'a str, name: &str, base: &'a Path) -> Self {
+    #[must_use]
+    pub fn new(text: &'a str, name: &str, base: &'a Path) -> Self {
         let line_starts = text.bytes().enumerate().filter(|&(_, byte)| byte == b'\n').map(|(at, _)| at + 1);
         Self {
             text,
@@ -110,16 +151,18 @@ impl<'a> Checker<'a> {
             expanded: HashSet::new(),
             unresolved: HashSet::new(),
             report: Report::new(name, text),
+            advice: &Advice::NONE,
         }
     }
 
     /// The folder that relative paths are relative to.
-    pub(crate) fn base_folder(&self) -> &Path {
+    #[must_use]
+    pub fn base_folder(&self) -> &Path {
         self.base_folder
     }
 
     /// Reads the value of `key`; errors then contain the key.
-    pub(crate) fn within_directive<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
+    pub fn within_directive<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Self) -> T) -> T {
         self.directive_path.push(key);
         let out = read(self);
         self.directive_path.pop();
@@ -127,15 +170,18 @@ impl<'a> Checker<'a> {
     }
 
     /// The directive being read, such as `site.route.path`.
-    pub(crate) fn directive_path_text(&self) -> String {
+    #[must_use]
+    pub fn directive_path_text(&self) -> String {
         self.directive_path.join(".")
     }
 
-    pub(crate) fn error(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
+    /// Adds an error at `at` and returns it, so that the caller can add details. `label` is the text at the caret.
+    pub fn error(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.add_finding(Severity::Error, at, title, label.into())
     }
 
-    pub(crate) fn warning(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
+    /// Adds a warning at `at` and returns it, so that the caller can add details. `label` is the text at the caret.
+    pub fn warning(&mut self, at: &TextSpan, title: String, label: impl Into<String>) -> &mut Finding {
         self.add_finding(Severity::Warning, at, title, label.into())
     }
 
@@ -157,13 +203,13 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports that the directive being read does not accept the value at `at`.
-    pub(crate) fn report_invalid(&mut self, at: &TextSpan, label: impl Into<String>) -> &mut Finding {
+    pub fn report_invalid(&mut self, at: &TextSpan, label: impl Into<String>) -> &mut Finding {
         let title = format!("invalid value for `{}`", self.directive_path_text());
         self.error(at, title, label)
     }
 
     /// The value has the wrong type.
-    pub(crate) fn report_type_mismatch(&mut self, node: &Node, expected: &str) -> &mut Finding {
+    pub fn report_type_mismatch(&mut self, node: &Node, expected: &str) -> &mut Finding {
         let label = format!("this is {}", node.type_name());
         self.report_invalid(&node.span, label).help(format!("expected {expected}"))
     }
@@ -179,7 +225,8 @@ impl<'a> Checker<'a> {
     }
 
     /// Whether a table has unknown keys that were reported. A missing key may be one of them, misspelled.
-    pub(crate) fn has_unknown_keys(&self, node: &Node) -> bool {
+    #[must_use]
+    pub fn has_unknown_keys(&self, node: &Node) -> bool {
         match &node.data {
             NodeData::Table(entries) => {
                 entries.iter().any(|entry| self.unknown_keys.contains(&entry.key_span.start))
@@ -208,7 +255,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports the fault of the text at `at`. The caret marks the faulty part if the file contains the text unescaped.
-    pub(crate) fn report_fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
+    pub fn report_fault(&mut self, at: &TextSpan, text: &str, fault: InvalidValue) {
         // The unresolved variable has been reported already.
         if self.unresolved.contains(&at.start) {
             return;
@@ -228,7 +275,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Reports a `name` of this `kind` that was given before; the name is empty if there can be only one of the kind.
-    pub(crate) fn check_unique(&mut self, kind: &'static str, name: String, at: &TextSpan) {
+    pub fn check_unique(&mut self, kind: &'static str, name: String, at: &TextSpan) {
         let title = match name.as_str() {
             "" => format!("duplicate {kind}"),
             name => format!("duplicate {kind} `{}`", shorten(name)),
@@ -245,12 +292,14 @@ impl<'a> Checker<'a> {
     }
 
     /// The path that `text` names: relative to the configuration file's folder, if it is relative.
-    pub(crate) fn resolve_path(&self, text: &str) -> PathBuf {
+    #[must_use]
+    pub fn resolve_path(&self, text: &str) -> PathBuf {
         self.base_folder.join(text)
     }
 
     /// The line of a place.
-    pub(crate) fn line_of(&self, at: &TextSpan) -> ConfigLine {
+    #[must_use]
+    pub fn line_of(&self, at: &TextSpan) -> ConfigLine {
         let line = |at: usize| self.line_starts.partition_point(|&start| start <= at);
         let file = self.report.sources().file_at(at.start);
         let number = (line(at.start) - line(file.start) + 1).try_into().unwrap_or(u32::MAX);
@@ -268,13 +317,14 @@ fn shell_variable(text: &str) -> Option<&str> {
 }
 
 /// Texts as a list in a configuration file.
-pub(crate) fn format_list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
+pub fn format_list<'t>(texts: impl Iterator<Item = &'t str>) -> String {
     let quoted: Vec<String> = texts.map(|text| format!("\"{text}\"")).collect();
     format!("[{}]", quoted.join(", "))
 }
 
 /// Text short enough for an error's title.
-pub(crate) fn shorten(text: &str) -> String {
+#[must_use]
+pub fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {
         Some((end, _)) => format!("{}...", &text[..end]),

@@ -5,7 +5,7 @@ const WORD_CHARS_MAX: usize = 64;
 
 /// The name nearest to `word`, if they differ by at most a third of the word's length, or by one edit. Case does not
 /// count, and `-` equals `_`.
-pub(crate) fn nearest_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_name<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = normalize_word(word);
     let chars = word.chars().count();
     if chars > WORD_CHARS_MAX {

@@ -13,17 +13,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The description of a shape.
-pub(crate) struct ShapeKind {
+pub struct ShapeKind {
     /// Description for people; completes "expected …".
-    pub(crate) text: String,
+    pub text: String,
     /// Description for editors.
-    pub(crate) schema: Value,
+    pub schema: Value,
     /// The tables that the value is, or holds.
-    pub(crate) chapters: Vec<fn() -> TableReference>,
+    pub chapters: Vec<fn() -> TableReference>,
 }
 
 impl ShapeKind {
-    pub(crate) fn new(text: impl Into<String>, schema: Value) -> Self {
+    /// Creates the description of a shape without tables.
+    pub fn new(text: impl Into<String>, schema: Value) -> Self {
         Self { text: text.into(), schema, chapters: Vec::new() }
     }
 
@@ -34,28 +35,33 @@ impl ShapeKind {
 }
 
 /// The description of a table and its directives.
-pub(crate) struct TableReference {
+pub struct TableReference {
     /// Key in the schema's `$defs`.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// Notation in the file, such as `[limits]`.
-    pub(crate) place: &'static str,
-    pub(crate) about: &'static str,
-    pub(crate) directives: Vec<DirectiveReference>,
+    pub place: &'static str,
+    /// Documentation comment of the table.
+    pub about: &'static str,
+    /// The directives of the table, in the order of their declaration.
+    pub directives: Vec<DirectiveReference>,
 }
 
 /// The description of a directive.
-pub(crate) struct DirectiveReference {
-    pub(crate) name: &'static str,
-    pub(crate) doc: &'static str,
+pub struct DirectiveReference {
+    /// Key of the directive in the file.
+    pub name: &'static str,
+    /// Documentation comment of the directive.
+    pub doc: &'static str,
     /// The default as TOML, or `absent`, or `required`.
     pub(crate) default: &'static str,
     /// Meaning of an absent directive.
     pub(crate) absent: &'static str,
+    /// Description of the accepted values.
     pub(crate) kind: ShapeKind,
 }
 
 /// A kind of value and its range.
-pub(crate) trait Shape {
+pub trait Shape {
     /// Type of the parsed value.
     type Out;
     /// Returns the description of the shape.
@@ -65,7 +71,7 @@ pub(crate) trait Shape {
 }
 
 /// `true` or `false`.
-pub(crate) struct Flag;
+pub struct Flag;
 
 impl Shape for Flag {
     type Out = bool;
@@ -88,9 +94,11 @@ impl Shape for Flag {
 }
 
 /// A whole number from `min` to `max`.
-pub(crate) struct Count<N> {
-    pub(crate) min: N,
-    pub(crate) max: N,
+pub struct Count<N> {
+    /// Smallest accepted number.
+    pub min: N,
+    /// Largest accepted number.
+    pub max: N,
 }
 
 impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
@@ -123,7 +131,7 @@ impl<N: Copy + Display + Into<i64> + TryFrom<i64>> Shape for Count<N> {
 }
 
 /// One of a few numbers.
-pub(crate) struct Numbers(pub(crate) &'static [u16]);
+pub struct Numbers(pub &'static [u16]);
 
 impl Shape for Numbers {
     type Out = u16;
@@ -151,9 +159,11 @@ impl Shape for Numbers {
 }
 
 /// Bytes from `min` to `max`, written as a size.
-pub(crate) struct Size {
-    pub(crate) min: u64,
-    pub(crate) max: u64,
+pub struct Size {
+    /// Smallest accepted size, in bytes.
+    pub min: u64,
+    /// Largest accepted size, in bytes.
+    pub max: u64,
 }
 
 impl Shape for Size {
@@ -179,9 +189,11 @@ impl Shape for Size {
 }
 
 /// Time from `min` to `max`, written as a duration.
-pub(crate) struct Time {
-    pub(crate) min: Duration,
-    pub(crate) max: Duration,
+pub struct Time {
+    /// Shortest accepted duration.
+    pub min: Duration,
+    /// Longest accepted duration.
+    pub max: Duration,
 }
 
 impl Shape for Time {
@@ -241,7 +253,7 @@ fn read_measured<T: PartialOrd>(
 }
 
 /// `S`, or "unlimited" for `None`.
-pub(crate) struct Unlimited<S>(pub(crate) S);
+pub struct Unlimited<S>(pub S);
 
 impl<S: Shape> Shape for Unlimited<S> {
     type Out = Option<S::Out>;
@@ -266,7 +278,7 @@ impl<S: Shape> Shape for Unlimited<S> {
 }
 
 /// Optional `S`, for a directive that may be absent.
-pub(crate) struct Maybe<S>(pub(crate) S);
+pub struct Maybe<S>(pub S);
 
 impl<S: Shape> Shape for Maybe<S> {
     type Out = Option<S::Out>;
@@ -281,10 +293,13 @@ impl<S: Shape> Shape for Maybe<S> {
 }
 
 /// `S`, or `true` or `false`. `on` is the value of `true`; without it, only `false` is accepted.
-pub(crate) struct Toggle<T, S> {
-    pub(crate) on: Option<fn() -> T>,
-    pub(crate) off: fn() -> T,
-    pub(crate) shape: S,
+pub struct Toggle<T, S> {
+    /// Returns the value of `true`. If `None`, `shape` reads `true`.
+    pub on: Option<fn() -> T>,
+    /// Returns the value of `false`.
+    pub off: fn() -> T,
+    /// Shape of all other values.
+    pub shape: S,
 }
 
 impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
@@ -319,7 +334,7 @@ impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
 }
 
 /// One of a few words.
-pub(crate) struct Word<E: 'static>(pub(crate) &'static [(&'static str, E)]);
+pub struct Word<E: 'static>(pub &'static [(&'static str, E)]);
 
 impl<E: Copy> Shape for Word<E> {
     type Out = E;
@@ -350,10 +365,11 @@ impl<E: Copy> Shape for Word<E> {
 }
 
 /// A string that a function parses.
-pub(crate) struct Text<T> {
+pub struct Text<T> {
     /// Description of the value, such as "an address".
-    pub(crate) what: &'static str,
-    pub(crate) parse: fn(&str) -> Result<T, InvalidValue>,
+    pub what: &'static str,
+    /// Parses the string. An error is reported at the place of the string.
+    pub parse: fn(&str) -> Result<T, InvalidValue>,
 }
 
 impl<T> Shape for Text<T> {
@@ -373,7 +389,7 @@ impl<T> Shape for Text<T> {
 }
 
 /// A path of the file system; a relative one is relative to the configuration file's folder.
-pub(crate) struct PathShape(pub(crate) &'static str);
+pub struct PathShape(pub &'static str);
 
 impl Shape for PathShape {
     type Out = PathBuf;
@@ -392,8 +408,9 @@ impl Shape for PathShape {
 }
 
 /// The name or number of a user or a group of the system.
-pub(crate) struct AccountName {
-    pub(crate) is_group: bool,
+pub struct AccountName {
+    /// Whether the name is that of a group.
+    pub is_group: bool,
 }
 
 impl AccountName {
@@ -423,7 +440,10 @@ impl Shape for AccountName {
 }
 
 /// Parses a name that is passed to the system unchanged.
-pub(crate) fn plain_name(text: &str) -> Result<String, InvalidValue> {
+///
+/// # Errors
+/// Returns an error if the name is empty or contains NUL.
+pub fn plain_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
         _ if text.contains('\0') => Err(InvalidValue::new("a name must not contain NUL", "")),
@@ -442,7 +462,7 @@ fn parse_file_path(text: &str) -> Result<String, InvalidValue> {
 }
 
 /// A list.
-pub(crate) struct List<S>(pub(crate) S);
+pub struct List<S>(pub S);
 
 impl<S: Shape> Shape for List<S> {
     type Out = Vec<S::Out>;
@@ -480,7 +500,7 @@ impl<S: Shape> Shape for List<S> {
 }
 
 /// One value, or a list of at least one.
-pub(crate) struct OneOrMore<S>(pub(crate) S);
+pub struct OneOrMore<S>(pub S);
 
 impl<S: Shape> Shape for OneOrMore<S> {
     type Out = Vec<S::Out>;
@@ -520,11 +540,13 @@ impl<S: Shape> Shape for &S {
 }
 
 /// Table whose keys the user chooses, in the order of the file.
-pub(crate) struct Map<K, S> {
+pub struct Map<K, S> {
     /// Description of the keys, such as "a header name".
-    pub(crate) what: &'static str,
-    pub(crate) key: fn(&str) -> Result<K, InvalidValue>,
-    pub(crate) value: S,
+    pub what: &'static str,
+    /// Parses a key. A key that is equal to an earlier one once parsed is reported.
+    pub key: fn(&str) -> Result<K, InvalidValue>,
+    /// Shape of the values.
+    pub value: S,
 }
 
 impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
@@ -563,7 +585,7 @@ impl<K: Clone + Eq + Hash, S: Shape> Shape for Map<K, S> {
 }
 
 /// `a, b or c`.
-pub(crate) fn join_alternatives(words: impl Iterator<Item = String>) -> String {
+pub fn join_alternatives(words: impl Iterator<Item = String>) -> String {
     let words: Vec<String> = words.collect();
     match words.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),

@@ -1,24 +1,14 @@
 //! The reference of all directives, as Markdown.
 
-use crate::directive_table::all_chapters;
-use crate::server::Config;
+use crate::directive_table::{DirectiveTable, all_chapters};
 use crate::shape::{DirectiveReference, TableReference};
 use std::fmt::Write;
 
-const INTRODUCTION: &str = "\
-# Configuration
-
-The configuration is one TOML file. Every directive has a default, so the file may be empty. Sizes and durations are strings
-with a unit: `\"16KiB\"` (B, KiB, MiB, GiB, TiB), `\"1m30s\"` (ms, s, m, h, d). Relative paths are relative to the file's folder.
-`komainu check -c FILE` shows the errors of a file and their places; `komainu schema` prints a JSON Schema for editors.
-
-This page is generated from the directives themselves. Its chapters, each with its directives in their order:
-";
-
-/// The reference, the text of `docs/configuration.md`.
-pub fn reference() -> String {
-    let mut out = INTRODUCTION.to_owned() + "\n";
-    let chapters = all_chapters::<Config>();
+/// Returns the reference of a file whose top level is the table `R`, as Markdown.
+#[must_use]
+pub fn reference<R: DirectiveTable>(introduction: &str) -> String {
+    let mut out = introduction.to_owned() + "\n";
+    let chapters = all_chapters::<R>();
     for chapter in &chapters {
         write_contents(&mut out, chapter);
     }
