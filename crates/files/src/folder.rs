@@ -14,14 +14,14 @@ pub struct FolderItem {
     /// Name; any bytes except `/` and NUL.
     pub name: Vec<u8>,
     /// Type of the item.
-    pub kind: ItemKind,
+    pub kind: FolderItemKind,
     /// Modification time in seconds since 1970.
     pub modified_s: i64,
 }
 
 /// Type of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ItemKind {
+pub enum FolderItemKind {
     /// A folder.
     Folder,
     /// A file, with its size in bytes.
@@ -77,8 +77,8 @@ fn read_item(folder: &std::fs::File, name: &[u8]) -> Option<FolderItem> {
     let mask = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
     let stat = rustix::fs::statx(folder, name, flags, mask).ok()?;
     let kind = match FileType::from_raw_mode(u32::from(stat.stx_mode)) {
-        FileType::Directory => ItemKind::Folder,
-        FileType::RegularFile => ItemKind::File(stat.stx_size),
+        FileType::Directory => FolderItemKind::Folder,
+        FileType::RegularFile => FolderItemKind::File(stat.stx_size),
         _ => return None,
     };
     Some(FolderItem { name: name.to_vec(), kind, modified_s: stat.stx_mtime.tv_sec })
@@ -88,9 +88,9 @@ fn read_item(folder: &std::fs::File, name: &[u8]) -> Option<FolderItem> {
 /// the link out.
 fn read_link_target(root: &Root, path: &[u8], name: &[u8]) -> io::Result<Option<FolderItem>> {
     let (kind, stamp) = match root.open_path(path, BlockingMode::Blocking) {
-        Ok(OpenResult::File(_, stamp)) => (ItemKind::File(stamp.size), stamp),
+        Ok(OpenResult::File(_, stamp)) => (FolderItemKind::File(stamp.size), stamp),
         Ok(OpenResult::Folder(folder)) => match crate::open::Stamp::of(&folder) {
-            Ok(stamp) => (ItemKind::Folder, stamp),
+            Ok(stamp) => (FolderItemKind::Folder, stamp),
             Err(_) => return Ok(None),
         },
         Err(trouble @ OpenError::NoDescriptors) => return Err(trouble.into()),
@@ -130,11 +130,11 @@ mod tests {
             folder.items.iter().map(|item| (String::from_utf8_lossy(&item.name), item.kind)).collect();
         found.sort();
         let want = [
-            ("a.txt", ItemKind::File(3)),
-            ("b.txt", ItemKind::File(1)),
-            ("folder", ItemKind::Folder),
-            ("inside", ItemKind::File(3)),
-            ("inside-folder", ItemKind::Folder),
+            ("a.txt", FolderItemKind::File(3)),
+            ("b.txt", FolderItemKind::File(1)),
+            ("folder", FolderItemKind::Folder),
+            ("inside", FolderItemKind::File(3)),
+            ("inside-folder", FolderItemKind::Folder),
         ];
         assert_eq!(found, want.map(|(name, kind)| (name.into(), kind)));
         assert!(!folder.is_truncated && folder.items.iter().all(|item| item.modified_s > 1_500_000_000));

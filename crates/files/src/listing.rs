@@ -6,7 +6,7 @@ use http::coding::weighted_elements;
 use http::path::encoded_segment;
 use time::{OffsetDateTime, PrimitiveDateTime};
 
-use crate::folder::{FolderItem, FolderItems, ItemKind};
+use crate::folder::{FolderItem, FolderItemKind, FolderItems};
 
 /// Format and order of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub fn sort(items: &mut [FolderItem], style: ListingStyle) {
 }
 
 fn is_file(item: &FolderItem) -> bool {
-    item.kind != ItemKind::Folder
+    item.kind != FolderItemKind::Folder
 }
 
 /// Returns the listing as JSON: `{"path": …, "truncated": …, "entries": [{"name", "href", "type", "size",
@@ -111,10 +111,10 @@ pub fn json(path: &[u8], folder: &FolderItems) -> String {
         out.push_str(",\"href\":\"");
         write_href(&mut out, item);
         out.push_str(match item.kind {
-            ItemKind::Folder => "\",\"type\":\"folder\"",
-            ItemKind::File(_) => "\",\"type\":\"file\"",
+            FolderItemKind::Folder => "\",\"type\":\"folder\"",
+            FolderItemKind::File(_) => "\",\"type\":\"file\"",
         });
-        if let ItemKind::File(bytes) = item.kind {
+        if let FolderItemKind::File(bytes) = item.kind {
             let _ = write!(out, ",\"size\":{bytes}");
         }
         let _ = write!(out, ",\"modified\":\"{}Z\"}}", format_time(item.modified_s, 'T', true));
@@ -176,7 +176,7 @@ pub fn html(path: &[u8], folder: &FolderItems, style: ListingStyle) -> String {
 }
 
 fn write_row(out: &mut String, item: &FolderItem) {
-    let is_folder = item.kind == ItemKind::Folder;
+    let is_folder = item.kind == FolderItemKind::Folder;
     out.push_str(if is_folder { "<tr><td><a class=folder href=\"" } else { "<tr><td><a href=\"" });
     write_href(out, item);
     out.push_str("\">");
@@ -185,7 +185,7 @@ fn write_row(out: &mut String, item: &FolderItem) {
         out.push('/');
     }
     out.push_str("</a><td>");
-    if let ItemKind::File(bytes) = item.kind {
+    if let FolderItemKind::File(bytes) = item.kind {
         write_size(out, bytes);
     }
     let _ = writeln!(
@@ -221,7 +221,7 @@ fn write_breadcrumbs(out: &mut String, path: &[u8]) {
 fn write_href(out: &mut String, item: &FolderItem) {
     out.push_str("./");
     out.push_str(&encoded_segment(&item.name));
-    if item.kind == ItemKind::Folder {
+    if item.kind == FolderItemKind::Folder {
         out.push('/');
     }
 }

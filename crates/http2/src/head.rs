@@ -115,12 +115,12 @@ pub(crate) fn request(
         (Some(length), false) => BodySize::Known(length),
         (None, false) => BodySize::Unknown,
     };
-    head.expects_continue = facts.expects == Expectation::Continue && head.body != BodySize::None;
+    head.expects_continue = facts.expects == HeadExpectation::Continue && head.body != BodySize::None;
     extras.length = length;
     extras.priority = facts.priority;
     match (refused, facts.expects) {
         (Some(reject), _) => Err(HeadError::Refused(reject)),
-        (None, Expectation::Unknown) => {
+        (None, HeadExpectation::Unknown) => {
             Err(HeadError::Refused(Reject::new(Status::EXPECTATION_FAILED, "unknown expectation")))
         }
         _ => Ok(extras),
@@ -248,7 +248,7 @@ fn join_cookies(head: &mut Head, bytes: &mut Vec<u8>) {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Expectation {
+enum HeadExpectation {
     #[default]
     Nothing,
     Continue,
@@ -260,7 +260,7 @@ enum Expectation {
 struct CombinedFields {
     length: ContentLength,
     host: Option<Span>,
-    expects: Expectation,
+    expects: HeadExpectation,
     cookies: usize,
     priority: Option<Priority>,
 }
@@ -290,9 +290,9 @@ impl CombinedFields {
                     return Err(Malformed("repeated Host"));
                 }
                 Name::Expect if value().eq_ignore_ascii_case(b"100-continue") => {
-                    facts.expects = Expectation::Continue;
+                    facts.expects = HeadExpectation::Continue;
                 }
-                Name::Expect => facts.expects = Expectation::Unknown,
+                Name::Expect => facts.expects = HeadExpectation::Unknown,
                 Name::Cookie => facts.cookies += 1,
                 _ => {}
             }

@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::io_buffers::OutputBuffer;
 use crate::link::Link;
 use crate::memory::Pressure;
-use crate::permit::{ConnectionPermit, CoreContext};
+use crate::permit::{ConnectionPermit, ServingContext};
 use crate::progress::{self, SendProgress};
 use crate::proxy_protocol::ProxyHeader;
 use crate::spill::SpilledOutput;
@@ -73,7 +73,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn context(&self) -> &Rc<CoreContext> {
+    pub(crate) fn context(&self) -> &Rc<ServingContext> {
         self.permit.context()
     }
 

@@ -22,7 +22,7 @@ use crate::file::FileSpan;
 use crate::filters::DefaultFields;
 use crate::memory::MemoryCharge;
 use crate::page::ErrorPages;
-use crate::permit::CoreContext;
+use crate::permit::ServingContext;
 use crate::request_state::VerifiedUser;
 use crate::source::{GONE, Source, WRITE};
 use crate::spill::SpilledOutput;
@@ -78,7 +78,7 @@ pub struct DetachedRequest {
     pub(crate) local_address: Option<SocketAddr>,
     pub(crate) body_ms: u64,
     pub(crate) write_ms: u64,
-    pub(crate) context: Rc<CoreContext>,
+    pub(crate) context: Rc<ServingContext>,
 }
 
 impl DetachedRequest {

@@ -20,7 +20,7 @@ use crate::filters::DefaultFields;
 use crate::inbound::BodyChunk;
 use crate::mux::StreamLane;
 use crate::page::ErrorPages;
-use crate::permit::CoreContext;
+use crate::permit::ServingContext;
 use crate::source::Source;
 use crate::spill::{SpillError, SpillQuota, SpilledOutput};
 use crate::wait::Interest;
@@ -200,7 +200,7 @@ impl Lane<'_> {
     }
 
     /// Returns the state shared by the core's connections.
-    pub(crate) fn context(&self) -> &Rc<CoreContext> {
+    pub(crate) fn context(&self) -> &Rc<ServingContext> {
         match self {
             Lane::H1(conn) => conn.context(),
             Lane::Stream(stream) => stream.conn().context(),

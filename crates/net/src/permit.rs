@@ -23,7 +23,7 @@ use crate::buffer_pool::BufferPool;
 const PARKED_BYTES: usize = 512;
 
 /// State shared by all connections of one core.
-pub(crate) struct CoreContext {
+pub(crate) struct ServingContext {
     pub(crate) core: Core,
     /// Limits, timeouts and hints may change while the server runs ([`crate::Listeners::set_limits`]).
     pub(crate) limits: Cell<Limits>,
@@ -50,7 +50,7 @@ pub(crate) struct CoreContext {
     pub(crate) error_pages: Rc<dyn ErrorPages>,
 }
 
-impl CoreContext {
+impl ServingContext {
     /// Sets the limits for new connections and for the next requests of open ones.
     pub(crate) fn set_limits(&self, set: &ServingLimits, cores: usize) {
         self.limits.set(set.limits);
@@ -88,7 +88,7 @@ impl ConnectionLimit {
 
 /// A permit under the connection limit, with the connection's memory accounting. Released on drop.
 pub(crate) struct ConnectionPermit {
-    context: Rc<CoreContext>,
+    context: Rc<ServingContext>,
     held_bytes: Cell<usize>,
     source: Rc<Source>,
     /// Index in the list of connections that hold much memory, while the connection is one of them.
@@ -103,7 +103,7 @@ pub(crate) struct ConnectionPermit {
 
 impl ConnectionPermit {
     /// Takes a permit for the connection with this source.
-    pub(crate) fn take(context: &Rc<CoreContext>, source: Rc<Source>) -> ConnectionPermit {
+    pub(crate) fn take(context: &Rc<ServingContext>, source: Rc<Source>) -> ConnectionPermit {
         let connection_limit = &context.connection_limit;
         connection_limit.taken.set(connection_limit.taken.get() + 1);
         context.counters.connections_open.set(connection_limit.taken.get() as u64);
@@ -144,7 +144,7 @@ impl ConnectionPermit {
         }
     }
 
-    pub(crate) fn context(&self) -> &Rc<CoreContext> {
+    pub(crate) fn context(&self) -> &Rc<ServingContext> {
         &self.context
     }
 

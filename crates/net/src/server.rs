@@ -18,7 +18,7 @@ use crate::filters::DefaultLines;
 use crate::listener::{AcceptCommands, AcceptSocket, AcceptingSockets, Listeners};
 use crate::offload::OffloadPool;
 use crate::options::Options;
-use crate::permit::{ConnectionLimit, CoreContext};
+use crate::permit::{ConnectionLimit, ServingContext};
 use crate::remote::Remote;
 use crate::service::{Engine, Service};
 
@@ -199,7 +199,7 @@ fn run_core<S: Service>(
     draining: &AtomicBool,
 ) -> io::Result<bool> {
     let max = ConnectionLimit::share(options.limits.connections_max, options.threads);
-    let context = Rc::new(CoreContext {
+    let context = Rc::new(ServingContext {
         core: core.clone(),
         limits: Cell::new(options.limits),
         timeouts: Cell::new(options.timeouts),
@@ -236,7 +236,7 @@ fn run_core<S: Service>(
 }
 
 /// Releases memory after a burst: unused buffers, and what the allocator retains.
-async fn release_memory_periodically(context: Rc<CoreContext>, release: Option<fn()>) {
+async fn release_memory_periodically(context: Rc<ServingContext>, release: Option<fn()>) {
     let mut releases = 0;
     loop {
         context.core.sleep(MEMORY_CHECK_MS).await;
@@ -252,7 +252,7 @@ async fn release_memory_periodically(context: Rc<CoreContext>, release: Option<f
 }
 
 /// Waits for the connections to end, including those in the kernel's queue, at most for the drain timeout.
-async fn drain(context: Rc<CoreContext>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
+async fn drain(context: Rc<ServingContext>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
     let core = &context.core;
     let began_ms = core.now_ms();
     let drain_ms = context.timeouts.get().drain_ms;

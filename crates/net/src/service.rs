@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::lane::Lane;
 use crate::notes::RequestNotes;
 use crate::page::{ErrorPages, PlainText};
-use crate::permit::CoreContext;
+use crate::permit::ServingContext;
 use crate::request::Request;
 use crate::request_state::RequestState;
 use crate::source::{GONE, Source};
@@ -108,7 +108,7 @@ impl RequestState {
 
 /// The connections of a core and the service that handles their requests.
 pub(crate) struct Engine<S> {
-    pub(crate) context: Rc<CoreContext>,
+    pub(crate) context: Rc<ServingContext>,
     pub(crate) service: S,
 }
 

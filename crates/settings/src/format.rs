@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn formatting_keeps_comments_and_is_idempotent() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../config/tests/errors");
         let mut seen = 0;
         for file in std::fs::read_dir(folder).unwrap() {
             let path = file.unwrap().path();

@@ -1,8 +1,8 @@
 //! The engine of directives: tables that are declared once and read from TOML.
 //!
-//! A crate declares a table with [`directives!`]: names, documentation, types, defaults, ranges and parsers. The
+//! This crate owns the declaration and reading of tables. A crate declares a table with [`directives!`]: names, documentation, types, defaults, ranges and parsers. The
 //! reading of a file, its errors with their places, the reference, the JSON Schema and the formatter follow from
-//! the declaration. This crate never knows a directive: `config` declares them and gives the [`checker::Advice`].
+//! the declaration. It never knows a directive: `config` declares them and gives the [`checker::Advice`].
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 

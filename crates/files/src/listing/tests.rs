@@ -1,15 +1,15 @@
 use super::*;
 
-fn item(name: &str, kind: ItemKind, modified_s: i64) -> FolderItem {
+fn item(name: &str, kind: FolderItemKind, modified_s: i64) -> FolderItem {
     FolderItem { name: name.into(), kind, modified_s }
 }
 
 fn folder() -> FolderItems {
     let items = vec![
-        item("b.txt", ItemKind::File(1536), 784_111_777),
-        item("<a>&\"'.txt", ItemKind::File(17), 1_795_253_400),
-        item("zoo", ItemKind::Folder, 0),
-        item("c:d%.bin", ItemKind::File(24_000_000), 951_782_400),
+        item("b.txt", FolderItemKind::File(1536), 784_111_777),
+        item("<a>&\"'.txt", FolderItemKind::File(17), 1_795_253_400),
+        item("zoo", FolderItemKind::Folder, 0),
+        item("c:d%.bin", FolderItemKind::File(24_000_000), 951_782_400),
     ];
     FolderItems { items, is_truncated: false }
 }
@@ -34,7 +34,7 @@ fn html_listing_equals_the_golden_file() {
 fn json_listing_equals_the_golden_file() {
     let mut folder = folder();
     sort(&mut folder.items, PLAIN);
-    folder.items.push(item("quote\" back\\ line\n", ItemKind::File(0), -1));
+    folder.items.push(item("quote\" back\\ line\n", FolderItemKind::File(0), -1));
     assert_eq!(json(b"/files/", &folder), include_str!("golden.json"));
 }
 
@@ -85,8 +85,10 @@ fn notes_report_empty_and_truncated_listings() {
 
 #[test]
 fn misleading_characters_in_names_are_replaced() {
-    let folder =
-        FolderItems { items: vec![item("a\u{202e}gpj.exe\u{7}", ItemKind::File(0), 0)], is_truncated: false };
+    let folder = FolderItems {
+        items: vec![item("a\u{202e}gpj.exe\u{7}", FolderItemKind::File(0), 0)],
+        is_truncated: false,
+    };
     let page = html(b"/", &folder, PLAIN);
     assert!(page.contains("a\u{fffd}gpj.exe\u{fffd}") && page.contains("./a%E2%80%AEgpj.exe%07"));
 }

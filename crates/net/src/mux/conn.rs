@@ -13,7 +13,7 @@ use super::shared::StreamShared;
 use crate::address::{Client, Peer};
 use crate::conn::OUT_BYTES_MAX;
 use crate::core::Core;
-use crate::permit::{ConnectionPermit, CoreContext};
+use crate::permit::{ConnectionPermit, ServingContext};
 use crate::progress;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 use crate::tls::TlsSession;
@@ -91,7 +91,7 @@ impl MuxConn {
         }
     }
 
-    pub(crate) fn context(&self) -> &Rc<CoreContext> {
+    pub(crate) fn context(&self) -> &Rc<ServingContext> {
         self.permit.context()
     }
 

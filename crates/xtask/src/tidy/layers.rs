@@ -21,6 +21,7 @@ const ALL_CRATES: &[&str] = &[
     "http2",
     "cgi",
     "coding",
+    "settings",
     "config",
     "ring",
     "net",
@@ -78,8 +79,13 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "http2", may_use: &["http"], never: NO_IO },
     Layer { folder: "cgi", may_use: &[], never: NO_IO },
     Layer {
+        folder: "settings",
+        may_use: &[],
+        never: &["std::process", "std::thread", "std::fs", "TcpStream", "rustix", "tokio"],
+    },
+    Layer {
         folder: "config",
-        may_use: &["http"],
+        may_use: &["http", "settings"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
     Layer { folder: "tree", may_use: &[], never: NO_IO },

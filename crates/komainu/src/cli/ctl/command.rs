@@ -43,7 +43,7 @@ fn format_json(document: &Value) -> String {
     format!("{document:#}\n")
 }
 
-fn get_request(path: &str, shown: AnswerFormatter) -> (CtlRequest, AnswerFormatter) {
+fn read_request(path: &str, shown: AnswerFormatter) -> (CtlRequest, AnswerFormatter) {
     (CtlRequest { method: "GET", path: path.into(), ..CtlRequest::default() }, shown)
 }
 
@@ -53,11 +53,11 @@ fn change_request(method: &'static str, path: String, body: Value) -> (CtlReques
 
 fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), String> {
     Ok(match command {
-        CtlCommand::Status => get_request("/v1/status", status::format_server),
+        CtlCommand::Status => read_request("/v1/status", status::format_server),
         CtlCommand::Config(config) => config_request(config),
         CtlCommand::Upstream(upstream) => upstream_request(upstream),
         CtlCommand::App(app) => app_request(app),
-        CtlCommand::Cache(CtlCache::Show) => get_request("/v1/cache", answer_format::format_cache),
+        CtlCommand::Cache(CtlCache::Show) => read_request("/v1/cache", answer_format::format_cache),
         CtlCommand::Cache(CtlCache::Purge { url, prefix, tag, all, soft }) => {
             let texts = [("url", url), ("prefix", prefix), ("tag", tag)];
             let mut body: Map<String, Value> = texts
@@ -71,7 +71,7 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
             change_request("POST", "/v1/cache/purge".into(), Value::Object(body))
         }
         CtlCommand::Certificate(CtlCertificate::List) => {
-            get_request("/v1/certificates", answer_format::format_certificates)
+            read_request("/v1/certificates", answer_format::format_certificates)
         }
         CtlCommand::Certificate(CtlCertificate::Renew { name }) => change_request(
             "POST",
@@ -79,17 +79,17 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
             json!({}),
         ),
         CtlCommand::Connection(CtlConnection::List) => {
-            get_request("/v1/connections", answer_format::format_connections)
+            read_request("/v1/connections", answer_format::format_connections)
         }
         CtlCommand::Generation(CtlGeneration::List) => {
-            get_request("/v1/generations", answer_format::format_generations)
+            read_request("/v1/generations", answer_format::format_generations)
         }
         CtlCommand::Generation(CtlGeneration::Close { number }) => {
             change_request("DELETE", format!("/v1/generations/{number}"), Value::Null)
         }
         CtlCommand::Reload => change_request("POST", "/v1/reload".into(), json!({})),
         CtlCommand::Reopen => change_request("POST", "/v1/logs/reopen".into(), json!({})),
-        CtlCommand::Audit => get_request("/v1/audit", answer_format::format_audit),
+        CtlCommand::Audit => read_request("/v1/audit", answer_format::format_audit),
         CtlCommand::Api { method, path, body } => {
             let known = ["GET", "PUT", "PATCH", "POST", "DELETE"];
             let method = known.into_iter().find(|known| known.eq_ignore_ascii_case(method));
@@ -124,7 +124,7 @@ fn config_request(config: &CtlConfig) -> (CtlRequest, AnswerFormatter) {
     };
     match config {
         CtlConfig::Get { path } => {
-            get_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
+            read_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
         }
         CtlConfig::Set { path, value, no_persist } => {
             let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
@@ -132,7 +132,7 @@ fn config_request(config: &CtlConfig) -> (CtlRequest, AnswerFormatter) {
         }
         CtlConfig::Unset { path, no_persist } => changed("DELETE", path, None, *no_persist),
         CtlConfig::Edit { path } => {
-            get_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
+            read_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
         }
     }
 }
@@ -145,7 +145,7 @@ fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
     let state =
         |group, server, state: &str| change_request("PATCH", at(group, server), json!({ "state": state }));
     match upstream {
-        CtlUpstream::List => get_request("/v1/upstreams", answer_format::format_upstreams),
+        CtlUpstream::List => read_request("/v1/upstreams", answer_format::format_upstreams),
         CtlUpstream::Drain { group, server } => state(group, server, "drain"),
         CtlUpstream::Down { group, server } => state(group, server, "down"),
         CtlUpstream::Ready { group, server } => state(group, server, "ready"),
@@ -163,7 +163,7 @@ fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
 fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
     let at = |name: &str| format!("/v1/applications/{}", encoded_segment(name.as_bytes()));
     match app {
-        CtlApp::List => get_request("/v1/applications", answer_format::format_applications),
+        CtlApp::List => read_request("/v1/applications", answer_format::format_applications),
         CtlApp::Restart { name } => change_request("POST", format!("{}/restart", at(name)), json!({})),
         CtlApp::Workers { name, count } => change_request("PATCH", at(name), json!({ "workers": count })),
     }
@@ -172,7 +172,7 @@ fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
 /// Edits an item in the user's editor. If the configuration has changed meanwhile, the request is refused and
 /// the edited text is kept.
 fn edit(ctl: &CtlArguments, path: &str) -> Result<String, String> {
-    let (request, _) = get_request(&config_path(path), format_json);
+    let (request, _) = read_request(&config_path(path), format_json);
     let before = send(ctl, &request)?;
     if before.status != 200 {
         return format_result(ctl, before, format_json);

@@ -19,7 +19,7 @@ use crate::filters::DefaultLines;
 use crate::link::Link;
 use crate::offload::OffloadPool;
 use crate::options::{Limits, Timeouts};
-use crate::permit::{ConnectionLimit, CoreContext};
+use crate::permit::{ConnectionLimit, ServingContext};
 use crate::proxy_header::AwaitingProxyHeader;
 use crate::service::Engine;
 use crate::service::{RequestRecord, Service};
@@ -49,7 +49,7 @@ impl Rig {
         // Whole milliseconds, as tests set it.
         core.clock().set(core.now_ms(), core.unix_s());
         let service = TestService::new();
-        let context = Rc::new(CoreContext {
+        let context = Rc::new(ServingContext {
             core: core.clone(),
             limits: Cell::new(limits),
             timeouts: Cell::new(timeouts),
