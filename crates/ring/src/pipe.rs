@@ -192,7 +192,7 @@ impl Reader {
             let head = pipe.head.load(Acquire);
             let position = head & !ENDED;
             let unread = (head & !ENDED).wrapping_sub(self.at);
-            if position % 4 != 0 || unread > pipe.bytes {
+            if !position.is_multiple_of(4) || unread > pipe.bytes {
                 return Err(ProtocolViolation::Position);
             }
             self.head = position;

@@ -27,7 +27,7 @@ impl TidyFinding {
     }
 
     /// Turns the finding into a warning.
-    pub(crate) fn as_warning(self) -> TidyFinding {
+    pub(crate) fn into_warning(self) -> TidyFinding {
         TidyFinding { is_warning: true, ..self }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
             let what = format!("{count} lines, {FILE_LINES_MAX} at most");
             let finding =
                 TidyFinding::new(name, count, what, "split it, or move its tests to a file beside it");
-            findings.push(finding.as_warning());
+            findings.push(finding.into_warning());
         }
         if !is_test_path(name) {
             findings.extend(check_functions(name, &SourceFile::new(text)));
@@ -44,7 +44,7 @@ fn check_functions(name: &str, source: &SourceFile) -> Vec<TidyFinding> {
         if lines > FUNCTION_LINES_WARNING {
             let what = format!("`{}` has {lines} lines, {FUNCTION_LINES_WARNING} at most", function.text);
             let finding = TidyFinding::new(name, token.line, what, "give its steps names of their own");
-            findings.push(finding.as_warning());
+            findings.push(finding.into_warning());
         }
     }
     findings

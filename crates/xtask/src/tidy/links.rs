@@ -71,7 +71,8 @@ fn unlisted_pages(tree: &SourceTree) -> Vec<TidyFinding> {
         .filter(|name| name.starts_with("docs/") && name.ends_with(".md") && *name != SUMMARY);
     let missing = pages.filter(|page| !listed.iter().any(|name| name == page));
     let finding = |page: &str| {
-        TidyFinding::new(page, 1, "is not in the table of contents", "add it to docs/SUMMARY.md").as_warning()
+        TidyFinding::new(page, 1, "is not in the table of contents", "add it to docs/SUMMARY.md")
+            .into_warning()
     };
     missing.map(finding).collect()
 }
