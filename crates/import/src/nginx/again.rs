@@ -3,7 +3,7 @@
 
 use super::conditions::IfConditions;
 use super::place::{Place, ServerLocations};
-use super::rewrite::{EVERYTHING, refuses};
+use super::rewrite::{EVERYTHING, has_two_slashes, refuses};
 use super::tree::NginxDirective;
 use super::work::{Matcher, Translation};
 use crate::draft::{TomlItem, TomlSection};
@@ -59,6 +59,9 @@ impl<'d> Translation<'d> {
             return Err(
                 "what stands behind it sees the new path: what it changes is refused (403)".to_owned()
             );
+        }
+        if has_two_slashes(one) && refuse_differently(&made, around) {
+            return Err("its new path has two slashes, of which locations see one here, and these refuse different requests: what it changes is refused (403)".to_owned());
         }
         let is_server = place.matcher == Matcher::Server;
         let own = around.server.own();
@@ -161,4 +164,66 @@ impl<'d> Translation<'d> {
             None => is_behind && ends || patterns.iter().any(|pattern| made.may_match(pattern)),
         })
     }
+}
+
+/// Whether nginx may select another location for rewritten paths with two slashes than for those with one, and
+/// the locations in question refuse different requests.
+fn refuse_differently(made: &RewrittenPaths<'_>, around: &ServerLocations<'_>) -> bool {
+    let may_answer = |place: &&Place<'_>| {
+        let any = &place.paths.any;
+        any.is_empty() || any.iter().any(|pattern| made.may_match(pattern))
+    };
+    let all: Vec<&Place<'_>> = around.places.iter().filter(may_answer).collect();
+    let tells_apart = |place: &&Place<'_>| {
+        place.around.iter().chain([&place.matcher]).any(|matcher| tells_slashes_apart(matcher, made.start))
+    };
+    if !all.iter().any(tells_apart) {
+        return false;
+    }
+    let server = Place::of_server(&around.server);
+    let rest = (!all.iter().any(|place| place.paths.is_everything())).then_some(&server);
+    let mut all = all.into_iter().chain(rest).map(refusals);
+    let first = all.next();
+    all.any(|other| Some(&other) != first.as_ref())
+}
+
+/// Whether a matcher may match only one of two paths that begin with `start`, of which one has a further slash
+/// after it.
+fn tells_slashes_apart(matcher: &Matcher, start: &str) -> bool {
+    match matcher {
+        Matcher::Server => false,
+        Matcher::Exact(_) => true,
+        Matcher::Prefix(path, _) => path.len() > start.len() && path.starts_with(start),
+        Matcher::Regex(regex, _) => {
+            // Other expressions than literals that begin with a slash may have to match one between.
+            let plain = regex.replace(r"\.", "").replace(".*", "").replace(".+", "");
+            regex.rfind('/').is_some_and(|at| at > 0)
+                || plain.contains(['^', '.'])
+                || plain.contains("(?")
+                || [r"\W", r"\D", r"\S", r"\N", r"\x", r"\1"].iter().any(|escape| plain.contains(escape))
+        }
+    }
+}
+
+/// Returns the directives by which a location may refuse requests.
+fn refusals(place: &Place<'_>) -> Vec<String> {
+    const GUARDS: [&[&str]; 7] = [
+        &["allow", "deny"],
+        &["auth_basic"],
+        &["auth_basic_user_file"],
+        &["auth_request"],
+        &["auth_jwt"],
+        &["satisfy"],
+        &["internal"],
+    ];
+    let is_refusal = |one: &NginxDirective| {
+        one.name == "limit_except" || one.name == "return" && one.first().starts_with(['4', '5'])
+    };
+    let own = place.scope.own().iter();
+    let own = own.filter(|one| is_refusal(one) || one.name == "if" && one.inner().iter().any(is_refusal));
+    let shown = |one: &NginxDirective| {
+        let inner = one.inner().iter().map(|inner| format!("{} {}", inner.name, inner.args.join(" ")));
+        format!("{} {} {}", one.name, one.args.join(" "), inner.collect::<Vec<_>>().join(" "))
+    };
+    GUARDS.iter().flat_map(|names| place.scope.all_of(names)).chain(own).map(shown).collect()
 }

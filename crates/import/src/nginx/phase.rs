@@ -162,14 +162,14 @@ impl<'d> Translation<'d> {
             phase.routes.push(PhaseRoute::Rewritten(route));
             return;
         }
-        if has_two_slashes(one) {
-            self.ledger.differs(one.entry, "its new path has two slashes, of which locations see one here");
-        }
         if let Err(reason) = self.search_again(one, (place, around), is_last, (&to, &mut route)) {
             self.ledger.impossible(one.entry, reason);
             close(&mut route, self.ledger.open_end(one.entry).unwrap_or_default());
             let is_for_all = is_for_all(&route);
             return phase.answer(route, is_for_all);
+        }
+        if has_two_slashes(one) {
+            self.ledger.differs(one.entry, "its new path has two slashes, of which locations see one here");
         }
         match to.split('?').next().is_some_and(|path| path.contains('$') && !path.ends_with('/')) {
             true => self.ledger.differs(one.entry, "a folder that its new path names is answered with its page, without a redirect to the `/` behind it"),
