@@ -206,7 +206,7 @@ pub(crate) fn move_leading_slash(from: &str, to: &str) -> Option<(String, String
 /// Whether the target has a slash before a group that begins with a slash itself.
 pub(crate) fn has_two_slashes(rewrite: &NginxDirective) -> bool {
     ["^(.*", "^(.+", "^(/"].iter().any(|start| rewrite.first_arg().starts_with(start))
-        && rewrite.arg_at(1).contains("/$1")
+        && rewrite.arg_at(1).split('?').next().is_some_and(|path| path.contains("/$1"))
 }
 
 /// Returns the prefixes that a `rewrite … break` before `proxy_pass` removes and adds, if it does nothing

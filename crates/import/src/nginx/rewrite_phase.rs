@@ -175,18 +175,18 @@ impl<'d> Translation<'d> {
             phase.routes.push(PhaseRoute::Rewritten(route));
             return;
         }
-        if has_two_slashes(directive) {
-            self.ledger.mark_different(
-                directive.entry,
-                "its new path has two slashes, of which locations see one here",
-            );
-        }
         if let Err(reason) = self.check_new_search(directive, (place, locations), is_last, (&to, &mut route))
         {
             self.ledger.mark_impossible(directive.entry, reason);
             close_route(&mut route, self.ledger.manual_comment(directive.entry).unwrap_or_default());
             let is_for_all = is_for_all(&route);
             return phase.add_route(route, is_for_all);
+        }
+        if has_two_slashes(directive) {
+            self.ledger.mark_different(
+                directive.entry,
+                "its new path has two slashes, of which locations see one here",
+            );
         }
         if to.split('?').next().is_some_and(|path| path.contains('$') && !path.ends_with('/')) {
             self.ledger.mark_different(directive.entry, "a folder that its new path names is answered with its page, without a redirect to the `/` behind it")

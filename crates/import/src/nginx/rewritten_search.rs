@@ -3,7 +3,7 @@
 
 use super::conditions::IfConditions;
 use super::location_place::{LocationPlace, ServerLocations};
-use super::rewrite::{MATCH_ALL_EXPRESSIONS, refuses_or_redirects};
+use super::rewrite::{MATCH_ALL_EXPRESSIONS, has_two_slashes, refuses_or_redirects};
 use super::translation::{LocationMatcher, Translation};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
@@ -60,6 +60,9 @@ impl<'d> Translation<'d> {
             return Err(
                 "what stands behind it sees the new path: what it changes is refused (403)".to_owned()
             );
+        }
+        if has_two_slashes(directive) && refuse_differently(&made, locations) {
+            return Err("its new path has two slashes, of which locations see one here, and these refuse different requests: what it changes is refused (403)".to_owned());
         }
         let is_server = place.matcher == LocationMatcher::Server;
         let own = locations.server.innermost();
@@ -174,4 +177,72 @@ impl<'d> Translation<'d> {
             None => is_behind && ends || patterns.iter().any(|pattern| made.may_match(pattern)),
         })
     }
+}
+
+/// Whether nginx may select another location for rewritten paths with two slashes than for those with one, and
+/// the locations in question refuse different requests.
+fn refuse_differently(made: &RewrittenPaths<'_>, locations: &ServerLocations<'_>) -> bool {
+    let may_answer = |place: &&LocationPlace<'_>| {
+        let any = &place.paths.patterns;
+        any.is_empty() || any.iter().any(|pattern| made.may_match(pattern))
+    };
+    let all: Vec<&LocationPlace<'_>> = locations.ordered_places.iter().filter(may_answer).collect();
+    let tells_apart = |place: &&LocationPlace<'_>| {
+        place
+            .enclosing_matchers
+            .iter()
+            .chain([&place.matcher])
+            .any(|matcher| tells_slashes_apart(matcher, made.start))
+    };
+    if !all.iter().any(tells_apart) {
+        return false;
+    }
+    let server = LocationPlace::for_server(&locations.server);
+    let rest = (!all.iter().any(|place| place.paths.includes_every_path())).then_some(&server);
+    let mut all = all.into_iter().chain(rest).map(refusals);
+    let first = all.next();
+    all.any(|other| Some(&other) != first.as_ref())
+}
+
+/// Whether a matcher may match only one of two paths that begin with `start`, of which one has a further slash
+/// after it.
+fn tells_slashes_apart(matcher: &LocationMatcher, start: &str) -> bool {
+    match matcher {
+        LocationMatcher::Server => false,
+        LocationMatcher::Exact(_) => true,
+        LocationMatcher::Prefix(path, _) => path.len() > start.len() && path.starts_with(start),
+        LocationMatcher::Regex(regex, _) => {
+            // Other expressions than literals that begin with a slash may have to match one between.
+            let plain = regex.replace(r"\.", "").replace(".*", "").replace(".+", "");
+            regex.rfind('/').is_some_and(|at| at > 0)
+                || plain.contains(['^', '.'])
+                || plain.contains("(?")
+                || [r"\W", r"\D", r"\S", r"\N", r"\x", r"\1"].iter().any(|escape| plain.contains(escape))
+        }
+    }
+}
+
+/// Returns the directives by which a location may refuse requests.
+fn refusals(place: &LocationPlace<'_>) -> Vec<String> {
+    const GUARDS: [&[&str]; 7] = [
+        &["allow", "deny"],
+        &["auth_basic"],
+        &["auth_basic_user_file"],
+        &["auth_request"],
+        &["auth_jwt"],
+        &["satisfy"],
+        &["internal"],
+    ];
+    let is_refusal = |one: &NginxDirective| {
+        one.name == "limit_except" || one.name == "return" && one.first_arg().starts_with(['4', '5'])
+    };
+    let own = place.scope.innermost().iter();
+    let own = own
+        .filter(|one| is_refusal(one) || one.name == "if" && one.block_directives().iter().any(is_refusal));
+    let shown = |one: &NginxDirective| {
+        let inner =
+            one.block_directives().iter().map(|inner| format!("{} {}", inner.name, inner.args.join(" ")));
+        format!("{} {} {}", one.name, one.args.join(" "), inner.collect::<Vec<_>>().join(" "))
+    };
+    GUARDS.iter().flat_map(|names| place.scope.effective_all_of(names)).chain(own).map(shown).collect()
 }
