@@ -72,7 +72,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Returns the limit of each key; 0: none, which the caller checks before [`ConcurrencyLimiter::enter`].
+    /// Returns the limit of each key; 0: none, which the caller checks before [`ConcurrencyLimiter::acquire`].
     #[must_use]
     pub fn max(&self) -> u32 {
         self.max.load(Ordering::Relaxed)

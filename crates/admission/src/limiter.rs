@@ -92,7 +92,7 @@ pub enum LimitVerdict {
 }
 
 /// A delayed request and its time slot. Dropping it, because the client has left, releases the place and
-/// gives the slot back to the key. [`DelayPlace::take`] uses the slot.
+/// gives the slot back to the key. [`DelayPermit::take`] uses the slot.
 #[derive(Debug)]
 pub struct DelayPermit {
     limiter: Arc<Limiter>,

@@ -83,7 +83,7 @@ pub fn warnings_up_to(outcome: &BenchOutcome, percentile_max: f64) -> Vec<String
     reported
 }
 
-/// Returns the lowest displayed percentile that has fewer than [`BEYOND_MIN`] values beyond it.
+/// Returns the lowest displayed percentile that has fewer than [`VALUES_BEYOND_MIN`] values beyond it.
 fn first_unreliable_percentile(count: u64) -> Option<f64> {
     let beyond = |percent: f64| count as f64 * (100.0 - percent) / 100.0;
     [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99]

@@ -85,7 +85,7 @@ pub struct LoadResult {
     pub seconds: f64,
     /// Counters of the measured part.
     pub tally: LoadTally,
-    /// Responses within [`Measured::seconds`]: all of them in a closed loop; the last ones of an open loop
+    /// Responses within [`LoadResult::seconds`]: all of them in a closed loop; the last ones of an open loop
     /// arrive later.
     pub responses_in_time: u64,
     /// Figures over time.

@@ -39,7 +39,7 @@ pub trait CachedHandler: 'static {
     /// Serves a request without the cache.
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault>;
 
-    /// Whether a request ends when its client disconnects (`Exchange::has_left`).
+    /// Whether a request ends when its client disconnects (`Exchange::has_disconnected`).
     fn cancels_on_disconnect(&self) -> bool;
 }
 

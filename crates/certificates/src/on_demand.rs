@@ -114,7 +114,7 @@ impl OnDemandNames {
         true
     }
 
-    /// Records the answer to a query started by [`Demand::wants`], or about a known name; returns whether the
+    /// Records the answer to a query started by [`OnDemandNames::begin_query`], or about a known name; returns whether the
     /// name is new.
     pub(crate) fn record_answer(&mut self, subject: &Subject, answer: AskAnswer, now: Instant) -> bool {
         self.queried.remove(subject);

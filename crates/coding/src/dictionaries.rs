@@ -123,7 +123,7 @@ struct DictionaryState {
     clock: u64,
 }
 
-/// An owned [`DictionaryPlace`].
+/// An owned [`DictionaryUrl`].
 struct StoredUrl {
     origin: Box<[u8]>,
     path: Box<[u8]>,

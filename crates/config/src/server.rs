@@ -306,7 +306,7 @@ impl Config {
     }
 
     /// The same for a text that names variables of this environment, and to which other files may be joined
-    /// ([`joined`](crate::joined)).
+    /// ([`join_files`](crate::join_files)).
     pub fn parse_with(
         text: &str,
         name: &str,

@@ -151,7 +151,7 @@ pub fn engine_options(config: &Config, descriptors: &Descriptors) -> net::Option
 /// Checks the limit on descriptors, before anything is opened.
 ///
 /// # Errors
-/// The error of [`Descriptors::suffice`].
+/// The error of [`Descriptors::check_sufficient`].
 pub fn check_descriptors(config: &Config) -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     Descriptors::new(config, limit).check_sufficient()

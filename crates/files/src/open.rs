@@ -71,7 +71,7 @@ pub enum OpenResult {
 /// The reason why a path could not be looked up.
 #[derive(Debug)]
 pub enum OpenError {
-    /// Try again with [`Patience::Blocking`].
+    /// Try again with [`BlockingMode::Blocking`].
     WouldBlock,
     /// The process or the system is out of descriptors.
     NoDescriptors,

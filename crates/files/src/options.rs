@@ -127,7 +127,7 @@ pub struct FileCompression {
     pub bytes_max: u64,
     /// Compression effort. Default [`Effort::Balanced`].
     pub effort: Effort,
-    /// Media types to compress, as in [`Applies::Media`].
+    /// Media types to compress, as in [`FileSelector::Media`].
     pub media: Vec<String>,
 }
 

@@ -33,7 +33,7 @@ pub fn matches_any(media: &str, patterns: &[String]) -> bool {
     patterns.iter().any(|pattern| matches(media, pattern))
 }
 
-/// Whether a media type matches a pattern, as in [`is_any_of`].
+/// Whether a media type matches a pattern, as in [`matches_any`].
 #[must_use]
 pub fn matches(media: &str, pattern: &str) -> bool {
     if pattern.ends_with('/') { media.starts_with(pattern) } else { media == pattern }

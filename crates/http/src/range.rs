@@ -25,7 +25,7 @@ pub enum RangeOutcome {
 
 /// Resolves the value of a `Range` field against `length` bytes.
 ///
-/// The field is ignored ([`Wanted::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it
+/// The field is ignored ([`RangeOutcome::Whole`]) if its unit is not bytes, if it is not a list of ranges, or if it
 /// has more than `ranges_max` ranges or more than two that overlap others. Ranges that overlap or nearly
 /// touch are joined, so that an answer never holds more bytes than the representation.
 #[must_use]

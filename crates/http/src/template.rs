@@ -209,7 +209,7 @@ impl Variable {
     }
 
     /// Like [`Variable::write`]; `is_strict` is set for parts of a URL other than the path, see
-    /// [`OwnValues::write`].
+    /// [`CustomVariables::write`].
     fn write_in(&self, out: &mut Vec<u8>, values: &VariableValues<'_>, is_strict: bool) {
         match self {
             Variable::Log(_) => {}

@@ -41,7 +41,7 @@ pub(crate) fn print_error(text: &str) {
     }
 }
 
-/// Writer that makes everything [`printable`]. Characters must not be split between writes.
+/// Writer that passes everything through [`sanitize`]. Characters must not be split between writes.
 pub(crate) struct SanitizedOutput<W>(pub(crate) W);
 
 impl<W: Write> Write for SanitizedOutput<W> {

@@ -3,7 +3,7 @@
 //!
 //! The supervisor keeps root privileges, and the server, which reads client data, may be under an attacker's
 //! control. Therefore the requests are a closed list ([`LinkRequest`]), each is allowed only in some states
-//! ([`Session`]), and everything else is a [`LinkViolation`], for which the supervisor kills the server.
+//! ([`LinkSession`]), and everything else is a [`LinkViolation`], for which the supervisor kills the server.
 //!
 //! A packet is text of at most [`TEXT_BYTES_MAX`] bytes, a word and its arguments separated by spaces, with
 //! attached descriptors.

@@ -222,7 +222,7 @@ impl LogSink {
     }
 
     /// Reopens the file (SIGUSR1) after all lines collected before have been handed over: those go to the old
-    /// file. Returns when that is done, or after [`REOPEN_MAX`], with the reason if the file cannot be
+    /// file. Returns when that is done, or after [`REOPEN_TIMEOUT`], with the reason if the file cannot be
     /// opened.
     pub fn reopen(&self) -> Option<String> {
         let until = Instant::now() + ROTATE_TIMEOUT;

@@ -252,7 +252,7 @@ impl Listener {
     }
 }
 
-/// Returns the address of a listening socket: [`Bind::Any`] for a wildcard that accepts IPv6 and IPv4.
+/// Returns the address of a listening socket: [`BindAddress::Any`] for a wildcard that accepts IPv6 and IPv4.
 ///
 /// # Errors
 /// System errors; `InvalidInput` if the socket has neither a TCP address nor a path.

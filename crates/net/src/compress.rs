@@ -65,7 +65,7 @@ pub struct Compression {
     pub bytes_min: u64,
     /// Compression effort.
     pub effort: Effort,
-    /// Media types that are compressed, in the syntax of [`media::is_any_of`].
+    /// Media types that are compressed, in the syntax of [`media::matches_any`].
     pub media: Vec<String>,
     /// Whether to compress responses over TLS that set a cookie and have `Cache-Control: no-store`. These are
     /// likely to contain both a secret and data of the request: compressed together, their length reveals the

@@ -430,7 +430,7 @@ impl Core {
         Ok(epoll::add(self.0.remote.epoll(), eventfd, epoll::EventData::new_u64(TURN_HOOK_TOKEN), flags)?)
     }
 
-    /// Reverts [`Core::hear`]. Must be called before the eventfd is closed.
+    /// Reverts [`Core::watch_eventfd`]. Must be called before the eventfd is closed.
     pub fn unwatch_eventfd(&self, eventfd: &impl AsFd) {
         self.unwatch(eventfd);
     }

@@ -42,7 +42,7 @@ pub struct DictionaryTransport {
     pub rules: Arc<[DictionaryRule]>,
     /// Compression effort.
     pub effort: Effort,
-    /// Media types that are compressed with a dictionary, in the syntax of [`media::is_any_of`].
+    /// Media types that are compressed with a dictionary, in the syntax of [`media::matches_any`].
     pub media: Vec<String>,
     /// Whether dictionaries are used without TLS too, for tests.
     pub allows_cleartext: bool,

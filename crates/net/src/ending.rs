@@ -27,7 +27,7 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 const UNPACED_BYTES_MAX: usize = 4 << 20;
 const TURN_PAUSE_MS: u64 = 10;
 
-/// Whether at most [`LITTLE_BYTES`] were sent on the connection.
+/// Whether at most [`SMALL_BYTES_MAX`] were sent on the connection.
 pub(crate) fn has_sent_little(stream: &Stream) -> bool {
     stream.sent() <= SMALL_BYTES_MAX
 }

@@ -94,7 +94,7 @@ impl Exchange<'_> {
     }
 
     /// Switches protocols: answers 101 with these lines (`Connection`, `Upgrade`, …); on a stream, 200 with
-    /// the lines permitted there. Afterwards, the connection carries raw bytes: [`Exchange::try_raw`],
+    /// the lines permitted there. Afterwards, the connection carries raw bytes: [`Exchange::try_read_raw`],
     /// [`Exchange::offer`]; see also [`crate::tunnel`].
     ///
     /// # Panics
@@ -302,7 +302,7 @@ impl Exchange<'_> {
         if closes { Interest::GONE } else { Interest::END }
     }
 
-    /// Whether the client has left; see [`Exchange::leaving`].
+    /// Whether the client has left; see [`Exchange::disconnect_interest`].
     #[must_use]
     pub fn has_disconnected(&self) -> bool {
         self.lane.source().ready() & self.disconnect_interest().0 != 0
@@ -420,7 +420,7 @@ impl Exchange<'_> {
         wait::any_ready(self.core(), both, deadline_ms, is_done)
     }
 
-    /// Like [`Exchange::either`], for a stream of a shared connection.
+    /// Like [`Exchange::wait_either`], for a stream of a shared connection.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.

@@ -14,7 +14,7 @@ use crate::source::Source;
 pub(crate) const HEAVY_BYTES: usize = 64 * 1024;
 /// Time for which memory must be critically short before a connection is closed.
 const CRITICAL_MS_MAX: u64 = 5_000;
-/// [`PATIENCE_MS`] if another connection was closed within [`RECENT_MS`].
+/// [`CRITICAL_MS_MAX`] if another connection was closed within [`RECENT_MS`].
 const CRITICAL_MS_MAX_RECENT: u64 = 300;
 /// Time after a close during which the shorter patience applies.
 const RECENT_MS: u64 = 60_000;

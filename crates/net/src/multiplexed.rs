@@ -114,7 +114,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
 enum EndedState {
     /// The client may still be reading the last response.
     Used,
-    /// The server stops, little was sent, and there was no stream for [`LEAVE_MS`], so the client has nothing
+    /// The server stops, little was sent, and there was no stream for [`GOAWAY_GRACE_MS`], so the client has nothing
     /// left to read.
     Unused,
 }

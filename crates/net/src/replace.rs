@@ -31,7 +31,7 @@ const AUTOMATA_MAX: usize = 16;
 pub struct ReplacementRule {
     /// The text to replace, compared byte by byte. Not empty.
     pub from: Vec<u8>,
-    /// Media types of the responses to change, in the syntax of [`media::is_any_of`].
+    /// Media types of the responses to change, in the syntax of [`media::matches_any`].
     pub media: Vec<String>,
     /// Whether only the first occurrence in a response is replaced.
     pub is_once: bool,

@@ -33,7 +33,7 @@ pub trait Service: 'static {
     fn log(&self, record: &RequestRecord<'_>);
 
     /// Returns the error pages for requests that no handler has seen: malformed ones, and those refused for
-    /// lack of memory. [`Exchange::set_pages`] replaces them for one request. Default: status and reason in
+    /// lack of memory. [`Exchange::set_error_pages`] replaces them for one request. Default: status and reason in
     /// plain text.
     fn error_pages(&self) -> Rc<dyn ErrorPages> {
         Rc::new(PlainText)

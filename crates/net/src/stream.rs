@@ -190,7 +190,7 @@ impl Stream {
     /// Reads some bytes, waiting for the first; returns 0 at the end.
     ///
     /// # Errors
-    /// [`Fault::Timeout`], [`Fault::Gone`], or a system error.
+    /// [`Fault::Timeout`], [`Fault::Disconnected`], or a system error.
     pub async fn read(&self, buffer: &mut [u8], deadline_ms: u64) -> Result<usize, Fault> {
         loop {
             match self.try_read(buffer)? {
@@ -212,7 +212,7 @@ impl Stream {
         self.source.ready() & (READ | GONE) != 0
     }
 
-    /// Asks the kernel whether there is neither input nor an end. [`Stream::has_news`] is only updated in the
+    /// Asks the kernel whether there is neither input nor an end. [`Stream::has_pending_event`] is only updated in the
     /// core's next turn.
     #[must_use]
     pub fn has_no_input(&self) -> bool {

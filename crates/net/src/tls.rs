@@ -201,7 +201,7 @@ impl TlsStream {
     /// Performs the handshake over a connected stream.
     ///
     /// # Errors
-    /// [`Fault::Timeout`]; [`Fault::Gone`]; [`Fault::Broken`] for an invalid certificate or response.
+    /// [`Fault::Timeout`]; [`Fault::Disconnected`]; [`Fault::Broken`] for an invalid certificate or response.
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Failed("no TLS session could be made"))?;
@@ -298,7 +298,7 @@ impl TlsStream {
     /// Reads available bytes: `None` if there are none, 0 at an end announced by close_notify.
     ///
     /// # Errors
-    /// [`Fault::Gone`] also if the connection ends without close_notify, because it may have been truncated.
+    /// [`Fault::Disconnected`] also if the connection ends without close_notify, because it may have been truncated.
     pub fn try_read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
             match self.tls.reader().read(buffer) {

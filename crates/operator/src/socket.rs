@@ -321,7 +321,7 @@ impl ControlClientCount {
         ControlClientGuard(self.0.clone())
     }
 
-    /// Waits until all clients have received their documents, at most [`CLIENT_MAX`].
+    /// Waits until all clients have received their documents, at most [`CLIENT_TIMEOUT`].
     pub fn wait(&self) {
         let until = Instant::now() + CLIENT_TIMEOUT;
         while self.0.load(Ordering::Relaxed) > 0 && Instant::now() < until {

@@ -120,7 +120,7 @@ fn line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Interval for [`Notifier::alive`]: half of the watchdog timeout. `None` without a watchdog.
+/// Interval for [`Notifier::reset_watchdog`]: half of the watchdog timeout. `None` without a watchdog.
 pub fn watchdog_interval() -> Option<Duration> {
     let us: u64 = own_variable("WATCHDOG_USEC", "WATCHDOG_PID")?.parse().ok().filter(|us| *us > 0)?;
     Some(Duration::from_micros(us / 2))

@@ -142,7 +142,7 @@ impl ConnectionLimiter {
     /// to stop.
     ///
     /// # Errors
-    /// [`NoPlace`]: the reason.
+    /// [`QueueError`]: the reason.
     pub async fn wait(
         &self,
         usable: impl Fn(usize) -> bool,

@@ -65,7 +65,7 @@ impl UpstreamCounterSets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the counters for one core, which returns them with [`UpstreamCounts::release`].
+    /// Takes the counters for one core, which returns them with [`UpstreamCounterSets::release`].
     pub(crate) fn take(&self) -> Arc<UpstreamCounters> {
         let mut cores = self.all_cores();
         cores.free.pop().unwrap_or_else(|| {

@@ -51,7 +51,7 @@ pub struct RouteOptions {
     /// Protocols that a client may switch to (`Upgrade`), in lower case. Default `websocket`. `h2c` is never
     /// forwarded, because HTTP/2 requests in the tunnel would bypass all rules.
     pub upgrades: Vec<String>,
-    /// Whether the request of a client that has left (`net::Exchange::has_left`) is cancelled. A request
+    /// Whether the request of a client that has left (`net::Exchange::has_disconnected`) is cancelled. A request
     /// whose connection is reset is always cancelled. Default yes.
     pub cancels_on_disconnect: bool,
     /// Maximum bytes of a response read ahead of a slow client, in addition to the socket buffers. A response

@@ -12,7 +12,7 @@ use net::{Core, IdleLinks, Link};
 use crate::upstream_connection::IdleConnection;
 
 /// Time for which a new connection waits for its first response before an idle connection is closed for it,
-/// in addition to a multiple ([`PATIENCE_FACTOR`]) of the server's usual response time. Sufficient for a
+/// in addition to a multiple ([`STARVED_AFTER_FACTOR`]) of the server's usual response time. Sufficient for a
 /// server that is merely busy.
 const STARVED_AFTER_MS: u64 = 10;
 /// Multiple of the usual response time: for a server that answers in 20 ms the wait is 90 ms.

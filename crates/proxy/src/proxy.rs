@@ -189,7 +189,7 @@ impl Proxy {
         forwards && max_forwards(head, bytes).any(|forwards| forwards == 0)
     }
 
-    /// Whether a request is cancelled when its client leaves: see [`Exchange::has_left`].
+    /// Whether a request is cancelled when its client leaves: see [`Exchange::has_disconnected`].
     #[must_use]
     pub fn cancels_on_disconnect(&self) -> bool {
         self.rules.options.cancels_on_disconnect

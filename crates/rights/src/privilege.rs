@@ -156,7 +156,7 @@ pub(crate) fn name_in(list: &str, id: u32) -> Option<String> {
     })
 }
 
-/// The outcome of [`rights`]: change the user, or keep it.
+/// The outcome of [`decide_rights`]: change the user, or keep it.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RightsDecision {
     /// Another process serves, as this user.

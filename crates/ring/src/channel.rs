@@ -98,7 +98,7 @@ impl Channel {
     }
 
     /// Asks the holder of `worker_slot` to exit once it has finished its requests: its next attempt to claim
-    /// a request returns [`Next::Retired`](crate::Next::Retired).
+    /// a request returns [`NextRequest::Retired`](crate::NextRequest::Retired).
     pub fn retire(&self, worker_slot: WorkerSlot) {
         self.shared.retired_flag(worker_slot.0).store(1, Relaxed);
         fence(SeqCst);

@@ -13,7 +13,7 @@ pub enum ResponsePart {
     /// A piece of the body, appended, up to the caller's limit.
     Data,
     /// A file to send as the next piece of the body; in place of the head, a socket that takes over the
-    /// client's connection. The worker waits until [`ServerSide::file_taken`](crate::ServerSide::file_taken).
+    /// client's connection. The worker waits until [`ServerSide::release_taken_file`](crate::ServerSide::release_taken_file).
     File(FilePart),
     /// Trailer fields, appended.
     Trailers,

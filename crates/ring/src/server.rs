@@ -285,7 +285,7 @@ impl ServerSide {
     }
 
     /// Notifies the worker, now or when it claims the request, that the client has closed its sending side.
-    /// The response is still expected: see [`News::client_closed`](crate::News::client_closed).
+    /// The response is still expected: see [`Readiness::has_client_closed`](crate::Readiness::has_client_closed).
     pub fn report_client_closed(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live_slot(ticket) {
             self.slot(at).cancelled().store(CLIENT_CLOSED, Release);

@@ -258,7 +258,7 @@ fn total(counts: &Value) -> u64 {
     counts.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
 }
 
-/// Returns these entries as text, sanitized by [`clean`].
+/// Returns these entries as text, sanitized by [`sanitize`].
 fn sanitized_texts(one: &Value, keys: &[&str]) -> Map<String, Value> {
     keys.iter()
         .map(|key| ((*key).to_owned(), json!(sanitize(one[*key].as_str().unwrap_or_default()))))

@@ -397,7 +397,7 @@ struct DifferingRequest {
     differences: Vec<UnexplainedDifference>,
 }
 
-/// Returns the location that answered each request, from nginx's access log; waits up to [`TRACE_TIME_MAX`]
+/// Returns the location that answered each request, from nginx's access log; waits up to [`TRACE_TIMEOUT`]
 /// for the last lines.
 fn read_trace(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, String> {
     let deadline = Instant::now() + TRACE_TIMEOUT;

@@ -8,7 +8,7 @@ use crate::quantity::{format_bytes, format_thousands, format_time};
 use crate::table::TextTable;
 
 /// Service counts as degraded if the median latency is this multiple of that without the attack and above
-/// [`SLOW_NS`].
+/// [`DEGRADED_NS`].
 const DEGRADED_FACTOR: u64 = 10;
 const DEGRADED_NS: u64 = 50_000_000;
 /// Service also counts as degraded if the p99 exceeds this value only during the attack.

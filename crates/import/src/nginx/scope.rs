@@ -310,7 +310,7 @@ pub(crate) fn is_connection_field(name: &str) -> bool {
         .any(|known| name.eq_ignore_ascii_case(known))
 }
 
-/// Remark on fields for which [`is_of_connection`] is true.
+/// Remark on fields for which [`is_connection_field`] is true.
 pub(crate) const CONNECTION_FIELD_REMARK: &str = "not needed: the server sets this field itself";
 
 /// Translates a size such as `10m` to Komainu's notation.

@@ -77,7 +77,7 @@ impl MetricsPush {
         *self.running() = None;
     }
 
-    /// Sends the last values, and waits at most [`LAST_MAX`] for this.
+    /// Sends the last values, and waits at most [`LAST_PUSH_TIMEOUT`] for this.
     pub(crate) fn finish(&self) {
         let Some(RunningPush { finish_request: last, thread, .. }) = self.running().take() else { return };
         // The thread has not ended, because its sender still exists.

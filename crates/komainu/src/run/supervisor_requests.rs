@@ -2,7 +2,7 @@
 //!
 //! Requests refer to the configuration that the supervisor has read itself. Processes are passed as
 //! descriptors, and must be children of the supervisor that run as the user of the named application
-//! ([`ParentState::process_of`]).
+//! ([`SupervisorState::passed_process`]).
 
 use std::collections::VecDeque;
 use std::fs::File;

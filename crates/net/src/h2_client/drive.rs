@@ -94,7 +94,7 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
     drop(guard);
 }
 
-/// One of the [`ENDING_MAX`] connections being shut down.
+/// One of the [`SHUTDOWNS_MAX`] connections being shut down.
 struct ShutdownPermit;
 
 impl ShutdownPermit {

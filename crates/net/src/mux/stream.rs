@@ -63,7 +63,7 @@ pub(crate) struct StreamLane {
     /// Trailers of the response if it ends after `rest`.
     end: Option<Fields>,
     body_ms: u64,
-    /// Bytes that the client had received at the last call of [`StreamLane::has_taken`].
+    /// Bytes that the client had received at the last call of [`StreamLane::has_progressed`].
     reported_bytes: u64,
     moved_bytes: usize,
     request_bytes: usize,
@@ -72,7 +72,7 @@ pub(crate) struct StreamLane {
 }
 
 impl StreamLane {
-    /// Creates the state of a stream that the peer has opened; its task must call [`StreamLane::attend`].
+    /// Creates the state of a stream that the peer has opened; its task must call [`StreamLane::register_for_reset`].
     pub(crate) fn open(conn: &Rc<MuxConn>, id: u32, request: StreamRequest) -> StreamLane {
         let source = conn.core.add_source();
         let shared = Rc::new(StreamShared::new(id, source, request.priority));

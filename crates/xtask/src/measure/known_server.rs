@@ -30,9 +30,9 @@ pub(crate) enum KnownBehavior {
     Work(u64),
     /// Delays requests by [`DELAYS`].
     Delay,
-    /// Stalls for [`STALL`] of each [`STALL_EACH`].
+    /// Stalls for [`STALL_TIME`] of each [`STALL_INTERVAL`].
     Stall,
-    /// Fails every [`ERROR_EACH`]th request.
+    /// Fails every [`ERROR_INTERVAL`]th request.
     Errors,
 }
 
@@ -56,7 +56,7 @@ fn use_cpu(turns: u64) {
     }
 }
 
-/// Returns the iterations of [`work`] that take `us` microseconds on this machine: the minimum of several
+/// Returns the iterations of [`use_cpu`] that take `us` microseconds on this machine: the minimum of several
 /// measurements.
 pub(crate) fn iterations_in(us: u64) -> u64 {
     const TRIAL_ITERATIONS: u64 = 1_000_000;
