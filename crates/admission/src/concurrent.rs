@@ -93,7 +93,7 @@ impl ConcurrencyLimiter {
     /// and a place is returned.
     ///
     /// # Errors
-    /// [`TooMany`]; the refusal is counted.
+    /// [`LimitReached`]; the refusal is counted.
     pub fn acquire(
         self: &Arc<Self>,
         key: u64,

@@ -74,7 +74,7 @@ pub struct KeyHasher {
 pub enum LimitVerdict {
     /// The request may be served now.
     Pass {
-        /// Time at which the key's bucket is full again; an argument of [`Limiter::left`].
+        /// Time at which the key's bucket is full again; an argument of [`Limiter::remaining`].
         full_at_ns: u64,
     },
     /// The request may be served after a delay.
@@ -92,7 +92,7 @@ pub enum LimitVerdict {
 }
 
 /// A delayed request and its time slot. Dropping it, because the client has left, releases the place and
-/// gives the slot back to the key. [`DelayPermit::take`] uses the slot.
+/// gives the slot back to the key. [`DelayPermit::use_slot`] uses the slot.
 #[derive(Debug)]
 pub struct DelayPermit {
     limiter: Arc<Limiter>,

@@ -101,7 +101,7 @@ impl<'c> Call<'c> {
     /// Relays the request and the response until both have ended.
     ///
     /// # Errors
-    /// Errors of the client's connection; [`Fault::Broken`] if the response cannot be completed.
+    /// Errors of the client's connection; [`Fault::Failed`] if the response cannot be completed.
     pub(crate) async fn run(&mut self, exchange: &mut Exchange<'_>) -> Result<CallOutcome, Fault> {
         loop {
             if !self.upload.is_sent() {

@@ -33,7 +33,7 @@ impl Chunks {
     /// Returns the content of the next bytes; `last` if no more follow.
     ///
     /// # Errors
-    /// [`Fault::Broken`] if the body is not chunked.
+    /// [`Fault::Failed`] if the body is not chunked.
     pub(crate) fn content(&mut self, mut bytes: &[u8], last: bool) -> Result<Vec<u8>, Fault> {
         let mut content = Vec::with_capacity(bytes.len());
         while !bytes.is_empty() && !self.0.is_end() {

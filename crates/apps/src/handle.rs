@@ -91,7 +91,7 @@ impl Handle {
     /// Serves the request with the application.
     ///
     /// # Errors
-    /// Errors of the client's connection; [`Fault::Broken`] if a response that had begun could not be
+    /// Errors of the client's connection; [`Fault::Failed`] if a response that had begun could not be
     /// completed.
     pub async fn serve(&self, exchange: &mut Exchange<'_>, mount: &Mount<'_>) -> Result<(), Fault> {
         let mut upgrade_request = None;

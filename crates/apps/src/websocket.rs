@@ -13,7 +13,7 @@
 //!   RFC 6455 section 5.5.3 allows. While a client has such a backlog, nothing is read from it, and its worker waits;
 //! - the messages of all sockets together: `limits.memory`. Growth is charged as it happens; if all of it is used, a
 //!   message that grows closes its socket;
-//! - work: after [`TURN_BYTES`] other tasks run, and frames without content are counted ([`FrameBudget`]).
+//! - work: after [`BYTES_PER_TURN`] other tasks run, and frames without content are counted ([`FrameBudget`]).
 
 use std::future::poll_fn;
 use std::pin::pin;

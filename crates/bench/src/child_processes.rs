@@ -1,6 +1,6 @@
 //! Child processes that are killed when this process ends, including on an error, a panic or Ctrl-C.
 //!
-//! The first Ctrl-C ends the measurement with the figures so far ([`stop`]); the second one ends the program
+//! The first Ctrl-C ends the measurement with the figures so far ([`stop_flag`]); the second one ends the program
 //! at once.
 
 use std::fs::File;

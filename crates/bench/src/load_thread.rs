@@ -165,7 +165,7 @@ async fn wait_until(load_state: &LoadState, share: &ThreadShare, boundary_ns: u6
     }
 }
 
-/// Waits for the requests in progress of an open loop, up to [`GRACE`].
+/// Waits for the requests in progress of an open loop, up to [`FINAL_WAIT_MAX`].
 async fn wait_for_in_flight(load_state: &LoadState, share: &ThreadShare) {
     let until_ns = now_ns() + share.plan.timeout.min(FINAL_WAIT_MAX).as_nanos() as u64;
     while !load_state.is_drained() && now_ns() < until_ns && !share.run_state.stop.load(Ordering::Relaxed) {

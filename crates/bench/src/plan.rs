@@ -17,7 +17,7 @@ pub struct LoadPlan {
     pub requests: Vec<WireRequest>,
     /// Servers; at least one.
     pub origins: Vec<LoadTarget>,
-    /// Order of requests: indexes into [`Plan::requests`], each as often as its weight; repeated from the
+    /// Order of requests: indexes into [`LoadPlan::request_batch`], each as often as its weight; repeated from the
     /// start at the end.
     pub request_order: Vec<u32>,
     /// Whether requests are picked from the walk at random instead of in order.
@@ -35,7 +35,7 @@ pub struct LoadPlan {
     pub pipeline: usize,
     /// Rule for when the next request is sent.
     pub pace: Pace,
-    /// Duration without the warm-up; `None` continues until [`Plan::requests_max`].
+    /// Duration without the warm-up; `None` continues until [`LoadPlan::requests_max`].
     pub duration: Option<Duration>,
     /// Number of requests after which the run stops, without those of the warm-up.
     pub requests_max: Option<u64>,
@@ -107,7 +107,7 @@ pub struct ConnectOptions {
     pub tls_groups: Vec<String>,
 }
 
-/// Maximum length of [`Plan::walk`]; weights are reduced if it would be longer.
+/// Maximum length of [`LoadPlan::walk`]; weights are reduced if it would be longer.
 const REQUEST_ORDER_MAX: u64 = 100_000;
 
 impl LoadPlan {

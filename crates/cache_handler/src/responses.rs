@@ -201,7 +201,7 @@ async fn next_piece(
 /// Waits for `poll`. If `cancels` is set, the wait ends when the client disconnects.
 ///
 /// # Errors
-/// [`Fault::Gone`] if the client has disconnected.
+/// [`Fault::Disconnected`] if the client has disconnected.
 pub(crate) async fn unless_disconnected<T>(
     exchange: &Exchange<'_>,
     cancels: bool,

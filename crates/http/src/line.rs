@@ -144,7 +144,7 @@ fn field_at(name: &[u8], start: usize, value: &[u8], value_start: usize) -> Fiel
 }
 
 /// The fast path: returns the line at `start` and its end if the line is complete, valid and without tabs. In
-/// all other cases [`field`] parses it again and reports the error.
+/// all other cases [`parse_field`] parses it again and reports the error.
 #[inline(always)]
 fn parse_whole_line(window: &[u8], start: usize) -> Option<(Field, usize)> {
     let line = window.get(start..)?;
@@ -199,7 +199,7 @@ fn known_name(line: &[u8]) -> Option<(Name, usize)> {
 /// line.
 ///
 /// # Errors
-/// The errors of [`field`], to which `spaced_colon` is passed; 431 for too many fields or a section that
+/// The errors of [`parse_field`], to which `spaced_colon` is passed; 431 for too many fields or a section that
 /// exceeds the head's limit.
 pub(crate) fn parse_section(
     buffer: &[u8],

@@ -35,7 +35,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses the target at `span` of `buffer`. `span` holds target bytes only (see [`scan::target`]).
+    /// Parses the target at `span` of `buffer`. `span` holds target bytes only (see [`scan::target_len`]).
     ///
     /// # Errors
     /// 400 for a target that has none of the four forms, or a form that is not allowed with the method.

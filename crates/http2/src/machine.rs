@@ -396,7 +396,7 @@ impl Machine {
         self.ledger.held_peak() + self.table_bytes()
     }
 
-    /// The peer's remaining credit: see [`Share::credit_max`].
+    /// The peer's remaining credit: see [`PeerLimits::credit_max`].
     #[must_use]
     pub fn credit(&self) -> u32 {
         self.ledger.credit()

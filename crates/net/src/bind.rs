@@ -83,7 +83,7 @@ pub struct Listener {
     pub(crate) h2c: bool,
     /// Set if connections may be relayed.
     pub(crate) streams: Option<Arc<StreamListener>>,
-    /// [`Listen::key`].
+    /// [`ListenOptions::key`].
     pub(crate) key: u64,
     sockets: Vec<Arc<ListeningSocket>>,
     /// Socket file that this process removes with the listener.

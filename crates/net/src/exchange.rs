@@ -480,7 +480,7 @@ impl<'c> Exchange<'c> {
     /// copying. The length of the body must have been announced. Trailers cannot follow a file.
     ///
     /// # Errors
-    /// See [`Exchange::write`]; [`Fault::Broken`] if the file is shorter than the range.
+    /// See [`Exchange::write`]; [`Fault::Failed`] if the file is shorter than the range.
     pub async fn write_file(&mut self, file: &Arc<File>, range: Range<u64>) -> Result<(), Fault> {
         self.write_span(FileSpan::new(file, range, FileStorage::Disk)).await
     }
@@ -569,7 +569,7 @@ impl<'c> Exchange<'c> {
     /// call, the response ends when the handler returns.
     ///
     /// # Errors
-    /// [`Fault::Broken`] if less was written than announced.
+    /// [`Fault::Failed`] if less was written than announced.
     pub fn end(&mut self, trailers: &Fields) -> Result<(), Fault> {
         self.finish_filters()?;
         let is_under_way = matches!(self.state.reply, ReplyState::Body(_));

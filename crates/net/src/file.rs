@@ -16,7 +16,7 @@ pub(crate) const FILE_SHRANK: Fault = Fault::Failed("file shrank while it was se
 /// Reads 1 to `len` bytes of a file; on a blocking thread if they are not in the page cache.
 ///
 /// # Errors
-/// System errors; [`Fault::Broken`] at the end of the file.
+/// System errors; [`Fault::Failed`] at the end of the file.
 pub(crate) async fn read(core: &Core, file: BorrowedFd<'_>, at: u64, len: usize) -> Result<Vec<u8>, Fault> {
     let mut bytes = vec![0; len];
     let cached = preadv2(file, &mut [IoSliceMut::new(&mut bytes)], at, ReadWriteFlags::NOWAIT);

@@ -237,7 +237,7 @@ impl Filters {
     }
 }
 
-/// Parses field lines written by [`Lines`], which are valid.
+/// Parses field lines written by [`FieldWriter`], which are valid.
 pub(crate) fn fields_of(block: &[u8]) -> Fields {
     let mut fields = Fields::new();
     for line in block.split(|&byte| byte == b'\n') {

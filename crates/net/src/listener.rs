@@ -54,7 +54,7 @@ pub(crate) struct AcceptSocket {
     h2c: bool,
     /// Set if connections may be relayed.
     streams: Option<Arc<StreamListener>>,
-    /// [`Listen::key`].
+    /// [`ListenOptions::key`].
     key: u64,
 }
 
@@ -87,7 +87,7 @@ type CoreConnections = (usize, Vec<ConnectionEntry>, u64);
 pub(crate) struct AcceptCommands {
     commands: Mutex<Vec<AcceptCommand>>,
     has_commands: AtomicBool,
-    /// Set until the core has run a turn after [`AcceptCommands::has_turned`].
+    /// Set until the core has run a turn after [`AcceptCommands::has_run_turn`].
     is_turn_requested: AtomicBool,
     remote: Arc<Remote>,
 }

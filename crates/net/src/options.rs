@@ -64,7 +64,7 @@ pub struct Options {
     pub server: &'static str,
     /// Budget of memory held for peers. Default no limit.
     pub memory: MemoryBudget,
-    /// TLS settings for [`crate::Listen::tls`]. Without them, connections to these listeners are closed.
+    /// TLS settings for [`crate::ListenOptions::is_tls`]. Without them, connections to these listeners are closed.
     pub tls: Option<TlsAcceptor>,
     /// Consulted for each client connection. By default, all connections are accepted.
     pub gate: Option<SharedGate>,

@@ -34,7 +34,7 @@ impl<'x> Request<'x> {
         self.state.tls.as_deref()
     }
 
-    /// Returns the key of the listener that accepted the connection ([`crate::Listen::key`]).
+    /// Returns the key of the listener that accepted the connection ([`crate::ListenOptions::key`]).
     #[must_use]
     pub fn listener_key(&self) -> u64 {
         self.state.listener_key

@@ -39,7 +39,7 @@ pub trait Service: 'static {
         Rc::new(PlainText)
     }
 
-    /// Decides how to handle a connection to a listener with streams ([`crate::Listen::streams`]). Must not
+    /// Decides how to handle a connection to a listener with streams ([`crate::ListenOptions::streams`]). Must not
     /// block. Default: close it.
     fn choose_stream(&self, _start: &StreamStart<'_>, _core: &Core) -> StreamChoice {
         StreamChoice::Close

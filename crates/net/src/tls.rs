@@ -201,7 +201,7 @@ impl TlsStream {
     /// Performs the handshake over a connected stream.
     ///
     /// # Errors
-    /// [`Fault::Timeout`]; [`Fault::Disconnected`]; [`Fault::Broken`] for an invalid certificate or response.
+    /// [`Fault::Timeout`]; [`Fault::Disconnected`]; [`Fault::Failed`] for an invalid certificate or response.
     pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Failed("no TLS session could be made"))?;

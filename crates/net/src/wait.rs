@@ -90,7 +90,7 @@ pub(crate) fn any_ready<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
     AnyReady { core, sources, deadline_ms, is_done, waits: false }
 }
 
-/// Future of [`any`]. Not an `async fn`, whose future would hold its arguments twice.
+/// Future of [`any_ready`]. Not an `async fn`, whose future would hold its arguments twice.
 pub(crate) struct AnyReady<'s, const SOURCES: usize, D> {
     core: &'s Core,
     sources: [(&'s Source, Interest); SOURCES],

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub struct ConfigText {
     /// The file that includes the others.
     pub path: PathBuf,
-    /// All files as one text, as returned by [`config::joined`].
+    /// All files as one text, as returned by [`config::join_files`].
     pub joined: Arc<str>,
 }
 

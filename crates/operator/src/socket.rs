@@ -84,7 +84,7 @@ fn temporary_folder(uid: u32) -> PathBuf {
     std::env::temp_dir().join(format!("komainu-{uid}"))
 }
 
-/// Returns the directories that [`folder`] may return for another user.
+/// Returns the directories that [`socket_folder`] may return for another user.
 pub fn user_socket_folders(uid: u32) -> Vec<PathBuf> {
     let of_session = Path::new("/run/user").join(uid.to_string()).join("komainu");
     vec![of_session, temporary_folder(uid), Path::new("/tmp").join(format!("komainu-{uid}"))]
@@ -548,7 +548,7 @@ fn expires_in_s(not_after_unix_s: i64) -> i64 {
     not_after_unix_s.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX))
 }
 
-/// Formats a certificate from a file like [`certificate`], with `file`.
+/// Formats a certificate from a file like [`certificate_document`], with `file`.
 fn file_certificate_document((path, certificate): &FileCertificate) -> Value {
     let info = certificate.info();
     json!({

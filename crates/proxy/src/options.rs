@@ -31,7 +31,7 @@ pub struct GroupOptions {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// Whether some errors in response heads are repaired (see [`http::Limits::lenient_heads`]) and a lone LF
     /// ends a line. Applies to health checks and HTTP/2; routes have their own value in
-    /// [`RouteOptions::head`]. Default no.
+    /// [`RouteOptions::head_limits`]. Default no.
     pub lenient_heads: bool,
 }
 

@@ -256,7 +256,7 @@ impl UpstreamConnection {
         self.into_idle_if(is_done, options, now_ms)
     }
 
-    /// Like [`UpstreamConnection::rest`], with `is_done`: the response has ended and the connection is
+    /// Like [`UpstreamConnection::into_idle`], with `is_done`: the response has ended and the connection is
     /// reusable.
     pub(crate) fn into_idle_if(
         mut self,
@@ -282,7 +282,7 @@ impl UpstreamConnection {
         }
     }
 
-    /// Takes buffers again after [`UpstreamConnection::release`].
+    /// Takes buffers again after [`UpstreamConnection::release_buffers`].
     pub(crate) fn acquire_buffers(&mut self) {
         self.buffers.hold();
     }

@@ -178,7 +178,7 @@ impl ServerSide {
     /// [`ServerSide::push_body`].
     ///
     /// # Errors
-    /// See [`Refused`].
+    /// See [`SubmitError`].
     pub fn submit(&mut self, head: &[u8], body: &[u8], last: bool) -> Result<(Ticket, usize), SubmitError> {
         let &slot = self.free.last().ok_or(SubmitError::Full)?;
         let at = usize::from(slot);
@@ -228,7 +228,7 @@ impl ServerSide {
     /// of it was taken. For a request that has already been answered, all bytes are accepted and discarded.
     ///
     /// # Errors
-    /// See [`Error`].
+    /// See [`TicketError`].
     pub fn push_body(&mut self, ticket: Ticket, body: &[u8], last: bool) -> Result<usize, TicketError> {
         let at = self.live_slot(ticket)?;
         let record = &mut self.records[at];
@@ -331,7 +331,7 @@ impl ServerSide {
     /// accept more: data left in the slot provides backpressure for the worker.
     ///
     /// # Errors
-    /// See [`Error`]; the ticket is void afterwards.
+    /// See [`TicketError`]; the ticket is void afterwards.
     pub fn receive(
         &mut self,
         ticket: Ticket,
@@ -344,7 +344,7 @@ impl ServerSide {
             .map_err(|breach| TicketError::WorkerFault(self.void_ticket(at, breach)))
     }
 
-    /// Resumes the worker that waits after a [`Part::File`]; the next [`ServerSide::receive`] does the same.
+    /// Resumes the worker that waits after a [`ResponsePart::File`]; the next [`ServerSide::receive`] does the same.
     pub fn release_taken_file(&mut self, ticket: Ticket) {
         if let Ok(at) = self.live_slot(ticket) {
             self.release_file(at);

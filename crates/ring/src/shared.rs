@@ -52,7 +52,7 @@ impl SharedMemory {
         self.word(self.geometry.worker_slot(worker_slot) + 2)
     }
 
-    /// The sleep flag of `thread`; swapped by its owner for the same reason as [`SharedMemory::sleep`].
+    /// The sleep flag of `thread`; swapped by its owner for the same reason as [`SharedMemory::sleep_word`].
     pub(crate) fn thread_sleep_flag(&self, thread: usize) -> &AtomicU32 {
         self.word(self.geometry.sleep_flag(thread))
     }

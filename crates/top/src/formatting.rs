@@ -16,7 +16,7 @@ pub fn format_number(value: f64) -> String {
     }
 }
 
-/// Formats a count: exactly and with commas below 100,000, else like [`number`].
+/// Formats a count: exactly and with commas below 100,000, else like [`format_number`].
 #[must_use]
 pub fn format_count(value: u64) -> String {
     if value < 100_000 { group_digits(value as f64) } else { format_number(value as f64) }

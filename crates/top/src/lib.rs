@@ -4,7 +4,7 @@
 //! JSON. It never contacts a server: the documents come from a function that the caller passes.
 //!
 //! A [`StatusInterval`] has the figures of the time between two documents: rates, percentiles, shares of a
-//! core. [`text`] and [`json`] format one, [`screen`] follows the server. Text in the documents is untrusted:
+//! core. [`text`] and [`to_json`] format one, [`screen`] follows the server. Text in the documents is untrusted:
 //! [`StatusInterval`] removes everything that could control a terminal.
 //!
 //! Modules, from low to high; a module uses only those above it.

@@ -31,7 +31,7 @@ pub enum Role {
 /// An order of the server to a prototype.
 #[derive(Debug)]
 pub enum ServerOrder {
-    /// Fork a worker: the child calls [`ServerControl::born`].
+    /// Fork a worker: the child calls [`ServerControl::become_worker`].
     Fork(ForkOrder),
     /// Exit: the server is gone, or no longer needs the prototype.
     Exit,

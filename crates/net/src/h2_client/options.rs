@@ -47,7 +47,7 @@ pub struct H2Request<'a> {
     /// Whether the request has no body.
     pub has_no_body: bool,
     /// Protocol of an extended CONNECT (RFC 8441); the server must support this: see
-    /// [`crate::H2Link::connects`]. `method` must be CONNECT.
+    /// [`crate::H2Link::supports_connect`]. `method` must be CONNECT.
     pub protocol: Option<&'a [u8]>,
 }
 

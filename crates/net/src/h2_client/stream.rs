@@ -22,7 +22,7 @@ pub struct H2Stream {
     ungranted_bytes: usize,
     is_reused: bool,
     has_begun: bool,
-    /// Bytes that the server had received at the last call of [`H2Stream::has_taken`].
+    /// Bytes that the server had received at the last call of [`H2Stream::has_progressed`].
     reported_bytes: u64,
 }
 

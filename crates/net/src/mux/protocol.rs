@@ -48,7 +48,7 @@ pub(crate) enum AbortReason {
     Peer,
     /// The peer accepted nothing for too long.
     Timeout,
-    /// This side has ended the stream or connection, with this code and reason: see [`Fault::Ended`].
+    /// This side has ended the stream or connection, with this code and reason: see [`Fault::MuxError`].
     Error(&'static str, &'static str),
 }
 

@@ -227,7 +227,7 @@ impl TlsAcceptor {
 
     /// Replaces the options and sites for new handshakes. `find` returns the index in `sites` for a host (in
     /// lower case, or an IP address if the client sends no server name) and the key of the listener
-    /// ([`crate::Listen::key`]). Sites without TLS are `None`.
+    /// ([`crate::ListenOptions::key`]). Sites without TLS are `None`.
     ///
     /// # Errors
     /// Returns a message if an authority or revocation list is invalid; the settings are then unchanged.

@@ -267,7 +267,7 @@ fn push_addresses(
     }
 }
 
-/// Returns the name and value of the next field in a head that [`Lines`] has written.
+/// Returns the name and value of the next field in a head that [`FieldWriter`] has written.
 fn next_field<'x>(rest: &mut &'x [u8]) -> Option<(&'x [u8], &'x [u8])> {
     let (name, after) = rest.split_at_checked(scan::token_len(rest))?;
     let after = after.strip_prefix(b": ")?;
