@@ -190,7 +190,7 @@ impl Inflater {
     }
 }
 
-/// Doubles the capacity, by at most [`ROOM_BYTES_MAX`], up to `len_max`.
+/// Doubles the capacity, by at most [`GROWTH_BYTES_MAX`], up to `len_max`.
 pub(crate) fn grow(into: &mut Vec<u8>, len_max: usize) {
     let more = into.capacity().min(GROWTH_BYTES_MAX);
     let wanted = (into.capacity() + more).clamp(GROWTH_BYTES_MIN, len_max.max(GROWTH_BYTES_MIN));

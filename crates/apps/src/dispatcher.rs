@@ -189,7 +189,7 @@ impl Dispatcher {
     /// Queues a request; returns how much of the body was written. If the queue is full, the oldest request is dropped.
     ///
     /// # Errors
-    /// See [`Refused`].
+    /// See [`SubmitError`].
     pub(crate) fn submit(
         self: &Rc<Dispatcher>,
         head: &[u8],

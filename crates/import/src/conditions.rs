@@ -222,7 +222,7 @@ pub(crate) fn close_route(section: &mut TomlSection, check: String) {
     section.close(check);
 }
 
-/// Whether a route was closed by [`close`].
+/// Whether a route was closed by [`close_route`].
 pub(crate) fn is_closed(section: &TomlSection) -> bool {
     section.is_closed()
 }

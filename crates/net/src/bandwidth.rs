@@ -1,6 +1,6 @@
 //! Bandwidth limits of responses: a token bucket of bytes for each limited response.
 //!
-//! Senders ask for [`ResponseBucket::room`] first. If there is none, they behave as if the socket's buffer
+//! Senders ask for [`ResponseBucket::available_bytes`] first. If there is none, they behave as if the socket's buffer
 //! were full, and [`ResponseBucket::pause`] has the core report the source as ready when the bucket has
 //! refilled. A handler therefore waits as it does for a slow client.
 
@@ -86,7 +86,7 @@ impl ResponseBucket {
         (self.held_units.get() / UNITS_PER_BYTE) as usize
     }
 
-    /// Takes bytes that were sent from the bucket; at most [`ResponseBucket::room`].
+    /// Takes bytes that were sent from the bucket; at most [`ResponseBucket::available_bytes`].
     pub(crate) fn spend(&self, bytes: usize) {
         let bytes = bytes as u64;
         let unlimited_bytes = self.unlimited_bytes.get();

@@ -41,7 +41,7 @@ impl Conn {
     }
 
     /// Writes as much as the client accepts; returns true if nothing is left. Sent bytes are charged to the
-    /// turn by the next [`Conn::moved`].
+    /// turn by the next [`Conn::consume_budget`].
     pub(crate) fn flush_now(&mut self) -> Result<bool, Fault> {
         let backlog = self.backlog();
         let flushed = self.try_flush()?;

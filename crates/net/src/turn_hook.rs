@@ -5,8 +5,8 @@ use std::rc::{Rc, Weak};
 
 /// A source of events with its own wake-up, such as the workers of an application.
 ///
-/// Order of calls in each turn of the engine: [`TurnHook::drain`], the ready tasks, [`TurnHook::rest`], the
-/// wait, and [`TurnHook::wake`].
+/// Order of calls in each turn of the engine: [`TurnHook::drain`], the ready tasks, [`TurnHook::prepare_wait`], the
+/// wait, and [`TurnHook::finish_wait`].
 pub trait TurnHook {
     /// Reads the pending events and wakes the tasks that wait for them ([`crate::Core::wake_task`]).
     fn drain(&self);

@@ -19,7 +19,7 @@ use process::config_files::ConfigFiles;
 
 /// Maximum bytes read from a token file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// Wrong tokens from one address within [`WINDOW`] after which it is answered 429.
+/// Wrong tokens from one address within [`FAILURE_WINDOW`] after which it is answered 429.
 pub(crate) const FAILURES_MAX: u32 = 10;
 /// Period that starts at an address's first wrong token; the count is reset when it ends.
 pub(crate) const FAILURE_WINDOW: Duration = Duration::from_secs(60);

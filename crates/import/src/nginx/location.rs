@@ -26,7 +26,7 @@ struct UnorderedLocation<'d> {
     matcher: LocationMatcher,
     /// Patterns of its paths, regardless of the enclosing locations.
     paths: Vec<String>,
-    /// See [`Place::is_closed`].
+    /// See [`LocationPlace::is_closed`].
     is_closed: bool,
     nested: Vec<UnorderedLocation<'d>>,
 }

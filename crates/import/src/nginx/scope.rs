@@ -40,7 +40,7 @@ impl<'d> Scope<'d> {
         self.effective_all_of(&[name])
     }
 
-    /// Like [`all`](Self::all), for several names that replace each other, such as `allow` and `deny`.
+    /// Like [`all`](Self::effective_all), for several names that replace each other, such as `allow` and `deny`.
     pub(crate) fn effective_all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
         let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
             level.iter().filter(|one| names.contains(&one.name.as_str())).collect()

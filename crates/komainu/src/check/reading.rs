@@ -250,7 +250,7 @@ pub(crate) fn parse_for_api(path: &Path, text: &str) -> Result<(Config, Vec<Stri
     reparse(path, text).map_err(|error| json!({ "error": error }))
 }
 
-/// Returns the JSON error, like that of [`judged`], for a valid configuration that cannot be used.
+/// Returns the JSON error, like that of [`exit_code`], for a valid configuration that cannot be used.
 pub(crate) fn unusable_document(path: &Path, text: &str, error: &str) -> Value {
     let (title, help) = error.split_once("\nhelp: ").unwrap_or((error, ""));
     let report = parse_with_warnings(path, text).ok();
@@ -261,7 +261,7 @@ pub(crate) fn unusable_document(path: &Path, text: &str, error: &str) -> Value {
     document
 }
 
-/// Converts a report to the JSON document of [`judged`].
+/// Converts a report to the JSON document of [`exit_code`].
 fn findings_document(report: &config::Report) -> Value {
     let finding = |finding: &config::Finding| {
         let (line, column) = report.position(finding);

@@ -18,7 +18,7 @@ const ENTRIES_MAX: usize = 1_000;
 const TEXT_CHARS_MAX: usize = 500;
 /// Maximum length of a value in the file, in bytes.
 const VALUE_BYTES_MAX: usize = 1_024;
-/// Refusals written to the file within [`WINDOW`], so that a client that is refused repeatedly cannot fill
+/// Refusals written to the file within [`REFUSAL_WINDOW`], so that a client that is refused repeatedly cannot fill
 /// the disk.
 const REFUSALS_MAX: u64 = 600;
 const REFUSAL_WINDOW: Duration = Duration::from_secs(60);

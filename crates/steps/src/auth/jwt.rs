@@ -376,7 +376,7 @@ impl JwtRoute {
         }
     }
 
-    /// Waits for [`LOOK_MS`].
+    /// Waits for [`POLL_MS`].
     ///
     /// # Errors
     /// The client is gone.
