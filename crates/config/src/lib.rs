@@ -10,6 +10,8 @@ mod hint;
 
 mod unknown_keys;
 
+mod snippet;
+
 mod network;
 
 mod listen;

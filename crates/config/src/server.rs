@@ -24,6 +24,7 @@ use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, warn_of_unreachable_routes,
 };
 use crate::site_listeners::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
+use crate::snippet::{self, Snippets};
 use crate::stream::{Stream, check_streams};
 use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
@@ -41,7 +42,6 @@ use settings::shape::{
     AccountName, Count, Flag, List, Maybe, OneOrMore, PathShape, Shape, Size, TableReference, Text, Time,
     Unlimited, Word,
 };
-use settings::snippet::{self, Snippets};
 use settings::spelling::nearest_name;
 use settings::units::{GIB, KIB, MIB, SPILL_MAX};
 use std::path::{Path, PathBuf};

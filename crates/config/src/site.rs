@@ -29,6 +29,7 @@ use crate::rate::{self, RateLimit};
 use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, check_replacements};
 use crate::rewrite::{REWRITE, check_rewrite, route_table};
+use crate::snippet;
 use crate::tls::{SiteTls, site_tls};
 use crate::upstream_group::{PhpServers, Proxied, programs};
 use http::{Template, Variable};
@@ -38,7 +39,6 @@ use settings::directives;
 use settings::joined_text::ConfigLine;
 use settings::node::{Node, NodeData};
 use settings::shape::{Count, Flag, List, Maybe, OneOrMore, Size, Text, Time, Toggle, Unlimited, Word};
-use settings::snippet;
 use settings::units::GIB;
 use std::time::Duration;
 

@@ -45,14 +45,14 @@ impl fmt::Display for InvalidValue {
 
 impl std::error::Error for InvalidValue {}
 
-/// Snippet: the places of its keys and values, and of its uses.
-pub(crate) struct SnippetSpans {
+/// Part of a file that is read in several places: its keys and values, and its uses.
+pub struct SnippetSpans {
     /// Name of the snippet: `NAME` in `[snippet.NAME]`.
-    pub(crate) name: String,
+    pub name: String,
     /// Places of the keys and values in the snippet.
-    pub(crate) spans: Vec<TextSpan>,
+    pub spans: Vec<TextSpan>,
     /// Places of the snippet's name in the `use` directives of sites and routes.
-    pub(crate) uses: Vec<TextSpan>,
+    pub uses: Vec<TextSpan>,
 }
 
 /// The variables that a configuration defines.
@@ -119,7 +119,7 @@ pub struct Checker<'a> {
     /// Offsets of keys that their table does not define.
     pub(crate) unknown_keys: HashSet<usize>,
     /// Snippets of the file and the places of their uses.
-    pub(crate) snippets: Vec<SnippetSpans>,
+    pub snippets: Vec<SnippetSpans>,
     /// The variables that the file defines.
     pub defined_variables: DefinedVariables,
     /// Offsets of strings that contain environment variables.

@@ -31,7 +31,7 @@ pub struct Finding {
     /// Description of the fault, in one line.
     pub title: String,
     /// The key or value at fault.
-    pub(crate) span: TextSpan,
+    pub span: TextSpan,
     /// The text at the caret.
     pub label: String,
     /// Related places, such as the first of two duplicates.
@@ -205,12 +205,12 @@ impl Report {
     }
 
     /// The findings so far.
-    pub(crate) fn findings_mut(&mut self) -> &mut [Finding] {
+    pub fn findings_mut(&mut self) -> &mut [Finding] {
         &mut self.findings
     }
 
     /// Removes findings that repeat another one at the same place.
-    pub(crate) fn remove_repeated(&mut self) {
+    pub fn remove_repeated(&mut self) {
         let mut kept: Vec<Finding> = Vec::new();
         for finding in self.findings.drain(..) {
             if !kept.iter().any(|other| other.span == finding.span && other.title == finding.title) {

@@ -1,11 +1,11 @@
 //! Directives that sites and routes share: each `[snippet.NAME]` is joined to the tables that name it in `use`, before they are read.
 
-use crate::checker::{Checker, SnippetSpans, shorten};
-use crate::node::{Entry, Node, NodeData};
-use crate::report::TextSpan;
-use crate::shape::{OneOrMore, Shape, ShapeKind, Text};
-use crate::spelling::nearest_name;
 use serde_json::json;
+use settings::checker::{Checker, SnippetSpans, shorten};
+use settings::node::{Entry, Node, NodeData};
+use settings::report::TextSpan;
+use settings::shape::{OneOrMore, Shape, ShapeKind, Text};
+use settings::spelling::nearest_name;
 
 /// Keys and values that all uses of snippets together may add to a configuration.
 const ADDED_ENTRIES_MAX: usize = 200_000;
@@ -13,11 +13,11 @@ const ADDED_ENTRIES_MAX: usize = 200_000;
 const USES_SHOWN_MAX: usize = 3;
 
 /// `use` of a site or route.
-pub const USE: OneOrMore<Text<String>> =
+pub(crate) const USE: OneOrMore<Text<String>> =
     OneOrMore(Text { what: "the name of a `[snippet.NAME]`", parse: |text| Ok(text.to_owned()) });
 
 /// The snippets, by name.
-pub struct Snippets;
+pub(crate) struct Snippets;
 
 impl Shape for Snippets {
     type Out = Vec<String>;
@@ -55,7 +55,7 @@ impl Shape for Snippets {
 }
 
 /// Joins to each site and route the snippets that it names.
-pub fn apply_snippets(document: &mut Node, check: &mut Checker) {
+pub(crate) fn apply_snippets(document: &mut Node, check: &mut Checker) {
     let snippets = match document.entry("snippet").map(|entry| &entry.value.data) {
         Some(NodeData::Table(entries)) => entries.clone(),
         _ => Vec::new(),
@@ -228,7 +228,7 @@ fn is_table_list(items: &[Node]) -> bool {
 }
 
 /// Removes repeated findings, and adds to each finding within a snippet the places where the snippet is used.
-pub fn relate_findings_to_uses(check: &mut Checker) {
+pub(crate) fn relate_findings_to_uses(check: &mut Checker) {
     let snippets = std::mem::take(&mut check.snippets);
     if snippets.iter().all(|snippet| snippet.uses.is_empty()) {
         return;
@@ -247,7 +247,7 @@ pub fn relate_findings_to_uses(check: &mut Checker) {
 
 #[cfg(test)]
 mod tests {
-    use config::Config;
+    use crate::Config;
     use std::path::Path;
     use std::time::Duration;
 
