@@ -144,7 +144,7 @@ impl PhpRoute {
     /// Runs a script, which answers the request.
     ///
     /// # Errors
-    /// Those of [`Proxy::serve_script`] and [`MountedApp::serve_script`].
+    /// Errors of [`Proxy::serve_script`] and [`MountedApp::serve_script`].
     pub(crate) async fn run(
         &self,
         exchange: &mut Exchange<'_>,

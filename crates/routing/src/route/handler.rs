@@ -24,6 +24,21 @@ pub struct RoutePaths {
     pub keeps_encoded_slashes: bool,
 }
 
+impl RoutePaths {
+    /// Serves the file of a request, if there is one.
+    ///
+    /// # Errors
+    /// The client is gone, or the file cannot be read.
+    pub(super) async fn serve_file(
+        &self,
+        files: &Files,
+        exchange: &mut Exchange<'_>,
+        path: &RequestPath,
+    ) -> Result<FileOutcome, Fault> {
+        files.serve(exchange, self.strip.strip_from(&path.copy_for_handler(exchange, false))).await
+    }
+}
+
 /// Handler of a route.
 pub enum Handler {
     /// Files of a directory.
@@ -71,7 +86,7 @@ impl Handler {
     }
 
     /// Whether a response is cancelled if its client leaves.
-    pub(super) fn cancels_left(&self) -> bool {
+    pub(super) fn cancels_on_disconnect(&self) -> bool {
         match self {
             Handler::Proxy(proxy) => proxy.cancels_on_disconnect(),
             Handler::Php(php) => {
@@ -98,15 +113,10 @@ impl Handler {
             }
             // Boxed, because it would make the future of every other request larger.
             Handler::Php(php) => pin_in_place(|| php.serve(exchange, paths, path)).await,
-            Handler::Files(files) => {
-                match files
-                    .serve(exchange, paths.strip.strip_from(&path.copy_for_handler(exchange, false)))
-                    .await?
-                {
-                    FileOutcome::Done => Ok(()),
-                    FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
-                }
-            }
+            Handler::Files(files) => match paths.serve_file(files, exchange, path).await? {
+                FileOutcome::Done => Ok(()),
+                FileOutcome::Declined(reason) => exchange.refuse(Status::NOT_FOUND, reason).await,
+            },
             Handler::Redirect { to, status } => redirect(exchange, to, *status, &paths.prefix).await,
             Handler::Respond { status, body, .. } if status.code() >= 400 && body.is_empty() => {
                 exchange.refuse(*status, pages::respond_text(*status)).await

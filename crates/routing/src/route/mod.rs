@@ -111,7 +111,7 @@ impl Route {
     /// Serves a request by the handler alone. The route has no steps.
     ///
     /// # Errors
-    /// Those of the handler.
+    /// Errors of the handler.
     pub(crate) async fn serve_directly(
         &self,
         exchange: &mut Exchange<'_>,
@@ -128,7 +128,7 @@ impl Route {
     /// Serves a request: runs the steps in order, and then the handler.
     ///
     /// # Errors
-    /// Those of the steps and the handler.
+    /// Errors of the steps and the handler.
     pub(crate) async fn serve(
         self: &Rc<Route>,
         exchange: &mut Exchange<'_>,
@@ -176,10 +176,7 @@ impl Route {
             let is_for_files = matches!(exchange.request().method(), Method::Get | Method::Head);
             if is_for_files
                 && !path.has_encoded_slash
-                && files
-                    .serve(exchange, self.paths.strip.strip_from(&path.copy_for_handler(exchange, false)))
-                    .await?
-                    .is_done()
+                && self.paths.serve_file(files, exchange, path).await?.is_done()
             {
                 return Ok(());
             }
@@ -282,10 +279,7 @@ pub(crate) async fn apply_guard(
     }
     let files = route.and_then(|route| Some((route, route.handler.files().or(route.steps.files())?)));
     if let Some((route, files)) = files
-        && files
-            .serve(exchange, route.paths.strip.strip_from(&path.copy_for_handler(exchange, false)))
-            .await?
-            .is_done()
+        && route.paths.serve_file(files, exchange, path).await?.is_done()
     {
         return Ok(Flow::Answered);
     }
@@ -305,7 +299,7 @@ impl CachedHandler for CachedRoute {
     }
 
     fn cancels_on_disconnect(&self) -> bool {
-        self.route.handler.cancels_left()
+        self.route.handler.cancels_on_disconnect()
     }
 }
 

@@ -18,8 +18,34 @@ use crate::internal::InternalRoutes;
 use crate::path_rules::PathRules;
 use crate::replace::RouteReplacement;
 
-/// A step with its settings.
-pub enum RouteStep {
+/// Declares the steps in the order in which they run: [`RouteStep`] and [`StepKind`].
+macro_rules! steps {
+    ($( $(#[doc = $doc:literal])* $name:ident $(($($settings:ty),*))?, )*) => {
+        /// A step with its settings.
+        pub enum RouteStep {
+            $( $(#[doc = $doc])* $name $(($($settings),*))?, )*
+        }
+
+        /// Kinds of steps, in the order in which they run. Those from [`StepKind::Files`] on are part of the
+        /// handling: they surround the handler.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum StepKind {
+            $( $(#[doc = $doc])* $name, )*
+        }
+
+        impl RouteStep {
+            /// Returns the kind of the step.
+            #[must_use]
+            pub fn kind(&self) -> StepKind {
+                match self {
+                    $( RouteStep::$name { .. } => StepKind::$name, )*
+                }
+            }
+        }
+    };
+}
+
+steps! {
     /// Sets the CORS fields of all responses, including those of later steps.
     CorsFields(Rc<RouteCors>),
     /// Refuses clients by address.
@@ -52,54 +78,6 @@ pub enum RouteStep {
     Queue(QueueRule),
     /// Sends files that the handler names in place of a response.
     NamedFiles(Rc<InternalRoutes>),
-}
-
-/// Kinds of steps, in the order in which they run. Those from [`StepKind::Files`] on are part of the handling:
-/// they surround the handler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs, reason = "documented at the variants of `RouteStep`")]
-pub enum StepKind {
-    CorsFields,
-    Access,
-    Guard,
-    HeaderLimit,
-    Limit,
-    Cors,
-    Auth,
-    Rewrite,
-    Release,
-    Replace,
-    InterceptErrors,
-    Bandwidth,
-    Files,
-    Cache,
-    Queue,
-    NamedFiles,
-}
-
-impl RouteStep {
-    /// Returns the kind of the step.
-    #[must_use]
-    pub fn kind(&self) -> StepKind {
-        match self {
-            RouteStep::CorsFields(_) => StepKind::CorsFields,
-            RouteStep::Access(_) => StepKind::Access,
-            RouteStep::Guard(_) => StepKind::Guard,
-            RouteStep::HeaderLimit(_) => StepKind::HeaderLimit,
-            RouteStep::Limit(..) => StepKind::Limit,
-            RouteStep::Cors(_) => StepKind::Cors,
-            RouteStep::Auth(_) => StepKind::Auth,
-            RouteStep::Rewrite(_) => StepKind::Rewrite,
-            RouteStep::Release(_) => StepKind::Release,
-            RouteStep::Replace(_) => StepKind::Replace,
-            RouteStep::InterceptErrors => StepKind::InterceptErrors,
-            RouteStep::Bandwidth(_) => StepKind::Bandwidth,
-            RouteStep::Files(_) => StepKind::Files,
-            RouteStep::Cache(_) => StepKind::Cache,
-            RouteStep::Queue(_) => StepKind::Queue,
-            RouteStep::NamedFiles(_) => StepKind::NamedFiles,
-        }
-    }
 }
 
 /// Steps of a route in the order of [`StepKind`]. A route without directives has none.
