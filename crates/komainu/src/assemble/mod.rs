@@ -9,4 +9,5 @@ pub(crate) mod dictionaries;
 pub(crate) mod releases;
 pub(crate) mod guards;
 pub(crate) mod content;
+pub(crate) mod response_cache;
 pub(crate) mod routes;
