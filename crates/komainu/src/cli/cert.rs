@@ -118,9 +118,8 @@ fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
     }
     let mut all = Vec::new();
     let mut failures = Vec::new();
-    let asked = pids.len();
-    for pid in pids {
-        match control_client::send_command(pid, "certificates") {
+    for (pid, answer) in pids.iter().zip(control_client::send_command_to_all(&pids, "certificates")) {
+        match answer {
             Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
             // Servers of older versions do not know the command.
             Err(error) if error.contains("unknown command") => {
@@ -129,7 +128,7 @@ fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
             Err(error) => failures.push(error),
         }
     }
-    if failures.len() == asked {
+    if failures.len() == pids.len() {
         Err(failures.join("\n"))
     } else {
         failures.iter().for_each(|text| print_error_line(&format!("warning: {text}")));
