@@ -98,8 +98,8 @@ impl<S: Service> IdleClient<S> {
     }
 
     /// Sets the bytes that were already read.
-    pub(crate) fn set_partial_head(&mut self, begun: &[u8]) {
-        self.partial_head = begun.into();
+    pub(crate) fn set_partial_head(&mut self, partial_head: &[u8]) {
+        self.partial_head = partial_head.into();
     }
 
     /// Converts the connection into one to be relayed; `early` are the bytes that were already read.
@@ -109,17 +109,8 @@ impl<S: Service> IdleClient<S> {
 
     /// Returns the connection with TLS established on it.
     pub(crate) fn with_tls(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
-        let IdleClient {
-            link,
-            permit,
-            engine,
-            peer,
-            proxy_header: reported,
-            served,
-            since_ms,
-            partial_head: begun,
-            ..
-        } = self;
+        let IdleClient { link, permit, engine, peer, proxy_header, served, since_ms, partial_head, .. } =
+            self;
         // Over TLS, HTTP/2 is negotiated by ALPN only.
         let may_be_h2 = tls.alpn_protocol() == Some(ALPN_HTTP2);
         let link = link.with_tls(tls, session);
@@ -129,10 +120,10 @@ impl<S: Service> IdleClient<S> {
             permit,
             engine,
             peer,
-            proxy_header: reported,
+            proxy_header,
             served,
             since_ms,
-            partial_head: begun,
+            partial_head,
             may_be_h2,
         })
     }
@@ -157,14 +148,14 @@ impl<S: Service> IdleClient<S> {
         self.peer
     }
 
-    /// Sets the client from a PROXY protocol header. `begun` are the bytes received after the header.
-    pub(crate) fn set_proxy_header(&mut self, reported: ProxyHeader, begun: &[u8]) {
-        self.partial_head = begun.into();
-        if let Some(ends) = reported.endpoints {
+    /// Sets the client from a PROXY protocol header. `partial_head` are the bytes received after the header.
+    pub(crate) fn set_proxy_header(&mut self, proxy_header: ProxyHeader, partial_head: &[u8]) {
+        self.partial_head = partial_head.into();
+        if let Some(ends) = proxy_header.endpoints {
             self.peer = Peer::Tcp(ends.source);
             self.permit.update_entry(|entry| entry.client = self.peer);
         }
-        self.proxy_header = Some(Box::new(reported));
+        self.proxy_header = Some(Box::new(proxy_header));
     }
 
     /// Returns the time at which the connection times out.
@@ -268,9 +259,9 @@ pub(crate) async fn refuse_and_close<S: Service>(idle: Box<IdleClient<S>>, rejec
 
 /// Allocates what an idle connection needs to be served.
 fn activate<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
-    let mut work = HeldBuffers::take(&idle.engine.context.buffers);
+    let mut buffers = HeldBuffers::take(&idle.engine.context.buffers);
     if !idle.partial_head.is_empty() {
-        work.input.restore(&idle.partial_head);
+        buffers.input.restore(&idle.partial_head);
     }
     let timeouts = idle.engine.context.timeouts.get();
     // The first head's timeout starts when the connection is accepted, a later one's at its first byte.
@@ -282,7 +273,7 @@ fn activate<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         may_be_h2: idle.may_be_h2,
         proxy_header: idle.proxy_header,
         served: idle.served,
-        buffers: work,
+        buffers,
         overflow: SpilledOutput::default(),
         framing: Framing::None,
         keep_alive: true,
@@ -304,19 +295,19 @@ fn activate<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
 /// Reverts [`activate`]; bytes of an incomplete head are kept in an allocation of exactly their size.
 fn deactivate<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
     let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
-    let Conn { link, permit, peer, may_be_h2, proxy_header: reported, served, buffers: mut work, .. } = conn;
-    let begun: Box<[u8]> = Box::from(work.input.unconsumed());
-    permit.hold(begun.len() + link.weight_bytes());
-    work.release();
+    let Conn { link, permit, peer, may_be_h2, proxy_header, served, mut buffers, .. } = conn;
+    let partial_head: Box<[u8]> = Box::from(buffers.input.unconsumed());
+    permit.hold(partial_head.len() + link.weight_bytes());
+    buffers.release();
     Box::new(IdleClient {
         link,
         permit,
         engine,
         peer,
         may_be_h2,
-        proxy_header: reported,
+        proxy_header,
         served,
         since_ms,
-        partial_head: begun,
+        partial_head,
     })
 }

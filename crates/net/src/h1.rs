@@ -94,10 +94,10 @@ pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &m
             }
         }
         if served && !conn.keep_alive {
-            let work = &conn.buffers;
+            let buffers = &conn.buffers;
             // A client that expected a persistent connection may already have sent the next request.
             let sends_more =
-                work.machine.head.keep_alive || !work.machine.body_ended() || !work.input.is_empty();
+                buffers.machine.head.keep_alive || !buffers.machine.body_ended() || !buffers.input.is_empty();
             if sends_more || conn.link.has_input() {
                 close_lingering(conn).await
             } else {
