@@ -256,9 +256,21 @@ fn run_pairs(
     Ok(pairs)
 }
 
-/// Returns a free TCP port on loopback.
-pub(crate) fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+/// Returns a free TCP port on loopback, below those that the kernel gives to connections: one of these could
+/// be taken before the server that is to listen on it does.
+///
+/// # Errors
+/// Fails if none of a hundred ports is free.
+pub fn free_port() -> io::Result<u16> {
+    let mut result = Err(io::ErrorKind::AddrInUse.into());
+    for _ in 0..100 {
+        let port = fastrand::u16(20_000..32_000);
+        result = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(|_| port);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 /// Starts the other server and returns it as a subject.

@@ -3,11 +3,16 @@
 //! `scripts/setup test` builds them if Go is installed. Without them, tests are skipped with a message.
 #![allow(dead_code, clippy::unwrap_used, clippy::print_stderr, reason = "support of several tests")]
 
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher, Hasher};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -50,9 +55,22 @@ pub(crate) struct Pebble {
     dns_management: u16,
 }
 
-/// Returns an unused port.
+/// Returns an unused port, reserved for this process until it ends. The ports are below those that the
+/// kernel gives to connections and to listeners on port 0 (`net.ipv4.ip_local_port_range`), so none of them
+/// is taken before the program for which it is meant listens.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static RESERVED: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let first = RandomState::new().build_hasher().finish();
+    for offset in 0..12_000 {
+        let port = 20_000 + ((first + offset) % 12_000) as u16;
+        let name = SocketAddr::from_abstract_name(format!("komainu-test-port-{port}")).unwrap();
+        let Ok(reservation) = UnixListener::bind_addr(&name) else { continue };
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            RESERVED.lock().unwrap().push(reservation);
+            return port;
+        }
+    }
+    panic!("no port from 20000 to 31999 is free");
 }
 
 /// Waits until something listens on a port.

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 
 use crate::measure::known_server::{self, DELAYS, ERROR_INTERVAL, STALL_TIME};
 use crate::measure::options::MeasureOptions;
-use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE, free_port};
+use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE};
 use crate::measure::{Fallible, save_result};
 use bench::child_processes::{ProcessTree, TempFolder};
+use bench::job::free_port;
 
 const READY_MS_MAX: u64 = 10_000;
 /// Maximum relative difference between a reading and the kernel's value.

@@ -1,12 +1,13 @@
 //! Reference server for load generators: one nginx worker that answers from memory.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
 use crate::measure::Fallible;
 use bench::child_processes::ProcessTree;
+use bench::job::free_port;
 
 /// Core of the server, in taskset's format.
 pub(crate) const SERVER_CORE: &str = "0";
@@ -19,11 +20,6 @@ pub(crate) struct PeerServer {
     pub(crate) address: SocketAddr,
     /// Stops the server when dropped.
     _tree: ProcessTree,
-}
-
-/// Returns a free TCP port on loopback.
-pub(crate) fn free_port() -> Fallible<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// Starts nginx with its files in `folder`.
