@@ -4,6 +4,7 @@ use crate::joined_text::{ConfigLine, JoinedText, SourcePart};
 use annotate_snippets::{
     Annotation, AnnotationKind, Group, Level, Renderer, Snippet, normalize_untrusted_str,
 };
+use failure::{Failure, Findings};
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -335,6 +336,18 @@ impl fmt::Display for Report {
 }
 
 impl std::error::Error for Report {}
+
+impl Findings for Report {
+    fn render(&self, colour: bool) -> String {
+        self.render(colour)
+    }
+}
+
+impl From<Report> for Failure {
+    fn from(report: Report) -> Failure {
+        Failure::of_findings(report)
+    }
+}
 
 /// Replaces control characters of the file, so that they do not reach the terminal.
 fn replace_controls(text: &str) -> String {

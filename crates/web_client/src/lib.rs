@@ -34,7 +34,7 @@ const INTERIM_MAX: usize = 100;
 const AGENT_VALUE: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
 
 /// Reason why there is no response.
-pub type Failure = Box<dyn StdError + Send + Sync>;
+pub type BoxedError = Box<dyn StdError + Send + Sync>;
 
 /// HTTP client. Cheap to clone.
 #[derive(Clone)]
@@ -123,10 +123,10 @@ impl WebClient {
     ///
     /// # Errors
     /// Reason why there is no response.
-    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, Failure>
+    pub async fn send<B>(&self, request: Request<B>) -> Result<Response<Bytes>, BoxedError>
     where
         B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Failure>,
+        B::Error: Into<BoxedError>,
     {
         let max = self.request_max;
         let response = tokio::time::timeout(max, self.exchange(request)).await;
@@ -139,10 +139,10 @@ impl WebClient {
         Ok(response)
     }
 
-    async fn exchange<B>(&self, mut request: Request<B>) -> Result<Response<Bytes>, Failure>
+    async fn exchange<B>(&self, mut request: Request<B>) -> Result<Response<Bytes>, BoxedError>
     where
         B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Failure>,
+        B::Error: Into<BoxedError>,
     {
         let uri = request.uri().clone();
         let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else {
@@ -167,11 +167,11 @@ impl WebClient {
     }
 }
 
-async fn exchange_on<S, B>(stream: S, mut request: Request<B>) -> Result<Response<Bytes>, Failure>
+async fn exchange_on<S, B>(stream: S, mut request: Request<B>) -> Result<Response<Bytes>, BoxedError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<Failure>,
+    B::Error: Into<BoxedError>,
 {
     let interim = Arc::new(AtomicUsize::new(0));
     let counted = interim.clone();
