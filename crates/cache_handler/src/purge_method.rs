@@ -68,7 +68,7 @@ pub fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<
         let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
         let bytes = files.read(path)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
-        let token = config::token(text.trim()).map_err(|fault| failed(&fault.message))?;
+        let token = shapes::names::token(text.trim()).map_err(|fault| failed(&fault.message))?;
         tokens.insert(path.clone(), PurgeToken::new(token.as_bytes()));
     }
     Ok(tokens)

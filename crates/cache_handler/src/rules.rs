@@ -414,7 +414,7 @@ impl KeyRule {
 
 impl QueryRule {
     fn normal(&self, whole: &[u8]) -> Option<Vec<u8>> {
-        let is_one = |patterns: &[config::ValuePattern], name: &[u8]| {
+        let is_one = |patterns: &[shapes::pattern::ValuePattern], name: &[u8]| {
             patterns.iter().any(|pattern| pattern.matches(name.iter().copied()))
         };
         let keeps = |name: &[u8]| match &self.key.query {
@@ -435,7 +435,7 @@ trait CacheRuleConditions {
 
 impl CacheRuleConditions for CacheRule {
     fn matches_url(&self, path: &[u8], query: &[u8]) -> bool {
-        let has_parameter = |(name, pattern): &(String, config::ValuePattern)| {
+        let has_parameter = |(name, pattern): &(String, shapes::pattern::ValuePattern)| {
             config::matcher::has_parameter(query, name, pattern)
         };
         (self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path)))
@@ -447,7 +447,7 @@ impl CacheRuleConditions for CacheRule {
         if !self.matches_url(path, query) {
             return false;
         }
-        let has_field = |(name, pattern): &(String, config::ValuePattern)| {
+        let has_field = |(name, pattern): &(String, shapes::pattern::ValuePattern)| {
             let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
             let mut same = head.fields.iter().filter(is_it);
             same.any(|field| pattern.matches_bytes(field.value.of(bytes)))

@@ -3,10 +3,7 @@
 use crate::app::{self, Mounted};
 use crate::conditions::Conditions;
 use crate::files::Files;
-use crate::header;
 use crate::proxy::Proxy;
-use crate::template::{TemplateShape, parse_content_template, parse_template};
-use crate::upstream::parse_cookie_name;
 use crate::upstream_group::Proxied;
 use http::{Template, TemplatePart, Variable};
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
@@ -16,6 +13,9 @@ use settings::joined_text::ConfigLine;
 use settings::node::{Entry, Node};
 use settings::shape::{Count, Flag, List, Maybe, Numbers, Text};
 use settings::spelling::nearest_name;
+use shapes::header;
+use shapes::names::parse_cookie_name;
+use shapes::template::{TemplateShape, parse_content_template, parse_template};
 
 /// Handler that answers a request.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -85,7 +85,7 @@ directives! {
         "body" body: String = "", Text { what: "a text", parse: |text| Ok(text.to_owned()) };
         /// The body's media type.
         "type" media_type: String = "text/plain; charset=utf-8",
-            Text { what: "a media type such as \"text/html\"", parse: header::media_type };
+            Text { what: "a media type such as \"text/html\"", parse: header::parse_media_type };
         /// Whether the body may have the variables of header fields, such as `$path`, `$1` and `$id`; `$$` is a dollar sign. In HTML, XML
         /// and JSON values are escaped.
         "variables" has_variables: bool = false, Flag;
@@ -149,7 +149,7 @@ impl SplitBy {
     }
 
     fn parse_hash_header(name: &str) -> Result<Self, InvalidValue> {
-        header::name(name).map(Self::HashHeader)
+        header::parse_name(name).map(Self::HashHeader)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::app_sandbox::{AppSandbox, share_written_paths};
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
-use crate::files::{StripPrefix, strip_text};
 use crate::php::PhpApp;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
@@ -14,6 +13,7 @@ use settings::shape::{
     plain_name,
 };
 use settings::units::{GIB, KIB, MIB, SPILL_MAX};
+use shapes::prefix::{StripPrefix, parse_strip_prefix};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -287,7 +287,7 @@ directives! {
             Toggle {
                 on: Some(|| StripPrefix::OfRoute),
                 off: || StripPrefix::None,
-                shape: Text { what: "the start of a path, such as \"/shop\"", parse: strip_text },
+                shape: Text { what: "the start of a path, such as \"/shop\"", parse: parse_strip_prefix },
             };
     }
 }
@@ -440,7 +440,8 @@ impl Shape for Requests {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Action, Config, StripPrefix, Workers};
+    use crate::{Action, Config, Workers};
+    use shapes::prefix::StripPrefix;
     use std::path::Path;
     use std::time::Duration;
 

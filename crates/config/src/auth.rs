@@ -2,15 +2,15 @@
 
 use crate::auth_server::{AuthServer, SignInPart, parse_auth_server, parse_identity_field, sign_in};
 use crate::auth_token::{JwtAuth, SignedAuth};
-use crate::header;
 use crate::proxy::{ProxyTls, upstream_host};
-use crate::rate::{RATE, Rate};
 use crate::upstream::UpstreamHost;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, join_alternatives};
+use shapes::header;
+use shapes::rate::{RATE, Rate};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) fn policy() -> impl Shape<Out = Option<Option<Auth>>> {
 const IDENTITY_FIELDS: List<Text<String>> =
     List(Text { what: "a header name such as \"Remote-User\"", parse: parse_identity_field });
 const REQUEST_FIELDS: List<Text<String>> =
-    List(Text { what: "a header name such as \"Cookie\"", parse: header::name });
+    List(Text { what: "a header name such as \"Cookie\"", parse: header::parse_name });
 
 directives! {
     /// Authentication of clients: by user and password (`basic`), by another server (`ask`), by token (`jwt`)

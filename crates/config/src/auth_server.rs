@@ -1,8 +1,8 @@
 //! Servers that are asked whether a request may be served.
 
-use crate::header;
 use crate::upstream::Origin;
 use settings::checker::InvalidValue;
+use shapes::header;
 
 /// The URL of an authentication server.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,13 +1,13 @@
 //! Proofs that a request carries itself: JSON Web Tokens and signatures of URLs.
 
 use crate::auth_server::{AuthServer, parse_auth_server, parse_identity_field};
-use crate::cache_purge::token;
-use crate::header;
 use crate::upstream::Origin;
 use settings::checker::{Checker, InvalidValue};
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{Flag, List, Map, Maybe, OneOrMore, PathShape, Text, Time, Word};
+use shapes::header;
+use shapes::names::token;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,13 +2,13 @@
 
 use crate::cache_purge::CachePurge;
 use crate::cache_rule::CacheRule;
-use crate::pattern::PathPattern;
 use settings::checker::Checker;
 use settings::directive_table::table;
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{Flag, List, Maybe, PathShape, Shape, Size, Time, Toggle};
 use settings::units::{GIB, KIB, MIB};
+use shapes::pattern::PathPattern;
 use std::path::PathBuf;
 use std::time::Duration;
 

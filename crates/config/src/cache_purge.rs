@@ -1,14 +1,12 @@
 //! Purging by HTTP: the clients that may purge.
 
-use crate::network::{SOURCE, TrustedSource};
-use settings::checker::{Checker, InvalidValue};
+use settings::checker::Checker;
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{List, Maybe, PathShape, Text};
+use shapes::names::token;
+use shapes::network::{SOURCE, TrustedSource};
 use std::path::PathBuf;
-
-/// The shortest token, in characters: one that cannot be guessed.
-const TOKEN_CHARS_MIN: usize = 16;
 
 directives! {
     /// Purging by HTTP, for the routes with this directive: `PURGE` of a URL removes its responses by `http`
@@ -37,24 +35,6 @@ directives! {
     }
 }
 
-/// Reads a token, from the configuration or from its file.
-///
-/// # Errors
-/// It is too short, or has characters that no token has.
-pub fn token(text: &str) -> Result<String, InvalidValue> {
-    let remedy = "`openssl rand -hex 32` makes one";
-    if text.chars().count() < TOKEN_CHARS_MIN {
-        return Err(InvalidValue::new("this token is too short: it could be guessed", remedy));
-    }
-    match text.find(|c: char| !c.is_ascii_graphic()) {
-        Some(at) => {
-            let end = at + text[at..].chars().next().map_or(0, char::len_utf8);
-            Err(InvalidValue::new("a token has visible ASCII characters alone", remedy).within(at..end))
-        }
-        None => Ok(text.to_owned()),
-    }
-}
-
 fn purge_agrees(purge: &mut CachePurge, node: &Node, check: &mut Checker) {
     match (node.entry("token"), node.entry("token_file"), node.entry("from")) {
         (Some(_), Some(file), _) => {
@@ -76,20 +56,5 @@ fn purge_agrees(purge: &mut CachePurge, node: &Node, check: &mut Checker) {
             finding.help("name the addresses that purge, or give `token_file` or `token` too");
         }
         _ => {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn purge_tokens_are_validated() {
-        assert!(token("0123456789abcdef").is_ok());
-        for bad in
-            ["", "0123456789abcde", "0123456789 abcdef", "0123456789abcdef\u{e9}", "0123456789abcdef\n"]
-        {
-            assert!(token(bad).is_err(), "{bad:?}");
-        }
     }
 }

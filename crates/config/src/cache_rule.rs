@@ -1,8 +1,5 @@
 //! Rules of the cache: exceptions for some requests and responses.
 
-use crate::compress::parse_type_pattern;
-use crate::header;
-use crate::pattern::{Condition, PathPattern, ValuePattern};
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
@@ -10,6 +7,10 @@ use settings::directives;
 use settings::joined_text::ConfigLine;
 use settings::node::{Entry, Node, NodeData};
 use settings::shape::{Count, Flag, Map, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Word};
+use shapes::header;
+use shapes::media::parse_type_pattern;
+use shapes::names::{cookie_name, parameter};
+use shapes::pattern::{PathPattern, ValueCondition, ValuePattern};
 use std::time::Duration;
 
 /// Fields and cookies that one key may have.
@@ -90,8 +91,10 @@ const NAMES: OneOrMore<Text<ValuePattern>> = OneOrMore(Text {
     what: "a name, in which `*` stands for any run of characters",
     parse: parse_name_pattern,
 });
-const HEADERS: Map<String, Condition> = Map { what: "header names", key: header::name, value: Condition };
-const QUERY: Map<String, Condition> = Map { what: "parameter names", key: parameter, value: Condition };
+const HEADERS: Map<String, ValueCondition> =
+    Map { what: "header names", key: header::parse_name, value: ValueCondition };
+const QUERY: Map<String, ValueCondition> =
+    Map { what: "parameter names", key: parameter, value: ValueCondition };
 const CLASSES: Word<u8> = Word(&[("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)]);
 const FIELDS: OneOrMore<Word<IgnoredField>> = OneOrMore(Word(&[
     ("Cache-Control", IgnoredField::CacheControl),
@@ -209,7 +212,7 @@ directives! {
         /// Whether the order of parameters with different names does not matter. The origin gets them sorted.
         "sort_query" sort_query: bool = false, Flag;
         /// Header fields.
-        "header" header: Vec<String> = absent("none"), OneOrMore(Text { what: "a header name", parse: header::name });
+        "header" header: Vec<String> = absent("none"), OneOrMore(Text { what: "a header name", parse: header::parse_name });
         /// Cookies. `Vary: Cookie` does not count then.
         "cookie" cookie: Vec<String> = absent("none"), OneOrMore(Text { what: "a cookie's name", parse: cookie_name });
         /// Languages of the site, the usual one first: of these the one that `Accept-Language` prefers is in the key, and it is
@@ -504,21 +507,6 @@ fn parse_name_pattern(text: &str) -> Result<ValuePattern, InvalidValue> {
     match text {
         "" => Err(InvalidValue::new("an empty name", "")),
         _ => ValuePattern::parse(text),
-    }
-}
-
-pub(crate) fn parameter(text: &str) -> Result<String, InvalidValue> {
-    match text {
-        "" => Err(InvalidValue::new("an empty name", "write the name of a query parameter")),
-        _ => Ok(text.to_owned()),
-    }
-}
-
-pub(crate) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
-    if !text.is_empty() && text.chars().all(header::is_token_char) {
-        Ok(text.to_owned())
-    } else {
-        Err(InvalidValue::new("this is not the name of a cookie", "write one such as \"theme\""))
     }
 }
 

@@ -1,9 +1,9 @@
 //! The `cgi` action: a program for each request.
 
-use crate::scripts::parse_variable_name;
 use settings::checker::InvalidValue;
 use settings::directives;
 use settings::shape::{Count, Flag, Map, PathShape, Text, Time};
+use shapes::names::parse_variable_name;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,23 +1,13 @@
 //! Compression: of files, and of all responses.
 
-use crate::header;
-use settings::checker::{Checker, InvalidValue};
+use http::Coding;
+use settings::checker::Checker;
 use settings::directive_table::table;
 use settings::directives;
 use settings::node::Node;
-use settings::shape::{Flag, List, Maybe, OneOrMore, Size, Text, Toggle, Word};
+use settings::shape::{Flag, List, Maybe, OneOrMore, Size, Toggle, Word};
 use settings::units::{GIB, MIB};
-
-/// A content coding (RFC 9110 section 8.4.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Coding {
-    /// Brotli, `.br`.
-    Brotli,
-    /// Zstandard, `.zst`.
-    Zstd,
-    /// gzip, `.gz`.
-    Gzip,
-}
+use shapes::media::{CODINGS, TYPE};
 
 /// Compression effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +20,6 @@ pub enum Effort {
     Small,
 }
 
-pub(crate) const CODINGS: &[(&str, Coding)] = &[
-    ("br", Coding::Brotli),
-    ("zst", Coding::Zstd),
-    ("zstd", Coding::Zstd),
-    ("gz", Coding::Gzip),
-    ("gzip", Coding::Gzip),
-];
-pub(crate) const TYPE: Text<String> =
-    Text { what: "a media type such as \"text/css\" or \"text/*\"", parse: parse_type_pattern };
 const EFFORTS: Word<Effort> =
     Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
 
@@ -117,17 +98,4 @@ directives! {
         /// BREACH attack).
         "secrets" secrets: bool = false, Flag;
     }
-}
-
-pub(crate) fn every_coding() -> Vec<Coding> {
-    vec![Coding::Brotli, Coding::Zstd, Coding::Gzip]
-}
-
-/// A media type without parameters, in lower case; `text/*` becomes `text/`.
-pub(crate) fn parse_type_pattern(text: &str) -> Result<String, InvalidValue> {
-    let lower = header::media_type(text)?.to_ascii_lowercase();
-    if let Some(at) = lower.find(';') {
-        return Err(InvalidValue::new("a type must not have parameters here", "").within(at..text.len()));
-    }
-    Ok(lower.strip_suffix('*').map(str::to_owned).unwrap_or(lower))
 }

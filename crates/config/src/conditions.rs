@@ -1,17 +1,17 @@
 //! Conditions of requests, for directives that apply to some of them.
 
-use crate::cache_rule::{cookie_name, parameter};
 use crate::geo::{Countries, CountryPattern};
-use crate::header;
 use crate::host::HostPattern;
-use crate::network::{SOURCE, TrustedSource};
-use crate::pattern::{Condition, PathPattern, ValuePattern};
 use crate::referer::{REFERER, RefererPattern};
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::brief;
 use settings::directives;
 use settings::node::{Node, NodeData};
 use settings::shape::{Map, OneOrMore, Text};
+use shapes::header;
+use shapes::names::{cookie_name, parameter};
+use shapes::network::{SOURCE, TrustedSource};
+use shapes::pattern::{PathPattern, ValueCondition, ValuePattern};
 
 pub(crate) const HOSTS: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a host such as \"example.com\" or \"*.example.com\"",
@@ -23,10 +23,10 @@ pub(crate) const PATHS: OneOrMore<Text<PathPattern>> = OneOrMore(Text {
 });
 pub(crate) const METHODS: OneOrMore<Text<String>> =
     OneOrMore(Text { what: "a method such as \"GET\"", parse: parse_method });
-pub(crate) const QUERY: Map<String, Condition> =
-    Map { what: "parameter names", key: parameter, value: Condition };
-pub(crate) const HEADER: Map<String, Condition> =
-    Map { what: "header names", key: header::name, value: Condition };
+pub(crate) const QUERY: Map<String, ValueCondition> =
+    Map { what: "parameter names", key: parameter, value: ValueCondition };
+pub(crate) const HEADER: Map<String, ValueCondition> =
+    Map { what: "header names", key: header::parse_name, value: ValueCondition };
 
 directives! {
     /// Conditions, all of which a request must meet. A value is a text, in which `*` matches any run of
@@ -34,11 +34,11 @@ directives! {
     /// `country`.
     Conditions in "`when`" {
         /// Header fields.
-        "header" header: Vec<(String, ValuePattern)> = {}, Map { what: "header names", key: header::name, value: Condition };
+        "header" header: Vec<(String, ValuePattern)> = {}, Map { what: "header names", key: header::parse_name, value: ValueCondition };
         /// Cookies.
-        "cookie" cookie: Vec<(String, ValuePattern)> = {}, Map { what: "names of cookies", key: cookie_name, value: Condition };
+        "cookie" cookie: Vec<(String, ValuePattern)> = {}, Map { what: "names of cookies", key: cookie_name, value: ValueCondition };
         /// Query parameters, decoded.
-        "query" query: Vec<(String, ValuePattern)> = {}, Map { what: "parameter names", key: parameter, value: Condition };
+        "query" query: Vec<(String, ValuePattern)> = {}, Map { what: "parameter names", key: parameter, value: ValueCondition };
         /// Clients, by address: networks, addresses and `"unix"`.
         "client" client: Vec<TrustedSource> = absent("every client"), OneOrMore(SOURCE);
         /// Countries of clients, which need `[geo]`; `"none"` for unknown.

@@ -1,11 +1,11 @@
 //! Cross-origin requests: which origins may read responses.
 
-use crate::header;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{Flag, List, Maybe, OneOrMore, Shape, Text, Time, Toggle};
+use shapes::header;
 use std::time::Duration;
 
 /// `cors` of a site or a route; if absent, the level above applies.
@@ -144,7 +144,7 @@ fn parse_method(text: &str) -> Result<String, InvalidValue> {
 fn parse_field_name(text: &str) -> Result<String, InvalidValue> {
     match text {
         "*" => Err(InvalidValue::new("`*` is no header name", "name the fields, or leave the directive out")),
-        _ => header::name(text).map(|_| text.to_owned()),
+        _ => header::parse_name(text).map(|_| text.to_owned()),
     }
 }
 

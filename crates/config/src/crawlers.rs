@@ -1,13 +1,13 @@
 //! Crawlers: refusal by name and by behaviour, and robots.txt.
 
-use crate::network::{SOURCE, TrustedSource};
-use crate::rate::{RATE, Rate};
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::brief;
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Text, Time, Toggle};
 use settings::spelling::nearest_name;
+use shapes::network::{SOURCE, TrustedSource};
+use shapes::rate::{RATE, Rate};
 use std::time::Duration;
 
 /// List of known crawlers, one a line.

@@ -1,11 +1,11 @@
 //! Responses as dictionaries for the compression of later ones (RFC 9842).
 
-use crate::pattern::PathPattern;
 use settings::checker::InvalidValue;
 use settings::directive_table::table;
 use settings::directives;
 use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Text, Toggle};
 use settings::units::{GIB, MIB};
+use shapes::pattern::PathPattern;
 
 /// Characters of a pattern or an identifier.
 const TEXT_MAX: usize = 1024;

@@ -1,9 +1,7 @@
 //! The `files` action: which folders are served, and how.
 
-use crate::compress::{CODINGS, Coding, Compress, every_coding, parse_type_pattern};
-use crate::header;
-use crate::pattern::PathPattern;
-use crate::template::parse_template;
+use crate::compress::Compress;
+use http::Coding;
 use http::{Template, TemplatePart, Variable};
 use serde_json::json;
 use settings::checker::{Checker, DefinedVariables, InvalidValue, format_list};
@@ -13,6 +11,11 @@ use settings::node::{Node, NodeData};
 use settings::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word,
 };
+use shapes::header;
+use shapes::media::{CODINGS, every_coding, parse_type_pattern};
+use shapes::pattern::PathPattern;
+use shapes::prefix::{StripPrefix, parse_rooted_path, parse_strip_prefix};
+use shapes::template::parse_template;
 use std::path::PathBuf;
 
 /// Handling of symbolic links that lead out of the root.
@@ -24,17 +27,6 @@ pub enum Symlinks {
     OwnerMatch,
     /// Followed.
     On,
-}
-
-/// The prefix to remove from the path before the file is searched.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StripPrefix {
-    /// Nothing.
-    None,
-    /// The part of the route's `path` before its final `/*`.
-    OfRoute,
-    /// This text, which starts with `/` and does not end with one. Paths with another start stay as they are.
-    Text(String),
 }
 
 /// The files to which a rule of `cache_control` applies.
@@ -101,7 +93,7 @@ directives! {
             Toggle {
                 on: Some(|| StripPrefix::OfRoute),
                 off: || StripPrefix::None,
-                shape: Text { what: "the start of a path, such as \"/assets\"", parse: strip_text },
+                shape: Text { what: "the start of a path, such as \"/assets\"", parse: parse_strip_prefix },
             };
         /// Ranges that one request may ask for; a request with more gets the whole file. 0 turns ranges off.
         "ranges" ranges_max: u32 = 16, Count { min: 0, max: 1000 };
@@ -131,7 +123,7 @@ fn plain_type(text: &str) -> Result<String, InvalidValue> {
     if text.contains(';') {
         Err(InvalidValue::new("a media type has no parameters here", "`charset` says the character set"))
     } else {
-        header::media_type(text).map(|media| media.to_ascii_lowercase())
+        header::parse_media_type(text).map(|media| media.to_ascii_lowercase())
     }
 }
 
@@ -158,17 +150,6 @@ fn fallback(text: &str) -> Result<String, InvalidValue> {
     parse_rooted_path(text)
 }
 
-/// A path below the root.
-pub(crate) fn parse_rooted_path(text: &str) -> Result<String, InvalidValue> {
-    if !text.starts_with('/') {
-        return Err(InvalidValue::new("a path below the root starts with `/`", format!("write \"/{text}\"")));
-    }
-    if text.contains('\0') || text.split('/').any(|segment| segment == "..") {
-        return Err(InvalidValue::new("a path below the root must not contain `..` or NUL", ""));
-    }
-    Ok(text.to_owned())
-}
-
 fn parse_try_file(text: &str) -> Result<Template, InvalidValue> {
     reject_status(text)?;
     if text.contains(" /") || text.contains(" $") {
@@ -180,16 +161,6 @@ fn parse_try_file(text: &str) -> Result<Template, InvalidValue> {
         parse_rooted_path(template.literal_prefix())?;
     }
     Ok(template)
-}
-
-pub(crate) fn strip_text(text: &str) -> Result<StripPrefix, InvalidValue> {
-    let path = parse_rooted_path(text)?;
-    match path.strip_suffix('/') {
-        Some(stripped) => {
-            Err(InvalidValue::new("a prefix does not end with `/`", format!("write \"{stripped}\"")))
-        }
-        None => Ok(StripPrefix::Text(path)),
-    }
 }
 
 fn parse_charset(text: &str) -> Result<String, InvalidValue> {

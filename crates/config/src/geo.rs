@@ -4,6 +4,7 @@ use settings::checker::{Checker, InvalidValue};
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{OneOrMore, PathShape, Shape, ShapeKind, Text};
+use shapes::template::GEO_REMEDY;
 use std::path::PathBuf;
 
 directives! {
@@ -66,9 +67,6 @@ impl CountryPattern {
         }
     }
 }
-
-/// Remedy for a directive that needs `[geo]` when it is missing.
-pub(crate) const GEO_REMEDY: &str = "say where countries come from: `[geo]` and `database = \"/usr/share/GeoIP/GeoLite2-Country.mmdb\"` below it";
 
 /// Countries, which need `[geo]`.
 pub(crate) struct Countries;

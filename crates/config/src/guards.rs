@@ -1,10 +1,10 @@
 //! Warnings of access controls that can be bypassed: requests that another route answers, and exceptions for
 //! everybody.
 
-use crate::pattern::PathPattern;
 use crate::redirect_loops::has_conditions;
 use settings::checker::{Checker, shorten};
 use settings::node::{Entry, Node, NodeData, as_text, for_each_text, is_enabled};
+use shapes::pattern::PathPattern;
 
 /// Actions that give access to the guarded resource.
 const HANDLER_DIRECTIVES: [&str; 6] = ["proxy", "app", "php", "cgi", "files", "split"];

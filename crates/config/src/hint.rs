@@ -322,46 +322,6 @@ pub(crate) fn table_example(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Variables of nginx, and how they are written here.
-const FOREIGN_VARIABLES: [(&str, &str); 26] = [
-    ("binary_remote_addr", "$remote_addr"),
-    ("body_bytes_sent", "$body_bytes"),
-    ("bytes_sent", "$body_bytes"),
-    ("connection", "none: `$client_port` is another one for each connection of a client"),
-    ("document_uri", "$path"),
-    ("geoip_country_code", "$country"),
-    ("is_args", "none: `$query` has its `?`"),
-    ("msec", "$time"),
-    ("proxy_add_x_forwarded_for", "none: X-Forwarded-For is sent by itself"),
-    ("query_string", "$args"),
-    ("remote_host", "$remote_addr"),
-    ("remote_port", "$client_port"),
-    ("request", "$method $uri $version"),
-    ("request_length", "$request_bytes"),
-    ("request_method", "$method"),
-    ("request_path", "$path"),
-    ("request_uri", "$uri"),
-    ("server_name", "$host"),
-    ("server_protocol", "$version"),
-    ("ssl_cipher", "$tls_cipher"),
-    ("ssl_protocol", "$tls_version"),
-    ("time_iso8601", "$time"),
-    ("upstream_addr", "$upstream"),
-    ("upstream_cache_status", "$cache"),
-    ("upstream_response_time", "$upstream_ms"),
-    ("upstream_status", "none: `$status` is what the client gets"),
-];
-
-/// Returns the equivalent of an nginx variable, if its parts are among `names`.
-pub(crate) fn variable_hint(name: &str, names: &[&str]) -> Option<String> {
-    let (_, here) = FOREIGN_VARIABLES.iter().find(|(known, _)| *known == name)?;
-    let Some(reason) = here.strip_prefix("none: ") else {
-        let has_all = here.split(' ').all(|one| names.contains(&one.trim_start_matches('$')));
-        return has_all.then(|| format!("nginx's `${name}` is `{here}` here"));
-    };
-    Some(format!("there is nothing like nginx's `${name}`: {reason}"))
-}
-
 /// Returns the table of an application for a text that looks like its file or module.
 pub(crate) fn app_hint(name: &str) -> Option<String> {
     let file = name.rsplit('/').next().unwrap_or(name);

@@ -12,8 +12,6 @@ mod unknown_keys;
 
 mod snippet;
 
-mod network;
-
 mod listen;
 
 mod host;
@@ -22,20 +20,12 @@ mod hsts;
 
 mod tls;
 
-mod glob;
-
-mod expression;
-
-mod pattern;
-
 mod geo;
-
-mod template;
-
-mod header;
 
 mod variable_map;
 
+mod response_headers;
+mod trusted_proxies;
 mod telemetry;
 
 mod tracing;
@@ -139,20 +129,19 @@ pub use auth_server::{AuthServer, SignInPart};
 pub use auth_token::{JwtAuth, SignedAuth};
 pub use bandwidth::BandwidthLimit;
 pub use cache::{CacheDisk, CachePolicy, CacheStore};
-pub use cache_purge::{CachePurge, token};
+pub use cache_purge::CachePurge;
 pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use cgi_program::Cgi;
 pub use client_abort::ClientAbort;
-pub use compress::{Coding, Compress, CompressResponses, Effort};
+pub use compress::{Compress, CompressResponses, Effort};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
 pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use error_pages::{ErrorPages, StatusPattern};
-pub use files::{FileMatch, Files, StripPrefix, Symlinks};
+pub use files::{FileMatch, Files, Symlinks};
 pub use geo::{CountryPattern, Geo};
-pub use header::ResponseHeaders;
 pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
 pub use listen::{EarlyHints, Listen, Listener};
@@ -160,17 +149,16 @@ pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
 pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
-pub use network::{ForwardedFields, TrustedProxies, TrustedSource};
-pub use pattern::{PathPattern, ValuePattern};
 pub use php::PhpApp;
 pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,
 };
 pub use queue::RequestQueue;
-pub use rate::{Rate, RateKey, RateLimit};
+pub use rate::{RateKey, RateLimit};
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
+pub use response_headers::ResponseHeaders;
 pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
 pub use settings::checker::InvalidValue;
 pub use settings::document::{EnvironmentLookup, directive_tree, include_patterns};
@@ -185,7 +173,8 @@ pub use site::{
 pub use stream::{BalanceWord, Stream, StreamServer, StreamTimeouts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
-pub use tracing::{IdSource, SHARE_MAX, Tracing};
+pub use tracing::{IdSource, Tracing};
+pub use trusted_proxies::{ForwardedFields, TrustedProxies};
 pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
 

@@ -1,12 +1,12 @@
 //! Addresses to listen on.
 
-use crate::network::{SOURCE, TrustedSource};
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue, format_list, shorten};
 use settings::directives;
 use settings::node::{Node, NodeData};
 use settings::report::NamedPath;
 use settings::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
+use shapes::network::{SOURCE, TrustedSource};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;

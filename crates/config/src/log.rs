@@ -1,10 +1,7 @@
 //! Logs: their destinations, formats and conditions.
 
 use crate::cache_rule::{StatusMatch, StatusShape};
-use crate::header;
 use crate::log_destination::{LogDestination, Sink};
-use crate::template::{TemplateShape, parse_template};
-use crate::tracing::SHARE;
 use http::{Template, Variable};
 use serde_json::json;
 use settings::checker::{Checker, DefinedVariables, InvalidValue};
@@ -13,6 +10,9 @@ use settings::directives;
 use settings::node::{Node, NodeData};
 use settings::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word};
 use settings::spelling::nearest_name;
+use shapes::header;
+use shapes::share::SHARE;
+use shapes::template::{TemplateShape, parse_template};
 use std::time::Duration;
 
 /// The format of the access log.
@@ -55,7 +55,7 @@ pub type LogField = (String, Variable);
 
 const FIELDS: List<Text<LogField>> = List(Text { what: "a variable such as \"status\"", parse: parse_field });
 const PARAMETERS: List<Text<String>> = List(Text { what: "a parameter's name", parse: parse_parameter });
-const HEADERS: List<Text<String>> = List(Text { what: "a header name", parse: header::name });
+const HEADERS: List<Text<String>> = List(Text { what: "a header name", parse: header::parse_name });
 
 const CONDITION_TIME: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
 directives! {

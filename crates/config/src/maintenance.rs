@@ -1,10 +1,10 @@
 //! The maintenance page.
 
-use crate::network::{SOURCE, TrustedSource};
-use crate::pattern::PathPattern;
 use settings::directive_table::brief;
 use settings::directives;
 use settings::shape::{Maybe, OneOrMore, PathShape, Shape, Text, Time, Toggle};
+use shapes::network::{SOURCE, TrustedSource};
+use shapes::pattern::PathPattern;
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -4,9 +4,9 @@ use crate::action::Action;
 pub use crate::condition_fields::ConditionFields;
 use crate::conditions::ConditionSet;
 use crate::host::{HOST_BYTES_MAX, HostPattern};
-use crate::pattern::ValuePattern;
 use crate::server::Config;
 use crate::site::{Route, Site};
+use shapes::pattern::ValuePattern;
 use std::collections::HashMap;
 use std::net::IpAddr;
 

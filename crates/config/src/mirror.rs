@@ -2,7 +2,6 @@
 
 use crate::conditions::Conditions;
 use crate::proxy::Proxy;
-use crate::tracing::SHARE;
 use crate::upstream_group::Proxied;
 use settings::checker::Checker;
 use settings::directive_table::{brief, table};
@@ -10,6 +9,7 @@ use settings::directives;
 use settings::node::Node;
 use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Time};
 use settings::units::MIB;
+use shapes::share::SHARE;
 use std::time::Duration;
 
 /// Faults of one route.

@@ -2,10 +2,7 @@
 
 use crate::cgi_program::Cgi;
 use crate::client_abort::{CLIENT_ABORT, ClientAbort};
-use crate::files::{StripPrefix, parse_rooted_path, strip_text};
-use crate::header;
-use crate::scripts::{Scripts, parse_variable_name};
-use crate::template::{TemplateShape, parse_template};
+use crate::scripts::Scripts;
 use crate::upstream::{
     Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, check_protocols, group_name,
 };
@@ -18,6 +15,10 @@ use settings::shape::{
     Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
 use settings::units::{KIB, MIB, SPILL_MAX};
+use shapes::header;
+use shapes::names::parse_variable_name;
+use shapes::prefix::{StripPrefix, parse_rooted_path, parse_strip_prefix};
+use shapes::template::{TemplateShape, parse_template};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ directives! {
             Toggle {
                 on: Some(|| StripPrefix::OfRoute),
                 off: || StripPrefix::None,
-                shape: Text { what: "the start of a path, such as \"/api\"", parse: strip_text },
+                shape: Text { what: "the start of a path, such as \"/api\"", parse: parse_strip_prefix },
             };
         /// The prefix to add to the path, after `strip_prefix`.
         "add_prefix" add_prefix: Option<String> = absent("none"),
@@ -592,7 +593,7 @@ pub(crate) fn upstream_host(text: &str) -> Result<UpstreamHost, InvalidValue> {
 }
 
 fn prefix(text: &str) -> Result<String, InvalidValue> {
-    match strip_text(text)? {
+    match parse_strip_prefix(text)? {
         StripPrefix::Text(path) => asked_path(&path),
         _ => Ok(text.to_owned()),
     }

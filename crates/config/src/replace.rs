@@ -1,14 +1,14 @@
 //! Texts that are put in place of others in the bodies of responses.
 
-use crate::compress::TYPE;
-use crate::header;
-use crate::template::{TemplateShape, parse_content_template};
 use http::{Template, template::TemplatePart};
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use settings::directive_table::table;
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{Flag, Maybe, OneOrMore, Shape, Text, Toggle};
+use shapes::header;
+use shapes::media::TYPE;
+use shapes::template::{TemplateShape, parse_content_template};
 
 /// Rules of one site or route.
 const REPLACEMENTS_MAX: usize = 32;

@@ -1,14 +1,14 @@
 //! Routes that rewrite the path, and the names of their regular expressions' captures.
 
 use crate::action::Action;
-use crate::pattern::PathPattern;
-use crate::template::{TemplateShape, parse_template};
 use crate::variable_map::check_free_name;
 use http::{Template, TemplatePart, Variable};
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use settings::directive_table::{DirectiveTable, table};
 use settings::node::{Entry, Node, NodeData};
 use settings::shape::{Maybe, Shape, ShapeKind};
+use shapes::pattern::PathPattern;
+use shapes::template::{TemplateShape, parse_template};
 use std::marker::PhantomData;
 
 /// `rewrite` of a route.

@@ -45,16 +45,6 @@ pub(crate) fn warn_of_exposed_scripts(route: &Node, check: &mut Checker) {
     }
 }
 
-/// The name of a variable.
-pub(crate) fn parse_variable_name(text: &str) -> Result<String, InvalidValue> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if text.chars().all(is_name) && !text.is_empty() {
-        Ok(text.to_owned())
-    } else {
-        Err(InvalidValue::new("a variable's name consists of letters, digits and `_`", ""))
-    }
-}
-
 fn parse_front(text: &str) -> Result<String, InvalidValue> {
     let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
     if is_path && text.ends_with(".php") {

@@ -10,14 +10,13 @@ use crate::crawlers::{self, Crawlers};
 use crate::dictionary::DictionaryStore;
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
-use crate::header::ResponseHeaders;
 use crate::hint;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
-use crate::network::{SOURCE, TrustedProxies, TrustedSource};
 use crate::proxy::Proxy;
+use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
 use crate::sharing::{SharedLimits, check_shared_limits};
 use crate::site::{
@@ -29,6 +28,7 @@ use crate::stream::{Stream, check_streams};
 use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
+use crate::trusted_proxies::TrustedProxies;
 use crate::upstream_group::Groups;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
@@ -44,6 +44,7 @@ use settings::shape::{
 };
 use settings::spelling::nearest_name;
 use settings::units::{GIB, KIB, MIB, SPILL_MAX};
+use shapes::network::{SOURCE, TrustedSource};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

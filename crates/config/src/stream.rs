@@ -2,7 +2,6 @@
 
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
-use crate::network::{SOURCE, TrustedSource};
 use crate::proxy::{Eject, Health};
 use crate::upstream::{Balance, Origin, ProxyProtocol};
 use serde_json::json;
@@ -11,6 +10,7 @@ use settings::directive_table::{brief, table};
 use settings::directives;
 use settings::node::Node;
 use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word};
+use shapes::network::{SOURCE, TrustedSource};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

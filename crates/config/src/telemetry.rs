@@ -1,9 +1,9 @@
 //! Export to an OpenTelemetry collector: metrics and log lines. Spans are in `tracing`.
 
-use crate::header;
 use settings::checker::InvalidValue;
 use settings::directives;
 use settings::shape::{Map, Maybe, PathShape, Text, Time, Word};
+use shapes::header;
 use std::path::PathBuf;
 use std::time::Duration;
 

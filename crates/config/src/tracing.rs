@@ -1,9 +1,9 @@
 //! Ids of requests, and traces.
 
 use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
-use settings::checker::InvalidValue;
 use settings::directives;
-use settings::shape::{Flag, Maybe, Text, Time, Word};
+use settings::shape::{Flag, Maybe, Time, Word};
+use shapes::share::SHARE;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -20,9 +20,6 @@ pub enum IdSource {
     Any,
 }
 
-/// Shares of requests are counted in millionths.
-pub const SHARE_MAX: u32 = 1_000_000;
-
 pub(crate) const ID_SOURCE: Word<IdSource> = Word(&[
     ("off", IdSource::Off),
     ("new", IdSource::New),
@@ -31,7 +28,6 @@ pub(crate) const ID_SOURCE: Word<IdSource> = Word(&[
 ]);
 const TRACE_SOURCE: Word<IdSource> =
     Word(&[("new", IdSource::New), ("trusted", IdSource::Trusted), ("any", IdSource::Any)]);
-pub(crate) const SHARE: Text<u32> = Text { what: "a share such as \"10%\" or \"0.1%\"", parse: parse_share };
 
 const SLOW: Time = Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
 
@@ -68,34 +64,5 @@ directives! {
         "headers" headers: Vec<(String, String)> = {}, HEADERS;
         /// A file of such fields, which may be secret: a line `NAME: VALUE` for each, at most 32.
         "headers_file" headers_file: Option<PathBuf> = absent("none"), Maybe(HEADERS_FILE);
-    }
-}
-
-/// Reads a share, in millionths.
-fn parse_share(text: &str) -> Result<u32, InvalidValue> {
-    let invalid = || InvalidValue::new("this is not a share", "write a number from 0 to 100 and `%`");
-    let number = text.strip_suffix('%').ok_or_else(invalid)?.trim_end();
-    let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let percent: f64 = number.parse().ok().filter(|_| is_plain).ok_or_else(invalid)?;
-    match percent {
-        0.0..=100.0 => Ok((percent * f64::from(SHARE_MAX / 100)).round() as u32),
-        _ => Err(invalid()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentages_are_parsed() {
-        for (text, want) in
-            [("0%", Some(0)), ("100%", Some(SHARE_MAX)), ("0.1%", Some(1_000)), ("12.5 %", Some(125_000))]
-        {
-            assert_eq!(parse_share(text).ok(), want, "{text}");
-        }
-        for text in ["", "%", "101%", "-1%", "1", "1e1%", "NaN%", "inf%", "1%%"] {
-            assert!(parse_share(text).is_err(), "{text}");
-        }
     }
 }

@@ -1,10 +1,10 @@
 //! Warnings of conditions that no request meets, or fewer than they read: values in a form that requests do not have when they are compared.
 
-use crate::expression::{Expression, RequiredText};
-use crate::pattern::{ESCAPED_CHARACTER, PathFault, find_path_fault, is_escape};
 use settings::checker::{Checker, shorten};
 use settings::node::{Entry, Node, NodeData, as_text};
 use settings::report::TextSpan;
+use shapes::expression::{Expression, RequiredText};
+use shapes::pattern::{ESCAPED_CHARACTER, PathFault, find_path_fault, is_escape};
 
 /// Looks through the conditions of the whole file.
 pub(crate) fn warn_of_unmatched(node: &Node, check: &mut Checker) {

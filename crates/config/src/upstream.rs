@@ -1,11 +1,12 @@
 //! Upstream servers: their URLs, and which of them gets a request.
 
-use crate::header;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
 use settings::node::Node;
 use settings::shape::{Shape, ShapeKind, Text};
 use settings::spelling::nearest_name;
+use shapes::header;
+use shapes::names::parse_cookie_name;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -346,7 +347,7 @@ impl Balance {
     /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
     pub(crate) fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(name) = text.strip_prefix("hash:header:") {
-            return header::name(name)
+            return header::parse_name(name)
                 .map(Self::HashHeader)
                 .map_err(|fault| shift_fault(fault, "hash:header:"));
         }
@@ -387,18 +388,6 @@ fn unknown_balance(text: &str) -> InvalidValue {
     let words: Vec<String> = Balance::WORDS.iter().map(|word| format!("\"{word}\"")).collect();
     let more = "\"hash:header:NAME\", \"hash:cookie:NAME\" and \"sticky:COOKIE\"";
     InvalidValue::new(message, format!("there are {}, {more}", words.join(", ")))
-}
-
-/// A name that a `Set-Cookie` field may hold (RFC 6265 section 4.1.1).
-pub(crate) fn parse_cookie_name(text: &str) -> Result<String, InvalidValue> {
-    match text.char_indices().find(|(_, c)| !header::is_token_char(*c)) {
-        Some((at, wrong)) => {
-            let fault = InvalidValue::new(format!("a cookie's name must not contain {wrong:?}"), "");
-            Err(fault.within(at..at + wrong.len_utf8()))
-        }
-        None if text.is_empty() => Err(InvalidValue::new("the cookie's name is missing", "")),
-        None => Ok(text.to_owned()),
-    }
 }
 
 /// The servers of a group speak HTTP, or one protocol of the CGI family, all of them.

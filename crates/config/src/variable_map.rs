@@ -1,10 +1,5 @@
 //! Maps from the value of a text with variables to another text, which templates name as a variable.
 
-use crate::expression::Expression;
-use crate::header;
-use crate::network::network;
-use crate::pattern::ValuePattern;
-use crate::template::{TemplateShape, parse_template};
 use http::{Template, Variable};
 use ipnet::IpNet;
 use serde_json::json;
@@ -13,6 +8,11 @@ use settings::directive_table::table;
 use settings::directives;
 use settings::node::{Entry, Node, NodeData};
 use settings::shape::{Map, Shape, ShapeKind};
+use shapes::expression::Expression;
+use shapes::header;
+use shapes::network::network;
+use shapes::pattern::ValuePattern;
+use shapes::template::{TemplateShape, parse_template};
 use std::hash::{Hash, Hasher};
 
 /// Maps of a configuration.

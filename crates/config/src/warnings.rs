@@ -7,7 +7,6 @@ use std::path::{Component, Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::guards::{is_refusal, warn_of_unguarded_paths, warn_of_universal_exceptions};
-use crate::pattern::PathPattern;
 use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
 use crate::scripts::warn_of_exposed_scripts;
 use crate::site::branch_nodes;
@@ -16,6 +15,7 @@ use settings::checker::{Checker, shorten};
 use settings::node::{Node, NodeData, as_text, for_each_text, is_enabled};
 use settings::report::TextSpan;
 use settings::spelling::nearest_name;
+use shapes::pattern::PathPattern;
 
 /// Looks through the whole file.
 pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {

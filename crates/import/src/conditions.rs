@@ -2,7 +2,7 @@
 
 use crate::draft::{CONDITIONS, TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression};
-use config::ValuePattern;
+use shapes::pattern::ValuePattern;
 
 /// Pattern of a header field or parameter that is present and not empty.
 const NOT_EMPTY: &str = "~ .";

@@ -2,7 +2,7 @@
 //! time.
 
 use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_text, regex_tokens};
-use config::PathPattern;
+use shapes::pattern::PathPattern;
 
 /// Maximum number of words that a negative lookahead may exclude.
 const EXCLUDED_WORDS_MAX: usize = 16;

@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-use config::{LogCondition, RequestLog, SHARE_MAX};
+use config::{LogCondition, RequestLog};
 use http::encode::write_decimal;
 use http::path::encode_beyond_ascii;
 use http::template::{TlsValues, VariableValues};
 use http::{LogVariable, Name, TemplatePart, Variable};
 use net::{Peer, Request, RequestRecord};
+use shapes::share::SHARE_MAX;
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, PrimitiveDateTime};
 

@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
-use config::{IdSource, SHARE_MAX};
+use config::IdSource;
 use http::ids::{is_request_id, is_tracestate, traceparent};
 use http::{Name, RequestId, RequestIds, TraceSpan};
 use net::Request;
+use shapes::share::SHARE_MAX;
 
 /// Rules for request ids and traces.
 #[derive(Clone, Debug)]

@@ -6,13 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
+use config::Action;
 use config::matcher::{RouteId, Routes};
-use config::{Action, PathPattern};
 use engine::clients::access::ClientAccess;
 use files::{FileOutcome, Files};
 use http::path::normal_path;
 use http::{EmptySegments, Fields, Method, Status};
 use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
+use shapes::pattern::PathPattern;
 use steps::auth::RouteAuth;
 use steps::flow::Flow;
 use steps::limit::{CountedRequests, RateRules};

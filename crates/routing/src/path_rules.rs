@@ -5,12 +5,13 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use config::{Config, PathPattern, VariableMap};
+use config::{Config, VariableMap};
 use http::path::{EmptySegments, encode_beyond_ascii, encoded, encoded_segment};
 use http::template::{CustomVariables, VariableValues};
 use http::{Reject, RequestHead, RequestIds, Status, Template, scan};
 use ipnet::IpNet;
 use net::Exchange;
+use shapes::pattern::PathPattern;
 
 use crate::edits::template_values;
 use crate::geo::CountryDatabase;

@@ -79,10 +79,10 @@ pub fn files_of(route: &config::Route, app: &config::PhpApp) -> config::Files {
 pub fn prefix_of(
     route: &config::Route,
     app: &config::Mounted,
-    stripped: impl Fn(&config::Route, &config::StripPrefix) -> Vec<u8>,
+    stripped: impl Fn(&config::Route, &shapes::prefix::StripPrefix) -> Vec<u8>,
 ) -> Vec<u8> {
     match &route.action {
-        Action::Files(files) if files.strip_prefix != config::StripPrefix::None => {
+        Action::Files(files) if files.strip_prefix != shapes::prefix::StripPrefix::None => {
             stripped(route, &files.strip_prefix)
         }
         _ => stripped(route, &app.strip_prefix),

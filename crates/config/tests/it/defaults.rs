@@ -2,8 +2,10 @@
 
 use config::{
     AccessLog, Action, Balance, Config, FileMatch, ForwardedFields, KIB, Level, Listen, Listener, MIB,
-    Origin, RouteSettings, Sink, StripPrefix, Symlinks, TrustedSource,
+    Origin, RouteSettings, Sink, Symlinks,
 };
+use shapes::network::TrustedSource;
+use shapes::prefix::StripPrefix;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -3,8 +3,9 @@
 
 use crate::laws::configuration;
 use crate::place;
-use config::{Listen, PathPattern, TEXT_BYTES_MAX, ValuePattern};
+use config::{Listen, TEXT_BYTES_MAX};
 use http::Template;
+use shapes::pattern::{PathPattern, ValuePattern};
 
 #[test]
 fn deeply_nested_texts_are_rejected() {

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use config::TrustedSource;
 use net::{Peer, PeerSet, Request};
+use shapes::network::TrustedSource;
 
 use crate::clients::proxies::peer_set;
 

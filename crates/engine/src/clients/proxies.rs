@@ -41,12 +41,12 @@ pub fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxie
 }
 
 /// Converts the peers that may send the PROXY protocol or forwarding fields.
-pub fn peer_set(from: &[config::TrustedSource]) -> PeerSet {
+pub fn peer_set(from: &[shapes::network::TrustedSource]) -> PeerSet {
     let mut sources = PeerSet::default();
     for source in from {
         match source {
-            config::TrustedSource::Unix => sources.includes_unix = true,
-            config::TrustedSource::Network(network) => sources.networks.push(*network),
+            shapes::network::TrustedSource::Unix => sources.includes_unix = true,
+            shapes::network::TrustedSource::Network(network) => sources.networks.push(*network),
         }
     }
     sources

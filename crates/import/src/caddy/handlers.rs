@@ -6,7 +6,7 @@ use super::scripts::{CaddyScripts, translate_duration};
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
-use config::PathPattern;
+use shapes::pattern::PathPattern;
 
 /// Response header fields that apply only to requests that meet conditions.
 #[derive(Debug, Clone)]

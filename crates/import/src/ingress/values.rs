@@ -60,7 +60,7 @@ pub(super) fn translate_rewrite_target(
     let text = target.text().unwrap_or("");
     let groups = match section.get("path") {
         Some(TomlItem::Text(path)) if is_expression => {
-            config::PathPattern::parse(path).map_or_else(|_| Vec::new(), |path| path.groups())
+            shapes::pattern::PathPattern::parse(path).map_or_else(|_| Vec::new(), |path| path.groups())
         }
         _ => Vec::new(),
     };

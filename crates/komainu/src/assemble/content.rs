@@ -4,17 +4,8 @@ use std::sync::Arc;
 
 use coding::Effort;
 use config::Config;
-use http::Coding;
 use logging::notice::ErrorLog;
 use net::Compression;
-
-fn convert_coding(coding: &config::Coding) -> Coding {
-    match coding {
-        config::Coding::Brotli => Coding::Brotli,
-        config::Coding::Zstd => Coding::Zstd,
-        config::Coding::Gzip => Coding::Gzip,
-    }
-}
 
 pub(crate) fn convert_effort(effort: config::Effort) -> Effort {
     match effort {
@@ -26,7 +17,7 @@ pub(crate) fn convert_effort(effort: config::Effort) -> Effort {
 
 pub(crate) fn convert_compression(compress: &config::CompressResponses) -> Compression {
     Compression {
-        codings: compress.codings.iter().map(convert_coding).collect(),
+        codings: compress.codings.clone(),
         bytes_min: compress.min_bytes,
         effort: convert_effort(compress.effort),
         media: compress.types.clone(),
@@ -57,11 +48,11 @@ pub(crate) fn build_route_files(
 }
 
 /// Returns the prefix that is stripped from request paths.
-pub(crate) fn stripped_prefix(route: &config::Route, prefix: &config::StripPrefix) -> Vec<u8> {
+pub(crate) fn stripped_prefix(route: &config::Route, prefix: &shapes::prefix::StripPrefix) -> Vec<u8> {
     match prefix {
-        config::StripPrefix::None => Vec::new(),
-        config::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
-        config::StripPrefix::Text(text) => text.as_bytes().to_vec(),
+        shapes::prefix::StripPrefix::None => Vec::new(),
+        shapes::prefix::StripPrefix::OfRoute => route.prefix().unwrap_or_default().as_bytes().to_vec(),
+        shapes::prefix::StripPrefix::Text(text) => text.as_bytes().to_vec(),
     }
 }
 
@@ -80,9 +71,9 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
             config::Symlinks::On => files::Symlinks::Follow,
         },
         cache_control: files.cache_control.iter().map(convert_cache_rule).collect(),
-        precompressed: files.precompressed.iter().map(convert_coding).collect(),
+        precompressed: files.precompressed.clone(),
         compression: files.compress.as_ref().map(|compress| files::FileCompression {
-            codings: compress.codings.iter().map(convert_coding).collect(),
+            codings: compress.codings.clone(),
             bytes_min: compress.min_bytes,
             bytes_max: compress.max_bytes,
             effort: convert_effort(compress.effort),

@@ -5,9 +5,10 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use config::{Config, Crawlers, PathPattern};
+use config::{Config, Crawlers};
 use net::MemoryBudget;
 use routing::pages;
+use shapes::pattern::PathPattern;
 use steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::RuleCounters;

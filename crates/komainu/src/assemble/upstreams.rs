@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Auth, AuthKind, Config, EncodedSlashes, StripPrefix};
+use config::{Auth, AuthKind, Config, EncodedSlashes};
 use hosting::cgi_programs;
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
@@ -17,6 +17,7 @@ use proxy::options::{
     UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
 use proxy::{Group, GroupReload, GroupShared};
+use shapes::prefix::StripPrefix;
 use telemetry::metrics::RouteLabels;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.

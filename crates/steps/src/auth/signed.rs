@@ -55,7 +55,8 @@ pub fn parse_keys(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
     let text = std::str::from_utf8(bytes).map_err(|_| invalid("it is not text".into()))?;
     let mut secrets = Vec::new();
     for (at, line) in text.lines().map(str::trim_end).enumerate().filter(|(_, line)| !line.is_empty()) {
-        secrets.push(config::token(line).map_err(|fault| invalid(format!("line {}: {fault}", at + 1)))?);
+        secrets
+            .push(shapes::names::token(line).map_err(|fault| invalid(format!("line {}: {fault}", at + 1)))?);
     }
     if secrets.is_empty() {
         Err(invalid("it has no secret: `openssl rand -hex 32` makes one".into()))

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission::{LimitVerdict, Limiter, LimiterOptions, Quota, SeenKeys};
-use config::{Crawlers, Rate, RateLimit};
+use config::{Crawlers, RateLimit};
 use engine::clients::proxies::peer_set;
 use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, MemoryBudget, PeerSet, Request};
+use shapes::rate::Rate;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 
 use crate::flow::Flow;

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use config::{Maintenance, PathPattern};
+use config::Maintenance;
 use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Page, PeerSet};
+use shapes::pattern::PathPattern;
 use telemetry::rule_counters::RuleCounter;
 
 /// Interval at which the switch file is checked, in milliseconds.

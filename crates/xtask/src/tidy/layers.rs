@@ -23,6 +23,7 @@ const ALL_CRATES: &[&str] = &[
     "coding",
     "failure",
     "settings",
+    "shapes",
     "config",
     "ring",
     "net",
@@ -86,8 +87,13 @@ const LAYERS: &[Layer] = &[
         never: &["std::process", "std::thread", "std::fs", "TcpStream", "rustix", "tokio"],
     },
     Layer {
+        folder: "shapes",
+        may_use: &["http", "settings"],
+        never: &["std::process", "std::thread", "std::fs", "TcpStream", "rustix", "tokio"],
+    },
+    Layer {
         folder: "config",
-        may_use: &["failure", "http", "settings"],
+        may_use: &["failure", "http", "settings", "shapes"],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
     Layer { folder: "tree", may_use: &[], never: NO_IO },
@@ -115,7 +121,7 @@ const LAYERS: &[Layer] = &[
     // `import` reads the configurations of other servers and writes text.
     Layer {
         folder: "import",
-        may_use: &["config", "failure"],
+        may_use: &["config", "failure", "shapes"],
         never: &["std::process", "std::thread", "std::net::Tcp", "rustix", "tokio"],
     },
     // `verify` starts both servers and sends them requests.
@@ -123,7 +129,10 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "rights", may_use: &["config", "failure", "net"], never: &["tokio"] },
     Layer {
         folder: "logging",
-        may_use: &["bench", "cache", "config", "failure", "files", "http", "net", "otlp", "proxy", "rights"],
+        may_use: &[
+            "bench", "cache", "config", "failure", "files", "http", "net", "otlp", "proxy", "rights",
+            "shapes",
+        ],
         never: &["tokio"],
     },
     Layer {
@@ -133,7 +142,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "engine",
-        may_use: &["apps", "bench", "config", "failure", "http", "logging", "net", "process"],
+        may_use: &["apps", "bench", "config", "failure", "http", "logging", "net", "process", "shapes"],
         never: &["tokio"],
     },
     Layer {
@@ -165,6 +174,7 @@ const LAYERS: &[Layer] = &[
             "net",
             "process",
             "proxy",
+            "shapes",
             "sharing",
             "telemetry",
         ],
@@ -172,7 +182,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "cache_handler",
-        may_use: &["cache", "coding", "config", "failure", "http", "logging", "net", "process", "steps"],
+        may_use: &[
+            "cache", "coding", "config", "failure", "http", "logging", "net", "process", "shapes", "steps",
+        ],
         never: &["tokio"],
     },
     Layer {
@@ -191,6 +203,7 @@ const LAYERS: &[Layer] = &[
             "net",
             "process",
             "proxy",
+            "shapes",
             "steps",
             "telemetry",
         ],

@@ -19,14 +19,14 @@ const GROUPS_MAX: usize = 32;
 /// A regular expression, which is searched for in bytes: `.` is any byte but a line feed, and classes such as `\\d` and `\\w` are of
 /// ASCII. A search takes linear time, whatever the expression.
 #[derive(Clone)]
-pub(crate) struct Expression {
+pub struct Expression {
     text: String,
     regex: Regex,
 }
 
 impl Expression {
     /// Parses `~ REGEX`, or `~* REGEX` for one that ignores the case of ASCII letters; `None` for a text without a `~` at its start.
-    pub(crate) fn parse(text: &str) -> Option<Result<Self, InvalidValue>> {
+    pub fn parse(text: &str) -> Option<Result<Self, InvalidValue>> {
         let rest = text.strip_prefix('~')?;
         let (rest, ignores_case) = match rest.strip_prefix('*') {
             Some(rest) => (rest, true),
@@ -77,7 +77,7 @@ impl Expression {
     /// Returns texts that a match must contain, as far as that is easy to decide. Texts of optional parts are
     /// left out, and those of alternatives if one may be empty. Otherwise each alternative contributes its
     /// text.
-    pub(crate) fn required_texts(&self) -> Vec<RequiredText> {
+    pub fn required_texts(&self) -> Vec<RequiredText> {
         let mut texts = Vec::new();
         if let Some(hir) = self.to_hir() {
             collect_required(&hir, false, &mut texts);
@@ -86,7 +86,7 @@ impl Expression {
     }
 
     /// Whether it matches every path, as far as that is easy to decide: `^/`, `.*`.
-    pub(crate) fn matches_every_path(&self) -> bool {
+    pub fn matches_every_path(&self) -> bool {
         let Some(hir) = self.to_hir() else { return false };
         let is_any = |part: &Hir| match part.kind() {
             HirKind::Repetition(some) => {
@@ -115,7 +115,7 @@ impl Expression {
     }
 
     /// Whether `^` follows something, or `$` precedes something, so that the expression never matches.
-    pub(crate) fn has_misplaced_anchor(&self) -> bool {
+    pub fn has_misplaced_anchor(&self) -> bool {
         self.to_hir().is_some_and(|hir| has_misplaced_anchor(&hir))
     }
 
@@ -124,19 +124,20 @@ impl Expression {
         parser.parse(self.regex.as_str()).ok()
     }
 
-    pub(crate) fn is_match(&self, bytes: &[u8]) -> bool {
+    /// Whether the expression matches somewhere in the bytes.
+    pub fn is_match(&self, bytes: &[u8]) -> bool {
         self.regex.is_match(bytes)
     }
 
     /// The names of its groups: their numbers, and names that they have besides.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = String> {
+    pub fn groups(&self) -> impl Iterator<Item = String> {
         self.regex.capture_names().enumerate().skip(1).flat_map(|(number, name)| {
             [Some(number.to_string()), name.map(str::to_owned)].into_iter().flatten()
         })
     }
 
     /// Returns the captures of [`Expression::groups`] by name; `None` if the expression does not match.
-    pub(crate) fn captures(&self, bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
+    pub fn captures(&self, bytes: &[u8]) -> Option<Vec<(String, Vec<u8>)>> {
         let found: Captures<'_> = self.regex.captures(bytes)?;
         let of = |(number, name): (usize, Option<&str>)| {
             let value = found.get(number).map(|group| group.as_bytes().to_vec()).unwrap_or_default();
@@ -180,10 +181,12 @@ fn has_misplaced_anchor(hir: &Hir) -> bool {
 }
 
 /// A text that every match of an expression, or of one of its alternatives, contains.
-pub(crate) struct RequiredText {
+pub struct RequiredText {
     /// Whether the text is at the start of the searched text.
-    pub(crate) is_at_start: bool,
-    pub(crate) text: Vec<u8>,
+    /// Whether a match begins with the text.
+    pub is_at_start: bool,
+    /// Bytes that a match contains.
+    pub text: Vec<u8>,
 }
 
 fn collect_required(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>) {

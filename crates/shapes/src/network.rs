@@ -1,9 +1,8 @@
-//! Networks, and trusted proxies.
+//! Networks and addresses of clients.
 
 use ipnet::IpNet;
 use settings::checker::InvalidValue;
-use settings::directives;
-use settings::shape::{List, Text, Word};
+use settings::shape::Text;
 use std::net::IpAddr;
 
 /// The origin of connections.
@@ -17,7 +16,7 @@ pub enum TrustedSource {
 
 impl TrustedSource {
     /// Whether a client at this address is in it; none is that of a Unix socket.
-    pub(crate) fn contains(&self, address: Option<IpAddr>) -> bool {
+    pub fn contains(&self, address: Option<IpAddr>) -> bool {
         match (self, address) {
             (Self::Unix, address) => address.is_none(),
             (Self::Network(network), Some(address)) => network.contains(&address.to_canonical()),
@@ -26,45 +25,14 @@ impl TrustedSource {
     }
 
     /// Whether it is every address.
-    pub(crate) fn includes_every_address(&self) -> bool {
+    pub fn includes_every_address(&self) -> bool {
         matches!(self, Self::Network(network) if network.prefix_len() == 0)
     }
 }
 
-/// The fields that a trusted proxy sets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForwardedFields {
-    /// `X-Forwarded-For` and `X-Forwarded-Proto`.
-    XForwarded,
-    /// `Forwarded` (RFC 7239).
-    Standard,
-}
-
-pub(crate) const SOURCE: Text<TrustedSource> =
+/// A network, an address or `"unix"`.
+pub const SOURCE: Text<TrustedSource> =
     Text { what: "a network such as \"10.0.0.0/8\", an address, or \"unix\"", parse: parse_source };
-
-directives! {
-    /// Proxies in front of this server, such as a load balancer, that send the client's address. A list of networks
-    /// stands for `from`.
-    ///
-    /// ```toml
-    /// trusted_proxies = ["10.0.0.0/8", "2001:db8::/32"]
-    /// ```
-    ///
-    /// The client's address is then the last address in the field that is not one of these proxies; its scheme, `http`
-    /// or `https`, is taken from the same proxy. They are used in the access log, `$client_ip`, `hash:client`, the
-    /// application's `REMOTE_ADDR` and the PROXY protocol to upstream servers. Such fields from other addresses are
-    /// ignored.
-    TrustedProxies in "`trusted_proxies`" {
-        /// Networks, addresses, and `"unix"` for all connections over a Unix socket.
-        "from" from: Vec<TrustedSource> = [], List(SOURCE);
-        /// The fields with the client's address: `"x-forwarded"` is `X-Forwarded-For` and `X-Forwarded-Proto`,
-        /// `"forwarded"` is the field of RFC 7239. Only one kind is used, because a proxy that does not know the other
-        /// one forwards what the client wrote there.
-        "fields" fields: ForwardedFields = "x-forwarded",
-            Word(&[("x-forwarded", ForwardedFields::XForwarded), ("forwarded", ForwardedFields::Standard)]);
-    }
-}
 
 fn parse_source(text: &str) -> Result<TrustedSource, InvalidValue> {
     match text {
@@ -77,7 +45,11 @@ fn parse_source(text: &str) -> Result<TrustedSource, InvalidValue> {
     }
 }
 
-pub(crate) fn network(text: &str) -> Result<IpNet, InvalidValue> {
+/// Parses an address, or a network in CIDR notation.
+///
+/// # Errors
+/// The text is neither.
+pub fn network(text: &str) -> Result<IpNet, InvalidValue> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),

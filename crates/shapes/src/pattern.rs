@@ -107,7 +107,7 @@ impl PathPattern {
     }
 
     /// True when every path that matches `other` matches this too; false if that is not easy to decide.
-    pub(crate) fn covers(&self, other: &Self) -> bool {
+    pub fn covers(&self, other: &Self) -> bool {
         match (&self.matcher, &other.matcher) {
             // Every path starts with a slash.
             (PathForm::Any | PathForm::Prefix(1), _) => true,
@@ -187,21 +187,23 @@ fn check_path(text: &str) -> Result<(), InvalidValue> {
 }
 
 /// The warning about a percent-encoded character.
-pub(crate) const ESCAPED_CHARACTER: &str = "a percent-encoded character";
+pub const ESCAPED_CHARACTER: &str = "a percent-encoded character";
 
 /// Why no path has a text in it, and the remedy.
-pub(crate) struct PathFault {
-    pub(crate) label: &'static str,
-    pub(crate) remedy: &'static str,
+pub struct PathFault {
+    /// Label of the place.
+    pub label: &'static str,
+    /// Remedy for the fault.
+    pub remedy: &'static str,
 }
 
 /// Whether a text begins with a percent-encoded byte.
-pub(crate) fn is_escape(text: &[u8]) -> bool {
+pub fn is_escape(text: &[u8]) -> bool {
     matches!(text, [b'%', high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit())
 }
 
 /// The first thing in a text that no path has once it is decoded, and its place.
-pub(crate) fn find_path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
+pub fn find_path_fault(text: &[u8]) -> Option<(PathFault, Range<usize>)> {
     let fault = |label, remedy, at| Some((PathFault { label, remedy }, at));
     if let Some(at) = text.iter().position(|byte| matches!(byte, b'?' | b'#')) {
         // A fragment stays with the client, a query is no part of the path.
@@ -291,9 +293,9 @@ impl ValuePattern {
 }
 
 /// `true` for any value, or a value pattern.
-pub(crate) struct Condition;
+pub struct ValueCondition;
 
-impl Shape for Condition {
+impl Shape for ValueCondition {
     type Out = ValuePattern;
 
     fn kind(&self) -> ShapeKind {

@@ -1,7 +1,5 @@
 //! Texts with variables, and the checks of them.
 
-use crate::geo::GEO_REMEDY;
-use crate::hint;
 use http::template::{TemplateError, TemplateFault};
 use http::{Template, Variable};
 use serde_json::json;
@@ -10,11 +8,15 @@ use settings::node::{Node, NodeData};
 use settings::shape::{Shape, ShapeKind};
 use settings::spelling::nearest_name;
 
+/// Remedy for a directive that needs `[geo]` when it is missing.
+pub const GEO_REMEDY: &str = "say where countries come from: `[geo]` and `database = \"/usr/share/GeoIP/GeoLite2-Country.mmdb\"` below it";
+
 /// Shape of a text with variables, some of which the configuration may define.
-pub(crate) struct TemplateShape {
+pub struct TemplateShape {
     /// Description of the value, such as "a header value".
-    pub(crate) what: &'static str,
-    pub(crate) parse: fn(&str, &DefinedVariables) -> Result<Template, InvalidValue>,
+    pub what: &'static str,
+    /// Parses the text; the second argument names the variables that the configuration defines.
+    pub parse: fn(&str, &DefinedVariables) -> Result<Template, InvalidValue>,
 }
 
 impl Shape for TemplateShape {
@@ -37,7 +39,7 @@ impl Shape for TemplateShape {
 
 /// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the
 /// permitted variables of [`http::Variable::names`]; `own` are those that the configuration defines.
-pub(crate) fn parse_template(
+pub fn parse_template(
     text: &str,
     names: &[&str],
     defined_variables: &DefinedVariables,
@@ -48,7 +50,7 @@ pub(crate) fn parse_template(
 }
 
 /// The same for the content of a response, which may have several lines.
-pub(crate) fn parse_content_template(
+pub fn parse_content_template(
     text: &str,
     names: &[&str],
     defined_variables: &DefinedVariables,
@@ -80,7 +82,7 @@ fn explain_fault(
             InvalidValue::new("`$country` needs `[geo]`", GEO_REMEDY)
         }
         TemplateFault::Unknown(name) => {
-            if let Some(remedy) = hint::variable_hint(name, names) {
+            if let Some(remedy) = variable_hint(name, names) {
                 return InvalidValue::new(format!("there is no `${}` here", shorten(name)), remedy);
             }
             let all = || defined_variables.names().chain(names.iter().copied());
@@ -104,6 +106,46 @@ fn explain_fault(
 
 fn is_number(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Variables of nginx, and how they are written here.
+const FOREIGN_VARIABLES: [(&str, &str); 26] = [
+    ("binary_remote_addr", "$remote_addr"),
+    ("body_bytes_sent", "$body_bytes"),
+    ("bytes_sent", "$body_bytes"),
+    ("connection", "none: `$client_port` is another one for each connection of a client"),
+    ("document_uri", "$path"),
+    ("geoip_country_code", "$country"),
+    ("is_args", "none: `$query` has its `?`"),
+    ("msec", "$time"),
+    ("proxy_add_x_forwarded_for", "none: X-Forwarded-For is sent by itself"),
+    ("query_string", "$args"),
+    ("remote_host", "$remote_addr"),
+    ("remote_port", "$client_port"),
+    ("request", "$method $uri $version"),
+    ("request_length", "$request_bytes"),
+    ("request_method", "$method"),
+    ("request_path", "$path"),
+    ("request_uri", "$uri"),
+    ("server_name", "$host"),
+    ("server_protocol", "$version"),
+    ("ssl_cipher", "$tls_cipher"),
+    ("ssl_protocol", "$tls_version"),
+    ("time_iso8601", "$time"),
+    ("upstream_addr", "$upstream"),
+    ("upstream_cache_status", "$cache"),
+    ("upstream_response_time", "$upstream_ms"),
+    ("upstream_status", "none: `$status` is what the client gets"),
+];
+
+/// Returns the equivalent of an nginx variable, if its parts are among `names`.
+fn variable_hint(name: &str, names: &[&str]) -> Option<String> {
+    let (_, here) = FOREIGN_VARIABLES.iter().find(|(known, _)| *known == name)?;
+    let Some(reason) = here.strip_prefix("none: ") else {
+        let has_all = here.split(' ').all(|one| names.contains(&one.trim_start_matches('$')));
+        return has_all.then(|| format!("nginx's `${name}` is `{here}` here"));
+    };
+    Some(format!("there is nothing like nginx's `${name}`: {reason}"))
 }
 
 #[cfg(test)]
