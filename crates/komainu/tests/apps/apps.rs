@@ -149,8 +149,12 @@ fn folder_environment_and_limits_apply_to_application() {
         "use Cwd; my $said = join ' ', getcwd(), $ENV{GREETING}, scalar `sh -c 'ulimit -n; ulimit -c'`; sub { [200, [], [$said]] }",
     );
     folder.write("data/here", "");
-    let app = "psgi = \"shop/app.psgi\"\nfolder = \"data\"\nenv = { GREETING = \"moin moin\" }\n\
-               limits = { files = 99, core = \"0B\" }";
+    let app = r#"
+        psgi = "shop/app.psgi"
+        folder = "data"
+        env = { GREETING = "moin moin" }
+        limits = { files = 99, core = "0B" }
+    "#;
     let data = folder.at("data").canonicalize().unwrap();
     let rig = start(folder, &only(app));
     rig.get("/").expect(200, &format!("{} moin moin 99\n0\n", data.display()));
@@ -215,8 +219,15 @@ fn output_goes_to_the_log_with_name_and_process() {
 #[test]
 fn script_name_is_set_by_strip_prefix() {
     let folder = folder("app.psgi", "sub { [200, [], [join '|', @{$_[0]}{qw(SCRIPT_NAME PATH_INFO)}]] }");
-    let config = "[[route]]\npath = \"/shop/*\"\napp = { name = \"shop\", strip_prefix = true }\n\
-                  [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\n";
+    let config = r#"
+        [[route]]
+        path = "/shop/*"
+        app = { name = "shop", strip_prefix = true }
+        [[route]]
+        app = "shop"
+        [apps.shop]
+        psgi = "app.psgi"
+    "#;
     let rig = start(folder, config);
     rig.get("/shop/a").expect(200, "/shop|/a");
     rig.get("/shopping").expect(200, "|/shopping");
@@ -226,8 +237,20 @@ fn script_name_is_set_by_strip_prefix() {
 fn one_server_runs_perl_and_ruby_applications() {
     let folder = folder("app.psgi", PERL);
     folder.write("config.ru", RUBY);
-    let config = "[[route]]\npath = \"/ruby/*\"\napp = \"r\"\n[[route]]\napp = \"p\"\n\
-                  [apps.p]\npsgi = \"app.psgi\"\n[apps.r]\nrack = \"config.ru\"\n";
+    let config = r#"
+        [[route]]
+        path = "/ruby/*"
+        app = "r"
+
+        [[route]]
+        app = "p"
+
+        [apps.p]
+        psgi = "app.psgi"
+
+        [apps.r]
+        rack = "config.ru"
+    "#;
     let rig = start(folder, config);
     rig.get("/a").expect(200, "perl /a");
     rig.get("/ruby/a").expect(200, "ruby /ruby/a");

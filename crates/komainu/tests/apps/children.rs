@@ -27,8 +27,12 @@ fn orphaned_background_processes_are_reaped() {
 
 #[test]
 fn workers_are_forked_where_the_application_ignores_sigchld() {
-    let wsgi = "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n\
-                def app(environ, start_response):\n    start_response('200 OK', [])\n    return [b'ok']\n";
+    let wsgi = r"import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def app(environ, start_response):
+    start_response('200 OK', [])
+    return [b'ok']
+";
     let rack = "trap('CLD', 'IGNORE')\nrun(proc { [200, {}, ['ok']] })\n";
     let psgi = "$SIG{CHLD} = 'IGNORE';\nsub { [200, [], ['ok']] }\n";
     for (name, text, app) in [
@@ -122,22 +126,39 @@ fn stop_kills_and_logs_children_in_own_group_or_session() {
 
 #[test]
 fn children_of_recycled_workers_are_reaped_or_killed_at_stop() {
-    let psgi = "use POSIX ();\nsub { my $path = $_[0]{PATH_INFO}; POSIX::setsid() if $path eq '/session';\n\
-        my $seconds = $path eq '/short' ? 0.2 : 300;\n\
-        [200, [], [scalar `sleep $seconds >/dev/null 2>&1 & echo \\$!`]] }\n";
-    let c = "#include <sys/types.h>\n#include <stdio.h>\n#include <unistd.h>\n#include \"komainu_handler.h\"\n\
-        static int handle(komainu_request *request, void *process, void *state) {\n    char text[16];\n    \
-        pid_t child = fork();\n    (void)process; (void)state;\n    \
-        if (child == 0) { setpgid(0, 0); usleep(200 * 1000); _exit(0); }\n    \
-        komainu_head(request, 200, NULL, 0);\n    \
-        return komainu_write(request, text, (size_t)snprintf(text, sizeof text, \"%d\", child), KOMAINU_MORE);\n}\n\
-        const komainu_handler komainu_entry = {.abi = KOMAINU_HANDLER_ABI, .size = sizeof(komainu_handler), .handle = handle};\n";
+    let psgi = r"use POSIX ();
+sub { my $path = $_[0]{PATH_INFO}; POSIX::setsid() if $path eq '/session';
+my $seconds = $path eq '/short' ? 0.2 : 300;
+[200, [], [scalar `sleep $seconds >/dev/null 2>&1 & echo \$!`]] }
+";
+    let c = r#"#include <sys/types.h>
+#include <stdio.h>
+#include <unistd.h>
+#include "komainu_handler.h"
+static int handle(komainu_request *request, void *process, void *state) {
+    char text[16];
+    pid_t child = fork();
+    (void)process; (void)state;
+    if (child == 0) { setpgid(0, 0); usleep(200 * 1000); _exit(0); }
+    komainu_head(request, 200, NULL, 0);
+    return komainu_write(request, text, (size_t)snprintf(text, sizeof text, "%d", child), KOMAINU_MORE);
+}
+const komainu_handler komainu_entry = {.abi = KOMAINU_HANDLER_ABI, .size = sizeof(komainu_handler), .handle = handle};
+"#;
     let folder = folder("app.psgi", psgi);
     native(&folder, c);
     let apps = [("psgi", "psgi = \"app.psgi\""), ("native", "handler = \"n.so\"")].map(|(name, app)| {
         format!(
-            "[[route]]\npath = \"/{name}/*\"\napp = {{ name = \"{name}\", strip_prefix = true }}\n[apps.{name}]\n{app}\nworkers = 1\n\
-             recycle = {{ requests = 2 }}\ntimeouts = {{ stop = \"2s\" }}\n"
+            r#"
+            [[route]]
+            path = "/{name}/*"
+            app = {{ name = "{name}", strip_prefix = true }}
+            [apps.{name}]
+            {app}
+            workers = 1
+            recycle = {{ requests = 2 }}
+            timeouts = {{ stop = "2s" }}
+            "#
         )
     });
     let mut rig = start(folder, &format!("threads = 1\n{}", apps.concat()));

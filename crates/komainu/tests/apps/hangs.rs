@@ -149,11 +149,14 @@ fn hung_native_worker_is_killed_after_client_disconnects() {
     let folder = Folder::new();
     native(
         &folder,
-        "#include <komainu_handler.h>\n#include <unistd.h>\n\
-         static int handle(komainu_request *request, void *process, void *thread) {\n\
-         (void)process; (void)thread;\n\
-         for (int at = 0; komainu_part(request, KOMAINU_PATH).len > 1 && at < 6000; at++) usleep(10000);\n\
-         return komainu_reply(request, 200, \"text/plain\", \"abc\", 3); }\nKOMAINU_HANDLER(.handle = handle)\n",
+        r#"#include <komainu_handler.h>
+#include <unistd.h>
+static int handle(komainu_request *request, void *process, void *thread) {
+(void)process; (void)thread;
+for (int at = 0; komainu_part(request, KOMAINU_PATH).len > 1 && at < 6000; at++) usleep(10000);
+return komainu_reply(request, 200, "text/plain", "abc", 3); }
+KOMAINU_HANDLER(.handle = handle)
+"#,
     );
     let rig = hosted(folder, "handler = \"n.so\"");
     is_replaced_without_a_client(&rig);

@@ -120,7 +120,15 @@ fn all(more: &str) -> Rig {
     ];
     let texts = apps.map(|(name, file)| {
         format!(
-            "[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\n[apps.{name}]\n{file}\nworkers = 1\n{more}\n"
+            r#"
+            [[route]]
+            path = "/{name}/*"
+            app = "{name}"
+            [apps.{name}]
+            {file}
+            workers = 1
+            {more}
+            "#
         )
     });
     let rig = start(folder, &format!("threads = 1\n{}", texts.concat()));

@@ -36,7 +36,15 @@ fn ids_and_traces_reach_applications_of_every_language() {
     let routes = applications(&folder, &["x-request-id", "traceparent", "tracestate"]);
     let config = |trusted: &str| {
         format!(
-            "{}{trusted}response_headers = {{ set = {{ X-Request-Id = \"$request_id\" }} }}\n[tracing]\nenabled = true\nsample = \"100%\"\n{routes}",
+            r#"
+            {}
+            {trusted}
+            response_headers = {{ set = {{ X-Request-Id = "$request_id" }} }}
+            [tracing]
+            enabled = true
+            sample = "100%"
+            {routes}
+            "#,
             as_we_are()
         )
     };

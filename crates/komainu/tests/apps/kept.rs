@@ -10,16 +10,19 @@ fn psgi(app: &str) -> Rig {
 #[test]
 fn retained_psgi_objects_do_not_affect_later_requests() {
     let rig = psgi(
-        "my ($writer, $responder, $input, $inform);\n\
-         sub { my $env = shift; my $path = $env->{PATH_INFO};\n\
-         return sub { $writer = shift->([200, []]); $writer->write('first') } if $path eq '/writer';\n\
-         return sub { $responder = shift; $responder->([200, [], ['first']]) } if $path eq '/responder';\n\
-         if ($path eq '/input') { ($input, $inform) = @$env{'psgi.input', 'psgix.informational'}; return [200, [], ['first']] }\n\
-         return sub { my $w = shift->([200, []]); my $died = '';\n\
-           for my $kept (sub { $writer->write('stolen') }, sub { $responder->([200, [], ['stolen']]) },\n\
-             sub { $input->read(my $b, 9) and $w->write('stolen') }, sub { $inform->(103, []) }) {\n\
-             eval { $kept->(); 1 } or $died .= $@ =~ /the request is over/ ? 1 : $@ }\n\
-           $env->{'psgi.input'}->read(my $own, 99999); $w->write($died . length $own) } }\n",
+        r"my ($writer, $responder, $input, $inform);
+sub {
+    my $env = shift; my $path = $env->{PATH_INFO};
+    return sub { $writer = shift->([200, []]); $writer->write('first') } if $path eq '/writer';
+    return sub { $responder = shift; $responder->([200, [], ['first']]) } if $path eq '/responder';
+    if ($path eq '/input') { ($input, $inform) = @$env{'psgi.input', 'psgix.informational'}; return [200, [], ['first']] }
+    return sub {
+        my $w = shift->([200, []]); my $died = '';
+        for my $kept (sub { $writer->write('stolen') }, sub { $responder->([200, [], ['stolen']]) },
+                      sub { $input->read(my $b, 9) and $w->write('stolen') }, sub { $inform->(103, []) }) {
+            eval { $kept->(); 1 } or $died .= $@ =~ /the request is over/ ? 1 : $@ }
+        $env->{'psgi.input'}->read(my $own, 99999); $w->write($died . length $own) } }
+",
     );
     let mut client = Client::new(rig.address);
     assert_eq!(client.get("/writer"), (200, "first".into()));
@@ -34,11 +37,14 @@ fn retained_psgi_objects_do_not_affect_later_requests() {
 #[test]
 fn psgi_cleanup_handlers_run_when_replaced_or_appended() {
     let rig = psgi(
-        "my $runs = 0;\nsub { my $env = shift; my $path = $env->{PATH_INFO};\n\
-         $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] if $path eq '/replace';\n\
-         push @{$env->{'psgix.cleanup.handlers'}}, sub { $runs++ } if $path eq '/push';\n\
-         if ($path eq '/delete') { delete $env->{'psgix.cleanup.handlers'}; $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] }\n\
-         [200, [], [$runs]] }\n",
+        r"my $runs = 0;
+sub {
+    my $env = shift; my $path = $env->{PATH_INFO};
+    $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] if $path eq '/replace';
+    push @{$env->{'psgix.cleanup.handlers'}}, sub { $runs++ } if $path eq '/push';
+    if ($path eq '/delete') { delete $env->{'psgix.cleanup.handlers'}; $env->{'psgix.cleanup.handlers'} = [sub { $runs++ }] }
+    [200, [], [$runs]] }
+",
     );
     let mut client = Client::new(rig.address);
     for round in 0..20 {
@@ -52,10 +58,12 @@ fn psgi_cleanup_handlers_run_when_replaced_or_appended() {
 #[test]
 fn wide_characters_of_perl_objects_are_refused() {
     let rig = psgi(
-        "package Text { use overload '\"\"' => sub { $_[0][0] } }\n\
-         sub { my $text = bless [$_[0]{PATH_INFO} eq '/wide' ? \"a\\x{263a}\" : \"a\\x{e9}\"], 'Text';\n\
-         utf8::upgrade($text->[0]);\n\
-         [200, $_[0]{QUERY_STRING} ? ['X-A', $text] : [], [$_[0]{QUERY_STRING} ? 'x' : $text]] }\n",
+        r#"package Text { use overload '""' => sub { $_[0][0] } }
+sub {
+    my $text = bless [$_[0]{PATH_INFO} eq '/wide' ? "a\x{263a}" : "a\x{e9}"], 'Text';
+    utf8::upgrade($text->[0]);
+    [200, $_[0]{QUERY_STRING} ? ['X-A', $text] : [], [$_[0]{QUERY_STRING} ? 'x' : $text]] }
+"#,
     );
     let mut client = Client::new(rig.address);
     assert_eq!(client.get("/wide").0, 500);
@@ -70,9 +78,11 @@ fn wide_characters_of_perl_objects_are_refused() {
 #[test]
 fn psgi_body_is_closed_after_failure_or_disconnect() {
     let rig = psgi(
-        "package Body { sub getline { die \"broken\\n\" if $_[0]{fails}; $_[0]{sent}++ > 3e4 ? undef : 'x' x 65536 }\n\
-         sub close { print STDERR \"closed $_[0]{name}\\n\" } }\n\
-         sub { my $name = $_[0]{PATH_INFO}; [200, [], bless { fails => $name eq '/dies', name => $name }, 'Body'] }\n",
+        r#"package Body {
+    sub getline { die "broken\n" if $_[0]{fails}; $_[0]{sent}++ > 3e4 ? undef : 'x' x 65536 }
+    sub close { print STDERR "closed $_[0]{name}\n" } }
+sub { my $name = $_[0]{PATH_INFO}; [200, [], bless { fails => $name eq '/dies', name => $name }, 'Body'] }
+"#,
     );
     assert!(Client::new(rig.address).get("/dies").0 >= 200);
     logged(&rig, "closed /dies");

@@ -102,7 +102,16 @@ fn all() -> Rig {
         ("native", "handler = \"n.so\"\nrequest_buffering = false"),
     ];
     let texts = apps.map(|(name, file)| {
-        format!("[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\n[apps.{name}]\n{file}\nworkers = 1\n")
+        format!(
+            r#"
+            [[route]]
+            path = "/{name}/*"
+            app = "{name}"
+            [apps.{name}]
+            {file}
+            workers = 1
+            "#
+        )
     });
     let rig = start(folder, &format!("threads = 1\n{}", texts.concat()));
     for (name, _) in apps {
@@ -179,7 +188,16 @@ sub { note('+'); select undef, undef, undef, 1.5; note('-'); [200, [], ['done']]
         folder.write("app.psgi", APP);
         let rig = start(
             folder,
-            &format!("[[route]]\napp = \"shop\"\n{limit}\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 6\n"),
+            &format!(
+                r#"
+                [[route]]
+                app = "shop"
+                {limit}
+                [apps.shop]
+                psgi = "app.psgi"
+                workers = 6
+                "#
+            ),
         );
         let noted = || fs::read_to_string(rig.folder.at("run")).unwrap_or_default();
         for number in 0..8 {

@@ -13,12 +13,12 @@ const TWO: &str = "sub { [200, [], ['two']] }";
 const PID: &str = "sub { [200, [], [$$]] }";
 
 /// Answers `/hold?NAME` once the file NAME.go exists; creates NAME.held when the request begins.
-const HOLD: &str = "sub { my ($env) = @_; my $name = $env->{QUERY_STRING};
+const HOLD: &str = r#"sub { my ($env) = @_; my $name = $env->{QUERY_STRING};
     if ($env->{PATH_INFO} eq '/hold') {
-        open my $held, '>', \"$name.held\" or die; close $held;
-        select undef, undef, undef, 0.01 until -e \"$name.go\";
+        open my $held, '>', "$name.held" or die; close $held;
+        select undef, undef, undef, 0.01 until -e "$name.go";
     }
-    [200, [], [\"$env->{PATH_INFO} $$\"]] }";
+    [200, [], ["$env->{PATH_INFO} $$"]] }"#;
 
 /// Returns a client whose request is being handled by a worker.
 fn held(rig: &Rig, name: &str) -> Client {
@@ -219,7 +219,17 @@ fn processes_of_removed_application_end_after_reload() {
     let rig = start(folder("app.psgi", ONE), &only("psgi = \"app.psgi\"\nworkers = 2"));
     ready(&rig, 2);
     let all: Vec<u32> = processes(&rig).iter().map(|process| process.pid).collect();
-    rig.folder.write("komainu.toml", format!("{}[[route]]\nrespond = \"none\"\n", rig::listen(&rig.folder)));
+    rig.folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {}
+            [[route]]
+            respond = "none"
+            "#,
+            rig::listen(&rig.folder)
+        ),
+    );
     rig.signal("-HUP");
     eventually("the new configuration is used", || rig.get("/").text() == "none");
     eventually("its processes are gone", || all.iter().all(|pid| !is_alive(*pid)));
@@ -229,8 +239,22 @@ fn processes_of_removed_application_end_after_reload() {
 fn reload_of_one_application_leaves_others_running() {
     let files = folder("a.psgi", PID);
     files.write("b.psgi", PID);
-    let config = "[[route]]\npath = \"/b\"\napp = \"b\"\n[[route]]\napp = \"a\"\n\
-                  [apps.a]\npsgi = \"a.psgi\"\nworkers = 1\n[apps.b]\npsgi = \"b.psgi\"\nworkers = 1\n";
+    let config = r#"
+        [[route]]
+        path = "/b"
+        app = "b"
+
+        [[route]]
+        app = "a"
+
+        [apps.a]
+        psgi = "a.psgi"
+        workers = 1
+
+        [apps.b]
+        psgi = "b.psgi"
+        workers = 1
+    "#;
     let rig = start(files, config);
     let a = rig.get("/").text();
     let b = rig.get("/b").text();

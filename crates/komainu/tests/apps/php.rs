@@ -9,17 +9,17 @@ use crate::rig;
 use crate::rig::{Folder, Rig, connect, eventually, server_environment};
 
 /// A script that prints its server variables and parameters.
-const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
+const SHOW: &str = r#"<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
 foreach (['SCRIPT_NAME', 'PATH_INFO', 'PATH_TRANSLATED', 'REQUEST_URI', 'DOCUMENT_URI', 'QUERY_STRING', 'PHP_SELF', 'REQUEST_METHOD',
     'REQUEST_SCHEME', 'GATEWAY_INTERFACE', 'SERVER_PROTOCOL', 'SERVER_NAME', 'SERVER_ADDR', 'HTTP_HOST', 'HTTP_X_A_B', 'HTTP_COOKIE',
     'HTTP_PROXY', 'REMOTE_ADDR', 'HTTPS', 'CONTENT_TYPE', 'CONTENT_LENGTH', 'APP_ENV', 'PHP_AUTH_USER', 'PHP_AUTH_PW', 'REDIRECT_STATUS',
-    'KOMAINU_RING'] as $name) { if (($_SERVER[$name] ?? '') !== '') echo \"$name={$_SERVER[$name]}\\n\"; }
-echo 'FILE=', substr($_SERVER['SCRIPT_FILENAME'], strlen($_SERVER['DOCUMENT_ROOT'])), \"\\n\";
-echo 'SERVER_SOFTWARE=', explode('/', $_SERVER['SERVER_SOFTWARE'])[0], \"\\n\";
-echo 'GET=', json_encode($_GET), ' COOKIE=', json_encode($_COOKIE), \"\\n\";
-if ($_POST) echo 'POST=', json_encode($_POST), \"\\n\";
-foreach ($_FILES as $file) echo 'UPLOAD=', $file['name'], ' ', $file['size'], ' ', md5_file($file['tmp_name']), \"\\n\";
-";
+    'KOMAINU_RING'] as $name) { if (($_SERVER[$name] ?? '') !== '') echo "$name={$_SERVER[$name]}\n"; }
+echo 'FILE=', substr($_SERVER['SCRIPT_FILENAME'], strlen($_SERVER['DOCUMENT_ROOT'])), "\n";
+echo 'SERVER_SOFTWARE=', explode('/', $_SERVER['SERVER_SOFTWARE'])[0], "\n";
+echo 'GET=', json_encode($_GET), ' COOKIE=', json_encode($_COOKIE), "\n";
+if ($_POST) echo 'POST=', json_encode($_POST), "\n";
+foreach ($_FILES as $file) echo 'UPLOAD=', $file['name'], ' ', $file['size'], ' ', md5_file($file['tmp_name']), "\n";
+"#;
 
 /// Settings that do not depend on this machine's php.ini.
 const INI: &str = "ini = { display_errors = false, log_errors = true, html_errors = false, error_reporting = \"E_ALL\", \
@@ -65,13 +65,51 @@ fn wordpress_and_laravel_layouts_are_served() {
         .write("app/public/robots.txt", "robots")
         .write("app/.env", "secret");
     let text = format!(
-        "threads = 1\n[[site]]\nhosts = \"laravel.test\"\n[[site.route]]\napp = \"laravel\"\n\
-         [[site]]\nhosts = \"strict.test\"\n[[site.route]]\napp = \"strict\"\n\
-         [[site]]\nhosts = \"below.test\"\n[[site.route]]\npath = \"/blog/*\"\napp = {{ name = \"wp\", strip_prefix = true }}\n\
-         [[site]]\n[[site.route]]\npath = \"/wp-content/**.php\"\nrespond = 403\n\
-         [[site.route]]\nfiles = {{ root = \"wp\", cache_control = {{ \"*.css\" = \"max-age=60\" }} }}\napp = \"wp\"\n\
-         [apps.wp]\nworkers = 1\nphp = {{ root = \"wp\", {INI} }}\n[apps.strict]\nworkers = 1\nphp = {{ root = \"wp\", front = false }}\n\
-         [apps.laravel]\nworkers = 1\nphp = \"app/public/index.php\"\nenv = {{ APP_ENV = \"production\" }}\n"
+        r#"
+        threads = 1
+
+        [[site]]
+        hosts = "laravel.test"
+
+        [[site.route]]
+        app = "laravel"
+
+        [[site]]
+        hosts = "strict.test"
+
+        [[site.route]]
+        app = "strict"
+
+        [[site]]
+        hosts = "below.test"
+
+        [[site.route]]
+        path = "/blog/*"
+        app = {{ name = "wp", strip_prefix = true }}
+
+        [[site]]
+
+        [[site.route]]
+        path = "/wp-content/**.php"
+        respond = 403
+
+        [[site.route]]
+        files = {{ root = "wp", cache_control = {{ "*.css" = "max-age=60" }} }}
+        app = "wp"
+
+        [apps.wp]
+        workers = 1
+        php = {{ root = "wp", {INI} }}
+
+        [apps.strict]
+        workers = 1
+        php = {{ root = "wp", front = false }}
+
+        [apps.laravel]
+        workers = 1
+        php = "app/public/index.php"
+        env = {{ APP_ENV = "production" }}
+        "#
     );
     let rig = start(folder, &text);
     let lines = |target: &str, wanted: &[&str]| {
@@ -420,9 +458,14 @@ fn php_settings_of_application_and_directory_apply() {
     folder.write("www/a.php", show).write("www/sub/b.php", show);
     folder.write("www/sub/.user.ini", "user_agent = mine\nserialize_precision = 9\nmemory_limit = 64M\n");
     let config = only(
-        "workers = 1\nenv = { ONE = \"two\" }\n[apps.shop.php]\nroot = \"www\"\n\
-         ini = { precision = 11, user_agent = \"'a;b'\", no_such_setting = 1 }\n\
-         admin_ini = { memory_limit = \"48M\", serialize_precision = 7 }",
+        r#"
+        workers = 1
+        env = { ONE = "two" }
+        [apps.shop.php]
+        root = "www"
+        ini = { precision = 11, user_agent = "'a;b'", no_such_setting = 1 }
+        admin_ini = { memory_limit = "48M", serialize_precision = 7 }
+        "#,
     );
     let rig = start(folder, &config);
     rig.get("/a.php").expect(200, "48M 11 '11' false a;b two two own 127.0.0.1");

@@ -238,14 +238,50 @@ fn one_server_runs_applications_of_three_languages() {
     folder.write("b.ru", "run ->(env) { [200, {}, ['ruby']] }");
     let environment = frameworks();
     let config = format!(
-        "[[route]]\npath = \"/perl/*\"\napp = \"perl\"\n[[route]]\npath = \"/ruby/*\"\napp = \"ruby\"\n\
-         [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", strip_prefix = true }}\n\
-         [[route]]\npath = \"/shop/*\"\napp = {{ name = \"shop\", strip_prefix = true }}\n\
-         [[route]]\napp = \"site\"\n\
-         [apps.perl]\npsgi = \"a.psgi\"\nworkers = 1\n[apps.ruby]\nrack = \"b.ru\"\nworkers = 1\n\
-         [apps.api]\nasgi = \"fastapi_app:app\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
-         [apps.shop]\nwsgi = \"django_app:wsgi\"\nvirtualenv = \"{0}\"\nworkers = 1\nthreads = 4\n\
-         [apps.site]\npython = \"flask_app.py:create_app('site')\"\nvirtualenv = \"{0}\"\nworkers = 1\n",
+        r#"
+        [[route]]
+        path = "/perl/*"
+        app = "perl"
+
+        [[route]]
+        path = "/ruby/*"
+        app = "ruby"
+
+        [[route]]
+        path = "/api/*"
+        app = {{ name = "api", strip_prefix = true }}
+
+        [[route]]
+        path = "/shop/*"
+        app = {{ name = "shop", strip_prefix = true }}
+
+        [[route]]
+        app = "site"
+
+        [apps.perl]
+        psgi = "a.psgi"
+        workers = 1
+
+        [apps.ruby]
+        rack = "b.ru"
+        workers = 1
+
+        [apps.api]
+        asgi = "fastapi_app:app"
+        virtualenv = "{0}"
+        workers = 1
+
+        [apps.shop]
+        wsgi = "django_app:wsgi"
+        virtualenv = "{0}"
+        workers = 1
+        threads = 4
+
+        [apps.site]
+        python = "flask_app.py:create_app('site')"
+        virtualenv = "{0}"
+        workers = 1
+        "#,
         environment.display()
     );
     let rig = start(folder, &config);
@@ -261,13 +297,30 @@ fn one_server_runs_applications_of_three_languages() {
 #[test]
 fn routes_select_targets_of_an_application() {
     let config = format!(
-        "[[route]]\npath = \"/admin/*\"\napp = {{ name = \"shop\", target = \"admin\", strip_prefix = true }}\n\
-         [[route]]\npath = \"/api/*\"\napp = {{ name = \"api\", target = \"other\" }}\n\
-         [[route]]\napp = \"shop\"\n\
-         [apps.shop]\nwsgi = \"flask_app:create_app('shop')\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
-         targets = {{ admin = \"flask_app.py:create_app('admin')\" }}\n\
-         [apps.api]\nasgi = \"fastapi_app:app\"\nvirtualenv = \"{0}\"\nworkers = 1\n\
-         targets = {{ other = \"fastapi_app:starlette\" }}\n",
+        r#"
+        [[route]]
+        path = "/admin/*"
+        app = {{ name = "shop", target = "admin", strip_prefix = true }}
+
+        [[route]]
+        path = "/api/*"
+        app = {{ name = "api", target = "other" }}
+
+        [[route]]
+        app = "shop"
+
+        [apps.shop]
+        wsgi = "flask_app:create_app('shop')"
+        virtualenv = "{0}"
+        workers = 1
+        targets = {{ admin = "flask_app.py:create_app('admin')" }}
+
+        [apps.api]
+        asgi = "fastapi_app:app"
+        virtualenv = "{0}"
+        workers = 1
+        targets = {{ other = "fastapi_app:starlette" }}
+        "#,
         frameworks().display()
     );
     let rig = start(applications(), &config);

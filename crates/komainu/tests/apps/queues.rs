@@ -12,8 +12,25 @@ const APP: &str = "sub { select(undef, undef, undef, 0.4); [200, [], ['done']] }
 
 #[test]
 fn metrics_and_log_report_queue_time_and_worker_requests() {
-    let config = "threads = 1\n[control]\nlisten = \"127.0.0.1:0\"\n[log]\naccess = '$uri $queue_ms'\nfile = \"access.log\"\nlevel = \"info\"\n\
-         [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\nthreads = 1\n";
+    let config = r#"
+        threads = 1
+
+        [control]
+        listen = "127.0.0.1:0"
+
+        [log]
+        access = '$uri $queue_ms'
+        file = "access.log"
+        level = "info"
+
+        [[route]]
+        app = "shop"
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+        threads = 1
+    "#;
     let rig = start(folder("app.psgi", APP), config);
     rig.get("/alone").expect(200, "done");
     // The only worker handles the first request while the second one waits.
@@ -66,7 +83,14 @@ def app(environ, start_response):
     start_response('200 OK', [])
     return [b'%d' % os.getpid()]
 ";
-    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 8\nrecycle = { requests = 80 }");
+    let config = only(
+        r#"
+        wsgi = "a.py:app"
+        workers = 1
+        threads = 8
+        recycle = { requests = 80 }
+        "#,
+    );
     let rig = start(folder("a.py", app), &format!("threads = 1\n{config}"));
     let mut client = Client::new(rig.address);
     let first = client.get("/").1;
@@ -83,7 +107,14 @@ def app(environ, start_response):
 /// without TLS.
 fn with_queue_of_16(app: &str, threads: usize) -> Rig {
     let folder = folder("a.py", app);
-    let config = only("wsgi = \"a.py:app\"\nworkers = 1\nthreads = 1\nqueue = 16");
+    let config = only(
+        r#"
+        wsgi = "a.py:app"
+        workers = 1
+        threads = 1
+        queue = 16
+        "#,
+    );
     let written = format!(
         "listen = {{ address = \"127.0.0.1:0\", h2c = true }}\nthreads = {threads}\n{}{config}",
         as_we_are()

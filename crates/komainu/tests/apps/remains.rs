@@ -228,7 +228,14 @@ fn php_state_does_not_persist_between_requests() {
     folder.write("www/index.php", PHP);
     let rig = start(
         folder,
-        "threads = 1\n[[route]]\napp = \"shop\"\n[apps.shop]\nphp = \"www/index.php\"\nworkers = 1\n",
+        r#"
+        threads = 1
+        [[route]]
+        app = "shop"
+        [apps.shop]
+        php = "www/index.php"
+        workers = 1
+        "#,
     );
     let names = "global server static setting errors exceptions shutdown environment folder umask locale zone limit buffers abort status";
     let expected: Vec<_> = names.split(' ').map(|name| (name, "unset")).collect();

@@ -45,7 +45,14 @@ pub(crate) fn applications(folder: &Folder, fields: &[&str]) -> String {
     let files = ["a.psgi", "config.ru", "w.py:application", "s.py:app"];
     let route = |(kind, file): (&str, &str)| {
         format!(
-            "[[route]]\npath = \"/{kind}\"\napp = \"{kind}\"\n[apps.{kind}]\n{kind} = \"{file}\"\nworkers = 1\n"
+            r#"
+            [[route]]
+            path = "/{kind}"
+            app = "{kind}"
+            [apps.{kind}]
+            {kind} = "{file}"
+            workers = 1
+            "#
         )
     };
     LANGUAGES.into_iter().zip(files).map(route).collect()

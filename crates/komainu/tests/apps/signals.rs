@@ -146,21 +146,30 @@ const RESETS: [(&str, &str, &str); 2] = [
     (
         "a.py",
         "wsgi = \"a.py:app\"",
-        "import os, signal, time\n\
-         def app(environ, start_response):\n    signal.signal(signal.SIGTERM, lambda *_: None)\n    \
-         signal.signal(signal.SIGTERM, signal.SIG_DFL)\n    \
-         if environ['PATH_INFO'] == '/slow': print('begun', flush=True); time.sleep(1)\n    \
-         start_response('200 OK', [])\n    return [str(os.getpid()).encode()]\n",
+        r"import os, signal, time
+def app(environ, start_response):
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if environ['PATH_INFO'] == '/slow': print('begun', flush=True); time.sleep(1)
+    start_response('200 OK', [])
+    return [str(os.getpid()).encode()]
+",
     ),
     (
         "b.py",
         "asgi = \"b.py:app\"",
-        "import asyncio, os, signal\n\
-         async def app(scope, receive, send):\n    assert scope['type'] == 'http'\n    loop = asyncio.get_running_loop()\n    \
-         loop.add_signal_handler(signal.SIGTERM, print)\n    loop.remove_signal_handler(signal.SIGTERM)\n    \
-         if scope['path'] == '/slow':\n        print('begun', flush=True)\n        await asyncio.sleep(1)\n    \
-         await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
-         await send({'type': 'http.response.body', 'body': str(os.getpid()).encode()})\n",
+        r"import asyncio, os, signal
+async def app(scope, receive, send):
+    assert scope['type'] == 'http'
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, print)
+    loop.remove_signal_handler(signal.SIGTERM)
+    if scope['path'] == '/slow':
+        print('begun', flush=True)
+        await asyncio.sleep(1)
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': str(os.getpid()).encode()})
+",
     ),
 ];
 

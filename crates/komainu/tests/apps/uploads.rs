@@ -30,7 +30,18 @@ fn post(rig: &Rig) -> (u16, String) {
 fn reported_by(file: &str, text: &str, app: &str) -> String {
     let folder = Folder::new();
     folder.write(file, text);
-    let rig = start(folder, &format!("[[route]]\napp = \"shop\"\n[apps.shop]\nworkers = 1\n{app}\n"));
+    let rig = start(
+        folder,
+        &format!(
+            r#"
+            [[route]]
+            app = "shop"
+            [apps.shop]
+            workers = 1
+            {app}
+            "#
+        ),
+    );
     let (status, body) = post(&rig);
     assert_eq!(status, 200, "{file}, {app}: {body}\n{}", rig.reported());
     body
@@ -44,9 +55,9 @@ fn has(program: &str, arguments: &[&str]) -> bool {
 fn applications_receive_the_length_of_chunked_bodies() {
     let whole = format!("{} {} none", VALUE_BYTES, VALUE_BYTES + 2);
     let raw = format!("{0} {0} none", VALUE_BYTES + 2);
-    let psgi = "sub { my ($env) = @_; my ($sum, $piece) = (0); my $in = $env->{'psgi.input'};\n\
-        $sum += length $piece while $in->read($piece, 8192);\n\
-        [200, [], [join ' ', $sum, $env->{CONTENT_LENGTH} // 'none', $env->{HTTP_TRANSFER_ENCODING} // 'none']] }";
+    let psgi = r"sub { my ($env) = @_; my ($sum, $piece) = (0); my $in = $env->{'psgi.input'};
+$sum += length $piece while $in->read($piece, 8192);
+[200, [], [join ' ', $sum, $env->{CONTENT_LENGTH} // 'none', $env->{HTTP_TRANSFER_ENCODING} // 'none']] }";
     assert_eq!(reported_by("app.psgi", psgi, "psgi = \"app.psgi\""), raw);
     let rack = "require 'rack'\nrun ->(env) { [200, {}, [[env['rack.input'].read.bytesize, env['CONTENT_LENGTH'] || 'none', \
                 env['HTTP_TRANSFER_ENCODING'] || 'none'].join(' ')]] }";
@@ -65,14 +76,15 @@ fn applications_receive_the_length_of_chunked_bodies() {
 fn frameworks_parse_form_parameters_of_chunked_bodies() {
     let whole = format!("{} {} none", VALUE_BYTES, VALUE_BYTES + 2);
     if has("perl", &["-MPlack::Request", "-e1"]) {
-        let plack = "use Plack::Request; sub { my $r = Plack::Request->new($_[0]);\n\
-            [200, [], [join ' ', length($r->parameters->{a} // ''), $r->content_length // 'none', $r->header('Transfer-Encoding') // 'none']] }";
+        let plack = r"use Plack::Request; sub { my $r = Plack::Request->new($_[0]);
+[200, [], [join ' ', length($r->parameters->{a} // ''), $r->content_length // 'none', $r->header('Transfer-Encoding') // 'none']] }";
         assert_eq!(reported_by("app.psgi", plack, "psgi = \"app.psgi\""), whole);
     }
     if has("perl", &["-MMojolicious", "-e1"]) {
-        let mojo = "use Mojolicious::Lite -signatures;\npost '/form' => sub ($c) { $c->render(text => join ' ', \
-            length($c->param('a') // ''), $c->req->headers->content_length // 'none', $c->req->headers->header('Transfer-Encoding') // 'none') };\n\
-            app->start;\n";
+        let mojo = r"use Mojolicious::Lite -signatures;
+post '/form' => sub ($c) { $c->render(text => join ' ', length($c->param('a') // ''), $c->req->headers->content_length // 'none', $c->req->headers->header('Transfer-Encoding') // 'none') };
+app->start;
+";
         assert_eq!(reported_by("app.psgi", mojo, "psgi = \"app.psgi\""), whole);
     }
     if has("ruby", &["-e", "require 'sinatra/base'"]) {
@@ -115,7 +127,14 @@ fn start_fails_when_temp_path_does_not_exist() {
     folder.write("app.psgi", "sub { [200, [], ['x']] }");
     folder.write(
         "komainu.toml",
-        "listen = \"127.0.0.1:0\"\ntemp_path = \"no/such\"\n[[route]]\napp = \"a\"\n[apps.a]\npsgi = \"app.psgi\"\n",
+        r#"
+        listen = "127.0.0.1:0"
+        temp_path = "no/such"
+        [[route]]
+        app = "a"
+        [apps.a]
+        psgi = "app.psgi"
+        "#,
     );
     let reported = hosted::server().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
     let text = rig::text(&reported.stderr);
