@@ -147,7 +147,15 @@ fn all() -> Rig {
     let mut config = String::new();
     for (name, target) in LANGUAGES {
         config += &format!(
-            "[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\ncache = true\n[apps.{name}]\n{target}\nworkers = 1\n"
+            r#"
+            [[route]]
+            path = "/{name}/*"
+            app = "{name}"
+            cache = true
+            [apps.{name}]
+            {target}
+            workers = 1
+            "#
         );
     }
     start(folder, &config)

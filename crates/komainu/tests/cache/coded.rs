@@ -25,8 +25,15 @@ fn cached_by(fields: &'static str, cache: &str, route: &str) -> (Origin, Rig, Ar
         answer("200 OK", fields, if is_next.load(Ordering::SeqCst) { &new } else { &old })
     });
     let text = format!(
-        "threads = 1\n[dictionaries]\nwithout_tls = true\n[[route]]\nproxy = {{ to = {:?} }}\n\
-         cache = {cache}\n{route}\n",
+        r"
+        threads = 1
+        [dictionaries]
+        without_tls = true
+        [[route]]
+        proxy = {{ to = {:?} }}
+        cache = {cache}
+        {route}
+        ",
         origin.url
     );
     (origin, Rig::config(Folder::new(), &text), next)

@@ -24,8 +24,15 @@ fn configured(origin: &Origin, user: &str, size: &str) -> Folder {
     let folder = Folder::new();
     let disk = folder.at("cache");
     let text = format!(
-        "{}{user}[cache]\ndisk = {{ path = {disk:?}, size = \"{size}\" }}\n\
-         [[route]]\nproxy = {:?}\ncache = true\n",
+        r#"
+        {}
+        {user}
+        [cache]
+        disk = {{ path = {disk:?}, size = "{size}" }}
+        [[route]]
+        proxy = {:?}
+        cache = true
+        "#,
         listen(&folder),
         origin.url,
     );

@@ -242,8 +242,15 @@ fn responses_above_the_object_limit_are_not_stored() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "cache = {{ memory = \"1MiB\", object = \"50KiB\" }}\n[[route]]\npath = \"/no\"\nproxy = \"{0}\"\n\
-             [[route]]\nproxy = \"{0}\"\ncache = {{ grace = \"1m\" }}\n",
+            r#"
+            cache = {{ memory = "1MiB", object = "50KiB" }}
+            [[route]]
+            path = "/no"
+            proxy = "{0}"
+            [[route]]
+            proxy = "{0}"
+            cache = {{ grace = "1m" }}
+            "#,
             origin.url
         ),
     );

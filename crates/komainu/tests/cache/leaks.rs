@@ -41,7 +41,20 @@ impl SharedCache {
         });
         // With a single thread, earlier requests have been read once a later one is answered.
         let route = format!(
-            "threads = 1\nearly_hints = \"all\"\nerror_pages = {{ \"4xx\" = \"error.html\", \"5xx\" = \"error.html\" }}\n[[route]]\npath = \"/ready\"\nrespond = 204\n[[route]]\nproxy = \"{}\"\ncache = true\n{options}\n",
+            r#"
+            threads = 1
+            early_hints = "all"
+            error_pages = {{ "4xx" = "error.html", "5xx" = "error.html" }}
+
+            [[route]]
+            path = "/ready"
+            respond = 204
+
+            [[route]]
+            proxy = "{}"
+            cache = true
+            {options}
+            "#,
             origin.url
         );
         let folder = Folder::new();

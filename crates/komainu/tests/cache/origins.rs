@@ -67,7 +67,13 @@ const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
 fn thousand_concurrent_clients_cause_one_origin_request() {
     allow_files(8192);
     let (url, comes) = by_hand();
-    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{url}"
+        cache = true
+        "#
+    ));
     let mut clients: Vec<TcpStream> = (0..1000)
         .map(|_| {
             let mut client = rig.connect();
@@ -94,7 +100,14 @@ fn stalled_client_does_not_delay_clients_of_same_response() {
     const BYTES: usize = 48 << 20;
     let (url, comes) = by_hand();
     let rig = Rig::controlled(&format!(
-        "[cache]\nmemory = \"1MiB\"\nobject = \"16KiB\"\n[[route]]\nproxy = \"{url}\"\ncache = true\n"
+        r#"
+        [cache]
+        memory = "1MiB"
+        object = "16KiB"
+        [[route]]
+        proxy = "{url}"
+        cache = true
+        "#
     ));
     let mut clients: Vec<TcpStream> = (0..2).map(|_| rig.connect()).collect();
     clients.iter_mut().for_each(|client| client.write_all(GET).unwrap());
@@ -161,8 +174,15 @@ fn mortal() -> (Origin, Arc<Mutex<Origins>>) {
 fn stale_responses_are_served_by_policy_when_origin_fails() {
     let (origin, mode) = mortal();
     let rig = Rig::controlled(&format!(
-        "[[route]]\npath = \"/no-grace/*\"\nproxy = \"{0}\"\ncache = {{ grace = \"0s\" }}\n\
-         [[route]]\nproxy = \"{0}\"\ncache = true\n",
+        r#"
+        [[route]]
+        path = "/no-grace/*"
+        proxy = "{0}"
+        cache = {{ grace = "0s" }}
+        [[route]]
+        proxy = "{0}"
+        cache = true
+        "#,
         origin.url
     ));
     let cases = [
@@ -209,7 +229,13 @@ fn stale_responses_are_served_by_policy_when_origin_fails() {
 #[test]
 fn truncated_revalidation_keeps_the_stored_response() {
     let (url, comes) = by_hand();
-    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{url}\"\ncache = true\n"));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{url}"
+        cache = true
+        "#
+    ));
     let send = |path: &str| {
         let mut client = rig.connect();
         let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

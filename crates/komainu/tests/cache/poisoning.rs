@@ -190,11 +190,26 @@ fn rig(origin: &Origin) -> Rig {
     Rig::config(
         Folder::new(),
         &format!(
-            "[[route]]\npath = \"/cloaked/*\"\nproxy = \"{url}\"\ncache = {{ rule = [{{ key = {{ ignore_query = \"utm_*\" }} }}] }}\n\
-             [[route]]\npath = \"/files/*\"\nproxy = \"{url}\"\ncache = {{ rule = [{{ type = \"text/css\", ttl = \"1h\" }}] }}\n\
-             [[route]]\npath = \"/stripped/*\"\nproxy = \"{url}\"\n\
-             cache = {{ rule = [{{ path = \"*css*\", ttl = \"1h\", strip_cookies = true }}] }}\n\
-             [[route]]\nproxy = \"{url}\"\ncache = true\n"
+            r#"
+            [[route]]
+            path = "/cloaked/*"
+            proxy = "{url}"
+            cache = {{ rule = [{{ key = {{ ignore_query = "utm_*" }} }}] }}
+
+            [[route]]
+            path = "/files/*"
+            proxy = "{url}"
+            cache = {{ rule = [{{ type = "text/css", ttl = "1h" }}] }}
+
+            [[route]]
+            path = "/stripped/*"
+            proxy = "{url}"
+            cache = {{ rule = [{{ path = "*css*", ttl = "1h", strip_cookies = true }}] }}
+
+            [[route]]
+            proxy = "{url}"
+            cache = true
+            "#
         ),
     )
 }
@@ -288,7 +303,14 @@ fn documented_fields_in_every_spelling_do_not_poison_cache() {
     // A proxy that forwards field names with underscores.
     let rig = Rig::config(
         Folder::new(),
-        &format!("[[route]]\nproxy = {{ to = \"{}\", underscores = true }}\ncache = true\n", origin.url),
+        &format!(
+            r#"
+            [[route]]
+            proxy = {{ to = "{}", underscores = true }}
+            cache = true
+            "#,
+            origin.url
+        ),
     );
     let mut faults = Vec::new();
     let fields = documented();
@@ -340,7 +362,17 @@ fn http2_requests_do_not_poison_the_cache() {
     let origin = reflecting();
     let folder = Folder::new();
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";
-    let text = format!("{listen}\n{}[[route]]\nproxy = \"{}\"\ncache = true\n", as_we_are(), origin.url);
+    let text = format!(
+        r#"
+        {listen}
+        {}
+        [[route]]
+        proxy = "{}"
+        cache = true
+        "#,
+        as_we_are(),
+        origin.url
+    );
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.write("komainu.toml", text).at("komainu.toml"));
     let rig = Rig::start(command, folder);

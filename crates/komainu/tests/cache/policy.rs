@@ -289,7 +289,13 @@ fn documented_replacements_of_other_caches_work() {
         .enumerate()
         .map(|(index, (_, config))| {
             format!(
-                "[[site]]\nhosts = \"row{index}.test\"\n[[site.route]]\nproxy = \"{}\"\n{config}\n",
+                r#"
+                [[site]]
+                hosts = "row{index}.test"
+                [[site.route]]
+                proxy = "{}"
+                {config}
+                "#,
                 origin.url
             )
         })
@@ -314,7 +320,11 @@ fn documented_replacements_of_other_caches_work() {
 #[test]
 fn check_warns_of_rules_that_share_private_responses() {
     let folder = Folder::new();
-    let shared = "[[route]]\nproxy = \"http://127.0.0.1:1\"\ncache = { rule = [{ ttl = \"1h\", with_authorization = true }] }\n";
+    let shared = r#"
+        [[route]]
+        proxy = "http://127.0.0.1:1"
+        cache = { rule = [{ ttl = "1h", with_authorization = true }] }
+    "#;
     folder.write("komainu.toml", format!("{}{shared}", as_we_are()));
     let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
     let text = rig::text(&output.stderr);
@@ -330,7 +340,13 @@ fn check_warns_of_rules_that_share_private_responses() {
         "{ ttl = \"1h\", strip_cookies = true }",
         "{ path = \"/a/*\", strip_cookies = true }, { ttl = \"1h\" }",
     ] {
-        let route = format!("[[route]]\nproxy = \"http://127.0.0.1:1\"\ncache = {{ rule = [{rules}] }}\n");
+        let route = format!(
+            r#"
+            [[route]]
+            proxy = "http://127.0.0.1:1"
+            cache = {{ rule = [{rules}] }}
+            "#
+        );
         folder.write("komainu.toml", format!("{}{route}", as_we_are()));
         let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
         let text = rig::text(&output.stderr);
@@ -345,8 +361,15 @@ fn routes_that_share_a_url_share_no_response() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[[route]]\nheader = {{ X-Beta = true }}\nproxy = \"{}\"\ncache = {{ rule = [{{ key = {{ query = false }} }}] }}\n\
-             [[route]]\nproxy = \"{}\"\ncache = true\n",
+            r#"
+            [[route]]
+            header = {{ X-Beta = true }}
+            proxy = "{}"
+            cache = {{ rule = [{{ key = {{ query = false }} }}] }}
+            [[route]]
+            proxy = "{}"
+            cache = true
+            "#,
             other.url, origin.url
         ),
     );
@@ -375,9 +398,16 @@ fn responses_to_clients_with_certificates_are_not_shared() {
     let made = Command::new("sh").args(["-c", STAFF]).current_dir(folder.path()).output().unwrap();
     assert!(made.status.success(), "{}", rig::text(&made.stdout));
     let text = format!(
-        "listen = {{ address = \"127.0.0.1:0\", tls = true }}\n{}[[site]]\nhosts = \"a.test\"\n\
-         tls = {{ certificate = \"cert.pem\", key = \"key.pem\", client = {{ ca = \"staff.pem\", required = false }} }}\n\
-         [[site.route]]\nproxy = \"{}\"\ncache = true\n",
+        r#"
+        listen = {{ address = "127.0.0.1:0", tls = true }}
+        {}
+        [[site]]
+        hosts = "a.test"
+        tls = {{ certificate = "cert.pem", key = "key.pem", client = {{ ca = "staff.pem", required = false }} }}
+        [[site.route]]
+        proxy = "{}"
+        cache = true
+        "#,
         as_we_are(),
         origin.url
     );
@@ -454,7 +484,13 @@ fn interim_responses_reach_waiting_clients_and_are_not_stored() {
             });
         }
     });
-    let route = format!("[[route]]\nproxy = \"{url}\"\ncache = true\n");
+    let route = format!(
+        r#"
+        [[route]]
+        proxy = "{url}"
+        cache = true
+        "#
+    );
     let rig = Rig::config(Folder::new(), &format!("early_hints = \"all\"\n{route}"));
     let mut clients: Vec<_> = (0..3).map(|_| rig.connect()).collect();
     clients[0].write_all(GET).unwrap();
@@ -508,7 +544,14 @@ fn early_hints_are_sent_to_http2_clients_only_by_default() {
         let text = rig::text(&output.stdout);
         assert!(text.starts_with("HTTP/2 103") && text.contains("HTTP/2 200"), "{text}");
     }
-    let route = format!("early_hints = \"all\"\n[[route]]\nproxy = \"{}\"\n", origin.url);
+    let route = format!(
+        r#"
+        early_hints = "all"
+        [[route]]
+        proxy = "{}"
+        "#,
+        origin.url
+    );
     let rig = Rig::config(Folder::new(), &route);
     let mut client = rig.connect();
     client.write_all(GET).unwrap();
@@ -550,7 +593,17 @@ fn heuristic_lifetime_is_not_applied_with_cookies() {
         let name = ask.field("Cookie").join(";");
         answer("200 OK", "Last-Modified: Mon, 01 Jan 2024 00:00:00 GMT\r\n", &format!("page of {name}"))
     });
-    let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            [[route]]
+            proxy = "{}"
+            cache = true
+            "#,
+            origin.url
+        ),
+    );
     for _ in 0..2 {
         assert_eq!(rig.get("/").text(), "page of ");
     }
@@ -572,7 +625,17 @@ fn mismatched_304_is_retried_without_condition() {
             (false, true) => answer("200 OK", "ETag: \"v2\"\r\nCache-Control: max-age=60\r\n", "second"),
         }
     });
-    let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            [[route]]
+            proxy = "{}"
+            cache = true
+            "#,
+            origin.url
+        ),
+    );
     assert_eq!(rig.ask("/", "X-First: 1\r\n").text(), "first");
     let second = rig.get("/");
     assert_eq!((second.text().as_str(), second.field("ETag")), ("second", Some("\"v2\"")));
@@ -592,7 +655,17 @@ fn semicolons_in_cache_control_do_not_share_private_pages() {
         )
     });
     let rule = "cache = { rule = [{ path = \"/*\", ttl = \"1h\" }] }";
-    let rig = Rig::config(Folder::new(), &format!("[[route]]\nproxy = \"{}\"\n{rule}\n", origin.url));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            [[route]]
+            proxy = "{}"
+            {rule}
+            "#,
+            origin.url
+        ),
+    );
     for value in ["private;+max-age=0", "no-store;", "private+;+max-age=60", "max-age=60;+no-store"] {
         for _ in 0..2 {
             rig.get(&format!("/?{value}")).expect_no_field("Age");

@@ -59,7 +59,14 @@ fn is_hit(answer: &Answer) -> bool {
 #[test]
 fn cache_command_purges_and_reports_counts() {
     let origin = origin();
-    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = true
+        "#,
+        origin.url
+    ));
     let fill = |paths: &[&str]| paths.iter().for_each(|path| _ = rig.get(path).expect_status(200));
     let hits = |paths: &[&str]| -> Vec<bool> { paths.iter().map(|path| is_hit(&rig.get(path))).collect() };
     let all = ["/a", "/a?x", "/b?tags=t+u", "/c?tags=u"];
@@ -88,7 +95,14 @@ fn cache_command_purges_and_reports_counts() {
 #[test]
 fn cache_why_and_stats_explain_hits_and_misses() {
     let origin = origin();
-    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = true
+        "#,
+        origin.url
+    ));
     for path in ["/a?tags=t+u", "/a?tags=t+u", "/b?private", "/b?private"] {
         rig.get(path).expect_status(200);
     }
@@ -123,7 +137,14 @@ fn response_requested_before_a_purge_is_not_stored_after_it() {
         }
         answer("200 OK", "Cache-Control: max-age=3600\r\nxkey: t\r\n", "body")
     });
-    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = true
+        "#,
+        origin.url
+    ));
     for purge in [
         &["--tag", "t"][..],
         &["--all"],
@@ -157,10 +178,26 @@ fn purge_method_requires_authorization() {
     let folder = Folder::new();
     folder.write("token", format!("{TOKEN}\n"));
     let config = format!(
-        "[[route]]\npath = \"/open/*\"\nproxy = \"{0}\"\ncache = true\n\
-         [[route]]\npath = \"/far/*\"\nproxy = \"{0}\"\ncache = {{ purge = {{ token = \"{TOKEN}\", from = [\"192.0.2.1\"] }} }}\n\
-         [[route]]\npath = \"/near/*\"\nproxy = \"{0}\"\ncache = {{ purge = {{ from = [\"127.0.0.1\"] }} }}\n\
-         [[route]]\nproxy = \"{0}\"\ncache = {{ purge = {{ token_file = \"{1}\" }} }}\n",
+        r#"
+        [[route]]
+        path = "/open/*"
+        proxy = "{0}"
+        cache = true
+
+        [[route]]
+        path = "/far/*"
+        proxy = "{0}"
+        cache = {{ purge = {{ token = "{TOKEN}", from = ["192.0.2.1"] }} }}
+
+        [[route]]
+        path = "/near/*"
+        proxy = "{0}"
+        cache = {{ purge = {{ from = ["127.0.0.1"] }} }}
+
+        [[route]]
+        proxy = "{0}"
+        cache = {{ purge = {{ token_file = "{1}" }} }}
+        "#,
         origin.url,
         folder.at("token").display()
     );
@@ -236,7 +273,14 @@ fn purge_with_two_authorization_fields_is_rejected() {
     let origin = origin();
     let rig = Rig::config(
         Folder::new(),
-        &format!("[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token = \"{TOKEN}\" }} }}\n", origin.url),
+        &format!(
+            r#"
+            [[route]]
+            proxy = "{}"
+            cache = {{ purge = {{ token = "{TOKEN}" }} }}
+            "#,
+            origin.url
+        ),
     );
     let right = format!("Authorization: Bearer {TOKEN}\r\n");
     for other in ["Bearer 0123456789abcdef-a-tokem", "Basic abc", ""] {
@@ -257,7 +301,13 @@ fn purge_token_file_readable_only_by_owner_is_accepted() {
         std::fs::set_permissions(folder.at("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
         let config = |token: &str| {
             format!(
-                "{}{kind}[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token_file = \"{token}\" }} }}\n",
+                r#"
+                {}
+                {kind}
+                [[route]]
+                proxy = "{}"
+                cache = {{ purge = {{ token_file = "{token}" }} }}
+                "#,
                 listen(&folder),
                 origin.url
             )
@@ -286,7 +336,11 @@ fn purge_token_file_readable_only_by_owner_is_accepted() {
 fn many_purges_keep_unrelated_responses() {
     let origin = origin();
     let rig = Rig::controlled(&format!(
-        "[[route]]\nproxy = \"{}\"\ncache = {{ purge = {{ token = \"{TOKEN}\" }} }}\n",
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = {{ purge = {{ token = "{TOKEN}" }} }}
+        "#,
         origin.url
     ));
     rig.get("/kept");
@@ -311,7 +365,14 @@ fn many_purges_keep_unrelated_responses() {
 #[test]
 fn unsafe_request_invalidates_the_named_cache_group() {
     let origin = origin();
-    let rig = Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = true\n", origin.url));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = true
+        "#,
+        origin.url
+    ));
     let send = |method: &str, path: &str, host: &str| {
         let length = if method == "POST" { "Content-Length: 0\r\n" } else { "" };
         rig.send(&format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{length}Connection: close\r\n\r\n"))
@@ -337,8 +398,14 @@ fn unsafe_request_invalidates_the_named_cache_group() {
 fn cache_command_applies_key_rules_to_urls() {
     let origin = origin();
     let rules = "{ path = \"/short/*\", key = { query = [\"page\"] } }, { key = { ignore_query = [\"utm_*\"], sort_query = true } }";
-    let rig =
-        Rig::controlled(&format!("[[route]]\nproxy = \"{}\"\ncache = {{ rule = [{rules}] }}\n", origin.url));
+    let rig = Rig::controlled(&format!(
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = {{ rule = [{rules}] }}
+        "#,
+        origin.url
+    ));
     for (asked, named, other) in [
         ("/short/a?page=1&x=2", "/short/a?x=3&page=1", "/short/a?page=2"),
         ("/b?utm_source=x&c=1&a=2", "/b?a=2&c=1&utm_medium=y", "/b?c=1"),
@@ -360,10 +427,26 @@ fn cache_command_applies_key_rules_to_urls() {
 fn cache_why_names_the_deciding_rule() {
     let origin = origin();
     let rig = Rig::controlled(&format!(
-        "[[route]]\npath = \"/plain\"\nproxy = \"{0}\"\n[[route]]\nproxy = \"{0}\"\n\
-         [[route.cache.rule]]\ncookie = \"session\"\nbypass = true\n\
-         [[route.cache.rule]]\npath = \"/assets/*\"\nttl = \"2h\"\n\
-         [[route.cache.rule]]\npath = \"/never/*\"\nstore = false\n",
+        r#"
+        [[route]]
+        path = "/plain"
+        proxy = "{0}"
+
+        [[route]]
+        proxy = "{0}"
+
+        [[route.cache.rule]]
+        cookie = "session"
+        bypass = true
+
+        [[route.cache.rule]]
+        path = "/assets/*"
+        ttl = "2h"
+
+        [[route.cache.rule]]
+        path = "/never/*"
+        store = false
+        "#,
         origin.url
     ));
     let text = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
