@@ -102,7 +102,7 @@ fn make_what_is_missing(message: &str, files: &Files, config: &mut String) -> bo
     if let Some((_, rest)) = message.split_once("there is no `[apps.") {
         // The example shows only a route; the application is declared elsewhere on the page.
         let name = rest.split_once(']').unwrap().0;
-        config.push_str(&format!("\n[apps.{name}]\npsgi = \"app.psgi\"\n"));
+        config.push_str(&format!("[apps.{name}]\npsgi = \"app.psgi\"\n"));
     } else if let Some(path) = path_in(message, "cannot serve ", missing) {
         fs::create_dir_all(path).unwrap();
     } else if let Some(path) = path_in(message, "cannot open the log ", ": its folder") {

@@ -250,7 +250,18 @@ fn client_certificate_examples_verify_clients() {
     let config =
         with(example("staff-ca.pem"), &[("[[site.route]]\n", &format!("{proxied}\n[[site.route]]\n"))]);
     let listen = "listen = { address = \"127.0.0.1:0\", tls = true }\n";
-    let rig = start(folder, &format!("{listen}{config}\n[apps.admin]\npsgi = \"admin.psgi\"\nworkers = 1\n"));
+    let rig = start(
+        folder,
+        &format!(
+            r#"
+            {listen}
+            {config}
+            [apps.admin]
+            psgi = "admin.psgi"
+            workers = 1
+            "#
+        ),
+    );
     let port = ports(&rig)[1].unwrap();
     let ask = |path: &str, who: &str| {
         let file = |name: String| rig.folder.at(&name).display().to_string();
@@ -292,7 +303,12 @@ fn ordering(folder: &Folder, part: &str) -> Option<(Pebble, String)> {
     folder.write("root.pem", pebble.issuing_root());
     let listen = format!("[\"127.0.0.1:{http}\", {{ address = \"127.0.0.1:{tls}\", tls = true }}]");
     let acme = format!(
-        "[acme]\nstate = \"state\"\ndirectory = \"{}\"\nca = \"{}\"\n",
+        r#"
+        [acme]
+        state = "state"
+        directory = "{}"
+        ca = "{}"
+        "#,
         pebble.directory,
         pebble.directory_root().display()
     );
@@ -358,7 +374,13 @@ fn examples_of_external_authorities_are_valid() {
     let private = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
     std::fs::set_permissions(folder.at("dns.key"), private).unwrap();
     let key = folder.at("dns.key").display().to_string();
-    let site = "[[site]]\nhosts = [\"example.com\"]\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n";
+    let site = r#"
+        [[site]]
+        hosts = ["example.com"]
+        tls = "auto"
+        [[site.route]]
+        respond = "x"
+    "#;
     for acme in [with(example("secret_file"), &[("/etc/komainu/dns.key", &key)]), example("shortlived")] {
         folder.write("komainu.toml", format!("listen = [\":80\", \":443\"]\n{acme}\n{site}"));
         let output = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
