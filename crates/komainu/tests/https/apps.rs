@@ -7,23 +7,22 @@ use crate::rig::{Folder, Rig, as_we_are, curl, text};
 
 const PERL: &str = r#"sub { my $env = shift; [200, [], [join "\n", map { "$_=$env->{$_}" }
     grep { /^HTTPS$|SSL_|url_scheme/ } sort keys %$env]] }"#;
-const RUBY: &str =
-    "run ->(env) { [200, {}, [env.select { |key, _| key =~ /\\AHTTPS\\z|SSL_|url_scheme/ }.sort
-    .map { |pair| pair.join('=') }.join(\"\\n\")]] }";
+const RUBY: &str = r#"run ->(env) { [200, {}, [env.select { |key, _| key =~ /\AHTTPS\z|SSL_|url_scheme/ }.sort
+    .map { |pair| pair.join('=') }.join("\n")]] }"#;
 const WSGI: &str = "
 def app(environ, start_response):
     start_response('200 OK', [])
     keys = sorted(key for key in environ if key == 'HTTPS' or 'SSL_' in key or 'url_scheme' in key)
     return ['\\n'.join(f'{key}={environ[key]}' for key in keys).encode()]
 ";
-const ASGI: &str = "
+const ASGI: &str = r#"
 async def app(scope, receive, send):
     if scope['type'] == 'http':
         await send({'type': 'http.response.start', 'status': 200, 'headers': []})
         tls = scope['extensions'].get('tls', {})
-        lines = [f'{key}={tls[key]!r}' for key in sorted(tls)] + [f\"scheme={scope['scheme']}\"]
-        await send({'type': 'http.response.body', 'body': '\\n'.join(lines).encode()})
-";
+        lines = [f'{key}={tls[key]!r}' for key in sorted(tls)] + [f"scheme={scope['scheme']}"]
+        await send({'type': 'http.response.body', 'body': '\n'.join(lines).encode()})
+"#;
 const LANGUAGES: [(&str, &str, &str); 4] = [
     ("psgi", "app.psgi", "psgi.url_scheme"),
     ("rack", "config.ru", "rack.url_scheme"),
@@ -52,16 +51,33 @@ fn start() -> Rig {
         as_we_are()
     );
     for (name, file, _) in LANGUAGES {
-        config += &format!("[apps.{name}]\n{name} = \"{file}\"\nworkers = 1\n");
+        config += &format!(
+            r#"
+            [apps.{name}]
+            {name} = "{file}"
+            workers = 1
+            "#
+        );
     }
     for (host, client) in
         [("a.test", ""), ("staff.test", ", client = { ca = \"staff.pem\", required = false }")]
     {
         config += &format!(
-            "[[site]]\nhosts = \"{host}\"\nredirect_https = false\ntls = {{ certificate = \"cert.pem\", key = \"key.pem\"{client} }}\n"
+            r#"
+            [[site]]
+            hosts = "{host}"
+            redirect_https = false
+            tls = {{ certificate = "cert.pem", key = "key.pem"{client} }}
+            "#
         );
         for (name, ..) in LANGUAGES {
-            config += &format!("[[site.route]]\npath = \"/{name}\"\napp = \"{name}\"\n");
+            config += &format!(
+                r#"
+                [[site.route]]
+                path = "/{name}"
+                app = "{name}"
+                "#
+            );
         }
     }
     folder.write("komainu.toml", config);

@@ -35,9 +35,22 @@ impl Ports {
     fn config(&self, directory: &str, ca: &Path, acme: &str) -> String {
         let Ports { http, tls } = self;
         format!(
-            "listen = [\"127.0.0.1:{http}\", {{ address = \"127.0.0.1:{tls}\", tls = true }}]\n\
-             [acme]\nstate = \"state\"\ndirectory = \"{directory}\"\nca = \"{}\"\n{acme}\n\
-             [[site]]\nhosts = [\"{NAME}\", \"x.localhost\"]\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+            r#"
+            listen = ["127.0.0.1:{http}", {{ address = "127.0.0.1:{tls}", tls = true }}]
+
+            [acme]
+            state = "state"
+            directory = "{directory}"
+            ca = "{}"
+            {acme}
+
+            [[site]]
+            hosts = ["{NAME}", "x.localhost"]
+            tls = "auto"
+
+            [[site.route]]
+            respond = "fine"
+            "#,
             ca.display()
         )
     }
@@ -193,17 +206,23 @@ fn local_root_survives_restart_and_reload_adds_names() {
     let Ports { http, tls } = ports;
     let config = |name: &str| {
         format!(
-            "{}listen = [\"127.0.0.1:{http}\", {{ address = \"127.0.0.1:{tls}\", tls = true }}]\n\
-             acme.state = \"state\"\n[[site]]\nhosts = \"{name}\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
-            rig::as_we_are()
+            r#"
+            listen = ["127.0.0.1:{http}", {{ address = "127.0.0.1:{tls}", tls = true }}]
+            acme.state = "state"
+            [[site]]
+            hosts = "{name}"
+            tls = "auto"
+            [[site.route]]
+            respond = "fine"
+            "#
         )
     };
     let ports = Ports { http, tls };
-    let rig = start(folder, config("x.localhost").trim_start_matches(rig::as_we_are()));
+    let rig = start(folder, &config("x.localhost"));
     let root = rig.folder.at("state/local/root.crt");
     let first = fs::read(&root).unwrap();
     assert!(ports.is_served("x.localhost", &root));
-    rig.folder.write("komainu.toml", config("y.localhost"));
+    rig.folder.write("komainu.toml", rig::as_we_are().to_owned() + &config("y.localhost"));
     rig.signal("-HUP");
     eventually("the other name", || ports.is_served("y.localhost", &root));
     eventually("the name is gone", || !ports.is_served("x.localhost", &root));
@@ -215,7 +234,7 @@ fn local_root_survives_restart_and_reload_adds_names() {
         said.starts_with(&format!("no certificate is stored in {state}, but a local authority")),
         "{said}"
     );
-    let rig = start(folder, config("x.localhost").trim_start_matches(rig::as_we_are()));
+    let rig = start(folder, &config("x.localhost"));
     let root = rig.folder.at("state/local/root.crt");
     assert_eq!(fs::read(&root).unwrap(), first);
     assert!(ports.is_served("x.localhost", &root));
@@ -230,8 +249,16 @@ fn state_directory_belongs_to_server_user() {
     let folder = Folder::new();
     let ports = Ports::new();
     let config = format!(
-        "user = \"nobody\"\nlisten = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
-         acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+        r#"
+        user = "nobody"
+        listen = ["127.0.0.1:{}", {{ address = "127.0.0.1:{}", tls = true }}]
+        acme.state = "state"
+        [[site]]
+        hosts = "x.localhost"
+        tls = "auto"
+        [[site.route]]
+        respond = "fine"
+        "#,
         ports.http, ports.tls
     );
     folder.write("komainu.toml", config);
@@ -254,9 +281,16 @@ fn unwritable_state_directory_is_logged_and_server_serves() {
     let ports = Ports::new();
     folder.write("state", "a file");
     let config = format!(
-        "listen = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
-         acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\nredirect_https = false\n\
-         [[site.route]]\nrespond = \"fine\"\n",
+        r#"
+        listen = ["127.0.0.1:{}", {{ address = "127.0.0.1:{}", tls = true }}]
+        acme.state = "state"
+        [[site]]
+        hosts = "x.localhost"
+        tls = "auto"
+        redirect_https = false
+        [[site.route]]
+        respond = "fine"
+        "#,
         ports.http, ports.tls
     );
     let rig = start(folder, &config);
@@ -320,8 +354,15 @@ fn broken_local_authority_is_reported() {
     let ports = Ports::new();
     folder.write("state/local/authority.pem", "nonsense");
     let config = format!(
-        "listen = [\"127.0.0.1:{}\", {{ address = \"127.0.0.1:{}\", tls = true }}]\n\
-         acme.state = \"state\"\n[[site]]\nhosts = \"x.localhost\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"fine\"\n",
+        r#"
+        listen = ["127.0.0.1:{}", {{ address = "127.0.0.1:{}", tls = true }}]
+        acme.state = "state"
+        [[site]]
+        hosts = "x.localhost"
+        tls = "auto"
+        [[site.route]]
+        respond = "fine"
+        "#,
         ports.http, ports.tls
     );
     let rig = start(folder, &config);

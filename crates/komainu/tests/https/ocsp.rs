@@ -26,7 +26,13 @@ fn ocsp_response_is_stapled_for_certificate_files() {
     responder.certificate("must.test", 0x1002, "tlsfeature=status_request\\n");
     let site = |name: &str| {
         format!(
-            "[[site]]\nhosts = \"{name}\"\ntls = {{ certificate = \"{name}.pem\", key = \"{name}.key\" }}\n[[site.route]]\nrespond = \"x\"\n"
+            r#"
+            [[site]]
+            hosts = "{name}"
+            tls = {{ certificate = "{name}.pem", key = "{name}.key" }}
+            [[site.route]]
+            respond = "x"
+            "#
         )
     };
     folder.write(
@@ -74,8 +80,15 @@ fn must_staple_certificate_without_response_is_reported() {
     *responder.answer.lock().unwrap() = Answer::Status(503);
     let config = |certificate: &str| {
         format!(
-            "{}listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"must.test\"\n\
-             tls = {{ certificate = \"{certificate}\", key = \"must.test.key\" }}\n[[site.route]]\nrespond = \"x\"\n",
+            r#"
+            {}
+            listen = [{{ address = "127.0.0.1:0", tls = true }}]
+            [[site]]
+            hosts = "must.test"
+            tls = {{ certificate = "{certificate}", key = "must.test.key" }}
+            [[site.route]]
+            respond = "x"
+            "#,
             as_we_are()
         )
     };
@@ -113,9 +126,15 @@ fn bad_client_ca_or_crl_file_is_reported_with_remedy() {
         ("{ ca = \"ca.pem\", crl = \"broken.crl\" }", "broken.crl", "openssl crl -noout -text"),
     ] {
         let config = format!(
-            "{}listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"a.test\"\n\
-             tls = {{ certificate = \"a.test.pem\", key = \"a.test.key\", client = {client} }}\n\
-             [[site.route]]\nrespond = \"x\"\n",
+            r#"
+            {}
+            listen = [{{ address = "127.0.0.1:0", tls = true }}]
+            [[site]]
+            hosts = "a.test"
+            tls = {{ certificate = "a.test.pem", key = "a.test.key", client = {client} }}
+            [[site.route]]
+            respond = "x"
+            "#,
             as_we_are()
         );
         folder.write("komainu.toml", config);

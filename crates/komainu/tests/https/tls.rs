@@ -147,18 +147,18 @@ fn sessions_resume_on_servers_that_share_ticket_keys() {
 
 /// Creates a client authority in `staff.pem`, the clients `alice` and `mallory`, and `staff.crl`, which
 /// revokes `mallory`.
-const STAFF: &str = "exec 2>&1
+const STAFF: &str = r#"exec 2>&1
     openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
     touch index; echo 01 > crlnumber
-    printf '[ca]\\ndefault_ca=c\\n[c]\\ndatabase=index\\ncrlnumber=crlnumber\\ndefault_md=sha256\\ndefault_crl_days=2\\n' > ca.conf
+    printf '[ca]\ndefault_ca=c\n[c]\ndatabase=index\ncrlnumber=crlnumber\ndefault_md=sha256\ndefault_crl_days=2\n' > ca.conf
     for name in alice mallory; do
-        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj \"/O=Staff/CN=$name\" -keyout $name.key -out $name.csr
-        printf 'subjectAltName=email:%s@a.test\\nextendedKeyUsage=clientAuth\\n' $name > $name.ext
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/O=Staff/CN=$name" -keyout $name.key -out $name.csr
+        printf 'subjectAltName=email:%s@a.test\nextendedKeyUsage=clientAuth\n' $name > $name.ext
         openssl x509 -req -in $name.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile $name.ext -out $name.pem
     done
     openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -revoke mallory.pem
     openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -gencrl -out staff.crl
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=nobody -addext basicConstraints=critical,CA:FALSE -keyout nobody.key -out nobody.pem";
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=nobody -addext basicConstraints=critical,CA:FALSE -keyout nobody.key -out nobody.pem"#;
 
 const SUBJECT: &str = "response_headers.set = { X-Cipher = \"$tls_cipher\", X-Client = \"$tls_client_verify $tls_client_subject|$tls_client_san|$tls_version\" }\n";
 
@@ -370,7 +370,7 @@ fn certificate_errors_are_reported_at_start() {
         text(&output.stderr)
     };
     let missing = check("tls = { certificate = \"none.pem\" }");
-    assert!(missing.contains("none.pem") && missing.contains("komainu.toml:5:"), "{missing}");
+    assert!(missing.contains("none.pem") && missing.contains("komainu.toml:6:"), "{missing}");
     let keyless = check("tls = { certificate = \"a.test.pem\" }");
     assert!(keyless.contains("no private key"), "{keyless}");
     let without = check("tls = false");
@@ -409,13 +409,13 @@ fn check_warns_of_certificates_that_clients_refuse() {
         ("{ certificate = \"cn.pem\", key = \"a.test.key\" }", "has no subjectAltName"),
     ] {
         let said = check(&format!("tls = {tls}"));
-        assert!(said.starts_with("warning: `tls` (the site in line 3): ") && said.contains(words), "{said}");
+        assert!(said.starts_with("warning: `tls` (the site in line 4): ") && said.contains(words), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
     // A start logs the same warning and serves.
     let rig = start(folder, &format!("{LISTEN}{}", site("a.test", "tls = \"certs\"")));
     eventually("a warning", || {
-        rig.reported().contains("warn: `tls` (the site in line 3): no certificate is for a.test")
+        rig.reported().contains("warn: `tls` (the site in line 4): no certificate is for a.test")
     });
     assert!(fetch(&rig, "b.test", &[]).is_err(), "the site's hosts are others");
 }
@@ -486,7 +486,15 @@ fn a_request_to_renegotiate_is_refused() {
 fn directory_of_certificates_is_loaded() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     openssl(&folder, "mkdir certs; mv a.test.pem b.test.pem a.test.key b.test.key certs/");
-    let text = format!("{LISTEN}[[site]]\ntls = \"certs\"\n[[site.route]]\nrespond = \"here\"\n");
+    let text = format!(
+        r#"
+        {LISTEN}
+        [[site]]
+        tls = "certs"
+        [[site.route]]
+        respond = "here"
+        "#
+    );
     let rig = start(folder, &text);
     for name in ["a.test", "b.test"] {
         assert_eq!(fetch(&rig, name, &[]).unwrap(), "here", "{name}");
