@@ -97,9 +97,18 @@ fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
     let own = folder.display();
     let servers = case.servers.replace("LISTEN", &format!("listen {}:{port};", host()));
     let text = format!(
-        "daemon off;\nmaster_process off;\npid {own}/nginx.pid;\nerror_log {own}/nginx.log;\nevents {{}}\nhttp {{\naccess_log off;\n\
-         proxy_temp_path {own}/a; client_body_temp_path {own}/b; fastcgi_temp_path {own}/c; uwsgi_temp_path {own}/d; scgi_temp_path {own}/e;\n\
-         root {own}/www;\n{servers}\n}}\n"
+        r"daemon off;
+master_process off;
+pid {own}/nginx.pid;
+error_log {own}/nginx.log;
+events {{}}
+http {{
+access_log off;
+proxy_temp_path {own}/a; client_body_temp_path {own}/b; fastcgi_temp_path {own}/c; uwsgi_temp_path {own}/d; scgi_temp_path {own}/e;
+root {own}/www;
+{servers}
+}}
+"
     );
     let path = folder.join(format!("{port}.conf"));
     std::fs::write(&path, text).unwrap();
