@@ -89,17 +89,39 @@ fn www() -> Folder {
 
 #[test]
 fn unread_pipelined_responses_stay_within_memory_budget() {
-    let rig = Rig::config(www(), "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        www(),
+        r#"
+        threads = 2
+        [limits]
+        memory = "16MiB"
+        [[route]]
+        files = "www"
+        "#,
+    );
     attack(&rig, 1_500, "GET /medium HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200).as_bytes());
 }
 
 #[test]
 fn unread_proxied_responses_stay_within_memory_budget() {
-    let origin = Rig::config(www(), "threads = 1\n[[route]]\nfiles = \"www\"\n");
+    let origin = Rig::config(
+        www(),
+        r#"
+        threads = 1
+        [[route]]
+        files = "www"
+        "#,
+    );
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nproxy = {{ to = \"http://{}\", read_ahead = \"256KiB\" }}\n",
+            r#"
+            threads = 2
+            [limits]
+            memory = "16MiB"
+            [[route]]
+            proxy = {{ to = "http://{}", read_ahead = "256KiB" }}
+            "#,
             origin.address
         ),
     );
@@ -116,9 +138,23 @@ fn unread_compressed_responses_stay_within_memory_budget() {
         b' ' + (seed >> 24) as u8 % 95
     });
     folder.write("www/large.txt", text.take(3_000_000).collect::<Vec<u8>>());
-    let origin = Rig::config(folder, "threads = 1\n[[route]]\nfiles = \"www\"\n");
+    let origin = Rig::config(
+        folder,
+        r#"
+        threads = 1
+        [[route]]
+        files = "www"
+        "#,
+    );
     let config = format!(
-        "threads = 1\ncompress = true\n[limits]\nmemory = \"16MiB\"\n[[route]]\nproxy = \"http://{}\"\n",
+        r#"
+        threads = 1
+        compress = true
+        [limits]
+        memory = "16MiB"
+        [[route]]
+        proxy = "http://{}"
+        "#,
         origin.address
     );
     let rig = Rig::config(Folder::new(), &config);
@@ -156,7 +192,13 @@ fn h2c(folder: Folder, text: &str) -> Rig {
 #[test]
 fn unread_http2_streams_stay_within_memory_budget() {
     for window in [0, 0x7fff_ffff] {
-        let limits = "threads = 2\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n";
+        let limits = r#"
+            threads = 2
+            [limits]
+            memory = "16MiB"
+            [[route]]
+            files = "www"
+        "#;
         attack(&h2c(www(), limits), 150, &streams_of_http_2(window));
     }
 }
@@ -197,7 +239,12 @@ fn a_stream_holds_no_more_of_a_cached_object_than_of_a_file() {
     let large: String = (0..190_000).map(|at| format!("{at:9} ")).collect();
     let content = large.clone();
     let origin = Origin::start(move |_| answer("200 OK", "Cache-Control: max-age=3600\r\n", &content));
-    let roomy = "threads = 1\n[limits]\nmemory = \"4GiB\"\n[[route]]\n";
+    let roomy = r#"
+        threads = 1
+        [limits]
+        memory = "4GiB"
+        [[route]]
+    "#;
     let files = h2c(www(), &format!("{roomy}files = \"www\"\n"));
     let cached = h2c(Folder::new(), &format!("{roomy}proxy = \"{}\"\ncache = true\n", origin.url));
     eventually("it is stored", || {
@@ -218,7 +265,16 @@ fn a_stream_holds_no_more_of_a_cached_object_than_of_a_file() {
 
 #[test]
 fn status_reports_held_memory() {
-    let rig = Rig::config(www(), "threads = 1\n[limits]\nmemory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        www(),
+        r#"
+        threads = 1
+        [limits]
+        memory = "16MiB"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let reported = || {
         let output =
             rig::komainu().args(["status", "--json", "--pid", &rig.child.id().to_string()]).output().unwrap();

@@ -166,9 +166,20 @@ fn pipelined(config: &str, files: Folder, request: &str) {
 fn unread_pipelined_responses_hold_little_memory() {
     let long = "x".repeat(1000);
     let config = format!(
-        "threads = 1\n[[route]]\npath = \"/r/*\"\nredirect = \"/{long}\"\n\
-         [[route]]\npath = \"/s/*\"\nrespond = {{ status = 200, body = \"{long}\" }}\n\
-         [[route]]\nfiles = \"www\"\n"
+        r#"
+        threads = 1
+
+        [[route]]
+        path = "/r/*"
+        redirect = "/{long}"
+
+        [[route]]
+        path = "/s/*"
+        respond = {{ status = 200, body = "{long}" }}
+
+        [[route]]
+        files = "www"
+        "#
     );
     for request in [
         "GET /absent HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -226,8 +237,16 @@ fn endless_upstream_responses_hold_little_memory() {
         ),
     ] {
         let port = endless(first, more);
-        let rig =
-            start(Folder::new(), &format!("threads = 1\n[[route]]\nproxy = \"http://127.0.0.1:{port}\"\n"));
+        let rig = start(
+            Folder::new(),
+            &format!(
+                r#"
+                threads = 1
+                [[route]]
+                proxy = "http://127.0.0.1:{port}"
+                "#
+            ),
+        );
         let before = resident_bytes(&rig);
         let mut stream = connect(rig.address);
         let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -280,7 +299,15 @@ fn inflated_messages_over_the_limit_are_closed_with_1009() {
 #[test]
 fn inflated_size_counts_towards_memory_budget() {
     let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
-    let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
+    let config = format!(
+        r#"
+        threads = 1
+        [limits]
+        memory = "64MiB"
+        {}
+        "#,
+        only(app)
+    );
     let rig = start(folder("sockets.py", SOCKETS), &config);
     let offer = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
     let mut streams: Vec<_> = (0..60).map(|_| open(&rig, "/", offer)).collect();
@@ -325,7 +352,15 @@ fn status_meanwhile(rig: &Rig) -> String {
 #[test]
 fn slow_clients_that_exhaust_the_memory_budget_are_closed() {
     let app = "asgi = \"sockets.py:app\"\nworkers = 1\n";
-    let config = format!("threads = 1\n[limits]\nmemory = \"64MiB\"\n{}", only(app));
+    let config = format!(
+        r#"
+        threads = 1
+        [limits]
+        memory = "64MiB"
+        {}
+        "#,
+        only(app)
+    );
     let rig = start(folder("sockets.py", SOCKETS), &config);
     let mut streams: Vec<_> = (0..9).map(|_| open(&rig, "/", "")).collect();
     let head = [&[0x82, 0xff][..], &16_000_000u64.to_be_bytes(), &[0; 4]].concat();
