@@ -19,7 +19,16 @@ fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
 fn unknown_host_is_named_in_error_page_and_access_log() {
     let folder = Folder::new();
     // A single thread keeps the lines in order; each thread writes its own.
-    let config = "threads = 1\n[log]\naccess = \"json\"\nfile = \"access.log\"\n[[site]]\nhosts = \"example.com\"\n[[site.route]]\nrespond = \"a\"\n";
+    let config = r#"
+        threads = 1
+        [log]
+        access = "json"
+        file = "access.log"
+        [[site]]
+        hosts = "example.com"
+        [[site.route]]
+        respond = "a"
+    "#;
     let rig = Rig::config(folder, config);
     let ask = |host: &str| rig.send(&format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"));
     ask("example.com").expect(200, "a");
@@ -43,7 +52,14 @@ fn websocket_log_line_has_upstream_server_and_response_time() {
                   Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
     let origin = Origin::start(move |_| switch.to_owned());
     let text = format!(
-        "threads = 1\n[log]\nfile = \"access.log\"\naccess = \"$status $upstream $upstream_ms\"\n[[route]]\nproxy = \"{}\"\n",
+        r#"
+        threads = 1
+        [log]
+        file = "access.log"
+        access = "$status $upstream $upstream_ms"
+        [[route]]
+        proxy = "{}"
+        "#,
         origin.url
     );
     let rig = Rig::config(Folder::new(), &text);
@@ -66,8 +82,23 @@ fn every_access_log_format_masks_secrets_and_escapes_values() {
     let origin = Origin::start(|_| answer("200 OK", "", "four"));
     let with = |log: &str| {
         let text = format!(
-            "threads = 1\nrequest_ids = \"any\"\n[log]\nfile = \"access.log\"\nmask_query = [\"token\"]\n{log}\n\
-             [[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\npath = \"/down\"\nproxy = \"http://{}\"\n",
+            r#"
+            threads = 1
+            request_ids = "any"
+
+            [log]
+            file = "access.log"
+            mask_query = ["token"]
+            {log}
+
+            [[route]]
+            path = "/up"
+            proxy = "{}"
+
+            [[route]]
+            path = "/down"
+            proxy = "http://{}"
+            "#,
             origin.url,
             nobody()
         );
@@ -164,8 +195,16 @@ fn every_access_log_format_masks_secrets_and_escapes_values() {
 fn json_access_log_escapes_quotes() {
     let folder = Folder::new();
     folder.write("www/a", "A");
-    let rig =
-        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        folder,
+        r#"
+        [log]
+        access = "json"
+        file = "access.log"
+        [[route]]
+        files = "www"
+        "#,
+    );
     rig.ask("/a", "User-Agent: te\"st\r\n");
     let lines = || fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
     eventually("the line is written", || lines().ends_with('\n'));
@@ -179,7 +218,13 @@ fn json_access_log_escapes_quotes() {
 #[test]
 fn the_cipher_suite_is_that_of_the_connection_and_absent_without_tls() {
     // A single thread keeps the lines in order.
-    let log = "threads = 1\n[log]\naccess = \"json\"\nfile = \"access.log\"\nfields = [\"status\", \"tls_cipher\"]\n";
+    let log = r#"
+        threads = 1
+        [log]
+        access = "json"
+        file = "access.log"
+        fields = ["status", "tls_cipher"]
+    "#;
     let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
     let text = format!("{LISTEN}{log}{}", certified::site("a.test", tls));
     let rig = certified::start(certified::folder(&[("a.test", "ec")]), &text);
@@ -198,7 +243,14 @@ fn the_cipher_suite_is_that_of_the_connection_and_absent_without_tls() {
     );
 
     // `Rig::config` would speak TLS where the tests run through it.
-    let text = format!("listen = \"127.0.0.1:0\"\n{log}[[route]]\nrespond = \"a\"\n");
+    let text = format!(
+        r#"
+        listen = "127.0.0.1:0"
+        {log}
+        [[route]]
+        respond = "a"
+        "#
+    );
     let rig = certified::start(Folder::new(), &text);
     rig.get("/").expect(200, "a");
     rig.send("nonsense\r\n\r\n").expect_status(400);

@@ -58,9 +58,22 @@ fn api_drains_and_weights_upstream_servers() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n\
-             [upstreams.shop]\nto = [\"{}\", {{ url = \"{}\", weight = 3 }}]\n\
-             [[route]]\npath = \"/own/*\"\nproxy = \"{}\"\n[[route]]\nproxy = {{ upstream = \"shop\" }}\n",
+            r#"
+            threads = 2
+
+            [control]
+            listen = "unix:control.sock"
+
+            [upstreams.shop]
+            to = ["{}", {{ url = "{}", weight = 3 }}]
+
+            [[route]]
+            path = "/own/*"
+            proxy = "{}"
+
+            [[route]]
+            proxy = {{ upstream = "shop" }}
+            "#,
             one.url, two.url, one.url
         ),
     );
@@ -127,8 +140,16 @@ fn a_sticky_client_stays_with_a_server_that_is_drained() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n[upstreams.s]\nto = [\"{}\", \"{}\"]\nbalance = \"sticky\"\n\
-             [[route]]\nproxy = {{ upstream = \"s\" }}\n",
+            r#"
+            threads = 1
+            [control]
+            listen = "unix:control.sock"
+            [upstreams.s]
+            to = ["{}", "{}"]
+            balance = "sticky"
+            [[route]]
+            proxy = {{ upstream = "s" }}
+            "#,
             one.url, two.url
         ),
     );
@@ -150,7 +171,15 @@ fn api_operations_are_recorded_in_audit_log() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[control]\nlisten = \"unix:control.sock\"\n[log]\nlevel = \"info\"\n[[route]]\nproxy = \"{}\"\ncache = true\n",
+            r#"
+            [control]
+            listen = "unix:control.sock"
+            [log]
+            level = "info"
+            [[route]]
+            proxy = "{}"
+            cache = true
+            "#,
             origin.url
         ),
     );
@@ -188,7 +217,14 @@ fn api_operations_are_recorded_in_audit_log() {
 fn tcp_clients_without_token_cannot_make_changes() {
     let rig = Rig::config(
         Folder::new(),
-        "[control]\nlisten = \"127.0.0.1:0\"\n[log]\nlevel = \"info\"\n[[route]]\nrespond = \"x\"\n",
+        r#"
+        [control]
+        listen = "127.0.0.1:0"
+        [log]
+        level = "info"
+        [[route]]
+        respond = "x"
+        "#,
     );
     let said = "the control listener is http://";
     eventually("it listens", || rig.reported().contains(said));
@@ -226,8 +262,15 @@ fn tcp_clients_without_token_cannot_make_changes() {
 
 #[test]
 fn api_errors_have_matching_status_codes() {
-    let rig =
-        Rig::config(Folder::new(), "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n");
+    let rig = Rig::config(
+        Folder::new(),
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "x"
+        "#,
+    );
     let answer = call(&rig, "GET", "/v1/nothing", "", "");
     assert!(answer.expect_status(404).text().contains("/v1/openapi.json"));
     call(&rig, "DELETE", "/v1/status", JSON, "").expect_status(405).expect_field("Allow", "GET, HEAD");
@@ -242,8 +285,15 @@ fn api_errors_have_matching_status_codes() {
 /// The document passes the validator of OpenAPI 3.1.
 #[test]
 fn the_openapi_document_is_valid() {
-    let rig =
-        Rig::config(Folder::new(), "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n");
+    let rig = Rig::config(
+        Folder::new(),
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "x"
+        "#,
+    );
     rig.folder.write("openapi.json", get(&rig, "/v1/openapi.json").to_string());
     let python = crate::rig::environment().join("bin/python");
     let judged = std::process::Command::new(python)
@@ -284,8 +334,15 @@ fn connections_are_counted_by_listener_protocol_and_client() {
     folder.write(
         "komainu.toml",
         format!(
-            "{}threads = 2\nlisten = [{{ address = \"127.0.0.1:0\", h2c = true }}, \"unix:site.sock\"]\n\
-             [control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n",
+            r#"
+            {}
+            threads = 2
+            listen = [{{ address = "127.0.0.1:0", h2c = true }}, "unix:site.sock"]
+            [control]
+            listen = "unix:control.sock"
+            [[route]]
+            respond = "x"
+            "#,
             crate::rig::as_we_are()
         ),
     );
@@ -324,7 +381,12 @@ fn connections_are_counted_by_listener_protocol_and_client() {
 fn duplicate_authorization_and_origin_fields_are_rejected() {
     let rig = Rig::config(
         Folder::new(),
-        "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"ok\"\n",
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "ok"
+        "#,
     );
     for fields in [
         "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n",

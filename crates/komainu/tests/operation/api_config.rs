@@ -13,20 +13,28 @@ use crate::hosted::{self, Load};
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, Rig, connect, eventually, is_root, komainu, text};
 
-const CONFIG: &str = "# The shop's server.
+const CONFIG: &str = r#"# The shop's server.
 threads = 2 # two are enough
-include = \"more.toml\"
+include = "more.toml"
 [control]
-listen = \"unix:control.sock\"
+listen = "unix:control.sock"
 # What is said.
 [[route]]
-path = \"/hello\"
-respond = \"hello\" # politely
-";
+path = "/hello"
+respond = "hello" # politely
+"#;
 
 fn start() -> Rig {
     let folder = Folder::new();
-    folder.write("more.toml", "# More.\n[[route]]\npath = \"/more\"\nrespond = \"more\"\n");
+    folder.write(
+        "more.toml",
+        r#"
+        # More.
+        [[route]]
+        path = "/more"
+        respond = "more"
+        "#,
+    );
     Rig::config(folder, CONFIG)
 }
 
@@ -75,7 +83,10 @@ fn api_changes_running_configuration_and_file() {
     eventually("it answers otherwise", || rig.get("/new").text() == "newer");
     assert_eq!(edit(&rig, "DELETE", "/v1/config/route/%2Fnew", "*", &Value::Null).0, 200);
     eventually("it is gone", || rig.get("/new").status() == 404);
-    assert!(!file(&rig, "more.toml").contains("/new") && file(&rig, "more.toml").starts_with("# More."));
+    assert!(
+        !file(&rig, "more.toml").contains("/new")
+            && file(&rig, "more.toml").trim_start().starts_with("# More.")
+    );
     // A setting that needs a restart is written and reported as incomplete.
     let (status, done) = edit(&rig, "PUT", "/v1/config/threads", "*", &json!(3));
     assert!(status == 200 && done["incomplete"].as_str().unwrap().contains("restart"), "{done}");
@@ -152,8 +163,15 @@ fn api_adds_and_removes_upstream_servers() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n[upstreams.shop]\nto = \"{}\" # the first\n\
-             [[route]]\nproxy = {{ upstream = \"shop\" }}\n",
+            r#"
+            threads = 1
+            [control]
+            listen = "unix:control.sock"
+            [upstreams.shop]
+            to = "{}" # the first
+            [[route]]
+            proxy = {{ upstream = "shop" }}
+            "#,
             one.url
         ),
     );
@@ -180,7 +198,13 @@ fn unprivileged_server_applies_changes_without_writing_files() {
     }
     let folder = Folder::new();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let config = "listen = \"127.0.0.1:0\"\nuser = \"nobody\"\n[[route]]\npath = \"/a\"\nrespond = \"a\"\n";
+    let config = r#"
+        listen = "127.0.0.1:0"
+        user = "nobody"
+        [[route]]
+        path = "/a"
+        respond = "a"
+    "#;
     folder.write("komainu.toml", config);
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", folder.at("run"));
@@ -214,7 +238,14 @@ fn ctl(rig: &Rig, arguments: &[&str]) -> Output {
 fn ctl_commands_call_the_control_api() {
     let one = named("one");
     let rig = Rig::controlled(&format!(
-        "[control]\nlisten = \"unix:control.sock\"\n[upstreams.shop]\nto = \"{}\"\n[[route]]\nproxy = {{ upstream = \"shop\" }}\n",
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [upstreams.shop]
+        to = "{}"
+        [[route]]
+        proxy = {{ upstream = "shop" }}
+        "#,
         one.url
     ));
     let run = |arguments: &[&str]| {
@@ -306,10 +337,38 @@ fn no_request_fails_while_the_configuration_changes() {
     let rig = hosted::start(
         folder,
         &format!(
-            "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 2\n\
-             [upstreams.shop]\nto = [\"{}\"]\n[[route]]\npath = \"/said\"\nrespond = \"0\"\n\
-             [[route]]\npath = \"/p/*\"\nproxy = {{ upstream = \"shop\" }}\n[[route]]\npath = \"/ws\"\nproxy = \"http://{}\"\n\
-             [[route]]\npath = \"/app\"\napp = \"shop\"\n[[route]]\nfiles = \"www\"\n",
+            r#"
+            threads = 2
+
+            [control]
+            listen = "unix:control.sock"
+
+            [apps.shop]
+            psgi = "app.psgi"
+            workers = 2
+
+            [upstreams.shop]
+            to = ["{}"]
+
+            [[route]]
+            path = "/said"
+            respond = "0"
+
+            [[route]]
+            path = "/p/*"
+            proxy = {{ upstream = "shop" }}
+
+            [[route]]
+            path = "/ws"
+            proxy = "http://{}"
+
+            [[route]]
+            path = "/app"
+            app = "shop"
+
+            [[route]]
+            files = "www"
+            "#,
             origin.url,
             echo()
         ),

@@ -23,12 +23,41 @@ fn prepared(more: &str) -> (Folder, String) {
         fs::set_permissions(folder.at(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
     let config = format!(
-        "{more}threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n\
-         [[control.token]]\nname = \"chief\"\nrole = \"admin\"\ntoken_file = \"chief.token\"\n\
-         [metrics]\nto = \"http://127.0.0.1:1\"\nheaders_file = \"headers\"\n[upstreams.shop]\nto = \"http://127.0.0.1:1\"\n\
-         [[route]]\npath = \"/hello\"\nrespond = \"hello\"\n\
-         [[route]]\npath = \"/www/*\"\nfiles = \"www\"\n\
-         [[route]]\npath = \"/in/*\"\nproxy = {{ upstream = \"shop\" }}\nauth = {{ basic = \"users\" }}\n"
+        r#"
+        {more}
+        threads = 1
+
+        [log]
+        level = "info"
+
+        [control]
+        listen = "127.0.0.1:0"
+
+        [[control.token]]
+        name = "chief"
+        role = "admin"
+        token_file = "chief.token"
+
+        [metrics]
+        to = "http://127.0.0.1:1"
+        headers_file = "headers"
+
+        [upstreams.shop]
+        to = "http://127.0.0.1:1"
+
+        [[route]]
+        path = "/hello"
+        respond = "hello"
+
+        [[route]]
+        path = "/www/*"
+        files = "www"
+
+        [[route]]
+        path = "/in/*"
+        proxy = {{ upstream = "shop" }}
+        auth = {{ basic = "users" }}
+        "#
     );
     (folder, config)
 }
@@ -142,7 +171,15 @@ fn root_may_add_files_through_unix_control_listener() {
     }
     let folder = Folder::new();
     folder.write("www/a", "a");
-    let rig = Rig::config(folder, "[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n");
+    let rig = Rig::config(
+        folder,
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "x"
+        "#,
+    );
     let route = json!({ "path": "/www/*", "files": { "root": "www", "strip_prefix": true } });
     let fields = format!("{JSON}If-Match: *\r\n");
     call(&rig, "PUT", "/v1/config/route/0", &fields, &route.to_string()).expect_status(200);

@@ -104,11 +104,28 @@ fn clock_jump_expires_cached_responses_but_not_timeouts() {
         answer("200 OK", "Cache-Control: max-age=3600\r\n", &number)
     });
     let server = Shifted::start(&format!(
-        "[timeouts]\nidle = \"20s\"\nhead = \"3s\"\n\
-         [[route]]\npath = \"/slow\"\nproxy = {{ to = \"{0}\", timeouts = {{ head = \"20s\" }} }}\n\
-         [[route]]\npath = \"/hangs\"\nproxy = {{ to = \"http://{1}\", timeouts = {{ head = \"1s\" }} }}\n\
-         [[route]]\npath = \"/limited\"\nlimit = {{ rate = \"1/h\", burst = 1 }}\nrespond = \"ok\"\n\
-         [[route]]\ncache = true\nproxy = \"{0}\"\n",
+        r#"
+        [timeouts]
+        idle = "20s"
+        head = "3s"
+
+        [[route]]
+        path = "/slow"
+        proxy = {{ to = "{0}", timeouts = {{ head = "20s" }} }}
+
+        [[route]]
+        path = "/hangs"
+        proxy = {{ to = "http://{1}", timeouts = {{ head = "1s" }} }}
+
+        [[route]]
+        path = "/limited"
+        limit = {{ rate = "1/h", burst = 1 }}
+        respond = "ok"
+
+        [[route]]
+        cache = true
+        proxy = "{0}"
+        "#,
         origin.url,
         silent()
     ));

@@ -32,12 +32,15 @@ impl Collector {
         folder.write(
             "collector.yaml",
             format!(
-                "receivers: {{ otlp: {{ protocols: {{ http: {{ endpoint: \"{address}\" }} }} }} }}\n\
-                 exporters: {{ debug: {{ verbosity: detailed, sampling_initial: 10000 }} }}\n\
-                 service:\n  telemetry: {{ metrics: {{ level: none }} }}\n  pipelines:\n    \
-                 traces: {{ receivers: [otlp], exporters: [debug] }}\n    \
-                 metrics: {{ receivers: [otlp], exporters: [debug] }}\n    \
-                 logs: {{ receivers: [otlp], exporters: [debug] }}\n"
+                r#"receivers: {{ otlp: {{ protocols: {{ http: {{ endpoint: "{address}" }} }} }} }}
+exporters: {{ debug: {{ verbosity: detailed, sampling_initial: 10000 }} }}
+service:
+  telemetry: {{ metrics: {{ level: none }} }}
+  pipelines:
+    traces: {{ receivers: [otlp], exporters: [debug] }}
+    metrics: {{ receivers: [otlp], exporters: [debug] }}
+    logs: {{ receivers: [otlp], exporters: [debug] }}
+"#
             ),
         );
         let printed = fs::File::create(folder.at("printed")).unwrap();
@@ -72,10 +75,32 @@ fn opentelemetry_collector_accepts_traces_metrics_and_logs() {
     let mut rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{url}\"\nservice = \"shop\"\n\
-             [metrics]\nto = \"{url}\"\nevery = \"1s\"\nservice = \"shop\"\ninstance = \"one\"\nhistograms = \"exponential\"\n\
-             [log]\naccess = '$method $uri $status'\nlevel = \"info\"\nfile = {{ otlp = \"{url}\", service = \"shop\" }}\n\
-             [[route]]\npath = \"/a\"\nrespond = \"A\"\nresponse_headers = {{ set = {{ X-Trace = \"$trace_id\", X-Span = \"$span_id\" }} }}\n"
+            r#"
+            threads = 1
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+            to = "{url}"
+            service = "shop"
+
+            [metrics]
+            to = "{url}"
+            every = "1s"
+            service = "shop"
+            instance = "one"
+            histograms = "exponential"
+
+            [log]
+            access = '$method $uri $status'
+            level = "info"
+            file = {{ otlp = "{url}", service = "shop" }}
+
+            [[route]]
+            path = "/a"
+            respond = "A"
+            response_headers = {{ set = {{ X-Trace = "$trace_id", X-Span = "$span_id" }} }}
+            "#
         ),
     );
     let answer = rig.get("/a");

@@ -52,7 +52,11 @@ fn run(rig: &Rig, arguments: &[&str]) -> Output {
     komainu().args(arguments).env("RUNTIME_DIRECTORY", runtime(&rig.folder)).output().unwrap()
 }
 
-const FILES: &str = "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"www\"\n";
+const FILES: &str = r#"
+    listen = "127.0.0.1:0"
+    [[route]]
+    files = "www"
+"#;
 
 #[test]
 fn control_socket_answers_one_line_with_one_document() {
@@ -104,7 +108,14 @@ fn a_reload_waits_for_its_result() {
         (done.status.code(), text(&done.stdout) + &text(&done.stderr))
     };
     rig.folder.write("two/a", "two");
-    write(&rig.folder, "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"two\"\n");
+    write(
+        &rig.folder,
+        r#"
+        listen = "127.0.0.1:0"
+        [[route]]
+        files = "two"
+        "#,
+    );
     let (code, said) = reload();
     assert!(code == Some(0) && said.contains("in use"), "{code:?} {said}");
     rig.get("/a").expect(200, "two");
@@ -119,14 +130,29 @@ fn a_reload_waits_for_its_result() {
         );
         rig.get("/a").expect(200, "two");
     }
-    write(&rig.folder, "listen = \"127.0.0.1:0\"\nthreads = 7\n[[route]]\nfiles = \"www\"\n");
+    write(
+        &rig.folder,
+        r#"
+        listen = "127.0.0.1:0"
+        threads = 7
+        [[route]]
+        files = "www"
+        "#,
+    );
     // The difference is reported again for each reload.
     for _ in 0..2 {
         let (code, said) = reload();
         assert!(code == Some(1) && said.contains("`threads` changes only at a restart"), "{code:?} {said}");
     }
     rig.get("/a").expect(200, "A");
-    write(&rig.folder, "listen = \"127.0.0.1:0\"\n[[route]]\nfiles = \"www\"\n");
+    write(
+        &rig.folder,
+        r#"
+        listen = "127.0.0.1:0"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let (code, said) = reload();
     assert!(code == Some(0) && said.contains("in use"), "{code:?} {said}");
 }
@@ -475,7 +501,17 @@ fn control_characters_in_names_and_files_are_not_printed() {
     let said = "a\u{202e}b\x1b[31mc\rd";
     let steers = |c: &char| (c.is_control() && !matches!(*c, '\n' | '\t')) || *c == '\u{202e}';
     folder.write(&format!("{said}.toml"), "[[route]]\nrespond = 1\n");
-    folder.write("value.toml", format!("[[route]]\npath = \"{}\"\nno_such = 1 # {said}\n", "a\u{202e}"));
+    folder.write(
+        "value.toml",
+        format!(
+            r#"
+            [[route]]
+            path = "{}"
+            no_such = 1 # {said}
+            "#,
+            "a\u{202e}"
+        ),
+    );
     folder
         .write("nginx.conf", format!("server {{ listen 80; server_name \"{said}\"; no_such \"{said}\"; }}"));
     let name = folder.at(&format!("{said}.toml"));

@@ -26,8 +26,21 @@ fn a_reload_opens_another_address_and_closes_the_old_one() {
     folder.write("a.token", TOKEN);
     let config = |control: &str| {
         format!(
-            "threads = 1\n[log]\nlevel = \"info\"\n{control}[[control.token]]\nname = \"chief\"\nrole = \"admin\"\n\
-             token_file = \"a.token\"\n[[route]]\nrespond = \"x\"\n"
+            r#"
+            threads = 1
+
+            [log]
+            level = "info"
+            {control}
+
+            [[control.token]]
+            name = "chief"
+            role = "admin"
+            token_file = "a.token"
+
+            [[route]]
+            respond = "x"
+            "#
         )
     };
     let tcp = "[control]\nlisten = \"127.0.0.1:0\"\n";
@@ -81,8 +94,16 @@ fn unix_control_listener_has_configured_mode_and_group() {
         let own = own_group();
         let group = if is_root() { 4 } else { own };
         let text = format!(
-            "{kind}threads = 1\n[control]\nlisten = \"unix:control.sock\"\nmode = \"0660\"\ngroup = \"{group}\"\n\
-             [[route]]\nrespond = \"x\"\n"
+            r#"
+            {kind}
+            threads = 1
+            [control]
+            listen = "unix:control.sock"
+            mode = "0660"
+            group = "{group}"
+            [[route]]
+            respond = "x"
+            "#
         );
         folder.write("komainu.toml", format!("{}{text}", listen(&folder)));
         let mut command = komainu();

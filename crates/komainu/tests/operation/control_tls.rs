@@ -10,13 +10,34 @@ use crate::rig::{Folder, Rig, as_we_are, curl, eventually, kinds, komainu, liste
 
 const NAMES: [(&str, &str); 4] = [("localhost", "ec"), ("deploy", "ec"), ("chief", "ec"), ("guest", "ec")];
 const TLS: &str = "tls = { certificate = \"localhost.pem\", key = \"localhost.key\", client = { ca = \"ca.pem\", required = false } }\n";
-const CLIENTS: &str = "[[control.client]]\nname = \"deployment\"\nrole = \"operate\"\nsan = \"DNS:deploy\"\n\
-     [[control.client]]\nname = \"the chief\"\nrole = \"admin\"\nsubject = \"CN=chief\"\n";
+const CLIENTS: &str = r#"
+    [[control.client]]
+    name = "deployment"
+    role = "operate"
+    san = "DNS:deploy"
+    [[control.client]]
+    name = "the chief"
+    role = "admin"
+    subject = "CN=chief"
+"#;
 
 /// A configuration with these directives of `[control]`, followed by further tables.
 fn configured(control: &str, tables: &str) -> String {
     format!(
-        "threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n{control}{tables}[[route]]\nrespond = \"x\"\n"
+        r#"
+        threads = 1
+
+        [log]
+        level = "info"
+
+        [control]
+        listen = "127.0.0.1:0"
+        {control}
+        {tables}
+
+        [[route]]
+        respond = "x"
+        "#
     )
 }
 

@@ -22,7 +22,14 @@ fn tokens(folder: &Folder) -> String {
         let file = format!("{name}.token");
         folder.write(&file, format!(" {token}\n"));
         fs::set_permissions(folder.at(&file), fs::Permissions::from_mode(0o600)).unwrap();
-        format!("[[control.token]]\nname = \"{name}\"\nrole = \"{role}\"\ntoken_file = \"{file}\"\n")
+        format!(
+            r#"
+            [[control.token]]
+            name = "{name}"
+            role = "{role}"
+            token_file = "{file}"
+            "#
+        )
     };
     each.into_iter().map(one).collect()
 }
@@ -34,8 +41,20 @@ fn start(control: &str) -> Rig {
     Rig::config(
         folder,
         &format!(
-            "threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n{control}{tokens}\
-             [[route]]\nrespond = \"x\"\n"
+            r#"
+            threads = 1
+
+            [log]
+            level = "info"
+
+            [control]
+            listen = "127.0.0.1:0"
+            {control}
+            {tokens}
+
+            [[route]]
+            respond = "x"
+            "#
         ),
     )
 }
@@ -326,7 +345,15 @@ fn check_warns_of_world_readable_token_file() {
     let tokens = tokens(&folder);
     folder.write(
         "komainu.toml",
-        format!("[control]\nlisten = \"127.0.0.1:9180\"\n{tokens}[[route]]\nrespond = \"x\"\n"),
+        format!(
+            r#"
+            [control]
+            listen = "127.0.0.1:9180"
+            {tokens}
+            [[route]]
+            respond = "x"
+            "#
+        ),
     );
     let check = || {
         let done = komainu().args(["check", "--config"]).arg(folder.at("komainu.toml")).output().unwrap();
@@ -348,8 +375,22 @@ fn unprivileged_server_has_tokens_and_audit_log() {
         let folder = Folder::new();
         let tokens = tokens(&folder);
         let text = format!(
-            "{}{kind}threads = 1\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\naudit = \"audit.log\"\n{tokens}\
-             [[route]]\nrespond = \"x\"\n",
+            r#"
+            {}
+            {kind}
+            threads = 1
+
+            [log]
+            level = "info"
+
+            [control]
+            listen = "127.0.0.1:0"
+            audit = "audit.log"
+            {tokens}
+
+            [[route]]
+            respond = "x"
+            "#,
             listen(&folder)
         );
         folder.write("komainu.toml", &text);

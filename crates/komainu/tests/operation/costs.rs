@@ -35,14 +35,33 @@ sub { my $path = $_[0]{PATH_INFO};
     [200, ['Content-Type' => 'text/plain'], ['done']] }
 "#;
 
-const LOG: &str = "[log]\naccess = \"json\"\nfile = \"access.log\"\nfields = [\"target\", \"queue_ms\", \"server_cpu_ms\", \"worker\", \"worker_cpu_ms\", \"worker_memory_kib\"]\n";
+const LOG: &str = r#"
+    [log]
+    access = "json"
+    file = "access.log"
+    fields = ["target", "queue_ms", "server_cpu_ms", "worker", "worker_cpu_ms", "worker_memory_kib"]
+"#;
 
 #[test]
 fn request_costs_are_logged_and_sent_as_server_timing() {
     let origin = Origin::start(|_| answer("200 OK", "", "x"));
     let config = format!(
-        "threads = 1\nserver_timing = [\"127.0.0.0/8\"]\n{LOG}[[route]]\npath = \"/up\"\nproxy = \"{}\"\n\
-         [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        r#"
+        threads = 1
+        server_timing = ["127.0.0.0/8"]
+        {LOG}
+
+        [[route]]
+        path = "/up"
+        proxy = "{}"
+
+        [[route]]
+        app = "shop"
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+        "#,
         origin.url
     );
     let rig = start(folder("app.psgi", PSGI), &config);
@@ -84,7 +103,15 @@ fn request_costs_are_logged_and_sent_as_server_timing() {
 
 #[test]
 fn unlisted_clients_get_no_server_timing_and_costs_are_sampled() {
-    let config = "threads = 1\nserver_timing = [\"10.0.0.0/8\"]\n[[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n";
+    let config = r#"
+        threads = 1
+        server_timing = ["10.0.0.0/8"]
+        [[route]]
+        app = "shop"
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+    "#;
     let rig = start(folder("app.psgi", PSGI), config);
     for _ in 0..128 {
         let answer = rig.get("/quick");
@@ -100,18 +127,29 @@ fn unlisted_clients_get_no_server_timing_and_costs_are_sampled() {
 
 #[test]
 fn worker_cpu_time_is_not_logged_for_overlapping_requests() {
-    let app = "import asyncio\n\
-        arrived = 0\n\
-        async def app(scope, receive, send):\n    \
-            global arrived\n    \
-            if scope['type'] != 'http':\n        raise NotImplementedError\n    \
-            if scope['path'] == '/both':\n        \
-                arrived += 1\n        \
-                while arrived < 2:\n            await asyncio.sleep(0.01)\n    \
-            await send({'type': 'http.response.start', 'status': 200, 'headers': []})\n    \
-            await send({'type': 'http.response.body', 'body': b'x'})\n";
+    let app = r"import asyncio
+arrived = 0
+async def app(scope, receive, send):
+    global arrived
+    if scope['type'] != 'http':
+        raise NotImplementedError
+    if scope['path'] == '/both':
+        arrived += 1
+        while arrived < 2:
+            await asyncio.sleep(0.01)
+    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+    await send({'type': 'http.response.body', 'body': b'x'})
+";
     let config = format!(
-        "threads = 1\n{LOG}[[route]]\napp = \"shop\"\n[apps.shop]\nasgi = \"app.py:app\"\nworkers = 1\n"
+        r#"
+        threads = 1
+        {LOG}
+        [[route]]
+        app = "shop"
+        [apps.shop]
+        asgi = "app.py:app"
+        workers = 1
+        "#
     );
     let rig = start(folder("app.py", app), &config);
     rig.get("/alone").expect(200, "x");

@@ -22,9 +22,26 @@ fn supervised() -> Option<Rig> {
     folder.write("www/a", "A").write("app.psgi", "sub { [200, [], [$$]] }");
     folder.write(
         "komainu.toml",
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\nthreads = 2\n[log]\nerrors = \"errors.log\"\n\
-         [[route]]\npath = \"/app\"\napp = \"shop\"\n[[route]]\nfiles = \"www\"\n\
-         [apps.shop]\npsgi = \"app.psgi\"\nworkers = 2\n",
+        r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        threads = 2
+
+        [log]
+        errors = "errors.log"
+
+        [[route]]
+        path = "/app"
+        app = "shop"
+
+        [[route]]
+        files = "www"
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 2
+        "#,
     );
     let mut command = server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -204,7 +221,15 @@ fn inherited_socket_keeps_connections_across_server_crash() {
     let folder = Folder::new();
     folder.write("www/a", "A").write(
         "komainu.toml",
-        format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", rig::as_we_are()),
+        format!(
+            r#"
+            listen = "127.0.0.1:0"
+            {}
+            [[route]]
+            files = "www"
+            "#,
+            rig::as_we_are()
+        ),
     );
     let mut command = Command::new("python3");
     command.args(["-c", SOCKET_UNIT]).arg(folder.at("go")).arg(env!("CARGO_BIN_EXE_komainu"));

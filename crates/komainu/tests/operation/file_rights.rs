@@ -17,7 +17,13 @@ fn inaccessible_upstream_socket_is_explained_in_log() {
     let socket = folder.at("app.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o755)).unwrap();
-    let config = "user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n[[route]]\nproxy = \"unix:app.sock\"\n";
+    let config = r#"
+        user = "65534"
+        group = "65534"
+        listen = "127.0.0.1:0"
+        [[route]]
+        proxy = "unix:app.sock"
+    "#;
     let rig = start(folder, config);
     // Reported at the start, and with the failing request.
     let said = format!("may not write to {} (mode 0755, of root:root): let the program", socket.display());
@@ -45,8 +51,14 @@ fn inaccessible_directories_and_error_pages_cause_warnings() {
     set("closed", 0o700);
     set("404.html", 0o600);
     let user = "user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n";
-    let config =
-        format!("{user}error_pages = {{ 404 = \"404.html\" }}\n[[route]]\nfiles = [\"closed\", \"open\"]\n");
+    let config = format!(
+        r#"
+        {user}
+        error_pages = {{ 404 = "404.html" }}
+        [[route]]
+        files = ["closed", "open"]
+        "#
+    );
     folder.write("komainu.toml", &config);
     let checked = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
     let said = rig::text(&checked.stderr);
@@ -60,10 +72,19 @@ fn inaccessible_directories_and_error_pages_cause_warnings() {
         "{said}"
     );
     assert!(said.contains(&format!("may not read {page} (mode 0600, of root:root)\n")), "{said}");
-    assert!(said.contains("komainu.toml:6:10") && said.contains(&format!("`chmod o+rx {closed}`")), "{said}");
+    assert!(said.contains("komainu.toml:8:18") && said.contains(&format!("`chmod o+rx {closed}`")), "{said}");
     assert_eq!(said.matches("warning: ").count(), 2, "{said}");
     // Also reported at a start.
-    folder.write("komainu.toml", format!("{user}[[route]]\nfiles = \"closed\"\n"));
+    folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {user}
+            [[route]]
+            files = "closed"
+            "#
+        ),
+    );
     let config = fs::read_to_string(folder.at("komainu.toml")).unwrap();
     let rig = start(folder, &config);
     rig.get("/").expect_status(403);
@@ -78,8 +99,19 @@ fn world_readable_secrets_and_empty_user_lists_cause_warnings() {
     folder.write(
         "komainu.toml",
         format!(
-            "listen = \"127.0.0.1:0\"\n{}[[route]]\npath = \"/a/*\"\nfiles = \"www\"\nauth = {{ basic = \"empty.htpasswd\" }}\n\
-             [[route]]\nfiles = \"www\"\nauth = {{ signed = {{ secret_file = \"url.secret\" }} }}\n",
+            r#"
+            listen = "127.0.0.1:0"
+            {}
+
+            [[route]]
+            path = "/a/*"
+            files = "www"
+            auth = {{ basic = "empty.htpasswd" }}
+
+            [[route]]
+            files = "www"
+            auth = {{ signed = {{ secret_file = "url.secret" }} }}
+            "#,
             rig::as_we_are()
         ),
     );

@@ -20,8 +20,21 @@ fn kinds() -> Vec<&'static str> {
 fn log_lines_lost_on_full_disk_are_counted() {
     for kind in kinds() {
         let folder = Folder::new();
-        let log = "[log]\naccess = \"a line of some length that names $uri here\"\nfile = \"disk/access.log\"\nerrors = \"disk/errors.log\"\n";
-        let config = format!("threads = 1\n{kind}{log}[[route]]\nrespond = \"ok\"\n");
+        let log = r#"
+            [log]
+            access = "a line of some length that names $uri here"
+            file = "disk/access.log"
+            errors = "disk/errors.log"
+        "#;
+        let config = format!(
+            r#"
+            threads = 1
+            {kind}
+            {log}
+            [[route]]
+            respond = "ok"
+            "#
+        );
         let Some(rig) = on_small_disk(folder, 64, &config) else { return };
         let asked = Cell::new(0);
         let ask = |count: usize| {
@@ -77,7 +90,15 @@ fn slow_clients_get_whole_responses_on_full_temporary_disk() {
         let (content, response) = (content.clone(), answer("200 OK", "", &content));
         let origin = Origin::start(move |_| response.clone());
         let config = format!(
-            "threads = 1\n{kind}temp_path = \"disk\"\n[log]\nlevel = \"info\"\n[[route]]\nproxy = \"{}\"\n",
+            r#"
+            threads = 1
+            {kind}
+            temp_path = "disk"
+            [log]
+            level = "info"
+            [[route]]
+            proxy = "{}"
+            "#,
             origin.url
         );
         let Some(rig) = on_small_disk(Folder::new(), 64, &config) else { return };
@@ -106,7 +127,12 @@ fn request_body_is_refused_while_temporary_disk_is_full() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], [$_[0]{CONTENT_LENGTH}]] }");
     let config = format!(
-        "threads = 1\nuser = \"root\"\ntemp_path = \"disk\"\n{}",
+        r#"
+        threads = 1
+        user = "root"
+        temp_path = "disk"
+        {}
+        "#,
         only("psgi = \"app.psgi\"\nworkers = 1")
     );
     let Some(rig) = on_small_disk(folder, 4_096, &config) else { return };
@@ -141,8 +167,20 @@ fn request_body_is_refused_while_temporary_disk_is_full() {
 fn cache_uses_memory_while_its_disk_is_full() {
     let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=3600\r\n", &large(20_000)));
     let config = format!(
-        "threads = 1\nuser = \"root\"\n[log]\nlevel = \"info\"\n[cache]\ndisk = {{ path = \"disk/cache\", size = \"10MiB\" }}\n\
-         [[route]]\ncache = true\nproxy = \"{}\"\n",
+        r#"
+        threads = 1
+        user = "root"
+
+        [log]
+        level = "info"
+
+        [cache]
+        disk = {{ path = "disk/cache", size = "10MiB" }}
+
+        [[route]]
+        cache = true
+        proxy = "{}"
+        "#,
         origin.url
     );
     let Some(rig) = on_small_disk(Folder::new(), 256, &config) else { return };
@@ -181,8 +219,16 @@ fn file_size_limit_is_handled_like_a_full_disk() {
     folder.write(
         "komainu.toml",
         format!(
-            "listen = \"127.0.0.1:0\"\nthreads = 1\n{}[log]\naccess = \"a line of some length that names $uri\"\n\
-             file = \"access.log\"\n[[route]]\nrespond = \"ok\"\n",
+            r#"
+            listen = "127.0.0.1:0"
+            threads = 1
+            {}
+            [log]
+            access = "a line of some length that names $uri"
+            file = "access.log"
+            [[route]]
+            respond = "ok"
+            "#,
             rig::as_we_are()
         ),
     );

@@ -89,7 +89,13 @@ fn started() -> Rig {
     Rig::config(
         Folder::new(),
         &format!(
-            "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n[[route]]\nproxy = \"http://{origin}\"\n"
+            r#"
+            threads = 2
+            [control]
+            listen = "unix:control.sock"
+            [[route]]
+            proxy = "http://{origin}"
+            "#
         ),
     )
 }

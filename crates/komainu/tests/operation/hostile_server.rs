@@ -256,8 +256,16 @@ fn log_reopen_refuses_directory_replaced_by_symbolic_link() {
     }
     let rig = start(
         folder,
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n[log]\naccess = \"combined\"\n\
-         file = \"theirs/log/access.log\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        [log]
+        access = "combined"
+        file = "theirs/log/access.log"
+        [[route]]
+        files = "www"
+        "#,
     );
     rig.get("/a").expect(200, "A");
     let log = rig.folder.at("theirs/log");

@@ -19,7 +19,15 @@ fn start(kind: &str) -> Rig {
 }
 
 fn config(kind: &str, listen: &str) -> String {
-    format!("listen = [{listen}]\nthreads = 3\n{kind}[[route]]\nfiles = \"www\"\n")
+    format!(
+        r#"
+        listen = [{listen}]
+        threads = 3
+        {kind}
+        [[route]]
+        files = "www"
+        "#
+    )
 }
 
 /// Reloads with a new configuration; returns whether it was accepted, and the output.
@@ -210,7 +218,15 @@ fn reload_adds_and_removes_included_files() {
         let rig = start(kind);
         let config = |more: &str| {
             format!(
-                "include = [\"sites/*.toml\"]\nlisten = \"127.0.0.1:0\"\nthreads = 3\n{kind}{more}[[route]]\nfiles = \"www\"\n"
+                r#"
+                include = ["sites/*.toml"]
+                listen = "127.0.0.1:0"
+                threads = 3
+                {kind}
+                {more}
+                [[route]]
+                files = "www"
+                "#
             )
         };
         let seen = |host: &str| {
@@ -219,7 +235,12 @@ fn reload_adds_and_removes_included_files() {
         };
         let site = |name: &str| {
             format!(
-                "[[site]]\nhosts = \"{name}.test\"\n[[site.route]]\nrespond = {{ status = 200, body = \"{name} ${{GREETING:-hello}}\" }}\n"
+                r#"
+                [[site]]
+                hosts = "{name}.test"
+                [[site.route]]
+                respond = {{ status = 200, body = "{name} ${{GREETING:-hello}}" }}
+                "#
             )
         };
         // A pattern may match no file, which is reported if it is likely to be a mistake.
@@ -243,7 +264,14 @@ fn reload_adds_and_removes_included_files() {
         fs::remove_file(rig.folder.at("sites/a.toml")).unwrap();
         reload_in_order(&rig, &config(""));
         assert_ne!(seen("a.test"), "a hello");
-        let (done, said) = reload(&rig, "include = \"none.toml\"\n[[route]]\nfiles = \"www\"\n");
+        let (done, said) = reload(
+            &rig,
+            r#"
+            include = "none.toml"
+            [[route]]
+            files = "www"
+            "#,
+        );
         assert!(!done && said.contains("none.toml") && said.contains("`include = "), "{said}");
         // A FIFO does not block the reload, and circular includes are rejected.
         let fifo = Command::new("mkfifo").arg(rig.folder.at("sites/c.toml")).status().unwrap();

@@ -33,9 +33,25 @@ fn reload_adds_changes_and_removes_access_logs() {
         let folder = Folder::new();
         // A server without root privileges cannot create files here: its supervisor opens them.
         let head = format!("listen = \"127.0.0.1:0\"\nthreads = 1\n{kind}");
-        let routes = "[[route]]\nrespond = \"any\"\n[[site]]\nhosts = [\"a.test\"]\n[[site.route]]\npath = \"/a\"\nrespond = \"A\"\n";
-        let first =
-            format!("{head}[log]\nfile = \"all.log\"\nmask_query = [\"token\"]\naccess = \"$uri\"\n{routes}");
+        let routes = r#"
+            [[route]]
+            respond = "any"
+            [[site]]
+            hosts = ["a.test"]
+            [[site.route]]
+            path = "/a"
+            respond = "A"
+        "#;
+        let first = format!(
+            r#"
+            {head}
+            [log]
+            file = "all.log"
+            mask_query = ["token"]
+            access = "$uri"
+            {routes}
+            "#
+        );
         folder.write("komainu.toml", &first);
         let mut command = komainu();
         command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -46,9 +62,17 @@ fn reload_adds_changes_and_removes_access_logs() {
         ask("a.test", "/a?1");
         has_lines(&rig, "all.log", &["/a?1"]);
         // Adds a log of errors and one of a site; the first log stays as it is.
-        let errors =
-            "[[logs]]\naccess = \"$status $uri\"\nfile = \"errors.log\"\nonly = { status = [\"4xx\"] }\n";
-        let of_site = "[[site.logs]]\naccess = \"$host $uri\"\nfile = \"site.log\"\n";
+        let errors = r#"
+            [[logs]]
+            access = "$status $uri"
+            file = "errors.log"
+            only = { status = ["4xx"] }
+        "#;
+        let of_site = r#"
+            [[site.logs]]
+            access = "$host $uri"
+            file = "site.log"
+        "#;
         let second = first
             .replace("[[route]]", &format!("{errors}[[route]]"))
             .replace("[[site.route]]", &format!("{of_site}[[site.route]]"));
@@ -132,7 +156,15 @@ fn log_lines_are_sent_to_syslog_and_journald() {
     let of_journal = UnixDatagram::bind(&journal).unwrap();
     udp.set_read_timeout(Some(PATIENCE)).unwrap();
     of_journal.set_read_timeout(Some(PATIENCE)).unwrap();
-    let log = |to: &str| format!("[[logs]]\naccess = \"$method $uri\"\nfile = {to}\n");
+    let log = |to: &str| {
+        format!(
+            r#"
+            [[logs]]
+            access = "$method $uri"
+            file = {to}
+            "#
+        )
+    };
     let logs = [
         log(&format!(
             "{{ syslog = \"udp://{}\", facility = \"local7\", tag = \"shop\" }}",
@@ -144,7 +176,14 @@ fn log_lines_are_sent_to_syslog_and_journald() {
         log("{ journald = \"journal.sock\" }"),
     ];
     let text = format!(
-        "threads = 1\n{}[log]\nerrors = {{ journald = \"journal.sock\", tag = \"errors\" }}\n[[route]]\nrespond = \"ok\"\n",
+        r#"
+        threads = 1
+        {}
+        [log]
+        errors = {{ journald = "journal.sock", tag = "errors" }}
+        [[route]]
+        respond = "ok"
+        "#,
         logs.concat()
     );
     let rig = Rig::config(folder, &text);
@@ -208,12 +247,14 @@ fn rsyslog_accepts_log_messages() {
     folder.write(
         "rsyslog.conf",
         format!(
-            "global(workDirectory=\"{at}\")\n\
-             module(load=\"imuxsock\" SysSock.Use=\"off\")\nmodule(load=\"imptcp\")\n\
-             input(type=\"imuxsock\" Socket=\"{at}/dgram.sock\" UseSpecialParser=\"off\" ParseHostname=\"on\")\n\
-             input(type=\"imptcp\" path=\"{at}/stream.sock\")\n\
-             template(name=\"t\" type=\"string\" string=\"%syslogfacility-text%.%syslogseverity-text% %app-name% %msgid% %protocol-version% %msg%\\n\")\n\
-             action(type=\"omfile\" file=\"{at}/out\" template=\"t\" asyncWriting=\"off\" flushOnTXEnd=\"on\")\n"
+            r#"global(workDirectory="{at}")
+module(load="imuxsock" SysSock.Use="off")
+module(load="imptcp")
+input(type="imuxsock" Socket="{at}/dgram.sock" UseSpecialParser="off" ParseHostname="on")
+input(type="imptcp" path="{at}/stream.sock")
+template(name="t" type="string" string="%syslogfacility-text%.%syslogseverity-text% %app-name% %msgid% %protocol-version% %msg%\n")
+action(type="omfile" file="{at}/out" template="t" asyncWriting="off" flushOnTXEnd="on")
+"#
         ),
     );
     let mut command = Command::new(rsyslog);
@@ -222,10 +263,23 @@ fn rsyslog_accepts_log_messages() {
     eventually("rsyslog listens", || folder.at("stream.sock").exists() && folder.at("dgram.sock").exists());
     let log = |socket: &str, facility: &str| {
         let to = format!("{{ syslog = \"unix:{socket}.sock\", facility = \"{facility}\" }}");
-        format!("[[logs]]\naccess = \"json\"\nfields = [\"target\", \"http_x\"]\nfile = {to}\n")
+        format!(
+            r#"
+            [[logs]]
+            access = "json"
+            fields = ["target", "http_x"]
+            file = {to}
+            "#
+        )
     };
     let text = format!(
-        "threads = 1\n{}{}[[route]]\nrespond = \"ok\"\n",
+        r#"
+        threads = 1
+        {}
+        {}
+        [[route]]
+        respond = "ok"
+        "#,
         log("dgram", "local3"),
         log("stream", "local4")
     );
@@ -241,7 +295,16 @@ fn rsyslog_accepts_log_messages() {
 #[test]
 fn many_log_reopens_delay_neither_reload_nor_stop() {
     let folder = Folder::new();
-    let text = "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n[log]\nfile = \"all.log\"\naccess = \"$uri\"\n[[route]]\nrespond = \"ok\"\n";
+    let text = r#"
+        threads = 2
+        [control]
+        listen = "unix:control.sock"
+        [log]
+        file = "all.log"
+        access = "$uri"
+        [[route]]
+        respond = "ok"
+    "#;
     let mut rig = Rig::config(folder, text);
     rig.get("/a").expect(200, "ok");
     // Each reopening takes 50 ms or more; requests that arrive meanwhile are combined into one afterwards.
@@ -282,10 +345,24 @@ fn many_log_reopens_delay_neither_reload_nor_stop() {
 fn no_syslog_line_is_lost_when_receiver_closes_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let log = format!(
-        "[log]\naccess = \"$uri\"\nfile = {{ syslog = \"tcp://{}\" }}\n",
+        r#"
+        [log]
+        access = "$uri"
+        file = {{ syslog = "tcp://{}" }}
+        "#,
         listener.local_addr().unwrap()
     );
-    let rig = Rig::config(Folder::new(), &format!("threads = 1\n{log}[[route]]\nrespond = \"ok\"\n"));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            threads = 1
+            {log}
+            [[route]]
+            respond = "ok"
+            "#
+        ),
+    );
     let line = |stream: &mut std::net::TcpStream| {
         let mut bytes = Vec::new();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

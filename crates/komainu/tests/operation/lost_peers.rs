@@ -41,7 +41,15 @@ fn upstream(rig: &Rig, address: &str) -> Running {
     let name = address.replace(['.', ':'], "-");
     rig.folder.write(
         &format!("{name}.toml"),
-        format!("listen = \"{address}\"\nuser = \"root\"\nthreads = 1\n[[route]]\nrespond = \"{name}\"\n"),
+        format!(
+            r#"
+            listen = "{address}"
+            user = "root"
+            threads = 1
+            [[route]]
+            respond = "{name}"
+            "#
+        ),
     );
     let file = rig.folder.at(&format!("{name}.toml"));
     let binary = komainu().get_program().to_str().unwrap().to_owned();
@@ -56,11 +64,24 @@ fn address(rig: &Rig, change: &str) {
 
 #[test]
 fn unreachable_upstream_server_is_ejected_and_restored() {
-    let config = "threads = 1\nuser = \"root\"\n[log]\nlevel = \"info\"\n\
-        [[route]]\npath = \"/alone\"\nproxy = { to = \"http://192.0.2.1:81\", timeouts = { connect = \"1s\", head = \"1s\" } }\n\
-        [[route]]\npath = \"/two\"\nproxy = { to = [\"http://192.0.2.1:81\", \"http://127.0.0.1:82\"], \
-        timeouts = { connect = \"500ms\", head = \"500ms\" }, eject = { failures = 2, first = \"500ms\", max = \"1s\" } }\n\
-        [[route]]\nrespond = \"here\"\n";
+    let config = r#"
+        threads = 1
+        user = "root"
+
+        [log]
+        level = "info"
+
+        [[route]]
+        path = "/alone"
+        proxy = { to = "http://192.0.2.1:81", timeouts = { connect = "1s", head = "1s" } }
+
+        [[route]]
+        path = "/two"
+        proxy = { to = ["http://192.0.2.1:81", "http://127.0.0.1:82"], timeouts = { connect = "500ms", head = "500ms" }, eject = { failures = 2, first = "500ms", max = "1s" } }
+
+        [[route]]
+        respond = "here"
+    "#;
     let Some(rig) = on_lost_network(Folder::new(), config) else { return };
     let _second = upstream(&rig, "127.0.0.1:82");
     // The upstream server is unreachable: the client gets an error in time, and others are not affected.
@@ -144,8 +165,20 @@ fn stalled_syslog_receiver_loses_only_its_own_lines() {
     let receiver = takes_nothing();
     let folder = Folder::new();
     let config = format!(
-        "threads = 1\n[[logs]]\naccess = \"$uri $uri\"\nfile = {{ syslog = \"tcp://{}\" }}\n\
-         [[logs]]\naccess = \"$status\"\nfile = \"other.log\"\n[[route]]\nrespond = \"ok\"\n",
+        r#"
+        threads = 1
+
+        [[logs]]
+        access = "$uri $uri"
+        file = {{ syslog = "tcp://{}" }}
+
+        [[logs]]
+        access = "$status"
+        file = "other.log"
+
+        [[route]]
+        respond = "ok"
+        "#,
         receiver.local_addr().unwrap()
     );
     let rig = Rig::config(folder, &config);
@@ -178,7 +211,15 @@ fn stalled_syslog_receiver_loses_only_its_own_lines() {
 fn stalled_trace_collector_does_not_block_requests() {
     let collector = takes_nothing();
     let config = format!(
-        "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"http://{}\"\n[[route]]\nrespond = \"ok\"\n",
+        r#"
+        threads = 1
+        [tracing]
+        enabled = true
+        sample = "100%"
+        to = "http://{}"
+        [[route]]
+        respond = "ok"
+        "#,
         collector.local_addr().unwrap()
     );
     let rig = Rig::config(Folder::new(), &config);

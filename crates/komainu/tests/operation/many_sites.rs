@@ -12,7 +12,16 @@ const SITES: usize = 20_000;
 fn sites(count: usize, route: impl Fn(usize) -> String) -> String {
     let mut text = "threads = 2\n".to_owned();
     for at in 0..count {
-        let _ = write!(text, "[[site]]\nhosts = \"s{at}.test\"\n[[site.route]]\n{}\n", route(at));
+        let _ = write!(
+            text,
+            r#"
+            [[site]]
+            hosts = "s{at}.test"
+            [[site.route]]
+            {}
+            "#,
+            route(at)
+        );
     }
     text
 }

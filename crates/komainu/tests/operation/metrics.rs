@@ -9,9 +9,25 @@ use crate::origin::{Origin, answer};
 use crate::rig;
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, installed, komainu, nobody};
 
-const CONFIG: &str = "threads = 2\n[log]\nlevel = \"info\"\n[control]\nlisten = \"unix:control.sock\"\n\
-    [[site]]\nhosts = [\"shop.test\"]\n[[site.route]]\npath = \"/gone/*\"\nrespond = { status = 410, body = \"x\" }\n\
-    [[route]]\nfiles = \"www\"\n";
+const CONFIG: &str = r#"
+    threads = 2
+
+    [log]
+    level = "info"
+
+    [control]
+    listen = "unix:control.sock"
+
+    [[site]]
+    hosts = ["shop.test"]
+
+    [[site.route]]
+    path = "/gone/*"
+    respond = { status = 410, body = "x" }
+
+    [[route]]
+    files = "www"
+"#;
 
 fn start() -> Rig {
     let folder = Folder::new();
@@ -93,9 +109,20 @@ fn upstream_cache_and_body_metrics_are_counted() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
-             [[route]]\npath = \"/cached/*\"\nproxy = \"{live}\"\ncache = true\n\
-             [[route]]\nproxy = [\"{dead}\", \"{live}\"]\n"
+            r#"
+            threads = 1
+
+            [control]
+            listen = "unix:control.sock"
+
+            [[route]]
+            path = "/cached/*"
+            proxy = "{live}"
+            cache = true
+
+            [[route]]
+            proxy = ["{dead}", "{live}"]
+            "#
         ),
     );
     for _ in 0..3 {
@@ -136,7 +163,15 @@ fn upstream_cache_and_body_metrics_are_counted() {
     assert_eq!(value(&text, "komainu_tls_handshakes_total{kind=\"full\"}"), 0.0);
     // A reload keeps the counters, even of a server whose group has changed.
     let config = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
-    let changed = format!("[[route]]\npath = \"/new\"\nrespond = \"new\"\n[[route]]\nproxy = [\"{live}\"]\n");
+    let changed = format!(
+        r#"
+        [[route]]
+        path = "/new"
+        respond = "new"
+        [[route]]
+        proxy = ["{live}"]
+        "#
+    );
     let (before, _) = config.rsplit_once("[[route]]").unwrap();
     rig.folder.write("komainu.toml", format!("{before}{changed}"));
     rig.signal("-HUP");
@@ -155,7 +190,15 @@ fn promtool_accepts_metrics() {
     let Some(promtool) = installed("promtool") else { return };
     let origin = Origin::start(|_| answer("200 OK", "", "x"));
     let text = format!(
-        "[control]\nlisten = \"unix:control.sock\"\n[[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\nrespond = \"a\"\n",
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        path = "/up"
+        proxy = "{}"
+        [[route]]
+        respond = "a"
+        "#,
         origin.url
     );
     let rig = Rig::config(Folder::new(), &text);
@@ -178,8 +221,12 @@ fn counts_survive_a_reload() {
     let line = format!("komainu_http_requests_total{{{FILES},code=\"200\"}}");
     eventually("it is counted", || metrics(&rig).contains(&line));
     let text = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
-    let new = "[[route]]\npath = \"/new\"\nrespond = \"new\"\n[[route]]\nfiles";
-    rig.folder.write("komainu.toml", text.replace("[[route]]\nfiles", new));
+    let new = r#"
+    [[route]]
+    path = "/new"
+    respond = "new"
+    "#;
+    rig.folder.write("komainu.toml", text.replace("[[route]]", &format!("{new}[[route]]")));
     rig.signal("-HUP");
     eventually("the new route answers", || rig.get("/new").status() == 200);
     rig.get("/a").expect(200, "A");
@@ -199,11 +246,13 @@ fn prometheus_client_parses_both_metrics_formats() {
         let answer = ask(&rig, "/metrics", fields);
         answer.expect_field("Content-Type", kind);
         let script = format!(
-            "import sys\nfrom prometheus_client.{parser} import text_string_to_metric_families as read\n\
-             found = {{f.name: f for f in read(sys.stdin.read())}}\n\
-             assert found['komainu_http_requests'].type == 'counter', found\n\
-             assert found['komainu_http_request_duration_seconds'].type == 'histogram', found\n\
-             assert found['komainu_connections_open'].samples, found\n"
+            r"import sys
+from prometheus_client.{parser} import text_string_to_metric_families as read
+found = {{f.name: f for f in read(sys.stdin.read())}}
+assert found['komainu_http_requests'].type == 'counter', found
+assert found['komainu_http_request_duration_seconds'].type == 'histogram', found
+assert found['komainu_connections_open'].samples, found
+"
         );
         let mut reader = Command::new(&python);
         let mut reader = reader.args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
@@ -289,7 +338,14 @@ fn occupied_control_address_is_reported_at_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = taken.local_addr().unwrap();
     let config = format!(
-        "listen = \"127.0.0.1:0\"\n{}[control]\nlisten = \"{at}\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        listen = "127.0.0.1:0"
+        {}
+        [control]
+        listen = "{at}"
+        [[route]]
+        files = "www"
+        "#,
         as_we_are()
     );
     folder.write("komainu.toml", config);

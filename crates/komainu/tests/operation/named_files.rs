@@ -29,9 +29,30 @@ fn rig(more: &str) -> Rig {
     folder.write("files/deep/c.txt", "deep");
     folder.write("outside.txt", "secret");
     let config = format!(
-        "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files/deep/..\", strip_prefix = true }}\n\
-         [[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\npath = \"/open/*\"\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
-         [[route]]\napp = \"shop\"\n{more}[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        r#"
+        threads = 1
+
+        [[route]]
+        path = "/protected/*"
+        internal = true
+        files = {{ root = "files/deep/..", strip_prefix = true }}
+
+        [[route]]
+        path = "/up"
+        proxy = "{}"
+
+        [[route]]
+        path = "/open/*"
+        files = {{ root = "files", strip_prefix = true }}
+
+        [[route]]
+        app = "shop"
+        {more}
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+        "#,
         origin.url
     );
     start(folder, &config)
@@ -149,8 +170,20 @@ fn stalled_client_of_named_file_does_not_hold_worker() {
 fn ignored_file_name_is_logged_without_internal_route() {
     let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a\r\n", "empty"));
     let config = format!(
-        "threads = 1\n[[route]]\npath = \"/up\"\nproxy = \"{}\"\n[[route]]\napp = \"shop\"\n\
-         [apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        r#"
+        threads = 1
+
+        [[route]]
+        path = "/up"
+        proxy = "{}"
+
+        [[route]]
+        app = "shop"
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+        "#,
         origin.url
     );
     let rig = start(folder("app.psgi", APP), &config);
@@ -182,8 +215,15 @@ fn named_file_is_sent_before_dropped_upstream_body_ends() {
     let folder = Folder::new();
     folder.write("files/a.txt", "the file");
     let config = format!(
-        "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
-         [[route]]\nproxy = {{ to = \"{url}\", timeouts = {{ between = \"1h\" }} }}\n"
+        r#"
+        threads = 1
+        [[route]]
+        path = "/protected/*"
+        internal = true
+        files = {{ root = "files", strip_prefix = true }}
+        [[route]]
+        proxy = {{ to = "{url}", timeouts = {{ between = "1h" }} }}
+        "#
     );
     let rig = Rig::config(folder, &config);
     for _ in 0..2 {
@@ -203,8 +243,16 @@ fn named_file_age_does_not_make_response_cacheable() {
     let rig = Rig::config(
         folder,
         &format!(
-            "threads = 1\n[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
-             [[route]]\ncache = true\nproxy = \"{}\"\n",
+            r#"
+            threads = 1
+            [[route]]
+            path = "/protected/*"
+            internal = true
+            files = {{ root = "files", strip_prefix = true }}
+            [[route]]
+            cache = true
+            proxy = "{}"
+            "#,
             origin.url
         ),
     );
@@ -225,7 +273,12 @@ fn guarded() -> (Origin, Rig) {
     });
     let folder = folder("app.psgi", APP);
     folder.write("passwords", "alice:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC\n");
-    let mut routes = "[[route]]\npath = \"/protected/adm/*\"\nrespond = 403\n".to_owned();
+    let mut routes = r#"
+        [[route]]
+        path = "/protected/adm/*"
+        respond = 403
+    "#
+    .to_owned();
     for (name, rules) in [
         ("closed", "allow = \"10.0.0.0/8\""),
         ("denied", "deny = \"127.0.0.1\""),
@@ -240,22 +293,62 @@ fn guarded() -> (Origin, Rig) {
         folder.write(&format!("{name}/a.txt"), name);
         folder.write(&format!("{name}/a.key"), "secret");
         routes += &format!(
-            "[[route]]\npath = \"/protected/{name}/*\"\ninternal = true\n{rules}\nfiles = {{ root = \"{name}\", strip_prefix = true }}\n"
+            r#"
+            [[route]]
+            path = "/protected/{name}/*"
+            internal = true
+            {rules}
+            files = {{ root = "{name}", strip_prefix = true }}
+            "#
         );
     }
     folder.write("files/adm/a.txt", "secret");
     folder.write("files/a.txt", "open");
     folder.write("late/a.txt", "late");
     let config = format!(
-        "threads = 1\ntrusted_proxies = [\"127.0.0.1\"]\n\
-         [[site]]\nhosts = \"limited.test\"\nlimit = \"3/h\"\n\
-         [[site.route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
-         [[site.route]]\nproxy = \"{url}\"\n\
-         {routes}[[route]]\npath = \"/protected/*\"\ninternal = true\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
-         [[route]]\npath = \"/up\"\nproxy = \"{url}\"\n[[route]]\npath = \"/kept\"\ncache = true\nproxy = \"{url}\"\n\
-         [[route]]\napp = \"shop\"\n\
-         [[route]]\npath = \"/late/*\"\ninternal = true\nfiles = {{ root = \"late\", strip_prefix = true }}\n\
-         [apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        r#"
+        threads = 1
+        trusted_proxies = ["127.0.0.1"]
+
+        [[site]]
+        hosts = "limited.test"
+        limit = "3/h"
+
+        [[site.route]]
+        path = "/protected/*"
+        internal = true
+        files = {{ root = "files", strip_prefix = true }}
+
+        [[site.route]]
+        proxy = "{url}"
+        {routes}
+
+        [[route]]
+        path = "/protected/*"
+        internal = true
+        files = {{ root = "files", strip_prefix = true }}
+
+        [[route]]
+        path = "/up"
+        proxy = "{url}"
+
+        [[route]]
+        path = "/kept"
+        cache = true
+        proxy = "{url}"
+
+        [[route]]
+        app = "shop"
+
+        [[route]]
+        path = "/late/*"
+        internal = true
+        files = {{ root = "late", strip_prefix = true }}
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+        "#,
         url = origin.url
     );
     let rig = start(folder, &config);

@@ -45,7 +45,15 @@ fn graceful_stop_completes_running_requests() {
 fn graceful_stop_ends_after_drain_timeout() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 20_000_000]);
-    let mut rig = Rig::config(folder, "[timeouts]\ndrain = \"200ms\"\n[[route]]\nfiles = \"www\"\n");
+    let mut rig = Rig::config(
+        folder,
+        r#"
+        [timeouts]
+        drain = "200ms"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let mut stuck = rig.connect();
     stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     let mut begun = [0; 1000];
@@ -61,7 +69,14 @@ fn stop_logs_pending_requests_and_second_signal_forces_exit() {
     folder.write("www/large", vec![b'x'; 20_000_000]);
     let mut rig = Rig::config(
         folder,
-        "[timeouts]\ndrain = \"60s\"\n[log]\nlevel = \"warn\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        [timeouts]
+        drain = "60s"
+        [log]
+        level = "warn"
+        [[route]]
+        files = "www"
+        "#,
     );
     let mut stuck = rig.connect();
     stuck.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -79,7 +94,14 @@ fn stop_waits_for_requests_but_not_for_idle_connections() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 20_000_000]);
     let text = format!(
-        "{}listen = {{ address = \"127.0.0.1:0\", h2c = true }}\n[timeouts]\ndrain = \"60s\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        {}
+        listen = {{ address = "127.0.0.1:0", h2c = true }}
+        [timeouts]
+        drain = "60s"
+        [[route]]
+        files = "www"
+        "#,
         rig::as_we_are()
     );
     folder.write("komainu.toml", text);
@@ -110,7 +132,17 @@ fn simultaneous_stop_signals_still_drain_requests() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         folder.write("www/large", vec![b'x'; 20_000_000]);
-        folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}[[route]]\nfiles = \"www\"\n"));
+        folder.write(
+            "komainu.toml",
+            format!(
+                r#"
+                listen = "127.0.0.1:0"
+                {kind}
+                [[route]]
+                files = "www"
+                "#
+            ),
+        );
         let mut command = komainu();
         command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
         let mut rig = Rig::start(command, folder);
@@ -148,12 +180,32 @@ fn sighup_applies_valid_configuration_and_rejects_errors() {
     write("[[route]]\nfiles = \"two\"\n");
     eventually("the new configuration is used", || rig.get("/a").text() == "two");
     // The limit on bodies applies at once, so there is no warning.
-    write("[limits]\nbody = \"1B\"\n[[route]]\nfiles = \"two\"\n");
+    write(
+        r#"
+        [limits]
+        body = "1B"
+        [[route]]
+        files = "two"
+        "#,
+    );
     let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n";
     eventually("the new limit is used", || rig.send(post).status() == 413);
     assert!(!rig.reported().contains("restarted"), "{}", rig.reported());
     write(
-        "[limits]\nhead = \"2KiB\"\nrequest_line = \"1KiB\"\n[timeouts]\nidle = \"1s\"\n[log]\nlevel = \"warn\"\n[[route]]\nfiles = \"two\"\n",
+        r#"
+        [limits]
+        head = "2KiB"
+        request_line = "1KiB"
+
+        [timeouts]
+        idle = "1s"
+
+        [log]
+        level = "warn"
+
+        [[route]]
+        files = "two"
+        "#,
     );
     // Other limits apply to the next connection, and to the next request of an open one.
     let long = format!("GET /a HTTP/1.1\r\nHost: a\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(3_000));
@@ -163,9 +215,23 @@ fn sighup_applies_valid_configuration_and_rejects_errors() {
     idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     read_answer(&mut idle).expect(200, "two");
     assert_eq!(idle.read(&mut [0]).unwrap(), 0, "`timeouts.idle` closes it");
-    write("[limits]\nconnections = 5\nmemory = \"64MiB\"\n[[route]]\nfiles = \"two\"\n");
+    write(
+        r#"
+        [limits]
+        connections = 5
+        memory = "64MiB"
+        [[route]]
+        files = "two"
+        "#,
+    );
     eventually("the old limits are used again", || rig.send(&long).status() == 200);
-    write("temp_path = \"two\"\n[[route]]\nfiles = \"two\"\n");
+    write(
+        r#"
+        temp_path = "two"
+        [[route]]
+        files = "two"
+        "#,
+    );
     let reported = "`temp_path` changes only at a restart";
     eventually("what waits for a restart is logged", || rig.reported().contains(reported));
 }
@@ -177,7 +243,14 @@ fn combined_access_log_is_reopened_after_rotation() {
     let rig = Rig::config(
         folder,
         // A single thread keeps the lines in order.
-        "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        threads = 1
+        [log]
+        access = "combined"
+        file = "access.log"
+        [[route]]
+        files = "www"
+        "#,
     );
     rig.ask("/a?q=1", "User-Agent: te\"st\r\nReferer: http://r/\r\n");
     rig.send("nonsense\r\n\r\n");
@@ -206,7 +279,14 @@ fn lines_before_a_rotation_are_in_the_old_file() {
     folder.write("www/a", "A");
     let rig = Rig::config(
         folder,
-        "threads = 2\n[log]\naccess = \"combined\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        threads = 2
+        [log]
+        access = "combined"
+        file = "access.log"
+        [[route]]
+        files = "www"
+        "#,
     );
     let log = rig.folder.at("access.log");
     let old = rig.folder.at("access.log.1");
@@ -231,7 +311,14 @@ fn log_fifo_without_reader_does_not_block_start_or_stop() {
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut rig = Rig::config(
         folder,
-        "threads = 1\n[log]\naccess = \"combined\"\nfile = \"access.fifo\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        threads = 1
+        [log]
+        access = "combined"
+        file = "access.fifo"
+        [[route]]
+        files = "www"
+        "#,
     );
     rig.get("/a").expect(200, "A");
     rig.expect_report("this FIFO has no reader");
@@ -327,7 +414,14 @@ fn unread_stdout_log_does_not_block_requests_or_stop() {
     folder.write(
         "komainu.toml",
         format!(
-            "listen = \"127.0.0.1:0\"\n{}[log]\naccess = \"combined\"\n[[route]]\nfiles = \"www\"\n",
+            r#"
+            listen = "127.0.0.1:0"
+            {}
+            [log]
+            access = "combined"
+            [[route]]
+            files = "www"
+            "#,
             rig::as_we_are()
         ),
     );
@@ -368,7 +462,11 @@ fn path_variable_in_response_field_is_percent_encoded() {
     folder.write("www/a", "A");
     let rig = Rig::config(
         folder,
-        "response_headers = { set = { X-Report = \"at $path\" } }\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        response_headers = { set = { X-Report = "at $path" } }
+        [[route]]
+        files = "www"
+        "#,
     );
     // The decoded value would be invalid and the field omitted, which clients could exploit.
     rig.get("/a%20b%0d%0aX:%20y").expect_field("X-Report", "at /a%20b%0d%0aX:%20y");
@@ -381,9 +479,15 @@ fn set_and_add_override_remove_on_the_same_level() {
         let folder = Folder::new();
         folder.write("www/a", "A");
         let text = format!(
-            "response_headers = {{ set = {{ X-One = \"{value}\" }}, remove = [\"X-One\", \"X-Two\"], add = {{ X-Two = \"2\" }} }}\n\
-             [[route]]\npath = \"/a\"\nfiles = \"www\"\n\
-             [[route]]\nresponse_headers = {{ remove = [\"X-One\"] }}\nfiles = \"www\"\n"
+            r#"
+            response_headers = {{ set = {{ X-One = "{value}" }}, remove = ["X-One", "X-Two"], add = {{ X-Two = "2" }} }}
+            [[route]]
+            path = "/a"
+            files = "www"
+            [[route]]
+            response_headers = {{ remove = ["X-One"] }}
+            files = "www"
+            "#
         );
         let rig = Rig::config(folder, &text);
         let shown = value.replace("$method", "GET");
@@ -396,7 +500,12 @@ fn set_and_add_override_remove_on_the_same_level() {
 fn a_redirect_keeps_an_encoded_slash() {
     let rig = Rig::config(
         Folder::new(),
-        "encoded_slashes = \"keep\"\n[[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest?at=$path\"\n",
+        r#"
+        encoded_slashes = "keep"
+        [[route]]
+        path = "/old/*"
+        redirect = "/new/$rest?at=$path"
+        "#,
     );
     for (path, rest) in
         [("a%2Fb", "a%2Fb"), ("a%2fb%20c", "a%2fb%20c"), ("a%252Fb", "a%252Fb"), ("100%25", "100%25")]
@@ -483,13 +592,20 @@ fn request_without_host_is_not_redirected() {
 #[test]
 fn configuration_errors_show_file_line_and_column() {
     let folder = Folder::new();
-    folder.write("k.toml", "threads = 2\n[[route]]\nfiels = \"public\"\n");
+    folder.write(
+        "k.toml",
+        r#"
+        threads = 2
+        [[route]]
+        fiels = "public"
+        "#,
+    );
     let path = folder.at("k.toml");
     let path = path.to_str().unwrap();
     for command in ["check", "start"] {
         let (ok, _, errors) = run(&[command, "-c", path]);
         assert!(!ok);
-        for part in ["k.toml:3:1", "fiels", "files", "^^^^^"] {
+        for part in ["k.toml:4:9", "fiels", "files", "^^^^^"] {
             assert!(errors.contains(part), "{part} in {errors}");
         }
     }
@@ -503,7 +619,16 @@ fn configuration_errors_show_file_line_and_column() {
 #[test]
 fn check_explains_which_route_matches() {
     let folder = Folder::new();
-    folder.write("k.toml", "[[route]]\npath = \"/a/*\"\nrespond = \"a\"\n[[route]]\nrespond = \"rest\"\n");
+    folder.write(
+        "k.toml",
+        r#"
+        [[route]]
+        path = "/a/*"
+        respond = "a"
+        [[route]]
+        respond = "rest"
+        "#,
+    );
     let path = folder.at("k.toml");
     let path = path.to_str().unwrap();
     let (ok, out, errors) = run(&["check", "-c", path]);
@@ -515,8 +640,15 @@ fn check_explains_which_route_matches() {
     // Explained as the server parses it: an encoded slash is part of a name and refused; a URL may consist of
     // host and query.
     let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/a/b%2Fc"]);
-    assert!(ok && out.contains("> line 1: /a/*") && out.contains("400"), "{out}{errors}");
-    folder.write("query.toml", "[[route]]\nquery = { v = \"2\" }\nrespond = \"two\"\n");
+    assert!(ok && out.contains("> line 2: /a/*") && out.contains("400"), "{out}{errors}");
+    folder.write(
+        "query.toml",
+        r#"
+        [[route]]
+        query = { v = "2" }
+        respond = "two"
+        "#,
+    );
     let query = folder.at("query.toml");
     let (ok, out, errors) =
         run(&["check", "-c", query.to_str().unwrap(), "--explain", "http://localhost?v=2"]);

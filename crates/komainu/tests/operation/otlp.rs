@@ -80,8 +80,29 @@ fn otlp_metrics_are_exported_periodically_and_at_stop() {
     std::fs::set_permissions(folder.at("keys"), mode).unwrap();
     let config = |more: &str| {
         format!(
-            "threads = 2\n[log]\nlevel = \"info\"\n[tracing]\nenabled = true\nsample = \"100%\"\n[metrics]\nto = \"{}\"\nevery = \"1s\"\nservice = \"shop\"\n\
-             instance = \"one\"\nheaders = {{ X-Tenant = \"a\" }}\nheaders_file = \"keys\"\n{more}[[route]]\npath = \"/a\"\nrespond = \"A\"\n",
+            r#"
+            threads = 2
+
+            [log]
+            level = "info"
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+
+            [metrics]
+            to = "{}"
+            every = "1s"
+            service = "shop"
+            instance = "one"
+            headers = {{ X-Tenant = "a" }}
+            headers_file = "keys"
+            {more}
+
+            [[route]]
+            path = "/a"
+            respond = "A"
+            "#,
             collector.url
         )
     };
@@ -155,10 +176,29 @@ fn log_lines_are_exported_as_otlp_records() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\n[log]\naccess = '$method $uri $status'\nmask_query = [\"token\"]\nlevel = \"info\"\n\
-             file = {{ otlp = \"{url}\", service = \"shop\" }}\nerrors = {{ otlp = \"{url}\", service = \"shop\", headers = {{ X-Key = \"k\" }} }}\n\
-             [[route]]\npath = \"/a\"\nrespond = \"A\"\nresponse_headers = {{ set = {{ X-Trace = \"$trace_id\", X-Span = \"$span_id\" }} }}\n\
-             [[route]]\npath = \"/bad\"\nproxy = \"http://{}\"\n",
+            r#"
+            threads = 1
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+
+            [log]
+            access = '$method $uri $status'
+            mask_query = ["token"]
+            level = "info"
+            file = {{ otlp = "{url}", service = "shop" }}
+            errors = {{ otlp = "{url}", service = "shop", headers = {{ X-Key = "k" }} }}
+
+            [[route]]
+            path = "/a"
+            respond = "A"
+            response_headers = {{ set = {{ X-Trace = "$trace_id", X-Span = "$span_id" }} }}
+
+            [[route]]
+            path = "/bad"
+            proxy = "http://{}"
+            "#,
             crate::rig::nobody()
         ),
     );
@@ -217,7 +257,15 @@ fn stream_log_lines_are_exported_as_otlp_records() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[log]\naccess = \"json\"\nfile = {{ otlp = \"{}\" }}\n[[stream]]\nlisten = \"127.0.0.1:0\"\nname = \"db\"\nto = \"{to}\"\n",
+            r#"
+            [log]
+            access = "json"
+            file = {{ otlp = "{}" }}
+            [[stream]]
+            listen = "127.0.0.1:0"
+            name = "db"
+            to = "{to}"
+            "#,
             collector.url
         ),
     );
@@ -252,8 +300,26 @@ fn otlp_data_is_resent_after_temporary_collector_errors() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{url}\"\n[metrics]\nto = \"{url}\"\nevery = \"1s\"\n\
-             [log]\naccess = '$uri'\nfile = {{ otlp = \"{url}\" }}\n[[route]]\npath = \"/a\"\nrespond = \"A\"\n"
+            r#"
+            threads = 1
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+            to = "{url}"
+
+            [metrics]
+            to = "{url}"
+            every = "1s"
+
+            [log]
+            access = '$uri'
+            file = {{ otlp = "{url}" }}
+
+            [[route]]
+            path = "/a"
+            respond = "A"
+            "#
         ),
     );
     rig.get("/a?1").expect(200, "A");
@@ -308,8 +374,26 @@ fn stalled_otlp_collector_does_not_block_requests_or_stop() {
     let mut rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{url}\"\n[metrics]\nto = \"{url}\"\nevery = \"1s\"\n\
-             [log]\naccess = \"json\"\nfile = {{ otlp = \"{url}\" }}\n[[route]]\npath = \"/*\"\nrespond = \"A\"\n"
+            r#"
+            threads = 1
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+            to = "{url}"
+
+            [metrics]
+            to = "{url}"
+            every = "1s"
+
+            [log]
+            access = "json"
+            file = {{ otlp = "{url}" }}
+
+            [[route]]
+            path = "/*"
+            respond = "A"
+            "#
         ),
     );
     let many = "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
@@ -329,8 +413,13 @@ fn stalled_otlp_collector_does_not_block_requests_or_stop() {
 fn invalid_otlp_headers_file_prevents_the_start() {
     let folder = Folder::new();
     folder.write("keys", "X-Key s3cr3t\n");
-    let text =
-        "[metrics]\nto = \"http://127.0.0.1:9\"\nheaders_file = \"keys\"\n[[route]]\nrespond = \"A\"\n";
+    let text = r#"
+        [metrics]
+        to = "http://127.0.0.1:9"
+        headers_file = "keys"
+        [[route]]
+        respond = "A"
+    "#;
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{text}", rig::as_we_are()));
     let ended = rig::komainu().arg("start").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
     let said = rig::text(&ended.stderr);

@@ -19,14 +19,32 @@ fn start(origin: &str) -> Rig {
     folder.write("www/a", "A");
     assert!(Command::new("mkfifo").arg(folder.at("gate")).status().unwrap().success());
     let gone = nobody();
-    let app = "[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n";
+    let app = r#"
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+    "#;
     hosted::start(
         folder,
         &format!(
-            "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
-             [[route]]\npath = \"/app/*\"\napp = \"shop\"\n\
-             [[route]]\npath = \"/up/*\"\nproxy = [\"{origin}\", \"http://{gone}\"]\n\
-             [[route]]\nfiles = \"www\"\n{app}"
+            r#"
+            threads = 1
+
+            [control]
+            listen = "unix:control.sock"
+
+            [[route]]
+            path = "/app/*"
+            app = "shop"
+
+            [[route]]
+            path = "/up/*"
+            proxy = ["{origin}", "http://{gone}"]
+
+            [[route]]
+            files = "www"
+            {app}
+            "#
         ),
     )
 }
@@ -159,7 +177,14 @@ fn dashboard_has_strict_csp_and_events_are_streamed() {
     let gone = nobody();
     let rig = Rig::config(
         Folder::new(),
-        &format!("[control]\nlisten = \"unix:control.sock\"\n[[route]]\nproxy = \"http://{gone}\"\n"),
+        &format!(
+            r#"
+            [control]
+            listen = "unix:control.sock"
+            [[route]]
+            proxy = "http://{gone}"
+            "#
+        ),
     );
     for (path, kind) in
         [("/", "text/html"), ("/dashboard.css", "text/css"), ("/dashboard.js", "text/javascript")]
@@ -191,7 +216,14 @@ fn dashboard_has_strict_csp_and_events_are_streamed() {
 
 #[test]
 fn a_file_is_formatted_and_compared_with_the_running_server() {
-    let rig = Rig::config(Folder::new(), "[[route]]\npath   =  \"/a\"   # one\nrespond = \"a\"\n");
+    let rig = Rig::config(
+        Folder::new(),
+        r#"
+        [[route]]
+        path   =  "/a"   # one
+        respond = "a"
+        "#,
+    );
     let run = |arguments: &[&str]| {
         let output = komainu().args(arguments).current_dir(rig.folder.path()).output().unwrap();
         (output.status.success(), text(&output.stdout), text(&output.stderr))
@@ -209,7 +241,13 @@ fn a_file_is_formatted_and_compared_with_the_running_server() {
     rig.folder.write(
         "new.toml",
         format!(
-            "threads = 3\n{}[[route]]\npath = \"/b\"\nrespond = \"b\"\n",
+            r#"
+            threads = 3
+            {}
+            [[route]]
+            path = "/b"
+            respond = "b"
+            "#,
             after.replace("\"a\"", "\"c\"")
         ),
     );
@@ -226,8 +264,20 @@ fn history_and_handler_names_are_reported() {
     folder.write("app.psgi", "sub { [200, [], ['ok']] }\n").write("www/a", "A");
     let rig = hosted::start(
         folder,
-        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
-         [[route]]\nfiles = \"www\"\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+        r#"
+        threads = 1
+
+        [control]
+        listen = "unix:control.sock"
+
+        [[route]]
+        files = "www"
+        app = "shop"
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+        "#,
     );
     hosted::ready(&rig, 1);
     for path in ["/a", "/b"] {
@@ -248,7 +298,13 @@ fn history_and_handler_names_are_reported() {
 fn non_reading_history_clients_hold_little_memory() {
     let rig = Rig::config(
         Folder::new(),
-        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"x\"\n",
+        r#"
+        threads = 1
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "x"
+        "#,
     );
     eventually("the listener is open", || UnixStream::connect(rig.folder.at("control.sock")).is_ok());
     let request = b"GET /v1/history HTTP/1.1\r\nHost: x\r\n\r\n".repeat(500);

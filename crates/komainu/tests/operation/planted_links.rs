@@ -26,7 +26,15 @@ fn planted() -> Folder {
 
 fn config(more: &str) -> String {
     format!(
-        "user = \"65534\"\ngroup = \"65534\"\n{more}\n[[site]]\nhosts = [\"localhost\"]\n[[site.route]]\nfiles = \"www\"\n"
+        r#"
+        user = "65534"
+        group = "65534"
+        {more}
+        [[site]]
+        hosts = ["localhost"]
+        [[site.route]]
+        files = "www"
+        "#
     )
 }
 
@@ -48,9 +56,16 @@ fn cache_and_state_directories_are_not_created_behind_symlink() {
             fs::create_dir(folder.at("roots/state")).unwrap();
         }
         folder.certify();
-        let more = "listen = [\"127.0.0.1:0\", { address = \"127.0.0.1:0\", tls = true }]\n\
-            [acme]\nstate = \"theirs/x/state\"\n[cache]\nmemory = \"8MiB\"\n\
-            [cache.disk]\npath = \"theirs/x/cache\"\nsize = \"8MiB\"\n";
+        let more = r#"
+            listen = ["127.0.0.1:0", { address = "127.0.0.1:0", tls = true }]
+            [acme]
+            state = "theirs/x/state"
+            [cache]
+            memory = "8MiB"
+            [cache.disk]
+            path = "theirs/x/cache"
+            size = "8MiB"
+        "#;
         let rig = start(folder, &config(more));
         rig.expect_report("theirs/x/state");
         rig.expect_report("theirs/x/cache");
@@ -71,8 +86,14 @@ fn cache_directory_is_created_below_directory_of_other_user() {
         return;
     }
     let folder = planted();
-    let more = "listen = \"127.0.0.1:0\"\n[cache]\nmemory = \"8MiB\"\n\
-        [cache.disk]\npath = \"theirs/deep/cache\"\nsize = \"8MiB\"\n";
+    let more = r#"
+        listen = "127.0.0.1:0"
+        [cache]
+        memory = "8MiB"
+        [cache.disk]
+        path = "theirs/deep/cache"
+        size = "8MiB"
+    "#;
     let rig = start(folder, &config(more));
     assert_eq!(fs::metadata(rig.folder.at("theirs/deep/cache")).unwrap().uid(), 65_534);
 }

@@ -32,8 +32,16 @@ fn files(more: &str) -> Rig {
     folder.write("www/a", "A").write("logs/nothing", "");
     fs::set_permissions(folder.at("logs"), fs::Permissions::from_mode(0o700)).unwrap();
     let config = format!(
-        "listen = \"127.0.0.1:0\"\n{more}\n[log]\naccess = \"combined\"\nfile = \"logs/access.log\"\n\
-         errors = \"logs/errors.log\"\n[[route]]\nfiles = \"www\"\n"
+        r#"
+        listen = "127.0.0.1:0"
+        {more}
+        [log]
+        access = "combined"
+        file = "logs/access.log"
+        errors = "logs/errors.log"
+        [[route]]
+        files = "www"
+        "#
     );
     start(folder, &config)
 }
@@ -116,7 +124,12 @@ fn workers_have_no_privileges() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { [200, [], [\"$$ $<\"]] }");
     let config = format!(
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{}",
+        r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        {}
+        "#,
         only("psgi = \"app.psgi\"\nworkers = 2")
     );
     let rig = start(folder, &config);
@@ -166,8 +179,20 @@ pub(crate) fn of_another_user(app: &str, more: &str) -> Rig {
     let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
     assert!(copied.unwrap().success());
     let config = format!(
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{}",
-        only(&format!("psgi = \"own/app.psgi\"\nuser = \"65533\"\ngroup = \"65533\"\n{more}"))
+        r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        {}
+        "#,
+        only(&format!(
+            r#"
+            psgi = "own/app.psgi"
+            user = "65533"
+            group = "65533"
+            {more}
+            "#
+        ))
     );
     folder.write("komainu.toml", config);
     let mut command = komainu();
@@ -263,7 +288,13 @@ fn server_with_privileged_port_can_reload() {
     let Some(port) = port else { return eprintln!("SKIPPED: this system keeps no port for root") };
     let config = |files: &str| {
         format!(
-            "listen = \"127.0.0.1:{port}\"\nuser = \"65534\"\ngroup = \"65534\"\n[[route]]\nfiles = \"{files}\"\n"
+            r#"
+            listen = "127.0.0.1:{port}"
+            user = "65534"
+            group = "65534"
+            [[route]]
+            files = "{files}"
+            "#
         )
     };
     let rig = start(folder, &config("www"));
@@ -292,10 +323,16 @@ fn supervisor_reads_certificates_and_keys_owned_by_root() {
     }
     let config = |status: u16| {
         format!(
-            "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n\
-             [[route]]\npath = \"/p\"\nproxy = {{ to = \"https://127.0.0.1:1\", \
-             tls = {{ ca = \"cert.pem\", certificate = \"cert.pem\", key = \"key.pem\" }} }}\n\
-             [[route]]\nrespond = {{ status = {status} }}\n"
+            r#"
+            listen = "127.0.0.1:0"
+            user = "65534"
+            group = "65534"
+            [[route]]
+            path = "/p"
+            proxy = {{ to = "https://127.0.0.1:1", tls = {{ ca = "cert.pem", certificate = "cert.pem", key = "key.pem" }} }}
+            [[route]]
+            respond = {{ status = {status} }}
+            "#
         )
     };
     let rig = start(folder, &config(204));
@@ -331,14 +368,50 @@ fn inaccessible_directory_is_reported_with_remedies() {
     for (more, path) in [
         ("[[route]]\nfiles = \"private/www\"\n", "private/www"),
         (
-            "error_pages = { 404 = \"private/www/404.html\" }\n[[route]]\nrespond = 204\n",
+            r#"
+            error_pages = { 404 = "private/www/404.html" }
+            [[route]]
+            respond = 204
+            "#,
             "private/www/404.html",
         ),
-        ("[apps.a]\npsgi = \"private/www/a.psgi\"\n[[route]]\napp = \"a\"\n", "private/www/a.psgi"),
-        ("[apps.a]\nwsgi = \"private/www/a.py:app\"\n[[route]]\napp = \"a\"\n", "private/www/a.py"),
-        ("[apps.a]\nwsgi = \"a:app\"\nfolder = \"private\"\n[[route]]\napp = \"a\"\n", "private"),
+        (
+            r#"
+            [apps.a]
+            psgi = "private/www/a.psgi"
+            [[route]]
+            app = "a"
+            "#,
+            "private/www/a.psgi",
+        ),
+        (
+            r#"
+            [apps.a]
+            wsgi = "private/www/a.py:app"
+            [[route]]
+            app = "a"
+            "#,
+            "private/www/a.py",
+        ),
+        (
+            r#"
+            [apps.a]
+            wsgi = "a:app"
+            folder = "private"
+            [[route]]
+            app = "a"
+            "#,
+            "private",
+        ),
     ] {
-        let config = format!("user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:0\"\n{more}");
+        let config = format!(
+            r#"
+            user = "65534"
+            group = "65534"
+            listen = "127.0.0.1:0"
+            {more}
+            "#
+        );
         folder.write("komainu.toml", config);
         for command in ["check", "start"] {
             let workers = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
@@ -385,8 +458,16 @@ fn log_reopen_does_not_follow_planted_symlink() {
     std::os::unix::fs::chown(folder.at("logs"), Some(65534), Some(65534)).unwrap();
     let rig = start(
         folder,
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n[log]\naccess = \"combined\"\nfile = \"logs/access.log\"\n\
-         [[route]]\nfiles = \"www\"\n",
+        r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        [log]
+        access = "combined"
+        file = "logs/access.log"
+        [[route]]
+        files = "www"
+        "#,
     );
     // Simulates a compromised worker.
     let log = rig.folder.at("logs/access.log");
@@ -466,7 +547,12 @@ fn supervisor_stop_ends_server_and_workers() {
     folder.write("app.psgi", "sub { [200, [], [$$]] }");
     let socket = folder.at("s.sock");
     let config = format!(
-        "listen = [\"127.0.0.1:0\", \"unix:{}\"]\nuser = \"65534\"\ngroup = \"65534\"\n{}",
+        r#"
+        listen = ["127.0.0.1:0", "unix:{}"]
+        user = "65534"
+        group = "65534"
+        {}
+        "#,
         socket.display(),
         only("psgi = \"app.psgi\"\nworkers = 2")
     );
@@ -506,7 +592,11 @@ fn failed_start_reports_error_and_exits() {
     let folder = Folder::new();
     for (config, said) in [
         (
-            "user = \"nobody-of-this-name\"\n[[route]]\nrespond = \"a\"\n",
+            r#"
+            user = "nobody-of-this-name"
+            [[route]]
+            respond = "a"
+            "#,
             "there is no user nobody-of-this-name",
         ),
         ("[[route]]\nfiles = \"missing\"\n", "missing"),
@@ -530,7 +620,14 @@ fn inaccessible_virtual_environment_is_reported() {
     for (user, own) in [("65534", ""), ("65534", "user = \"65533\"\ngroup = \"65533\"\n")] {
         for more in ["", "virtualenv = \".venv\"\n"] {
             let app = only(&format!("wsgi = \"app.py\"\n{own}{more}"));
-            let text = format!("listen = \"127.0.0.1:0\"\nuser = \"{user}\"\ngroup = \"{user}\"\n{app}");
+            let text = format!(
+                r#"
+                listen = "127.0.0.1:0"
+                user = "{user}"
+                group = "{user}"
+                {app}
+                "#
+            );
             folder.write("komainu.toml", text);
             for verb in ["check", "start"] {
                 let mut command = server();
@@ -550,7 +647,14 @@ fn inaccessible_virtual_environment_is_reported() {
     let app = only("wsgi = \"app.py\"");
     folder.write(
         "komainu.toml",
-        format!("listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n{app}"),
+        format!(
+            r#"
+            listen = "127.0.0.1:0"
+            user = "65534"
+            group = "65534"
+            {app}
+            "#
+        ),
     );
     let mut command = server();
     command.arg("check").arg("-c").arg(folder.at("komainu.toml")).env("VIRTUAL_ENV", folder.at("active"));

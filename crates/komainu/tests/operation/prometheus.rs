@@ -70,8 +70,24 @@ fn prometheus_scrapes_counts_histograms_and_exemplars() {
     let Some(prometheus) = installed("prometheus") else { return };
     let rig = Rig::config(
         Folder::new(),
-        "threads = 2\n[tracing]\nenabled = true\nsample = \"100%\"\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n\
-         [[route]]\npath = \"/a\"\nrespond = \"A\"\nresponse_headers = { set = { X-Trace = \"$trace_id\" } }\n",
+        r#"
+        threads = 2
+
+        [tracing]
+        enabled = true
+        sample = "100%"
+
+        [log]
+        level = "info"
+
+        [control]
+        listen = "127.0.0.1:0"
+
+        [[route]]
+        path = "/a"
+        respond = "A"
+        response_headers = { set = { X-Trace = "$trace_id" } }
+        "#,
     );
     let traces: Vec<String> =
         (0..3).map(|_| rig.get("/a").expect(200, "A").field("X-Trace").unwrap().to_owned()).collect();
@@ -111,7 +127,16 @@ fn prometheus_scrapes_native_histograms() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 2\n[log]\nlevel = \"info\"\n[control]\nlisten = \"127.0.0.1:0\"\n[[route]]\npath = \"/*\"\nproxy = \"{}\"\n",
+            r#"
+            threads = 2
+            [log]
+            level = "info"
+            [control]
+            listen = "127.0.0.1:0"
+            [[route]]
+            path = "/*"
+            proxy = "{}"
+            "#,
             origin.url
         ),
     );

@@ -15,8 +15,14 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 
 fn controlled() -> (Rig, String) {
     let folder = Folder::new();
-    let config =
-        "[control]\nlisten = \"unix:control.sock\"\n[timeouts]\ndrain = \"9s\"\n[[route]]\nfiles = \"www\"\n";
+    let config = r#"
+        [control]
+        listen = "unix:control.sock"
+        [timeouts]
+        drain = "9s"
+        [[route]]
+        files = "www"
+    "#;
     folder.write("www/a", "a");
     let rig = Rig::config(folder, config);
     let to = format!("unix:{}", rig.folder.at("control.sock").display());
@@ -77,7 +83,18 @@ fn files_that_include_each_other_are_refused() {
         ("include = \"*.toml\"\n", "", false),
         ("include = [\"more.toml\", \"more.toml\"]\n", "", false),
     ] {
-        folder.write("komainu.toml", format!("{main}[[route]]\nrespond = \"x\"\n")).write("more.toml", more);
+        folder
+            .write(
+                "komainu.toml",
+                format!(
+                    r#"
+                    {main}
+                    [[route]]
+                    respond = "x"
+                    "#
+                ),
+            )
+            .write("more.toml", more);
         let path = folder.at("komainu.toml").display().to_string();
         let (code, said) = run(&["check", "-c", &path]);
         assert_eq!(code == Some(1), is_loop, "{main}: {said}");
@@ -90,8 +107,15 @@ fn diff_compares_file_with_the_server_that_uses_it() {
     let runtime = Folder::new();
     let start = |body: &str| {
         let folder = Folder::new();
-        let config =
-            format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nrespond = \"{body}\"\n", crate::rig::as_we_are());
+        let config = format!(
+            r#"
+            listen = "127.0.0.1:0"
+            {}
+            [[route]]
+            respond = "{body}"
+            "#,
+            crate::rig::as_we_are()
+        );
         folder.write("komainu.toml", config);
         let mut command = komainu();
         command
@@ -126,8 +150,13 @@ fn unreadable_static_file_is_logged_with_status_403() {
     folder.write("www/closed", "x");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(folder.at("www/closed"), fs::Permissions::from_mode(0o600)).unwrap();
-    let config =
-        "listen = \"127.0.0.1:0\"\nuser = \"65534\"\ngroup = \"65534\"\n[[route]]\nfiles = \"www\"\n";
+    let config = r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        [[route]]
+        files = "www"
+    "#;
     let rig = crate::privileges::start(folder, config);
     rig.get("/closed").expect_status(403);
     rig.expect_report("\"/closed\": 403, because the server's user may not read what is there");
@@ -138,7 +167,11 @@ fn check_reports_unavailable_address_and_swapped_key_file() {
     let folder = Folder::new();
     folder.write(
         "komainu.toml",
-        "listen = [\"192.0.2.77:8080\", \"127.0.0.1:8080\"]\n[[route]]\nrespond = \"x\"\n",
+        r#"
+        listen = ["192.0.2.77:8080", "127.0.0.1:8080"]
+        [[route]]
+        respond = "x"
+        "#,
     );
     let path = folder.at("komainu.toml").display().to_string();
     let (code, said) = run(&["check", "-c", &path]);
@@ -148,7 +181,14 @@ fn check_reports_unavailable_address_and_swapped_key_file() {
     folder.certify();
     folder.write(
         "komainu.toml",
-        "listen = \"127.0.0.1:443\"\n[[site]]\nhosts = \"a.test\"\ntls = { certificate = \"key.pem\", key = \"cert.pem\" }\n[[site.route]]\nrespond = \"x\"\n",
+        r#"
+        listen = "127.0.0.1:443"
+        [[site]]
+        hosts = "a.test"
+        tls = { certificate = "key.pem", key = "cert.pem" }
+        [[site.route]]
+        respond = "x"
+        "#,
     );
     let (code, said) = run(&["check", "-c", &path]);
     assert!(code == Some(1) && !said.contains("this is a secret"), "{said}");
@@ -166,8 +206,21 @@ fn check_warns_of_inaccessible_acme_state_directory() {
     fs::set_permissions(folder.at("rootonly"), fs::Permissions::from_mode(0o700)).unwrap();
     folder.write(
         "komainu.toml",
-        "user = \"65534\"\ngroup = \"65534\"\nlisten = \"127.0.0.1:443\"\n[acme]\nstate = \"rootonly/st\"\n[[site]]\n\
-         hosts = \"example.com\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n",
+        r#"
+        user = "65534"
+        group = "65534"
+        listen = "127.0.0.1:443"
+
+        [acme]
+        state = "rootonly/st"
+
+        [[site]]
+        hosts = "example.com"
+        tls = "auto"
+
+        [[site.route]]
+        respond = "x"
+        "#,
     );
     let path = folder.at("komainu.toml").display().to_string();
     let (_, said) = run(&["check", "-c", &path]);
@@ -178,13 +231,28 @@ fn check_warns_of_inaccessible_acme_state_directory() {
 fn check_warns_of_unused_app_and_explains_client_access() {
     let folder = Folder::new();
     folder.write("a.psgi", "sub { [200, [], ['x']] }");
-    folder.write("komainu.toml", "[apps.unused]\npsgi = \"a.psgi\"\n[[route]]\nrespond = \"x\"\n");
+    folder.write(
+        "komainu.toml",
+        r#"
+        [apps.unused]
+        psgi = "a.psgi"
+        [[route]]
+        respond = "x"
+        "#,
+    );
     let path = folder.at("komainu.toml").display().to_string();
     let workers = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("workers");
     let done = komainu().env("KOMAINU_WORKERS", workers).args(["check", "-c", &path]).output().unwrap();
     assert!(text(&done.stderr).contains("no route uses `[apps.unused]`"), "{}", text(&done.stderr));
     folder.write("komainu.toml", "[[route]]\nrespond = \"x\"\n");
-    folder.write("komainu.toml", "[[route]]\nallow = \"10.0.0.0/8\"\nrespond = \"x\"\n");
+    folder.write(
+        "komainu.toml",
+        r#"
+        [[route]]
+        allow = "10.0.0.0/8"
+        respond = "x"
+        "#,
+    );
     let explained = |client: &str| run(&["check", "-c", &path, "--explain", "/", "--client", client]).1;
     assert!(explained("192.0.2.1").contains("the client 192.0.2.1 gets 403"), "{}", explained("192.0.2.1"));
     assert!(!explained("10.0.0.1").contains("403"), "{}", explained("10.0.0.1"));

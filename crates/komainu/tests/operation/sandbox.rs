@@ -42,7 +42,14 @@ fn serving_threads_are_sandboxed_unless_disabled() {
         folder.write(
             "komainu.toml",
             format!(
-                "listen = \"127.0.0.1:0\"\nthreads = 2\n{more}{}[[route]]\nfiles = \"www\"\n",
+                r#"
+                listen = "127.0.0.1:0"
+                threads = 2
+                {more}
+                {}
+                [[route]]
+                files = "www"
+                "#,
                 as_we_are()
             ),
         );
@@ -125,7 +132,12 @@ fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
         fs::set_permissions(folder.at(name), fs::Permissions::from_mode(0o777)).unwrap();
     }
     let app = only(&format!(
-        "psgi = \"app/app.psgi\"\nworkers = 1\nenv = {{ CLONE = \"{}\" }}\n{sandbox}",
+        r#"
+        psgi = "app/app.psgi"
+        workers = 1
+        env = {{ CLONE = "{}" }}
+        {sandbox}
+        "#,
         libc::SYS_clone
     ));
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{app}"));
@@ -169,8 +181,15 @@ fn sandboxed_application_has_only_granted_access() {
         let at = |name: &str| folder.at(name).display().to_string();
         let own = at("own/b");
         let other = at("other/a");
-        let sandbox =
-            format!("[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\nnetwork = false\n", at("own"));
+        let sandbox = format!(
+            r#"
+            [apps.shop.sandbox]
+            read = []
+            write = ["{}"]
+            network = false
+            "#,
+            at("own")
+        );
         let rig = application(folder, kind, &sandbox);
         assert_eq!(ask(&rig, "write", &own), "yes");
         assert_eq!(ask(&rig, "read", &own), "yes");
@@ -195,7 +214,14 @@ fn an_application_does_not_control_its_server() {
     if !kernel_has_landlock() {
         return;
     }
-    for sandbox in ["[apps.shop.sandbox]\nread = []\nwrite = []\n", ""] {
+    for sandbox in [
+        r"
+        [apps.shop.sandbox]
+        read = []
+        write = []
+        ",
+        "",
+    ] {
         for control in ["", "[control]\nlisten = \"unix:c.sock\"\n"] {
             let folder = Folder::new();
             let run = folder.at("run");
@@ -246,7 +272,15 @@ fn an_application_signals_its_own_processes_and_no_others() {
     }
     let mut bystander = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     for kind in crate::rig::kinds() {
-        let rig = application(Folder::new(), kind, "[apps.shop.sandbox]\nread = []\nwrite = []\n");
+        let rig = application(
+            Folder::new(),
+            kind,
+            r"
+            [apps.shop.sandbox]
+            read = []
+            write = []
+            ",
+        );
         let server = status(&rig)["pid"].as_u64().unwrap() as u32;
         for pid in [server, rig.child.id(), bystander.id()] {
             for number in [19, 15, 0] {
@@ -444,7 +478,12 @@ fn an_application_does_not_widen_its_sandbox_by_a_link() {
         let in_list =
             |list: &str| if list == granted { format!("\"{}\"", conf.display()) } else { String::new() };
         let sandbox = format!(
-            "{more}[apps.shop.sandbox]\nread = [{}]\nwrite = [\"{own}\", {}]\n",
+            r#"
+            {more}
+            [apps.shop.sandbox]
+            read = [{}]
+            write = ["{own}", {}]
+            "#,
             in_list("read"),
             in_list("write")
         );
@@ -482,8 +521,14 @@ fn an_application_does_not_widen_the_sandbox_of_another() {
     folder.write("app/app.psgi", APP).write("shared/a", "a").write("other/a", "a");
     std::os::unix::fs::symlink("../other", folder.at("shared/conf")).unwrap();
     let at = |name: &str| folder.at(name).display().to_string();
-    let reader =
-        only(&format!("psgi = \"app/app.psgi\"\n[apps.shop.sandbox]\nread = [\"{}\"]\n", at("shared/conf")));
+    let reader = only(&format!(
+        r#"
+        psgi = "app/app.psgi"
+        [apps.shop.sandbox]
+        read = ["{}"]
+        "#,
+        at("shared/conf")
+    ));
     let check = |others: &str| {
         folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{reader}{others}"));
         hosted::server().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap()
@@ -491,7 +536,12 @@ fn an_application_does_not_widen_the_sandbox_of_another() {
     let alone = check("");
     assert!(alone.status.success(), "{}", text(&alone.stderr));
     let writer = format!(
-        "[apps.writer]\npsgi = \"app/app.psgi\"\n[apps.writer.sandbox]\nwrite = [\"{}\"]\n",
+        r#"
+        [apps.writer]
+        psgi = "app/app.psgi"
+        [apps.writer.sandbox]
+        write = ["{}"]
+        "#,
         at("shared")
     );
     let refused = text(&check(&writer).stderr);
@@ -506,7 +556,13 @@ fn an_application_does_not_widen_its_sandbox_by_its_interpreter() {
     folder.write("app/app.psgi", APP).write_program("other/bin/perl", "#!/bin/sh\n").write("own/bin/a", "");
     let at = |name: &str| folder.at(name).display().to_string();
     let app = only(&format!(
-        "psgi = \"app/app.psgi\"\ninterpreter = \"{}\"\n[apps.shop.sandbox]\nread = []\nwrite = [\"{}\"]\n",
+        r#"
+        psgi = "app/app.psgi"
+        interpreter = "{}"
+        [apps.shop.sandbox]
+        read = []
+        write = ["{}"]
+        "#,
         at("own/bin/perl"),
         at("own")
     ));
@@ -528,7 +584,14 @@ fn sandboxed_application_has_its_own_temporary_directory() {
     if !kernel_has_landlock() {
         return;
     }
-    for sandbox in ["[apps.shop.sandbox]\n", "[apps.shop.sandbox]\nread = []\nnetwork = false\n"] {
+    for sandbox in [
+        "[apps.shop.sandbox]\n",
+        r"
+        [apps.shop.sandbox]
+        read = []
+        network = false
+        ",
+    ] {
         let rig = application(Folder::new(), as_we_are(), sandbox);
         let folder = ask(&rig, "variable", "TMPDIR");
         assert!(folder.contains("/komainu-app-") && folder.ends_with("-shop"), "{folder}");
@@ -557,7 +620,13 @@ fn a_temporary_folder_of_another_user_is_not_used() {
     fs::create_dir(base.join("komainu-app-0-shop")).unwrap();
     std::os::unix::fs::chown(base.join("komainu-app-0-shop"), Some(65534), Some(65534)).unwrap();
     folder.write("app/app.psgi", APP).write("own/a", "a").write("other/a", "a");
-    let app = only("psgi = \"app/app.psgi\"\nworkers = 1\n[apps.shop.sandbox]\n");
+    let app = only(
+        r#"
+        psgi = "app/app.psgi"
+        workers = 1
+        [apps.shop.sandbox]
+        "#,
+    );
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{}{app}", as_we_are()));
     let mut command = hosted::server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("TMPDIR", &base);
@@ -581,7 +650,11 @@ fn links_within_a_sandbox_are_followed() {
     let read = at("own/current/a");
     let data = at("data/a");
     let sandbox = format!(
-        "[apps.shop.sandbox]\nread = [\"{}\", \"{}\"]\nwrite = [\"{}\"]\n",
+        r#"
+        [apps.shop.sandbox]
+        read = ["{}", "{}"]
+        write = ["{}"]
+        "#,
         at("own/current"),
         at("linked"),
         at("own")

@@ -46,7 +46,15 @@ fn asked(address: SocketAddr, host: &str) -> String {
 fn site(hosts: &str, listen: &str, body: &str) -> String {
     let hosts = if hosts.is_empty() { String::new() } else { format!("hosts = \"{hosts}\"\n") };
     let listen = if listen.is_empty() { String::new() } else { format!("listen = [{listen}]\n") };
-    format!("[[site]]\n{hosts}{listen}[[site.route]]\nrespond = \"{body}\"\n")
+    format!(
+        r#"
+        [[site]]
+        {hosts}
+        {listen}
+        [[site.route]]
+        respond = "{body}"
+        "#
+    )
 }
 
 const TOP: &str = "listen = [{ address = \"127.0.0.1:0\", h2c = true }]\n";
@@ -55,7 +63,14 @@ const OWN: &str = "{ address = \"127.0.0.2:0\", h2c = true }";
 #[test]
 fn site_answers_only_at_its_own_addresses() {
     let config = format!(
-        "{TOP}[[route]]\nrespond = \"default\"\n{}{}{}",
+        r#"
+        {TOP}
+        [[route]]
+        respond = "default"
+        {}
+        {}
+        {}
+        "#,
         site("a.test", "", "a everywhere"),
         site("b.test", OWN, "b at its own"),
         site("a.test", "\"127.0.0.2:0\"", "a at its own"),
@@ -95,7 +110,16 @@ fn reload_adds_and_removes_addresses_of_sites() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         let config = |sites: &str| {
-            format!("threads = 2\n{kind}listen = \"127.0.0.1:0\"\n[[route]]\nrespond = \"top\"\n{sites}")
+            format!(
+                r#"
+                threads = 2
+                {kind}
+                listen = "127.0.0.1:0"
+                [[route]]
+                respond = "top"
+                {sites}
+                "#
+            )
         };
         folder.write("komainu.toml", config(""));
         let mut command = komainu();
@@ -131,13 +155,27 @@ fn reload_adds_and_removes_addresses_of_sites() {
 #[test]
 fn reload_assigns_top_level_address_to_one_site() {
     let folder = Folder::new();
-    let top = "listen = [\"127.0.0.1:0\", \"127.0.0.2:0\"]\n[[route]]\nrespond = \"top\"\n";
+    let top = r#"
+        listen = ["127.0.0.1:0", "127.0.0.2:0"]
+        [[route]]
+        respond = "top"
+    "#;
     let rig = start(folder, top);
     let second = addresses(&rig)[1];
     let mut old = Client::new(second);
     assert_eq!(old.get("/").1, "top");
     let own = site("", "\"127.0.0.2:0\"", "own");
-    reload(&rig, &format!("listen = \"127.0.0.1:0\"\n[[route]]\nrespond = \"top\"\n{own}"));
+    reload(
+        &rig,
+        &format!(
+            r#"
+            listen = "127.0.0.1:0"
+            [[route]]
+            respond = "top"
+            {own}
+            "#
+        ),
+    );
     assert_eq!(addresses(&rig)[1], second);
     eventually("new connections are for the site", || Client::new(second).get("/").1 == "own");
     assert_eq!(old.get("/").1, "top", "the connection is older");
@@ -208,8 +246,14 @@ fn responses_of_one_host_at_two_addresses_are_cached_apart() {
     let origins = [Rig::files(&[("page", "public")]), Rig::files(&[("page", "internal")])];
     let cached = |listen: &str, origin: &Rig| {
         format!(
-            "[[site]]\nhosts = \"a.test\"\nlisten = \"{listen}\"\n[[site.route]]\n\
-             cache = {{ rule = [{{ ttl = \"1h\" }}] }}\nproxy = \"{}\"\n",
+            r#"
+            [[site]]
+            hosts = "a.test"
+            listen = "{listen}"
+            [[site.route]]
+            cache = {{ rule = [{{ ttl = "1h" }}] }}
+            proxy = "{}"
+            "#,
             origin.url("").trim_end_matches('/')
         )
     };
@@ -245,8 +289,25 @@ fn address_shared_by_site_and_stream_routes_by_sni() {
     );
     let own = "{ address = \"127.0.0.2:0\", tls = true }";
     let config = format!(
-        "listen = \"127.0.0.1:0\"\n[[route]]\nrespond = \"top\"\n[[site]]\nhosts = \"a.test\"\nlisten = {own}\n{}\n\
-         [[site.route]]\nrespond = \"a\"\n[[stream]]\nlisten = \"127.0.0.2:0\"\nnames = \"b.test\"\nto = \"{}\"\n",
+        r#"
+        listen = "127.0.0.1:0"
+
+        [[route]]
+        respond = "top"
+
+        [[site]]
+        hosts = "a.test"
+        listen = {own}
+        {}
+
+        [[site.route]]
+        respond = "a"
+
+        [[stream]]
+        listen = "127.0.0.2:0"
+        names = "b.test"
+        to = "{}"
+        "#,
         tls("a.test"),
         behind.address
     );
@@ -269,7 +330,12 @@ fn requests_without_tls_are_redirected_to_the_port_of_the_site() {
     let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }\n";
     let listen = format!("listen = [\"127.0.0.2:0\", {{ address = \"{free}\", tls = true }}]\n");
     let config = format!(
-        "listen = \"127.0.0.1:0\"\n[[route]]\nrespond = \"top\"\n{}",
+        r#"
+        listen = "127.0.0.1:0"
+        [[route]]
+        respond = "top"
+        {}
+        "#,
         certified::site("a.test", &format!("{tls}{listen}"))
     );
     let rig = start(folder, &config);
@@ -284,7 +350,15 @@ fn requests_without_tls_are_redirected_to_the_port_of_the_site() {
 #[test]
 fn metrics_and_explain_distinguish_sites_by_address() {
     let config = format!(
-        "listen = \"127.0.0.1:0\"\n[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"top\"\n{}{}",
+        r#"
+        listen = "127.0.0.1:0"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "top"
+        {}
+        {}
+        "#,
         site("a.test", "", "one"),
         site("a.test", "\"127.0.0.2:0\"", "other"),
     );
@@ -306,8 +380,22 @@ fn metrics_and_explain_distinguish_sites_by_address() {
         (Some("2".into()), Some("1".into())),
         "{metrics}"
     );
-    let text_of = "listen = \":80\"\n[[site]]\nhosts = \"a.test\"\n[[site.route]]\nrespond = \"x\"\n\
-                   [[site]]\nhosts = \"a.test\"\nlisten = \":81\"\n[[site.route]]\nfiles = \".\"\n";
+    let text_of = r#"
+        listen = ":80"
+
+        [[site]]
+        hosts = "a.test"
+
+        [[site.route]]
+        respond = "x"
+
+        [[site]]
+        hosts = "a.test"
+        listen = ":81"
+
+        [[site.route]]
+        files = "."
+    "#;
     rig.folder.write("other.toml", text_of);
     let explain = |url: &str| {
         let path = rig.folder.at("other.toml");

@@ -31,10 +31,26 @@ fn check_rejects_configurations_that_cannot_start() {
         ("user = \"0\"\ngroup = \"none-of-this-name\"\n", "no group none-of-this-name"),
         ("[log]\nerrors = \"nowhere/errors.log\"\n", "nowhere/errors.log: there is no folder"),
         ("[log]\nerrors = \"file/errors.log\"\n", "is a file, not a folder"),
-        ("[log]\naccess = \"combined\"\nfile = \"folder\"\n", "is a folder, not a file"),
+        (
+            r#"
+            [log]
+            access = "combined"
+            file = "folder"
+            "#,
+            "is a folder, not a file",
+        ),
         ("listen = [\":8080\", \"127.0.0.1:8080\"]\n", "`127.0.0.1:8080` beside `:8080`"),
     ] {
-        folder.write("k.toml", format!("{config}[[route]]\nrespond = \"a\"\n"));
+        folder.write(
+            "k.toml",
+            format!(
+                r#"
+                {config}
+                [[route]]
+                respond = "a"
+                "#
+            ),
+        );
         let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
         assert!(!ok && errors.contains(part), "{part}: {out}{errors}");
     }
@@ -83,16 +99,25 @@ fn missing_files_are_reported_with_their_position() {
     let place = folder.path().display().to_string();
     for (config, said) in [
         (
-            "\n[[route]]\nfiles = \"nofolder\"\n",
-            format!("there is no folder {place}/nofolder\n --> k.toml:3:9\n"),
+            "[[route]]\nfiles = \"nofolder\"\n",
+            format!("there is no folder {place}/nofolder\n --> k.toml:2:9\n"),
         ),
         (
-            "error_pages = { 404 = \"./x.html\" }\n[[route]]\nfiles = \"www\"\n",
-            format!("there is no file {place}/x.html\n --> k.toml:1:23\n"),
+            r#"
+            error_pages = { 404 = "./x.html" }
+            [[route]]
+            files = "www"
+            "#,
+            format!("there is no file {place}/x.html\n --> k.toml:2:35\n"),
         ),
         (
-            "[[site]]\nerror_pages = { 404 = \"x.html\" }\n[[site.route]]\nfiles = \"www\"\n",
-            format!("there is no file {place}/x.html\n --> k.toml:2:23\n"),
+            r#"
+            [[site]]
+            error_pages = { 404 = "x.html" }
+            [[site.route]]
+            files = "www"
+            "#,
+            format!("there is no file {place}/x.html\n --> k.toml:3:35\n"),
         ),
     ] {
         folder.write("k.toml", config);
@@ -181,14 +206,29 @@ fn check_reports_unusable_certificates_and_programs() {
     folder.write("public/index.html", "");
     let site = |file: &str| {
         format!(
-            "listen = [{{ address = \"127.0.0.1:0\", tls = true }}]\n[[site]]\nhosts = \"a.test\"\n\
-             tls = {{ certificate = \"{file}\", key = \"a.key\" }}\n[[site.route]]\nfiles = \"public\"\n"
+            r#"
+            listen = [{{ address = "127.0.0.1:0", tls = true }}]
+            [[site]]
+            hosts = "a.test"
+            tls = {{ certificate = "{file}", key = "a.key" }}
+            [[site.route]]
+            files = "public"
+            "#
         )
     };
     let plain = |rest: &str| format!("listen = \"127.0.0.1:0\"\n{rest}");
     let proxy =
         |tls: &str| plain(&format!("[[route]]\nproxy = {{ to = \"https://a.test\", tls = {{ {tls} }} }}\n"));
-    let acme = |directive: &str| plain(&format!("[acme]\n{directive}\n[[route]]\nfiles = \"public\"\n"));
+    let acme = |directive: &str| {
+        plain(&format!(
+            r#"
+            [acme]
+            {directive}
+            [[route]]
+            files = "public"
+            "#
+        ))
+    };
     for (config, words) in [
         (site("whole.pem"), ""),
         (
@@ -219,12 +259,26 @@ fn oversized_and_endless_configurations_are_rejected() {
     let folder = Folder::new();
     let path = folder.at("k.toml");
     folder.write("spaces", " ".repeat((8 << 20) + 1));
-    folder.write("k.toml", "include = \"spaces\"\n[[route]]\nrespond = \"a\"\n");
+    folder.write(
+        "k.toml",
+        r#"
+        include = "spaces"
+        [[route]]
+        respond = "a"
+        "#,
+    );
     let (ok, _, errors) = run(&["check", "-c", path.to_str().unwrap()]);
     assert!(!ok && errors.contains("spaces: a configuration has at most 8 MiB"), "{errors}");
     let (ok, _, errors) = run(&["check", "-c", "/dev/zero"]);
     assert!(!ok && errors.contains("/dev/zero:1: a NUL byte"), "{errors}");
-    folder.write("k.toml", "include = \"/dev/zero\"\n[[route]]\nrespond = \"a\"\n");
+    folder.write(
+        "k.toml",
+        r#"
+        include = "/dev/zero"
+        [[route]]
+        respond = "a"
+        "#,
+    );
     let (ok, _, errors) = run(&["check", "-c", path.to_str().unwrap()]);
     assert!(!ok && errors.contains("/dev/zero:1: a NUL byte"), "{errors}");
 }
@@ -233,7 +287,14 @@ fn oversized_and_endless_configurations_are_rejected() {
 fn configuration_with_only_streams_is_valid() {
     let folder = Folder::new();
     let path = folder.at("k.toml");
-    folder.write("k.toml", "[[stream]]\nlisten = \"127.0.0.1:9000\"\nto = \"127.0.0.1:9001\"\n");
+    folder.write(
+        "k.toml",
+        r#"
+        [[stream]]
+        listen = "127.0.0.1:9000"
+        to = "127.0.0.1:9001"
+        "#,
+    );
     let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
     assert!(ok && out.contains("0 sites, 0 routes, 1 stream\n"), "{out}{errors}");
     assert!(!errors.contains("answered 404"), "{errors}");

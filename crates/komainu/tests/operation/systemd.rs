@@ -52,8 +52,22 @@ fn sockets_passed_by_systemd_are_used_instead_of_binding() {
         folder.write(
             "komainu.toml",
             format!(
-                "listen = [\"127.0.0.1:0\", \"unix:{}\"]\nthreads = 3\n{kind}[[route]]\npath = \"/app\"\napp = \"shop\"\n\
-                 [[route]]\nfiles = \"www\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n",
+                r#"
+                listen = ["127.0.0.1:0", "unix:{}"]
+                threads = 3
+                {kind}
+
+                [[route]]
+                path = "/app"
+                app = "shop"
+
+                [[route]]
+                files = "www"
+
+                [apps.shop]
+                psgi = "app.psgi"
+                workers = 1
+                "#,
                 unix.display()
             ),
         );
@@ -143,7 +157,14 @@ fn systemd_is_notified_of_state_changes() {
     for kind in rig::kinds() {
         let folder = Folder::new();
         folder.write("www/a", "A");
-        let config = format!("listen = \"127.0.0.1:0\"\n{kind}[[route]]\nfiles = \"www\"\n");
+        let config = format!(
+            r#"
+            listen = "127.0.0.1:0"
+            {kind}
+            [[route]]
+            files = "www"
+            "#
+        );
         folder.write("komainu.toml", &config);
         let notified = NotifySocket::new(&folder.at("notify"));
         let mut command = server();

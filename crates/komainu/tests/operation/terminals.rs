@@ -152,7 +152,17 @@ fn a_cgi_program_does_not_reach_the_terminal() {
             "bin/try",
             "#!/bin/sh\necho 'Content-Type: text/plain'\necho\n(: </dev/tty) 2>/dev/null && echo reached\necho done\n",
         );
-        let rig = at_a_prompt(folder, &format!("{kind}[[route]]\npath = \"/bin/*\"\ncgi = \"bin\"\n"));
+        let rig = at_a_prompt(
+            folder,
+            &format!(
+                r#"
+                {kind}
+                [[route]]
+                path = "/bin/*"
+                cgi = "bin"
+                "#
+            ),
+        );
         let said = rig.get("/bin/try").expect_status(200).text();
         assert!(said.contains("done") && !said.contains("reached"), "{kind}: {said}");
     }
@@ -185,12 +195,12 @@ os.execv(sys.argv[2], sys.argv[2:])
 ";
 
 /// Lists its open descriptors.
-const DESCRIPTORS: &str = "#!/bin/sh
+const DESCRIPTORS: &str = r#"#!/bin/sh
 echo 'Content-Type: text/plain'
 echo
-for number in 50 51; do [ -e /proc/self/fd/$number ] && echo \"has $number\"; done
+for number in 50 51; do [ -e /proc/self/fd/$number ] && echo "has $number"; done
 echo done
-";
+"#;
 
 #[test]
 fn inherited_descriptors_are_not_passed_to_programs() {
@@ -207,7 +217,11 @@ fn inherited_descriptors_are_not_passed_to_programs() {
         let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
         assert!(copied.unwrap().success());
         let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
-        let cgi = "[[route]]\npath = \"/bin/*\"\ncgi = \"bin\"\n";
+        let cgi = r#"
+            [[route]]
+            path = "/bin/*"
+            cgi = "bin"
+        "#;
         folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{cgi}{app}"));
         let mut command = Command::new("python3");
         command.args(["-c", LEAKING]).arg(folder.at("left")).arg(env!("CARGO_BIN_EXE_komainu"));

@@ -56,8 +56,23 @@ fn sampled_and_slow_request_spans_reach_the_collector() {
     });
     let config = |collector: &str| {
         format!(
-            "threads = 1\n[log]\nlevel = \"info\"\n[tracing]\nenabled = true\nfrom = \"any\"\nto = \"{collector}\"\nservice = \"shop\"\nslower_than = \"200ms\"\n\
-             [[route]]\npath = \"/up/*\"\nproxy = \"{}\"\n",
+            r#"
+            threads = 1
+
+            [log]
+            level = "info"
+
+            [tracing]
+            enabled = true
+            from = "any"
+            to = "{collector}"
+            service = "shop"
+            slower_than = "200ms"
+
+            [[route]]
+            path = "/up/*"
+            proxy = "{}"
+            "#,
             origin.url
         )
     };
@@ -128,9 +143,26 @@ fn each_attempt_and_the_cache_have_spans() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[tracing]\nenabled = true\nsample = \"100%\"\nto = \"{}\"\nservice = \"shop\"\n[cache]\nmemory = \"8MiB\"\n\
-             [[route]]\npath = \"/cached\"\nproxy = \"{}\"\ncache = true\n\
-             [[route]]\nproxy = {{ to = [\"http://{nobody}\", \"{}\"] }}\n",
+            r#"
+            threads = 1
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+            to = "{}"
+            service = "shop"
+
+            [cache]
+            memory = "8MiB"
+
+            [[route]]
+            path = "/cached"
+            proxy = "{}"
+            cache = true
+
+            [[route]]
+            proxy = {{ to = ["http://{nobody}", "{}"] }}
+            "#,
             collector.url, origin.url, origin.url
         ),
     );

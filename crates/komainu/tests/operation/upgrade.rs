@@ -177,9 +177,25 @@ const APP: &str = "sub { my $file = $_[0]{PATH_INFO} eq '/slow' && $_[0]{QUERY_S
 /// Configuration with files and an application.
 fn config(more: &str) -> String {
     format!(
-        "listen = \"127.0.0.1:0\"\nthreads = 2\n{more}\n[log]\nlevel = \"info\"\n\
-         [[route]]\npath = \"/files/*\"\nfiles = {{ root = \"www\", strip_prefix = true }}\n\
-         [[route]]\napp = \"shop\"\n[apps.shop]\npsgi = \"app.psgi\"\nworkers = 2\n"
+        r#"
+        listen = "127.0.0.1:0"
+        threads = 2
+        {more}
+
+        [log]
+        level = "info"
+
+        [[route]]
+        path = "/files/*"
+        files = {{ root = "www", strip_prefix = true }}
+
+        [[route]]
+        app = "shop"
+
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 2
+        "#
     )
 }
 
@@ -303,9 +319,23 @@ fn upgrade_closes_websockets_with_1001_and_tunnels_after_drain() {
         let mut line = Line::start(
             folder,
             &format!(
-                "listen = \"127.0.0.1:0\"\nthreads = 2\n{kind}\ntimeouts.drain = \"1s\"\n\
-                 [[route]]\npath = \"/tunnel\"\nproxy = \"http://{address}\"\n\
-                 [[route]]\napp = \"sockets\"\n[apps.sockets]\nasgi = \"sockets.py\"\nworkers = 1\n"
+                r#"
+                listen = "127.0.0.1:0"
+                threads = 2
+                {kind}
+                timeouts.drain = "1s"
+
+                [[route]]
+                path = "/tunnel"
+                proxy = "http://{address}"
+
+                [[route]]
+                app = "sockets"
+
+                [apps.sockets]
+                asgi = "sockets.py"
+                workers = 1
+                "#
             ),
         );
         let mut socket = websocket(&line.rig, "/");
@@ -368,7 +398,15 @@ fn replaced_program_file_takes_over_on_upgrade() {
     install(this);
     folder.write(
         "komainu.toml",
-        format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", as_we_are()),
+        format!(
+            r#"
+            listen = "127.0.0.1:0"
+            {}
+            [[route]]
+            files = "www"
+            "#,
+            as_we_are()
+        ),
     );
     folder.write("broken", "#!/bin/sh\nexit 7\n").write("hung", "#!/bin/sh\nexec sleep 600\n");
     let broken = folder.at("broken");
@@ -416,7 +454,15 @@ fn a_program_that_others_can_replace_is_not_started() {
     rig::install_program(Path::new(env!("CARGO_BIN_EXE_komainu")), &program);
     folder.write(
         "komainu.toml",
-        format!("listen = \"127.0.0.1:0\"\n{}[[route]]\nfiles = \"www\"\n", as_we_are()),
+        format!(
+            r#"
+            listen = "127.0.0.1:0"
+            {}
+            [[route]]
+            files = "www"
+            "#,
+            as_we_are()
+        ),
     );
     let mut command = Command::new(&program);
     command.env("RUNTIME_DIRECTORY", folder.at("run")).arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -487,7 +533,14 @@ fn upgrade_keeps_unix_sockets_and_removes_unlisted_ones() {
         let config = |sockets: &[&Path]| {
             let sockets: String =
                 sockets.iter().map(|path| format!(", \"unix:{}\"", path.display())).collect();
-            format!("listen = [\"127.0.0.1:0\"{sockets}]\n{kind}[[route]]\nfiles = \"www\"\n")
+            format!(
+                r#"
+                listen = ["127.0.0.1:0"{sockets}]
+                {kind}
+                [[route]]
+                files = "www"
+                "#
+            )
         };
         let mut line = Line::start(folder, &config(&[&stays, &goes]));
         let ask = |path: &Path| {
@@ -521,8 +574,16 @@ fn upgrade_keeps_unix_sockets_and_removes_unlisted_ones() {
 fn new_server_takes_over_control_listener() {
     let folder = Folder::new();
     folder.write("www/large", vec![b'x'; 30_000_000]);
-    let config = "listen = \"127.0.0.1:0\"\nthreads = 1\n[timeouts]\ndrain = \"2m\"\n[control]\nlisten = \"unix:c.sock\"\n\
-        [[route]]\nfiles = \"www\"\n";
+    let config = r#"
+        listen = "127.0.0.1:0"
+        threads = 1
+        [timeouts]
+        drain = "2m"
+        [control]
+        listen = "unix:c.sock"
+        [[route]]
+        files = "www"
+    "#;
     let mut line = Line::start(folder, &format!("{}{config}", as_we_are()));
     // Keeps the old server busy, because the response is not read.
     let mut slow = connect(line.rig.address);
