@@ -78,8 +78,12 @@ fn authelia_endpoints_authorize_requests() {
     let origin = upstream();
     let route = |path: &str, ask: &str| {
         format!(
-            "[[route]]\npath = \"{path}/*\"\nproxy = \"{}\"\nauth = {{ ask = \"{}{ask}\", response_headers = [\"Remote-User\", \
-             \"Remote-Groups\", \"Remote-Name\", \"Remote-Email\"]{} }}\n",
+            r#"
+            [[route]]
+            path = "{path}/*"
+            proxy = "{}"
+            auth = {{ ask = "{}{ask}", response_headers = ["Remote-User", "Remote-Groups", "Remote-Name", "Remote-Email"]{} }}
+            "#,
             origin.url,
             auth.url,
             if path == "/nginx" { ", sign_in = \"$location\"" } else { "" }
@@ -135,11 +139,23 @@ fn oauth2_proxy_authorizes_requests_as_documented() {
     let auth = oauth2_proxy();
     let origin = Origin::start(|ask| ok(&format!("{:?}", ask.field("X-Forwarded-User"))));
     let rig = started(&format!(
-        "[[site]]\nauth = {{ ask = \"{0}/oauth2/auth\", response_headers = [\"X-Auth-Request-User\", \"X-Forwarded-User\"], \
-         sign_in = \"/oauth2/start?rd=$url\" }}\n\
-         [[site.route]]\npath = \"/oauth2/*\"\nauth = false\nproxy = \"{0}\"\n\
-         [[site.route]]\npath = \"/open\"\nauth = false\nproxy = \"{1}\"\n\
-         [[site.route]]\nproxy = \"{1}\"\n",
+        r#"
+        [[site]]
+        auth = {{ ask = "{0}/oauth2/auth", response_headers = ["X-Auth-Request-User", "X-Forwarded-User"], sign_in = "/oauth2/start?rd=$url" }}
+
+        [[site.route]]
+        path = "/oauth2/*"
+        auth = false
+        proxy = "{0}"
+
+        [[site.route]]
+        path = "/open"
+        auth = false
+        proxy = "{1}"
+
+        [[site.route]]
+        proxy = "{1}"
+        "#,
         auth.url, origin.url
     ));
     let away = rig.ask("/a?b=c&d", BROWSER);
@@ -167,10 +183,23 @@ fn other_spellings_of_condition_fields_are_not_forwarded() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[[route]]\nheader = {{ X-Admin = true }}\nrespond = 403\n\
-             [[route]]\npath = \"/not/*\"\nnot = {{ header = {{ X-Debug = true }} }}\nproxy = {{ to = \"{0}\", underscores = true }}\n\
-             [[route]]\npath = \"/not/*\"\nrespond = 403\n\
-             [[route]]\nproxy = {{ to = \"{0}\", underscores = true }}\n",
+            r#"
+            [[route]]
+            header = {{ X-Admin = true }}
+            respond = 403
+
+            [[route]]
+            path = "/not/*"
+            not = {{ header = {{ X-Debug = true }} }}
+            proxy = {{ to = "{0}", underscores = true }}
+
+            [[route]]
+            path = "/not/*"
+            respond = 403
+
+            [[route]]
+            proxy = {{ to = "{0}", underscores = true }}
+            "#,
             origin.url
         ),
     );
@@ -198,8 +227,12 @@ fn clients_cannot_forge_identity_fields() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[[route]]\nproxy = {{ to = \"{}\", underscores = true }}\n\
-             auth = {{ ask = \"{}\", response_headers = [\"Remote-User\"] }}\n",
+            r#"
+            threads = 1
+            [[route]]
+            proxy = {{ to = "{}", underscores = true }}
+            auth = {{ ask = "{}", response_headers = ["Remote-User"] }}
+            "#,
             origin.url, auth.url
         ),
     );
@@ -246,8 +279,14 @@ fn clients_cannot_forge_identity_fields_over_http2() {
     folder.write(
         "k.toml",
         format!(
-            "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[route]]\n\
-             proxy = {{ to = \"{}\", underscores = true }}\nauth = {{ ask = \"{}\", response_headers = [\"Remote-User\"] }}\n",
+            r#"
+            {}
+            threads = 1
+            listen = {{ address = "127.0.0.1:0", h2c = true }}
+            [[route]]
+            proxy = {{ to = "{}", underscores = true }}
+            auth = {{ ask = "{}", response_headers = ["Remote-User"] }}
+            "#,
             rig::as_we_are(),
             origin.url,
             auth.url
@@ -306,7 +345,12 @@ fn requests_fail_closed_without_a_valid_auth_answer() {
     let mut config = String::new();
     let mut add = |path: &str, url: String| {
         config.push_str(&format!(
-            "[[route]]\npath = \"{path}\"\nproxy = \"{}\"\nauth = {{ ask = \"{url}\", timeout = \"{}\" }}\n",
+            r#"
+            [[route]]
+            path = "{path}"
+            proxy = "{}"
+            auth = {{ ask = "{url}", timeout = "{}" }}
+            "#,
             origin.url,
             if matches!(path, "/silent" | "/short") { "1s" } else { "30s" }
         ));
@@ -354,7 +398,11 @@ fn authorization_answers_are_cached_when_configured() {
     });
     let origin = upstream();
     let rig = started(&format!(
-        "[[route]]\nproxy = \"{}\"\nauth = {{ ask = \"{}\", response_headers = [\"Remote-User\"], remember = \"1h\" }}\n",
+        r#"
+        [[route]]
+        proxy = "{}"
+        auth = {{ ask = "{}", response_headers = ["Remote-User"], remember = "1h" }}
+        "#,
         origin.url, auth.url
     ));
     for _ in 0..3 {
@@ -386,7 +434,12 @@ fn cache_shares_authorized_responses_only_if_public() {
         )
     });
     let rig = started(&format!(
-        "[[route]]\nproxy = \"{}\"\ncache = {{}}\nauth = {{ ask = \"{}\", response_headers = [\"X-Forwarded-User\"] }}\n",
+        r#"
+        [[route]]
+        proxy = "{}"
+        cache = {{}}
+        auth = {{ ask = "{}", response_headers = ["X-Forwarded-User"] }}
+        "#,
         origin.url, auth.url
     ));
     for user in ["alice", "bob", "alice"] {

@@ -15,7 +15,13 @@ fn route(text: &str) -> Rig {
 }
 
 fn configured(text: &str) -> String {
-    format!("threads = 1\n[[route]]\n{text}\n")
+    format!(
+        r"
+        threads = 1
+        [[route]]
+        {text}
+        "
+    )
 }
 
 fn named<const N: usize>(names: [&'static str; N]) -> [Origin; N] {
@@ -154,10 +160,22 @@ fn routes_share_limit_and_queue_of_a_named_group() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[upstreams.shop]\nto = {{ url = \"{}\", connections = 1 }}\nqueue = 1\n\
-             timeouts = {{ queue = \"60s\" }}\n\
-             [[route]]\npath = \"/wait\"\nproxy = {{ upstream = \"shop\" }}\n\
-             [[route]]\npath = \"/other/*\"\nproxy = {{ upstream = \"shop\", strip_prefix = true }}\n",
+            r#"
+            threads = 1
+
+            [upstreams.shop]
+            to = {{ url = "{}", connections = 1 }}
+            queue = 1
+            timeouts = {{ queue = "60s" }}
+
+            [[route]]
+            path = "/wait"
+            proxy = {{ upstream = "shop" }}
+
+            [[route]]
+            path = "/other/*"
+            proxy = {{ upstream = "shop", strip_prefix = true }}
+            "#,
             origin.url
         ),
     );
@@ -336,7 +354,11 @@ fn draining_a_server_under_load_fails_no_request() {
 fn reload_keeps_the_state_of_unchanged_groups() {
     let gate = Gate::default();
     let origin = gate.origin("x");
-    let more = "[[route]]\npath = \"/other\"\nrespond = \"ok\"\n";
+    let more = r#"
+        [[route]]
+        path = "/other"
+        respond = "ok"
+    "#;
     let group =
         format!("[[route]]\nproxy = {{ to = {{ url = {:?}, connections = 1 }}, queue = 0 }}\n", origin.url);
     let rig = Rig::config(Folder::new(), &format!("threads = 1\n{group}"));
@@ -374,7 +396,12 @@ fn reload_ends_health_checks_on_idle_threads() {
     );
     let rig = route_on_two_threads(&route);
     eventually("it is checked", || asked.load(Ordering::Relaxed) > 2);
-    let text = rig::listen(&rig.folder) + "threads = 2\n[[route]]\nrespond = \"no more\"\n";
+    let text = rig::listen(&rig.folder)
+        + r#"
+            threads = 2
+            [[route]]
+            respond = "no more"
+        "#;
     rig.folder.write("komainu.toml", text);
     rig.signal("-HUP");
     eventually("it is read", || rig.reported().contains("was read again"));
@@ -387,5 +414,14 @@ fn reload_ends_health_checks_on_idle_threads() {
 }
 
 fn route_on_two_threads(text: &str) -> Rig {
-    Rig::config(Folder::new(), &format!("threads = 2\n[[route]]\n{text}\n"))
+    Rig::config(
+        Folder::new(),
+        &format!(
+            r"
+            threads = 2
+            [[route]]
+            {text}
+            "
+        ),
+    )
 }

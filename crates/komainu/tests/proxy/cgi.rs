@@ -24,7 +24,13 @@ fn programs(programs: &[(&str, &str)]) -> Folder {
 }
 
 fn start(folder: Folder, more: &str) -> Rig {
-    let text = format!("[[route]]\npath = \"/cgi-bin/*\"\ncgi = {{ root = \"cgi-bin\"{more} }}\n");
+    let text = format!(
+        r#"
+        [[route]]
+        path = "/cgi-bin/*"
+        cgi = {{ root = "cgi-bin"{more} }}
+        "#
+    );
     Rig::config(folder, &text)
 }
 
@@ -103,8 +109,13 @@ fn only_executables_below_the_cgi_root_are_run() {
 fn cgi_programs_receive_and_send_bodies() {
     let perl = "#!/usr/bin/perl\nbinmode STDIN; local $/; my $body = <STDIN>;\nprint STDERR \"perl says\\n\";\n\
                 print \"Status: 201 Made\\r\\nX-Length: \", length $body, \"\\r\\nContent-Type: text/plain\\r\\n\\r\\n\", $ENV{CONTENT_LENGTH}, ' ', substr $body, 0, 5;\n";
-    let python = "#!/usr/bin/env python3\nimport os, sys\nbody = sys.stdin.buffer.read(int(os.environ['CONTENT_LENGTH']))\n\
-                  sys.stdout.write('Content-Type: application/octet-stream\\n\\n')\nsys.stdout.flush()\nsys.stdout.buffer.write(body)\n";
+    let python = r"#!/usr/bin/env python3
+import os, sys
+body = sys.stdin.buffer.read(int(os.environ['CONTENT_LENGTH']))
+sys.stdout.write('Content-Type: application/octet-stream\n\n')
+sys.stdout.flush()
+sys.stdout.buffer.write(body)
+";
     let folder = programs(&[
         ("perl", perl),
         ("python", python),
@@ -255,8 +266,19 @@ fn half_closed_client_gets_cgi_response_in_limited_time() {
 fn relative_cgi_root_is_resolved_from_the_configuration() {
     let folder = programs(&[("hello", "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s' \"$PWD\"\n")]);
     let text = format!(
-        "{}{}threads = 1\n[log]\naccess = \"$upstream\"\nfile = \"access.log\"\n\
-         [[route]]\npath = \"/cgi-bin/*\"\ncgi = \"cgi-bin\"\n",
+        r#"
+        {}
+        {}
+        threads = 1
+
+        [log]
+        access = "$upstream"
+        file = "access.log"
+
+        [[route]]
+        path = "/cgi-bin/*"
+        cgi = "cgi-bin"
+        "#,
         crate::rig::listen(&folder),
         crate::rig::as_we_are()
     );
@@ -274,7 +296,17 @@ fn relative_cgi_root_is_resolved_from_the_configuration() {
 #[test]
 fn check_rejects_missing_cgi_root() {
     let folder = Folder::new();
-    folder.write("komainu.toml", format!("{}[[route]]\ncgi = \"none\"\n", crate::rig::as_we_are()));
+    folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {}
+            [[route]]
+            cgi = "none"
+            "#,
+            crate::rig::as_we_are()
+        ),
+    );
     let started =
         crate::rig::komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
     assert!(!started.status.success());

@@ -30,8 +30,14 @@ fn origin() -> Origin {
 fn start(origin: &Origin, more: &str, route: &str) -> Rig {
     let folder = Folder::new();
     let text = format!(
-        "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[route]]\n\
-         proxy = {{ to = \"{}\"{more} }}\n{route}\n",
+        r#"
+        {}
+        threads = 1
+        listen = {{ address = "127.0.0.1:0", h2c = true }}
+        [[route]]
+        proxy = {{ to = "{}"{more} }}
+        {route}
+        "#,
         as_we_are(),
         origin.url
     );

@@ -7,13 +7,13 @@ use std::process::{Child, Command, Stdio};
 use crate::rig::{Folder, Rig, eventually, installed};
 
 /// A script that prints its server variables.
-const SHOW: &str = "<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
+const SHOW: &str = r#"<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
 foreach (['SCRIPT_NAME', 'PATH_INFO', 'REQUEST_URI', 'QUERY_STRING', 'PHP_SELF', 'REQUEST_METHOD', 'HTTP_HOST',
-    'REMOTE_ADDR', 'HTTPS', 'APP_ENV'] as $name) { if (($_SERVER[$name] ?? '') !== '') echo \"$name={$_SERVER[$name]}\\n\"; }
-echo 'FILE=', substr($_SERVER['SCRIPT_FILENAME'], strlen($_SERVER['DOCUMENT_ROOT'])), \"\\n\";
-if ($_POST) echo 'POST=', json_encode($_POST), \"\\n\";
-foreach ($_FILES as $file) echo 'UPLOAD=', $file['size'], ' ', md5_file($file['tmp_name']), \"\\n\";
-";
+    'REMOTE_ADDR', 'HTTPS', 'APP_ENV'] as $name) { if (($_SERVER[$name] ?? '') !== '') echo "$name={$_SERVER[$name]}\n"; }
+echo 'FILE=', substr($_SERVER['SCRIPT_FILENAME'], strlen($_SERVER['DOCUMENT_ROOT'])), "\n";
+if ($_POST) echo 'POST=', json_encode($_POST), "\n";
+foreach ($_FILES as $file) echo 'UPLOAD=', $file['size'], ' ', md5_file($file['tmp_name']), "\n";
+"#;
 
 /// A PHP-FPM server, killed on drop.
 struct Fpm(Child);
@@ -41,11 +41,24 @@ fn start(folder: &Folder) -> Option<Fpm> {
     folder.write(
         "fpm.conf",
         format!(
-            "[global]\nerror_log = {at}/fpm.log\ndaemonize = no\n[www]\nuser = root\ngroup = root\nlisten = {at}/fpm.sock\n\
-             pm = static\npm.max_children = 2\nping.path = /ping\nphp_admin_flag[display_errors] = off\n\
-             php_admin_flag[log_errors] = on\nphp_admin_flag[html_errors] = off\n\
-             php_admin_value[upload_tmp_dir] = {at}\nphp_admin_value[post_max_size] = 16M\n\
-             php_admin_value[upload_max_filesize] = 16M\n"
+            "[global]
+error_log = {at}/fpm.log
+daemonize = no
+
+[www]
+user = root
+group = root
+listen = {at}/fpm.sock
+pm = static
+pm.max_children = 2
+ping.path = /ping
+php_admin_flag[display_errors] = off
+php_admin_flag[log_errors] = on
+php_admin_flag[html_errors] = off
+php_admin_value[upload_tmp_dir] = {at}
+php_admin_value[post_max_size] = 16M
+php_admin_value[upload_max_filesize] = 16M
+"
         ),
     );
     let mut command = Command::new(program);
@@ -63,9 +76,24 @@ fn path_info_does_not_bypass_the_route_of_a_php_script() {
     for script in ["index.php", "xmlrpc.php", "up/evil.php", "odd.php/x.php"] {
         folder.write(&format!("wp/{script}"), SHOW);
     }
-    let refused = ["/up/**.php", "/xmlrpc.php"]
-        .map(|path| format!("[[route]]\npath = \"{path}\"\nrespond = {{ status = 403, body = \"no\" }}\n"));
-    let config = format!("{}[[route]]\nfiles = \"wp\"\nphp = \"unix:fpm.sock\"\n", refused.concat());
+    let refused = ["/up/**.php", "/xmlrpc.php"].map(|path| {
+        format!(
+            r#"
+            [[route]]
+            path = "{path}"
+            respond = {{ status = 403, body = "no" }}
+            "#
+        )
+    });
+    let config = format!(
+        r#"
+        {}
+        [[route]]
+        files = "wp"
+        php = "unix:fpm.sock"
+        "#,
+        refused.concat()
+    );
     let rig = Rig::config(folder, &config);
     for (path, status) in [
         ("/up/evil.php", 403),
@@ -110,13 +138,37 @@ fn wordpress_and_laravel_layouts_run_on_php_fpm() {
         .write("app/.env", "secret");
     let socket = folder.at("fpm.sock").display().to_string();
     let text = format!(
-        "threads = 1\n[upstreams.fpm]\nto = \"fastcgi+unix:{socket}\"\nhealth = \"/ping\"\n\
-         [[site]]\nhosts = \"laravel.test\"\n[[site.route]]\nfiles = \"app/public\"\n\
-         php = {{ upstream = \"fpm\", variables = {{ APP_ENV = \"production\" }} }}\n\
-         [[site]]\nhosts = \"strict.test\"\n[[site.route]]\nfiles = \"wp\"\n\
-         php = {{ to = \"unix:{socket}\", scripts = {{ front = false }} }}\n\
-         [[site]]\n[[site.route]]\npath = \"/wp-content/**.php\"\nrespond = 403\n\
-         [[site.route]]\nfiles = \"wp\"\nphp = \"unix:{socket}\"\n"
+        r#"
+        threads = 1
+
+        [upstreams.fpm]
+        to = "fastcgi+unix:{socket}"
+        health = "/ping"
+
+        [[site]]
+        hosts = "laravel.test"
+
+        [[site.route]]
+        files = "app/public"
+        php = {{ upstream = "fpm", variables = {{ APP_ENV = "production" }} }}
+
+        [[site]]
+        hosts = "strict.test"
+
+        [[site.route]]
+        files = "wp"
+        php = {{ to = "unix:{socket}", scripts = {{ front = false }} }}
+
+        [[site]]
+
+        [[site.route]]
+        path = "/wp-content/**.php"
+        respond = 403
+
+        [[site.route]]
+        files = "wp"
+        php = "unix:{socket}"
+        "#
     );
     let rig = Rig::config(folder, &text);
     let lines = |target: &str, wanted: &[&str]| {

@@ -73,10 +73,16 @@ fn jwt_keys_are_fetched_and_rotated() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 2\n[[route]]\npath = \"/admin\"\nproxy = \"{0}\"\nauth = {{ jwt = {{ jwks = \"{1}/keys\", issuer = \"https://issuer.test\", \
-             audience = \"shop\", claims = {{ sub = \"admin\" }} }} }}\n\
-             [[route]]\nproxy = {{ to = \"{0}\", underscores = true }}\nauth = {{ jwt = {{ jwks = \"{1}/keys\", issuer = \"https://issuer.test\", \
-             audience = \"shop\", headers = {{ X-User = \"sub\", X-Groups = \"groups\" }}, cookie = \"token\", query = \"token\" }} }}\n",
+            r#"
+            threads = 2
+            [[route]]
+            path = "/admin"
+            proxy = "{0}"
+            auth = {{ jwt = {{ jwks = "{1}/keys", issuer = "https://issuer.test", audience = "shop", claims = {{ sub = "admin" }} }} }}
+            [[route]]
+            proxy = {{ to = "{0}", underscores = true }}
+            auth = {{ jwt = {{ jwks = "{1}/keys", issuer = "https://issuer.test", audience = "shop", headers = {{ X-User = "sub", X-Groups = "groups" }}, cookie = "token", query = "token" }} }}
+            "#,
             origin.url, issuer.url
         ),
     );
@@ -135,8 +141,11 @@ fn empty_jwks_rejects_tokens_and_invalid_jwks_is_ignored() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[[route]]\nrespond = \"in\"\nauth = {{ jwt = {{ jwks = \"{}/keys\", issuer = \"https://issuer.test\", \
-             audience = \"shop\" }} }}\n",
+            r#"
+            [[route]]
+            respond = "in"
+            auth = {{ jwt = {{ jwks = "{}/keys", issuer = "https://issuer.test", audience = "shop" }} }}
+            "#,
             issuer.url
         ),
     );
@@ -171,7 +180,11 @@ fn signed_url_is_valid_only_for_its_path() {
     let folder = Folder::new();
     folder.write("urls.secret", "0123456789abcdef0123456789abcdef\n");
     let config = format!(
-        "[[route]]\nproxy = \"{}\"\nauth = {{ signed = {{ secret_file = \"urls.secret\" }} }}\n",
+        r#"
+        [[route]]
+        proxy = "{}"
+        auth = {{ signed = {{ secret_file = "urls.secret" }} }}
+        "#,
         origin.url
     );
     let rig = Rig::config(folder, &config);
@@ -212,10 +225,20 @@ fn identity_fields_of_clients_are_removed_on_all_routes() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[[route]]\npath = \"/token\"\nproxy = \"{0}\"\nauth = {{ jwt = {{ jwks = \"{1}/keys\", issuer = \"https://issuer.test\", \
-             audience = \"shop\", headers = {{ X-User = \"sub\" }} }} }}\n\
-             [[route]]\npath = \"/asked\"\nproxy = \"{0}\"\nauth = {{ ask = \"{1}/verify\", response_headers = [\"Remote-User\"] }}\n\
-             [[route]]\nproxy = \"{0}\"\n",
+            r#"
+            [[route]]
+            path = "/token"
+            proxy = "{0}"
+            auth = {{ jwt = {{ jwks = "{1}/keys", issuer = "https://issuer.test", audience = "shop", headers = {{ X-User = "sub" }} }} }}
+
+            [[route]]
+            path = "/asked"
+            proxy = "{0}"
+            auth = {{ ask = "{1}/verify", response_headers = ["Remote-User"] }}
+
+            [[route]]
+            proxy = "{0}"
+            "#,
             origin.url, issuer.url
         ),
     );
@@ -240,8 +263,15 @@ fn signed_url_is_accepted_until_it_expires() {
     folder.write("www/a b.txt", "content");
     let rig = Rig::config(
         folder,
-        "[[route]]\npath = \"/mine/*\"\nrespond = \"mine\"\nauth = { signed = { secret_file = \"secret\", client = true } }\n\
-         [[route]]\nfiles = \"www\"\nauth = { signed = { secret_file = \"secret\" } }\n",
+        r#"
+        [[route]]
+        path = "/mine/*"
+        respond = "mine"
+        auth = { signed = { secret_file = "secret", client = true } }
+        [[route]]
+        files = "www"
+        auth = { signed = { secret_file = "secret" } }
+        "#,
     );
     let sign = |arguments: &[&str]| {
         let file = rig.folder.at(arguments[0]);
@@ -293,13 +323,38 @@ fn cors_allows_only_configured_origins() {
     let rig = Rig::config(
         folder,
         &format!(
-            "[[site]]\ncors = {{ origins = [\"https://app.test\", \"https://*.apps.test\"], credentials = true, expose = [\"X-Total\"] }}\n\
-             [[site.route]]\npath = \"/f.txt\"\nfiles = \"www\"\n\
-             [[site.route]]\npath = \"/all\"\ncors = true\nrespond = \"all\"\n\
-             [[site.route]]\npath = \"/none\"\ncors = false\nproxy = \"{0}\"\n\
-             [[site.route]]\npath = \"/closed\"\nmethod = \"PUT\"\nauth = {{ basic = \"users\" }}\nrespond = \"closed\"\n\
-             [[site.route]]\npath = \"/cached\"\ncache = {{}}\nproxy = \"{0}\"\n\
-             [[site.route]]\nproxy = \"{0}\"\n",
+            r#"
+            [[site]]
+            cors = {{ origins = ["https://app.test", "https://*.apps.test"], credentials = true, expose = ["X-Total"] }}
+
+            [[site.route]]
+            path = "/f.txt"
+            files = "www"
+
+            [[site.route]]
+            path = "/all"
+            cors = true
+            respond = "all"
+
+            [[site.route]]
+            path = "/none"
+            cors = false
+            proxy = "{0}"
+
+            [[site.route]]
+            path = "/closed"
+            method = "PUT"
+            auth = {{ basic = "users" }}
+            respond = "closed"
+
+            [[site.route]]
+            path = "/cached"
+            cache = {{}}
+            proxy = "{0}"
+
+            [[site.route]]
+            proxy = "{0}"
+            "#,
             origin.url
         ),
     );

@@ -23,7 +23,16 @@ fn run_in(folder: Folder, targets: &[&str]) -> Rig {
 }
 
 fn route(folder: Folder, text: &str) -> Rig {
-    Rig::config(folder, &format!("threads = 1\n[[route]]\n{text}\n"))
+    Rig::config(
+        folder,
+        &format!(
+            r"
+            threads = 1
+            [[route]]
+            {text}
+            "
+        ),
+    )
 }
 
 #[test]
@@ -97,8 +106,19 @@ fn upstream_failures_cause_502_and_are_logged() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "[[route]]\npath = \"/refused\"\nproxy = \"http://{}\"\n[[route]]\npath = \"/cut\"\nproxy = \"{}\"\n\
-             [[route]]\npath = \"/nonsense\"\nproxy = \"{}\"\n",
+            r#"
+            [[route]]
+            path = "/refused"
+            proxy = "http://{}"
+
+            [[route]]
+            path = "/cut"
+            proxy = "{}"
+
+            [[route]]
+            path = "/nonsense"
+            proxy = "{}"
+            "#,
             nobody(),
             cut.url,
             nonsense.url
@@ -246,8 +266,15 @@ fn urls_and_cookies_of_the_upstream_are_rewritten() {
     let rig = route(
         Folder::new(),
         &format!(
-            "path = \"/shop/*\"\n[route.proxy]\nto = \"{}\"\nhost = \"upstream\"\nstrip_prefix = true\n\
-             add_prefix = \"/app\"\ncookie_domains = {{ \"internal.test\" = \"shop.example\", \"gone.test\" = \"\" }}",
+            r#"
+            path = "/shop/*"
+            [route.proxy]
+            to = "{}"
+            host = "upstream"
+            strip_prefix = true
+            add_prefix = "/app"
+            cookie_domains = {{ "internal.test" = "shop.example", "gone.test" = "" }}
+            "#,
             origin.url
         ),
     );
@@ -271,7 +298,16 @@ fn reload_replaces_upstream_and_closes_its_connections() {
     let b = Origin::start(|_| ok("b"));
     let rig = route(Folder::new(), &format!("proxy = \"{}\"", a.url));
     rig.get("/").expect(200, "a");
-    let text = format!("{}threads = 1\n[[route]]\nproxy = \"{}\"\n", rig::listen(&rig.folder), b.url);
+    let text = format!(
+        r#"
+        {}
+        threads = 1
+        [[route]]
+        proxy = "{}"
+        "#,
+        rig::listen(&rig.folder),
+        b.url
+    );
     rig.folder.write("komainu.toml", text);
     rig.signal("-HUP");
     eventually("the new upstream answers", || rig.get("/").text() == "b");
@@ -289,7 +325,11 @@ fn explain_names_the_upstreams() {
     let folder = Folder::new();
     folder.write("www/a", "").write(
         "komainu.toml",
-        "[[route]]\nfiles = \"www\"\nproxy = [\"http://127.0.0.1:3000\", \"unix:/run/app.sock\"]\n",
+        r#"
+        [[route]]
+        files = "www"
+        proxy = ["http://127.0.0.1:3000", "unix:/run/app.sock"]
+        "#,
     );
     let config = folder.at("komainu.toml");
     let explained =
@@ -371,14 +411,15 @@ fn tls_nginx(folder: &Folder) -> Option<(SocketAddr, Child)> {
     folder.write(
         "nginx.conf",
         format!(
-            "daemon off; worker_processes 1; pid {here}/nginx.pid; error_log {here}/nginx.log; events {{}}\n\
-             http {{ access_log off; client_body_temp_path {here}/t1; proxy_temp_path {here}/t2;\n\
-             fastcgi_temp_path {here}/t3; uwsgi_temp_path {here}/t4; scgi_temp_path {here}/t5;\n\
-             server {{ listen {address} ssl; ssl_certificate {here}/cert.pem; ssl_certificate_key {here}/key.pem;\n\
-             ssl_verify_client optional_no_ca; ssl_session_cache shared:s:1m;\n\
-             location /known {{ return 200 \"$ssl_client_s_dn\"; }}\n\
-             location /again {{ return 200 \"$ssl_session_reused\"; }}\n\
-             location / {{ return 200 \"$ssl_server_name $connection_requests\"; }} }} }}\n"
+            r#"daemon off; worker_processes 1; pid {here}/nginx.pid; error_log {here}/nginx.log; events {{}}
+http {{ access_log off; client_body_temp_path {here}/t1; proxy_temp_path {here}/t2;
+fastcgi_temp_path {here}/t3; uwsgi_temp_path {here}/t4; scgi_temp_path {here}/t5;
+server {{ listen {address} ssl; ssl_certificate {here}/cert.pem; ssl_certificate_key {here}/key.pem;
+ssl_verify_client optional_no_ca; ssl_session_cache shared:s:1m;
+location /known {{ return 200 "$ssl_client_s_dn"; }}
+location /again {{ return 200 "$ssl_session_reused"; }}
+location / {{ return 200 "$ssl_server_name $connection_requests"; }} }} }}
+"#
         ),
     );
     let mut command = Command::new(program);
@@ -404,14 +445,29 @@ fn tls_to_upstream_is_verified_and_resumed() {
     let Some((address, _nginx)) = tls_nginx(&folder) else { return };
     let port = address.port();
     let routes = format!(
-        "threads = 1\n[[route]]\npath = \"/ca\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", \
-         tls = {{ ca = \"cert.pem\", name = \"localhost\" }} }}\n\
-         [[route]]\npath = \"/none\"\nproxy = \"https://127.0.0.1:{port}\"\n\
-         [[route]]\npath = \"/any\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", tls = {{ verify = false }} }}\n\
-         [[route]]\npath = \"/known\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", \
-         tls = {{ ca = \"cert.pem\", name = \"localhost\", certificate = \"cert.pem\", key = \"key.pem\" }} }}\n\
-         [[route]]\npath = \"/again\"\nproxy = {{ to = \"https://127.0.0.1:{port}\", keep_alive = false, \
-         tls = {{ ca = \"cert.pem\", name = \"localhost\" }} }}\n"
+        r#"
+        threads = 1
+
+        [[route]]
+        path = "/ca"
+        proxy = {{ to = "https://127.0.0.1:{port}", tls = {{ ca = "cert.pem", name = "localhost" }} }}
+
+        [[route]]
+        path = "/none"
+        proxy = "https://127.0.0.1:{port}"
+
+        [[route]]
+        path = "/any"
+        proxy = {{ to = "https://127.0.0.1:{port}", tls = {{ verify = false }} }}
+
+        [[route]]
+        path = "/known"
+        proxy = {{ to = "https://127.0.0.1:{port}", tls = {{ ca = "cert.pem", name = "localhost", certificate = "cert.pem", key = "key.pem" }} }}
+
+        [[route]]
+        path = "/again"
+        proxy = {{ to = "https://127.0.0.1:{port}", keep_alive = false, tls = {{ ca = "cert.pem", name = "localhost" }} }}
+        "#
     );
     let rig = Rig::config(folder, &routes);
     rig.get("/ca").expect(200, "localhost 1");
@@ -432,7 +488,13 @@ fn proxy_loop_is_answered_with_508() {
     let folder = Folder::new();
     let socket = folder.at("self.sock");
     let text = format!(
-        "{1}listen = [\"127.0.0.1:0\", \"unix:{0}\"]\nthreads = 2\n[[route]]\nproxy = \"unix:{0}\"\n",
+        r#"
+        {1}
+        listen = ["127.0.0.1:0", "unix:{0}"]
+        threads = 2
+        [[route]]
+        proxy = "unix:{0}"
+        "#,
         socket.display(),
         rig::as_we_are()
     );
@@ -504,10 +566,21 @@ fn options_with_max_forwards_zero_is_answered_locally() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[[route]]\npath = \"/cached\"\nproxy = \"{url}\"\ncache = true\n\
-             [[route]]\npath = \"/own\"\n\
-             proxy = {{ to = \"{url}\", request_headers = {{ set = {{ Max-Forwards = \"3\" }} }} }}\n\
-             [[route]]\nproxy = \"{url}\"\n",
+            r#"
+            threads = 1
+
+            [[route]]
+            path = "/cached"
+            proxy = "{url}"
+            cache = true
+
+            [[route]]
+            path = "/own"
+            proxy = {{ to = "{url}", request_headers = {{ set = {{ Max-Forwards = "3" }} }} }}
+
+            [[route]]
+            proxy = "{url}"
+            "#,
             url = origin.url
         ),
     );

@@ -50,19 +50,59 @@ fn splits(stable: &str, canary: &str, weights: [u32; 2]) -> String {
     let plain = branches("");
     let by_when = branches(", when = { header = { X-Canary = \"yes\" }, cookie = { beta = true } }");
     format!(
-        "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
-         [control]\nlisten = \"unix:control.sock\"\n\
-         [log]\naccess = \"$target $branch\"\nfile = \"access.log\"\n\
-         [[route]]\npath = \"/client\"\nsplit = {plain}\n\
-         [[route]]\npath = \"/when\"\nsplit = {by_when}\n\
-         [[route]]\npath = \"/cookie\"\nsplit = {{ by = \"sticky:release\", branches = {plain} }}\n\
-         [[route]]\npath = \"/header\"\nsplit = {{ by = \"hash:header:X-User\", branches = {plain} }}\n\
-         [[route]]\npath = \"/session\"\nsplit = {{ by = \"hash:cookie:sid\", branches = {plain} }}\n\
-         [[route]]\npath = \"/random\"\nsplit = {{ by = \"random\", branches = {plain} }}\n\
-         [[route]]\npath = \"/cached*\"\ncache = true\nsplit = {{ by = \"hash:header:X-User\", branches = {plain} }}\n\
-         [[route]]\npath = \"/kinds\"\n\
-         [[route.split.branches]]\nname = \"files\"\nweight = 0\nfiles = \"www\"\nwhen.query.v = \"files\"\n\
-         [[route.split.branches]]\nname = \"text\"\nrespond = \"text\"\n"
+        r#"
+        threads = 2
+        trusted_proxies = ["127.0.0.1"]
+
+        [control]
+        listen = "unix:control.sock"
+
+        [log]
+        access = "$target $branch"
+        file = "access.log"
+
+        [[route]]
+        path = "/client"
+        split = {plain}
+
+        [[route]]
+        path = "/when"
+        split = {by_when}
+
+        [[route]]
+        path = "/cookie"
+        split = {{ by = "sticky:release", branches = {plain} }}
+
+        [[route]]
+        path = "/header"
+        split = {{ by = "hash:header:X-User", branches = {plain} }}
+
+        [[route]]
+        path = "/session"
+        split = {{ by = "hash:cookie:sid", branches = {plain} }}
+
+        [[route]]
+        path = "/random"
+        split = {{ by = "random", branches = {plain} }}
+
+        [[route]]
+        path = "/cached*"
+        cache = true
+        split = {{ by = "hash:header:X-User", branches = {plain} }}
+
+        [[route]]
+        path = "/kinds"
+
+        [[route.split.branches]]
+        name = "files"
+        weight = 0
+        files = "www"
+        when.query.v = "files"
+
+        [[route.split.branches]]
+        name = "text"
+        respond = "text"
+        "#
     )
 }
 
@@ -238,17 +278,43 @@ fn mirrored_copies_neither_delay_nor_fail_requests() {
         }
     });
     let route = |path: &str, to: &str, more: &str| {
-        format!("[[route]]\npath = \"{path}\"\nproxy = \"{}\"\nmirror = {{ to = {to}{more} }}\n", origin.url)
+        format!(
+            r#"
+            [[route]]
+            path = "{path}"
+            proxy = "{}"
+            mirror = {{ to = {to}{more} }}
+            "#,
+            origin.url
+        )
     };
     let chunks = format!(
-        "[[route]]\npath = \"/chunks/*\"\nproxy = \"{}\"\n\
-         mirror = {{ to = {{ upstream = \"copies\" }}, body_max = \"1KiB\" }}\n",
+        r#"
+        [[route]]
+        path = "/chunks/*"
+        proxy = "{}"
+        mirror = {{ to = {{ upstream = "copies" }}, body_max = "1KiB" }}
+        "#,
         chunked_origin()
     );
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n{chunks}{}{}{}{}{}[upstreams.copies]\nto = \"{}\"\n",
+            r#"
+            threads = 1
+
+            [control]
+            listen = "unix:control.sock"
+            {chunks}
+            {}
+            {}
+            {}
+            {}
+            {}
+
+            [upstreams.copies]
+            to = "{}"
+            "#,
             route("/all/*", "{ upstream = \"copies\", add_prefix = \"/copy\" }", ", body_max = \"1KiB\""),
             route("/none/*", "{ upstream = \"copies\" }", ", share = \"0%\""),
             route(
@@ -322,14 +388,26 @@ fn mirrored_copies_neither_delay_nor_fail_requests() {
 fn faults_are_injected_into_matching_requests_only() {
     let rig = Rig::config(
         Folder::new(),
-        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
-         [[route]]\npath = \"/some\"\nrespond = \"ok\"\nfault = [\n\
-         { abort = true, when = { header = { X-Fault = \"abort\" } } },\n\
-         { status = 503, when = { query = { fault = \"status\" } } },\n\
-         { delay = \"50ms\", when = { header = { X-Fault = \"delay\" } } },\n\
-         { delay = \"10m\", when = { header = { X-Fault = \"long\" } } },\n\
-         { status = 500, share = \"0%\" } ]\n\
-         [[route]]\nrespond = \"other\"\n",
+        r#"
+        threads = 1
+
+        [control]
+        listen = "unix:control.sock"
+
+        [[route]]
+        path = "/some"
+        respond = "ok"
+        fault = [
+            { abort = true, when = { header = { X-Fault = "abort" } } },
+            { status = 503, when = { query = { fault = "status" } } },
+            { delay = "50ms", when = { header = { X-Fault = "delay" } } },
+            { delay = "10m", when = { header = { X-Fault = "long" } } },
+            { status = 500, share = "0%" },
+        ]
+
+        [[route]]
+        respond = "other"
+        "#,
     );
     eventually("the start warns", || rig.reported().contains("requests are made to fail (`fault`)"));
     rig.get("/some").expect(200, "ok");

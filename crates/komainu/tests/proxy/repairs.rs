@@ -178,7 +178,13 @@ fn cgi_programs_and_named_groups_can_be_lenient() {
     let start = |more: &str| {
         let folder = Folder::new();
         folder.write_program("cgi-bin/spaced", program);
-        let text = format!("[[route]]\npath = \"/cgi-bin/*\"\ncgi = {{ root = \"cgi-bin\"{more} }}\n");
+        let text = format!(
+            r#"
+            [[route]]
+            path = "/cgi-bin/*"
+            cgi = {{ root = "cgi-bin"{more} }}
+            "#
+        );
         Rig::config(folder, &text)
     };
     let strict = start("");
@@ -193,7 +199,13 @@ fn cgi_programs_and_named_groups_can_be_lenient() {
 
     let url = answering(Speaks::Http, "X-Bad : 1\r\nContent-Length: 5\r\n");
     let text = format!(
-        "[upstreams.old]\nto = {url:?}\nlenient_heads = true\n[[route]]\nproxy = {{ upstream = \"old\" }}\n"
+        r#"
+        [upstreams.old]
+        to = {url:?}
+        lenient_heads = true
+        [[route]]
+        proxy = {{ upstream = "old" }}
+        "#
     );
     expect_repaired(&Rig::config(Folder::new(), &text), "X-Bad: 1", "a group");
 }

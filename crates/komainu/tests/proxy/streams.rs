@@ -76,8 +76,15 @@ fn take(stream: &mut TcpStream, len: u64) -> u64 {
 }
 
 fn run(origin: SocketAddr) -> Rig {
-    let text =
-        format!("threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nproxy = \"http://{origin}\"\n");
+    let text = format!(
+        r#"
+        threads = 1
+        [limits]
+        body = "unlimited"
+        [[route]]
+        proxy = "http://{origin}"
+        "#
+    );
     Rig::config(Folder::new(), &text)
 }
 
@@ -127,8 +134,11 @@ fn stalled_clients_free_their_upstream_connections() {
     let rig = Rig::config(
         Folder::new(),
         &format!(
-            "threads = 1\n[[route]]\nproxy = {{ to = {{ url = \"http://{origin}\", connections = 4 }}, \
-             read_ahead = \"1MiB\", timeouts = {{ queue = \"1m\" }} }}\n"
+            r#"
+            threads = 1
+            [[route]]
+            proxy = {{ to = {{ url = "http://{origin}", connections = 4 }}, read_ahead = "1MiB", timeouts = {{ queue = "1m" }} }}
+            "#
         ),
     );
     // Each response is smaller than the read-ahead, so all are read from the four connections at once,
@@ -155,7 +165,13 @@ fn read_ahead_for_slow_clients_is_bounded() {
     for (spill, each_kib) in [("0B", 448), ("1GiB", 896)] {
         let origin = origin();
         let text = format!(
-            "threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nproxy = {{ to = \"http://{origin}\", spill = \"{spill}\" }}\n"
+            r#"
+            threads = 1
+            [limits]
+            body = "unlimited"
+            [[route]]
+            proxy = {{ to = "http://{origin}", spill = "{spill}" }}
+            "#
         );
         let rig = Rig::config(Folder::new(), &text);
         // Through TLS each client needs two threads of the test, which decrypt what the kernel buffers.

@@ -47,8 +47,19 @@ fn stream(to: &str, more: &str) -> Rig {
     start(
         Folder::new(),
         &format!(
-            "threads = 2\n[log]\naccess = \"json\"\nfile = \"access.log\"\n\
-         [[stream]]\nlisten = \"127.0.0.1:0\"\nname = \"tested\"\nto = {to}\n{more}"
+            r#"
+            threads = 2
+
+            [log]
+            access = "json"
+            file = "access.log"
+
+            [[stream]]
+            listen = "127.0.0.1:0"
+            name = "tested"
+            to = {to}
+            {more}
+            "#
         ),
     )
 }
@@ -164,8 +175,16 @@ fn proxy_protocol_address_is_used_and_forwarded() {
     });
     let to = |version: &str| {
         let text = format!(
-            "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[stream]]\nto = \"{upstream}\"\nproxy_protocol = \"{version}\"\n\
-             listen = {{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }}\nallow = \"192.0.2.0/24\"\n"
+            r#"
+            [log]
+            access = "json"
+            file = "access.log"
+            [[stream]]
+            to = "{upstream}"
+            proxy_protocol = "{version}"
+            listen = {{ address = "127.0.0.1:0", proxy_protocol = ["127.0.0.0/8"] }}
+            allow = "192.0.2.0/24"
+            "#
         );
         start(Folder::new(), &text)
     };
@@ -240,7 +259,15 @@ fn memory_held_for_slow_readers_is_bounded() {
     });
     let folder = Folder::new();
     let text = format!(
-        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n[[stream]]\nlisten = \"127.0.0.1:0\"\nname = \"tested\"\nto = \"{upstream}\"\n"
+        r#"
+        threads = 1
+        [control]
+        listen = "unix:control.sock"
+        [[stream]]
+        listen = "127.0.0.1:0"
+        name = "tested"
+        to = "{upstream}"
+        "#
     );
     let rig = start(folder, &text);
     let metric = |name: &str| {
@@ -285,10 +312,11 @@ fn nginx(folder: &Folder) -> Option<Nginx> {
     folder.write(
         "nginx.conf",
         format!(
-            "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/nginx.log; events {{}}\n\
-             http {{ access_log off; server {{ listen 127.0.0.1:{port} ssl; server_name git.test;\n\
-             ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {here}/git.test.pem; ssl_certificate_key {here}/git.test.key;\n\
-             location / {{ return 200 \"nginx for $ssl_server_name by $ssl_protocol\\n\"; }} }} }}\n"
+            r#"daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/nginx.log; events {{}}
+http {{ access_log off; server {{ listen 127.0.0.1:{port} ssl; server_name git.test;
+ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {here}/git.test.pem; ssl_certificate_key {here}/git.test.key;
+location / {{ return 200 "nginx for $ssl_server_name by $ssl_protocol\n"; }} }} }}
+"#
         ),
     );
     let mut command = Command::new(program);
@@ -310,8 +338,19 @@ fn one_port_serves_sites_and_passes_other_names_through() {
     let folder = certified::folder(&[("a.test", "ec"), ("git.test", "ec")]);
     let Some(nginx) = nginx(&folder) else { return };
     let text = format!(
-        "listen = {{ address = \"127.0.0.1:0\", tls = true }}\n[log]\naccess = \"json\"\nfile = \"access.log\"\n{}\
-         [[stream]]\nlisten = \"127.0.0.1:0\"\nnames = [\"git.test\", \"*.deep.test\"]\nto = \"{}\"\n",
+        r#"
+        listen = {{ address = "127.0.0.1:0", tls = true }}
+
+        [log]
+        access = "json"
+        file = "access.log"
+        {}
+
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = ["git.test", "*.deep.test"]
+        to = "{}"
+        "#,
         site("a.test", "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }"),
         nginx.1
     );
@@ -340,7 +379,15 @@ fn unmatched_server_name_gets_an_alert_or_default_stream() {
     let folder = certified::folder(&[("git.test", "ec")]);
     let Some(nginx) = nginx(&folder) else { return };
     let text = format!(
-        "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[stream]]\nlisten = \"127.0.0.1:0\"\nnames = \"git.test\"\nto = \"{}\"\n",
+        r#"
+        [log]
+        access = "json"
+        file = "access.log"
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = "git.test"
+        to = "{}"
+        "#,
         nginx.1
     );
     let rig = start(folder, &text);
@@ -353,7 +400,15 @@ fn unmatched_server_name_gets_an_alert_or_default_stream() {
     // With a default, connections without TLS go there, including the bytes already read.
     let folder = Folder::new();
     let text = format!(
-        "[[stream]]\nlisten = \"127.0.0.1:0\"\nnames = \"git.test\"\nto = \"{}\"\n[[stream]]\nlisten = \"127.0.0.1:0\"\nto = \"{}\"\n",
+        r#"
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = "git.test"
+        to = "{}"
+        [[stream]]
+        listen = "127.0.0.1:0"
+        to = "{}"
+        "#,
         nginx.1,
         echo("default")
     );
@@ -367,8 +422,24 @@ fn unmatched_server_name_gets_an_alert_or_default_stream() {
 fn silent_and_slow_tls_clients_time_out() {
     let folder = Folder::new();
     let text = format!(
-        "threads = 1\n[timeouts]\nhead = \"2s\"\n[limits]\nconnections = 600\n[log]\naccess = \"json\"\nfile = \"access.log\"\n\
-         [[stream]]\nlisten = \"127.0.0.1:0\"\nnames = \"git.test\"\nto = \"{}\"\n",
+        r#"
+        threads = 1
+
+        [timeouts]
+        head = "2s"
+
+        [limits]
+        connections = 600
+
+        [log]
+        access = "json"
+        file = "access.log"
+
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = "git.test"
+        to = "{}"
+        "#,
         nobody()
     );
     let rig = start(folder, &text);
@@ -398,7 +469,15 @@ fn a_reload_keeps_connections_and_a_stop_waits_for_them() {
     let one = echo("one");
     let two = echo("two");
     let text = |to: SocketAddr| {
-        format!("[[stream]]\nlisten = \"unix:stream.sock\"\nto = \"{to}\"\n[[route]]\nrespond = \"x\"\n")
+        format!(
+            r#"
+            [[stream]]
+            listen = "unix:stream.sock"
+            to = "{to}"
+            [[route]]
+            respond = "x"
+            "#
+        )
     };
     let mut rig = Rig::config(Folder::new(), &text(one));
     let at = rig.folder.at("stream.sock");

@@ -78,7 +78,14 @@ fn websocket_messages_and_close_pass_the_proxy() {
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let rig = Rig::config(
         Folder::new(),
-        &format!("threads = 1\n[[route]]\nproxy = \"http://127.0.0.1:{}\"\n", port.trim()),
+        &format!(
+            r#"
+            threads = 1
+            [[route]]
+            proxy = "http://127.0.0.1:{}"
+            "#,
+            port.trim()
+        ),
     );
     let url = format!("ws://{}/chat", rig.address);
     let client = Command::new(python()).args(["-c", CLIENT, &url]).output().unwrap();
