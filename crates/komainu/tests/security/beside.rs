@@ -8,7 +8,12 @@ use crate::bounds::{Client, bytes, hold, hold_briefly};
 use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, read_answer};
 
-const PLAIN: &str = "threads = 1\ntemp_path = \".\"\n[limits]\nmemory = \"8GiB\"\n";
+const PLAIN: &str = r#"
+    threads = 1
+    temp_path = "."
+    [limits]
+    memory = "8GiB"
+"#;
 
 /// Starts a server that accepts connections and reads nothing.
 fn silent() -> u16 {
@@ -36,7 +41,13 @@ fn send(rig: &Rig, state: &str, count: usize, request: impl AsRef<[u8]>) {
 fn delayed_requests_stay_within_bounds() {
     const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let limit = "limit = { rate = \"1/m\", burst = 0, delay = \"60s\", key = \"header:X\" }";
-    let rig = start(&format!("[[route]]\n{limit}\nrespond = \"ok\"\n"));
+    let rig = start(&format!(
+        r#"
+        [[route]]
+        {limit}
+        respond = "ok"
+        "#
+    ));
     let mut at = 0;
     // Two requests with each key; the second one waits for a minute.
     let open = || {
@@ -45,7 +56,14 @@ fn delayed_requests_stay_within_bounds() {
         Client::new(&rig).ask(&request).sends(&bytes(request))
     };
     drop(hold(&rig, "request that a `limit` delays", 900, open, |client| _ = client.push()));
-    let ask = format!("[[route]]\nauth = {{ ask = \"http://127.0.0.1:{}\" }}\nrespond = \"ok\"\n", silent());
+    let ask = format!(
+        r#"
+        [[route]]
+        auth = {{ ask = "http://127.0.0.1:{}" }}
+        respond = "ok"
+        "#,
+        silent()
+    );
     send(&start(&ask), "request that `auth.ask` asks about", 500, GET);
     let to =
         format!("[[route]]\nproxy = {{ to = \"fastcgi://127.0.0.1:{}\", spill = \"100MiB\" }}\n", silent());
@@ -72,18 +90,35 @@ fn mirrors_spans_and_log_lines_stay_within_bounds() {
     let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 60000\r\n\r\n{}", "x".repeat(60_000));
     let origin = start("[[route]]\nrespond = \"ok\"\n");
     let mirror = format!(
-        "[[route]]\nmirror = {{ to = \"http://127.0.0.1:{}\", timeout = \"10m\" }}\nproxy = \"http://{}\"\n",
+        r#"
+        [[route]]
+        mirror = {{ to = "http://127.0.0.1:{}", timeout = "10m" }}
+        proxy = "http://{}"
+        "#,
         silent(),
         origin.address
     );
     flood(&start(&mirror), "copies of a `mirror` that nobody answers", 1_000, &post);
     let tracing = format!(
-        "[tracing]\nenabled = true\nsample = \"100%\"\nto = \"http://127.0.0.1:{}\"\n[[route]]\nrespond = \"ok\"\n",
+        r#"
+        [tracing]
+        enabled = true
+        sample = "100%"
+        to = "http://127.0.0.1:{}"
+        [[route]]
+        respond = "ok"
+        "#,
         silent()
     );
     flood(&start(&tracing), "spans that no collector takes", 10_000, &get);
     let log = format!(
-        "[log]\naccess = \"combined\"\nfile = {{ syslog = \"tcp://127.0.0.1:{}\" }}\n[[route]]\nrespond = \"ok\"\n",
+        r#"
+        [log]
+        access = "combined"
+        file = {{ syslog = "tcp://127.0.0.1:{}" }}
+        [[route]]
+        respond = "ok"
+        "#,
         silent()
     );
     flood(&start(&log), "log lines that a receiver does not take", 5_000, &get);
@@ -91,7 +126,14 @@ fn mirrors_spans_and_log_lines_stay_within_bounds() {
 
 #[test]
 fn control_api_clients_stay_within_bounds() {
-    let rig = start("[control]\nlisten = \"unix:control.sock\"\n[[route]]\nrespond = \"ok\"\n");
+    let rig = start(
+        r#"
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        respond = "ok"
+        "#,
+    );
     let connect = || {
         let stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -19,7 +19,18 @@ fn server() -> Rig {
     let folder = Folder::new();
     folder.write("www/small", "s").write("www/large", vec![b'l'; 3_000_000]);
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\nthreads = 1\n";
-    folder.write("komainu.toml", format!("{listen}{}[[route]]\nfiles = \"www\"\n", as_we_are()));
+    folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {listen}
+            {}
+            [[route]]
+            files = "www"
+            "#,
+            as_we_are()
+        ),
+    );
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     Rig::start(command, folder)

@@ -10,7 +10,12 @@ use crate::hosted;
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually};
 
-const PLAIN: &str = "threads = 1\ntemp_path = \".\"\n[limits]\nmemory = \"8GiB\"\n";
+const PLAIN: &str = r#"
+    threads = 1
+    temp_path = "."
+    [limits]
+    memory = "8GiB"
+"#;
 const LARGE_BYTES: usize = 3_000_000;
 const HUGE_BYTES: usize = 10_000_000;
 
@@ -25,7 +30,16 @@ fn www() -> Folder {
 }
 
 fn files() -> Rig {
-    Rig::config(www(), &format!("{PLAIN}[[route]]\nfiles = \"www\"\n"))
+    Rig::config(
+        www(),
+        &format!(
+            r#"
+            {PLAIN}
+            [[route]]
+            files = "www"
+            "#
+        ),
+    )
 }
 
 fn push(client: &mut Client) {
@@ -99,7 +113,15 @@ fn idle_and_slow_connections_stay_within_bounds() {
         drop(hold_briefly(rig, state, 1_000, || Client::new(rig).sends(&request), push));
     };
     brief(&files(), "refused (400), not read", "GET /\r\n\r\n");
-    let quick = format!("{PLAIN}[timeouts]\nhead = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
+    let quick = format!(
+        r#"
+        {PLAIN}
+        [timeouts]
+        head = "300ms"
+        [[route]]
+        files = "www"
+        "#
+    );
     let rig = Rig::config(www(), &quick);
     brief(&rig, "too slow (408), not read", "GET / HTTP/1.1\r\nHost: a\r\n");
 }
@@ -161,7 +183,12 @@ fn unread_compressed_responses_stay_within_bounds() {
         Rig::config(
             Folder::new(),
             &format!(
-                "compress = true\n{PLAIN}[[route]]\nproxy = {{ to = \"http://{}\", spill = \"0B\" }}\n",
+                r#"
+                compress = true
+                {PLAIN}
+                [[route]]
+                proxy = {{ to = "http://{}", spill = "0B" }}
+                "#,
                 origin.address
             ),
         )
@@ -197,7 +224,18 @@ fn slow_proxy_protocol_headers_stay_within_bounds() {
     let folder = www();
     let listen = "listen = { address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.0/8\"] }\n";
     let user = rig::as_we_are();
-    folder.write("komainu.toml", format!("{listen}{user}{PLAIN}[[route]]\nfiles = \"www\"\n"));
+    folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {listen}
+            {user}
+            {PLAIN}
+            [[route]]
+            files = "www"
+            "#
+        ),
+    );
     let mut command = rig::komainu();
     command.args(["start", "-c"]).arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);
@@ -241,7 +279,16 @@ fn unread_log_lines_stay_within_bounds() {
     let reader = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     let rig = Rig::config(
         folder,
-        &format!("{PLAIN}[log]\naccess = \"combined\"\nfile = \"log\"\n[[route]]\nrespond = 204\n"),
+        &format!(
+            r#"
+            {PLAIN}
+            [log]
+            access = "combined"
+            file = "log"
+            [[route]]
+            respond = 204
+            "#
+        ),
     );
     // 40 MB of log lines from one connection, whose responses are read.
     let request = bytes(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(8_000)).repeat(50));

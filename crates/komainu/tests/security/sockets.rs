@@ -11,7 +11,11 @@ use bench::attack::wire::{
     END_HEADERS, INITIAL_WINDOW_SIZE, client_start, frame, kind, push_literal, stream_id, window_update,
 };
 
-const PLAIN: &str = "threads = 1\n[limits]\nmemory = \"8GiB\"\n";
+const PLAIN: &str = r#"
+    threads = 1
+    [limits]
+    memory = "8GiB"
+"#;
 const UPGRADE: &str = "GET /echo HTTP/1.1\r\nHost: a.test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 
@@ -151,8 +155,14 @@ fn hundred_websockets_over_http2_stay_within_bounds() {
 
 #[test]
 fn http2_websocket_bypasses_the_cache() {
-    let app =
-        "[[route]]\napp = \"shop\"\ncache = true\n[apps.shop]\nasgi = \"sockets.py:app\"\nworkers = 1\n";
+    let app = r#"
+        [[route]]
+        app = "shop"
+        cache = true
+        [apps.shop]
+        asgi = "sockets.py:app"
+        workers = 1
+    "#;
     let folder = hosted::folder("sockets.py", SOCKETS);
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
     folder.write("komainu.toml", format!("{listen}{}{PLAIN}{app}", as_we_are()));
@@ -200,7 +210,14 @@ fn switches() -> u16 {
 fn tunnels_with_unread_data_stay_within_bounds() {
     let rig = Rig::config(
         Folder::new(),
-        &format!("{PLAIN}[[route]]\nproxy = \"http://127.0.0.1:{}\"\n", switches()),
+        &format!(
+            r#"
+            {PLAIN}
+            [[route]]
+            proxy = "http://127.0.0.1:{}"
+            "#,
+            switches()
+        ),
     );
     let noise = bytes(vec![b'x'; 64 * 1024]);
     let open = || open(&rig, "").sends_without_end(&noise);

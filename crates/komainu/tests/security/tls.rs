@@ -17,9 +17,21 @@ use rustls::{ClientConfig, ClientConnection};
 fn server() -> Rig {
     let folder = Folder::new();
     folder.certify();
-    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
-        tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n\
-        [limits]\nmemory = \"8GiB\"\n[timeouts]\nhead = \"2m\"\nidle = \"2m\"\n[[route]]\nrespond = \"x\"\n";
+    let text = r#"
+        threads = 1
+        listen = { address = "127.0.0.1:0", tls = true }
+        tls.default = { certificate = "cert.pem", key = "key.pem" }
+
+        [limits]
+        memory = "8GiB"
+
+        [timeouts]
+        head = "2m"
+        idle = "2m"
+
+        [[route]]
+        respond = "x"
+    "#;
     folder.write("komainu.toml", format!("{}{text}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -181,9 +193,20 @@ fn oversized_client_hello_ends_the_connection() {
 fn half_open_handshakes_yield_memory_to_new_clients() {
     let folder = Folder::new();
     folder.certify();
-    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
-        tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n\
-        [limits]\nmemory = \"16MiB\"\n[timeouts]\nhead = \"10m\"\n[[route]]\nrespond = \"x\"\n";
+    let text = r#"
+        threads = 1
+        listen = { address = "127.0.0.1:0", tls = true }
+        tls.default = { certificate = "cert.pem", key = "key.pem" }
+
+        [limits]
+        memory = "16MiB"
+
+        [timeouts]
+        head = "10m"
+
+        [[route]]
+        respond = "x"
+    "#;
     folder.write("komainu.toml", format!("{}{text}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -231,9 +254,21 @@ fn with_certificates() -> (Rig, Arc<ClientConfig>) {
     let verified = builder.dangerous().with_custom_certificate_verifier(rig::any_certificate());
     let mut config = verified.with_client_auth_cert(chain.collect(), key).unwrap();
     config.resumption = rustls::client::Resumption::disabled();
-    let text = "threads = 1\nlisten = { address = \"127.0.0.1:0\", tls = true }\n\
-        tls.default = { certificate = \"cert.pem\", key = \"key.pem\", client = \"staff.pem\" }\n\
-        [limits]\nmemory = \"8GiB\"\n[timeouts]\nhead = \"5m\"\nidle = \"5m\"\n[[route]]\nrespond = \"x\"\n";
+    let text = r#"
+        threads = 1
+        listen = { address = "127.0.0.1:0", tls = true }
+        tls.default = { certificate = "cert.pem", key = "key.pem", client = "staff.pem" }
+
+        [limits]
+        memory = "8GiB"
+
+        [timeouts]
+        head = "5m"
+        idle = "5m"
+
+        [[route]]
+        respond = "x"
+    "#;
     folder.write("komainu.toml", format!("{}{text}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));

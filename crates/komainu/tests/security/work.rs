@@ -41,7 +41,13 @@ fn flood(stream: &mut TcpStream, piece: &[u8], times: usize) -> Vec<u8> {
 
 #[test]
 fn request_floods_stay_within_cpu_bounds() {
-    let config = "threads = 1\n[limits]\nbody = \"unlimited\"\n[[route]]\nrespond = \"x\"\n";
+    let config = r#"
+        threads = 1
+        [limits]
+        body = "unlimited"
+        [[route]]
+        respond = "x"
+    "#;
     let rig = Rig::config(rig::Folder::new(), config);
     assert_eq!(rig.get("/").status(), 200);
     work(&rig, "smallest requests, pipelined", || {
