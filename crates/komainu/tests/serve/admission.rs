@@ -6,12 +6,30 @@ use std::os::unix::net::UnixStream;
 use crate::rig;
 use crate::rig::{Answer, Folder, Rig, komainu};
 
-const CONFIG: &str = "trusted_proxies = [\"127.0.0.1\"]\n\
-    [[site]]\nhosts = [\"inner.test\"]\nallow = [\"10.0.0.0/8\", \"2001:db8::/32\", \"unix\"]\n\
-    [[site.route]]\npath = \"/not-all\"\ndeny = [\"10.1.0.0/16\", \"::ffff:10.2.0.0/112\"]\nrespond = \"some\"\n\
-    [[site.route]]\npath = \"/one\"\nallow = \"10.9.9.9\"\nrespond = \"one\"\n\
-    [[site.route]]\nrespond = \"inner\"\n\
-    [[route]]\ndeny = \"192.0.2.0/24\"\nrespond = \"open\"\n";
+const CONFIG: &str = r#"
+    trusted_proxies = ["127.0.0.1"]
+
+    [[site]]
+    hosts = ["inner.test"]
+    allow = ["10.0.0.0/8", "2001:db8::/32", "unix"]
+
+    [[site.route]]
+    path = "/not-all"
+    deny = ["10.1.0.0/16", "::ffff:10.2.0.0/112"]
+    respond = "some"
+
+    [[site.route]]
+    path = "/one"
+    allow = "10.9.9.9"
+    respond = "one"
+
+    [[site.route]]
+    respond = "inner"
+
+    [[route]]
+    deny = "192.0.2.0/24"
+    respond = "open"
+"#;
 
 #[test]
 fn allow_and_deny_apply_by_site_and_route() {
@@ -46,8 +64,19 @@ fn allow_and_deny_apply_by_site_and_route() {
 #[test]
 fn allow_unix_matches_clients_of_unix_sockets() {
     let folder = Folder::new();
-    let config = "listen = [\"127.0.0.1:0\", \"unix:k.sock\"]\n[[route]]\npath = \"/a\"\nallow = \"unix\"\nrespond = \"a\"\n\
-        [[route]]\npath = \"/b\"\nallow = \"127.0.0.1\"\nrespond = \"b\"\n";
+    let config = r#"
+        listen = ["127.0.0.1:0", "unix:k.sock"]
+
+        [[route]]
+        path = "/a"
+        allow = "unix"
+        respond = "a"
+
+        [[route]]
+        path = "/b"
+        allow = "127.0.0.1"
+        respond = "b"
+    "#;
     folder.write("komainu.toml", format!("{}{config}", rig::as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -83,12 +112,24 @@ fn ipv6_networks_do_not_match_ipv4_clients() {
         ("fault = { status = 503, when = { client = \"::/0\" } }", [200, 503]),
         ("limit = { rate = \"1/h\", except = \"::/0\" }", [200, 200]),
     ];
-    let config = routes
-        .iter()
-        .enumerate()
-        .map(|(index, (rules, _))| format!("[[route]]\npath = \"/{index}\"\n{rules}\nrespond = \"in\"\n"));
+    let config = routes.iter().enumerate().map(|(index, (rules, _))| {
+        format!(
+            r#"
+            [[route]]
+            path = "/{index}"
+            {rules}
+            respond = "in"
+            "#
+        )
+    });
     let config: String = config.collect();
-    let site = "[[site]]\nhosts = \"closed.test\"\nmaintenance = { except = \"::/0\" }\n[[site.route]]\nrespond = \"in\"\n";
+    let site = r#"
+        [[site]]
+        hosts = "closed.test"
+        maintenance = { except = "::/0" }
+        [[site.route]]
+        respond = "in"
+    "#;
     let rig = Rig::config(Folder::new(), &format!("trusted_proxies = [\"127.0.0.1\"]\n{site}{config}"));
     let ask = |host: &str, path: &str, client: &str| {
         let head = format!(
@@ -107,7 +148,12 @@ fn ipv6_networks_do_not_match_ipv4_clients() {
     // IPv4 proxies are not trusted by an IPv6 network.
     let rig = Rig::config(
         Folder::new(),
-        "trusted_proxies = [\"::/0\"]\n[[route]]\nallow = \"192.0.2.1\"\nrespond = \"in\"\n",
+        r#"
+        trusted_proxies = ["::/0"]
+        [[route]]
+        allow = "192.0.2.1"
+        respond = "in"
+        "#,
     );
     rig.ask("/", "X-Forwarded-For: 192.0.2.1\r\n").expect_status(403);
 }

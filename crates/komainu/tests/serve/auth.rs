@@ -9,12 +9,32 @@ use crate::rig::{Answer, Folder, Rig, eventually, komainu, read_answer};
 const BCRYPT: &str = "$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC";
 const ARGON2: &str = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
 
-const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
-    [[site]]\nhosts = [\"site.test\"]\nauth = { basic = \"users\", realm = \"the site\" }\n\
-    [[site.route]]\npath = \"/open\"\nauth = false\nrespond = \"open\"\n\
-    [[site.route]]\nrespond = \"inner\"\n\
-    [[route]]\npath = \"/few\"\nauth = { basic = \"users\", failures = \"3/h\" }\nrespond = \"few\"\n\
-    [[route]]\npath = \"/none\"\nauth = { basic = \"empty\" }\nrespond = \"none\"\n";
+const CONFIG: &str = r#"
+    threads = 2
+    trusted_proxies = ["127.0.0.1"]
+
+    [[site]]
+    hosts = ["site.test"]
+    auth = { basic = "users", realm = "the site" }
+
+    [[site.route]]
+    path = "/open"
+    auth = false
+    respond = "open"
+
+    [[site.route]]
+    respond = "inner"
+
+    [[route]]
+    path = "/few"
+    auth = { basic = "users", failures = "3/h" }
+    respond = "few"
+
+    [[route]]
+    path = "/none"
+    auth = { basic = "empty" }
+    respond = "none"
+"#;
 
 fn basic(text: &str) -> String {
     format!("Authorization: Basic {}\r\n", data_encoding::BASE64.encode(text.as_bytes()))
@@ -169,10 +189,32 @@ fn verified_user_is_logged_and_forwarded() {
         "cgi/show",
         "#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n%s %s' \"$REMOTE_USER\" \"$AUTH_TYPE\"\n",
     );
-    let text = "[log]\naccess = \"combined\"\nfile = \"a.log\"\n[[logs]]\naccess = \"json\"\nfile = \"b.log\"\n\
-        [[logs]]\naccess = \"ecs\"\nfile = \"c.log\"\n[[logs]]\naccess = \"$remote_user\"\nfile = \"d.log\"\n\
-        [[route]]\npath = \"/open\"\ncgi = \"cgi/show\"\n\
-        [[route]]\nauth = { basic = \"users\" }\ncgi = \"cgi\"\nresponse_headers = { set = { X-User = \"$remote_user\" } }\n";
+    let text = r#"
+        [log]
+        access = "combined"
+        file = "a.log"
+
+        [[logs]]
+        access = "json"
+        file = "b.log"
+
+        [[logs]]
+        access = "ecs"
+        file = "c.log"
+
+        [[logs]]
+        access = "$remote_user"
+        file = "d.log"
+
+        [[route]]
+        path = "/open"
+        cgi = "cgi/show"
+
+        [[route]]
+        auth = { basic = "users" }
+        cgi = "cgi"
+        response_headers = { set = { X-User = "$remote_user" } }
+    "#;
     let rig = Rig::config(folder, text);
     let ask = |target: &str, fields: &str| rig.ask(target, fields);
     let known = basic("alice smith:myPassword");

@@ -16,8 +16,9 @@ const RATE: &str = "2MiB/s";
 /// A rate at which a large response takes longer than any test.
 const SLOW: &str = "1KiB/s";
 /// An application that sends a whole file at once.
-const APP: &str = "sub { open my $file, '<:raw', 'www/large' or die; local $/; my $body = <$file>;\n\
-    [200, ['Content-Length', length $body], [$body]] }\n";
+const APP: &str = r"sub { open my $file, '<:raw', 'www/large' or die; local $/; my $body = <$file>;
+[200, ['Content-Length', length $body], [$body]] }
+";
 
 /// Bytes with a pattern that reveals displaced parts.
 fn pattern() -> Vec<u8> {
@@ -38,8 +39,11 @@ fn folder() -> Folder {
 
 /// Starts a server with HTTP/1 and HTTP/2, without TLS and with it.
 fn start(folder: Folder, text: &str) -> Rig {
-    let listen = "listen = [{ address = \"127.0.0.1:0\", h2c = true }, { address = \"unix:tls.sock\", tls = true }]\n\
-        [tls]\ndefault = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
+    let listen = r#"
+        listen = [{ address = "127.0.0.1:0", h2c = true }, { address = "unix:tls.sock", tls = true }]
+        [tls]
+        default = { certificate = "cert.pem", key = "key.pem" }
+    "#;
     folder.write("komainu.toml", format!("{}threads = 1\n{listen}{text}", as_we_are()));
     let mut command = hosted::server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -60,12 +64,33 @@ fn bandwidth_applies_to_every_handler_and_protocol() {
     std::fs::write(origin.folder.at("www/large"), pattern()).unwrap();
     let url = origin.url("");
     let config = format!(
-        "[cache]\n[[site]]\nbandwidth = \"{RATE}\"\n\
-         [[site.route]]\npath = \"/files/*\"\nfiles = {{ root = \"www\", strip_prefix = true }}\n\
-         [[site.route]]\npath = \"/proxied/*\"\nproxy = {{ to = \"{url}\", strip_prefix = true }}\n\
-         [[site.route]]\npath = \"/cached/*\"\nproxy = {{ to = \"{url}\", strip_prefix = true }}\n\
-         cache = {{ rule = [{{ ttl = \"1h\" }}] }}\n\
-         [[site.route]]\npath = \"/app\"\napp = \"big\"\n[apps.big]\npsgi = \"app.psgi\"\nworkers = 2\n"
+        r#"
+        [cache]
+
+        [[site]]
+        bandwidth = "{RATE}"
+
+        [[site.route]]
+        path = "/files/*"
+        files = {{ root = "www", strip_prefix = true }}
+
+        [[site.route]]
+        path = "/proxied/*"
+        proxy = {{ to = "{url}", strip_prefix = true }}
+
+        [[site.route]]
+        path = "/cached/*"
+        proxy = {{ to = "{url}", strip_prefix = true }}
+        cache = {{ rule = [{{ ttl = "1h" }}] }}
+
+        [[site.route]]
+        path = "/app"
+        app = "big"
+
+        [apps.big]
+        psgi = "app.psgi"
+        workers = 2
+        "#
     );
     let rig = start(folder(), &config);
     let tls = rig.folder.at("tls.sock").display().to_string();
@@ -96,12 +121,28 @@ fn bandwidth_applies_to_each_http2_stream_by_its_route() {
     let rig = start(
         folder(),
         &format!(
-            "[[site]]\nbandwidth = \"{SLOW}\"\n\
-             [[site.route]]\npath = \"/limited/*\"\nfiles = {{ root = \"www\", strip_prefix = true }}\nbandwidth = \"{RATE}\"\n\
-             [[site.route]]\npath = \"/after/*\"\nfiles = {{ root = \"www\", strip_prefix = true }}\n\
-             bandwidth = {{ rate = \"{SLOW}\", after = \"4MiB\" }}\n\
-             [[site.route]]\npath = \"/free/*\"\nfiles = {{ root = \"www\", strip_prefix = true }}\nbandwidth = false\n\
-             [[site.route]]\nfiles = \"www\"\n"
+            r#"
+            [[site]]
+            bandwidth = "{SLOW}"
+
+            [[site.route]]
+            path = "/limited/*"
+            files = {{ root = "www", strip_prefix = true }}
+            bandwidth = "{RATE}"
+
+            [[site.route]]
+            path = "/after/*"
+            files = {{ root = "www", strip_prefix = true }}
+            bandwidth = {{ rate = "{SLOW}", after = "4MiB" }}
+
+            [[site.route]]
+            path = "/free/*"
+            files = {{ root = "www", strip_prefix = true }}
+            bandwidth = false
+
+            [[site.route]]
+            files = "www"
+            "#
         ),
     );
     // One connection: the two limited streams do not wait for each other, and the others for neither.
@@ -146,8 +187,15 @@ fn bandwidth_limit_does_not_delay_the_upstream_server() {
     });
     let config = |bandwidth: &str| {
         format!(
-            "[[route]]\npath = \"/large\"\nfiles = \"www\"\n{bandwidth}\
-             [[route]]\nproxy = {{ to = \"{url}\", spill = \"256MiB\" }}\n{bandwidth}"
+            r#"
+            [[route]]
+            path = "/large"
+            files = "www"
+            {bandwidth}
+            [[route]]
+            proxy = {{ to = "{url}", spill = "256MiB" }}
+            {bandwidth}
+            "#
         )
     };
     let slow = format!("bandwidth = \"{SLOW}\"\n");

@@ -178,8 +178,12 @@ fn proxy_protocol_is_forwarded_to_another_server() {
         let outer = start(
             Folder::new(),
             &format!(
-                "listen = {{ address = \"127.0.0.1:0\", proxy_protocol = [\"127.0.0.1\"] }}\nthreads = 1\n\
-                 [[route]]\nproxy = {{ to = \"http://{}\", proxy_protocol = \"{version}\" }}\n",
+                r#"
+                listen = {{ address = "127.0.0.1:0", proxy_protocol = ["127.0.0.1"] }}
+                threads = 1
+                [[route]]
+                proxy = {{ to = "http://{}", proxy_protocol = "{version}" }}
+                "#,
                 inner.address
             ),
         );
@@ -196,9 +200,16 @@ const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 fn request_id_is_generated_and_forwarded() {
     let origin = Origin::start(|_| ok("x"));
     let text = format!(
-        "listen = \"127.0.0.1:0\"\nthreads = 1\nresponse_headers = {{ set = {{ X-Request-Id = \"$request_id\" }} }}\n\
-         [[route]]\npath = \"/own\"\nproxy = {{ to = \"{0}\", request_headers = {{ set = {{ X-Request-Id = \"mine-$request_id\" }} }} }}\n\
-         [[route]]\nproxy = \"{0}\"\n",
+        r#"
+        listen = "127.0.0.1:0"
+        threads = 1
+        response_headers = {{ set = {{ X-Request-Id = "$request_id" }} }}
+        [[route]]
+        path = "/own"
+        proxy = {{ to = "{0}", request_headers = {{ set = {{ X-Request-Id = "mine-$request_id" }} }} }}
+        [[route]]
+        proxy = "{0}"
+        "#,
         origin.url
     );
     let rig = start(Folder::new(), &text);
@@ -226,8 +237,14 @@ fn ids_and_traces_of_trusted_proxies_are_continued() {
     let origin = Origin::start(|_| ok("x"));
     let with = |more: &str| {
         let text = format!(
-            "listen = \"127.0.0.1:0\"\nthreads = 1\n{more}\n[[route]]\nproxy = \"{}\"\n\
-             response_headers = {{ set = {{ X-Trace = \"$trace_id\", X-Id = \"$request_id\" }} }}\n",
+            r#"
+            listen = "127.0.0.1:0"
+            threads = 1
+            {more}
+            [[route]]
+            proxy = "{}"
+            response_headers = {{ set = {{ X-Trace = "$trace_id", X-Id = "$request_id" }} }}
+            "#,
             origin.url
         );
         start(Folder::new(), &text)
@@ -259,7 +276,15 @@ fn ids_and_traces_of_trusted_proxies_are_continued() {
     rig.ask("/", &format!("traceparent: {PARENT}\r\ntracestate: not valid\r\n"));
     assert!(origin.last().field("tracestate").is_empty());
     // Only new traces, all of them sampled, and no request ids.
-    let rig = with("request_ids = \"off\"\n[tracing]\nenabled = true\nfrom = \"new\"\nsample = \"100%\"");
+    let rig = with(
+        r#"
+        request_ids = "off"
+        [tracing]
+        enabled = true
+        from = "new"
+        sample = "100%"
+        "#,
+    );
     rig.ask("/", &format!("X-Request-Id: any thing\r\ntraceparent: {PARENT}\r\n")).expect(200, "x");
     let ask = origin.last();
     assert_eq!(ask.field("X-Request-Id"), ["any thing"]);

@@ -15,8 +15,16 @@ fn page() -> String {
 /// A compressing proxy in front of an origin that responds with `fields` and the page.
 fn proxy(fields: &'static str, settings: &str) -> (Origin, Rig) {
     let origin = Origin::start(move |_| answer("200 OK", fields, &page()));
-    let text =
-        format!("threads = 1\n{settings}\n[[route]]\nproxy = {{ to = {:?} }}\ncompress = true\n", origin.url);
+    let text = format!(
+        r"
+        threads = 1
+        {settings}
+        [[route]]
+        proxy = {{ to = {:?} }}
+        compress = true
+        ",
+        origin.url
+    );
     let rig = Rig::config(Folder::new(), &text);
     (origin, rig)
 }
@@ -85,7 +93,14 @@ fn http2_responses_are_compressed() {
     let origin = Origin::start(move |_| answer("200 OK", FIELDS, &page()));
     let folder = Folder::new();
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";
-    let route = format!("compress = true\n[[route]]\nproxy = {:?}\n", origin.url);
+    let route = format!(
+        r"
+        compress = true
+        [[route]]
+        proxy = {:?}
+        ",
+        origin.url
+    );
     folder.write("komainu.toml", format!("{listen}\n{}{route}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -128,7 +143,14 @@ fn untransformable_responses_are_not_compressed() {
             &page(),
         )
     });
-    let text = format!("compress = true\n[[route]]\nproxy = {{ to = {:?} }}\n", part.url);
+    let text = format!(
+        r"
+        compress = true
+        [[route]]
+        proxy = {{ to = {:?} }}
+        ",
+        part.url
+    );
     let rig = Rig::config(Folder::new(), &text);
     rig.ask("/", "Accept-Encoding: gzip\r\n").expect(206, &page()).expect_no_field("Content-Encoding");
 }
@@ -183,7 +205,14 @@ fn not_modified_response_has_the_fields_of_the_200() {
         ("X-A: 1\r\n", &[("gzip", "", None, true)]),
     ] {
         let origin = Origin::start(move |_| format!("HTTP/1.1 304 Not Modified\r\n{fields}\r\n"));
-        let text = format!("compress = true\n[[route]]\nproxy = {{ to = {:?} }}\n", origin.url);
+        let text = format!(
+            r"
+            compress = true
+            [[route]]
+            proxy = {{ to = {:?} }}
+            ",
+            origin.url
+        );
         expect_not_modified(&Rig::config(Folder::new(), &text), "/", cases);
     }
 }
@@ -199,7 +228,14 @@ fn partial_response_varies_by_accept_encoding() {
     ] {
         let fields = format!("{fields}Content-Range: bytes 0-9999/20000\r\n");
         let origin = Origin::start(move |_| answer("206 Partial Content", &fields, &page()));
-        let text = format!("compress = true\n[[route]]\nproxy = {{ to = {:?} }}\n", origin.url);
+        let text = format!(
+            r"
+            compress = true
+            [[route]]
+            proxy = {{ to = {:?} }}
+            ",
+            origin.url
+        );
         let rig = Rig::config(Folder::new(), &text);
         for accepts in ["gzip", "identity"] {
             let part = rig.ask("/", &format!("Accept-Encoding: {accepts}\r\nRange: bytes=0-9999\r\n"));
@@ -220,7 +256,15 @@ fn not_modified_file_and_cached_response_match_the_200() {
     let folder = Folder::new();
     folder.write("www/page.html", page()).write("www/large.txt", page().repeat(600));
     folder.write("www/image.png", page()).write("www/short.txt", "short");
-    let route = format!("[[route]]\npath = \"/cached/*\"\nproxy = {:?}\ncache = true\n", origin.url);
+    let route = format!(
+        r#"
+        [[route]]
+        path = "/cached/*"
+        proxy = {:?}
+        cache = true
+        "#,
+        origin.url
+    );
     let files = "[[route]]\nfiles = { root = \"www\" }\n";
     let rig = Rig::config(folder, &format!("threads = 1\ncompress = true\n{route}{files}"));
     let date = "If-Modified-Since: Wed, 01 Jan 2031 00:00:00 GMT\r\n";
@@ -256,9 +300,22 @@ fn head_response_has_the_fields_of_get() {
 fn route_compression_overrides_global_compression() {
     let origin = Origin::start(|_| answer("200 OK", FIELDS, &page()));
     let text = format!(
-        "compress = {{ codings = [\"gzip\"] }}\n[[route]]\npath = \"/off\"\nproxy = {{ to = {0:?} }}\ncompress = false\n\
-         [[route]]\npath = \"/min\"\nproxy = {{ to = {0:?} }}\ncompress = {{ min = \"1MiB\" }}\n\
-         [[route]]\nproxy = {{ to = {0:?} }}\n",
+        r#"
+        compress = {{ codings = ["gzip"] }}
+
+        [[route]]
+        path = "/off"
+        proxy = {{ to = {0:?} }}
+        compress = false
+
+        [[route]]
+        path = "/min"
+        proxy = {{ to = {0:?} }}
+        compress = {{ min = "1MiB" }}
+
+        [[route]]
+        proxy = {{ to = {0:?} }}
+        "#,
         origin.url
     );
     let rig = Rig::config(Folder::new(), &text);
@@ -272,9 +329,21 @@ fn secrets_over_tls_are_compressed_only_when_configured() {
     const SECRET: &str = "Content-Type: text/html\r\nCache-Control: no-store\r\nSet-Cookie: sid=1\r\n";
     let origin = Origin::start(|_| answer("200 OK", SECRET, &page()));
     let text = format!(
-        "trusted_proxies = [\"127.0.0.1\"]\n[[site]]\nredirect_https = false\n\
-         [[site.route]]\npath = \"/asked\"\nproxy = {{ to = {0:?} }}\n\
-         compress = {{ secrets = true }}\n[[site.route]]\nproxy = {{ to = {0:?} }}\ncompress = true\n",
+        r#"
+        trusted_proxies = ["127.0.0.1"]
+
+        [[site]]
+        redirect_https = false
+
+        [[site.route]]
+        path = "/asked"
+        proxy = {{ to = {0:?} }}
+        compress = {{ secrets = true }}
+
+        [[site.route]]
+        proxy = {{ to = {0:?} }}
+        compress = true
+        "#,
         origin.url
     );
     let rig = Rig::config(Folder::new(), &text);
@@ -315,7 +384,14 @@ fn piece_by_piece(fields: &'static str) -> (String, std::sync::mpsc::Sender<Opti
 fn compressed_events_are_flushed_immediately() {
     for coding in ["gzip", "br", "zstd"] {
         let (url, events) = piece_by_piece("Content-Type: text/event-stream\r\n");
-        let text = format!("threads = 1\ncompress = true\n[[route]]\nproxy = {{ to = {url:?} }}\n");
+        let text = format!(
+            r"
+            threads = 1
+            compress = true
+            [[route]]
+            proxy = {{ to = {url:?} }}
+            "
+        );
         let rig = Rig::config(Folder::new(), &text);
         let mut client = rig.connect();
         write!(client, "GET / HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {coding}\r\n\r\n").unwrap();
@@ -360,8 +436,16 @@ fn truncated_compressed_response_has_no_last_chunk() {
             let _ = write!(stream, "HTTP/1.1 200 OK\r\n{FIELDS}Content-Length: 100000\r\n\r\n{}", page());
         }
     });
-    let rig =
-        Rig::config(Folder::new(), &format!("compress = true\n[[route]]\nproxy = {{ to = {url:?} }}\n"));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r"
+            compress = true
+            [[route]]
+            proxy = {{ to = {url:?} }}
+            "
+        ),
+    );
     let found = rig.ask("/", "Accept-Encoding: gzip\r\n");
     found.expect_field("Content-Encoding", "gzip");
     assert!(!found.body.ends_with(b"0\r\n\r\n"), "it looks whole: {}", found.head);
@@ -374,8 +458,14 @@ fn files_and_fixed_responses_are_compressed_too() {
     let rig = Rig::config(
         folder,
         &format!(
-            "compress = true\n[[route]]\npath = \"/fixed\"\nrespond = {{ body = {:?}, type = \"text/html\" }}\n\
-             [[route]]\nfiles = {{ root = \"www\", charset = false }}\n",
+            r#"
+            compress = true
+            [[route]]
+            path = "/fixed"
+            respond = {{ body = {:?}, type = "text/html" }}
+            [[route]]
+            files = {{ root = "www", charset = false }}
+            "#,
             page()
         ),
     );

@@ -67,10 +67,28 @@ fn concurrent_requests_per_client_are_limited() {
     let rig = Rig::config(
         folder,
         &format!(
-            "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n[control]\nlisten = \"unix:control.sock\"\n\
-            [[route]]\npath = \"/held\"\nproxy = \"{url}\"\nlimit = [{{ rate = \"1000/s\" }}, {{ concurrent = 2 }}]\n\
-            [[route]]\npath = \"/dry\"\nproxy = \"{url}\"\nlimit = {{ concurrent = 1, dry_run = true, name = \"trial\" }}\n\
-            [[route]]\npath = \"/large\"\nfiles = \"www\"\nlimit = {{ concurrent = 1, status = 503, name = \"downloads\" }}\n"
+            r#"
+            threads = 2
+            trusted_proxies = ["127.0.0.1"]
+
+            [control]
+            listen = "unix:control.sock"
+
+            [[route]]
+            path = "/held"
+            proxy = "{url}"
+            limit = [{{ rate = "1000/s" }}, {{ concurrent = 2 }}]
+
+            [[route]]
+            path = "/dry"
+            proxy = "{url}"
+            limit = {{ concurrent = 1, dry_run = true, name = "trial" }}
+
+            [[route]]
+            path = "/large"
+            files = "www"
+            limit = {{ concurrent = 1, status = 503, name = "downloads" }}
+            "#
         ),
     );
     let ask = |client: &str, path: &str| rig.send(&request(client, path));
@@ -120,8 +138,20 @@ fn of_three(listener: &str, more: &str) -> Rig {
     let folder = Folder::new();
     folder.certify();
     let text = format!(
-        "{}listen = [{listener}]\n[limits]\nconnections_per_client = 3\n[control]\nlisten = \"unix:control.sock\"\n\
-        {more}[[route]]\nrespond = \"ok\"\n",
+        r#"
+        {}
+        listen = [{listener}]
+
+        [limits]
+        connections_per_client = 3
+
+        [control]
+        listen = "unix:control.sock"
+        {more}
+
+        [[route]]
+        respond = "ok"
+        "#,
         as_we_are()
     );
     folder.write("komainu.toml", text);

@@ -25,9 +25,25 @@ fn route_conditions_match_alike_in_every_protocol() {
     let routes: Vec<String> = TABLE
         .iter()
         .enumerate()
-        .map(|(at, (condition, ..))| format!("[[route]]\npath = \"/{at}\"\n{condition}\nrespond = 403\n"))
+        .map(|(at, (condition, ..))| {
+            format!(
+                r#"
+                [[route]]
+                path = "/{at}"
+                {condition}
+                respond = 403
+                "#
+            )
+        })
         .collect();
-    let servers = servers(&format!("{}[[route]]\nrespond = 410\n", routes.concat()));
+    let servers = servers(&format!(
+        r"
+        {}
+        [[route]]
+        respond = 410
+        ",
+        routes.concat()
+    ));
     each(&servers, &CARRIERS, |rig, carrier| {
         for (at, (condition, for_get, for_websocket)) in TABLE.iter().enumerate() {
             let path = format!("/{at}?a=1");

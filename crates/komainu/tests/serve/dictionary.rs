@@ -3,15 +3,26 @@
 use crate::delta::{decoded, has, versions};
 use crate::rig::{Folder, Rig};
 
-const SETTINGS: &str = "threads = 1\n[dictionaries]\nwithout_tls = true\n[open_files]\nrecheck = \"0s\"\n";
+const SETTINGS: &str = r#"
+    threads = 1
+    [dictionaries]
+    without_tls = true
+    [open_files]
+    recheck = "0s"
+"#;
 
 /// Serves a directory with `app.js`, with these settings in its route.
 fn files(script: &str, route: &str) -> Rig {
     let folder = Folder::new();
     folder.write("public/app.js", script);
     let text = format!(
-        "{SETTINGS}\n[[route]]\npath = \"/*\"\n\
-         files = {{ root = \"public\", cache_control = \"max-age=3600\" }}\n{route}"
+        r#"
+        {SETTINGS}
+        [[route]]
+        path = "/*"
+        files = {{ root = "public", cache_control = "max-age=3600" }}
+        {route}
+        "#
     );
     Rig::config(folder, &text)
 }
@@ -73,8 +84,13 @@ fn new_version_of_a_file_is_sent_as_dictionary_delta() {
 #[test]
 fn rules_select_dictionaries_and_their_matches() {
     let (old, new) = versions();
-    let rules = "[[route.use_as_dictionary]]\npath = \"/v*.js\"\nmatch = \"/v*.js\"\n\
-                 match_dest = [\"script\", \"style\"]\nid = \"app\"\n";
+    let rules = r#"
+        [[route.use_as_dictionary]]
+        path = "/v*.js"
+        match = "/v*.js"
+        match_dest = ["script", "style"]
+        id = "app"
+    "#;
     let rig = files(&old, rules);
     rig.folder.write("public/v1.js", &old).write("public/v2.js", &new).write("public/v.png", &old);
     let first = rig.ask("/v1.js", "");
@@ -96,7 +112,12 @@ fn dictionaries_are_used_only_over_tls() {
     let (old, _) = versions();
     let folder = Folder::new();
     folder.write("public/app.js", &old);
-    let text = "threads = 1\n[[route]]\nfiles = { root = \"public\", cache_control = \"max-age=60\" }\nuse_as_dictionary = true\n";
+    let text = r#"
+        threads = 1
+        [[route]]
+        files = { root = "public", cache_control = "max-age=60" }
+        use_as_dictionary = true
+    "#;
     let rig = Rig::config(folder, text);
     if crate::rig::through_tls() {
         rig.ask("/app.js", "").expect_field("Use-As-Dictionary", "match=\"/app.js\", type=raw");

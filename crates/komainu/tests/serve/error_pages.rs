@@ -31,11 +31,23 @@ fn upstream_errors_are_replaced_by_error_pages() {
     let rig = Rig::config(
         pages(),
         &format!(
-            "{PAGES}\
-             [[route]]\npath = \"/pass/*\"\nproxy = {{ to = \"{url}\", strip_prefix = true }}\n\
-             [[route]]\npath = \"/kept/*\"\nintercept_errors = true\ncache = true\n\
-             proxy = {{ to = \"{url}\", strip_prefix = true }}\n\
-             [[route]]\nintercept_errors = true\nproxy = \"{url}\"\n"
+            r#"
+            {PAGES}
+
+            [[route]]
+            path = "/pass/*"
+            proxy = {{ to = "{url}", strip_prefix = true }}
+
+            [[route]]
+            path = "/kept/*"
+            intercept_errors = true
+            cache = true
+            proxy = {{ to = "{url}", strip_prefix = true }}
+
+            [[route]]
+            intercept_errors = true
+            proxy = "{url}"
+            "#
         ),
     );
     rig.get("/").expect(200, "fine").expect_field("X-Own", "1");
@@ -67,10 +79,23 @@ fn application_errors_are_replaced_by_error_pages() {
     folder.write("5xx.html", "our 5xx");
     let rig = start(
         folder,
-        "[apps.shop]\npsgi = \"app.psgi\"\nworkers = 1\n\
-         [[site]]\nintercept_errors = true\nerror_pages = { \"5xx\" = \"5xx.html\" }\n\
-         [[site.route]]\npath = \"/pass/*\"\nintercept_errors = false\napp = \"shop\"\n\
-         [[site.route]]\napp = \"shop\"\n",
+        r#"
+        [apps.shop]
+        psgi = "app.psgi"
+        workers = 1
+
+        [[site]]
+        intercept_errors = true
+        error_pages = { "5xx" = "5xx.html" }
+
+        [[site.route]]
+        path = "/pass/*"
+        intercept_errors = false
+        app = "shop"
+
+        [[site.route]]
+        app = "shop"
+        "#,
     );
     rig.get("/200").expect(200, "theirs").expect_field("X-Own", "1");
     rig.get("/503").expect(503, "our 5xx").expect_no_field("X-Own");
@@ -84,10 +109,25 @@ fn errors_of_the_server_itself_use_error_pages() {
     let rig = Rig::config(
         pages(),
         &format!(
-            "{PAGES}[[route]]\npath = \"/gone\"\nrespond = 503\n\
-             [[route]]\npath = \"/own\"\nintercept_errors = true\nrespond = {{ status = 503, body = \"own\" }}\n\
-             [[route]]\npath = \"/away\"\nproxy = \"http://127.0.0.1:1\"\n\
-             [[route]]\nfiles = \"www\"\n"
+            r#"
+            {PAGES}
+
+            [[route]]
+            path = "/gone"
+            respond = 503
+
+            [[route]]
+            path = "/own"
+            intercept_errors = true
+            respond = {{ status = 503, body = "own" }}
+
+            [[route]]
+            path = "/away"
+            proxy = "http://127.0.0.1:1"
+
+            [[route]]
+            files = "www"
+            "#
         ),
     );
     rig.get("/gone").expect(503, "our 5xx");

@@ -207,8 +207,14 @@ fn compressed_file_types_are_not_compressed_again() {
     let rig = Rig::config(
         folder,
         &format!(
-            "compress = true\n[[route]]\npath = \"/own/*\"\nfiles = {{ root = \"own\", strip_prefix = true, types = {{ svgz = \"application/gzip\" }} }}\n\
-             [[route]]\nfiles = {{ root = \"www\", {compressed} }}\n"
+            r#"
+            compress = true
+            [[route]]
+            path = "/own/*"
+            files = {{ root = "own", strip_prefix = true, types = {{ svgz = "application/gzip" }} }}
+            [[route]]
+            files = {{ root = "www", {compressed} }}
+            "#
         ),
     );
     for accepts in ["gzip, br", "br", "identity"] {
@@ -396,7 +402,13 @@ fn symlinked_root_is_switched_and_its_loss_is_logged_once() {
     std::os::unix::fs::symlink("releases/1", folder.at("current")).unwrap();
     let rig = Rig::config(
         folder,
-        "threads = 2\n[open_files]\nrecheck = \"100ms\"\n[[route]]\nfiles = \"current\"\n",
+        r#"
+        threads = 2
+        [open_files]
+        recheck = "100ms"
+        [[route]]
+        files = "current"
+        "#,
     );
     rig.get("/a").expect(200, "one");
     std::os::unix::fs::symlink("releases/2", rig.folder.at("next")).unwrap();

@@ -112,7 +112,16 @@ fn reload_updates_countries_and_ignores_a_broken_file() {
 #[test]
 fn check_rejects_missing_or_invalid_geo_database() {
     let folder = Folder::new();
-    let config = format!("{}[geo]\ndatabase = \"c.mmdb\"\n[[route]]\nrespond = 200\n", as_we_are());
+    let config = format!(
+        r#"
+        {}
+        [geo]
+        database = "c.mmdb"
+        [[route]]
+        respond = 200
+        "#,
+        as_we_are()
+    );
     folder.write("komainu.toml", config);
     let check = || {
         let done = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
@@ -136,7 +145,14 @@ fn conditional_routes_have_separate_cache_entries() {
     let origins = [Rig::files(&[("page", "for some")]), Rig::files(&[("page", "for all")])];
     let route = |condition: &str, origin: &Rig| {
         let url = origin.url("").trim_end_matches('/').to_owned();
-        format!("[[route]]\n{condition}\ncache = {{ rule = [{{ ttl = \"1h\" }}] }}\nproxy = \"{url}\"\n")
+        format!(
+            r#"
+            [[route]]
+            {condition}
+            cache = {{ rule = [{{ ttl = "1h" }}] }}
+            proxy = "{url}"
+            "#
+        )
     };
     for condition in [
         "country = \"AT\"",
@@ -148,7 +164,13 @@ fn conditional_routes_have_separate_cache_entries() {
         let folder = Folder::new();
         folder.write("countries.mmdb", countries());
         let text = format!(
-            "trusted_proxies = [\"127.0.0.1\"]\n[geo]\ndatabase = \"countries.mmdb\"\n{}{}",
+            r#"
+            trusted_proxies = ["127.0.0.1"]
+            [geo]
+            database = "countries.mmdb"
+            {}
+            {}
+            "#,
             route(condition, &origins[0]),
             route("", &origins[1])
         );

@@ -6,19 +6,60 @@ use std::os::unix::net::UnixStream;
 
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually};
 
-const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
-    [control]\nlisten = \"unix:control.sock\"\n\
-    [[site]]\nhosts = \"switched.test\"\n\
-    maintenance = { page = \"closed.html\", file = \"closed\", except = \"10.0.0.0/8\", except_paths = [\"/health\"], retry_after = \"5m\" }\n\
-    [[site.route]]\npath = [\"/page\", \"/health\"]\nrespond = \"open\"\n\
-    [[site]]\nhosts = \"always.test\"\nmaintenance = true\n[[site.route]]\nrespond = \"open\"\n\
-    [[site]]\nhosts = \"crawled.test\"\n\
-    crawlers = { deny = [\"ai-training\", \"name:OwnBot\"], pages = \"5/d\", trap = \"/trap\", disallow = \"/search\", except = \"10.0.0.0/8\" }\n\
-    [[site.route]]\nrespond = \"page\"\n\
-    [[site]]\nhosts = \"files.test\"\ncrawlers = [\"seo\"]\n[[site.route]]\nfiles = \"www\"\n\
-    [[site]]\nhosts = \"own.test\"\ncrawlers = [\"seo\"]\n\
-    [[site.route]]\npath = \"/robots.txt\"\nrespond = \"mine\"\n[[site.route]]\nrespond = \"page\"\n\
-    [[site]]\nhosts = \"silent.test\"\ncrawlers = { deny = \"GPTBot\", robots = false }\n[[site.route]]\nrespond = \"page\"\n";
+const CONFIG: &str = r#"
+    threads = 2
+    trusted_proxies = ["127.0.0.1"]
+
+    [control]
+    listen = "unix:control.sock"
+
+    [[site]]
+    hosts = "switched.test"
+    maintenance = { page = "closed.html", file = "closed", except = "10.0.0.0/8", except_paths = ["/health"], retry_after = "5m" }
+
+    [[site.route]]
+    path = ["/page", "/health"]
+    respond = "open"
+
+    [[site]]
+    hosts = "always.test"
+    maintenance = true
+
+    [[site.route]]
+    respond = "open"
+
+    [[site]]
+    hosts = "crawled.test"
+    crawlers = { deny = ["ai-training", "name:OwnBot"], pages = "5/d", trap = "/trap", disallow = "/search", except = "10.0.0.0/8" }
+
+    [[site.route]]
+    respond = "page"
+
+    [[site]]
+    hosts = "files.test"
+    crawlers = ["seo"]
+
+    [[site.route]]
+    files = "www"
+
+    [[site]]
+    hosts = "own.test"
+    crawlers = ["seo"]
+
+    [[site.route]]
+    path = "/robots.txt"
+    respond = "mine"
+
+    [[site.route]]
+    respond = "page"
+
+    [[site]]
+    hosts = "silent.test"
+    crawlers = { deny = "GPTBot", robots = false }
+
+    [[site.route]]
+    respond = "page"
+"#;
 
 fn start() -> Rig {
     let folder = Folder::new();

@@ -12,16 +12,16 @@ use rustix::net::sockopt;
 
 // Each application creates a file named by the query, takes a while (if the name ends in `busy`, until
 // NAME.go exists), and returns the length of the body.
-const PERL: &str = "sub { my $env = shift; my $mark = $env->{QUERY_STRING};
+const PERL: &str = r#"sub { my $env = shift; my $mark = $env->{QUERY_STRING};
     if ($mark) { open my $file, '>', $mark or die $!; }
     select undef, undef, undef, 0.4;
-    select undef, undef, undef, 0.01 while $mark =~ /busy$/ && !-e \"$mark.go\";
-    my $body = ''; $env->{'psgi.input'}->read($body, 1 << 20); [200, [], ['body ' . length $body]] }";
-const RUBY: &str = "run ->(env) { mark = env['QUERY_STRING']
+    select undef, undef, undef, 0.01 while $mark =~ /busy$/ && !-e "$mark.go";
+    my $body = ''; $env->{'psgi.input'}->read($body, 1 << 20); [200, [], ['body ' . length $body]] }"#;
+const RUBY: &str = r#"run ->(env) { mark = env['QUERY_STRING']
     File.write(mark, '') unless mark.empty?
     sleep 0.4
     sleep 0.01 while mark.end_with?('busy') && !File.exist?(mark + '.go')
-    [200, {}, [\"body #{env['rack.input'].read.to_s.bytesize}\"]] }";
+    [200, {}, ["body #{env['rack.input'].read.to_s.bytesize}"]] }"#;
 const WSGI: &str = "import os, time
 def app(env, start):
     if env['QUERY_STRING']:
@@ -62,9 +62,19 @@ fn all(more: &str) -> (Rig, Origin) {
     folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
     folder.write("files/at", "body 0");
     let mut text = format!(
-        "[[route]]\npath = \"/files/*\"\nfiles = {{ root = \"files\", strip_prefix = true }}\n\
-         [[route]]\npath = \"/respond/*\"\nrespond = {{ status = 200, body = \"body 0\" }}\n\
-         [[route]]\npath = \"/proxy/*\"\nproxy = {{ to = \"{}\", client_abort = \"ignore\" }}\n",
+        r#"
+        [[route]]
+        path = "/files/*"
+        files = {{ root = "files", strip_prefix = true }}
+
+        [[route]]
+        path = "/respond/*"
+        respond = {{ status = 200, body = "body 0" }}
+
+        [[route]]
+        path = "/proxy/*"
+        proxy = {{ to = "{}", client_abort = "ignore" }}
+        "#,
         origin.url
     );
     for (name, file) in [
@@ -74,7 +84,15 @@ fn all(more: &str) -> (Rig, Origin) {
         ("asgi", "asgi = \"a.py\""),
     ] {
         text += &format!(
-            "[[route]]\npath = \"/{name}/*\"\napp = \"{name}\"\n[apps.{name}]\n{file}\nworkers = 1\n{more}\n"
+            r#"
+            [[route]]
+            path = "/{name}/*"
+            app = "{name}"
+            [apps.{name}]
+            {file}
+            workers = 1
+            {more}
+            "#
         );
     }
     (start(folder, &text), origin)
@@ -250,10 +268,41 @@ fn asgi_requests_are_cancelled_on_disconnect_by_default() {
     // Only the client ends the response. The interface of `python` is detected.
     let limits = "workers = 1\ntimeouts = { request = \"10m\", queue = \"10m\" }";
     let text = format!(
-        "[[route]]\npath = \"/asgi/*\"\napp = \"asgi\"\n[apps.asgi]\npython = \"a.py\"\nconcurrency = 20\n{limits}\n\
-         [[route]]\npath = \"/one/*\"\napp = \"one\"\n[apps.one]\nasgi = \"a.py\"\nconcurrency = 1\n{limits}\n\
-         [[route]]\npath = \"/slow/*\"\napp = \"slow\"\n[apps.slow]\nasgi = \"slow.py\"\n{limits}\n\
-         [[route]]\npath = \"/wsgi/*\"\napp = \"wsgi\"\n[apps.wsgi]\npython = \"w.py\"\n{limits}\n"
+        r#"
+        [[route]]
+        path = "/asgi/*"
+        app = "asgi"
+
+        [apps.asgi]
+        python = "a.py"
+        concurrency = 20
+        {limits}
+
+        [[route]]
+        path = "/one/*"
+        app = "one"
+
+        [apps.one]
+        asgi = "a.py"
+        concurrency = 1
+        {limits}
+
+        [[route]]
+        path = "/slow/*"
+        app = "slow"
+
+        [apps.slow]
+        asgi = "slow.py"
+        {limits}
+
+        [[route]]
+        path = "/wsgi/*"
+        app = "wsgi"
+
+        [apps.wsgi]
+        python = "w.py"
+        {limits}
+        "#
     );
     let rig = start(folder, &text);
     // As many as the worker handles concurrently; none of them may remain.
@@ -290,7 +339,13 @@ fn queued_client_that_requested_close_may_half_close() {
     let folder = Folder::new();
     folder.write("app.psgi", "sub { select undef, undef, undef, 0.3; [200, [], [$_[0]{PATH_INFO}]] }");
     let url = &origin.url;
-    let mut text = "[apps.psgi]\npsgi = \"app.psgi\"\nworkers = 1\nclient_abort = \"cancel\"\n".to_owned();
+    let mut text = r#"
+        [apps.psgi]
+        psgi = "app.psgi"
+        workers = 1
+        client_abort = "cancel"
+    "#
+    .to_owned();
     let ways = [
         ("queue", format!("queue = {{ active = 1, waiting = 9, age = \"9s\" }}\nproxy = \"{url}\"")),
         ("delay", format!("limit = {{ rate = \"3/s\", burst = 0, delay = \"9s\" }}\nproxy = \"{url}\"")),
@@ -299,7 +354,13 @@ fn queued_client_that_requested_close_may_half_close() {
         ("psgi", "app = \"psgi\"".to_owned()),
     ];
     for (name, how) in &ways {
-        text += &format!("[[route]]\npath = \"/{name}/*\"\n{how}\n");
+        text += &format!(
+            r#"
+            [[route]]
+            path = "/{name}/*"
+            {how}
+            "#
+        );
     }
     let rig = start(folder, &text);
     for (name, _) in &ways {

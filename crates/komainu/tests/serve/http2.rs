@@ -38,8 +38,16 @@ fn files_are_served_over_both_versions_at_one_address() {
 fn address_without_h2c_rejects_http2() {
     let folder = Folder::new();
     folder.write("www/a", "0123456789");
-    let rig =
-        Rig::config(folder, "[log]\naccess = \"json\"\nfile = \"access.log\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        folder,
+        r#"
+        [log]
+        access = "json"
+        file = "access.log"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let refused = curl(&[H2, &rig.url("/a")]);
     assert!(!refused.status.success() && refused.stdout.is_empty());
     rig.get("/a").expect(200, "0123456789");
@@ -86,7 +94,13 @@ fn bench_speaks_http2_with_and_without_tls() {
 fn proxy_to(url: &str) -> Rig {
     let folder = Folder::new();
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }";
-    let route = format!("[[site]]\n[[site.route]]\nproxy = \"{url}\"\n");
+    let route = format!(
+        r#"
+        [[site]]
+        [[site.route]]
+        proxy = "{url}"
+        "#
+    );
     folder.write("komainu.toml", format!("{listen}\n{}{route}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -146,8 +160,15 @@ fn client_lost_during_100_continue_blocks_no_other() {
     let silent = listener.local_addr().unwrap();
     let folder = Folder::new();
     let listen = "threads = 1\nlisten = { address = \"127.0.0.1:0\", h2c = true }\n";
-    let routes =
-        format!("[[route]]\npath = \"/a\"\nrespond = \"here\"\n[[route]]\nproxy = \"http://{silent}\"\n");
+    let routes = format!(
+        r#"
+        [[route]]
+        path = "/a"
+        respond = "here"
+        [[route]]
+        proxy = "http://{silent}"
+        "#
+    );
     folder.write("komainu.toml", format!("{}{listen}{routes}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -234,7 +255,19 @@ fn front_and_back(size: usize) -> (Rig, Rig) {
     back.certify().write("www/a", "0123456789").write("www/large", "x".repeat(size));
     let listen = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n\
                   tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
-    back.write("komainu.toml", format!("{}{listen}[[site]]\n[[site.route]]\nfiles = \"www\"\n", as_we_are()));
+    back.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {}
+            {listen}
+            [[site]]
+            [[site.route]]
+            files = "www"
+            "#,
+            as_we_are()
+        ),
+    );
     let mut command = komainu();
     command.arg("start").arg("-c").arg(back.at("komainu.toml"));
     let back = Rig::start(command, back);
@@ -248,8 +281,14 @@ fn front_and_back(size: usize) -> (Rig, Rig) {
 fn front_text(back: &Rig, more: &str) -> String {
     let port = back.address.port();
     format!(
-        "{}threads = 1\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n[[site]]\n[[site.route]]\nproxy = {{ \
-         to = \"https://localhost:{port}\", http = \"2\", spill = \"0B\", tls = {{ ca = \"{}\" }}{more} }}\n",
+        r#"
+        {}
+        threads = 1
+        listen = {{ address = "127.0.0.1:0", h2c = true }}
+        [[site]]
+        [[site.route]]
+        proxy = {{ to = "https://localhost:{port}", http = "2", spill = "0B", tls = {{ ca = "{}" }}{more} }}
+        "#,
         as_we_are(),
         back.folder.at("cert.pem").display()
     )
@@ -320,7 +359,13 @@ fn grpc_calls_pass_with_metadata_errors_and_deadlines() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let folder = Folder::new();
     let route = |path: &str, port: &str| {
-        format!("[[site.route]]\npath = \"{path}\"\nproxy = \"h2c://127.0.0.1:{port}\"\n")
+        format!(
+            r#"
+            [[site.route]]
+            path = "{path}"
+            proxy = "h2c://127.0.0.1:{port}"
+            "#
+        )
     };
     let routes = route("/echo.Echo/*", port.trim())
         + &route("/down.Down/*", "1")
@@ -351,9 +396,17 @@ fn grpc_calls_pass_with_metadata_errors_and_deadlines() {
 fn half_closed_client_with_closed_window_is_disconnected() {
     let folder = Folder::new();
     folder.write("www/large", "x".repeat(3_000_000));
-    let listen =
-        "listen = { address = \"127.0.0.1:0\", h2c = true }\n[timeouts]\nwrite = \"10m\"\nidle = \"10m\"\n";
-    let route = "[[site]]\n[[site.route]]\nfiles = \"www\"\n";
+    let listen = r#"
+        listen = { address = "127.0.0.1:0", h2c = true }
+        [timeouts]
+        write = "10m"
+        idle = "10m"
+    "#;
+    let route = r#"
+        [[site]]
+        [[site.route]]
+        files = "www"
+    "#;
     folder.write("komainu.toml", format!("{}{listen}{route}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -389,8 +442,24 @@ fn access_log_names_the_reason_for_ended_requests() {
     let folder = Folder::new();
     folder.write("www/large", "x".repeat(3_000_000));
     let listen = "listen = { address = \"127.0.0.1:0\", h2c = true }\n";
-    let log = "[log]\naccess = \"json\"\nfile = \"access.log\"\n";
-    folder.write("komainu.toml", format!("{listen}{}{log}[[route]]\nfiles = \"www\"\n", as_we_are()));
+    let log = r#"
+        [log]
+        access = "json"
+        file = "access.log"
+    "#;
+    folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            {listen}
+            {}
+            {log}
+            [[route]]
+            files = "www"
+            "#,
+            as_we_are()
+        ),
+    );
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = Rig::start(command, folder);

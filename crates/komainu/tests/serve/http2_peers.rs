@@ -74,16 +74,33 @@ fn nghttp2_client_and_server_interoperate() {
     let (clear, secure) = origin.1.split_once(' ').unwrap();
     let ca = folder.at("cert.pem");
     let routes = format!(
-        "[[site]]\n[[site.route]]\npath = \"/h1/*\"\nproxy = \"http://127.0.0.1:{}\"\n\
-         [[site.route]]\npath = \"/clear/*\"\nproxy = \"h2c://127.0.0.1:{clear}\"\n\
-         [[site.route]]\npath = \"/secure/*\"\n\
-         proxy = {{ to = \"https://localhost:{secure}\", http = \"2\", tls = {{ ca = \"{}\" }} }}\n\
-         [[site.route]]\nfiles = \"www\"\n",
+        r#"
+        [[site]]
+
+        [[site.route]]
+        path = "/h1/*"
+        proxy = "http://127.0.0.1:{}"
+
+        [[site.route]]
+        path = "/clear/*"
+        proxy = "h2c://127.0.0.1:{clear}"
+
+        [[site.route]]
+        path = "/secure/*"
+        proxy = {{ to = "https://localhost:{secure}", http = "2", tls = {{ ca = "{}" }} }}
+
+        [[site.route]]
+        files = "www"
+        "#,
         websockets.1,
         ca.display()
     );
-    let listen =
-        "threads = 1\nlisten = { address = \"127.0.0.1:0\", h2c = true }\n[limits]\nbody = \"20MiB\"\n";
+    let listen = r#"
+        threads = 1
+        listen = { address = "127.0.0.1:0", h2c = true }
+        [limits]
+        body = "20MiB"
+    "#;
     folder.write("komainu.toml", format!("{}{listen}{routes}", as_we_are()));
     let mut command = rig::komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));

@@ -9,26 +9,92 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, read_answer};
 
 /// Rates so low that no test takes long enough for a request beyond the burst.
-const CONFIG: &str = "threads = 2\ntrusted_proxies = [\"127.0.0.1\"]\n\
-    error_pages = { 429 = \"busy.txt\" }\n\
-    [control]\nlisten = \"unix:control.sock\"\n\
-    [[site]]\nhosts = [\"site.test\"]\nlimit = { rate = \"4/h\", name = \"whole\" }\n\
-    [[site.route]]\npath = \"/two\"\nlimit = [{ rate = \"2/h\" }, { rate = \"1/h\", key = \"header:x-key\", name = \"key\" }]\nrespond = \"two\"\n\
-    [[site.route]]\nrespond = \"rest\"\n\
-    [[route]]\npath = \"/burst\"\nlimit = { rate = \"10/h\", burst = 5 }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/plain\"\nlimit = \"3/h\"\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/headers\"\nresponse_headers = { set = { X-Own = \"1\" } }\n\
-    limit = { rate = \"3/h\", headers = true }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/status\"\nlimit = { rate = \"1/h\", status = 503 }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/dry\"\nlimit = { rate = \"1/h\", dry_run = true, name = \"trial\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/except\"\nlimit = { rate = \"1/h\", except = \"10.0.0.0/8\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/keys\"\nlimit = { rate = \"1/h\", key = [\"query:k\", \"cookie:sid\"] }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/token\"\nlimit = { rate = \"1/h\", key = \"query:token\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/session\"\nlimit = { rate = \"1/h\", key = \"cookie:sid\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/api\"\nlimit = { rate = \"1/h\", key = \"header:x-api-key\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/paths/*\"\nlimit = { rate = \"1/h\", key = \"path\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/all\"\nlimit = { rate = \"2/h\", key = \"all\" }\nrespond = \"ok\"\n\
-    [[route]]\npath = \"/million\"\nlimit = { rate = \"1/h\", keys = 1000, name = \"crowd\" }\nrespond = { status = 204 }\n";
+const CONFIG: &str = r#"
+    threads = 2
+    trusted_proxies = ["127.0.0.1"]
+    error_pages = { 429 = "busy.txt" }
+
+    [control]
+    listen = "unix:control.sock"
+
+    [[site]]
+    hosts = ["site.test"]
+    limit = { rate = "4/h", name = "whole" }
+
+    [[site.route]]
+    path = "/two"
+    limit = [{ rate = "2/h" }, { rate = "1/h", key = "header:x-key", name = "key" }]
+    respond = "two"
+
+    [[site.route]]
+    respond = "rest"
+
+    [[route]]
+    path = "/burst"
+    limit = { rate = "10/h", burst = 5 }
+    respond = "ok"
+
+    [[route]]
+    path = "/plain"
+    limit = "3/h"
+    respond = "ok"
+
+    [[route]]
+    path = "/headers"
+    response_headers = { set = { X-Own = "1" } }
+    limit = { rate = "3/h", headers = true }
+    respond = "ok"
+
+    [[route]]
+    path = "/status"
+    limit = { rate = "1/h", status = 503 }
+    respond = "ok"
+
+    [[route]]
+    path = "/dry"
+    limit = { rate = "1/h", dry_run = true, name = "trial" }
+    respond = "ok"
+
+    [[route]]
+    path = "/except"
+    limit = { rate = "1/h", except = "10.0.0.0/8" }
+    respond = "ok"
+
+    [[route]]
+    path = "/keys"
+    limit = { rate = "1/h", key = ["query:k", "cookie:sid"] }
+    respond = "ok"
+
+    [[route]]
+    path = "/token"
+    limit = { rate = "1/h", key = "query:token" }
+    respond = "ok"
+
+    [[route]]
+    path = "/session"
+    limit = { rate = "1/h", key = "cookie:sid" }
+    respond = "ok"
+
+    [[route]]
+    path = "/api"
+    limit = { rate = "1/h", key = "header:x-api-key" }
+    respond = "ok"
+
+    [[route]]
+    path = "/paths/*"
+    limit = { rate = "1/h", key = "path" }
+    respond = "ok"
+
+    [[route]]
+    path = "/all"
+    limit = { rate = "2/h", key = "all" }
+    respond = "ok"
+
+    [[route]]
+    path = "/million"
+    limit = { rate = "1/h", keys = 1000, name = "crowd" }
+    respond = { status = 204 }
+"#;
 
 fn start() -> Rig {
     let folder = Folder::new();
@@ -267,7 +333,12 @@ fn delayed_requests_wait_and_are_bounded_in_number() {
     // At most five requests wait, each 250 ms longer than the previous one.
     let rig = Rig::config(
         folder,
-        "threads = 2\n[[route]]\nlimit = { rate = \"4/s\", burst = 0, delay = \"60s\", delayed = 5 }\nrespond = \"ok\"\n",
+        r#"
+        threads = 2
+        [[route]]
+        limit = { rate = "4/s", burst = 0, delay = "60s", delayed = 5 }
+        respond = "ok"
+        "#,
     );
     let started = std::time::Instant::now();
     let mut streams: Vec<TcpStream> = (0..12).map(|_| rig.connect()).collect();
@@ -287,8 +358,14 @@ fn disconnected_waiting_request_frees_its_delay_slot() {
     let folder = Folder::new();
     let rig = Rig::config(
         folder,
-        "threads = 1\n[control]\nlisten = \"unix:control.sock\"\n\
-        [[route]]\nlimit = { rate = \"200/h\", burst = 0, delay = \"60s\", delayed = 1 }\nrespond = \"ok\"\n",
+        r#"
+        threads = 1
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        limit = { rate = "200/h", burst = 0, delay = "60s", delayed = 1 }
+        respond = "ok"
+        "#,
     );
     rig.get("/").expect(200, "ok");
     let delayed = |count: u64| {
@@ -322,8 +399,14 @@ fn disconnected_waiting_request_returns_its_turn() {
     // that waits for it is cancelled.
     let rig = Rig::config(
         Folder::new(),
-        "threads = 2\n[control]\nlisten = \"unix:control.sock\"\n\
-        [[route]]\nlimit = { rate = \"1/m\", burst = 0, delay = \"60s\", delayed = 100, key = \"all\" }\nrespond = \"ok\"\n",
+        r#"
+        threads = 2
+        [control]
+        listen = "unix:control.sock"
+        [[route]]
+        limit = { rate = "1/m", burst = 0, delay = "60s", delayed = 100, key = "all" }
+        respond = "ok"
+        "#,
     );
     rig.get("/").expect(200, "ok");
     let delayed = || value(&metrics(&rig), "komainu_limit_delayed_total", "all");
@@ -378,9 +461,25 @@ fn origin() -> (String, Arc<AtomicUsize>) {
 fn limit_counts_all_requests_or_only_cache_misses() {
     let (url, count) = origin();
     let config = format!(
-        "[[route]]\npath = \"/before/*\"\nproxy = \"{url}\"\ncache = true\nlimit = \"3/h\"\n\
-        [[route]]\npath = \"/misses/*\"\nproxy = \"{url}\"\ncache = true\nlimit = {{ rate = \"2/h\", misses_only = true, headers = true }}\n\
-        [[route]]\npath = \"/files/*\"\nfiles = \"www\"\nproxy = \"{url}\"\nlimit = {{ rate = \"2/h\", misses_only = true }}\n"
+        r#"
+        [[route]]
+        path = "/before/*"
+        proxy = "{url}"
+        cache = true
+        limit = "3/h"
+
+        [[route]]
+        path = "/misses/*"
+        proxy = "{url}"
+        cache = true
+        limit = {{ rate = "2/h", misses_only = true, headers = true }}
+
+        [[route]]
+        path = "/files/*"
+        files = "www"
+        proxy = "{url}"
+        limit = {{ rate = "2/h", misses_only = true }}
+        "#
     );
     let folder = Folder::new();
     folder.write("www/files/a", "file");
@@ -406,13 +505,28 @@ fn limit_counts_all_requests_or_only_cache_misses() {
 #[test]
 fn reload_keeps_counters_of_unchanged_limits() {
     let folder = Folder::new();
-    let config = |more: &str| format!("[[route]]\npath = \"/a\"\nlimit = \"2/h\"\nrespond = \"a\"\n{more}");
+    let config = |more: &str| {
+        format!(
+            r#"
+            [[route]]
+            path = "/a"
+            limit = "2/h"
+            respond = "a"
+            {more}
+            "#
+        )
+    };
     let rig = Rig::config(folder, &config(""));
     rig.get("/a").expect(200, "a");
     rig.get("/a").expect(200, "a");
     rig.get("/a").expect_status(429);
     let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
-    let more = "[[route]]\npath = \"/b\"\nlimit = \"1/h\"\nrespond = \"b\"\n";
+    let more = r#"
+        [[route]]
+        path = "/b"
+        limit = "1/h"
+        respond = "b"
+    "#;
     rig.folder.write("komainu.toml", format!("{file}{more}"));
     rig.signal("-HUP");
     eventually("the new route is there", || rig.get("/b").status() != 404);

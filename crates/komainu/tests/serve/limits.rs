@@ -52,10 +52,23 @@ fn malformed_requests_are_rejected_and_connection_is_closed() {
 #[test]
 fn header_fields_of_a_route_have_a_limit() {
     let folder = small();
-    let config = "listen = { address = \"127.0.0.1:0\", h2c = true }\n\
-        [[route]]\npath = \"/few\"\nheader_limit = 4\nrespond = \"few\"\n\
-        [[route]]\npath = \"/inner/*\"\ninternal = true\nheader_limit = 1\nfiles = \"www\"\n\
-        [[route]]\nrespond = \"many\"\n";
+    let config = r#"
+        listen = { address = "127.0.0.1:0", h2c = true }
+
+        [[route]]
+        path = "/few"
+        header_limit = 4
+        respond = "few"
+
+        [[route]]
+        path = "/inner/*"
+        internal = true
+        header_limit = 1
+        files = "www"
+
+        [[route]]
+        respond = "many"
+    "#;
     folder.write("komainu.toml", format!("{}{config}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -83,7 +96,15 @@ fn header_fields_of_a_route_have_a_limit() {
 
 #[test]
 fn bodies_have_a_limit() {
-    let rig = Rig::config(small(), "[limits]\nbody = \"1KiB\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        small(),
+        r#"
+        [limits]
+        body = "1KiB"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let head = "POST /a HTTP/1.1\r\nHost: a\r\n";
     rig.send(&format!("{head}Content-Length: 2000\r\n\r\n{}", "x".repeat(2000))).expect_status(413);
     // A body within the limit is read, and the connection stays open.
@@ -108,7 +129,15 @@ fn bodies_have_a_limit() {
 fn slow_heads_are_answered_408() {
     // The TLS handshake takes part of the time for the first head.
     let head = if rig::through_tls() { "3s" } else { "300ms" };
-    let text = format!("[timeouts]\nhead = \"{head}\"\nidle = \"10s\"\n[[route]]\nfiles = \"www\"\n");
+    let text = format!(
+        r#"
+        [timeouts]
+        head = "{head}"
+        idle = "10s"
+        [[route]]
+        files = "www"
+        "#
+    );
     let rig = Rig::config(small(), &text);
     // Sending single bytes does not extend the timeout.
     let mut stream = rig.connect();
@@ -135,7 +164,15 @@ fn slow_heads_are_answered_408() {
 
 #[test]
 fn idle_connections_are_closed_in_time() {
-    let rig = Rig::config(small(), "[timeouts]\nidle = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        small(),
+        r#"
+        [timeouts]
+        idle = "300ms"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let mut stream = rig.connect();
     stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     read_answer(&mut stream).expect(200, "A");
@@ -144,7 +181,15 @@ fn idle_connections_are_closed_in_time() {
 
 #[test]
 fn requests_per_connection_have_a_limit() {
-    let rig = Rig::config(small(), "[limits]\nrequests_per_connection = 2\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        small(),
+        r#"
+        [limits]
+        requests_per_connection = 2
+        [[route]]
+        files = "www"
+        "#,
+    );
     let mut stream = rig.connect();
     stream.write_all("GET /a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(3).as_bytes()).unwrap();
     read_answer(&mut stream).expect_no_field("Connection");
@@ -170,7 +215,16 @@ fn new_connections_wait_at_the_connection_limit() {
         // on the machine's load.
         return;
     }
-    let rig = Rig::config(small(), "threads = 1\n[limits]\nconnections = 8\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        small(),
+        r#"
+        threads = 1
+        [limits]
+        connections = 8
+        [[route]]
+        files = "www"
+        "#,
+    );
     let mut busy: Vec<_> = (0..8).map(|_| rig.connect()).collect();
     for stream in &mut busy {
         // The response shows that the server has accepted the connection, which is within the next request
@@ -201,7 +255,15 @@ fn new_connections_wait_at_the_connection_limit() {
 fn silent_connections_make_room_for_new_ones() {
     let rig = Rig::config(
         small(),
-        "threads = 1\n[limits]\nconnections = 8\n[timeouts]\nhead = \"5m\"\n[[route]]\nfiles = \"www\"\n",
+        r#"
+        threads = 1
+        [limits]
+        connections = 8
+        [timeouts]
+        head = "5m"
+        [[route]]
+        files = "www"
+        "#,
     );
     let silent: Vec<_> = (0..40).map(|_| rig.connect()).collect();
     rig.get("/a").expect(200, "A");
@@ -273,7 +335,16 @@ fn half_closed_client_receives_pipelined_responses() {
 fn stalled_reader_is_disconnected_and_blocks_no_other() {
     let folder = small();
     folder.write("www/large", vec![b'x'; 30_000_000]);
-    let rig = Rig::config(folder, "threads = 1\n[timeouts]\nwrite = \"300ms\"\n[[route]]\nfiles = \"www\"\n");
+    let rig = Rig::config(
+        folder,
+        r#"
+        threads = 1
+        [timeouts]
+        write = "300ms"
+        [[route]]
+        files = "www"
+        "#,
+    );
     let mut stream = rig.connect();
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
     for _ in 0..20 {

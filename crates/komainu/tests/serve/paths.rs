@@ -109,8 +109,11 @@ KOMAINU_HANDLER(.handle = handle)
 "#;
 
 /// Prints the variables of a CGI program.
-const PROGRAM: &str = "#!/bin/sh\nLC_ALL=C\nbody=\"$PATH_INFO -> $REQUEST_URI\"\n\
-     printf 'Content-Length: %s\\n\\n%s' \"${#body}\" \"$body\"\n";
+const PROGRAM: &str = r#"#!/bin/sh
+LC_ALL=C
+body="$PATH_INFO -> $REQUEST_URI"
+printf 'Content-Length: %s\n\n%s' "${#body}" "$body"
+"#;
 
 /// Starts a FastCGI, SCGI or uwsgi server that responds with two variables of the request.
 fn variables(scheme: &'static str) -> String {
@@ -176,7 +179,13 @@ fn everything(folder: Folder, origin: &Origin) -> Rig {
         ("asgi", "asgi = \"a:app\""),
         ("native", "handler = \"n.so\""),
     ] {
-        config += &format!("[apps.{name}]\n{target}\nworkers = 1\n");
+        config += &format!(
+            r"
+            [apps.{name}]
+            {target}
+            workers = 1
+            "
+        );
     }
     let proxy = format!("proxy = \"{}\"", origin.url);
     for (host, action) in [
@@ -195,14 +204,26 @@ fn everything(folder: Folder, origin: &Origin) -> Rig {
         for (keep, directives) in [("", ""), (".keep", "encoded_slashes = \"keep\"\nmerge_slashes = false\n")]
         {
             config += &format!(
-                "[[site]]\nhosts = \"{host}{keep}\"\n{directives}\
-                 [[site.route]]\npath = \"/app/admin/*\"\nrespond = {{ status = 403, body = \"admin\" }}\n\
-                 [[site.route]]\n{action}\n"
+                r#"
+                [[site]]
+                hosts = "{host}{keep}"
+                {directives}
+                [[site.route]]
+                path = "/app/admin/*"
+                respond = {{ status = 403, body = "admin" }}
+                [[site.route]]
+                {action}
+                "#
             );
         }
     }
     // The server name that clients send over TLS.
-    config += "[[site]]\nhosts = \"localhost\"\n[[site.route]]\nrespond = 404\n";
+    config += r#"
+        [[site]]
+        hosts = "localhost"
+        [[site.route]]
+        respond = 404
+    "#;
     start(folder, &config)
 }
 
@@ -305,9 +326,20 @@ fn check_explain_agrees_with_the_server() {
 fn encoded_slashes_can_be_kept_by_one_route() {
     let rig = Rig::config(
         Folder::new(),
-        "[[route]]\npath = \"/keep/*\"\nencoded_slashes = \"keep\"\nrespond = \"kept\"\n\
-         [[route]]\npath = \"/exact/a%2Fb\"\nencoded_slashes = \"keep\"\nrespond = \"exact\"\n\
-         [[route]]\nrespond = \"rest\"\n",
+        r#"
+        [[route]]
+        path = "/keep/*"
+        encoded_slashes = "keep"
+        respond = "kept"
+
+        [[route]]
+        path = "/exact/a%2Fb"
+        encoded_slashes = "keep"
+        respond = "exact"
+
+        [[route]]
+        respond = "rest"
+        "#,
     );
     rig.get("/keep/a%2fb").expect(200, "kept");
     rig.get("/exact/a%2fb").expect(200, "exact");
@@ -322,10 +354,15 @@ fn unencoded_bytes_are_encoded_in_redirects_fields_and_logs() {
     folder.write("www/caf\u{e9}/index.html", "");
     let rig = Rig::config(
         folder,
-        "log = { access = \"json\", file = \"access.log\", level = \"debug\" }\n\
-         response_headers = { set = { X-At = \"$path\" } }\n\
-         [[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest$query\"\n\
-         [[route]]\nfiles = \"www\"\n",
+        r#"
+        log = { access = "json", file = "access.log", level = "debug" }
+        response_headers = { set = { X-At = "$path" } }
+        [[route]]
+        path = "/old/*"
+        redirect = "/new/$rest$query"
+        [[route]]
+        files = "www"
+        "#,
     );
     rig.get("/old/\u{e9}|<?q=\u{e9}")
         .expect_status(302)
@@ -351,11 +388,30 @@ fn empty_segments_are_preserved_by_redirects_and_proxies() {
     let rig = Rig::config(
         folder,
         &format!(
-            "[[route]]\npath = \"/old/*\"\nredirect = \"/new/$rest\"\n\
-             [[route]]\npath = \"/cut/*\"\nproxy = {{ to = \"{url}\", strip_prefix = true }}\n\
-             [[route]]\npath = \"~ ^/got/(.*)$\"\nrewrite = \"/get/$1\"\nproxy = \"{url}\"\n\
-             [[route]]\npath = \"/both/*\"\nfiles = \"www\"\nproxy = \"{url}\"\n\
-             [[route]]\npath = \"/kept/*\"\ncache = true\nproxy = \"{url}\"\n",
+            r#"
+            [[route]]
+            path = "/old/*"
+            redirect = "/new/$rest"
+
+            [[route]]
+            path = "/cut/*"
+            proxy = {{ to = "{url}", strip_prefix = true }}
+
+            [[route]]
+            path = "~ ^/got/(.*)$"
+            rewrite = "/get/$1"
+            proxy = "{url}"
+
+            [[route]]
+            path = "/both/*"
+            files = "www"
+            proxy = "{url}"
+
+            [[route]]
+            path = "/kept/*"
+            cache = true
+            proxy = "{url}"
+            "#,
             url = origin.url
         ),
     );
@@ -378,8 +434,14 @@ fn empty_segments_are_preserved_by_redirects_and_proxies() {
 fn redirect_of_a_path_with_many_slashes_stays_on_the_host() {
     let rig = Rig::config(
         Folder::new(),
-        "merge_slashes = false\n[[route]]\npath = \"/old/*\"\nredirect = \"/$rest\"\n\
-         [[route]]\nredirect = \"$path\"\n",
+        r#"
+        merge_slashes = false
+        [[route]]
+        path = "/old/*"
+        redirect = "/$rest"
+        [[route]]
+        redirect = "$path"
+        "#,
     );
     for (path, location) in [
         ("/old//evil.test/x", "/evil.test/x"),
@@ -409,13 +471,32 @@ fn respond_and_missing_index_errors_use_error_pages() {
     folder.write("403.html", "<p>no").write("404.html", "<p>none").write("www/bare/a.txt", "a");
     let rig = Rig::config(
         folder,
-        "[[site]]\nhosts = [\"plain\", \"localhost\"]\n\
-         [[site.route]]\npath = \"/no\"\nrespond = 403\n\
-         [[site.route]]\nfiles = \"www\"\n\
-         [[site]]\nhosts = \"pages\"\nerror_pages = { 403 = \"403.html\", 404 = \"404.html\" }\n\
-         [[site.route]]\npath = \"/no\"\nrespond = 403\n\
-         [[site.route]]\npath = \"/own\"\nrespond = { status = 403, body = \"own\" }\n\
-         [[site.route]]\nfiles = \"www\"\n",
+        r#"
+        [[site]]
+        hosts = ["plain", "localhost"]
+
+        [[site.route]]
+        path = "/no"
+        respond = 403
+
+        [[site.route]]
+        files = "www"
+
+        [[site]]
+        hosts = "pages"
+        error_pages = { 403 = "403.html", 404 = "404.html" }
+
+        [[site.route]]
+        path = "/no"
+        respond = 403
+
+        [[site.route]]
+        path = "/own"
+        respond = { status = 403, body = "own" }
+
+        [[site.route]]
+        files = "www"
+        "#,
     );
     let ask = |host: &str, path: &str| {
         rig.send(&format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
@@ -444,7 +525,17 @@ fn php_path_info_decoding_follows_encoded_slashes_setting() {
         let folder = Folder::new();
         folder.write("www/index.php", "<?php");
         let php = variables("fastcgi");
-        let rig = Rig::config(folder, &format!("{keep}[[route]]\nfiles = \"www\"\nphp = {php:?}\n"));
+        let rig = Rig::config(
+            folder,
+            &format!(
+                r#"
+                {keep}
+                [[route]]
+                files = "www"
+                php = {php:?}
+                "#
+            ),
+        );
         rig.get("/index.php/a%252Fb/c%20d").expect(200, &format!("{seen} -> /index.php/a%252Fb/c%20d"));
     }
 }
@@ -462,12 +553,30 @@ fn path_rules_normalize_paths_like_routes() {
     let rig = Rig::config(
         folder,
         &format!(
-            "encoded_slashes = \"keep\"\n\
-             [[route]]\npath = \"/denied/a\"\nrespond = 403\n\
-             [[route]]\npath = \"/signed/*\"\nauth = {{ signed = {{ secret_file = \"secret\" }} }}\nproxy = {url:?}\n\
-             [[route]]\npath = \"/rated/*\"\nlimit = {{ key = \"path\", rate = \"1/h\", burst = 0 }}\nproxy = {url:?}\n\
-             [[route]]\nproxy = {url:?}\n\
-             [[route.cache.rule]]\npath = [\"/live/a\", \"/live/x%2Fy\"]\nbypass = true\n",
+            r#"
+            encoded_slashes = "keep"
+
+            [[route]]
+            path = "/denied/a"
+            respond = 403
+
+            [[route]]
+            path = "/signed/*"
+            auth = {{ signed = {{ secret_file = "secret" }} }}
+            proxy = {url:?}
+
+            [[route]]
+            path = "/rated/*"
+            limit = {{ key = "path", rate = "1/h", burst = 0 }}
+            proxy = {url:?}
+
+            [[route]]
+            proxy = {url:?}
+
+            [[route.cache.rule]]
+            path = ["/live/a", "/live/x%2Fy"]
+            bypass = true
+            "#,
             url = origin.url
         ),
     );

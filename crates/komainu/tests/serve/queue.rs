@@ -68,9 +68,19 @@ fn start(url: &str, queue: &str, more: &str) -> Rig {
     folder.write(
         "komainu.toml",
         format!(
-            "{}threads = 2\nlisten = {{ address = \"127.0.0.1:0\", h2c = true }}\n\
-             [control]\nlisten = \"unix:control.sock\"\n{more}\
-             [[route]]\nproxy = \"{url}\"\nqueue = {queue}\n",
+            r#"
+            {}
+            threads = 2
+            listen = {{ address = "127.0.0.1:0", h2c = true }}
+
+            [control]
+            listen = "unix:control.sock"
+            {more}
+
+            [[route]]
+            proxy = "{url}"
+            queue = {queue}
+            "#,
             as_we_are()
         ),
     );
@@ -171,7 +181,11 @@ fn queue_serves_in_order_and_rejects_the_oldest_request() {
 #[test]
 fn queued_request_times_out_and_its_wait_is_logged() {
     let (url, held) = held_origin();
-    let log = "[log]\naccess = \"$status $queue_ms\"\nfile = \"access.log\"\n";
+    let log = r#"
+        [log]
+        access = "$status $queue_ms"
+        file = "access.log"
+    "#;
     let rig = start(&url, "{ active = 1, age = \"300ms\" }", log);
     let first = (begin(&rig, "/1"), held.recv_timeout(PATIENCE).unwrap());
     let began = Instant::now();

@@ -57,7 +57,12 @@ fn html(fields: &str, body: &str) -> Vec<u8> {
 
 fn proxied(address: SocketAddr, more: &str) -> Rig {
     let text = format!(
-        "{more}[[route]]\nproxy = \"http://{address}\"\nreplace = {{ from = \"http://old.example\", to = \"$scheme://$host/n\" }}\n"
+        r#"
+        {more}
+        [[route]]
+        proxy = "http://{address}"
+        replace = {{ from = "http://old.example", to = "$scheme://$host/n" }}
+        "#
     );
     Rig::config(Folder::new(), &text)
 }
@@ -120,7 +125,11 @@ fn encoded_partial_and_non_html_bodies_are_not_edited() {
 fn head_and_304_have_no_body() {
     let folder = Folder::new();
     folder.write("www/a.html", PAGE);
-    let text = "[[route]]\nfiles = \"www\"\nreplace = { from = \"old.example\", to = \"new.example\" }\n";
+    let text = r#"
+        [[route]]
+        files = "www"
+        replace = { from = "old.example", to = "new.example" }
+    "#;
     let rig = Rig::config(folder, text);
     let head = rig.send("HEAD /a.html HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     head.expect(200, "").expect_no_field("Content-Length");
@@ -138,9 +147,12 @@ fn files_are_edited_before_compression() {
     let large = PAGE.repeat(40_000);
     folder.write("www/small.html", PAGE).write("www/large.html", &large).write("www/small.txt", PAGE);
     folder.write("www/pre.html", PAGE).write("www/pre.html.gz", "not edited, because it is not sent");
-    let config = "compress = { codings = [\"gzip\"], min = \"1B\" }\n[[route]]\n\
-                  files = { root = \"www\", precompressed = [\"gzip\"] }\n\
-                  replace = { from = \"http://old.example\", to = \"https://new\" }\n";
+    let config = r#"
+        compress = { codings = ["gzip"], min = "1B" }
+        [[route]]
+        files = { root = "www", precompressed = ["gzip"] }
+        replace = { from = "http://old.example", to = "https://new" }
+    "#;
     let rig = Rig::config(folder, config);
     let edited = |page: &str| page.replace("http://old.example", "https://new");
     assert_eq!(body(&rig.get("/small.html")), edited(PAGE));
@@ -159,8 +171,13 @@ fn files_are_edited_before_compression() {
 fn cached_pages_are_stored_unedited() {
     let (address, asked) = origin(vec![html("Cache-Control: max-age=60\r\n", PAGE)]);
     let config = format!(
-        "compress = true\n[[route]]\nproxy = \"http://{address}\"\ncache = true\n\
-         replace = {{ from = \"old.example\", to = \"$http_x_name\" }}\n"
+        r#"
+        compress = true
+        [[route]]
+        proxy = "http://{address}"
+        cache = true
+        replace = {{ from = "old.example", to = "$http_x_name" }}
+        "#
     );
     let rig = Rig::config(Folder::new(), &config);
     for name in ["one.example", "two.example", "<b>"] {
@@ -174,8 +191,11 @@ fn cached_pages_are_stored_unedited() {
 
 #[test]
 fn once_replaces_only_the_first_match() {
-    let config = "[[route]]\nrespond = { body = \"<p>a</p><p>a</p>\", type = \"text/html\" }\n\
-                  replace = [{ from = \"<p>\", to = \"<p id=1>\", once = true }, { from = \"a\", to = \"b\" }]\n";
+    let config = r#"
+        [[route]]
+        respond = { body = "<p>a</p><p>a</p>", type = "text/html" }
+        replace = [{ from = "<p>", to = "<p id=1>", once = true }, { from = "a", to = "b" }]
+    "#;
     let rig = Rig::config(Folder::new(), config);
     assert_eq!(body(&rig.get("/")), "<p id=1>b</p><p>b</p>");
 }
@@ -187,8 +207,14 @@ fn million_matches_are_replaced_on_a_slow_connection() {
     folder.write(
         "komainu.toml",
         format!(
-            "listen = [{{ address = \"127.0.0.1:0\", h2c = true }}]\n{}limits.memory = \"16MiB\"\n[[route]]\nfiles = \"www\"\n\
-             replace = {{ from = \"ab\", to = \"0123456789\" }}\n",
+            r#"
+            listen = [{{ address = "127.0.0.1:0", h2c = true }}]
+            {}
+            limits.memory = "16MiB"
+            [[route]]
+            files = "www"
+            replace = {{ from = "ab", to = "0123456789" }}
+            "#,
             as_we_are()
         ),
     );

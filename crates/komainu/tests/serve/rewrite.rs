@@ -17,12 +17,33 @@ fn rewritten_directory_serves_its_index_without_redirect() {
     let rig = Rig::config(
         folder,
         &format!(
-            "[[route]]\npath = \"/go\"\nrewrite = \"/dir\"\nfiles = \"www\"\n\
-             [[route]]\npath = \"/again/*\"\nrewrite = \"/$rest\"\n\
-             [[route]]\npath = \"/go-bare/\"\nrewrite = \"/bare\"\nfiles = \"www\"\n\
-             [[route]]\npath = \"/inner/*\"\ninternal = true\nfiles = {{ root = \"www\", strip_prefix = true }}\n\
-             [[route]]\npath = \"/named/*\"\nproxy = \"{}\"\n\
-             [[route]]\nfiles = \"www\"\n",
+            r#"
+            [[route]]
+            path = "/go"
+            rewrite = "/dir"
+            files = "www"
+
+            [[route]]
+            path = "/again/*"
+            rewrite = "/$rest"
+
+            [[route]]
+            path = "/go-bare/"
+            rewrite = "/bare"
+            files = "www"
+
+            [[route]]
+            path = "/inner/*"
+            internal = true
+            files = {{ root = "www", strip_prefix = true }}
+
+            [[route]]
+            path = "/named/*"
+            proxy = "{}"
+
+            [[route]]
+            files = "www"
+            "#,
             origin.url
         ),
     );
@@ -227,16 +248,24 @@ fn the_check_explains_rewrites() {
     let folder = Folder::new();
     folder.write(
         "komainu.toml",
-        "[[route]]\npath = \"~ ^/a/(.*)$\"\nrewrite = \"/b/$1\"\n\n[[route]]\npath = \"/b/*\"\nrespond = \"b\"\n",
+        r#"
+        [[route]]
+        path = "~ ^/a/(.*)$"
+        rewrite = "/b/$1"
+
+        [[route]]
+        path = "/b/*"
+        respond = "b"
+        "#,
     );
     let file = folder.at("komainu.toml");
     let done = komainu().args(["check", "--explain", "/a/x?q=1", "-c"]).arg(&file).output().unwrap();
     assert_eq!(
         text(&done.stdout),
         "default site: no other site has this host\n\
-         > line 1: ~ ^/a/(.*)$: matches: rewrite\n  line 5: /b/*: not reached\n\
+         > line 2: ~ ^/a/(.*)$: matches: rewrite\n  line 6: /b/*: not reached\n\
          the search begins again with /b/x?q=1\ndefault site: no other site has this host\n  \
-         line 1: ~ ^/a/(.*)$: the path does not match\n> line 5: /b/*: matches: respond\n",
+         line 2: ~ ^/a/(.*)$: the path does not match\n> line 6: /b/*: matches: respond\n",
         "{}",
         text(&done.stderr)
     );

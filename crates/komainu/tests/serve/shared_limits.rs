@@ -48,8 +48,16 @@ fn server(socket: &Path) -> Rig {
     let folder = Folder::new();
     folder.write("redis.password", "secret\n");
     let text = format!(
-        "threads = 2\n[limits.shared]\nredis = \"unix:{}\"\npassword_file = \"redis.password\"\ntimeout = \"20s\"\n\
-        [[route]]\nlimit = {{ rate = \"{RATE}/s\", burst = {}, shared = true }}\nrespond = \"ok\"\n",
+        r#"
+        threads = 2
+        [limits.shared]
+        redis = "unix:{}"
+        password_file = "redis.password"
+        timeout = "20s"
+        [[route]]
+        limit = {{ rate = "{RATE}/s", burst = {}, shared = true }}
+        respond = "ok"
+        "#,
         socket.display(),
         BURST as u32 - 1
     );
@@ -149,11 +157,27 @@ fn server_starts_without_redis_and_check_reports_mistakes() {
         let output = command.arg("check").arg("-c").arg(folder.at("k.toml")).output().unwrap();
         (output.status.success(), crate::rig::text(&output.stderr) + &crate::rig::text(&output.stdout))
     };
-    let shared = "[[route]]\nlimit = { rate = \"1/s\", shared = true }\nrespond = \"x\"\n";
+    let shared = r#"
+        [[route]]
+        limit = { rate = "1/s", shared = true }
+        respond = "x"
+    "#;
     let (is_right, said) = check(shared);
     assert!(!is_right && said.contains("`shared` without `[limits.shared]`"), "{said}");
-    let (is_right, said) = check(&format!("[limits.shared]\nredis = \"redis://:secret@h\"\n{shared}"));
+    let (is_right, said) = check(&format!(
+        r#"
+        [limits.shared]
+        redis = "redis://:secret@h"
+        {shared}
+        "#
+    ));
     assert!(!is_right && said.contains("password_file"), "{said}");
-    let (is_right, said) = check(&format!("[limits.shared]\nredis = \"redis://h\"\n{shared}"));
+    let (is_right, said) = check(&format!(
+        r#"
+        [limits.shared]
+        redis = "redis://h"
+        {shared}
+        "#
+    ));
     assert!(is_right, "{said}");
 }

@@ -278,9 +278,22 @@ fn large() -> Origin {
 fn routes(origin: &Origin) -> String {
     let proxy = format!("proxy = {{ to = \"{}\", spill = \"0B\" }}", origin.url);
     format!(
-        "timeouts.write = \"3s\"\n[[route]]\npath = \"/large\"\nfiles = \"www\"\n\
-         [[route]]\npath = \"/proxy\"\n{proxy}\n\
-         [[route]]\npath = \"/patient\"\ntimeouts.write = \"20s\"\n{proxy}\n"
+        r#"
+        timeouts.write = "3s"
+
+        [[route]]
+        path = "/large"
+        files = "www"
+
+        [[route]]
+        path = "/proxy"
+        {proxy}
+
+        [[route]]
+        path = "/patient"
+        timeouts.write = "20s"
+        {proxy}
+        "#
     )
 }
 
@@ -321,7 +334,14 @@ fn steady_senders_are_accepted_and_stalled_ones_get_408() {
     const PIECE: &[u8] = &[b'x'; 20];
     const PIECES: usize = 30;
     let origin = Origin::start(|ask| ok(&ask.body.len().to_string()));
-    let servers = servers(&format!("timeouts.body = \"1s\"\n[[route]]\nproxy = \"{}\"\n", origin.url));
+    let servers = servers(&format!(
+        r#"
+        timeouts.body = "1s"
+        [[route]]
+        proxy = "{}"
+        "#,
+        origin.url
+    ));
     each(&servers, &CARRIERS, |rig, carrier| {
         for sent in [PIECES, 2] {
             let mut client = Client::connect(rig, carrier, "/");

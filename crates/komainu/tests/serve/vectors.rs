@@ -24,8 +24,11 @@ fn answers(address: SocketAddr, bytes: &[u8]) -> String {
 fn server(listen: &str) -> Rig {
     let folder = Folder::new();
     folder.certify();
-    let route =
-        "[[route]]\nrespond = \"fine\"\nresponse_headers.set = { X-Saw = \"$uri|$args|$http_host\" }\n";
+    let route = r#"
+        [[route]]
+        respond = "fine"
+        response_headers.set = { X-Saw = "$uri|$args|$http_host" }
+    "#;
     folder.write("komainu.toml", format!("{listen}threads = 1\n{}{route}", as_we_are()));
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
