@@ -301,8 +301,16 @@ fn invalid_responses_are_reported_as_failures() {
 fn untrusted_certificate_is_reported_with_remedies() {
     let folder = Folder::new("certificate");
     // Without a configuration file, openssl creates a CA certificate, which is not valid for a server.
-    let conf = "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = more\n[name]\nCN = localhost\n\
-                [more]\nsubjectAltName = DNS:localhost\n";
+    let conf = r"
+        [req]
+        prompt = no
+        distinguished_name = name
+        x509_extensions = more
+        [name]
+        CN = localhost
+        [more]
+        subjectAltName = DNS:localhost
+    ";
     std::fs::write(folder.file("openssl.conf"), conf).unwrap();
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
@@ -383,9 +391,19 @@ fn interrupted_lab_prints_results_and_resumes_later() {
     let folder = Folder::new("interrupted");
     let lab = folder.file("l.toml");
     let kept = folder.file("out/l.jsonl");
-    let text_of = "title = \"Long\"\n[load]\nduration = \"100ms\"\nwarm-up = \"0s\"\nrepetitions = 500\n\
-                   connections = 2\n[[subject]]\nname = \"it\"\n\
-                   run = \"{{komainu}} run --listen 127.0.0.1:{{port}} --listing {{dir}}\"\n";
+    let text_of = r#"
+        title = "Long"
+
+        [load]
+        duration = "100ms"
+        warm-up = "0s"
+        repetitions = 500
+        connections = 2
+
+        [[subject]]
+        name = "it"
+        run = "{{komainu}} run --listen 127.0.0.1:{{port}} --listing {{dir}}"
+    "#;
     std::fs::write(&lab, text_of).unwrap();
     let lines = || std::fs::read_to_string(&kept).unwrap_or_default().lines().count();
     let run = ["lab", "run", "--quiet", "--out", &folder.file("out"), &lab];
@@ -456,12 +474,33 @@ fn lab_reports_broken_subjects_and_retries_them() {
     let lab = folder.file("l.toml");
     let mended = folder.file("mended");
     let text_of = format!(
-        "title = \"Broken\"\n[load]\nduration = \"100ms\"\nrepetitions = 1\nwarm-up = \"0s\"\nconnections = 2\n\
-         [[subject]]\nname = \"fine\"\nours = true\nrun = \"{{{{komainu}}}} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}\"\n\
-         [[subject]]\nname = \"dies\"\nrun = \"sh -c 'test -e {mended} || (echo no such option; exit 3) || exit 3; \
-         exec {KOMAINU} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}'\"\n\
-         [[subject]]\nname = \"absent\"\nneeds = \"no-such-program from no-such-package\"\nrun = \"x\"\n\
-         [[subject]]\nname = \"not yet\"\nskip = \"a reason\"\n"
+        r#"
+        title = "Broken"
+
+        [load]
+        duration = "100ms"
+        repetitions = 1
+        warm-up = "0s"
+        connections = 2
+
+        [[subject]]
+        name = "fine"
+        ours = true
+        run = "{{{{komainu}}}} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}"
+
+        [[subject]]
+        name = "dies"
+        run = "sh -c 'test -e {mended} || (echo no such option; exit 3) || exit 3; exec {KOMAINU} run --listen 127.0.0.1:{{{{port}}}} --listing {{{{dir}}}}'"
+
+        [[subject]]
+        name = "absent"
+        needs = "no-such-program from no-such-package"
+        run = "x"
+
+        [[subject]]
+        name = "not yet"
+        skip = "a reason"
+        "#
     );
     std::fs::write(&lab, text_of).unwrap();
     let done = komainu(&["lab", "run", "--quiet", "--out", &folder.file("out"), &lab]);
@@ -494,22 +533,34 @@ fn lab_reports_broken_subjects_and_retries_them() {
 fn lab_marks_subject_with_wrong_responses_as_broken() {
     let folder = Folder::new("wrong");
     let lab = folder.file("l.toml");
-    let server = "import http.server, itertools, sys\n\
-        turn = itertools.count()\n\
-        class Handler(http.server.BaseHTTPRequestHandler):\n\
-        \u{20}   protocol_version = 'HTTP/1.1'\n\
-        \u{20}   def do_GET(self):\n\
-        \u{20}       self.send_response(200 if next(turn) < 20 else 503)\n\
-        \u{20}       self.send_header('Content-Length', '2')\n\
-        \u{20}       self.end_headers()\n\
-        \u{20}       self.wfile.write(b'hi')\n\
-        \u{20}   def log_message(self, *_): pass\n\
-        http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()\n";
-    let text_of = format!(
-        "title = \"Wrong\"\n[load]\nduration = \"500ms\"\nrepetitions = 1\nwarm-up = \"0s\"\nconnections = 2\n\
-         [files]\n\"server.py\" = \"\"\"\n{server}\"\"\"\n\
-         [[subject]]\nname = \"overloaded\"\nrun = \"python3 {{{{dir}}}}/server.py {{{{port}}}}\"\n"
-    );
+    let text_of = r#"
+title = "Wrong"
+
+[load]
+duration = "500ms"
+repetitions = 1
+warm-up = "0s"
+connections = 2
+
+[files]
+"server.py" = """
+import http.server, itertools, sys
+turn = itertools.count()
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_GET(self):
+        self.send_response(200 if next(turn) < 20 else 503)
+        self.send_header('Content-Length', '2')
+        self.end_headers()
+        self.wfile.write(b'hi')
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()
+"""
+
+[[subject]]
+name = "overloaded"
+run = "python3 {{dir}}/server.py {{port}}"
+"#;
     std::fs::write(&lab, text_of).unwrap();
     let done = komainu(&["lab", "run", "--quiet", "--out", &folder.file("out"), &lab]);
     let printed = text(&done.stdout);

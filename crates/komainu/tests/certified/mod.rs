@@ -52,7 +52,15 @@ pub fn start(folder: Folder, text: &str) -> Rig {
 }
 
 pub fn site(name: &str, tls: &str) -> String {
-    format!("[[site]]\nhosts = [\"{name}\"]\n{tls}\n[[site.route]]\nrespond = \"this is {name}\"\n")
+    format!(
+        r#"
+        [[site]]
+        hosts = ["{name}"]
+        {tls}
+        [[site.route]]
+        respond = "this is {name}"
+        "#
+    )
 }
 
 /// Runs `openssl s_client` with `request` on its standard input and returns its output.

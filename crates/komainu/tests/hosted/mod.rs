@@ -80,7 +80,14 @@ pub fn folder(name: &str, content: &str) -> Folder {
 
 /// A configuration that routes every request to one application.
 pub fn only(app: &str) -> String {
-    format!("[[route]]\napp = \"shop\"\n[apps.shop]\n{app}\n")
+    format!(
+        r#"
+        [[route]]
+        app = "shop"
+        [apps.shop]
+        {app}
+        "#
+    )
 }
 
 /// A process of an application, as shown by `komainu status --json`.
