@@ -28,13 +28,37 @@ fn environment_follows_psgi_1_1() {
     let port = client.stream.local_addr().unwrap().port();
     let own_port = rig.address.port();
     let expected = format!(
-        "CONTENT_TYPE=text/x\nHTTP_AUTHORIZATION=Basic x\nHTTP_COOKIE=a=1; b=2\nHTTP_HOST=shop.example:81\nHTTP_X_MINE=1, 2\n\
-         PATH_INFO=/env\nQUERY_STRING=a=%20b&c\nREMOTE_ADDR=127.0.0.1\nREMOTE_PORT={port}\nREQUEST_METHOD=GET\n\
-         REQUEST_URI=/%65nv?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT={own_port}\nSERVER_PROTOCOL=HTTP/1.1\n\
-         psgi.errors=GLOB\npsgi.input=GLOB\npsgi.multiprocess=1\npsgi.multithread=0\npsgi.nonblocking=0\npsgi.run_once=0\n\
-         psgi.streaming=1\npsgi.url_scheme=http\npsgi.version=ARRAY\npsgix.cleanup=1\npsgix.cleanup.handlers=ARRAY\n\
-         psgix.harakiri=1\npsgix.informational=CODE\npsgix.input.buffered=1\n\
-         psgix.input.terminated=1\n"
+        r"CONTENT_TYPE=text/x
+HTTP_AUTHORIZATION=Basic x
+HTTP_COOKIE=a=1; b=2
+HTTP_HOST=shop.example:81
+HTTP_X_MINE=1, 2
+PATH_INFO=/env
+QUERY_STRING=a=%20b&c
+REMOTE_ADDR=127.0.0.1
+REMOTE_PORT={port}
+REQUEST_METHOD=GET
+REQUEST_URI=/%65nv?a=%20b&c
+SCRIPT_NAME=
+SERVER_NAME=shop.example
+SERVER_PORT={own_port}
+SERVER_PROTOCOL=HTTP/1.1
+psgi.errors=GLOB
+psgi.input=GLOB
+psgi.multiprocess=1
+psgi.multithread=0
+psgi.nonblocking=0
+psgi.run_once=0
+psgi.streaming=1
+psgi.url_scheme=http
+psgi.version=ARRAY
+psgix.cleanup=1
+psgix.cleanup.handlers=ARRAY
+psgix.harakiri=1
+psgix.informational=CODE
+psgix.input.buffered=1
+psgix.input.terminated=1
+"
     );
     answer.expect(200, &expected);
 }

@@ -32,13 +32,36 @@ fn environment_follows_rack() {
     let port = client.stream.local_addr().unwrap().port();
     let own_port = rig.address.port();
     let expected = format!(
-        "CONTENT_TYPE=text/x\nHTTP_COOKIE=a=1; b=2\nHTTP_HOST=shop.example:81\nHTTP_VERSION=HTTP/1.1\nHTTP_X_MINE=1, 2\n\
-         HTTP_X_MIXED.NAME~1=y\nPATH_INFO=/env\nQUERY_STRING=a=%20b&c\nREMOTE_ADDR=127.0.0.1\nREMOTE_PORT={port}\n\
-         REQUEST_METHOD=GET\nREQUEST_URI=/env?a=%20b&c\nSCRIPT_NAME=\nSERVER_NAME=shop.example\nSERVER_PORT={own_port}\n\
-         SERVER_PROTOCOL=HTTP/1.1\nSERVER_SOFTWARE=komainu\nrack.after_reply=Array\nrack.early_hints=Komainu::Call\nrack.errors=IO\n\
-         rack.hijack=Komainu::Call\nrack.hijack?=true\nrack.input=Komainu::EmptyInput\nrack.multiprocess=true\n\
-         rack.multithread=false\nrack.response_finished=Array\nrack.run_once=false\nrack.url_scheme=http\n\
-         rack.version=Array\n"
+        r"CONTENT_TYPE=text/x
+HTTP_COOKIE=a=1; b=2
+HTTP_HOST=shop.example:81
+HTTP_VERSION=HTTP/1.1
+HTTP_X_MINE=1, 2
+HTTP_X_MIXED.NAME~1=y
+PATH_INFO=/env
+QUERY_STRING=a=%20b&c
+REMOTE_ADDR=127.0.0.1
+REMOTE_PORT={port}
+REQUEST_METHOD=GET
+REQUEST_URI=/env?a=%20b&c
+SCRIPT_NAME=
+SERVER_NAME=shop.example
+SERVER_PORT={own_port}
+SERVER_PROTOCOL=HTTP/1.1
+SERVER_SOFTWARE=komainu
+rack.after_reply=Array
+rack.early_hints=Komainu::Call
+rack.errors=IO
+rack.hijack=Komainu::Call
+rack.hijack?=true
+rack.input=Komainu::EmptyInput
+rack.multiprocess=true
+rack.multithread=false
+rack.response_finished=Array
+rack.run_once=false
+rack.url_scheme=http
+rack.version=Array
+"
     );
     answer.expect(200, &expected);
     rig.get("/frozen").expect(200, "true");

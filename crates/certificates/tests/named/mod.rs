@@ -38,16 +38,27 @@ impl Named {
             + &key("nobody", "hmac-sha256");
         let shown = folder.display();
         let config = format!(
-            "{keys}options {{ directory \"{shown}\"; listen-on port {port} {{ 127.0.0.1; }}; listen-on-v6 {{ none; }}; \
-             recursion no; pid-file none; session-keyfile none; dnssec-validation no; notify no; \
-             managed-keys-directory \"{shown}\"; }};\n\
-             controls {{ }};\n\
-             zone \"komainu-test.com\" {{ type primary; file \"zone\"; \
-             update-policy {{ grant komainu zonesub TXT; grant komainu-384 zonesub TXT; }}; }};\n"
+            r#"{keys}
+options {{
+    directory "{shown}"; managed-keys-directory "{shown}"; pid-file none; session-keyfile none;
+    listen-on port {port} {{ 127.0.0.1; }}; listen-on-v6 {{ none; }};
+    recursion no; dnssec-validation no; notify no;
+}};
+controls {{ }};
+zone "komainu-test.com" {{
+    type primary; file "zone";
+    update-policy {{ grant komainu zonesub TXT; grant komainu-384 zonesub TXT; }};
+}};
+"#
         );
         fs::write(folder.join("named.conf"), config).unwrap();
-        let zone = "$TTL 60\n@ IN SOA ns hostmaster 1 3600 600 86400 60\n@ IN NS ns\nns IN A 127.0.0.1\n\
-                    _acme-challenge.alias IN CNAME elsewhere.other\nelsewhere.other IN A 127.0.0.1\n";
+        let zone = r"$TTL 60
+@ IN SOA ns hostmaster 1 3600 600 86400 60
+@ IN NS ns
+ns IN A 127.0.0.1
+_acme-challenge.alias IN CNAME elsewhere.other
+elsewhere.other IN A 127.0.0.1
+";
         fs::write(folder.join("zone"), zone).unwrap();
         let child = Command::new(program)
             .args(["-g", "-n", "1", "-c"])

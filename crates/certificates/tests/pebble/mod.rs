@@ -173,8 +173,10 @@ impl Pebble {
         let path = self.folder.join("hook");
         let port = self.dns_management;
         let script = format!(
-            "#!/bin/sh\ncase $1 in add) what=set-txt;; remove) what=clear-txt;; esac\n\
-             curl -sSf -d \"{{\\\"host\\\":\\\"$2.\\\",\\\"value\\\":\\\"$3\\\"}}\" http://127.0.0.1:{port}/$what\n"
+            r#"#!/bin/sh
+case $1 in add) what=set-txt;; remove) what=clear-txt;; esac
+curl -sSf -d "{{\"host\":\"$2.\",\"value\":\"$3\"}}" http://127.0.0.1:{port}/$what
+"#
         );
         fs::write(&path, script).unwrap();
         let mut permissions = fs::metadata(&path).unwrap().permissions();

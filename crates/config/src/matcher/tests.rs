@@ -62,7 +62,14 @@ fn site_is_selected_by_host() {
 
 #[test]
 fn unknown_host_matches_no_site() {
-    let routes = Routes::compile(&read("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200"));
+    let routes = Routes::compile(&read(
+        r#"
+        [[site]]
+        hosts = "a"
+        [[site.route]]
+        respond = 200
+        "#,
+    ));
     assert_eq!(routes.site(b"b", 0), None);
     assert_eq!(routes.find(&get("b", "/"), no_fields), None);
     assert_eq!(routes.explain_match(&get("b", "/"), no_fields).site_match, SiteMatch::None);
@@ -71,7 +78,14 @@ fn unknown_host_matches_no_site() {
 
 #[test]
 fn routes_at_the_top_are_the_default_site() {
-    let text = "[[route]]\nrespond = 200\n[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 201";
+    let text = r#"
+        [[route]]
+        respond = 200
+        [[site]]
+        hosts = "a"
+        [[site.route]]
+        respond = 201
+    "#;
     let config = read(text);
     let routes = Routes::compile(&config);
     let sites = &config.sites;
@@ -262,7 +276,13 @@ respond = 201
 [[route]]
 respond = 200
 "#;
-    let config = read(&format!("[geo]\ndatabase = \"c.mmdb\"\n{text}"));
+    let config = read(&format!(
+        r#"
+        [geo]
+        database = "c.mmdb"
+        {text}
+        "#
+    ));
     let routes = Routes::compile(&config);
     assert!(routes.uses_country());
     let key = |name: &str| (name == "x-key").then_some(&b"k"[..]);
@@ -307,8 +327,15 @@ respond = 200
 
 #[test]
 fn route_may_match_some_hosts_of_its_site() {
-    let text = "[[site]]\nhosts = [\"a.example\", \"*.a.example\"]\n[[site.route]]\nhost = \"*.a.example\"\nrespond = 201\n\
-                [[site.route]]\nrespond = 200";
+    let text = r#"
+        [[site]]
+        hosts = ["a.example", "*.a.example"]
+        [[site.route]]
+        host = "*.a.example"
+        respond = 201
+        [[site.route]]
+        respond = 200
+    "#;
     let config = read(text);
     let routes = Routes::compile(&config);
     for (host, expected) in [("a.example", 1), ("WWW.a.example:8080", 0), ("x.y.a.example.", 0)] {
@@ -353,23 +380,65 @@ respond = 202
 #[test]
 fn conditions_without_effect_are_reported() {
     for (text, expected) in [
-        ("[[route]]\nnot = {}\nrespond = 200", "a `not` without conditions"),
-        ("[[route]]\nnot = { header = {} }\nrespond = 200", "a `not` without conditions"),
-        ("[[route]]\nmethod = \"!POST\"\nrespond = 200", "write `not = { method = \"POST\" }`"),
-        ("[[route]]\nclient = \"!10.0.0.0/8\"\nrespond = 200", "write `not = { client = "),
+        (
+            r"
+            [[route]]
+            not = {}
+            respond = 200
+            ",
+            "a `not` without conditions",
+        ),
+        (
+            r"
+            [[route]]
+            not = { header = {} }
+            respond = 200
+            ",
+            "a `not` without conditions",
+        ),
+        (
+            r#"
+            [[route]]
+            method = "!POST"
+            respond = 200
+            "#,
+            "write `not = { method = \"POST\" }`",
+        ),
+        (
+            r#"
+            [[route]]
+            client = "!10.0.0.0/8"
+            respond = 200
+            "#,
+            "write `not = { client = ",
+        ),
     ] {
         let report = Config::parse(text, "test", Path::new("")).unwrap_err().render(false);
         assert!(report.contains(expected), "{report}");
     }
-    let text = "[[site]]\nhosts = \"a.example\"\n[[site.route]]\nhost = \"b.example\"\nrespond = 200";
+    let text = r#"
+        [[site]]
+        hosts = "a.example"
+        [[site.route]]
+        host = "b.example"
+        respond = 200
+    "#;
     let (_, report) = Config::parse(text, "test", Path::new("")).unwrap();
     assert!(report.render(false).contains("the site has no such host"), "{report}");
 }
 
 #[test]
 fn exclusions_of_a_snippet_add_to_those_of_the_route() {
-    let text = "[snippet.closed]\nnot = { path = \"/x\" }\n[[route]]\nuse = \"closed\"\nnot = { method = \"POST\" }\nrespond = 200\n\
-                [[route]]\nrespond = 403";
+    let text = r#"
+        [snippet.closed]
+        not = { path = "/x" }
+        [[route]]
+        use = "closed"
+        not = { method = "POST" }
+        respond = 200
+        [[route]]
+        respond = 403
+    "#;
     let routes = Routes::compile(&read(text));
     let post = RouteRequest { method: b"POST", ..get("a", "/y") };
     for (request, expected) in [(get("a", "/x"), 1), (post, 1), (get("a", "/y"), 0)] {

@@ -10,7 +10,13 @@ fn parse(text: &str) -> Result<(Config, String), String> {
 const RESPOND: &str = "[[site.route]]\nrespond = 200\n";
 
 fn site(head: &str) -> String {
-    format!("[[site]]\n{head}\n{RESPOND}")
+    format!(
+        r"
+        [[site]]
+        {head}
+        {RESPOND}
+        "
+    )
 }
 
 fn addresses<'l>(listeners: impl Iterator<Item = &'l crate::listen::Listener>) -> Vec<String> {
@@ -42,7 +48,13 @@ fn addresses_shared_by_sites_are_listened_on_once() {
 fn default_address_is_used_only_for_sites_without_listen() {
     let own = site("listen = \"127.0.0.1:9000\"");
     assert_eq!(addresses(parse(&own).unwrap().0.listeners()), ["127.0.0.1:9000"]);
-    let with_route = format!("[[route]]\nrespond = 200\n{own}");
+    let with_route = format!(
+        r"
+        [[route]]
+        respond = 200
+        {own}
+        "
+    );
     let all = addresses(parse(&with_route).unwrap().0.listeners());
     assert_eq!(all, ["127.0.0.1:8080", "127.0.0.1:9000"]);
 }
@@ -74,7 +86,17 @@ fn host_may_have_one_site_per_address() {
 
 #[test]
 fn top_level_routes_are_the_default_site_of_top_addresses() {
-    let with = |listen: &str| parse(&format!("listen = \":80\"\n[[route]]\nrespond = 200\n{}", site(listen)));
+    let with = |listen: &str| {
+        parse(&format!(
+            r#"
+            listen = ":80"
+            [[route]]
+            respond = 200
+            {}
+            "#,
+            site(listen)
+        ))
+    };
     with("listen = \":81\"").unwrap();
     assert!(with("listen = [\":81\", \":80\"]").unwrap_err().contains("two default sites"));
     assert!(with("").unwrap_err().contains("two default sites"));
@@ -108,7 +130,15 @@ fn invalid_listen_settings_have_a_remedy() {
         let error = parse(&format!("listen = {top}\n{sites}")).unwrap_err();
         assert!(error.contains(part), "{sites}: {error}");
     }
-    let error = parse(&format!("[[route]]\nrespond = 200\n{}", site("listen = \":8080\""))).unwrap_err();
+    let error = parse(&format!(
+        r"
+        [[route]]
+        respond = 200
+        {}
+        ",
+        site("listen = \":8080\"")
+    ))
+    .unwrap_err();
     assert!(error.contains("is the default of `listen`"), "{error}");
     let tls = "tls = { certificate = \"c\", key = \"k\" }\n";
     let text = format!(
@@ -150,7 +180,15 @@ fn streams_share_addresses_of_sites() {
     let tls = "tls = { certificate = \"c\", key = \"k\" }\n";
     let with = |stream: &str| {
         let own = site(&format!("hosts = \"a\"\nlisten = \":443\"\n{tls}"));
-        parse(&format!("listen = \":80\"\n{own}[[stream]]\nto = \"10.0.0.1:443\"\n{stream}"))
+        parse(&format!(
+            r#"
+            listen = ":80"
+            {own}
+            [[stream]]
+            to = "10.0.0.1:443"
+            {stream}
+            "#
+        ))
     };
     with("listen = \":443\"\nnames = \"b\"").unwrap();
     assert!(with("listen = \":443\"").unwrap_err().contains("without `names`"));

@@ -43,7 +43,15 @@ fn defaults_have_the_documented_values() {
 
 #[test]
 fn a_header_limit_is_absent_or_in_its_range() {
-    let text = |value: &str| format!("[[route]]\nheader_limit = {value}\nrespond = 204\n");
+    let text = |value: &str| {
+        format!(
+            r"
+            [[route]]
+            header_limit = {value}
+            respond = 204
+            "
+        )
+    };
     assert_eq!(parse("[[route]]\nrespond = 204\n").sites[0].routes[0].headers_max, None);
     for (value, headers_max) in [("1", 1), ("1000", 1000)] {
         assert_eq!(parse(&text(value)).sites[0].routes[0].headers_max, Some(headers_max));
@@ -57,11 +65,42 @@ fn a_header_limit_is_absent_or_in_its_range() {
 
 #[test]
 fn short_forms_equal_long_forms() {
-    let short = "[[route]]\nfiles = \"a\"\n[[site]]\nhosts = \"h\"\n[[site.route]]\npath = \"/r\"\nredirect = \"/b\"\n\
-        [[site.route]]\npath = \"/n\"\nrespond = 404\n[[site.route]]\nrespond = \"t\"\n";
-    let long = "[[route]]\nfiles = { root = [\"a\"] }\n[[site]]\nhosts = [\"h\"]\n[[site.route]]\npath = [\"/r\"]\n\
-        redirect = { to = \"/b\" }\n[[site.route]]\npath = \"/n\"\nrespond = { status = 404 }\n[[site.route]]\n\
-        respond = { body = \"t\" }\n";
+    let short = r#"
+        [[route]]
+        files = "a"
+
+        [[site]]
+        hosts = "h"
+
+        [[site.route]]
+        path = "/r"
+        redirect = "/b"
+
+        [[site.route]]
+        path = "/n"
+        respond = 404
+
+        [[site.route]]
+        respond = "t"
+    "#;
+    let long = r#"
+        [[route]]
+        files = { root = ["a"] }
+
+        [[site]]
+        hosts = ["h"]
+
+        [[site.route]]
+        path = ["/r"]
+        redirect = { to = "/b" }
+
+        [[site.route]]
+        path = "/n"
+        respond = { status = 404 }
+
+        [[site.route]]
+        respond = { body = "t" }
+    "#;
     assert_eq!(parse(short), parse(long));
 }
 
@@ -197,7 +236,13 @@ fn trusted_sources_are_parsed() {
 
 #[test]
 fn files_are_tried_before_the_proxy_of_the_route() {
-    let config = parse("[[route]]\nproxy = \"http://a\"\nfiles = \"public\"\n");
+    let config = parse(
+        r#"
+        [[route]]
+        proxy = "http://a"
+        files = "public"
+        "#,
+    );
     let route = &config.sites[0].routes[0];
     assert!(matches!((&route.action, &route.otherwise), (Action::Files(_), Some(Action::Proxy(_)))));
 }

@@ -30,7 +30,15 @@ fn examples_of_the_limits_and_auth_pages_are_valid() {
     // The cells of its tables that are whole directives.
     let cells = text.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('`'));
     let cells = cells.filter(|cell| cell.starts_with("limit = "));
-    let cells = cells.map(|cell| format!("[[route]]\nrespond = 204\n{cell}\n"));
+    let cells = cells.map(|cell| {
+        format!(
+            r"
+            [[route]]
+            respond = 204
+            {cell}
+            "
+        )
+    });
     let examples: Vec<String> = blocks.chain(cells).collect();
     assert!(examples.len() >= 14);
     for example in examples {
@@ -120,10 +128,36 @@ fn read(main: &str, included: &[(&str, &str)], environment: &[(&str, &str)]) -> 
 
 #[test]
 fn included_files_add_to_the_main_file() {
-    let one = "listen = \":80\"\ninclude = \"a.toml\"\n[limits]\nbody = \"1MiB\"\n[[site]]\nhosts = \"a.test\"\n\
-        [[site.route]]\nfiles = \"www\"\n[[route]]\nrespond = 204\n";
-    let two = "# The second.\n[limits]\nhead = \"32KiB\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nrespond = 200\n\
-        [upstreams.app]\nto = \"http://127.0.0.1:3000\"\n";
+    let one = r#"
+        listen = ":80"
+        include = "a.toml"
+
+        [limits]
+        body = "1MiB"
+
+        [[site]]
+        hosts = "a.test"
+
+        [[site.route]]
+        files = "www"
+
+        [[route]]
+        respond = 204
+    "#;
+    let two = r#"
+        # The second.
+        [limits]
+        head = "32KiB"
+
+        [[site]]
+        hosts = "b.test"
+
+        [[site.route]]
+        respond = 200
+
+        [upstreams.app]
+        to = "http://127.0.0.1:3000"
+    "#;
     assert_eq!(include_patterns(one, &|_| None), ["a.toml"]);
     assert_eq!(
         include_patterns("include = [\"a\", \"b/${SITE}/*.toml\"]", &|_| Some("b".into())),
@@ -142,7 +176,7 @@ fn included_files_add_to_the_main_file() {
         let site = config.sites.iter().find(|site| site.hosts.iter().any(|name| name.to_string() == host));
         site.and_then(|site| site.line.as_ref()).unwrap().to_string()
     };
-    assert_eq!((line("a.test"), line("b.test")), ("line 5".into(), "line 4 of a.toml".into()));
+    assert_eq!((line("a.test"), line("b.test")), ("line 8".into(), "line 6 of a.toml".into()));
     assert_eq!(config.upstreams.len(), 1);
 }
 
@@ -159,8 +193,16 @@ fn errors_in_included_files_name_the_file() {
     assert!(text.contains("::: main.toml:1:1") && text.contains("first given here"), "{text}");
     let text = fault("", "server {\n}\n");
     assert!(text.contains("--> sites/b.toml:1:") && text.contains("configuration of nginx"), "{text}");
-    let text = fault("[[site]]\nhosts = \"a\"\n[[site.route]]\nrespond = 200\n", "[[site]]\nhosts = \"a\"\n");
-    assert!(text.contains("duplicate host `a`") && text.contains("::: main.toml:2:9"), "{text}");
+    let text = fault(
+        r#"
+        [[site]]
+        hosts = "a"
+        [[site.route]]
+        respond = 200
+        "#,
+        "[[site]]\nhosts = \"a\"\n",
+    );
+    assert!(text.contains("duplicate host `a`") && text.contains("::: main.toml:3:17"), "{text}");
     let text = fault("listen = [\":80\"]\n", "listen = [\":81\"]\n");
     assert!(text.contains("`listen` is given in two files"), "{text}");
     let text = fault("[log]\naccess = \"off\"\n", "log = 1\n");
@@ -175,7 +217,14 @@ fn environment_variables_are_expanded_in_strings() {
     let one =
         config("listen = \":${PORT}\"\nthreads = \"${THREADS}\"\nsandbox = \"${NO:-false}\"\n").unwrap();
     assert_eq!((one.listen[0].address.to_string(), one.threads, one.sandbox), (":8081".into(), 3, false));
-    let one = config("threads = \"${EMPTY:-2}\"\n[limits]\nbody = \"${N:-3}${UNIT:-MiB}\"\n").unwrap();
+    let one = config(
+        r#"
+        threads = "${EMPTY:-2}"
+        [limits]
+        body = "${N:-3}${UNIT:-MiB}"
+        "#,
+    )
+    .unwrap();
     assert_eq!((one.threads, one.limits.body_bytes_max), (2, Some(3 << 20)));
     // Variables of templates are no environment, and `$$` is a dollar sign there.
     let one = config("[[route]]\nredirect = \"https://${host}:${PORT}/$${PORT}$path\"\n").unwrap();

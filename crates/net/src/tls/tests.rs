@@ -310,7 +310,7 @@ fn all_key_encodings_are_read_and_errors_name_the_cause() {
         COUNT.fetch_add(1, Ordering::Relaxed)
     ));
     std::fs::create_dir_all(&folder).unwrap();
-    let script = "set -e
+    let script = r#"set -e
         openssl ecparam -name prime256v1 -genkey -out ec.key
         openssl pkcs8 -topk8 -nocrypt -in ec.key -out ec8.key
         openssl req -x509 -new -key ec.key -subj /CN=a.test -addext subjectAltName=DNS:A.test -days 2 -out ec.crt
@@ -323,14 +323,14 @@ fn all_key_encodings_are_read_and_errors_name_the_cause() {
         openssl pkey -in ec.key -outform der -out key.der
         openssl pkcs12 -export -in ec.crt -inkey ec.key -passout pass:x -out ec.p12
         openssl req -new -key ec.key -subj /CN=a.test -out ec.csr
-        openssl req -x509 -new -key ec.key -subj '/C=DE/O=A, B; C\"/CN=x,O=Admin+OU=y' -days 2 -out dn.crt
+        openssl req -x509 -new -key ec.key -subj '/C=DE/O=A, B; C"/CN=x,O=Admin+OU=y' -days 2 -out dn.crt
         openssl x509 -in dn.crt -noout -subject -nameopt RFC2253 > dn.txt
         openssl x509 -req -in ec.csr -signkey ec.key -days 2 -out v1.crt
-        mark() { printf '\\357\\273\\277'; cat $1; }
+        mark() { printf '\357\273\277'; cat $1; }
         mark rsa8.crt > marked.crt; mark ec.crt >> marked.crt; mark rsa8.key > marked.key
         head -c 400 ec.crt > cut.crt; head -c 120 ec8.key > cut.key
         sed 5d ec.crt > hole.crt; sed 5d rsa8.key > hole.key; sed 's/^M/?/' ec.crt > odd.crt
-        iconv -t utf-16 ec.crt > wide.crt; : > empty.crt";
+        iconv -t utf-16 ec.crt > wide.crt; : > empty.crt"#;
     std::fs::write(folder.join("rsa8.key"), RSA_KEY).unwrap();
     let made = std::process::Command::new("sh").args(["-c", script]).current_dir(&folder).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));

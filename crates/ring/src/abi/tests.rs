@@ -142,9 +142,11 @@ fn c_header_matches_the_library() {
 
 #[test]
 fn c_header_compiles_as_c_and_cpp() {
-    let source = "#include \"komainu.h\"\n#include <stddef.h>\n\
-        typedef char size_is_right[sizeof(komainu_field) == 32 ? 1 : -1];\n\
-        typedef char id_is_last[offsetof(komainu_field, id) == 24 ? 1 : -1];\n";
+    let source = r#"#include "komainu.h"
+#include <stddef.h>
+typedef char size_is_right[sizeof(komainu_field) == 32 ? 1 : -1];
+typedef char id_is_last[offsetof(komainu_field, id) == 24 ? 1 : -1];
+"#;
     assert_eq!((size_of::<KomainuField>(), std::mem::offset_of!(KomainuField, id)), (32, 24));
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workers/include");
     let file = std::env::temp_dir().join(format!("komainu-header-{}.c", std::process::id()));

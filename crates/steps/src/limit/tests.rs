@@ -74,7 +74,15 @@ fn conflicting_values_are_treated_as_absent() {
 fn unchanged_limit_keeps_its_counts_across_reloads() {
     let config = |rate: &str, path: &str| {
         let text = format!(
-            "[[site]]\nhosts = [\"a.test\"]\nlimit = \"1/h\"\n[[site.route]]\npath = \"{path}\"\nlimit = \"{rate}\"\nrespond = \"x\"\n"
+            r#"
+            [[site]]
+            hosts = ["a.test"]
+            limit = "1/h"
+            [[site.route]]
+            path = "{path}"
+            limit = "{rate}"
+            respond = "x"
+            "#
         );
         Config::parse(&text, "k.toml", std::path::Path::new("")).unwrap().0
     };
