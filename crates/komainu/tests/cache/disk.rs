@@ -128,6 +128,7 @@ fn cache_uses_memory_when_its_directory_is_unusable() {
     let body = rig.get("/a").text();
     let hit = rig.get("/a");
     assert!(hit.text() == body && is_hit(&hit));
+    rig.expect_report("cached in memory alone");
     let reports = rig.reported().matches("cached in memory alone").count();
     assert_eq!(reports, 1, "{}", rig.reported());
 }
