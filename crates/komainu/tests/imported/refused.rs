@@ -1,7 +1,7 @@
 //! Configurations whose access restrictions are easily lost in a translation: requests that nginx refuses are
 //! refused here, and marked requests get the same status.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -70,8 +70,8 @@ fn await_start(server: &mut RunningServer, port: u16, what: &str) -> Result<(), 
 }
 
 /// Returns the status of a request written as `METHOD TARGET|Field: value|…`; the defaults are GET and `Host:
-/// h`.
-fn status(port: u16, request: &str) -> u16 {
+/// h`. 0 stands for a connection that ends without a response.
+fn status(port: u16, request: &str) -> Result<u16, String> {
     let mut parts = request.split('|');
     let first = parts.next().unwrap();
     let (method, target) = first.split_once(' ').unwrap_or(("GET", first));
@@ -85,12 +85,17 @@ fn status(port: u16, request: &str) -> u16 {
         head.push_str("Content-Length: 0\r\n");
     }
     head.push_str("Connection: close\r\n\r\n");
-    let mut stream = TcpStream::connect(SocketAddr::from((host(), port))).unwrap();
+    let connected = TcpStream::connect(SocketAddr::from((host(), port)));
+    let mut stream = connected.map_err(|error| format!("port {port}, {request}: {error}"))?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = Vec::new();
-    let _ = stream.read_to_end(&mut answer);
-    answer.get(9..12).and_then(|code| std::str::from_utf8(code).ok()?.parse().ok()).unwrap_or(0)
+    if let Err(error) = stream.read_to_end(&mut answer)
+        && error.kind() == ErrorKind::WouldBlock
+    {
+        return Err(format!("port {port}, {request}: no end after {PATIENCE:?}"));
+    }
+    Ok(answer.get(9..12).and_then(|code| std::str::from_utf8(code).ok()?.parse().ok()).unwrap_or(0))
 }
 
 fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
@@ -135,14 +140,15 @@ fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
         .spawn();
     let mut komainu = RunningServer(komainu.unwrap());
     await_start(&mut nginx, old, "nginx")?;
-    await_start(&mut komainu, new, "komainu").map_err(|error| {
-        format!("{error}: {}\n{toml}", std::fs::read_to_string(folder.join("komainu.log")).unwrap())
-    })?;
+    let log = || std::fs::read_to_string(folder.join("komainu.log")).unwrap();
+    await_start(&mut komainu, new, "komainu").map_err(|error| format!("{error}: {}\n{toml}", log()))?;
     let mut found = Vec::new();
     for request in &case.requests {
         let (request, is_alike) = request.strip_prefix('=').map_or((*request, false), |rest| (rest, true));
-        let before = status(old, request);
-        let after = status(new, request);
+        let before = status(old, request)?;
+        let after = status(new, request).map_err(|error| {
+            format!("{error}; its process: {:?}; its log: {}\n{toml}", komainu.0.try_wait(), log())
+        })?;
         let is_opened = (before >= 400 || before == 0) && (1..400).contains(&after);
         if is_opened || is_alike && before != after {
             found.push(format!("{request}: nginx {before}, komainu {after}"));
