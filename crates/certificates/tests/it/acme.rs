@@ -138,9 +138,7 @@ fn unreachable_directory_is_retried_and_replaced_by_another() {
     drop(rig);
     // Without another directory, orders are retried while the existing certificate is served.
     let only = Options { directories: vec![down.clone()], ..first };
-    let started = Instant::now();
     let rig = Rig::start(only.clone(), &[name], &challenges);
-    assert!(started.elapsed() < Duration::from_secs(5));
     assert_eq!(rig.served.installs(name), 1);
     let errors = |rig: &Rig| rig.served.log().matches("cannot connect").count();
     let until = Instant::now() + Duration::from_secs(30);

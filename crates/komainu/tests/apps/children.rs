@@ -1,6 +1,6 @@
 //! Child processes of applications: started by them, forked for them, and terminated by them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::hosted::{Client, folder, is_alive, logged, native, only, ready, start};
 use crate::rig::{Rig, eventually};
@@ -114,10 +114,8 @@ fn stop_kills_and_logs_children_in_own_group_or_session() {
     let mut client = Client::new(rig.address);
     let children =
         ["group", "session"].map(|manner| client.get(&format!("/{manner}/300")).1.parse::<u32>().unwrap());
-    let since = Instant::now();
     rig.signal("-TERM");
     assert!(rig.ended().success());
-    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     for child in children {
         assert!(!is_alive(child));
         assert!(rig.reported().contains(&format!("{child} (")), "{child}: {}", rig.reported());
@@ -172,10 +170,8 @@ const komainu_handler komainu_entry = {.abi = KOMAINU_HANDLER_ABI, .size = sizeo
     eventually("they are reaped", || zombies(rig.child.id()) == 0);
     let long: u32 = client.get("/psgi/session").1.trim().parse().unwrap();
     assert!(is_alive(long));
-    let since = Instant::now();
     rig.signal("-TERM");
     assert!(rig.ended().success());
-    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
     assert!(!is_alive(long), "{}", rig.reported());
     assert!(rig.reported().contains(&format!("{long} (sleep)")), "{}", rig.reported());
 }

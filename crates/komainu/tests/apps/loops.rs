@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::sockopt;
 
@@ -94,7 +94,8 @@ fn asgi_responses_larger_than_a_slot_are_delivered() {
 
 #[test]
 fn stalled_clients_do_not_block_the_event_loop() {
-    let rig = one_worker("");
+    // No client is given up before the other's request times out.
+    let rig = one_worker("[timeouts]\nwrite = \"10m\"");
     for path in ["/pieces", "/trailers", "/hints"] {
         let mut silent: Vec<TcpStream> = Vec::new();
         for _ in 0..3 {
@@ -105,9 +106,7 @@ fn stalled_clients_do_not_block_the_event_loop() {
             silent.push(stream);
         }
         std::thread::sleep(Duration::from_millis(500));
-        let since = Instant::now();
         assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()), "{path}");
-        assert!(since.elapsed() < Duration::from_secs(10), "{path}: {:?}", since.elapsed());
     }
 }
 
@@ -140,9 +139,8 @@ fn client_disconnects_cancel_event_loop_tasks() {
         for _ in 0..10 {
             reset(&rig, "GET /wait HTTP/1.1\r\nHost: a\r\n\r\n");
         }
-        let since = Instant::now();
+        // Each place is taken by a task that ends only when it is cancelled.
         assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()));
-        assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
     }
     eventually("each task was cancelled", || Client::new(rig.address).get("/left").1 == "30");
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
@@ -183,9 +181,7 @@ fn http2_stream_reset_cancels_its_task() {
         }
         stream.write_all(&[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8]).unwrap();
     }
-    let since = Instant::now();
     assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()));
-    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
     eventually("each task was cancelled", || Client::new(rig.address).get("/left").1 == "10");
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
 }
@@ -193,13 +189,15 @@ fn http2_stream_reset_cancels_its_task() {
 #[test]
 fn requests_do_not_wait_for_a_blocked_event_loop() {
     let app = "\
-import asyncio, time
+import asyncio, os, time
 async def app(scope, receive, send):
     if scope['type'] != 'http':
         raise RuntimeError('no lifespan')
     if scope['path'] == '/cpu':
         await asyncio.sleep(.05)
-        time.sleep(3)
+        open('begun', 'w').close()
+        while not os.path.exists('go'):
+            time.sleep(.01)
     await send({'type': 'http.response.start', 'status': 200, 'headers': []})
     await send({'type': 'http.response.body', 'body': b'pong'})
 ";
@@ -208,12 +206,11 @@ async def app(scope, receive, send):
     ready(&rig, 2);
     let mut computing = Client::new(rig.address);
     computing.send("GET /cpu HTTP/1.1\r\nHost: a\r\n\r\n");
-    std::thread::sleep(Duration::from_millis(400));
+    eventually("its loop is blocked", || rig.folder.at("begun").exists());
     for _ in 0..5 {
-        let since = Instant::now();
         assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()));
-        assert!(since.elapsed() < Duration::from_millis(400), "{:?}", since.elapsed());
     }
+    rig.folder.write("go", "");
     assert_eq!(computing.answer(), (200, "pong".into()));
 }
 

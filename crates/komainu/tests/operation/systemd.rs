@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +38,24 @@ fn ask(path: &Path) -> String {
     text(&bytes)
 }
 
+/// The listening socket of this address as `/proc/PID/fd` shows it.
+fn tcp_socket(address: SocketAddr) -> String {
+    let local = format!("0100007F:{:04X}", address.port());
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let listening = lines.find(|fields| fields[1] == local && fields[3] == "0A").unwrap();
+    format!("socket:[{}]", listening[9])
+}
+
+/// The listening socket of this path as `/proc/PID/fd` shows it, if a process has one.
+fn unix_socket(path: &Path) -> Option<String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    // The flag of listening sockets tells them from accepted ones.
+    let is_listening = |line: &&str| line.contains(" 00010000 ") && line.ends_with(path.to_str().unwrap());
+    let listening = table.lines().find(is_listening)?;
+    Some(format!("socket:[{}]", listening.split_whitespace().nth(6).unwrap()))
+}
+
 #[test]
 fn sockets_passed_by_systemd_are_used_instead_of_binding() {
     for kind in rig::kinds() {
@@ -45,9 +64,9 @@ fn sockets_passed_by_systemd_are_used_instead_of_binding() {
         let other = folder.at("other.sock");
         folder.write("www/a", "A").write(
             "app.psgi",
-            "sub { my @k = grep { /^(LISTEN|NOTIFY|WATCHDOG)/ } sort keys %ENV; \
-             my @s = grep { /socket/ } map { readlink(\"/proc/self/fd/$_\") // '' } 3..9; \
-             [200, [], [join ' ', @k]] }",
+            "sub { my @variables = grep { /^(LISTEN|NOTIFY|WATCHDOG)/ } sort keys %ENV; \
+             my @files = map { readlink($_) // '' } glob '/proc/self/fd/*'; \
+             [200, [], [join ' ', @variables, @files]] }",
         );
         folder.write(
             "komainu.toml",
@@ -86,10 +105,16 @@ fn sockets_passed_by_systemd_are_used_instead_of_binding() {
             rig.get("/a").expect(200, "A");
             assert!(ask(&unix).ends_with("\r\n\r\nA"));
         }
-        rig.get("/app").expect(200, "");
+        // A worker inherits neither the sockets nor what systemd says to the server.
+        let inherited = rig.get("/app").expect_status(200).text();
+        assert!(inherited.starts_with('/'), "{inherited}");
+        for socket in [tcp_socket(rig.listens), unix_socket(&unix).unwrap()] {
+            assert!(!inherited.contains(&socket), "{socket} in {inherited}");
+        }
         eventually("the socket that nobody wants is logged", || {
             rig.reported().contains("other.sock, which no `listen` names")
         });
+        assert_eq!(unix_socket(&other), None, "the socket that nobody wants is closed");
         let listening = status(&rig)["listen"].to_string();
         assert!(
             listening.contains(&rig.address.to_string()) && listening.contains("web.sock"),

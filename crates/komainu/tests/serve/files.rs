@@ -374,10 +374,9 @@ fn files_are_served_over_a_unix_socket() {
 fn keep_alive_and_pipelined_requests_are_answered() {
     let rig = Rig::files(&[("a", "A"), ("b", "BB")]);
     let mut stream = rig.connect();
-    for round in 0..3 {
+    for _ in 0..3 {
         stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
         read_answer(&mut stream).expect(200, "A").expect_no_field("Connection");
-        assert!(round < 3);
     }
     let batch = "GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n".repeat(200);
     stream.write_all(batch.as_bytes()).unwrap();
