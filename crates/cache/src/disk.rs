@@ -31,7 +31,7 @@ const OBJECT_SHARE: u64 = 8;
 const LIFETIME_S_MIN: u64 = 10;
 
 /// Directory and limits of the cache on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DiskOptions {
     /// The directory; created if it does not exist.
     pub path: PathBuf,

@@ -41,7 +41,7 @@ const CODING_JOBS_MAX: usize = 8;
 const OBJECT_BYTES_USUAL: u64 = 8 * 1024;
 
 /// Limits of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoreLimits {
     /// Maximum bytes of stored responses, including keys and fields. Default 64 MiB.
     pub bytes_max: u64,

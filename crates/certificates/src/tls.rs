@@ -16,6 +16,7 @@ use net::{
     CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
 };
 use process::config_files::ConfigFiles;
+use reload::KeptState;
 
 use crate::staples::{Staples, must_staple_problem};
 
@@ -25,8 +26,6 @@ pub struct TlsPlan {
     options: TlsOptions,
     /// Settings by site; `None` for sites without TLS.
     sites: Vec<Option<TlsSite>>,
-    /// Ticket keys for configurations that name none. A reload keeps them.
-    default_keys: TicketKeys,
     /// Warnings about certificates in files that clients will reject.
     warnings: Vec<String>,
     /// Certificates in files, in the order of sites.
@@ -34,19 +33,15 @@ pub struct TlsPlan {
 }
 
 impl TlsPlan {
-    /// Reads the files of a configuration. `before` holds the settings in force, whose ticket keys are kept.
+    /// Reads the files of a configuration. Ticket keys of the server's own are kept.
     ///
     /// # Errors
     /// A file cannot be read or is invalid; the message names the site.
-    pub fn new(
-        config: &Config,
-        previous: Option<&TlsPlan>,
-        files: &ConfigFiles,
-    ) -> io::Result<Option<TlsPlan>> {
+    pub fn new(config: &Config, kept: &mut KeptState, files: &ConfigFiles) -> io::Result<Option<TlsPlan>> {
         if config.sites.iter().all(|site| site.tls.is_none()) {
             return Ok(None);
         }
-        let own_keys = previous.map_or_else(TicketKeys::random, |before| before.default_keys.clone());
+        let own_keys = kept.share((), TicketKeys::random);
         let tickets = ticket_keys(&config.tls, &own_keys, files)
             .map_err(|error| io::Error::new(error.kind(), format!("`tls.ticket_keys`: {error}")))?;
         let options =
@@ -73,7 +68,7 @@ impl TlsPlan {
         // Sites that inherit `tls` from one `default` give the same warnings for the same files.
         warnings.dedup();
         all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
-        let plan = TlsPlan { options, sites, default_keys: own_keys, warnings, files: all };
+        let plan = TlsPlan { options, sites, warnings, files: all };
         // Validates authorities and revocation lists.
         TlsPlan::activate(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))

@@ -29,7 +29,7 @@ const WORK_FACTOR: u64 = 6;
 const WORK_BYTES: u64 = 8 << 20;
 
 /// Limits of the stored dictionaries and results.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DictionaryLimits {
     /// Maximum total size of dictionaries and results in bytes. Default 64 MiB.
     pub bytes_max: u64,

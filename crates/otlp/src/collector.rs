@@ -25,7 +25,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 const REMARK_MAX: usize = 200;
 
 /// Destination and resource attributes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OtlpOptions {
     /// URL of the collector, to which `/v1/traces`, `/v1/metrics` or `/v1/logs` is appended.
     pub url: String,

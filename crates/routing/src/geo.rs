@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use logging::notice::ErrorLog;
 use maxminddb::{PathElement, Reader, WithinOptions};
 use process::config_files::ConfigFiles;
+use reload::KeptState;
 
 /// Maximum size of a database, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -26,43 +27,45 @@ const COUNTRY_PATHS: [&[PathElement<'static>]; 4] = [
 
 /// Country database.
 pub struct CountryDatabase {
-    path: PathBuf,
     bytes: Arc<[u8]>,
     reader: Reader<Arc<[u8]>>,
 }
 
 impl CountryDatabase {
-    /// Opens the database of a configuration, if it has one. A database `before` with the same path is kept
-    /// if the file has not changed, or if it can no longer be used, which is logged.
+    /// Opens the database of a configuration, if it has one. The database of the same path is kept if the
+    /// file has not changed, or if it can no longer be used, which is logged.
     ///
     /// # Errors
     /// The file cannot be read or has no countries; the message names it.
     pub fn of(
         geo: Option<&config::Geo>,
-        previous: Option<&Arc<CountryDatabase>>,
+        kept: &mut KeptState,
         files: &ConfigFiles,
         notices: Option<&ErrorLog>,
     ) -> io::Result<Option<Arc<CountryDatabase>>> {
         let Some(config::Geo { database: path }) = geo else { return Ok(None) };
-        let before = previous.filter(|before| before.path == *path);
-        let read = files.read_up_to(path, FILE_BYTES_MAX).and_then(|bytes| match before {
+        let before: Option<Arc<CountryDatabase>> = kept.take_if(path, |_| true);
+        let read = files.read_up_to(path, FILE_BYTES_MAX).and_then(|bytes| match &before {
             Some(before) if *before.bytes == *bytes => Ok(before.clone()),
-            _ => CountryDatabase::new(path.clone(), bytes.into()).map(Arc::new),
+            _ => CountryDatabase::new(path, bytes.into()).map(Arc::new),
         });
-        match (read, before) {
-            (Ok(read), _) => Ok(Some(read)),
+        let database = match (read, before) {
+            (Ok(read), _) => read,
             (Err(error), Some(before)) => {
                 if let Some(notices) = notices {
                     notices
                         .warn(&format!("`[geo] database`: {error}; countries stay those of the file before"));
                 }
-                Ok(Some(before.clone()))
+                before
             }
-            (Err(error), None) => Err(io::Error::new(error.kind(), format!("`[geo] database`: {error}"))),
-        }
+            (Err(error), None) => {
+                return Err(io::Error::new(error.kind(), format!("`[geo] database`: {error}")));
+            }
+        };
+        Ok(Some(kept.put(path.clone(), database)))
     }
 
-    fn new(path: PathBuf, bytes: Arc<[u8]>) -> io::Result<CountryDatabase> {
+    fn new(path: &Path, bytes: Arc<[u8]>) -> io::Result<CountryDatabase> {
         let failed =
             |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
         let broken = |error| {
@@ -81,7 +84,7 @@ impl CountryDatabase {
                 "it has no countries: it is of the type {kind:?}; GeoLite2-Country has them, and GeoLite2-City"
             )));
         }
-        Ok(CountryDatabase { bytes, reader, path })
+        Ok(CountryDatabase { bytes, reader })
     }
 
     /// Returns the country code of an address, if the database has one.
@@ -107,7 +110,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8]) -> io::Result<CountryDatabase> {
-        CountryDatabase::new("countries.mmdb".into(), bytes.into())
+        CountryDatabase::new(Path::new("countries.mmdb"), bytes.into())
     }
 
     fn country(database: &CountryDatabase, address: &str) -> Option<String> {
@@ -167,7 +170,7 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 1 << random.u8(..8);
             let Ok(reader) = Reader::from_source(Arc::<[u8]>::from(bytes.as_slice())) else { continue };
-            let database = CountryDatabase { path: PathBuf::new(), bytes: bytes.into(), reader };
+            let database = CountryDatabase { bytes: bytes.into(), reader };
             for address in ["10.0.0.1", "2001:db8::1", "203.0.113.9", "::"] {
                 if let Some(code) = database.country(address.parse().unwrap()) {
                     assert!(code.iter().all(u8::is_ascii_uppercase));
@@ -180,20 +183,26 @@ mod tests {
     fn invalid_database_keeps_the_previous_countries() {
         let path = std::env::temp_dir().join(format!("komainu-geo-{}.mmdb", std::process::id()));
         let geo = config::Geo { database: path.clone() };
-        let of = |before: Option<&Arc<CountryDatabase>>| {
-            CountryDatabase::of(Some(&geo), before, &ConfigFiles::default(), None)
+        let mut kept = KeptState::default();
+        let open = |kept: &mut KeptState| {
+            CountryDatabase::of(Some(&geo), kept, &ConfigFiles::default(), None).map(Option::unwrap)
         };
         std::fs::write(&path, database(&[("10.0.0.0/8", Record::Country("DE"))])).unwrap();
-        let first = of(None).unwrap().unwrap();
-        let same = of(Some(&first)).unwrap().unwrap();
-        assert!(Arc::ptr_eq(&first, &same), "it has not changed");
+        let first = open(&mut kept).unwrap();
+        let mut kept = kept.successor();
+        assert!(Arc::ptr_eq(&first, &open(&mut kept).unwrap()), "it has not changed");
         std::fs::write(&path, b"broken").unwrap();
-        assert!(Arc::ptr_eq(&first, &of(Some(&first)).unwrap().unwrap()));
-        assert!(of(None).err().unwrap().to_string().contains("`[geo] database`"));
+        let mut kept = kept.successor();
+        assert!(Arc::ptr_eq(&first, &open(&mut kept).unwrap()));
+        let error = open(&mut KeptState::default()).err().unwrap();
+        assert!(error.to_string().contains("`[geo] database`"));
         std::fs::write(&path, database(&[("10.0.0.0/8", Record::Country("AT"))])).unwrap();
-        assert_eq!(country(&of(Some(&first)).unwrap().unwrap(), "10.0.0.1").as_deref(), Some("AT"));
+        let mut kept = kept.successor();
+        assert_eq!(country(&open(&mut kept).unwrap(), "10.0.0.1").as_deref(), Some("AT"));
         std::fs::remove_file(&path).unwrap();
-        assert!(of(Some(&first)).unwrap().is_some());
-        assert!(CountryDatabase::of(None, Some(&first), &ConfigFiles::default(), None).unwrap().is_none());
+        let mut kept = kept.successor();
+        assert_eq!(country(&open(&mut kept).unwrap(), "10.0.0.1").as_deref(), Some("AT"));
+        let none = CountryDatabase::of(None, &mut kept.successor(), &ConfigFiles::default(), None);
+        assert!(none.unwrap().is_none());
     }
 }

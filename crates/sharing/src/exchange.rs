@@ -36,7 +36,7 @@ return ahead
 ";
 
 /// Options of the exchange.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct SharingOptions {
     /// Address: `redis://[USER@]HOST[:PORT][/DATABASE]` or `unix:PATH`.
     pub address: String,

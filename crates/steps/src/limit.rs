@@ -2,7 +2,6 @@
 //! limit. Counting is implemented in `admission`.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -19,6 +18,7 @@ use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status, form};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, PeerSet, Request};
+use reload::KeptState;
 use sharing::SharedTable;
 use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
@@ -63,22 +63,11 @@ struct SiteLimits {
 }
 
 impl LimitPlan {
-    /// Creates the limits. One that is configured as in `before` keeps its counts.
-    pub fn new(config: &Config, previous: Option<&LimitPlan>, memory: &MemoryBudget) -> LimitPlan {
-        let mut before_at: HashMap<&RouteLabels, Vec<&Arc<SharedLimit>>> = HashMap::new();
-        for limit in previous.into_iter().flat_map(LimitPlan::all) {
-            before_at.entry(&limit.labels).or_default().push(limit);
-        }
-        let mut shared = |of: &RateLimit, place: RouteLabels| {
-            let before = before_at.get_mut(&place);
-            let same = before.and_then(|before| {
-                let at = before.iter().position(|other| other.config == *of)?;
-                Some(before.remove(at).clone())
-            });
-            match same {
-                Some(same) => same,
-                None => Arc::new(SharedLimit::new(of, place, memory)),
-            }
+    /// Creates the limits. A limit that is configured as before keeps its counts.
+    pub fn new(config: &Config, kept: &mut KeptState, memory: &MemoryBudget) -> LimitPlan {
+        let mut shared = |limit: &RateLimit, place: RouteLabels| {
+            let is_unchanged = |other: &Arc<SharedLimit>| other.config == *limit;
+            kept.keep_if(place.clone(), is_unchanged, || Arc::new(SharedLimit::new(limit, place, memory)))
         };
         let mut sites = Vec::new();
         for site in &config.sites {

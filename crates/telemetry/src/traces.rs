@@ -9,6 +9,7 @@ use http::{Name, TraceSpan};
 use logging::notice::ErrorLog;
 use net::{Peer, RequestNotes, RequestRecord};
 use otlp::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
+use reload::KeptState;
 
 use crate::metrics::RouteLabels;
 
@@ -22,28 +23,24 @@ pub struct TraceExport {
 
 impl TraceExport {
     /// Creates the export; `None` if no collector is configured. `headers` are the header fields of export
-    /// requests. The exporter thread of `before` is reused if its options are equal.
+    /// requests. The exporter's thread is kept if its options are equal.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn new(
         config: &Config,
         headers: Vec<(String, String)>,
-        previous: Option<&TraceExport>,
+        kept: &mut KeptState,
         notices: &ErrorLog,
     ) -> io::Result<Option<TraceExport>> {
         let tracing = &config.tracing;
         let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
         let options =
             OtlpOptions { url, service: tracing.service.clone(), headers, ..OtlpOptions::default() };
-        let kept = previous.map(|before| &before.exporter).filter(|kept| *kept.options() == options);
-        let exporter = match kept {
-            Some(kept) => kept.clone(),
-            None => {
-                let notices = notices.clone();
-                SpanExporter::start(options, Box::new(move |text| notices.warn(text)))?
-            }
-        };
+        let exporter = kept.try_share(options.clone(), || {
+            let notices = notices.clone();
+            SpanExporter::start(options, Box::new(move |text| notices.warn(text)))
+        })?;
         let slower_than_us =
             tracing.slower_than.map(|min| u64::try_from(min.as_micros()).unwrap_or(u64::MAX));
         Ok(Some(TraceExport { exporter, slower_than_us }))

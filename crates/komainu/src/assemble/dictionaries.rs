@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use coding::{Dictionaries, DictionaryLimits, Effort};
 use net::{DictionaryRule, DictionaryTransport, MemoryBudget};
+use reload::KeptState;
 
 /// Divisor of `limits.memory` that gives the maximum memory for dictionaries.
 const DICTIONARY_SHARE: u64 = 8;
 
-/// Returns the dictionary store if a route provides dictionaries; the existing one if its limits are
+/// Returns the dictionary store if a route provides dictionaries; the one before if its limits are
 /// unchanged.
 pub(crate) fn build_store(
     config: &config::Config,
-    previous: Option<&Arc<Dictionaries>>,
+    kept: &mut KeptState,
     memory: &MemoryBudget,
 ) -> Option<Arc<Dictionaries>> {
     let mut routes = config.sites.iter().flat_map(|site| &site.routes);
@@ -21,11 +22,9 @@ pub(crate) fn build_store(
         bytes_max: config.dictionaries.memory_bytes_max.min(memory.bytes_max() / DICTIONARY_SHARE),
         versions_max: config.dictionaries.versions_max as usize,
     };
-    if let Some(before) = previous.filter(|before| before.limits() == limits) {
-        return Some(before.clone());
-    }
     let memory = memory.clone();
-    Some(Arc::new(Dictionaries::new(limits, Box::new(move |before, after| memory.change(before, after)))))
+    let account = Box::new(move |before, after| memory.change(before, after));
+    Some(kept.share(limits, || Arc::new(Dictionaries::new(limits, account))))
 }
 
 /// Returns the dictionary settings of a route; `None` if it neither provides dictionaries nor compresses with

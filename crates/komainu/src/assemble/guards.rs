@@ -1,12 +1,12 @@
 //! Converts the configuration of maintenance and crawlers to the guards of sites.
 
-use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use config::{Config, Crawlers};
 use net::MemoryBudget;
+use reload::KeptState;
 use routing::pages;
 use shapes::pattern::PathPattern;
 use steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
@@ -21,32 +21,26 @@ pub(crate) struct GuardPlan {
 
 #[derive(Clone)]
 struct SharedCrawlers {
-    /// Label of the site and its crawler rules, by which a reload recognizes an unchanged entry.
-    identity: (String, Crawlers),
+    rules: Crawlers,
     shared: Arc<CrawlerShared>,
 }
 
 impl GuardPlan {
-    /// Creates the plan. Crawler state is taken over from `before` if the rules are unchanged.
+    /// Creates the plan. The state of crawlers is kept if their rules are unchanged.
     pub(crate) fn new(
         config: &Config,
-        previous: Option<&GuardPlan>,
+        kept: &mut KeptState,
         memory: &MemoryBudget,
         counters: &RuleCounters,
     ) -> GuardPlan {
-        let mut before_at: HashMap<&str, Vec<&SharedCrawlers>> = HashMap::new();
-        for known in previous.into_iter().flat_map(|plan| plan.crawlers.iter().flatten()) {
-            before_at.entry(&known.identity.0).or_default().push(known);
-        }
         let crawlers = |site: usize| {
-            let of = (RouteLabels::of_site(&config.sites[site]), config.site_crawlers(site)?.clone());
-            let same = before_at
-                .get(of.0.as_str())
-                .and_then(|known| known.iter().find(|known| known.identity == of));
-            Some(same.copied().cloned().unwrap_or_else(|| {
-                let shared = Arc::new(CrawlerShared::new(&of.1, &of.0, memory, counters));
-                SharedCrawlers { identity: of, shared }
-            }))
+            let label = RouteLabels::of_site(&config.sites[site]);
+            let rules = config.site_crawlers(site)?;
+            let make = || SharedCrawlers {
+                rules: rules.clone(),
+                shared: Arc::new(CrawlerShared::new(rules, &label, memory, counters)),
+            };
+            Some(kept.keep_if(label.clone(), |known: &SharedCrawlers| known.rules == *rules, make))
         };
         GuardPlan {
             maintenance: config.sites.iter().map(|_| Arc::default()).collect(),
@@ -76,8 +70,7 @@ impl GuardPlan {
         if let Some(crawlers) = &self.crawlers[site] {
             let is_robots = |path: &PathPattern| path.as_str() == "/robots.txt";
             let has_robots = of_site.routes.iter().any(|route| route.path.iter().any(is_robots));
-            guard.crawlers =
-                Some(CrawlerRule::new(&crawlers.identity.1, has_robots, crawlers.shared.clone()));
+            guard.crawlers = Some(CrawlerRule::new(&crawlers.rules, has_robots, crawlers.shared.clone()));
         }
         let has_some = guard.maintenance.is_some() || guard.crawlers.is_some();
         Ok(has_some.then(|| Rc::new(guard)))

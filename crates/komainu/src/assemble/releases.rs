@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use config::{Action, Config};
 use proxy::Group;
+use reload::KeptState;
 use routing::route::Route;
 use steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
 use telemetry::metrics::RouteLabels;
@@ -55,35 +56,26 @@ pub(crate) struct ReleasePlan {
 }
 
 impl ReleasePlan {
-    /// Creates the plan. Counters and mirrors of `before` are kept.
-    pub(crate) fn new(config: &Config, previous: Option<&ReleasePlan>) -> ReleasePlan {
-        let counters = previous.map(|plan| plan.counters.clone()).unwrap_or_default();
-        let mirrors = build_mirrors(config, previous.map(|plan| &plan.mirrors), &counters);
+    /// Creates the plan. Counters and mirrors are kept.
+    pub(crate) fn new(config: &Config, kept: &mut KeptState) -> ReleasePlan {
+        let counters = kept.share((), RuleCounters::default);
+        let mirrors = build_mirrors(config, kept, &counters);
         ReleasePlan { counters, mirrors }
     }
 }
 
-/// Returns the mirrors of a configuration. Unchanged mirrors of `before` are reused with their copies in
-/// flight.
-fn build_mirrors(
-    config: &Config,
-    previous: Option<&SharedMirrors>,
-    counters: &RuleCounters,
-) -> SharedMirrors {
+/// Returns the mirrors of a configuration. Unchanged mirrors are kept with their copies in flight.
+fn build_mirrors(config: &Config, kept: &mut KeptState, counters: &RuleCounters) -> SharedMirrors {
     let mut mirrors = SharedMirrors::new();
     for (site, route) in
         config.sites.iter().flat_map(|site| site.routes.iter().map(move |route| (site, route)))
     {
         let Some(mirror) = &route.mirror else { continue };
         let labels = RouteLabels::of(site, route);
-        let of = (labels, mirror.in_flight_max);
-        if mirrors.contains_key(&of) {
-            continue;
-        }
-        let same = previous.and_then(|before| before.get(&of)).cloned();
-        let new = || Arc::new(MirrorShared::new(of.1, (&of.0.site, &of.0.route), counters));
-        let shared = same.unwrap_or_else(new);
-        mirrors.insert(of, shared);
+        let key = (labels, mirror.in_flight_max);
+        let make = || Arc::new(MirrorShared::new(key.1, (&key.0.site, &key.0.route), counters));
+        let shared = kept.share(key.clone(), make);
+        mirrors.insert(key, shared);
     }
     mirrors
 }

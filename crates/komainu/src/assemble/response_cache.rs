@@ -7,6 +7,7 @@ use std::time::Duration;
 use cache::{Cache, Disk, DiskEvent, DiskOptions};
 use config::Config;
 use hosting::workers::Hosting;
+use reload::KeptState;
 
 /// Divisor of `limits.memory` that gives the maximum memory for cached responses.
 const CACHE_SHARE: u64 = 4;
@@ -15,10 +16,10 @@ const DISK_INDEX_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time after a failure until the disk cache is retried.
 const DISK_RETRY_PAUSE: Duration = Duration::from_secs(30);
 
-/// Returns the response cache if any route uses one; the existing one if its limits are unchanged.
+/// Returns the response cache if any route uses one; the one before if its limits are unchanged.
 pub(crate) fn build_response_cache(
     config: &Config,
-    previous: Option<&Arc<Cache>>,
+    kept: &mut KeptState,
     hosting: Option<&Hosting>,
 ) -> io::Result<Option<Arc<Cache>>> {
     let routes = config.sites.iter().enumerate();
@@ -32,24 +33,20 @@ pub(crate) fn build_response_cache(
         object_bytes_max: config.cache.object_bytes_max,
         ..cache::StoreLimits::default()
     };
-    let disk_before = previous.and_then(|cache| cache.disk());
-    let disk = open_cache_disk(config, limits.bytes_max, disk_before, hosting)?;
-    let is_same = |before: &Arc<Cache>| {
-        let disks = (before.disk().map(Arc::as_ptr), disk.as_ref().map(Arc::as_ptr));
-        before.configured_limits() == limits && disks.0 == disks.1
+    let disk = open_cache_disk(config, limits.bytes_max, kept, hosting)?;
+    let has_same_disk = |cache: &Arc<Cache>| cache.disk().map(Arc::as_ptr) == disk.as_ref().map(Arc::as_ptr);
+    let make = || {
+        let cache = Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)));
+        Arc::new(cache.with_disk(disk.clone()))
     };
-    if let Some(cache) = previous.filter(|cache| is_same(cache)) {
-        return Ok(Some(cache.clone()));
-    }
-    let cache = Cache::new(limits, Arc::new(move |before, after| memory.change(before, after)));
-    Ok(Some(Arc::new(cache.with_disk(disk))))
+    Ok(Some(kept.keep_if(limits, has_same_disk, make)))
 }
 
-/// Returns the disk cache, if there is one; the existing one if its options are unchanged.
+/// Returns the disk cache, if there is one; the one before if its options are unchanged.
 fn open_cache_disk(
     config: &Config,
     memory_bytes_max: u64,
-    previous: Option<&Arc<Disk>>,
+    kept: &mut KeptState,
     hosting: Option<&Hosting>,
 ) -> io::Result<Option<Arc<Disk>>> {
     // Checking a configuration opens no files.
@@ -61,13 +58,10 @@ fn open_cache_disk(
         open_wait: DISK_INDEX_TIMEOUT,
         retry_pause: DISK_RETRY_PAUSE,
     };
-    if let Some(disk) = previous.filter(|disk| *disk.options() == options) {
-        return Ok(Some(disk.clone()));
-    }
     let memory = hosting.memory().clone();
     let notices = hosting.notices().clone();
     let account = Arc::new(move |before, after| memory.change(before, after));
     let path = wanted.path.clone();
     let report = Arc::new(move |event: DiskEvent<'_>| notices.log_disk_event(&path, &event));
-    Ok(Some(Arc::new(Disk::open(options, account, report)?)))
+    kept.try_share(options.clone(), || Disk::open(options, account, report).map(Arc::new)).map(Some)
 }

@@ -28,6 +28,7 @@ use logging::sink::LogSinks;
 use net::{Bandwidth, Core, RouteLimits, SpillStore};
 use operator::access::ControlAccess;
 use proxy::{Group, GroupShared, Proxy, UpstreamEvent};
+use reload::KeptState;
 use routing::edits::RouteEdits;
 use routing::fixed::{fixed_response, status};
 use routing::geo::CountryDatabase;
@@ -90,17 +91,18 @@ pub(crate) struct ServerPlan {
     /// Destination and interval of pushed metrics.
     pub(crate) push: Option<PushOptions>,
     guards: GuardPlan,
-    cgi: CgiPrograms,
     /// Database that maps addresses to countries.
     geo: Option<Arc<CountryDatabase>>,
     /// Limits of streams, in the order of the configuration.
     streams: Vec<StreamLimits>,
     /// Destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
+    /// State that the next configuration may take over.
+    kept: KeptState,
 }
 
 impl ServerPlan {
-    /// Prepares a configuration; `before` is the one that it replaces, if any.
+    /// Prepares a configuration; `previous` is the one that it replaces, if any.
     ///
     /// # Errors
     /// A directory, an error page or a certificate that cannot be opened, by name.
@@ -115,45 +117,35 @@ impl ServerPlan {
             None => spill_store(&config)?,
         };
         let files = hosting.map(Hosting::files).unwrap_or_default();
-        let tls = TlsPlan::new(&config, previous.and_then(|plan| plan.tls.as_ref()), &files)?;
+        let mut kept = previous.map(|plan| plan.kept.successor()).unwrap_or_default();
+        let tls = TlsPlan::new(&config, &mut kept, &files)?;
         // A port chosen by the kernel is kept.
         let https_port = match https_port(config.listen.iter()) {
             Some(0) => previous.and_then(|plan| plan.https_port),
             port => port,
         };
-        let cache_before = previous.and_then(|plan| plan.cache.as_ref());
-        let cache = build_response_cache(&config, cache_before, hosting)?;
+        let cache = build_response_cache(&config, &mut kept, hosting)?;
         let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
-        let dictionaries_before = previous.and_then(|plan| plan.dictionaries.as_ref());
-        let dictionaries = dictionaries::build_store(&config, dictionaries_before, &budget);
-        let limits = LimitPlan::new(&config, previous.map(|plan| &plan.limits), &budget);
-        let sharing_before = previous.and_then(|plan| plan.sharing.as_ref());
-        let sharing =
-            shared_limits::open_sharing(&config, sharing_before, &files, hosting.map(Hosting::notices))?;
-        let place = (&files, &budget, hosting.map(Hosting::notices));
-        let auth = AuthPlan::new(&config, previous.map(|plan| &plan.auth), place, cores)?;
-        let releases = ReleasePlan::new(&config, previous.map(|plan| &plan.releases));
-        let queues = QueuePlan::new(&config, previous.map(|plan| &plan.queues), &releases.counters);
-        let traces_before = previous.and_then(|plan| plan.traces.as_ref());
+        let notices = hosting.map(Hosting::notices);
+        let dictionaries = dictionaries::build_store(&config, &mut kept, &budget);
+        let limits = LimitPlan::new(&config, &mut kept, &budget);
+        let sharing = shared_limits::open_sharing(&config, &mut kept, &files, notices)?;
+        let auth = AuthPlan::new(&config, &mut kept, (&files, &budget, notices), cores)?;
+        let releases = ReleasePlan::new(&config, &mut kept);
+        let queues = QueuePlan::new(&config, &mut kept, &releases.counters);
         let tracing = &config.tracing;
         let metrics = &config.metrics;
         let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
-        let traces =
-            hosting.map(|hosting| TraceExport::new(&config, headers, traces_before, hosting.notices()));
+        let traces = notices.map(|notices| TraceExport::new(&config, headers, &mut kept, notices));
         let headers = files.headers("`[metrics]`", &metrics.headers, metrics.headers_file.as_ref())?;
         let push = PushOptions::new(metrics, headers);
         let traces = traces.transpose()?.flatten();
-        let guards_before = previous.map(|plan| &plan.guards);
-        let guards = GuardPlan::new(&config, guards_before, &budget, &releases.counters);
-        let geo_before = previous.and_then(|plan| plan.geo.as_ref());
-        let geo =
-            CountryDatabase::of(config.geo.as_ref(), geo_before, &files, hosting.map(Hosting::notices))?;
-        let cgi = previous.map(|plan| plan.cgi.clone()).unwrap_or_default();
-        cgi.apply(&config, hosting.map(Hosting::notices))?;
-        let streams_before = previous.map(|plan| plan.streams.as_slice()).unwrap_or_default();
-        let streams = StreamLimits::of(&config, streams_before, &budget);
-        let before = previous.map(|plan| plan.groups.shared.as_slice()).unwrap_or_default();
-        let groups = GroupPlan::new(&config, before, &spill, &files)?;
+        let guards = GuardPlan::new(&config, &mut kept, &budget, &releases.counters);
+        let geo = CountryDatabase::of(config.geo.as_ref(), &mut kept, &files, notices)?;
+        kept.share((), CgiPrograms::default).apply(&config, notices)?;
+        let streams = StreamLimits::of(&config, &mut kept, &budget);
+        let groups = GroupPlan::new(&config, &mut kept, &spill, &files)?;
+        kept.release_unused();
         let purge_tokens = purge_tokens(&config, &files)?;
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
         let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
@@ -178,9 +170,9 @@ impl ServerPlan {
             traces,
             push,
             guards,
-            cgi,
             streams,
             sinks: LogSinks::default(),
+            kept,
         };
         for (name, app) in &plan.config.apps {
             match hosting {

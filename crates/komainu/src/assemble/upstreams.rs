@@ -17,6 +17,7 @@ use proxy::options::{
     UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
 };
 use proxy::{Group, GroupReload, GroupShared};
+use reload::KeptState;
 use shapes::prefix::StripPrefix;
 use telemetry::metrics::RouteLabels;
 
@@ -46,20 +47,21 @@ pub(crate) struct UpstreamRoute {
 }
 
 impl GroupPlan {
-    /// Creates the groups, without resolving or connecting yet. Unchanged groups of `before` are reused, so
-    /// that health, limits, queue, kept connections and TLS sessions survive a reload. In a changed group,
+    /// Creates the groups, without resolving or connecting yet. Unchanged groups are kept, so that health, limits, queue, kept connections and TLS sessions survive a reload. In a changed group,
     /// servers that it already had keep their health.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
     pub(crate) fn new(
         config: &Config,
-        before: &[Arc<GroupShared>],
+        kept: &mut KeptState,
         spill: &Arc<SpillStore>,
         files: &ConfigFiles,
     ) -> io::Result<GroupPlan> {
         let mut groups = GroupPlan::default();
-        let mut before = GroupReload::new(before);
+        let before: Vec<Arc<GroupShared>> =
+            std::iter::from_fn(|| kept.take_if(&(), |_: &Arc<GroupShared>| true)).collect();
+        let mut before = GroupReload::new(&before);
         let mut named = HashMap::new();
         for (index, (name, proxy)) in config.upstreams.iter().enumerate() {
             named.insert(name.as_str(), index);
@@ -84,6 +86,9 @@ impl GroupPlan {
         for stream in &config.streams {
             let group = groups.add_group(stream.label(), stream_options(stream), &mut before)?;
             groups.streams.push(group);
+        }
+        for group in &groups.shared {
+            kept.put((), group.clone());
         }
         Ok(groups)
     }

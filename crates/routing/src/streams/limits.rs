@@ -6,6 +6,7 @@ use std::sync::Arc;
 use admission::{ConcurrencyLimiter, ConcurrencyPermit, LimitReached};
 use config::Config;
 use net::{MemoryBudget, Peer};
+use reload::KeptState;
 
 /// Maximum clients counted for each stream.
 const CLIENTS_MAX: usize = 200_000;
@@ -15,7 +16,6 @@ const HOST_BITS: u32 = 64;
 /// Connection limits of a stream.
 #[derive(Clone, Debug)]
 pub struct StreamLimits {
-    stream: String,
     all: Arc<ConcurrencyLimiter>,
     per_client: Arc<ConcurrencyLimiter>,
 }
@@ -27,13 +27,11 @@ pub(crate) struct StreamPermits {
 }
 
 impl StreamLimits {
-    /// Returns the limits of a configuration's streams, in their order. A stream with the same label in
-    /// `before` keeps its counts.
-    pub fn of(config: &Config, previous: &[StreamLimits], memory: &MemoryBudget) -> Vec<StreamLimits> {
+    /// Returns the limits of a configuration's streams, in their order. A stream with the same label keeps
+    /// its counts.
+    pub fn of(config: &Config, kept: &mut KeptState, memory: &MemoryBudget) -> Vec<StreamLimits> {
         let limits = |stream: &config::Stream| {
-            let label = stream.label();
-            let known = previous.iter().find(|known| known.stream == label).cloned();
-            let limits = known.unwrap_or_else(|| StreamLimits::new(label, memory));
+            let limits = kept.share(stream.label(), || StreamLimits::new(memory));
             limits.all.set_max(stream.connections_max.unwrap_or(0));
             limits.per_client.set_max(stream.connections_per_client_max);
             limits
@@ -41,13 +39,13 @@ impl StreamLimits {
         config.streams.iter().map(limits).collect()
     }
 
-    fn new(stream: String, memory: &MemoryBudget) -> StreamLimits {
+    fn new(memory: &MemoryBudget) -> StreamLimits {
         let limiter = |keys_max| {
             let memory = memory.clone();
             let account = Arc::new(move |before, after| memory.change(before, after));
             Arc::new(ConcurrencyLimiter::new(0, keys_max, account))
         };
-        StreamLimits { stream, all: limiter(1), per_client: limiter(CLIENTS_MAX) }
+        StreamLimits { all: limiter(1), per_client: limiter(CLIENTS_MAX) }
     }
 
     /// Counts a connection of a client until the permits are dropped.
@@ -89,7 +87,9 @@ mod tests {
             Config::parse(&text, "komainu.toml", Path::new("/")).unwrap().0
         };
         let memory = MemoryBudget::default();
-        let first = StreamLimits::of(&config("connections = 3\nconnections_per_client = 2\n"), &[], &memory);
+        let mut kept = KeptState::default();
+        let first =
+            StreamLimits::of(&config("connections = 3\nconnections_per_client = 2\n"), &mut kept, &memory);
         let client = |text: &str| Peer::Tcp(format!("{text}:1").parse().unwrap());
         let one = client("10.0.0.1");
         let other = client("[2001:db8::1]");
@@ -99,7 +99,8 @@ mod tests {
         let last = first[0].acquire(other).unwrap();
         assert!(first[0].acquire(third).is_err(), "the stream has as many as it may");
         drop(last);
-        let second = StreamLimits::of(&config("connections_per_client = 1\n"), &first, &memory);
+        let second =
+            StreamLimits::of(&config("connections_per_client = 1\n"), &mut kept.successor(), &memory);
         assert!(second[0].acquire(one).is_err());
         let last = second[0].acquire(other).unwrap();
         assert!(second[0].acquire(third).is_err(), "a network of 64 bits is one client");

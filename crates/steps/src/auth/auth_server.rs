@@ -18,6 +18,7 @@ use http::{Fields, Method, Name, Reject, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 use proxy::{FetchError, FetchLimits, FetchRequest, Proxy};
+use reload::KeptState;
 
 /// Maximum size of an answer that is sent to a client, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024;
@@ -67,7 +68,7 @@ struct AuthAnswer {
 impl AuthServerPlan {
     pub(super) fn new(
         config: &Config,
-        previous: Option<&AuthServerPlan>,
+        kept: &mut KeptState,
         memory: &MemoryBudget,
     ) -> io::Result<AuthServerPlan> {
         let mut plan = AuthServerPlan::default();
@@ -75,11 +76,9 @@ impl AuthServerPlan {
             if !matches!(auth.kind(), Some(AuthKind::Server(_))) || plan.of(auth).is_some() {
                 continue;
             }
-            let same = previous.and_then(|before| before.of(auth));
-            plan.0.push(match same {
-                Some(same) => same,
-                None => Arc::new(SharedAuthServer::new(auth, memory)?),
-            });
+            let is_unchanged = |shared: &Arc<SharedAuthServer>| shared.config == *auth;
+            let make = || SharedAuthServer::new(auth, memory).map(Arc::new);
+            plan.0.push(kept.try_keep_if((), is_unchanged, make)?);
         }
         Ok(plan)
     }

@@ -28,6 +28,7 @@ use net::clock::Clock;
 use net::offload::OffloadPool;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
+use reload::KeptState;
 
 use crate::limit::add_client;
 
@@ -100,33 +101,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl PasswordPlan {
-    /// Reads the files. Those that are configured as in `before` keep their caches.
+    /// Reads the files. Those that are configured as before keep their caches.
     ///
     /// # Errors
     /// A file cannot be read or contains an invalid line; the message names the file.
     pub(super) fn new(
         config: &Config,
-        previous: Option<&PasswordPlan>,
+        kept: &mut KeptState,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
     ) -> io::Result<PasswordPlan> {
-        let pool = previous.map_or_else(|| OffloadPool::new(cores.div_ceil(2)), |plan| plan.pool.clone());
+        let pool = kept.share("passwords", || OffloadPool::new(cores.div_ceil(2)));
         let mut plan = PasswordPlan { shared: Vec::new(), pool };
         for auth in config.auths() {
             let Some(AuthKind::Basic(path)) = auth.kind().filter(|_| plan.of(auth).is_none()) else {
                 continue;
             };
-            let same = previous.and_then(|before| before.of(auth));
-            plan.shared.push(match same {
-                Some(same) => same,
-                None => {
-                    let named = |error: io::Error| {
-                        io::Error::new(error.kind(), format!("`auth.basic` {}: {error}", path.display()))
-                    };
-                    let place = (files.clone(), memory.clone(), notices.cloned());
-                    Arc::new(SharedPasswords::new((auth, path), place, plan.pool.clone()).map_err(named)?)
-                }
-            });
+            let is_unchanged = |shared: &Arc<SharedPasswords>| shared.config == *auth;
+            let make = || {
+                let place = (files.clone(), memory.clone(), notices.cloned());
+                SharedPasswords::new((auth, path), place, plan.pool.clone()).map(Arc::new)
+            };
+            let named = |error: io::Error| {
+                io::Error::new(error.kind(), format!("`auth.basic` {}: {error}", path.display()))
+            };
+            plan.shared.push(kept.try_keep_if((), is_unchanged, make).map_err(named)?);
         }
         Ok(plan)
     }

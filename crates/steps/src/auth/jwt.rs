@@ -19,6 +19,7 @@ use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
 use proxy::{FetchLimits, FetchRequest, Proxy};
+use reload::KeptState;
 
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;
@@ -104,16 +105,15 @@ impl JwtPlan {
     /// Creates the key sets. Files are read at once and must contain a usable key; URLs are fetched later.
     pub(super) fn new(
         config: &Config,
-        previous: Option<&JwtPlan>,
+        kept: &mut KeptState,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
     ) -> io::Result<JwtPlan> {
         let mut plan = JwtPlan::default();
         for auth in config.auths() {
             let Some(AuthKind::Jwt(jwt)) = auth.kind().filter(|_| plan.of(auth).is_none()) else { continue };
-            let shared = match previous.and_then(|before| before.of(auth)) {
-                Some(same) => same,
-                None => Arc::new(SharedJwt::new(auth, jwt, (files, memory, notices))?),
-            };
+            let is_unchanged = |shared: &Arc<SharedJwt>| shared.config == *auth;
+            let make = || SharedJwt::new(auth, jwt, (files, memory, notices)).map(Arc::new);
+            let shared = kept.try_keep_if((), is_unchanged, make)?;
             shared.read_file(jwt)?;
             if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.key_count()) {
                 let text =

@@ -18,6 +18,7 @@ use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
 use proxy::Proxy;
+use reload::KeptState;
 
 use crate::auth::auth_server::{AuthServerPlan, RouteAuthServer};
 use crate::auth::basic::{PasswordPlan, SharedPasswords};
@@ -66,19 +67,19 @@ impl RouteAuth {
 }
 
 impl AuthPlan {
-    /// Reads the files of keys and passwords. Methods that are configured as in `before` keep their state.
+    /// Reads the files of keys and passwords. Methods that are configured as before keep their state.
     ///
     /// # Errors
     /// A file cannot be read or contains an invalid line; the message names the file.
     pub fn new(
         config: &Config,
-        previous: Option<&AuthPlan>,
+        kept: &mut KeptState,
         resources: (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
     ) -> io::Result<AuthPlan> {
-        let passwords = PasswordPlan::new(config, previous.map(|plan| &plan.passwords), resources, cores)?;
-        let asked = AuthServerPlan::new(config, previous.map(|plan| &plan.auth_servers), resources.1)?;
-        let tokens = JwtPlan::new(config, previous.map(|plan| &plan.tokens), resources)?;
+        let passwords = PasswordPlan::new(config, kept, resources, cores)?;
+        let asked = AuthServerPlan::new(config, kept, resources.1)?;
+        let tokens = JwtPlan::new(config, kept, resources)?;
         let signed = SignedPlan::new(config, resources.0)?;
         let identity_fields = (0..config.sites.len()).map(|site| identity_fields(config, site)).collect();
         Ok(AuthPlan { passwords, auth_servers: asked, tokens, signed, identity_fields })

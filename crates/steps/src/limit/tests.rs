@@ -87,7 +87,8 @@ fn unchanged_limit_keeps_its_counts_across_reloads() {
         Config::parse(&text, "k.toml", std::path::Path::new("")).unwrap().0
     };
     let memory = MemoryBudget::new(1 << 30);
-    let first = LimitPlan::new(&config("5/s", "/a"), None, &memory);
+    let mut state = KeptState::default();
+    let first = LimitPlan::new(&config("5/s", "/a"), &mut state, &memory);
     let held = memory.held_bytes();
     assert!(held > 0);
     let same = |plan: &LimitPlan, other: &LimitPlan| -> Vec<bool> {
@@ -96,7 +97,7 @@ fn unchanged_limit_keeps_its_counts_across_reloads() {
     for (rate, path, kept) in
         [("5/s", "/a", [true, true]), ("6/s", "/a", [true, false]), ("5/s", "/b", [true, false])]
     {
-        assert_eq!(same(&first, &LimitPlan::new(&config(rate, path), Some(&first), &memory)), kept);
+        assert_eq!(same(&first, &LimitPlan::new(&config(rate, path), &mut state.successor(), &memory)), kept);
     }
     assert_eq!(memory.held_bytes(), held);
     drop(first);

@@ -1,7 +1,7 @@
 //! Request queue of a route: limits the requests in its handler and the requests waiting for it, counted over
 //! all cores.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,6 +11,7 @@ use config::{Config, HiddenRouteKind, Level, PartOf, RequestQueue};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault};
+use reload::KeptState;
 use telemetry::families::QueueMetrics;
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
@@ -301,19 +302,12 @@ type ConfiguredQueue = (RequestQueue, Arc<RouteQueue>);
 pub struct QueuePlan(Vec<Vec<Option<ConfiguredQueue>>>);
 
 impl QueuePlan {
-    /// Creates the queues. A route that had one in `before` keeps it with its requests.
-    pub fn new(config: &Config, previous: Option<&QueuePlan>, counters: &RuleCounters) -> QueuePlan {
-        let mut before_at: HashMap<&RouteLabels, VecDeque<&Arc<RouteQueue>>> = HashMap::new();
-        for (_, queue) in previous.into_iter().flat_map(QueuePlan::all) {
-            before_at.entry(&queue.labels).or_default().push_back(queue);
-        }
+    /// Creates the queues. A route that had one keeps it with its requests.
+    pub fn new(config: &Config, kept: &mut KeptState, counters: &RuleCounters) -> QueuePlan {
         let mut queue = |site: &config::Site, route: &config::Route| {
             let options = route.queue.clone().filter(|_| route.part_of.is_none())?;
             let place = RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
-            let queue = match before_at.get_mut(&place).and_then(VecDeque::pop_front) {
-                Some(same) => same.clone(),
-                None => Arc::new(RouteQueue::new(&options, place, counters)),
-            };
+            let queue = kept.keep(place.clone(), || Arc::new(RouteQueue::new(&options, place, counters)));
             Some((options, queue))
         };
         let of_site = |site: &config::Site| site.routes.iter().map(|route| queue(site, route)).collect();

@@ -7,17 +7,18 @@ use admission::Limiter;
 use config::{Config, RateLimit};
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
+use reload::KeptState;
 use sharing::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};
 use telemetry::metrics::RouteLabels;
 
-/// Returns the exchange with other servers, which is that of `before` if its options have not changed. `None`
-/// if the configuration has none or is only being checked.
+/// Returns the exchange with other servers, which is kept if its options have not changed. `None` if the
+/// configuration has none or is only being checked.
 ///
 /// # Errors
 /// The password cannot be read, or the address is invalid.
 pub fn open_sharing(
     config: &Config,
-    previous: Option<&Arc<Sharing>>,
+    kept: &mut KeptState,
     files: &ConfigFiles,
     notices: Option<&ErrorLog>,
 ) -> io::Result<Option<Arc<Sharing>>> {
@@ -36,9 +37,6 @@ pub fn open_sharing(
     };
     // Only a running server exchanges counts; without `notices` the configuration is only being checked.
     let Some(notices) = notices else { return Ok(None) };
-    if let Some(same) = previous.filter(|before| *before.options() == options) {
-        return Ok(Some(same.clone()));
-    }
     let notices = notices.clone();
     let address = of.redis.clone();
     let report = move |event| {
@@ -49,10 +47,10 @@ pub fn open_sharing(
         SharingEvent::Reachable => notices.info(&format!("`[limits.shared]`: {address} is back")),
     }
     };
-    let started = Sharing::start(options, Box::new(report));
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("`redis` of `[limits.shared]`: {error}"));
-    Ok(Some(Arc::new(started.map_err(named)?)))
+    let start = || Sharing::start(options.clone(), Box::new(report)).map(Arc::new).map_err(named);
+    kept.try_share(options.clone(), start).map(Some)
 }
 
 /// Returns the name of a limit in all servers. Limits that differ in their place, name, rate, burst or key

@@ -23,6 +23,7 @@ const ALL_CRATES: &[&str] = &[
     "coding",
     "failure",
     "settings",
+    "reload",
     "shapes",
     "config",
     "ring",
@@ -126,6 +127,8 @@ const LAYERS: &[Layer] = &[
     },
     // `verify` starts both servers and sends them requests.
     Layer { folder: "verify", may_use: &["failure", "http", "import"], never: &["tokio"] },
+    // `reload` keeps values that it does not know.
+    Layer { folder: "reload", may_use: &[], never: NO_IO },
     Layer { folder: "rights", may_use: &["config", "failure", "net"], never: &["tokio"] },
     Layer {
         folder: "logging",
@@ -142,17 +145,21 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "engine",
-        may_use: &["apps", "bench", "config", "failure", "http", "logging", "net", "process", "shapes"],
+        may_use: &[
+            "apps", "bench", "config", "failure", "http", "logging", "net", "process", "reload", "shapes",
+        ],
         never: &["tokio"],
     },
     Layer {
         folder: "telemetry",
-        may_use: &["apps", "config", "engine", "failure", "http", "logging", "net", "otlp", "proxy"],
+        may_use: &[
+            "apps", "config", "engine", "failure", "http", "logging", "net", "otlp", "proxy", "reload",
+        ],
         never: &["tokio"],
     },
     Layer {
         folder: "certificates",
-        may_use: &["config", "failure", "logging", "net", "process", "rights", "web_client"],
+        may_use: &["config", "failure", "logging", "net", "process", "reload", "rights", "web_client"],
         never: &["std::net::TcpListener"],
     },
     Layer {
@@ -174,6 +181,7 @@ const LAYERS: &[Layer] = &[
             "net",
             "process",
             "proxy",
+            "reload",
             "shapes",
             "sharing",
             "telemetry",
@@ -203,6 +211,7 @@ const LAYERS: &[Layer] = &[
             "net",
             "process",
             "proxy",
+            "reload",
             "shapes",
             "steps",
             "telemetry",
