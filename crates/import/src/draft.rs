@@ -156,6 +156,20 @@ impl TomlSection {
         }
     }
 
+    /// Adds an item to the list `key` of the inline table `table`; both are created if necessary.
+    pub(crate) fn push_in(&mut self, table: &str, key: &str, item: TomlItem) {
+        let known = match self.get(table) {
+            Some(TomlItem::Table(entries)) => entries.iter().find(|(name, _)| name == key),
+            _ => None,
+        };
+        let mut items = match known {
+            Some((_, TomlItem::List(items))) => items.clone(),
+            _ => Vec::new(),
+        };
+        items.push(item);
+        self.set_in(table, key, TomlItem::List(items));
+    }
+
     /// Like [`TomlSection::set_in`], but keeps what the key has already: a table gets the entries of `item`, which replace
     /// those of the same name, and a list its items.
     pub(crate) fn merge_in(&mut self, table: &str, key: &str, item: TomlItem) {

@@ -1,5 +1,6 @@
 //! Outcome of each directive of a foreign configuration.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 
@@ -110,6 +111,39 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
+/// Outcome of a directive, with its reasons: sentences without a full stop.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) verdict: ImportVerdict,
+    pub(crate) reasons: Vec<Cow<'static, str>>,
+}
+
+impl Outcome {
+    /// Translated without a difference.
+    pub(crate) const TRANSLATED: Self = Self { verdict: ImportVerdict::Translated, reasons: Vec::new() };
+
+    /// Nothing has to be translated.
+    pub(crate) fn not_needed(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::TRANSLATED.with(ImportVerdict::Translated, reason)
+    }
+
+    /// Translated with a difference.
+    pub(crate) fn differs(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::TRANSLATED.with(ImportVerdict::Differs, reason)
+    }
+
+    /// No equivalent; the reason names the alternative.
+    pub(crate) fn not_possible(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::TRANSLATED.with(ImportVerdict::Impossible, reason)
+    }
+
+    fn with(mut self, verdict: ImportVerdict, reason: impl Into<Cow<'static, str>>) -> Self {
+        self.verdict = self.verdict.max(verdict);
+        self.reasons.push(reason.into());
+        self
+    }
+}
+
 /// The number of a directive in a [`ImportLedger`].
 pub(crate) type EntryIndex = usize;
 
@@ -157,6 +191,17 @@ impl ImportLedger {
         item.verdict = Some(item.verdict.map_or(verdict, |before| before.max(verdict)));
         if !reason.is_empty() && !item.reasons.iter().any(|one| one == reason) {
             item.reasons.push(reason.to_owned());
+        }
+    }
+
+    /// Enters the outcome of a directive. A directive that is entered several times has the worst of its verdicts,
+    /// and all reasons.
+    pub(crate) fn enter(&self, entry: EntryIndex, outcome: &Outcome) {
+        if outcome.verdict == ImportVerdict::Translated {
+            self.mark_translated(entry);
+            outcome.reasons.iter().for_each(|reason| self.mark_not_needed(entry, reason));
+        } else {
+            outcome.reasons.iter().for_each(|reason| self.set_verdict(entry, outcome.verdict, reason));
         }
     }
 

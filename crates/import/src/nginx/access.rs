@@ -1,9 +1,23 @@
 //! Translation of access control and limits: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
 
+use super::directive::Part;
 use super::scope::{Scope, field_name, format_duration, parse_bytes, parse_milliseconds, translate_size};
-use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
+use super::translation::{AppliedDirective, Translation, UNKNOWN_CLIENTS_REMARK};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
+use crate::findings::Outcome;
+
+const HOUR_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * HOUR_MS;
+/// Lowest timeout that can be set.
+const TIMEOUT_MIN_MS: u64 = 10;
+/// Lowest `bandwidth` in bytes a second.
+const BANDWIDTH_MIN: u64 = 1024;
+/// Defaults of nginx.
+const BODY_DEFAULT: &str = "1MiB";
+const IDLE_DEFAULT_MS: u64 = 75_000;
+const REQUESTS_DEFAULT: u64 = 1000;
+const HEAD_BUFFERS_DEFAULT: u64 = 4;
 
 impl Translation<'_> {
     /// Writes the access checks of a route. As in nginx, they do not apply to `return`.
@@ -317,81 +331,15 @@ impl Translation<'_> {
 
     /// Writes the limits and timeouts of sites and routes.
     pub(crate) fn translate_limits(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let body = match scope.effective("client_max_body_size") {
-            Some(one) => {
-                self.ledger.mark_translated(one.entry);
-                match parse_bytes(one.first_arg()) {
-                    Some(0) => "unlimited".to_owned(),
-                    Some(_) => self.translate_size(one).unwrap_or_default(),
-                    None => {
-                        self.ledger.mark_impossible(one.entry, "this is no size");
-                        "1MiB".to_owned()
-                    }
-                }
-            }
-            // nginx's default.
-            None => "1MiB".to_owned(),
-        };
-        section.set_in("limits", "body", TomlItem::Text(body));
-        let hour = 3_600_000;
-        self.translate_time(scope, "client_body_timeout", section, ("timeouts", "body"), (10, hour));
-        self.translate_time(scope, "send_timeout", section, ("timeouts", "write"), (10, hour));
-        self.translate_bandwidth(scope, section);
-    }
-
-    /// Writes the bandwidth limit of responses.
-    fn translate_bandwidth(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let after = scope.effective("limit_rate_after");
-        let Some(one) = scope.effective("limit_rate") else {
-            after.into_iter().for_each(|one| self.ledger.mark_translated(one.entry));
-            return;
-        };
-        let after_bytes = after.map_or(Some(0), |one| parse_bytes(one.first_arg()));
-        let (Some(rate), Some(after_bytes)) = (parse_bytes(one.first_arg()), after_bytes) else {
-            for one in [Some(one), after].into_iter().flatten() {
-                self.ledger.mark_impossible(one.entry, "`bandwidth` takes a size, and no variables");
-            }
-            return;
-        };
-        match rate {
-            1..1024 => self.ledger.mark_different(one.entry, "the lowest rate is 1 KiB a second"),
-            _ => self.ledger.mark_translated(one.entry),
-        }
-        after.into_iter().for_each(|one| self.ledger.mark_translated(one.entry));
-        if rate == 0 {
-            return;
-        }
-        let low = || "1KiB".to_owned();
-        let text = if rate < 1024 { low() } else { translate_size(one.first_arg()).unwrap_or_else(low) };
-        let rate = TomlItem::Text(format!("{text}/s"));
-        let after = after.filter(|_| after_bytes > 0).and_then(|one| translate_size(one.first_arg()));
-        section.set(
-            "bandwidth",
-            match after {
-                None => rate,
-                Some(after) => TomlItem::Table(vec![
-                    ("rate".to_owned(), rate),
-                    ("after".to_owned(), TomlItem::Text(after)),
-                ]),
-            },
-        );
+        section.set_in("limits", "body", TomlItem::text(BODY_DEFAULT));
+        self.apply(Part::Limits, scope, section);
     }
 
     /// Translates connection settings of one server, which apply to all servers in Komainu.
     pub(crate) fn translate_server_connection_settings(&self, scope: &Scope<'_>, top: &mut TomlSection) {
-        let names = [
-            "client_header_timeout",
-            "keepalive_timeout",
-            "keepalive_requests",
-            "large_client_header_buffers",
-        ];
-        let own: Vec<&NginxDirective> = names.iter().filter_map(|name| scope.innermost_last(name)).collect();
-        if own.is_empty() {
-            return;
-        }
         let mut section = TomlSection::default();
-        self.translate_connection_settings(scope, &mut section);
-        for one in own {
+        self.apply(Part::Connections, scope, &mut section);
+        for one in scope.innermost().iter().filter(|one| self.is_of_part(one, Part::Connections)) {
             self.ledger.mark_different(
                 one.entry,
                 "it counts for all sites: `[timeouts]` and `[limits]` of the file",
@@ -407,39 +355,92 @@ impl Translation<'_> {
             }
         }
     }
+}
 
-    /// Translates the connection timeouts and limits of the whole server.
-    pub(crate) fn translate_connection_settings(&self, scope: &Scope<'_>, top: &mut TomlSection) {
-        self.translate_time(scope, "client_header_timeout", top, ("timeouts", "head"), (10, 3_600_000));
-        if let Some(one) = scope.effective("keepalive_timeout") {
-            let ms = parse_milliseconds(one.first_arg()).unwrap_or(75_000);
-            let text = format_duration(ms.clamp(10, 86_400_000));
-            match ms {
-                0 => self.ledger.mark_different(
-                    one.entry,
-                    "connections are kept, for 10 ms: they cannot be closed at once",
-                ),
-                _ => self.ledger.mark_translated(one.entry),
-            }
-            top.set_in("timeouts", "idle", TomlItem::Text(text));
-        }
-        if let Some(one) = scope.effective("keepalive_requests") {
-            top.set_in(
-                "limits",
-                "requests_per_connection",
-                TomlItem::Number(one.first_arg().parse().unwrap_or(1000).max(1)),
-            );
-            self.ledger.mark_translated(one.entry);
-        }
-        if let Some(one) = scope.effective("large_client_header_buffers") {
-            let size = Self::parse_bytes_or_zero(one.arg_at(1)).max(1024);
-            let total = one.first_arg().parse::<u64>().unwrap_or(4).saturating_mul(size);
-            let kib = |bytes: u64| TomlItem::Text(format!("{}KiB", (bytes / 1024).clamp(1, 1024)));
-            top.set_in("limits", "head", kib(total));
-            top.set_in("limits", "request_line", kib(size));
-            self.ledger.mark_translated(one.entry);
-        }
+pub(super) fn client_max_body_size(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {
+    let (size, outcome) = match (parse_bytes(one.first_arg()), translate_size(one.first_arg())) {
+        (Some(0), _) => ("unlimited".to_owned(), Outcome::TRANSLATED),
+        (Some(_), Some(size)) => (size, Outcome::TRANSLATED),
+        _ => (BODY_DEFAULT.to_owned(), Outcome::not_possible("this is no size")),
+    };
+    section.set_in("limits", "body", TomlItem::Text(size));
+    outcome
+}
+
+pub(super) fn client_body_timeout(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {
+    one.write_time(section, ("timeouts", "body"), (TIMEOUT_MIN_MS, HOUR_MS))
+}
+
+pub(super) fn send_timeout(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {
+    one.write_time(section, ("timeouts", "write"), (TIMEOUT_MIN_MS, HOUR_MS))
+}
+
+/// The rate and the number of bytes that are sent without it; `None` if one of them is no size.
+fn bandwidth<'a>(scope: &Scope<'a>) -> Option<(u64, Option<&'a str>)> {
+    let rate = parse_bytes(scope.effective("limit_rate")?.first_arg())?;
+    match scope.effective("limit_rate_after").map(|one| one.first_arg()) {
+        None => Some((rate, None)),
+        Some(after) => parse_bytes(after).map(|bytes| (rate, Some(after).filter(|_| bytes > 0))),
     }
+}
+
+const NO_BANDWIDTH_REMARK: &str = "`bandwidth` takes a size, and no variables";
+
+pub(super) fn limit_rate(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {
+    let Some((rate, after)) = bandwidth(one.scope) else {
+        return Outcome::not_possible(NO_BANDWIDTH_REMARK);
+    };
+    if rate == 0 {
+        return Outcome::TRANSLATED;
+    }
+    let is_low = rate < BANDWIDTH_MIN;
+    let text = translate_size(one.first_arg()).filter(|_| !is_low).unwrap_or_else(|| "1KiB".to_owned());
+    let rate = TomlItem::Text(format!("{text}/s"));
+    let item = match after.and_then(translate_size) {
+        None => rate,
+        Some(after) => {
+            TomlItem::Table(vec![("rate".to_owned(), rate), ("after".to_owned(), TomlItem::Text(after))])
+        }
+    };
+    section.set("bandwidth", item);
+    if is_low { Outcome::differs("the lowest rate is 1 KiB a second") } else { Outcome::TRANSLATED }
+}
+
+/// Part of `bandwidth`, which [`limit_rate`] writes.
+pub(super) fn limit_rate_after(one: &AppliedDirective<'_>, _: &mut TomlSection) -> Outcome {
+    match one.scope.effective("limit_rate") {
+        Some(_) if bandwidth(one.scope).is_none() => Outcome::not_possible(NO_BANDWIDTH_REMARK),
+        _ => Outcome::TRANSLATED,
+    }
+}
+
+pub(super) fn client_header_timeout(one: &AppliedDirective<'_>, top: &mut TomlSection) -> Outcome {
+    one.write_time(top, ("timeouts", "head"), (TIMEOUT_MIN_MS, HOUR_MS))
+}
+
+pub(super) fn keepalive_timeout(one: &AppliedDirective<'_>, top: &mut TomlSection) -> Outcome {
+    let ms = parse_milliseconds(one.first_arg()).unwrap_or(IDLE_DEFAULT_MS);
+    let text = format_duration(ms.clamp(TIMEOUT_MIN_MS, DAY_MS));
+    top.set_in("timeouts", "idle", TomlItem::Text(text));
+    match ms {
+        0 => Outcome::differs("connections are kept, for 10 ms: they cannot be closed at once"),
+        _ => Outcome::TRANSLATED,
+    }
+}
+
+pub(super) fn keepalive_requests(one: &AppliedDirective<'_>, top: &mut TomlSection) -> Outcome {
+    let count = one.first_arg().parse().unwrap_or(REQUESTS_DEFAULT).max(1);
+    top.set_in("limits", "requests_per_connection", TomlItem::Number(count));
+    Outcome::TRANSLATED
+}
+
+pub(super) fn large_client_header_buffers(one: &AppliedDirective<'_>, top: &mut TomlSection) -> Outcome {
+    let size = parse_bytes(one.directive.arg_at(1)).unwrap_or(0).max(1024);
+    let total = one.first_arg().parse::<u64>().unwrap_or(HEAD_BUFFERS_DEFAULT).saturating_mul(size);
+    let kib = |bytes: u64| TomlItem::Text(format!("{}KiB", (bytes / 1024).clamp(1, 1024)));
+    top.set_in("limits", "head", kib(total));
+    top.set_in("limits", "request_line", kib(size));
+    Outcome::TRANSLATED
 }
 
 /// Replaces the actions of a route by a 403 response.

@@ -15,9 +15,8 @@ const KEY_PARTS_MAX: usize = 16;
 impl Translation<'_> {
     /// Writes the `cache` of a location.
     pub(crate) fn translate_cache(&self, protocol: &str, scope: &Scope<'_>, section: &mut TomlSection) {
-        let of = |name: &str| scope.effective(&format!("{protocol}_{name}"));
+        let of = |name: &str| self.take(scope, &format!("{protocol}_{name}"));
         let Some(one) = of("cache") else { return };
-        self.ledger.mark_translated(one.entry);
         if one.first_arg() == "off" {
             return;
         }
@@ -39,7 +38,6 @@ impl Translation<'_> {
                 "min_uses".to_owned(),
                 TomlItem::Number(uses.first_arg().parse().unwrap_or(1).clamp(1, 1000)),
             ));
-            self.ledger.mark_translated(uses.entry);
         }
         if let Some(update) = of("cache_background_update") {
             if update.first_arg() == "on" {
@@ -54,13 +52,12 @@ impl Translation<'_> {
         if !common.is_empty() {
             rules.push(TomlItem::Table(common));
         }
-        for valid in scope.effective_all(&format!("{protocol}_cache_valid")) {
+        for valid in self.take_all(scope, &format!("{protocol}_cache_valid")) {
             rules.extend(self.translate_valid(valid));
         }
         match of("cache_use_stale") {
             Some(stale) if stale.first_arg() == "off" => {
                 cache.set_text("grace", "0s");
-                self.ledger.mark_translated(stale.entry);
             }
             Some(stale) => self.ledger.mark_different(
                 stale.entry,
@@ -127,7 +124,6 @@ impl Translation<'_> {
             [] => [200, 301, 302].into_iter().map(TomlItem::Number).collect(),
             codes => codes.iter().flat_map(status).collect(),
         };
-        self.ledger.mark_translated(directive.entry);
         Some(TomlItem::Table(vec![
             ("status".to_owned(), TomlItem::List(statuses)),
             ("default_ttl".to_owned(), TomlItem::text(format_duration(ms.min(YEAR_MS)))),
@@ -138,7 +134,7 @@ impl Translation<'_> {
     /// Returns false if a condition has no equivalent, because private responses must not be shared.
     fn translate_bypasses(&self, protocol: &str, scope: &Scope<'_>, rules: &mut Vec<TomlItem>) -> bool {
         let mut are_known = true;
-        let all = |name: &str| scope.effective_all(&format!("{protocol}_{name}"));
+        let all = |name: &str| self.take_all(scope, &format!("{protocol}_{name}"));
         for one in [all("cache_bypass"), all("no_cache")].concat() {
             for variable in &one.args {
                 let condition = match variable.trim_start_matches('$') {
@@ -223,7 +219,6 @@ impl Translation<'_> {
             self.ledger.mark_impossible(one.entry, reason);
             return false;
         }
-        self.ledger.mark_translated(one.entry);
         let mut key = Vec::new();
         if !has_query && has_path {
             let query = if parameters.is_empty() {
@@ -256,7 +251,6 @@ impl Translation<'_> {
     ) {
         let Some(one) = one else { return };
         let mut ignored = Vec::new();
-        self.ledger.mark_translated(one.entry);
         for name in &one.args {
             match name.to_ascii_lowercase().as_str() {
                 "cache-control" => ignored.push(TomlItem::text("Cache-Control")),

@@ -1,12 +1,12 @@
 //! Translation of `fastcgi_pass`, `uwsgi_pass` and `scgi_pass`: the servers and the variables that they
 //! receive.
 
+use super::directive::Part;
 use super::scope::{Scope, TemplateDestination, parse_milliseconds, replace_constants};
-use super::translation::{Translation, make_unavailable};
+use super::translation::{AppliedDirective, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
-
-const DAY_MS: u64 = 86_400_000;
+use crate::findings::Outcome;
 
 /// Variables that Komainu sends by default.
 const DEFAULT_VARIABLES: [&str; 26] = [
@@ -36,33 +36,6 @@ const DEFAULT_VARIABLES: [&str; 26] = [
     "HTTP_PROXY",
     "HTTP_HOST",
     "UWSGI_SCHEME",
-];
-
-/// Other settings of these protocols, and the reason why they are not translated; after a \u{1}, the
-/// difference.
-const UNTRANSLATED_SETTINGS: [(&str, &str); 19] = [
-    ("index", "not needed: `index.php` answers for a folder (`index` in `files`)"),
-    ("split_path_info", "not needed: what follows the script is always PATH_INFO"),
-    ("keep_conn", "not needed: connections are kept (`keep_alive`)"),
-    ("buffers", "not needed: `read_ahead` and `spill` are enough for most"),
-    ("buffer_size", "not needed: `read_ahead` and `spill` are enough for most"),
-    ("busy_buffers_size", "not needed: `read_ahead` and `spill` are enough for most"),
-    ("temp_file_write_size", "not needed: `read_ahead` and `spill` are enough for most"),
-    ("max_temp_file_size", "not needed: `spill` bounds temporary files"),
-    ("buffering", "not needed: each part of a response is passed on as it comes"),
-    ("request_buffering", "not needed: a request is read whole before the server is asked"),
-    ("pass_header", "not needed: fields of the response are passed on"),
-    ("pass_request_headers", "not needed: it is always so"),
-    ("pass_request_body", "not needed: it is always so"),
-    (
-        "modifier1",
-        "\u{1}the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)",
-    ),
-    ("next_upstream_tries", "\u{1}`attempts` in `retry` is 3"),
-    ("socket_keepalive", "not needed: connections that are closed are noticed"),
-    ("limit_rate", "\u{1}`bandwidth` of the route limits what clients get"),
-    ("catch_stderr", "\u{1}lines on stderr are in the log, and change no answer"),
-    ("store", "\u{1}responses are not written as files: `cache` keeps them"),
 ];
 
 /// Returns the address of a server without the scheme.
@@ -208,50 +181,12 @@ impl<'d> Translation<'d> {
         for one in scope.effective_all(&named("param")) {
             self.translate_cgi_variable(one, scope, scripts, proxy);
         }
-        let range = (10, DAY_MS);
-        self.translate_time(scope, &named("connect_timeout"), proxy, ("timeouts", "connect"), range);
-        self.translate_time(scope, &named("read_timeout"), proxy, ("timeouts", "head"), range);
-        self.translate_time(scope, &named("read_timeout"), proxy, ("timeouts", "between"), range);
-        if let Some(send) = scope.effective(&named("send_timeout")) {
-            let read =
-                scope.effective(&named("read_timeout")).and_then(|one| parse_milliseconds(one.first_arg()));
-            if parse_milliseconds(send.first_arg()) == read {
-                self.ledger.mark_translated(send.entry)
-            } else {
-                self.ledger.mark_different(
-                    send.entry,
-                    format!("`between` counts for both directions, and is that of `{protocol}_read_timeout` (or 60 s)"),
-                )
-            }
-        }
-        let hidden = scope.effective_all(&named("hide_header"));
-        if !hidden.is_empty() {
-            let names = hidden.iter().map(|one| {
-                self.ledger.mark_translated(one.entry);
-                TomlItem::text(one.first_arg())
-            });
-            proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
-        }
-        if let Some(one) = scope.effective(&named("next_upstream")) {
-            match one.first_arg() {
-                "off" => {
-                    proxy.set("retry", TomlItem::Flag(false));
-                    self.ledger.mark_translated(one.entry);
-                }
-                _ => self
-                    .ledger
-                    .mark_different(one.entry, "at most 20 of 100 requests are sent again (`retry`)"),
-            }
-        }
-        self.translate_client_abort(scope, &named("ignore_client_abort"), proxy);
-        for (name, reason) in UNTRANSLATED_SETTINGS {
-            for one in scope.effective_all(&named(name)) {
-                match reason.strip_prefix('\u{1}') {
-                    Some(reason) => self.ledger.mark_different(one.entry, reason),
-                    None => self.ledger.mark_not_needed(one.entry, reason),
-                }
-            }
-        }
+        let part = match protocol {
+            "fastcgi" => Part::FastCgi,
+            "uwsgi" => Part::Uwsgi,
+            _ => Part::Scgi,
+        };
+        self.apply(part, scope, proxy);
     }
 
     fn translate_cgi_variable(
@@ -314,6 +249,23 @@ impl<'d> Translation<'d> {
             section.set("intercept_errors", TomlItem::Flag(true));
         }
     }
+}
+
+pub(super) fn send_timeout(one: &AppliedDirective<'_>, _: &mut TomlSection) -> Outcome {
+    let name = one.directive.name.replace("send", "read");
+    let read = one.scope.effective(&name).and_then(|one| parse_milliseconds(one.first_arg()));
+    if parse_milliseconds(one.first_arg()) == read {
+        return Outcome::TRANSLATED;
+    }
+    Outcome::differs(format!("`between` counts for both directions, and is that of `{name}` (or 60 s)"))
+}
+
+pub(super) fn next_upstream(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    if one.first_arg() == "off" {
+        proxy.set("retry", TomlItem::Flag(false));
+        return Outcome::TRANSLATED;
+    }
+    Outcome::differs("at most 20 of 100 requests are sent again (`retry`)")
 }
 
 fn variable_value(directive: &NginxDirective, scope: &Scope<'_>, scripts: Option<Option<&str>>) -> CgiValue {

@@ -1,5 +1,7 @@
 //! Attribution of a difference between the servers to a remark of the report.
 
+use super::directives::DIRECTIVES;
+use super::driver;
 use super::nginx_scratch::NginxScratch;
 use super::tree::NginxDirective;
 use crate::expressions::{path_expression, path_matches, widen_expression};
@@ -127,6 +129,11 @@ fn decided_property(directive: &NginxDirective) -> DecidedProperty {
         }
         _ => DecidedProperty::Location,
     }
+}
+
+/// Whether Komainu serves routes without a directive of this name, if it cannot be translated.
+fn is_harmless(name: &str) -> bool {
+    driver::is_harmless(&DIRECTIVES, name)
 }
 
 /// Weight of a remark that explains a difference by itself, such as `merge_slashes` for a path with `//`.
@@ -420,8 +427,7 @@ fn property_after_translation(
         return DecidedProperty::Location;
     }
     // Untranslated directives that may restrict access close all routes to which they apply.
-    let closes =
-        directive.name == "if" || status == 403 && !super::known_directives::is_harmless(&directive.name);
+    let closes = directive.name == "if" || status == 403 && !is_harmless(&directive.name);
     if is_impossible && closes { DecidedProperty::Everything } else { decided_property(directive) }
 }
 
@@ -436,7 +442,7 @@ fn explains_only_refusals(directive: &NginxDirective, remark: &ImportRemark) -> 
     // `satisfy any` is translated as `all`, which may also ask for a password.
     let is_closed = remark.verdict == ImportVerdict::Impossible
         && directive.name != "satisfy"
-        && !super::known_directives::is_harmless(&directive.name);
+        && !is_harmless(&directive.name);
     is_closed || is_without_index && !remark.reasons.is_empty()
 }
 

@@ -1,14 +1,15 @@
 //! Translation of static files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
 use super::conditions::condition_words;
+use super::directive::Part;
 use super::location_place::{LocationPlace, ServerLocations};
 use super::php::FrontScript;
 use super::scope::{Scope, TemplateDestination, replace_constants};
-use super::translation::{LocationMatcher, Translation, make_unavailable};
+use super::translation::{AppliedDirective, LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{path_expression, path_matches};
-use crate::findings::EntryIndex;
+use crate::findings::{EntryIndex, Outcome};
 use crate::paths::{may_be_folder, may_match_only_file};
 
 /// The remark on `$uri/` in `try_files`.
@@ -30,6 +31,9 @@ pub(crate) enum FilesFallback<'d> {
 pub(crate) const LEADS_TO_REMARK: &str =
     "a page that another location's `index` or `try_files` leads to has the fields of that location here";
 
+/// Default and maximum of `ranges`.
+const RANGES_DEFAULT: u64 = 16;
+const RANGES_MAX: u64 = 1000;
 /// Maximum number of extensions of a translated `types` block: longer ones are copies of the usual list.
 const TYPES_MAX: usize = 40;
 
@@ -219,7 +223,7 @@ impl<'d> Translation<'d> {
                     one.name.as_str(),
                     "rewrite" | "if" | "return" | "break" | "limit_except" | "try_files"
                 )
-                || self.ledger.is_impossible(one.entry) && !super::known_directives::is_harmless(&one.name)
+                || self.ledger.is_impossible(one.entry) && !self.is_harmless(&one.name)
         };
         let is_server = other.matcher == LocationMatcher::Server;
         let folder = |place: &LocationPlace<'d>| {
@@ -252,44 +256,15 @@ impl<'d> Translation<'d> {
         true
     }
 
+    /// Writes the further settings of `files`. Links are followed by default in nginx.
     pub(crate) fn write_file_settings(&self, scope: &Scope<'_>, files: &mut TomlSection) {
-        if let Some(one) = scope.effective("autoindex") {
-            if one.first_arg() == "on" {
-                files.set("listing", TomlItem::Flag(true));
-            }
-            if one.first_arg() == "on" && scope.effective("expires").is_some() {
-                self.ledger.mark_different(one.entry, LISTINGS_REMARK)
-            } else {
-                self.ledger.mark_translated(one.entry)
-            }
+        let mut settings = TomlSection::default();
+        self.apply(Part::FileSettings, scope, &mut settings);
+        if scope.effective("disable_symlinks").is_none() {
+            let at = usize::from(settings.get("listing").is_some());
+            settings.entries.insert(at, ("symlinks".to_owned(), TomlItem::text("on")));
         }
-        if let Some(one) = scope.effective("disable_symlinks") {
-            match one.first_arg() {
-                "off" => files.set_text("symlinks", "on"),
-                "if_not_owner" => files.set_text("symlinks", "owner-match"),
-                _ => {}
-            }
-            self.ledger.mark_different(one.entry, "links that stay below the root are always followed");
-        } else {
-            files.set_text("symlinks", "on");
-        }
-        if let Some(one) = scope.effective("max_ranges") {
-            files.set("ranges", TomlItem::Number(one.first_arg().parse::<u64>().unwrap_or(16).min(1000)));
-            self.ledger.mark_translated(one.entry);
-        }
-        match scope.effective("charset") {
-            Some(one) if one.first_arg() == "off" => {
-                files.set("charset", TomlItem::Flag(false));
-                self.ledger.mark_translated(one.entry);
-            }
-            Some(one) => {
-                if one.first_arg() != "utf-8" {
-                    files.set_text("charset", one.first_arg());
-                }
-                self.ledger.mark_translated(one.entry);
-            }
-            None => {}
-        }
+        files.entries.append(&mut settings.entries);
     }
 
     fn write_own_folder(&self, directive: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
@@ -530,6 +505,41 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+pub(super) fn autoindex(one: &AppliedDirective<'_>, files: &mut TomlSection) -> Outcome {
+    if !one.is_on() {
+        return Outcome::TRANSLATED;
+    }
+    files.set("listing", TomlItem::Flag(true));
+    match one.scope.effective("expires") {
+        Some(_) => Outcome::differs(LISTINGS_REMARK),
+        None => Outcome::TRANSLATED,
+    }
+}
+
+pub(super) fn disable_symlinks(one: &AppliedDirective<'_>, files: &mut TomlSection) -> Outcome {
+    match one.first_arg() {
+        "off" => files.set_text("symlinks", "on"),
+        "if_not_owner" => files.set_text("symlinks", "owner-match"),
+        _ => {}
+    }
+    Outcome::differs("links that stay below the root are always followed")
+}
+
+pub(super) fn max_ranges(one: &AppliedDirective<'_>, files: &mut TomlSection) -> Outcome {
+    let count = one.first_arg().parse().unwrap_or(RANGES_DEFAULT).min(RANGES_MAX);
+    files.set("ranges", TomlItem::Number(count));
+    Outcome::TRANSLATED
+}
+
+pub(super) fn charset(one: &AppliedDirective<'_>, files: &mut TomlSection) -> Outcome {
+    match one.first_arg() {
+        "off" => files.set("charset", TomlItem::Flag(false)),
+        "utf-8" => {}
+        name => files.set_text("charset", name),
+    }
+    Outcome::TRANSLATED
 }
 
 /// Whether the location `around` may enclose the one that serves the index page of a directory of `place`: it

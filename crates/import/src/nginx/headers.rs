@@ -3,7 +3,7 @@
 use super::location_place::{LocationPlace, ServerLocations};
 use super::scope::{
     CONNECTION_FIELD_REMARK, Scope, TemplateDestination, TextPart, is_connection_field, parse_milliseconds,
-    split_template,
+    split_template, translate_size,
 };
 use super::translation::Translation;
 use super::tree::NginxDirective;
@@ -446,10 +446,14 @@ impl Translation<'_> {
     }
 
     fn translate_gzip(&self, on: &str, scope: &Scope<'_>, compress: &mut TomlSection) {
-        if let Some(one) = scope.effective(&format!("{on}_min_length"))
-            && let Some(size) = self.translate_size(one)
-        {
-            compress.set_text("min", size);
+        if let Some(one) = scope.effective(&format!("{on}_min_length")) {
+            match translate_size(one.first_arg()) {
+                Some(size) => {
+                    compress.set_text("min", size);
+                    self.ledger.mark_translated(one.entry);
+                }
+                None => self.ledger.mark_impossible(one.entry, "this is no size"),
+            }
         }
         if let Some(one) = scope.effective(&format!("{on}_comp_level")) {
             let level = one.first_arg().parse::<u32>().unwrap_or(1);

@@ -4,11 +4,13 @@ mod lexer;
 
 mod tree;
 
-mod known_directives;
-
 mod scope;
 
+mod directive;
+
 mod translation;
+
+mod driver;
 
 mod guards;
 
@@ -56,6 +58,10 @@ mod render;
 
 mod streams;
 
+mod process;
+
+mod directives;
+
 mod nginx_scratch;
 
 mod addresses;
@@ -68,11 +74,13 @@ mod explanations;
 
 use std::path::Path;
 
-use crate::draft::{ConfigDraft, TomlItem};
+use crate::draft::{ConfigDraft, TomlItem, TomlSection};
 use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportResult};
 pub use explanations::LocatedRequest;
 pub use nginx_scratch::NginxScratch;
 
+use directive::{Contexts, Part};
+use directives::DIRECTIVES;
 use scope::Scope;
 use translation::Translation;
 use tree::{NginxDirective, TreeReader, visit};
@@ -134,10 +142,10 @@ fn translate(
     };
     let toml = {
         unread.iter().for_each(|entry| ledger.mark_untranslated(*entry));
-        visit(&main, &mut |one| {
-            known_directives::mark_known(&ledger, one);
-        });
         let http = main.iter().find(|one| one.name == "http");
+        // Without `http`, the file is one that `http` includes.
+        let context = if http.is_some() { Contexts::MAIN } else { Contexts::MAIN.or(Contexts::HTTP) };
+        driver::enter_untranslated(&DIRECTIVES, &ledger, &main, context);
         if let Some(http) = http {
             ledger.mark_translated(http.entry);
         }
@@ -145,7 +153,7 @@ fn translate(
             Some(http) => vec![main.as_slice(), http.block_directives()],
             None => vec![main.as_slice()],
         };
-        let work = Translation::new(&ledger, Scope::of(levels), folder);
+        let work = Translation::new((&ledger, &DIRECTIVES), Scope::of(levels), folder);
         let mut draft = work.build_draft(&main);
         work.report_unused_definitions(&main);
         work.add_manual_comments(&main, &mut draft.top);
@@ -197,8 +205,8 @@ impl<'d> Translation<'d> {
         for one in main.iter().filter(is_http) {
             visit(std::slice::from_ref(one), &mut |one| all.push(one));
         }
-        self.translate_process(main, &mut draft);
-        self.translate_connection_settings(&self.http, &mut draft.top);
+        self.apply_to_block(Part::Process, main, &mut draft.top);
+        self.apply(Part::Connections, &self.http, &mut draft.top);
         let servers: Vec<_> = self.http.innermost().iter().filter(|one| one.name == "server").collect();
         self.write_sites(servers, &mut draft);
         for server in self.http.innermost().iter().filter(|one| one.name == "server") {
@@ -210,79 +218,21 @@ impl<'d> Translation<'d> {
             draft.streams.extend(self.translate_streams(block));
         }
         self.translate_real_ip(&all, &mut draft.top);
-        self.translate_global_settings(&all, &mut draft);
+        self.translate_settings_of_all(&all, &mut draft);
         self.translate_error_log(&all, draft.table("log"));
         self.report_location_logs(&all);
         self.report_unused_upstreams(&self.http);
         draft
     }
 
-    /// Translates the settings of nginx's processes.
-    fn translate_process(&self, main: &[NginxDirective], draft: &mut ConfigDraft) {
-        for one in main {
-            match one.name.as_str() {
-                "user" => {
-                    draft.top.set_text("user", one.first_arg());
-                    if !one.arg_at(1).is_empty() {
-                        draft.top.set_text("group", one.arg_at(1));
-                    }
-                    self.ledger.mark_translated(one.entry);
-                }
-                "worker_processes" => {
-                    match one.first_arg().parse::<u64>() {
-                        Ok(count) => draft.top.set("threads", TomlItem::Number(count.min(1024))),
-                        Err(_) => self.ledger.mark_not_needed(
-                            one.entry,
-                            "not needed: one thread for each core is the default",
-                        ),
-                    }
-                    self.ledger.mark_translated(one.entry);
-                }
-                _ => {}
+    /// Translates settings that Komainu has once for all sites.
+    fn translate_settings_of_all(&self, all: &[&'d NginxDirective], draft: &mut ConfigDraft) {
+        let mut tables = TomlSection::default();
+        self.apply_to_all(Part::Everywhere, all, &mut tables);
+        for (name, table) in tables.entries {
+            if let TomlItem::Table(entries) = table {
+                entries.into_iter().for_each(|(key, item)| draft.table(&name).set(&key, item));
             }
-        }
-    }
-
-    /// Translates settings that apply to the whole server in Komainu: the first occurrence takes precedence.
-    fn translate_global_settings(&self, all: &[&'d NginxDirective], draft: &mut ConfigDraft) {
-        let first = |name: &str| all.iter().filter(|one| one.name == name).collect::<Vec<_>>();
-        for (at, one) in first("ssl_protocols").into_iter().enumerate() {
-            let is_new = one.args == ["TLSv1.3"];
-            if at == 0 && is_new {
-                draft.table("tls").set_text("min", "1.3");
-            }
-            if one.args.iter().all(|arg| matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
-                self.ledger.mark_translated(one.entry)
-            } else {
-                self.ledger.mark_different(one.entry, "TLS 1.2 is the oldest version that there is")
-            }
-        }
-        for one in first("ssl_session_tickets") {
-            self.ledger.mark_not_needed(one.entry, "not needed: the keys of tickets change every 12 hours; `tickets = false` in `[tls]` turns them off");
-        }
-        let keys: Vec<TomlItem> = first("ssl_session_ticket_key")
-            .into_iter()
-            .map(|one| {
-                self.ledger.mark_translated(one.entry);
-                TomlItem::text(self.resolve_path(one.first_arg()))
-            })
-            .collect();
-        if !keys.is_empty() {
-            draft.table("tls").set("ticket_keys", TomlItem::List(keys));
-        }
-        for one in first("open_file_cache") {
-            if let Some(count) = one.args.iter().find_map(|arg| arg.strip_prefix("max=")?.parse::<u64>().ok())
-            {
-                draft.table("open_files").set("entries", TomlItem::Number(count.min(1_000_000)));
-            }
-            self.ledger
-                .mark_different(one.entry, "open files are kept by default; the limit is for each route");
-        }
-        for one in first("open_file_cache_valid") {
-            self.ledger.mark_not_needed(
-                one.entry,
-                "not needed: files are checked again after a second (`recheck` in `[open_files]`)",
-            );
         }
     }
 

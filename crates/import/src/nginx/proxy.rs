@@ -1,18 +1,20 @@
 //! Translation of `proxy_pass` and related directives.
 
+use super::directive::Part;
 use super::location_place::{LocationPlace, prefix_pattern};
 use super::rewrite::break_prefixes;
 use super::scope::{
-    CONNECTION_FIELD_REMARK, Scope, TemplateDestination, field_name, format_clamped_duration,
-    is_connection_field, parse_milliseconds, replace_constants,
+    CONNECTION_FIELD_REMARK, Scope, TemplateDestination, field_name, is_connection_field, replace_constants,
 };
-use super::translation::{LocationMatcher, Translation, make_unavailable};
+use super::translation::{AppliedDirective, LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use super::upstream::server_url;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::escape_literal;
+use crate::findings::Outcome;
 
-const DAY_MS: u64 = 86_400_000;
+/// Range of timeouts that can be set.
+pub(super) const TIMEOUT_RANGE_MS: (u64, u64) = (10, 86_400_000);
 
 /// Parts of the URL of `proxy_pass`.
 struct PassTarget {
@@ -79,11 +81,12 @@ impl<'d> Translation<'d> {
             // nginx does not rewrite redirects if the address has variables.
             proxy.set("rewrite", TomlItem::Flag(false));
         }
-        self.translate_response_fields(scope, &mut proxy);
-        self.translate_timeouts(scope, &mut proxy);
-        self.translate_upstream_tls(&target, scope, &mut proxy);
-        self.translate_retries(scope, &mut proxy);
-        self.translate_other_settings(scope, &mut proxy);
+        self.apply(Part::ProxySettings, scope, &mut proxy);
+        if target.scheme == "https" {
+            self.apply_upstream_verification(scope, &mut proxy);
+            self.apply(Part::UpstreamTls, scope, &mut proxy);
+        }
+        self.apply(Part::ProxyRequests, scope, &mut proxy);
         self.report_charset(scope);
         self.translate_intercept_errors(scope.effective("proxy_intercept_errors"), section);
         self.translate_cache("proxy", scope, section);
@@ -338,195 +341,165 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn translate_response_fields(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let mut hidden = scope.effective_all("proxy_hide_header");
-        hidden.retain(|one| {
-            let is_kept = !is_connection_field(one.first_arg());
-            if !is_kept {
-                self.ledger.mark_not_needed(one.entry, CONNECTION_FIELD_REMARK);
-            }
-            is_kept
-        });
-        if !hidden.is_empty() {
-            let names = hidden.iter().map(|one| {
-                self.ledger.mark_translated(one.entry);
-                TomlItem::text(one.first_arg())
-            });
-            proxy.set_in("response_headers", "remove", TomlItem::List(names.collect()));
-        }
-        for one in scope.effective_all("proxy_pass_header") {
-            self.ledger.mark_not_needed(one.entry, "not needed: fields of upstream servers are passed on");
-        }
-        for one in scope.effective_all("proxy_cookie_domain") {
-            match (one.first_arg(), one.arg_at(1)) {
-                ("off", _) => self.ledger.mark_translated(one.entry),
-                (from, to) if !from.starts_with('~') && !from.contains('$') && !to.contains('$') => {
-                    let from = from.trim_start_matches('.').to_owned();
-                    proxy.set_in("cookie_domains", &from, TomlItem::text(to));
-                    self.ledger.mark_translated(one.entry);
-                }
-                _ => self.ledger.mark_impossible(one.entry, "`cookie_domains` takes domains as they are"),
-            }
-        }
-        let redirects = scope.effective_all("proxy_redirect");
-        for one in redirects {
-            match one.first_arg() {
-                "off" => {
-                    proxy.set("rewrite", TomlItem::Flag(false));
-                    self.ledger.mark_different(one.entry, "with `rewrite = false` cookies keep their paths too");
-                }
-                "default" => self.ledger.mark_translated(one.entry),
-                _ => self.ledger.mark_different(
-                    one.entry,
-                    "addresses of upstream servers and their paths are changed to the client's by themselves, others are not",
-                ),
-            }
-        }
-    }
-
-    fn translate_timeouts(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let range = (10, DAY_MS);
-        self.translate_time(scope, "proxy_connect_timeout", proxy, ("timeouts", "connect"), range);
-        self.translate_time(scope, "grpc_connect_timeout", proxy, ("timeouts", "connect"), range);
-        for name in ["proxy_read_timeout", "grpc_read_timeout"] {
-            self.translate_time(scope, name, proxy, ("timeouts", "head"), range);
-            self.translate_time(scope, name, proxy, ("timeouts", "between"), range);
-        }
-        let is_upgraded = |one: &&NginxDirective| one.first_arg().eq_ignore_ascii_case("upgrade");
-        if let (Some(read), Some(_)) = (
-            scope.effective("proxy_read_timeout"),
-            scope.effective_all("proxy_set_header").iter().find(|one| is_upgraded(one)),
-        ) && let Some(ms) = parse_milliseconds(read.first_arg())
-        {
-            proxy.set_in("timeouts", "tunnel", TomlItem::text(format_clamped_duration(ms, 10, DAY_MS).0));
-        }
-        for name in ["proxy_send_timeout", "grpc_send_timeout"] {
-            let Some(send) = scope.effective(name) else { continue };
-            let read = scope.effective(&name.replace("send", "read"));
-            if read.is_some_and(|read| read.first_arg() == send.first_arg()) {
-                self.ledger.mark_translated(send.entry)
-            } else {
-                self.ledger.mark_different(
-                    send.entry,
-                    "`between` counts for both directions, and is that of `proxy_read_timeout` (or 60 s)",
-                )
-            }
-        }
-        if let Some(one) = scope.effective("proxy_next_upstream_timeout") {
-            self.ledger.mark_impossible(
-                one.entry,
-                "`total` in `timeouts` counts the response's body too: set it by hand",
-            );
-        }
-    }
-
-    fn translate_upstream_tls(&self, target: &PassTarget, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let files = [
-            ("proxy_ssl_trusted_certificate", "ca"),
-            ("proxy_ssl_certificate", "certificate"),
-            ("proxy_ssl_certificate_key", "key"),
-        ];
-        if target.scheme != "https" {
+    /// Writes whether the certificate of the upstream server is verified: by default it is not.
+    fn apply_upstream_verification(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+        let verify = self.take(scope, "proxy_ssl_verify").or_else(|| self.take(scope, "grpc_ssl_verify"));
+        if verify.is_some_and(|one| one.first_arg() == "on") {
             return;
         }
-        match scope.effective("proxy_ssl_verify").or_else(|| scope.effective("grpc_ssl_verify")) {
-            Some(one) if one.first_arg() == "on" => self.ledger.mark_translated(one.entry),
-            found => {
-                if let Some(one) = found {
-                    self.ledger.mark_translated(one.entry);
-                }
-                proxy.set_in("tls", "verify", TomlItem::Flag(false));
-                proxy.comment(
-                    "nginx does not verify the upstream server's certificate: remove `verify = false` if it has a valid one.",
-                );
-            }
-        }
-        for (name, key) in files {
-            if let Some(one) = scope.effective(name) {
-                proxy.set_in("tls", key, TomlItem::text(self.resolve_path(one.first_arg())));
-                self.ledger.mark_translated(one.entry);
-            }
-        }
-        if let Some(one) = scope.effective("proxy_ssl_name") {
-            match one.first_arg() {
-                name if name.contains('$') => {
-                    self.ledger.mark_impossible(
-                        one.entry,
-                        "`name` in `tls` is a text; it is the URL's host by default",
-                    );
-                }
-                name => {
-                    proxy.set_in("tls", "name", TomlItem::text(name));
-                    self.ledger.mark_translated(one.entry);
-                }
-            }
-        }
+        proxy.set_in("tls", "verify", TomlItem::Flag(false));
+        proxy.comment(
+            "nginx does not verify the upstream server's certificate: remove `verify = false` if it has a valid one.",
+        );
     }
+}
 
-    fn translate_retries(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        if let Some(one) = scope.effective("proxy_next_upstream") {
-            let mut statuses = Vec::new();
-            for word in &one.args {
-                if let Some(code) = word.strip_prefix("http_").and_then(|code| code.parse::<u64>().ok()) {
-                    statuses.push(TomlItem::Number(code));
-                }
-            }
-            match one.first_arg() {
-                "off" => proxy.set("retry", TomlItem::Flag(false)),
-                _ => {
-                    if !statuses.is_empty() {
-                        proxy.set_in("retry", "statuses", TomlItem::List(statuses));
-                    }
-                    if one.args.iter().any(|word| word == "non_idempotent") {
-                        proxy.set_in("retry", "non_idempotent", TomlItem::Flag(true));
-                    }
-                }
-            }
-            self.ledger
-                .mark_different(one.entry, "at most 20 of 100 requests are sent again (`budget` in `retry`)");
-        }
-        if let Some(one) = scope.effective("proxy_next_upstream_tries") {
-            match one.first_arg().parse::<u64>() {
-                Ok(count @ 1..=100) if proxy.get("retry") != Some(&TomlItem::Flag(false)) => {
-                    proxy.set_in("retry", "attempts", TomlItem::Number(count));
-                    self.ledger.mark_translated(one.entry);
-                }
-                _ => self.ledger.mark_different(one.entry, "`attempts` in `retry` is 3"),
-            }
-        }
+pub(super) fn proxy_hide_header(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    if is_connection_field(one.first_arg()) {
+        return Outcome::not_needed(CONNECTION_FIELD_REMARK);
     }
+    hide_header(one, proxy)
+}
 
-    fn translate_other_settings(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        for name in ["proxy_buffering", "proxy_request_buffering"] {
-            if let Some(one) = scope.effective(name) {
-                let reason = match (name, one.first_arg()) {
-                    (_, "on") => "bodies are buffered in so far as the other side is slow",
-                    ("proxy_buffering", _) => "not needed: each part of a response is passed on as it comes",
-                    _ => {
-                        "a request whose body is announced and fits into `read_ahead` waits until it is complete"
-                    }
-                };
-                self.ledger.mark_not_needed(one.entry, reason);
-            }
-        }
-        self.translate_client_abort(scope, "proxy_ignore_client_abort", proxy);
-        if let Some(one) = scope.effective("underscores_in_headers") {
-            if one.first_arg() == "on" {
-                proxy.set("underscores", TomlItem::Flag(true));
-            }
-            self.ledger.mark_translated(one.entry);
-        }
-    }
+/// Removes a field from responses of the upstream server.
+pub(super) fn hide_header(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    proxy.push_in("response_headers", "remove", TomlItem::text(one.first_arg()));
+    Outcome::TRANSLATED
+}
 
-    /// Translates the directive `name`: the treatment of requests whose client disconnects.
-    pub(super) fn translate_client_abort(&self, scope: &Scope<'_>, name: &str, proxy: &mut TomlSection) {
-        if let Some(one) = scope.effective(name) {
-            if one.first_arg() == "on" {
-                proxy.set("client_abort", TomlItem::text("ignore"));
-            }
-            self.ledger.mark_translated(one.entry);
+pub(super) fn proxy_cookie_domain(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    match (one.first_arg(), one.directive.arg_at(1)) {
+        ("off", _) => Outcome::TRANSLATED,
+        (from, to) if !from.starts_with('~') && !from.contains('$') && !to.contains('$') => {
+            proxy.set_in("cookie_domains", from.trim_start_matches('.'), TomlItem::text(to));
+            Outcome::TRANSLATED
+        }
+        _ => Outcome::not_possible("`cookie_domains` takes domains as they are"),
+    }
+}
+
+pub(super) fn proxy_redirect(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    match one.first_arg() {
+        "off" => {
+            proxy.set("rewrite", TomlItem::Flag(false));
+            Outcome::differs("with `rewrite = false` cookies keep their paths too")
+        }
+        "default" => Outcome::TRANSLATED,
+        _ => Outcome::differs(
+            "addresses of upstream servers and their paths are changed to the client's by themselves, others are not",
+        ),
+    }
+}
+
+/// The timeout of connecting to a server: of `proxy_pass`, of the other protocols, and of streams.
+pub(super) fn connect_timeout(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    one.write_time(proxy, ("timeouts", "connect"), TIMEOUT_RANGE_MS)
+}
+
+pub(super) fn read_timeout(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    one.write_time(proxy, ("timeouts", "head"), TIMEOUT_RANGE_MS);
+    one.write_time(proxy, ("timeouts", "between"), TIMEOUT_RANGE_MS)
+}
+
+/// Is also the timeout of WebSockets.
+pub(super) fn proxy_read_timeout(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    let outcome = read_timeout(one, proxy);
+    let mut fields = one.scope.effective_all("proxy_set_header").into_iter();
+    if fields.any(|field| field.first_arg().eq_ignore_ascii_case("upgrade")) {
+        one.write_time(proxy, ("timeouts", "tunnel"), TIMEOUT_RANGE_MS);
+    }
+    outcome
+}
+
+pub(super) fn proxy_send_timeout(one: &AppliedDirective<'_>, _: &mut TomlSection) -> Outcome {
+    let read = one.scope.effective(&one.directive.name.replace("send", "read"));
+    if read.is_some_and(|read| read.first_arg() == one.first_arg()) {
+        return Outcome::TRANSLATED;
+    }
+    Outcome::differs("`between` counts for both directions, and is that of `proxy_read_timeout` (or 60 s)")
+}
+
+pub(super) fn proxy_ssl_trusted_certificate(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    proxy.set_in("tls", "ca", one.path());
+    Outcome::TRANSLATED
+}
+
+pub(super) fn proxy_ssl_certificate(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    proxy.set_in("tls", "certificate", one.path());
+    Outcome::TRANSLATED
+}
+
+pub(super) fn proxy_ssl_certificate_key(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    proxy.set_in("tls", "key", one.path());
+    Outcome::TRANSLATED
+}
+
+pub(super) fn proxy_ssl_name(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    if one.first_arg().contains('$') {
+        return Outcome::not_possible("`name` in `tls` is a text; it is the URL's host by default");
+    }
+    proxy.set_in("tls", "name", TomlItem::text(one.first_arg()));
+    Outcome::TRANSLATED
+}
+
+pub(super) fn proxy_next_upstream(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    if one.first_arg() == "off" {
+        proxy.set("retry", TomlItem::Flag(false));
+    } else {
+        let words = &one.directive.args;
+        let status = |word: &String| word.strip_prefix("http_")?.parse().ok().map(TomlItem::Number);
+        let statuses: Vec<TomlItem> = words.iter().filter_map(status).collect();
+        if !statuses.is_empty() {
+            proxy.set_in("retry", "statuses", TomlItem::List(statuses));
+        }
+        if words.iter().any(|word| word == "non_idempotent") {
+            proxy.set_in("retry", "non_idempotent", TomlItem::Flag(true));
         }
     }
+    Outcome::differs("at most 20 of 100 requests are sent again (`budget` in `retry`)")
+}
+
+pub(super) fn proxy_next_upstream_tries(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    match one.first_arg().parse::<u64>() {
+        Ok(count @ 1..=100) if proxy.get("retry") != Some(&TomlItem::Flag(false)) => {
+            proxy.set_in("retry", "attempts", TomlItem::Number(count));
+            Outcome::TRANSLATED
+        }
+        _ => Outcome::differs("`attempts` in `retry` is 3"),
+    }
+}
+
+const BUFFERED_REMARK: &str = "bodies are buffered in so far as the other side is slow";
+
+pub(super) fn proxy_buffering(one: &AppliedDirective<'_>, _: &mut TomlSection) -> Outcome {
+    Outcome::not_needed(if one.is_on() {
+        BUFFERED_REMARK
+    } else {
+        "not needed: each part of a response is passed on as it comes"
+    })
+}
+
+pub(super) fn proxy_request_buffering(one: &AppliedDirective<'_>, _: &mut TomlSection) -> Outcome {
+    Outcome::not_needed(if one.is_on() {
+        BUFFERED_REMARK
+    } else {
+        "a request whose body is announced and fits into `read_ahead` waits until it is complete"
+    })
+}
+
+pub(super) fn underscores_in_headers(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    if one.is_on() {
+        proxy.set("underscores", TomlItem::Flag(true));
+    }
+    Outcome::TRANSLATED
+}
+
+/// Requests whose client disconnects: of `proxy_pass` and of the other protocols.
+pub(super) fn ignore_client_abort(one: &AppliedDirective<'_>, proxy: &mut TomlSection) -> Outcome {
+    if one.is_on() {
+        proxy.set("client_abort", TomlItem::text("ignore"));
+    }
+    Outcome::TRANSLATED
 }
 
 /// Whether a variable holds the field of this name in the response to `auth_request`.

@@ -330,7 +330,7 @@ impl<'d> Translation<'d> {
     fn untranslatable_reason(&self, directive: &NginxDirective, place: &LocationPlace<'d>) -> Option<String> {
         let is_known = |inner: &NginxDirective| {
             EXECUTED_DIRECTIVES.contains(&inner.name.as_str())
-                || super::known_directives::is_harmless(&inner.name)
+                || self.is_harmless(&inner.name)
                 || self.ledger.is_marked(inner.entry) && !self.ledger.is_impossible(inner.entry)
         };
         if let Some(other) = directive.block_directives().iter().find(|inner| !is_known(inner)) {

@@ -223,7 +223,7 @@ impl<'d> Translation<'d> {
         }
         let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
         let counts = |name: &&str| match name.split('_').next() {
-            _ if super::known_directives::is_harmless(name) => false,
+            _ if self.is_harmless(name) => false,
             // Komainu applies both restrictions, which refuses more.
             _ if *name == "satisfy" => false,
             // These directives have been translated before.
@@ -370,9 +370,8 @@ impl<'d> Translation<'d> {
             entry: Some(location.entry),
             ..LocationPlace::for_server(&inner)
         };
-        let is_lost = |one: &&NginxDirective| {
-            self.ledger.is_impossible(one.entry) && !super::known_directives::is_harmless(&one.name)
-        };
+        let is_lost =
+            |one: &&NginxDirective| self.ledger.is_impossible(one.entry) && !self.is_harmless(&one.name);
         if let Some(lost) = inner.innermost().iter().find(is_lost) {
             let reason = format!("`{}` in it is not translated", lost.name);
             self.ledger.mark_impossible(location.entry, reason);

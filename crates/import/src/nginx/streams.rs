@@ -1,11 +1,13 @@
 //! Translation of `stream`: proxied TCP and UDP connections.
 
+use super::directive::Part;
+use super::proxy::TIMEOUT_RANGE_MS;
 use super::scope::{Scope, format_clamped_duration, parse_milliseconds};
-use super::translation::Translation;
+use super::translation::{AppliedDirective, Translation};
 use super::tree::NginxDirective;
+use super::upstream::OTHER_HASH_REMARK;
 use crate::draft::{TomlItem, TomlSection};
-
-const DAY_MS: u64 = 86_400_000;
+use crate::findings::Outcome;
 
 /// Destination of the connections of a server.
 struct StreamTarget<'d> {
@@ -191,31 +193,8 @@ impl<'d> Translation<'d> {
             Some(group) => self.translate_stream_group(group, &mut section),
             None => section.set_text("to", target.target),
         }
-        if scope.effective("proxy_protocol").is_some_and(|one| one.first_arg() == "on") {
-            section.set_text("proxy_protocol", "v1");
-        }
-        scope.effective("proxy_protocol").into_iter().for_each(|one| self.ledger.mark_translated(one.entry));
-        let range = (10, DAY_MS);
-        self.translate_time(scope, "proxy_connect_timeout", &mut section, ("timeouts", "connect"), range);
-        self.translate_time(scope, "proxy_timeout", &mut section, ("timeouts", "idle"), range);
+        self.apply(Part::StreamSettings, scope, &mut section);
         self.translate_stream_access(scope, &mut section);
-        if let Some(one) = scope.effective("preread_timeout") {
-            self.ledger
-                .mark_different(one.entry, "`head` in `[timeouts]` is for the first message of all clients");
-        }
-        for name in ["tcp_nodelay", "proxy_buffer_size", "preread_buffer_size", "proxy_socket_keepalive"] {
-            if let Some(one) = scope.effective(name) {
-                self.ledger.mark_not_needed(one.entry, "not needed: the server does it by itself");
-            }
-        }
-        for name in ["proxy_next_upstream", "proxy_next_upstream_tries", "proxy_next_upstream_timeout"] {
-            if let Some(one) = scope.effective(name) {
-                self.ledger.mark_different(
-                    one.entry,
-                    "another server is tried where one cannot be connected to, up to three",
-                );
-            }
-        }
         for one in scope.innermost().iter().filter(|one| !self.ledger.is_marked(one.entry)) {
             self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md");
         }
@@ -252,33 +231,13 @@ impl<'d> Translation<'d> {
     /// Translates an `upstream` of `stream`.
     fn translate_stream_group(&self, group: &'d NginxDirective, section: &mut TomlSection) {
         self.ledger.mark_translated(group.entry);
+        let scope = Scope::of(vec![group.block_directives()]);
         let mut servers = Vec::new();
         for one in group.block_directives() {
             match one.name.as_str() {
                 "server" => servers.push(self.translate_stream_server_line(one, section)),
-                "least_conn" => {
-                    section.set_text("balance", "least-connections");
-                    self.ledger.mark_translated(one.entry);
-                }
-                "random" => {
-                    section.set_text("balance", "two-choices");
-                    self.ledger.mark_different(one.entry, "the less busy of two random servers");
-                }
-                "hash" if matches!(one.first_arg(), "$remote_addr" | "$binary_remote_addr") => {
-                    section.set_text("balance", "hash:client");
-                    self.ledger.mark_different(
-                        one.entry,
-                        "clients are spread over the servers in another way than before",
-                    );
-                }
-                "hash" => self.ledger.mark_impossible(
-                    one.entry,
-                    "`balance` of a stream takes the client's address alone (`hash:client`)",
-                ),
-                "zone" => self.ledger.mark_not_needed(
-                    one.entry,
-                    "not needed: all threads share what they know of upstream servers",
-                ),
+                _ if self.apply_one(Part::StreamUpstream, one, &scope, section) => {}
+                _ if self.ledger.is_marked(one.entry) => {}
                 _ => self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md"),
             }
         }
@@ -351,6 +310,32 @@ impl<'d> Translation<'d> {
             _ => TomlItem::Table(entries),
         }
     }
+}
+
+pub(super) fn proxy_protocol(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    if one.is_on() {
+        stream.set_text("proxy_protocol", "v1");
+    }
+    Outcome::TRANSLATED
+}
+
+pub(super) fn proxy_timeout(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    one.write_time(stream, ("timeouts", "idle"), TIMEOUT_RANGE_MS)
+}
+
+pub(super) fn least_conn(_: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    stream.set_text("balance", "least-connections");
+    Outcome::TRANSLATED
+}
+
+pub(super) fn hash(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    if !matches!(one.first_arg(), "$remote_addr" | "$binary_remote_addr") {
+        return Outcome::not_possible(
+            "`balance` of a stream takes the client's address alone (`hash:client`)",
+        );
+    }
+    stream.set_text("balance", "hash:client");
+    Outcome::differs(OTHER_HASH_REMARK)
 }
 
 /// Returns a listening address in Komainu's notation.

@@ -4,17 +4,111 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::directive::{Arguments, Contexts, Part};
 use super::scope::{
-    Scope, TemplateDestination, format_clamped_duration, parse_bytes, parse_milliseconds, translate_size,
-    translate_template,
+    Scope, TemplateDestination, format_clamped_duration, parse_milliseconds, translate_template,
 };
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
-use crate::findings::{EntryIndex, ImportLedger};
+use crate::findings::{EntryIndex, ImportLedger, Outcome};
+
+/// A directive of nginx, and what becomes of it.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectiveRow {
+    pub(crate) name: &'static str,
+    pub(crate) contexts: Contexts,
+    pub(crate) arguments: Arguments,
+    pub(crate) treatment: Treatment,
+    /// Whether a route may be served without the directive if it cannot be translated. All others may restrict
+    /// access, so that the routes to which they apply are closed.
+    pub(crate) is_harmless: bool,
+    /// Whether several directives of one block apply together; otherwise the last one does.
+    pub(crate) is_repeatable: bool,
+    /// First argument with which the directive changes nothing, if it cannot be translated otherwise.
+    pub(crate) neutral: Option<&'static str>,
+    /// Remark if no route that was translated uses the directive.
+    pub(crate) unused: Option<&'static str>,
+}
+
+/// How a directive is translated.
+#[derive(Clone, Copy)]
+pub(crate) enum Treatment {
+    /// By itself: `Translation::apply` calls the function for each directive that applies in a place, in the
+    /// order of the table.
+    Each(Part, TranslateFn),
+    /// By itself, as [`Each`](Self::Each), without an effect: the remark says why.
+    Noted(Part, Remark),
+    /// Together with other directives: the function of the part takes it (`Translation::take`).
+    Together(Part),
+    /// Not at all, wherever it stands.
+    Untranslated(Remark),
+}
+
+/// Remark on a directive that has no effect on the translation.
+#[derive(Clone, Copy)]
+pub(crate) enum Remark {
+    /// Komainu does the same by itself.
+    NotNeeded(&'static str),
+    /// The reason names the difference.
+    Differs(&'static str),
+    /// The reason names the alternative.
+    NotPossible(&'static str),
+}
+
+/// Translates one directive to a table of the configuration.
+pub(crate) type TranslateFn = fn(&AppliedDirective<'_>, &mut TomlSection) -> Outcome;
+
+/// A directive that applies in a place.
+pub(crate) struct AppliedDirective<'a> {
+    pub(crate) translation: &'a Translation<'a>,
+    pub(crate) scope: &'a Scope<'a>,
+    pub(crate) directive: &'a NginxDirective,
+    /// Number of directives of the same name that were translated before it.
+    pub(crate) at: usize,
+}
+
+impl AppliedDirective<'_> {
+    /// Returns the first argument, or an empty text.
+    pub(crate) fn first_arg(&self) -> &str {
+        self.directive.first_arg()
+    }
+
+    /// Whether the first argument is `on`.
+    pub(crate) fn is_on(&self) -> bool {
+        self.first_arg() == "on"
+    }
+
+    /// Returns the first argument as the name of a file or folder.
+    pub(crate) fn path(&self) -> TomlItem {
+        TomlItem::Text(self.translation.resolve_path(self.first_arg()))
+    }
+
+    /// Writes the duration in the first argument to a key of a table, clamped to `range` (milliseconds).
+    pub(crate) fn write_time(
+        &self,
+        section: &mut TomlSection,
+        (table, key): (&str, &str),
+        (min, max): (u64, u64),
+    ) -> Outcome {
+        let Some(ms) = parse_milliseconds(self.first_arg()) else {
+            return Outcome::not_possible("this is no duration");
+        };
+        let (text, is_exact) = format_clamped_duration(ms, min, max);
+        let outcome = if is_exact {
+            Outcome::TRANSLATED
+        } else {
+            Outcome::differs(format!("it is {text} here, the nearest that can be set"))
+        };
+        section.set_in(table, key, TomlItem::Text(text));
+        outcome
+    }
+}
 
 /// State of a translation.
 pub(crate) struct Translation<'d> {
     pub(crate) ledger: &'d ImportLedger,
+    /// The table of directives.
+    pub(crate) directives: &'static [DirectiveRow],
     pub(crate) http: Scope<'d>,
     /// Directory of nginx's configuration: relative file names are resolved against it.
     pub(crate) folder: PathBuf,
@@ -34,10 +128,15 @@ pub(crate) const UNKNOWN_CLIENTS_REMARK: &str =
     "`set_real_ip_from` is not translated, so that all clients of its proxies have the address of the proxy";
 
 impl<'d> Translation<'d> {
-    pub(crate) fn new(ledger: &'d ImportLedger, http: Scope<'d>, folder: PathBuf) -> Self {
+    pub(crate) fn new(
+        (ledger, directives): (&'d ImportLedger, &'static [DirectiveRow]),
+        http: Scope<'d>,
+        folder: PathBuf,
+    ) -> Self {
         let knows_clients = reads_client_addresses(&http);
         Self {
             ledger,
+            directives,
             http,
             folder,
             tables: RefCell::default(),
@@ -173,45 +272,6 @@ impl<'d> Translation<'d> {
                 None
             }
         }
-    }
-
-    /// Translates a duration directive, if the scope has it, to a key of a table, clamped to `range`
-    /// (milliseconds).
-    pub(crate) fn translate_time(
-        &self,
-        scope: &Scope<'_>,
-        name: &str,
-        section: &mut TomlSection,
-        place: (&str, &str),
-        range: (u64, u64),
-    ) {
-        let Some(one) = scope.effective(name) else { return };
-        let Some(ms) = parse_milliseconds(one.first_arg()) else {
-            self.ledger.mark_impossible(one.entry, "this is no duration");
-            return;
-        };
-        let (text, is_exact) = format_clamped_duration(ms, range.0, range.1);
-        if is_exact {
-            self.ledger.mark_translated(one.entry)
-        } else {
-            self.ledger.mark_different(one.entry, format!("it is {text} here, the nearest that can be set"))
-        }
-        section.set_in(place.0, place.1, TomlItem::text(text));
-    }
-
-    /// Translates the size in a directive to Komainu's notation.
-    pub(crate) fn translate_size(&self, directive: &NginxDirective) -> Option<String> {
-        let found = translate_size(directive.first_arg());
-        match &found {
-            Some(_) => self.ledger.mark_translated(directive.entry),
-            None => self.ledger.mark_impossible(directive.entry, "this is no size"),
-        }
-        found
-    }
-
-    /// Parses a size and returns bytes; 0 if it is invalid.
-    pub(crate) fn parse_bytes_or_zero(text: &str) -> u64 {
-        parse_bytes(text).unwrap_or(0)
     }
 
     /// Changes the table at `path`, which is created if necessary.

@@ -43,7 +43,7 @@ impl NginxDirective {
 }
 
 /// Whether a block contains data instead of directives. Its lines are reported with the block.
-fn is_data_block(name: &str) -> bool {
+pub(super) fn is_data_block(name: &str) -> bool {
     matches!(name, "map" | "geo" | "types" | "split_clients" | "charset_map" | "match")
         || name.ends_with("_by_lua_block")
 }

@@ -1,9 +1,17 @@
 //! Translation of `upstream` blocks: groups of servers.
 
+use super::directive::Part;
 use super::scope::{Scope, field_name, format_duration, parse_milliseconds};
-use super::translation::Translation;
+use super::translation::{AppliedDirective, Translation};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection, table_path};
+use crate::findings::Outcome;
+
+/// Maximum of `connections` in `keep_alive`.
+const KEPT_CONNECTIONS_MAX: u64 = 100_000;
+/// Defaults of nginx.
+const REQUESTS_DEFAULT: u64 = 1000;
+const IDLE_DEFAULT_MS: u64 = 60_000;
 
 /// Returns Komainu's name of a group, made of letters, digits, `_` and `-`.
 fn valid_group_name(name: &str, scheme: &str) -> String {
@@ -46,11 +54,16 @@ impl Translation<'_> {
     fn translate_upstream(&self, block: &NginxDirective, scheme: &str) -> TomlSection {
         let mut section = TomlSection::default();
         self.ledger.mark_translated(block.entry);
+        let scope = Scope::of(vec![block.block_directives()]);
         let mut servers = Vec::new();
         for one in block.block_directives() {
             match one.name.as_str() {
                 "server" => servers.push(self.translate_server(one, scheme, &mut section)),
-                _ => self.translate_balancing(one, &mut section),
+                _ if self.apply_one(Part::Upstream, one, &scope, &mut section) => {}
+                _ if self.ledger.is_marked(one.entry) => {}
+                _ => self
+                    .ledger
+                    .mark_impossible(one.entry, "`[upstreams.NAME]` has nothing like it: see docs/proxy.md"),
             }
         }
         let item = match servers.len() {
@@ -119,79 +132,6 @@ impl Translation<'_> {
         }
     }
 
-    fn translate_balancing(&self, directive: &NginxDirective, section: &mut TomlSection) {
-        let ledger = self.ledger;
-        let mut balance = |value: String| section.set_text("balance", value);
-        match directive.name.as_str() {
-            "least_conn" => {
-                balance("least-requests".to_owned());
-                ledger.mark_translated(directive.entry);
-            }
-            "ip_hash" => {
-                balance("hash:client".to_owned());
-                ledger.mark_different(
-                    directive.entry,
-                    "the whole address counts, nginx takes the first three bytes of IPv4",
-                );
-            }
-            "random" => {
-                balance("two-choices".to_owned());
-                ledger.mark_different(directive.entry, "the less busy of two random servers");
-            }
-            "hash" => match translate_hash_key(directive.first_arg()) {
-                Some(key) => {
-                    balance(key);
-                    ledger.mark_different(
-                        directive.entry,
-                        "clients are spread over the servers in another way than before",
-                    );
-                }
-                None => ledger.mark_impossible(
-                    directive.entry,
-                    "`balance` takes the client, the URI, one field or one cookie: choose one",
-                ),
-            },
-            "sticky" if directive.first_arg() == "cookie" => {
-                balance(format!("sticky:{}", directive.arg_at(1)));
-                ledger.mark_different(
-                    directive.entry,
-                    "the cookie's value is another one; it lasts as long as the browser's session",
-                );
-            }
-            "keepalive" => match directive.first_arg().parse::<u64>() {
-                Ok(count) => {
-                    section.set_in("keep_alive", "connections", TomlItem::Number(count.min(100_000)));
-                    ledger.mark_different(
-                        directive.entry,
-                        "connections of all threads together, where nginx counts each worker's",
-                    );
-                }
-                Err(_) => ledger.mark_impossible(directive.entry, "this is no number"),
-            },
-            "keepalive_requests" => {
-                section.set_in(
-                    "keep_alive",
-                    "requests",
-                    TomlItem::Number(directive.first_arg().parse().unwrap_or(1000)),
-                );
-                ledger.mark_translated(directive.entry);
-            }
-            "keepalive_timeout" => {
-                let ms = parse_milliseconds(directive.first_arg()).unwrap_or(60_000).clamp(10, 86_400_000);
-                section.set_in("keep_alive", "idle", TomlItem::text(format_duration(ms)));
-                ledger.mark_translated(directive.entry);
-            }
-            "zone" => ledger.mark_not_needed(
-                directive.entry,
-                "not needed: all threads share what they know of upstream servers",
-            ),
-            _ => ledger.mark_impossible(
-                directive.entry,
-                "`[upstreams.NAME]` has nothing like it: see docs/proxy.md",
-            ),
-        }
-    }
-
     /// Whether `name` is an upstream group.
     pub(crate) fn is_upstream(&self, name: &str) -> bool {
         self.find_upstream(name).is_some()
@@ -207,6 +147,63 @@ impl Translation<'_> {
             }
         }
     }
+}
+
+pub(super) fn least_conn(_: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    group.set_text("balance", "least-requests");
+    Outcome::TRANSLATED
+}
+
+pub(super) fn ip_hash(_: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    group.set_text("balance", "hash:client");
+    Outcome::differs("the whole address counts, nginx takes the first three bytes of IPv4")
+}
+
+/// Balancing of groups, and of those of streams.
+pub(super) fn random(_: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    group.set_text("balance", "two-choices");
+    Outcome::differs("the less busy of two random servers")
+}
+
+/// The remark on keys of another hash function.
+pub(super) const OTHER_HASH_REMARK: &str = "clients are spread over the servers in another way than before";
+
+pub(super) fn hash(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    let Some(key) = translate_hash_key(one.first_arg()) else {
+        return Outcome::not_possible(
+            "`balance` takes the client, the URI, one field or one cookie: choose one",
+        );
+    };
+    group.set_text("balance", key);
+    Outcome::differs(OTHER_HASH_REMARK)
+}
+
+pub(super) fn sticky(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    if one.first_arg() != "cookie" {
+        return Outcome::not_possible("`[upstreams.NAME]` has nothing like it: see docs/proxy.md");
+    }
+    group.set_text("balance", format!("sticky:{}", one.directive.arg_at(1)));
+    Outcome::differs("the cookie's value is another one; it lasts as long as the browser's session")
+}
+
+pub(super) fn keepalive(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    let Ok(count) = one.first_arg().parse::<u64>() else {
+        return Outcome::not_possible("this is no number");
+    };
+    group.set_in("keep_alive", "connections", TomlItem::Number(count.min(KEPT_CONNECTIONS_MAX)));
+    Outcome::differs("connections of all threads together, where nginx counts each worker's")
+}
+
+pub(super) fn keepalive_requests(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    let count = one.first_arg().parse().unwrap_or(REQUESTS_DEFAULT);
+    group.set_in("keep_alive", "requests", TomlItem::Number(count));
+    Outcome::TRANSLATED
+}
+
+pub(super) fn keepalive_timeout(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
+    let ms = parse_milliseconds(one.first_arg()).unwrap_or(IDLE_DEFAULT_MS).clamp(10, 86_400_000);
+    group.set_in("keep_alive", "idle", TomlItem::text(format_duration(ms)));
+    Outcome::TRANSLATED
 }
 
 fn translate_hash_key(key: &str) -> Option<String> {

@@ -1,0 +1,35 @@
+//! Limits of rates, connections, sizes and times.
+
+use super::super::access;
+use super::super::directive::{Arguments as Args, Contexts as In, Part};
+use super::super::translation::DirectiveRow;
+use super::row::{each, not_needed, not_possible, together};
+
+const REFUSED_ARE_LOGGED: &str = "not needed: what is refused is in the access log";
+const UNUSED_ZONE: &str = "no location that was translated uses it, so it is left out";
+
+pub(super) const DIRECTIVES: &[DirectiveRow] = &[
+    each("client_max_body_size", In::PLACES, Args::ONE, Part::Limits, access::client_max_body_size),
+    each("client_body_timeout", In::PLACES, Args::ONE, Part::Limits, access::client_body_timeout),
+    each("send_timeout", In::PLACES, Args::ONE, Part::Limits, access::send_timeout),
+    each("limit_rate", In::PLACES_AND_IF, Args::ONE, Part::Limits, access::limit_rate).harmless(),
+    each("limit_rate_after", In::PLACES_AND_IF, Args::ONE, Part::Limits, access::limit_rate_after).harmless(),
+    together("limit_req", In::PLACES, Args::between(1, 3), Part::Access).repeatable(),
+    together("limit_req_status", In::PLACES, Args::ONE, Part::Access),
+    together("limit_req_dry_run", In::PLACES, Args::ONE, Part::Access),
+    together("limit_conn", In::PLACES, Args::TWO, Part::Access).repeatable(),
+    together("limit_conn_status", In::PLACES, Args::ONE, Part::Access),
+    together("limit_req_zone", In::HTTP, Args::between(3, 4), Part::Definitions)
+        .repeatable()
+        .unused(UNUSED_ZONE),
+    together("limit_conn_zone", In::HTTP, Args::TWO, Part::Definitions).repeatable(),
+    not_possible(
+        "limit_conn_dry_run",
+        In::PLACES,
+        Args::ONE,
+        "`dry_run` of `limit` is for one limit: write it there",
+    )
+    .harmless(),
+    not_needed("limit_conn_log_level", In::PLACES, Args::ONE, REFUSED_ARE_LOGGED),
+    not_needed("limit_req_log_level", In::PLACES, Args::ONE, REFUSED_ARE_LOGGED),
+];

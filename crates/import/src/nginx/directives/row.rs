@@ -1,0 +1,100 @@
+//! Constructors of rows.
+
+use super::super::directive::{Arguments, Contexts, Part};
+use super::super::translation::{DirectiveRow, Remark, TranslateFn, Treatment};
+
+const fn row(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    treatment: Treatment,
+) -> DirectiveRow {
+    DirectiveRow {
+        name,
+        contexts,
+        arguments,
+        treatment,
+        is_harmless: false,
+        is_repeatable: false,
+        neutral: None,
+        unused: None,
+    }
+}
+
+/// A directive that is translated by itself.
+pub(super) const fn each(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    part: Part,
+    translate: TranslateFn,
+) -> DirectiveRow {
+    row(name, contexts, arguments, Treatment::Each(part, translate))
+}
+
+/// A directive that has a remark where a part applies.
+pub(super) const fn noted(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    part: Part,
+    remark: Remark,
+) -> DirectiveRow {
+    row(name, contexts, arguments, Treatment::Noted(part, remark))
+}
+
+/// A directive that is translated together with others.
+pub(super) const fn together(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    part: Part,
+) -> DirectiveRow {
+    row(name, contexts, arguments, Treatment::Together(part))
+}
+
+/// A directive without an effect here.
+pub(super) const fn not_needed(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    reason: &'static str,
+) -> DirectiveRow {
+    row(name, contexts, arguments, Treatment::Untranslated(Remark::NotNeeded(reason)))
+}
+
+/// A directive without an equivalent.
+pub(super) const fn not_possible(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    reason: &'static str,
+) -> DirectiveRow {
+    row(name, contexts, arguments, Treatment::Untranslated(Remark::NotPossible(reason)))
+}
+
+impl DirectiveRow {
+    /// A route may be served without the directive.
+    pub(super) const fn harmless(mut self) -> Self {
+        self.is_harmless = true;
+        self
+    }
+
+    /// All directives of this name in a block apply.
+    pub(super) const fn repeatable(mut self) -> Self {
+        self.is_repeatable = true;
+        self
+    }
+
+    /// The first argument with which the directive changes nothing.
+    pub(super) const fn neutral(mut self, argument: &'static str) -> Self {
+        self.neutral = Some(argument);
+        self
+    }
+
+    /// Remark for directives that no translated route uses.
+    pub(super) const fn unused(mut self, reason: &'static str) -> Self {
+        self.unused = Some(reason);
+        self
+    }
+}

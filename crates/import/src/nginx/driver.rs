@@ -1,0 +1,199 @@
+//! The driver of the table of directives: finds the row of each directive, checks where it stands and how many
+//! arguments it has, has it translated, and enters the outcome in the ledger.
+
+use super::directive::{Contexts, Part};
+use super::scope::Scope;
+use super::translation::{AppliedDirective, DirectiveRow, Remark, Translation, Treatment};
+use super::tree::{NginxDirective, is_data_block};
+use crate::draft::TomlSection;
+use crate::findings::{ImportLedger, Outcome};
+
+/// Beginnings of the names of directives that refuse no requests: those that are not in the table are harmless
+/// too.
+const HARMLESS_PREFIXES: [&str; 23] = [
+    "add_",
+    "autoindex",
+    "charset",
+    "fastcgi_cache",
+    "geoip",
+    "gzip",
+    "http2",
+    "http3",
+    "init_",
+    "limit_rate",
+    "log_",
+    "lua_",
+    "mirror",
+    "more_",
+    "open_",
+    "proxy_cache",
+    "proxy_cookie_",
+    "proxy_headers",
+    "proxy_next_upstream",
+    "proxy_store",
+    "quic_",
+    "sub_filter",
+    "userid",
+];
+
+impl Remark {
+    fn to_outcome(self) -> Outcome {
+        match self {
+            Self::NotNeeded(reason) => Outcome::not_needed(reason),
+            Self::Differs(reason) => Outcome::differs(reason),
+            Self::NotPossible(reason) => Outcome::not_possible(reason),
+        }
+    }
+}
+
+impl DirectiveRow {
+    /// Returns the part that reads the directive; `None` if none does.
+    pub(crate) fn part(&self) -> Option<Part> {
+        match self.treatment {
+            Treatment::Each(part, _) | Treatment::Noted(part, _) | Treatment::Together(part) => Some(part),
+            Treatment::Untranslated(_) => None,
+        }
+    }
+}
+
+/// Whether a route may be served without a directive of this name.
+pub(crate) fn is_harmless(directives: &[DirectiveRow], name: &str) -> bool {
+    match directives.iter().find(|row| row.name == name) {
+        Some(row) => row.is_harmless,
+        None => HARMLESS_PREFIXES.iter().any(|start| name.starts_with(start)),
+    }
+}
+
+/// Enters the outcomes of all directives that do not depend on other directives: those that nginx itself would
+/// refuse, and those without a translation. `context` is that of `block`.
+pub(crate) fn enter_untranslated(
+    directives: &[DirectiveRow],
+    ledger: &ImportLedger,
+    block: &[NginxDirective],
+    context: Contexts,
+) {
+    let is_opaque = context.includes(Contexts::OPAQUE);
+    for one in block {
+        let mut rows = directives.iter().filter(|row| row.name == one.name).peekable();
+        let is_known = rows.peek().is_some();
+        match rows.find(|row| is_opaque || row.contexts.includes(context)) {
+            Some(row) => {
+                let count = one.args.len();
+                if !is_opaque && !row.arguments.accepts(count) {
+                    let reason = format!("nginx refuses it: it takes {}, not {count}", row.arguments);
+                    ledger.enter(one.entry, &Outcome::not_possible(reason));
+                }
+                match row.treatment {
+                    Treatment::Untranslated(_) if row.neutral == Some(one.first_arg()) => {
+                        ledger.enter(one.entry, &Outcome::TRANSLATED);
+                    }
+                    Treatment::Untranslated(remark) => ledger.enter(one.entry, &remark.to_outcome()),
+                    _ => {}
+                }
+            }
+            None if is_known => {
+                let reason = "nginx refuses it: it is not allowed in this block";
+                ledger.enter(one.entry, &Outcome::not_possible(reason));
+            }
+            None => {}
+        }
+        if !is_data_block(&one.name) {
+            enter_untranslated(directives, ledger, one.block_directives(), context.within(&one.name));
+        }
+    }
+}
+
+impl<'d> Translation<'d> {
+    /// Whether a route may be served without a directive of this name.
+    pub(crate) fn is_harmless(&self, name: &str) -> bool {
+        is_harmless(self.directives, name)
+    }
+
+    /// Whether a directive is one of a part.
+    pub(crate) fn is_of_part(&self, directive: &NginxDirective, part: Part) -> bool {
+        self.directives.iter().any(|row| row.name == directive.name && row.part() == Some(part))
+    }
+
+    /// Translates the directives of a part that apply in a place, in the order of the table.
+    pub(crate) fn apply(&self, part: Part, scope: &Scope<'_>, section: &mut TomlSection) {
+        for row in self.directives.iter().filter(|row| row.part() == Some(part)) {
+            let found = match row.is_repeatable {
+                true => scope.effective_all(row.name),
+                false => scope.effective(row.name).into_iter().collect(),
+            };
+            for (at, directive) in found.into_iter().enumerate() {
+                let applied = AppliedDirective { translation: self, scope, directive, at };
+                self.translate_by_row(row, &applied, section);
+            }
+        }
+    }
+
+    /// Translates the directives of a block that belong to a part, in the order of the block.
+    pub(crate) fn apply_to_block(&self, part: Part, block: &'d [NginxDirective], section: &mut TomlSection) {
+        let scope = Scope::of(vec![block]);
+        for one in block {
+            self.apply_one(part, one, &scope, section);
+        }
+    }
+
+    /// Translates a directive if it belongs to a part. Returns whether it does.
+    pub(crate) fn apply_one(
+        &self,
+        part: Part,
+        directive: &NginxDirective,
+        scope: &Scope<'_>,
+        section: &mut TomlSection,
+    ) -> bool {
+        let mut rows = self.directives.iter().filter(|row| row.part() == Some(part));
+        let Some(row) = rows.find(|row| row.name == directive.name) else { return false };
+        self.translate_by_row(row, &AppliedDirective { translation: self, scope, directive, at: 0 }, section);
+        true
+    }
+
+    /// Translates those of some directives that belong to a part, in the order of the table.
+    pub(crate) fn apply_to_all(&self, part: Part, all: &[&'d NginxDirective], section: &mut TomlSection) {
+        for row in self.directives.iter().filter(|row| row.part() == Some(part)) {
+            for (at, directive) in all.iter().filter(|one| one.name == row.name).enumerate() {
+                let applied = AppliedDirective { translation: self, scope: &self.http, directive, at };
+                self.translate_by_row(row, &applied, section);
+            }
+        }
+    }
+
+    fn translate_by_row(
+        &self,
+        row: &DirectiveRow,
+        applied: &AppliedDirective<'_>,
+        section: &mut TomlSection,
+    ) {
+        let outcome = match row.treatment {
+            Treatment::Each(_, translate) => translate(applied, section),
+            Treatment::Noted(_, remark) | Treatment::Untranslated(remark) => remark.to_outcome(),
+            Treatment::Together(_) => return,
+        };
+        self.ledger.enter(applied.directive.entry, &outcome);
+    }
+
+    /// Returns the directive of this name that applies in a place, for a function that translates it together with
+    /// others. It counts as translated unless the function notes a difference.
+    pub(crate) fn take<'a>(&self, scope: &Scope<'a>, name: &str) -> Option<&'a NginxDirective> {
+        let found = scope.effective(name);
+        found.into_iter().for_each(|one| self.count_taken(one));
+        found
+    }
+
+    /// Like [`take`](Self::take), for directives that may be repeated: returns all that apply.
+    pub(crate) fn take_all<'a>(&self, scope: &Scope<'a>, name: &str) -> Vec<&'a NginxDirective> {
+        let found = scope.effective_all(name);
+        found.iter().for_each(|one| self.count_taken(one));
+        found
+    }
+
+    /// Like [`take`](Self::take), for a directive that was found otherwise.
+    pub(crate) fn count_taken(&self, directive: &NginxDirective) {
+        let is_together = |row: &DirectiveRow| matches!(row.treatment, Treatment::Together(_));
+        let mut rows = self.directives.iter().filter(|row| row.name == directive.name);
+        debug_assert!(rows.any(is_together), "`{}` is not translated together with others", directive.name);
+        self.ledger.enter(directive.entry, &Outcome::TRANSLATED);
+    }
+}
