@@ -12,52 +12,52 @@ pub type ExpiringCacheKey = [u8; 32];
 /// Overhead of an entry in bytes: the key twice, and its slots in the tables.
 const ENTRY_BYTES: usize = 128;
 
-/// Results that are kept until they expire. Without room, the oldest are evicted.
-pub struct ExpiringCache<V> {
-    state: Mutex<ExpiringCacheState<V>>,
+/// Results that are kept until they expire, by a clock whose points are `T`. Without room, the oldest are evicted.
+pub struct ExpiringCache<V, T> {
+    state: Mutex<ExpiringCacheState<V, T>>,
     entries_max: usize,
     bytes_max: usize,
     account: TableAccount,
 }
 
-struct ExpiringCacheState<V> {
-    entries: HashMap<ExpiringCacheKey, ExpiringCacheEntry<V>>,
+struct ExpiringCacheState<V, T> {
+    entries: HashMap<ExpiringCacheKey, ExpiringCacheEntry<V, T>>,
     /// Keys in order of insertion.
     order: VecDeque<ExpiringCacheKey>,
     bytes: usize,
 }
 
-struct ExpiringCacheEntry<V> {
+struct ExpiringCacheEntry<V, T> {
     value: V,
     bytes: usize,
-    until_ms: u64,
+    until: T,
 }
 
-impl<V: Clone> ExpiringCache<V> {
+impl<V: Clone, T: Copy + Ord> ExpiringCache<V, T> {
     /// Creates an empty cache with these limits. `account` is called on each change of the bytes held.
     #[must_use]
-    pub fn new(entries_max: usize, bytes_max: usize, account: TableAccount) -> ExpiringCache<V> {
+    pub fn new(entries_max: usize, bytes_max: usize, account: TableAccount) -> ExpiringCache<V, T> {
         let state = ExpiringCacheState { entries: HashMap::new(), order: VecDeque::new(), bytes: 0 };
         ExpiringCache { state: Mutex::new(state), entries_max, bytes_max, account }
     }
 
     /// Returns the value of a key unless it has expired.
     #[must_use]
-    pub fn find(&self, key: &ExpiringCacheKey, now_ms: u64) -> Option<V> {
+    pub fn find(&self, key: &ExpiringCacheKey, now: T) -> Option<V> {
         let state = self.lock();
-        let entry = state.entries.get(key).filter(|entry| entry.until_ms > now_ms)?;
+        let entry = state.entries.get(key).filter(|entry| entry.until > now)?;
         Some(entry.value.clone())
     }
 
-    /// Stores a value of this size until `until_ms`, replacing that of the key.
-    pub fn insert(&self, key: ExpiringCacheKey, value: V, bytes: usize, until_ms: u64) {
+    /// Stores a value of this size until `until`, replacing that of the key.
+    pub fn insert(&self, key: ExpiringCacheKey, value: V, bytes: usize, until: T) {
         let bytes = bytes + ENTRY_BYTES;
         if bytes > self.bytes_max {
             return;
         }
         let mut state = self.lock();
         let before = state.bytes;
-        match state.entries.insert(key, ExpiringCacheEntry { value, bytes, until_ms }) {
+        match state.entries.insert(key, ExpiringCacheEntry { value, bytes, until }) {
             Some(old) => state.bytes -= old.bytes,
             None => state.order.push_back(key),
         }
@@ -84,18 +84,18 @@ impl<V: Clone> ExpiringCache<V> {
         self.lock().bytes
     }
 
-    fn lock(&self) -> MutexGuard<'_, ExpiringCacheState<V>> {
+    fn lock(&self) -> MutexGuard<'_, ExpiringCacheState<V, T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<V> fmt::Debug for ExpiringCache<V> {
+impl<V, T> fmt::Debug for ExpiringCache<V, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Remembered").field("entries_max", &self.entries_max).finish_non_exhaustive()
     }
 }
 
-impl<V> Drop for ExpiringCache<V> {
+impl<V, T> Drop for ExpiringCache<V, T> {
     fn drop(&mut self) {
         let bytes = self.state.get_mut().unwrap_or_else(PoisonError::into_inner).bytes;
         (self.account)(bytes as u64, 0);

@@ -11,6 +11,7 @@ use std::task::Poll;
 use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{FilePart, ReceivedPart, ResponsePart, TicketError};
+use times::Millis;
 
 use crate::chunks::{self, Chunks};
 use crate::dispatcher::{Completion, Deadline, Dispatcher, PendingRequest};
@@ -29,10 +30,10 @@ const APPLICATION_EXITED: u32 = 17;
 /// `Content-Length`.
 const COLLECTED_BYTES_MAX: usize = 64 * 1024;
 /// Interval at which a call whose worker waits for the client checks whether the client has read anything.
-const CHECK_INTERVAL_MS: u64 = 2_000;
+const CHECK_INTERVAL: Millis = Millis(2_000);
 /// Maximum number of lookups of a worker's process, and the pause between them.
 const PROCESS_LOOKUPS_MAX: u32 = 1000;
-const PROCESS_LOOKUP_PAUSE_MS: u64 = 5;
+const PROCESS_LOOKUP_PAUSE: Millis = Millis(5);
 
 /// Outcome of a call.
 pub(crate) enum CallOutcome {
@@ -108,7 +109,7 @@ impl<'c> Call<'c> {
                 self.upload.transfer(exchange, &self.pending).await?;
                 let client = self.upload.waits_for_client();
                 self.pending.set_deadline(if client {
-                    Deadline::Client(exchange.body_ms())
+                    Deadline::Client(exchange.body_timeout())
                 } else {
                     worker_deadline(exchange)
                 });
@@ -310,12 +311,12 @@ impl<'c> Call<'c> {
     /// Hands the connection over to the application. The worker is free as soon as its descriptor was copied.
     async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<CallOutcome>, Fault> {
         let process = self.worker_process(x).await?;
-        let idle_ms = self.pending.dispatcher.generation.options.hijacked_ms;
-        let taken = match idle_ms {
-            Some(idle_ms) => hijack::take_socket(&process, part).map(|socket| (socket, idle_ms)),
+        let idle_timeout = self.pending.dispatcher.generation.options.hijacked_idle;
+        let taken = match idle_timeout {
+            Some(idle_timeout) => hijack::take_socket(&process, part).map(|socket| (socket, idle_timeout)),
             None => Err("its language takes no connections over".into()),
         };
-        let (socket, idle_ms) = match taken {
+        let (socket, idle_timeout) = match taken {
             Ok(taken) if x.take_over() || hijack::may_switch(x) => taken,
             Ok(_) => {
                 self.app_log.report(AppLogLevel::Error, hijack::refusal_reason(x.request().version()));
@@ -336,8 +337,8 @@ impl<'c> Call<'c> {
                 Ok(Some(_)) | Err(_) => break,
             }
         }
-        let head_ms = self.pending.dispatcher.generation.options.request_ms_max;
-        hijack::relay(x, socket, head_ms, idle_ms).await?;
+        let head_timeout = self.pending.dispatcher.generation.options.request_max;
+        hijack::relay(x, socket, head_timeout, idle_timeout).await?;
         Ok(Some(CallOutcome::Answered))
     }
 
@@ -477,17 +478,17 @@ impl<'c> Call<'c> {
     async fn wait_for_client(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
         let dispatcher = self.pending.dispatcher.clone();
         let _held = HeldWorker::new(&dispatcher.generation);
-        self.pending.set_deadline(Deadline::ClientRead(x.write_ms()));
+        self.pending.set_deadline(Deadline::ClientRead(x.write_timeout()));
         dispatcher.end_slowest_response();
         let mut unsent = u64::MAX;
         while !x.try_flush()? {
             if x.unsent() < unsent {
                 unsent = x.unsent();
-                self.pending.set_deadline(Deadline::ClientRead(x.write_ms()));
+                self.pending.set_deadline(Deadline::ClientRead(x.write_timeout()));
             }
-            let look_ms = CHECK_INTERVAL_MS.min(x.write_ms() / 2).max(1);
+            let look_after = CHECK_INTERVAL.min(x.write_timeout() / 2).max(Millis(1));
             let looked = {
-                let mut time = pin!(x.core().sleep(look_ms));
+                let mut time = pin!(x.core().sleep(look_after));
                 let mut news = pin!(self.pending.wait_for_event(Some((x, Interest::of(false, true)))));
                 poll_fn(|context| match news.as_mut().poll(context) {
                     Poll::Pending => time.as_mut().poll(context).map(|()| None),
@@ -496,7 +497,9 @@ impl<'c> Call<'c> {
                 .await
             };
             match looked {
-                None if x.has_progressed() => self.pending.set_deadline(Deadline::ClientRead(x.write_ms())),
+                None if x.has_progressed() => {
+                    self.pending.set_deadline(Deadline::ClientRead(x.write_timeout()))
+                }
                 None => {}
                 Some(Ok(())) => x.yield_after_spill().await,
                 Some(Err(Completion::ClientTooSlow)) => {
@@ -559,7 +562,7 @@ impl<'c> Call<'c> {
             match self.pending.process() {
                 Some(process) => return Ok(process),
                 None if self.pending.is_void() => break,
-                None => x.core().sleep(PROCESS_LOOKUP_PAUSE_MS).await,
+                None => x.core().sleep(PROCESS_LOOKUP_PAUSE).await,
             }
         }
         Err(Fault::Failed("the worker is gone"))

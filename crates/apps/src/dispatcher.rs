@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use net::{Core, TaskId};
 use ring::{LostRequest, Measure, ServerSide, SubmitError, Ticket, WorkerSlot};
+use times::{Millis, Moment};
 
 use crate::deflate::Codecs;
 use crate::generation::{ClaimedHead, CoreLoad, Generation, HeadStart, SHOWN_MAX};
@@ -21,11 +22,11 @@ use overdue::{OverdueEvent, OverdueRequests};
 pub(crate) use pending::PendingRequest;
 
 /// A request that waits longer than this causes one more worker to be started.
-const SCALE_UP_AFTER_MS: u64 = 20;
+const SCALE_UP_AFTER: Millis = Millis(20);
 /// Timed-out requests that are logged per second.
 const TIMEOUTS_LOGGED_MAX: u32 = 10;
 /// Minimum interval between two log lines about responses that were cut off.
-const TRUNCATION_REPORT_MS: u64 = 60_000;
+const TRUNCATION_REPORT_INTERVAL: Millis = Millis(60_000);
 /// Buffers kept for reuse.
 const BUFFERS_MAX: usize = 32;
 /// Capacity of the largest buffer that is kept.
@@ -57,14 +58,14 @@ pub(crate) enum Deadline {
     Worker,
     /// The worker, between two pieces of its response: within `timeouts.between`.
     NextPiece,
-    /// The client, within this number of milliseconds.
-    Client(u64),
-    /// The client must read the response, within this number of milliseconds, while a worker waits for it.
-    ClientRead(u64),
+    /// The client, within this time.
+    Client(Millis),
+    /// The client must read the response, within this time, while a worker waits for it.
+    ClientRead(Millis),
     /// Another deadline applies.
     Other,
-    /// No deadline; the task is woken repeatedly at this interval in milliseconds.
-    Poll(u64),
+    /// No deadline; the task is woken repeatedly at this interval.
+    Poll(Millis),
 }
 
 /// State of the request of one ticket.
@@ -74,26 +75,24 @@ struct RequestEntry {
     task: TaskId,
     has_event: bool,
     completion: Option<Completion>,
-    queued_ms: u64,
+    queued_at: Moment,
     /// Time at which the claim by a worker was noticed.
-    claimed_ms: Option<u64>,
+    claimed_at: Option<Moment>,
     deadline: Deadline,
-    deadline_since_ms: u64,
+    deadline_since: Moment,
     /// Time since which the worker has waited for the client to read the response.
-    held_since_ms: Option<u64>,
+    held_since: Option<Moment>,
 }
 
 impl RequestEntry {
     /// Deadline for the next progress of a claimed request.
-    fn deadline_ms(&self, options: &Options) -> u64 {
-        let since_ms = self.deadline_since_ms.max(self.claimed_ms.unwrap_or(0));
+    fn deadline(&self, options: &Options) -> Moment {
+        let since = self.deadline_since.max(self.claimed_at.unwrap_or_default());
         match self.deadline {
-            Deadline::Worker => since_ms.saturating_add(options.request_ms_max),
-            Deadline::NextPiece => since_ms.saturating_add(options.between_ms_max),
-            Deadline::Client(ms) | Deadline::ClientRead(ms) | Deadline::Poll(ms) => {
-                since_ms.saturating_add(ms)
-            }
-            Deadline::Other => u64::MAX,
+            Deadline::Worker => since + options.request_max,
+            Deadline::NextPiece => since + options.between_max,
+            Deadline::Client(time) | Deadline::ClientRead(time) | Deadline::Poll(time) => since + time,
+            Deadline::Other => Moment::NEVER,
         }
     }
 }
@@ -120,14 +119,14 @@ pub(crate) struct Dispatcher {
     abandoned_permits: RefCell<Vec<(Ticket, HeldPermits)>>,
     buffers: RefCell<Vec<Vec<u8>>>,
     /// Start of the current second, and the numbers of timed-out requests logged and not logged in it.
-    logged_timeouts: Cell<(u64, u32, u32)>,
+    logged_timeouts: Cell<(Moment, u32, u32)>,
     /// The codecs of WebSocket messages.
     pub(crate) codecs: Codecs,
     is_armed: Cell<bool>,
     /// Whether another generation serves.
     is_replaced: Cell<bool>,
     /// Time at which a cut-off response was last logged.
-    truncation_logged_ms: Cell<Option<u64>>,
+    truncation_logged_at: Cell<Option<Moment>>,
 }
 
 impl Dispatcher {
@@ -155,7 +154,7 @@ impl Dispatcher {
             codecs: Codecs::default(),
             is_armed: Cell::new(false),
             is_replaced: Cell::new(false),
-            truncation_logged_ms: Cell::new(None),
+            truncation_logged_at: Cell::new(None),
             generation,
         })
     }
@@ -211,17 +210,17 @@ impl Dispatcher {
             server.set_measure(measure);
             server.submit(head, body, last)?
         };
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let entry = RequestEntry {
             ticket,
             task: self.core.current_task(),
             has_event: false,
             completion: None,
-            queued_ms: now_ms,
-            claimed_ms: None,
+            queued_at: now,
+            claimed_at: None,
             deadline: Deadline::Worker,
-            deadline_since_ms: now_ms,
-            held_since_ms: None,
+            deadline_since: now,
+            held_since: None,
         };
         self.entries.borrow_mut()[ticket.index()] = Some(entry);
         let mut heads = self.heads.borrow_mut();
@@ -244,13 +243,13 @@ impl Dispatcher {
         self.update_claims();
         let mut entries = self.entries.borrow_mut();
         let waiting = || {
-            entries.iter().flatten().filter(|entry| entry.claimed_ms.is_none() && entry.completion.is_none())
+            entries.iter().flatten().filter(|entry| entry.claimed_at.is_none() && entry.completion.is_none())
         };
         counted.store(waiting().count() + 1, Ordering::Relaxed);
         if self.waiting() <= self.generation.options.queue_max {
             return;
         }
-        let Some(at) = waiting().min_by_key(|entry| entry.queued_ms).map(|entry| entry.ticket.index()) else {
+        let Some(at) = waiting().min_by_key(|entry| entry.queued_at).map(|entry| entry.ticket.index()) else {
             return;
         };
         if let Some(entry) = &mut entries[at] {
@@ -283,11 +282,11 @@ impl Dispatcher {
     fn update_claims(&self) {
         let server = self.server.borrow();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
-            if entry.claimed_ms.is_none()
+            if entry.claimed_at.is_none()
                 && entry.completion.is_none()
                 && server.claimant(entry.ticket).is_some()
             {
-                entry.claimed_ms = Some(self.core.now_ms());
+                entry.claimed_at = Some(self.core.now());
             }
         }
     }
@@ -300,19 +299,19 @@ impl Dispatcher {
             return self.report_load(0, 0);
         }
         self.update_claims();
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let server = self.server.borrow();
         let mut waiting = 0;
         let mut claimed = 0;
         let mut need = false;
         for entry in self.entries.borrow_mut().iter_mut().flatten().filter(|entry| entry.completion.is_none())
         {
-            if entry.claimed_ms.is_some() {
+            if entry.claimed_at.is_some() {
                 claimed += 1;
                 if let Some(WorkerSlot(worker_slot)) = server.claimant(entry.ticket) {
                     self.generation.has_seen_deadline[worker_slot].store(true, Ordering::Relaxed);
                 }
-                if now_ms < entry.deadline_ms(&self.generation.options) {
+                if now < entry.deadline(&self.generation.options) {
                     continue;
                 }
                 match entry.deadline {
@@ -320,7 +319,7 @@ impl Dispatcher {
                         self.complete(entry, Completion::ClientStalled)
                     }
                     Deadline::Poll(_) => {
-                        (entry.has_event, entry.deadline_since_ms) = (true, now_ms);
+                        (entry.has_event, entry.deadline_since) = (true, now);
                         self.core.wake_task(entry.task);
                     }
                     // The worker is killed after the request was logged: see `Drop` of `PendingRequest`.
@@ -330,13 +329,13 @@ impl Dispatcher {
                 }
                 continue;
             }
-            let waited_ms = now_ms - entry.queued_ms;
-            if waited_ms >= self.generation.options.queue_ms_max {
+            let waited = now - entry.queued_at;
+            if waited >= self.generation.options.queue_timeout {
                 self.complete(entry, Completion::Unclaimed);
                 continue;
             }
             waiting += 1;
-            need |= waited_ms >= SCALE_UP_AFTER_MS;
+            need |= waited >= SCALE_UP_AFTER;
         }
         drop(server);
         self.report_load(waiting, claimed);
@@ -352,22 +351,22 @@ impl Dispatcher {
         if self.generation.is_one_request_per_thread() {
             self.kill(worker_slot, KillReason::TimedOut)
         } else {
-            self.overdue.add(ticket, worker_slot, self.core.now_ms())
+            self.overdue.add(ticket, worker_slot, self.core.now())
         }
     }
 
     /// Returns whether one more timed-out request may be logged, and how many were suppressed before it. All
     /// requests of an event loop may time out at once.
     pub(crate) fn may_log(&self) -> Option<u32> {
-        let (mut since_ms, mut reported, mut unreported) = self.logged_timeouts.get();
-        if self.core.now_ms() - since_ms >= 1_000 {
-            (since_ms, reported) = (self.core.now_ms(), 0);
+        let (mut since, mut reported, mut unreported) = self.logged_timeouts.get();
+        if self.core.now() - since >= Millis(1_000) {
+            (since, reported) = (self.core.now(), 0);
         }
         let may = reported < TIMEOUTS_LOGGED_MAX;
         let before = unreported;
         (reported, unreported) =
             if may { (reported + 1, 0) } else { (reported, unreported.saturating_add(1)) };
-        self.logged_timeouts.set((since_ms, reported, unreported));
+        self.logged_timeouts.set((since, reported, unreported));
         may.then_some(before)
     }
 
@@ -378,7 +377,7 @@ impl Dispatcher {
             OverdueEvent::Unresponsive => self.report_overdue(worker_slot, 1),
             OverdueEvent::Responsive => self.report_overdue(worker_slot, -1),
         };
-        self.overdue.check(self.core.now_ms(), |ticket| server.is_still_held(ticket), report);
+        self.overdue.check(self.core.now(), |ticket| server.is_still_held(ticket), report);
     }
 
     fn report_overdue(&self, WorkerSlot(worker_slot): WorkerSlot, more: isize) {
@@ -399,19 +398,19 @@ impl Dispatcher {
         let held = entries
             .iter_mut()
             .flatten()
-            .filter(|entry| entry.completion.is_none() && entry.held_since_ms.is_some());
-        if let Some(entry) = held.min_by_key(|entry| entry.held_since_ms) {
+            .filter(|entry| entry.completion.is_none() && entry.held_since.is_some());
+        if let Some(entry) = held.min_by_key(|entry| entry.held_since) {
             self.complete(entry, Completion::ClientTooSlow);
         }
     }
 
     /// Whether to log that a response was cut off: at most once a minute.
     pub(crate) fn should_log_truncation(&self) -> bool {
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let is_due =
-            self.truncation_logged_ms.get().is_none_or(|last_ms| now_ms >= last_ms + TRUNCATION_REPORT_MS);
+            self.truncation_logged_at.get().is_none_or(|last_at| now >= last_at + TRUNCATION_REPORT_INTERVAL);
         if is_due {
-            self.truncation_logged_ms.set(Some(now_ms));
+            self.truncation_logged_at.set(Some(now));
         }
         is_due
     }
@@ -432,12 +431,12 @@ impl Dispatcher {
         let entries = self.entries.borrow();
         let heads = self.heads.borrow();
         let server = self.server.borrow();
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let claimed =
             entries.iter().flatten().filter(|entry| entry.completion.is_none()).filter_map(|entry| {
                 let WorkerSlot(worker_slot) = server.claimant(entry.ticket)?;
-                let age_ms = now_ms.saturating_sub(entry.claimed_ms?);
-                Some(ClaimedHead { worker_slot, age_ms, head: *heads.get(entry.ticket.index())? })
+                let age = now - entry.claimed_at?;
+                Some(ClaimedHead { worker_slot, age, head: *heads.get(entry.ticket.index())? })
             });
         current.extend(claimed.take(SHOWN_MAX));
     }
@@ -475,7 +474,7 @@ impl Dispatcher {
     pub(crate) fn refuse_unclaimed(&self) {
         self.update_claims();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
-            if entry.claimed_ms.is_none() {
+            if entry.claimed_at.is_none() {
                 self.complete(entry, Completion::LoadFailed);
             }
         }
@@ -486,7 +485,7 @@ impl Dispatcher {
     pub(crate) fn abandon_unclaimed(&self) {
         self.update_claims();
         for entry in self.entries.borrow_mut().iter_mut().flatten() {
-            if entry.claimed_ms.is_none() {
+            if entry.claimed_at.is_none() {
                 self.complete(entry, Completion::WorkerDied { may_retry: true });
             }
         }
@@ -590,11 +589,11 @@ impl Drop for Dispatcher {
         let server = self.server.borrow();
         let generation = self.generation.number;
         self.overdue.for_each_held(
-            self.core.now_ms(),
+            self.core.now(),
             |ticket| server.is_still_held(ticket),
-            |worker_slot, left_ms| {
+            |worker_slot, left| {
                 let WorkerSlot(worker_slot) = worker_slot;
-                self.commands.send(SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms });
+                self.commands.send(SupervisorCommand::OverdueUntil { generation, worker_slot, left });
             },
         );
     }

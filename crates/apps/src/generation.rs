@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex};
 
 use ring::Channel;
+use times::Millis;
 
 use crate::log::{AppLog, AppLogLevel};
 use crate::options::Options;
@@ -42,7 +43,7 @@ pub(crate) const SHOWN_MAX: usize = 64;
 pub(crate) struct ClaimedHead {
     pub(crate) worker_slot: usize,
     /// Milliseconds since the request was claimed.
-    pub(crate) age_ms: u64,
+    pub(crate) age: Millis,
     pub(crate) head: HeadStart,
 }
 

@@ -9,6 +9,7 @@ use std::task::Poll;
 use http::{Fields, Method, Name, Status};
 use net::{Core, Exchange, Fault, MeasuredCosts, SpillQuota, TaskId, TurnHook};
 use ring::{Measure, SubmitError};
+use times::Millis;
 
 use crate::call::{Call, CallOutcome};
 use crate::dispatcher::{Completion, Dispatcher};
@@ -22,9 +23,9 @@ use crate::upload::{ReadAhead, Upload};
 pub use crate::request::Mount;
 
 /// Interval of the deadline checks, and thus the granularity of deadlines.
-const SWEEP_MS: u64 = 100;
+const SWEEP_INTERVAL: Millis = Millis(100);
 /// Time after which another worker is woken for a request that the first one has not claimed.
-const CLAIM_CHECK_MS: u64 = 1;
+const CLAIM_CHECK_INTERVAL: Millis = Millis(1);
 /// Value of `Retry-After`.
 const RETRY_AFTER_S: &[u8] = b"1";
 
@@ -80,7 +81,7 @@ impl Handle {
         let clock = core.clone();
         core.spawn(async move {
             loop {
-                clock.sleep(SWEEP_MS).await;
+                clock.sleep(SWEEP_INTERVAL).await;
                 let Some(inner) = swept.upgrade() else { return };
                 inner.sweep();
             }
@@ -186,7 +187,7 @@ impl Handle {
         let length = upload.length().filter(|_| chunked);
         let socket = match upgrade_request {
             Some(upgrade_request) => HandshakeForm::ByServer(upgrade_request),
-            None if dispatcher.generation.options.hijacked_ms.is_some()
+            None if dispatcher.generation.options.hijacked_idle.is_some()
                 && upgrade::lacks_handshake(&request) =>
             {
                 HandshakeForm::Handshake
@@ -313,7 +314,7 @@ async fn watch_claims(inner: &Weak<HandleState>, core: &Core) {
             if inner.watches_claims.get() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        core.sleep(CLAIM_CHECK_MS).await;
+        core.sleep(CLAIM_CHECK_INTERVAL).await;
         let Some(inner) = inner.upgrade() else { return };
         let woken = inner.dispatchers.borrow().iter().filter(|dispatcher| dispatcher.wake_another()).count();
         inner.watches_claims.set(woken > 0);

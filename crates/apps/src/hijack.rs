@@ -8,6 +8,7 @@ use net::{Exchange, Fault, Interest, Link, Stream, TunnelEnd};
 use ring::FilePart;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::ForeignRawFd;
+use times::Millis;
 
 use crate::descriptors;
 use crate::upgrade::lacks_handshake;
@@ -40,23 +41,23 @@ pub(crate) fn may_switch(exchange: &Exchange<'_>) -> bool {
     exchange.can_switch() && lacks_handshake(&exchange.request())
 }
 
-/// Relays until both sides have closed, or nothing was transferred for `idle_ms`. At most 64 KiB are buffered
+/// Relays until both sides have closed, or nothing was transferred for `idle_timeout`. At most 64 KiB are buffered
 /// per direction. A stream of HTTP/2 is switched first, by the HTTP/1.1 response that the application writes
-/// within `head_ms`.
+/// within `head_timeout`.
 ///
 /// # Errors
 /// Fails if either side is gone.
 pub(crate) async fn relay(
     exchange: &mut Exchange<'_>,
     socket: OwnedFd,
-    head_ms: u64,
-    idle_ms: u64,
+    head_timeout: Millis,
+    idle_timeout: Millis,
 ) -> Result<(), Fault> {
     let mut link = Link::Plain(Stream::adopt(exchange.core(), socket)?);
     let mut early = Vec::new();
     // HTTP/1 connections were switched already.
     if may_switch(exchange) {
-        early = match switch(exchange, &mut link, head_ms).await {
+        early = match switch(exchange, &mut link, head_timeout).await {
             Ok(Ok(early)) => early,
             Ok(Err(status)) => {
                 return exchange.refuse(status, "the application does not accept the WebSocket").await;
@@ -69,7 +70,7 @@ pub(crate) async fn relay(
             Err(fault) => return Err(fault),
         };
     }
-    net::tunnel(exchange, TunnelEnd::Link(&mut link), &early, idle_ms).await
+    net::tunnel(exchange, TunnelEnd::Link(&mut link), &early, idle_timeout).await
 }
 
 /// Reads the application's handshake response and switches the stream if its status is 101. Returns the bytes
@@ -77,15 +78,15 @@ pub(crate) async fn relay(
 async fn switch(
     x: &mut Exchange<'_>,
     link: &mut Link,
-    head_ms: u64,
+    head_timeout: Millis,
 ) -> Result<Result<Vec<u8>, Status>, Fault> {
-    let deadline_ms = x.core().now_ms().saturating_add(head_ms);
+    let deadline = x.core().now() + head_timeout;
     let mut head = ResponseHead::default();
     let mut bytes = Vec::new();
     let limits = Limits::default();
     loop {
         match read(link, &mut bytes)? {
-            None => x.wait_either(Interest::GONE, (&*link, link.interest(true, false)), deadline_ms).await?,
+            None => x.wait_either(Interest::GONE, (&*link, link.interest(true, false)), deadline).await?,
             Some(0) => return Ok(Err(Status::BAD_GATEWAY)),
             Some(_) => match head.parse(&bytes, Method::Get, &limits) {
                 Ok(true) => break,

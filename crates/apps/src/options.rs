@@ -4,6 +4,7 @@ use net::SpillQuota;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
+use times::Millis;
 
 pub use rustix::process::Resource;
 
@@ -27,7 +28,7 @@ pub struct Recycle {
     /// Bytes of private memory, checked periodically.
     pub memory_bytes: Option<u64>,
     /// Age in milliseconds.
-    pub age_ms: Option<u64>,
+    pub age: Option<Millis>,
 }
 
 /// Limits of each WebSocket.
@@ -37,7 +38,7 @@ pub struct WebSockets {
     /// socket with 1009.
     pub message_bytes_max: usize,
     /// Milliseconds without a byte from the client; a ping is sent after half of that time. At least 100.
-    pub idle_ms: u64,
+    pub idle_timeout: Millis,
     /// Whether messages are compressed for clients that offer it (RFC 7692).
     pub compress: bool,
 }
@@ -77,25 +78,25 @@ pub struct Options {
     /// Requests that may wait for a worker, over all cores; if exceeded, the oldest is refused with 503.
     pub queue_max: usize,
     /// Milliseconds that a request may wait for a worker before it is refused with 503.
-    pub queue_ms_max: u64,
+    pub queue_timeout: Millis,
     /// Milliseconds until a worker must send the head of its response. Then the client gets 504 and the
     /// worker is killed. Work after a response, or without a client, is limited to the same time.
-    pub request_ms_max: u64,
+    pub request_max: Millis,
     /// Milliseconds between two pieces of a response while the client waits. Then the response is cut off and
     /// the worker killed.
-    pub between_ms_max: u64,
+    pub between_max: Millis,
     /// Milliseconds that loading the application may take.
-    pub start_ms_max: u64,
+    pub start_max: Millis,
     /// Milliseconds that a worker may take to finish after it was asked to leave; then it is killed.
-    pub stop_ms_max: u64,
+    pub stop_max: Millis,
     /// Milliseconds of low load after which a worker above the minimum is stopped.
-    pub idle_ms: u64,
+    pub idle_timeout: Millis,
     /// WebSocket limits; `None` if the application does not support WebSockets, so that handshakes are passed
     /// on as ordinary requests.
     pub websockets: Option<WebSockets>,
     /// Milliseconds without data in either direction on a connection that the application has taken over;
     /// `None` if it cannot take over connections.
-    pub hijacked_ms: Option<u64>,
+    pub hijacked_idle: Option<Millis>,
     /// Limits after which workers are replaced.
     pub recycle: Recycle,
     /// Whether a client that closes its sending side cancels its request, as if it had reset the connection.
@@ -141,14 +142,14 @@ impl Options {
             is_event_loop: false,
             concurrency: 1,
             queue_max: 1024,
-            queue_ms_max: 30_000,
-            request_ms_max: 60_000,
-            between_ms_max: 60_000,
-            start_ms_max: 60_000,
-            stop_ms_max: 30_000,
-            idle_ms: 60_000,
+            queue_timeout: Millis(30_000),
+            request_max: Millis(60_000),
+            between_max: Millis(60_000),
+            start_max: Millis(60_000),
+            stop_max: Millis(30_000),
+            idle_timeout: Millis(60_000),
             websockets: None,
-            hijacked_ms: None,
+            hijacked_idle: None,
             recycle: Recycle::default(),
             cancels_on_client_close: None,
             show_errors: false,

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use times::Millis;
+
 /// Process of an application, for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
@@ -16,7 +18,7 @@ pub struct ProcessInfo {
     /// Requests that it has answered.
     pub requests: u64,
     /// Milliseconds since it was started.
-    pub age_ms: u64,
+    pub age: Millis,
     /// Resource usage; `None` if the system does not report it.
     pub usage: Option<Usage>,
     /// The first [`CURRENT_MAX`] requests that it works on, as of the last tenth of a second.
@@ -36,7 +38,7 @@ pub struct CurrentRequest {
     /// Path and query, percent-encoded; truncated to [`CURRENT_BYTES_MAX`] bytes together with the method.
     pub target: String,
     /// Milliseconds since the request was claimed.
-    pub age_ms: u64,
+    pub age: Millis,
 }
 
 /// Snapshot of an application's state.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Waker};
 
 use rustix::event::{EventfdFlags, eventfd};
+use times::Millis;
 
 use crate::generation::Generation;
 use crate::load_results::LoadError;
@@ -54,7 +55,7 @@ pub(crate) enum SupervisorCommand {
     Overdue { generation: u64, worker_slot: usize, change: isize },
     /// The event loop in this slot has an overdue request, and the core that watched it ends: the worker is
     /// killed after this time.
-    OverdueUntil { generation: u64, worker_slot: usize, left_ms: u64 },
+    OverdueUntil { generation: u64, worker_slot: usize, left: Millis },
     /// The channel of this generation was damaged by an unknown worker.
     Damaged { generation: u64 },
     /// The worker in this slot has answered `recycle.requests` requests.

@@ -374,7 +374,7 @@ impl Supervisor {
             SupervisorCommand::AwaitLoad(_) => {}
             SupervisorCommand::Stop => {
                 self.load_results.close();
-                let stop_max = Duration::from_millis(self.options.stop_ms_max);
+                let stop_max = self.options.stop_max.duration();
                 self.stopping = Some(now + stop_max + STACK_DUMP_MAX + CHECK_INTERVAL);
                 // Requests that wait for a worker will not get one.
                 self.broadcast(&CoreEvent::LoadFailed {
@@ -398,9 +398,9 @@ impl Supervisor {
                     worker_pool.change_overdue(worker_slot, more);
                 }
             }
-            SupervisorCommand::OverdueUntil { generation, worker_slot, left_ms } => {
+            SupervisorCommand::OverdueUntil { generation, worker_slot, left } => {
                 if let Some((_, worker_pool)) = self.find(generation) {
-                    worker_pool.set_overdue_deadline(worker_slot, now + Duration::from_millis(left_ms));
+                    worker_pool.set_overdue_deadline(worker_slot, now + left.duration());
                 }
             }
             SupervisorCommand::Recycle { generation, worker_slot } => {
@@ -530,7 +530,7 @@ impl Supervisor {
                 continue;
             }
             let since = *self.slack_since.get_or_insert(now);
-            if now.duration_since(since) >= Duration::from_millis(self.options.idle_ms) {
+            if now.duration_since(since) >= self.options.idle_timeout.duration() {
                 worker_pool.target -= 1;
                 self.slack_since = None;
             }

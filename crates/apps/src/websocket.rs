@@ -21,6 +21,7 @@ use std::task::Poll;
 
 use net::{Exchange, Fault, Interest, Pressure};
 use ring::ResponsePart;
+use times::{Millis, Moment};
 
 use crate::deflate::DeflateParameters;
 use crate::dispatcher::{Completion, Deadline, PendingRequest};
@@ -44,7 +45,7 @@ const FRAME_BYTES: usize = 64;
 /// While a client's backlog is larger than this (or than `answer_ahead`, if that is more), nothing is read from it.
 const BACKLOG_BYTES_MIN: usize = 16 * 1024;
 /// Milliseconds for the client to answer a close.
-const CLOSE_MS: u64 = 5_000;
+const CLOSE_TIMEOUT: Millis = Millis(5_000);
 /// Bytes that are read and discarded after the end, before the client is disconnected.
 const DISCARDED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -67,19 +68,19 @@ const IDLE_FRAMES_PER_S: u64 = 100;
 struct FrameBudget {
     /// Budget in thousandths of a frame.
     thousandths: u64,
-    at_ms: u64,
+    counted_at: Moment,
 }
 
 impl FrameBudget {
-    fn new(now_ms: u64) -> FrameBudget {
-        FrameBudget { thousandths: IDLE_FRAMES_MAX * 1_000, at_ms: now_ms }
+    fn new(now: Moment) -> FrameBudget {
+        FrameBudget { thousandths: IDLE_FRAMES_MAX * 1_000, counted_at: now }
     }
 
     /// Deducts one frame; false if the budget is exhausted.
-    fn spend(&mut self, now_ms: u64) -> bool {
-        let earned = now_ms.saturating_sub(self.at_ms).saturating_mul(IDLE_FRAMES_PER_S);
+    fn spend(&mut self, now: Moment) -> bool {
+        let earned = (now - self.counted_at).0.saturating_mul(IDLE_FRAMES_PER_S);
         let left = self.thousandths.saturating_add(earned).min(IDLE_FRAMES_MAX * 1_000).checked_sub(1_000);
-        self.at_ms = now_ms;
+        self.counted_at = now;
         self.thousandths = left.unwrap_or(0);
         left.is_some()
     }
@@ -109,16 +110,16 @@ pub(crate) struct WebSocketSession<'s> {
     /// the time of that.
     written_bytes: u64,
     read_bytes: u64,
-    read_ms: u64,
+    read_at: Moment,
     client_input: ClientInput,
     client_output: ClientOutput,
     worker_input: WorkerInput,
     worker_output: WorkerOutput,
     /// Bytes discarded after the end.
     discarded_bytes: usize,
-    received_ms: u64,
+    received_at: Moment,
     is_ping_sent: bool,
-    closed_ms: u64,
+    closed_at: Moment,
 }
 
 impl<'s> WebSocketSession<'s> {
@@ -128,14 +129,14 @@ impl<'s> WebSocketSession<'s> {
         deflate: Option<DeflateParameters>,
         app_log: &'s AppLog,
     ) -> WebSocketSession<'s> {
-        let now_ms = pending.dispatcher.core.now_ms();
+        let now = pending.dispatcher.core.now();
         WebSocketSession {
             limits,
             ahead_bytes: pending.dispatcher.generation.options.response_ahead_bytes,
             app_log,
             inbound: Inbound::new(limits.message_bytes_max, deflate.is_some()),
             outbound: Outbound::new(deflate),
-            budget: FrameBudget::new(now_ms),
+            budget: FrameBudget::new(now),
             input: Vec::new(),
             input_at: 0,
             pong: None,
@@ -145,15 +146,15 @@ impl<'s> WebSocketSession<'s> {
             moved_bytes: 0,
             written_bytes: 0,
             read_bytes: 0,
-            read_ms: now_ms,
+            read_at: now,
             client_input: ClientInput::Open,
             client_output: ClientOutput::Open,
             worker_input: WorkerInput::Open,
             worker_output: WorkerOutput::Open,
             discarded_bytes: 0,
-            received_ms: now_ms,
+            received_at: now,
             is_ping_sent: false,
-            closed_ms: 0,
+            closed_at: Moment::ZERO,
         }
     }
 
@@ -233,7 +234,7 @@ impl<'s> WebSocketSession<'s> {
         }
         if self.is_held_back(x) {
             // The server was not reading, so the client was not idle.
-            (self.received_ms, self.is_ping_sent) = (x.core().now_ms(), false);
+            (self.received_at, self.is_ping_sent) = (x.core().now(), false);
             return false;
         }
         if self.inbound.frame_bytes_left() > READ_BYTES as u64 {
@@ -261,7 +262,7 @@ impl<'s> WebSocketSession<'s> {
             }
             Ok(Some(len)) => len,
         };
-        (self.received_ms, self.is_ping_sent) = (x.core().now_ms(), false);
+        (self.received_at, self.is_ping_sent) = (x.core().now(), false);
         self.moved_bytes += len;
         if self.has_closed() {
             self.discarded_bytes += len;
@@ -319,7 +320,7 @@ impl<'s> WebSocketSession<'s> {
 
     /// Charges a frame without content.
     fn charge_idle_frame(&mut self, x: &mut Exchange<'_>) {
-        if !self.budget.spend(x.core().now_ms()) {
+        if !self.budget.spend(x.core().now()) {
             self.fail(x, POLICY_VIOLATION, "too many frames without content");
         }
     }
@@ -390,7 +391,7 @@ impl<'s> WebSocketSession<'s> {
             return;
         }
         self.client_output = ClientOutput::Closed;
-        self.closed_ms = x.core().now_ms();
+        self.closed_at = x.core().now();
         // Invalid close codes are an error of the application.
         let code = if frame::is_close_code(code) { code } else { INTERNAL_ERROR };
         self.write_frame(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
@@ -425,7 +426,7 @@ impl<'s> WebSocketSession<'s> {
                 self.worker_input = WorkerInput::Closed;
             }
             // The client was not read from meanwhile.
-            (self.received_ms, self.is_ping_sent) = (pending.dispatcher.core.now_ms(), false);
+            (self.received_at, self.is_ping_sent) = (pending.dispatcher.core.now(), false);
         }
         taken > 0
     }
@@ -507,15 +508,15 @@ impl<'s> WebSocketSession<'s> {
     fn record_progress(&mut self, x: &Exchange<'_>) {
         let taken_bytes = self.written_bytes.saturating_sub(x.backlog() as u64);
         if x.backlog() == 0 || taken_bytes > self.read_bytes {
-            (self.read_bytes, self.read_ms) = (taken_bytes, x.core().now_ms());
+            (self.read_bytes, self.read_at) = (taken_bytes, x.core().now());
         }
     }
 
     /// Handles the timers: pings and timeouts.
     fn handle_timers(&mut self, x: &mut Exchange<'_>, replaced: bool) {
-        let now_ms = x.core().now_ms();
+        let now = x.core().now();
         if self.has_closed() {
-            if self.client_input != ClientInput::Ended && now_ms >= self.closed_ms + CLOSE_MS {
+            if self.client_input != ClientInput::Ended && now >= self.closed_at + CLOSE_TIMEOUT {
                 self.on_disconnect();
             }
             return;
@@ -525,18 +526,18 @@ impl<'s> WebSocketSession<'s> {
             self.report_close(code, "");
             return self.close(x, code, "");
         }
-        if x.backlog() > 0 && now_ms.saturating_sub(self.read_ms) >= self.limits.idle_ms {
+        if x.backlog() > 0 && now - self.read_at >= self.limits.idle_timeout {
             // The client reads nothing, so a close would not reach it. The application gets the same time to
             // end as after a close.
             self.report_close(ABNORMAL_CLOSURE, "");
-            (self.client_output, self.closed_ms) = (ClientOutput::Broken, now_ms);
+            (self.client_output, self.closed_at) = (ClientOutput::Broken, now);
             return;
         }
-        let silent_ms = now_ms.saturating_sub(self.received_ms);
-        if self.to_worker.is_empty() && silent_ms >= self.limits.idle_ms {
+        let silent_for = now - self.received_at;
+        if self.to_worker.is_empty() && silent_for >= self.limits.idle_timeout {
             self.report_close(ABNORMAL_CLOSURE, "");
             self.close(x, GOING_AWAY, "the client was silent for too long");
-        } else if !self.is_ping_sent && silent_ms >= self.limits.idle_ms / 2 {
+        } else if !self.is_ping_sent && silent_for >= self.limits.idle_timeout / 2 {
             self.is_ping_sent = true;
             self.write_frame(x, FIN | frame::PING, b"");
         }
@@ -549,20 +550,20 @@ impl<'s> WebSocketSession<'s> {
         let writes = x.backlog() > 0 && self.client_output != ClientOutput::Broken;
         // A connection with an error is always ready, although its backlog can never be sent.
         let client = Interest::of(reads, writes);
-        let look_ms = match self.has_closed() {
-            true => CLOSE_MS,
+        let look_after = match self.has_closed() {
+            true => CLOSE_TIMEOUT,
             // The end of the server or of the generation wakes the task.
-            false => self.limits.idle_ms / 4,
+            false => self.limits.idle_timeout / 4,
         };
         x.release_buffers();
         x.hold(self.held_bytes());
         if self.worker_output == WorkerOutput::Ended {
-            return wait_for_client(x, client, look_ms).await;
+            return wait_for_client(x, client, look_after).await;
         }
         // Once nothing reaches the client any more, the application's time to end is limited, whatever it
         // sends.
         if !self.is_over() {
-            pending.set_deadline(Deadline::Poll(look_ms));
+            pending.set_deadline(Deadline::Poll(look_after));
         } else if self.worker_output == WorkerOutput::Open {
             self.worker_output = WorkerOutput::Limited;
             pending.set_deadline(Deadline::Worker);
@@ -576,8 +577,8 @@ impl<'s> WebSocketSession<'s> {
     }
 }
 
-async fn wait_for_client(x: &Exchange<'_>, client: Interest, ms: u64) {
-    let mut time = pin!(x.core().sleep(ms));
+async fn wait_for_client(x: &Exchange<'_>, client: Interest, time_max: Millis) {
+    let mut time = pin!(x.core().sleep(time_max));
     poll_fn(
         |context| if x.poll_client(client, context) { Poll::Ready(()) } else { time.as_mut().poll(context) },
     )
@@ -590,10 +591,10 @@ mod tests {
 
     #[test]
     fn frames_without_content_are_rate_limited() {
-        let mut budget = FrameBudget::new(5_000);
-        assert_eq!((0..2_000).filter(|_| budget.spend(5_000)).count(), 1_000);
+        let mut budget = FrameBudget::new(Moment(5_000));
+        assert_eq!((0..2_000).filter(|_| budget.spend(Moment(5_000))).count(), 1_000);
         // The budget of 100 frames per second is never exceeded.
-        assert!((1..1_000).all(|at| budget.spend(5_000 + 10 * at)));
-        assert_eq!((0..2_000).filter(|_| budget.spend(3_600_000)).count(), 1_000);
+        assert!((1..1_000).all(|at| budget.spend(Moment(5_000 + 10 * at))));
+        assert_eq!((0..2_000).filter(|_| budget.spend(Moment(3_600_000))).count(), 1_000);
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitStatus};
+use times::Millis;
 
 use crate::child::{ChildProcess, ControlMessage};
 use crate::generation::{CoreLoad, Generation};
@@ -110,8 +111,8 @@ impl Prototype {
 }
 
 /// Longest pause between two attempts after failures.
-const PAUSE_MS_MAX: u64 = 10_000;
-const PAUSE_MS_FIRST: u64 = 100;
+const PAUSE_MAX: Millis = Millis(10_000);
+const PAUSE_FIRST: Millis = Millis(100);
 
 /// The processes of one generation.
 pub(crate) struct WorkerPool {
@@ -208,11 +209,11 @@ impl WorkerPool {
     }
 
     fn stop_max(&self) -> Duration {
-        Duration::from_millis(self.options.stop_ms_max)
+        self.options.stop_max.duration()
     }
 
     fn start_max(&self) -> Duration {
-        Duration::from_millis(self.options.start_ms_max)
+        self.options.start_max.duration()
     }
 
     // ---- input from the processes ----
@@ -366,9 +367,9 @@ impl WorkerPool {
     }
 
     fn record_failure(&mut self, now: Instant) {
-        let pause_ms = (PAUSE_MS_FIRST << self.failures.min(16)).min(PAUSE_MS_MAX);
+        let pause = (PAUSE_FIRST * (1 << self.failures.min(16))).min(PAUSE_MAX);
         self.failures += 1;
-        self.retry_at = Some(now + Duration::from_millis(pause_ms));
+        self.retry_at = Some(now + pause.duration());
     }
 
     fn requests(&self, at: usize) -> u64 {
@@ -480,7 +481,7 @@ impl WorkerPool {
             state: WorkerState::Starting,
             since: now,
             deadline: Some(now + self.start_max()),
-            age_max: recycle.age_ms.map(|ms| Duration::from_millis(self.vary(ms))),
+            age_max: recycle.age.map(|age| Duration::from_millis(self.vary(age.0))),
             memory_max: recycle.memory_bytes.map(|bytes| self.vary(bytes)),
             overdue: 0,
             overdue_until: None,
@@ -528,7 +529,7 @@ impl WorkerPool {
                     state,
                     generation: self.shared.number,
                     requests,
-                    age_ms: now.duration_since(since).as_millis() as u64,
+                    age: now.duration_since(since).into(),
                     usage: child.usage(),
                     current: Vec::new(),
                 });
@@ -562,7 +563,7 @@ impl WorkerPool {
                     continue;
                 };
                 let (method, target) = claimed.head.texts();
-                worker.current.push(CurrentRequest { method, target, age_ms: claimed.age_ms });
+                worker.current.push(CurrentRequest { method, target, age: claimed.age });
             }
         }
     }

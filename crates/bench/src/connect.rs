@@ -3,6 +3,7 @@
 use net::{Core, Fault, Link, Stream, TlsAgreement, TlsStream};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use times::Moment;
 
 use crate::clock::now_ns;
 use crate::failure::RequestFailure;
@@ -25,16 +26,17 @@ pub(crate) async fn connect_link(
 ) -> Result<(Link, ConnectTimes), RequestFailure> {
     let began_ns = now_ns();
     let deadline_ms = began_ns / 1_000_000 + timeout_ms;
-    let stream = Stream::connect(core, &origin.address, deadline_ms).await.map_err(|fault| match fault {
-        Fault::Timeout => RequestFailure::new(ErrorKind::Connect, "no connection in time"),
-        Fault::Io(error) => RequestFailure::new(ErrorKind::Connect, explain_connect_error(&error)),
-        fault => RequestFailure::new(ErrorKind::Connect, fault_message(&fault)),
-    })?;
+    let stream =
+        Stream::connect(core, &origin.address, Moment(deadline_ms)).await.map_err(|fault| match fault {
+            Fault::Timeout => RequestFailure::new(ErrorKind::Connect, "no connection in time"),
+            Fault::Io(error) => RequestFailure::new(ErrorKind::Connect, explain_connect_error(&error)),
+            fault => RequestFailure::new(ErrorKind::Connect, fault_message(&fault)),
+        })?;
     let connect_ns = now_ns() - began_ns;
     let Some(tls) = &origin.tls else {
         return Ok((Link::Plain(stream), ConnectTimes { connect_ns, tls: None }));
     };
-    let shaken = TlsStream::connect(stream, tls, deadline_ms).await.map_err(|fault| match fault {
+    let shaken = TlsStream::connect(stream, tls, Moment(deadline_ms)).await.map_err(|fault| match fault {
         Fault::Timeout => RequestFailure::new(ErrorKind::Tls, "no handshake in time"),
         Fault::Disconnected => {
             RequestFailure::new(ErrorKind::Tls, "connection closed in the handshake; is it an https server?")

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use net::Link;
 use net::client::LocalNotify;
+use times::Millis;
 
 use crate::clock::now_ns;
 use crate::connect;
@@ -68,7 +69,7 @@ pub(crate) struct CompleteResponse {
 /// Runs one connection after another until the run has ended.
 pub(crate) async fn run_connections(mut connection: impl JobConnection, delay: Duration) {
     let world = connection.connection_state().load_state.clone();
-    world.core.sleep(delay.as_millis() as u64).await;
+    world.core.sleep(delay.into()).await;
     let mut back_off_ms = BACK_OFF_MS;
     loop {
         let outcome = connection.serve_connection().await;
@@ -83,7 +84,7 @@ pub(crate) async fn run_connections(mut connection: impl JobConnection, delay: D
         if jobs.response_count > 0 {
             back_off_ms = BACK_OFF_MS;
         } else if !world.is_over() {
-            world.core.sleep(back_off_ms).await;
+            world.core.sleep(Millis(back_off_ms)).await;
             back_off_ms = (back_off_ms * 2).min(BACK_OFF_MS_MAX);
         }
     }
@@ -172,7 +173,7 @@ impl ConnectionState {
             && !think.is_zero()
             && self.response_count > 0
         {
-            self.load_state.core.sleep(think.as_millis() as u64).await;
+            self.load_state.core.sleep(think.into()).await;
             self.now_ns = now_ns();
         }
     }

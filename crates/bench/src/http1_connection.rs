@@ -9,6 +9,7 @@ use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
 use http::{Method, Name, Status};
 use net::{Fault, Link};
+use times::Moment;
 
 use crate::clock::now_ns;
 use crate::connection_loop::{CompleteResponse, ConnectionState, JobConnection};
@@ -310,9 +311,9 @@ impl JobConnection for LoadConnection {
                 ReadResult::Response if !keep_alive => return Ok(false),
                 ReadResult::Response => {}
                 ReadResult::Blocked => {
-                    link.stream().ready_for(link.interest(true, !sent), self.deadline_ms()).await?;
+                    link.stream().ready_for(link.interest(true, !sent), Moment(self.deadline_ms())).await?;
                 }
-                ReadResult::Yielded if self.state.load_state.core.now_ms() >= self.deadline_ms() => {
+                ReadResult::Yielded if self.state.load_state.core.now().0 >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());
                 }
                 ReadResult::Yielded => self.state.load_state.core.yield_now().await,

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use http::{Limits, Name};
 use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
 use net::{Fault, Link};
+use times::Moment;
 
 use crate::clock::now_ns;
 use crate::connection_loop::{CompleteResponse, ConnectionState, JobConnection};
@@ -350,9 +351,9 @@ impl JobConnection for MultiplexedConnection {
                 // Reading may have ended streams or opened windows, so try to send again.
                 StreamReadResult::Received => {}
                 StreamReadResult::Blocked => {
-                    link.stream().ready_for(link.interest(true, !sent), self.deadline_ms()).await?;
+                    link.stream().ready_for(link.interest(true, !sent), Moment(self.deadline_ms())).await?;
                 }
-                StreamReadResult::Yielded if self.state.load_state.core.now_ms() >= self.deadline_ms() => {
+                StreamReadResult::Yielded if self.state.load_state.core.now().0 >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());
                 }
                 StreamReadResult::Yielded => self.state.load_state.core.yield_now().await,

@@ -159,7 +159,7 @@ impl LoadState {
 
     /// Whether this turn of the engine has taken so long that other tasks should run first.
     pub(crate) fn should_yield(&self) -> bool {
-        now_ns() / 1_000_000 > self.core.now_ms() + TURN_MS_MAX
+        now_ns() / 1_000_000 > self.core.now().0 + TURN_MS_MAX
     }
 
     /// Whether no request is in progress or waiting.

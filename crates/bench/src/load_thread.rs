@@ -9,6 +9,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use net::Core;
 use net::client::PreciseTimer;
+use times::Millis;
 
 use crate::clock::{now_ns, thread_cpu_ns};
 use crate::connection_loop;
@@ -135,7 +136,7 @@ async fn run_phases(
         wait_for_in_flight(&load_state, &share).await;
     }
     while !share.run_state.is_usage_read.load(Ordering::Relaxed) {
-        load_state.core.sleep(1).await;
+        load_state.core.sleep(Millis(1)).await;
     }
     spent
 }
@@ -161,7 +162,7 @@ async fn wait_until(load_state: &LoadState, share: &ThreadShare, boundary_ns: u6
             return true;
         }
         let left_ms = (boundary_ns - now_ns).div_ceil(1_000_000);
-        load_state.core.sleep(left_ms.min(CHECK_INTERVAL_MS)).await;
+        load_state.core.sleep(Millis(left_ms.min(CHECK_INTERVAL_MS))).await;
     }
 }
 
@@ -169,7 +170,7 @@ async fn wait_until(load_state: &LoadState, share: &ThreadShare, boundary_ns: u6
 async fn wait_for_in_flight(load_state: &LoadState, share: &ThreadShare) {
     let until_ns = now_ns() + share.plan.timeout.min(FINAL_WAIT_MAX).as_nanos() as u64;
     while !load_state.is_drained() && now_ns() < until_ns && !share.run_state.stop.load(Ordering::Relaxed) {
-        load_state.core.sleep(CHECK_INTERVAL_MS).await;
+        load_state.core.sleep(Millis(CHECK_INTERVAL_MS)).await;
     }
 }
 

@@ -118,7 +118,6 @@ pub fn engine_options(config: &Config, descriptors: &Descriptors) -> net::Option
     let limits = &config.limits;
     let room = descriptors.connections() as usize;
     let connections_max = limits.connections_max.map_or(room, |max| max as usize);
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     net::Options {
         threads: thread_count(config),
         limits: net::Limits {
@@ -135,11 +134,11 @@ pub fn engine_options(config: &Config, descriptors: &Descriptors) -> net::Option
             body_bytes_max: limits.body_bytes_max.unwrap_or(u64::MAX),
         },
         timeouts: net::Timeouts {
-            head_ms: ms(config.timeouts.head),
-            body_ms: ms(config.timeouts.body),
-            write_ms: ms(config.timeouts.write),
-            idle_ms: ms(config.timeouts.idle),
-            drain_ms: ms(config.timeouts.drain),
+            head: config.timeouts.head.into(),
+            body: config.timeouts.body.into(),
+            write: config.timeouts.write.into(),
+            idle: config.timeouts.idle.into(),
+            drain: config.timeouts.drain.into(),
         },
         hints_over_http1: config.early_hints == config::EarlyHints::All,
         memory: memory::budget(limits.memory_bytes_max),

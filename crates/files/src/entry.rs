@@ -8,6 +8,7 @@ use coding::{DictionaryCoding, DictionaryHash};
 use http::condition::{Validators, date_text};
 use http::{Coding, Fields, Name};
 use net::dictionary;
+use times::Moment;
 
 use crate::media;
 use crate::open::Stamp;
@@ -31,7 +32,7 @@ pub struct FileEntry {
     /// representation.
     pub codings: Vec<Coding>,
     /// Time of the last check that the path still names this file, in milliseconds of the core's clock.
-    pub checked_ms: Cell<u64>,
+    pub checked_at: Cell<Moment>,
     /// Stamp of each variant's file.
     stamps: Vec<Stamp>,
     /// Whether any change after opening shows in the modification time.
@@ -76,7 +77,7 @@ pub struct Variant {
     /// Whether range requests are supported.
     pub ranges: bool,
     /// Time until which the file is assumed to be in the page cache, in milliseconds of the core's clock.
-    pub warm_until_ms: Cell<u64>,
+    pub warm_until: Cell<Moment>,
 }
 
 /// State of live compression with one coding.
@@ -91,10 +92,10 @@ pub enum CompressedState {
 }
 
 impl FileEntry {
-    /// Creates the entry of a file for `key`. `now_s` is the wall-clock time, `now_ms` that of the core's
+    /// Creates the entry of a file for `key`. `now_s` is the wall-clock time, `now` that of the core's
     /// clock.
     #[must_use]
-    pub fn new(key: &[u8], loaded: &LoadedFile, options: &Options, now_s: u64, now_ms: u64) -> FileEntry {
+    pub fn new(key: &[u8], loaded: &LoadedFile, options: &Options, now_s: u64, now: Moment) -> FileEntry {
         let media = options.media_type(&loaded.path);
         let plain = &loaded.plain;
         // A media type for compressed content already implies the coding.
@@ -134,7 +135,7 @@ impl FileEntry {
             key: key.into(),
             variants,
             codings,
-            checked_ms: Cell::new(now_ms),
+            checked_at: Cell::new(now),
             stamps,
             is_settled: settled,
             is_live_compressed: live,
@@ -209,7 +210,7 @@ impl FileEntry {
             fields,
             fields_not_modified: retagged(&plain.fields_not_modified),
             ranges: false,
-            warm_until_ms: Cell::new(0),
+            warm_until: Cell::new(Moment::ZERO),
             etag,
         }
     }
@@ -238,7 +239,7 @@ impl FileEntry {
             fields,
             fields_not_modified,
             ranges: false,
-            warm_until_ms: Cell::new(0),
+            warm_until: Cell::new(Moment::ZERO),
         }
     }
 
@@ -322,7 +323,7 @@ impl VariantBuilder<'_> {
         }
         fields.extend(&fields_not_modified);
         let content_type = self.content_type.clone();
-        let warm_until_ms = Cell::new(0);
+        let warm_until = Cell::new(Moment::ZERO);
         Variant {
             length,
             content_type,
@@ -332,7 +333,7 @@ impl VariantBuilder<'_> {
             fields,
             fields_not_modified,
             ranges,
-            warm_until_ms,
+            warm_until,
         }
     }
 }
@@ -380,7 +381,7 @@ mod tests {
             stamp.modified_s = modified_s;
             let plain = FilePiece { stamp, content: Content::Memory(Arc::default()) };
             let loaded = LoadedFile { path: b"/a".to_vec(), plain, siblings: Vec::new() };
-            let entry = FileEntry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, 0);
+            let entry = FileEntry::new(b"/a", &loaded, &Options::default(), 1_800_000_000, Moment::ZERO);
             assert!(entry.plain().modified_s <= 1_800_000_000);
             assert_eq!(entry.is_settled, modified_s < i64::MAX, "what will be changed yet is not settled");
         }

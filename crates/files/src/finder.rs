@@ -9,6 +9,7 @@ use coding::Effort;
 use http::{Coding, Template, TemplatePart, Variable};
 use net::Core;
 use net::client::LocalNotify;
+use times::{Millis, Moment};
 
 use crate::entry::{CompressedState, FileEntry, Variant};
 use crate::open::{self, BlockingMode, OpenError, RootChange, Stamp};
@@ -23,7 +24,7 @@ pub struct Finder {
     options: Options,
     tree: RefCell<Arc<FileTree>>,
     /// Time of the last check of the roots' paths, by the core's clock.
-    roots_checked_ms: Cell<u64>,
+    roots_checked_at: Cell<Moment>,
     candidates: Vec<PathCandidate>,
     store: Rc<RefCell<Store<FileEntry>>>,
     scripts: KnownScripts,
@@ -112,7 +113,7 @@ impl Finder {
         Ok(Finder {
             scripts: KnownScripts::default(),
             tree: RefCell::new(Arc::new(FileTree::open(&options)?)),
-            roots_checked_ms: Cell::new(0),
+            roots_checked_at: Cell::new(Moment::ZERO),
             candidates,
             store: Rc::new(RefCell::new(Store::new(options.cache.entries_max, options.cache.bytes_max))),
             options,
@@ -138,16 +139,16 @@ impl Finder {
         }
     }
 
-    /// Whether the roots' paths were checked less than `revalidate_ms` ago.
-    fn are_roots_fresh(&self, now_ms: u64) -> bool {
-        now_ms < self.roots_checked_ms.get().saturating_add(self.options.cache.revalidate_ms)
+    /// Whether the roots' paths were checked less than `revalidate_after` ago.
+    fn are_roots_fresh(&self, now: Moment) -> bool {
+        now < self.roots_checked_at.get() + self.options.cache.revalidate_after
     }
 
     /// Checks whether the roots' paths name other folders, after a release was switched or a folder was
     /// renamed. If so, all cache entries of the old folders are dropped.
     async fn check_roots(&self, core: &Core) {
         // Other requests use the current roots while this request checks them.
-        self.roots_checked_ms.set(core.now_ms());
+        self.roots_checked_at.set(core.now());
         let tree = self.tree();
         let mut changes = tree.recheck(BlockingMode::CacheOnly);
         if matches!(changes, Err(OpenError::WouldBlock)) {
@@ -181,10 +182,10 @@ impl Finder {
     /// Returns the cached file for a path if it was checked recently. Needs no system call.
     #[must_use]
     pub fn find_fresh(&self, path: &[u8], core: &Core) -> Option<Rc<FileEntry>> {
-        let now_ms = core.now_ms();
-        let entry = self.store.borrow_mut().find(path, now_ms)?;
-        let is_fresh = now_ms < entry.checked_ms.get().saturating_add(self.options.cache.revalidate_ms);
-        (is_fresh && self.are_roots_fresh(now_ms)).then_some(entry)
+        let now = core.now();
+        let entry = self.store.borrow_mut().find(path, now)?;
+        let is_fresh = now < entry.checked_at.get() + self.options.cache.revalidate_after;
+        (is_fresh && self.are_roots_fresh(now)).then_some(entry)
     }
 
     /// Looks up `path`. Unless `fixed` is set, candidates without `$path` are skipped.
@@ -195,7 +196,7 @@ impl Finder {
         if let Some(entry) = self.find_fresh(path, core) {
             return Ok(LookupResult::File(entry));
         }
-        if !self.are_roots_fresh(core.now_ms()) {
+        if !self.are_roots_fresh(core.now()) {
             self.check_roots(core).await;
             if let Some(entry) = self.find_fresh(path, core) {
                 return Ok(LookupResult::File(entry));
@@ -242,12 +243,12 @@ impl Finder {
     /// # Errors
     /// [`OpenError`], except [`OpenError::WouldBlock`].
     pub async fn script(&self, path: &[u8], core: &Core) -> Result<Option<Rc<FoundScript>>, OpenError> {
-        let now_ms = core.now_ms();
-        let fresh_ms = (now_ms + 1).saturating_sub(self.options.cache.revalidate_ms);
-        if let Some(found) = self.scripts.find_since(path, fresh_ms) {
+        let now = core.now();
+        let fresh_since = now + Millis(1) - self.options.cache.revalidate_after;
+        if let Some(found) = self.scripts.find_since(path, fresh_since) {
             return Ok(Some(found));
         }
-        if !self.are_roots_fresh(now_ms) {
+        if !self.are_roots_fresh(now) {
             self.check_roots(core).await;
         }
         let tree = self.tree();
@@ -257,14 +258,14 @@ impl Finder {
             found = core.offload(move || tree.script(&path, BlockingMode::Blocking)).await;
         }
         let Some(found) = found?.map(Rc::new) else { return Ok(None) };
-        self.scripts.add(path, now_ms, &found);
+        self.scripts.add(path, now, &found);
         Ok(Some(found))
     }
 
     /// Marks the entry as checked, so that other requests use it while this request checks the file.
     fn claim_check(&self, key: &[u8], core: &Core) {
-        if let Some(stale) = self.store.borrow_mut().find(key, core.now_ms()) {
-            stale.checked_ms.set(core.now_ms());
+        if let Some(stale) = self.store.borrow_mut().find(key, core.now()) {
+            stale.checked_at.set(core.now());
         }
     }
 
@@ -291,7 +292,7 @@ impl Finder {
             // The root was replaced during the lookup: the result is valid for this request, but is not
             // cached.
             FoundEntry::File(loaded) if !Arc::ptr_eq(&tree, &self.tree.borrow()) => {
-                let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now_ms());
+                let entry = FileEntry::new(key, &loaded, &self.options, core.unix_s(), core.now());
                 LookupResult::File(Rc::new(entry))
             }
             FoundEntry::File(loaded) => LookupResult::File(self.reuse_or_insert(key, &loaded, core)),
@@ -305,18 +306,18 @@ impl Finder {
 
     /// Returns the entry for a file just opened: the cached one if nothing has changed.
     fn reuse_or_insert(&self, key: &[u8], loaded: &LoadedFile, core: &Core) -> Rc<FileEntry> {
-        let now_ms = core.now_ms();
-        let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now_ms);
+        let now = core.now();
+        let entry = FileEntry::new(key, loaded, &self.options, core.unix_s(), now);
         let mut store = self.store.borrow_mut();
-        if let Some(known) = store.find(key, now_ms)
+        if let Some(known) = store.find(key, now)
             && known.is_same_as(&entry)
         {
-            known.checked_ms.set(now_ms);
+            known.checked_at.set(now);
             return known;
         }
         let entry = Rc::new(entry);
-        store.drop_unused(now_ms.saturating_sub(self.options.cache.idle_ms_max));
-        store.insert(key, entry.clone(), entry.memory_bytes(), now_ms);
+        store.drop_unused(now - self.options.cache.idle_max);
+        store.insert(key, entry.clone(), entry.memory_bytes(), now);
         entry
     }
 
@@ -370,7 +371,7 @@ impl CompressionJob {
                 let variant = Rc::new(entry.compressed(coding, bytes));
                 entry.set_compressed_state(coding, Some(CompressedState::Ready(variant.clone())));
                 let mut store = store.borrow_mut();
-                if store.find(&entry.key, core.now_ms()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
+                if store.find(&entry.key, core.now()).is_some_and(|kept| Rc::ptr_eq(&kept, entry)) {
                     store.grow(&entry.key, variant.memory_bytes());
                 }
             }

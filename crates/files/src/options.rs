@@ -7,6 +7,7 @@ use std::sync::Arc;
 use coding::Effort;
 use http::{Coding, Fields, Template};
 use net::DictionaryTransport;
+use times::Millis;
 
 use crate::media;
 
@@ -142,9 +143,9 @@ pub struct CacheLimits {
     pub file_bytes_max: u64,
     /// Time for which a file is served without checking whether it has changed, in milliseconds. Default
     /// 1000.
-    pub revalidate_ms: u64,
+    pub revalidate_after: Millis,
     /// Time for which a file that is not requested is kept, in milliseconds. Default 60,000.
-    pub idle_ms_max: u64,
+    pub idle_max: Millis,
 }
 
 impl Options {
@@ -221,8 +222,8 @@ impl Default for CacheLimits {
             entries_max: 1024,
             bytes_max: 32 * 1024 * 1024,
             file_bytes_max: 32 * 1024,
-            revalidate_ms: 1000,
-            idle_ms_max: 60_000,
+            revalidate_after: Millis(1000),
+            idle_max: Millis(60_000),
         }
     }
 }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use times::Moment;
+
 use crate::open::{BlockingMode, OpenError};
 use crate::tree::FileTree;
 
@@ -26,21 +28,21 @@ pub struct FoundScript {
 }
 
 /// Scripts by path, with the time when they were found in milliseconds of the core's clock.
-type KnownByPath = HashMap<Vec<u8>, (u64, Rc<FoundScript>)>;
+type KnownByPath = HashMap<Vec<u8>, (Moment, Rc<FoundScript>)>;
 
 /// Cache of scripts by path.
 #[derive(Debug, Default)]
 pub(crate) struct KnownScripts(RefCell<KnownByPath>);
 
 impl KnownScripts {
-    /// Returns the script at a path if it was found at `from_ms` (core's clock) or later.
-    pub(crate) fn find_since(&self, path: &[u8], from_ms: u64) -> Option<Rc<FoundScript>> {
+    /// Returns the script at a path if it was found at `from` (core's clock) or later.
+    pub(crate) fn find_since(&self, path: &[u8], from: Moment) -> Option<Rc<FoundScript>> {
         let known = self.0.borrow();
-        known.get(path).filter(|(found_ms, _)| *found_ms >= from_ms).map(|(_, found)| found.clone())
+        known.get(path).filter(|(found_at, _)| *found_at >= from).map(|(_, found)| found.clone())
     }
 
     /// Remembers a script.
-    pub(crate) fn add(&self, path: &[u8], now_ms: u64, found: &Rc<FoundScript>) {
+    pub(crate) fn add(&self, path: &[u8], now: Moment, found: &Rc<FoundScript>) {
         if path.len() > CACHED_PATH_BYTES_MAX {
             return;
         }
@@ -48,7 +50,7 @@ impl KnownScripts {
         if known.len() >= CACHED_MAX {
             known.clear();
         }
-        known.insert(path.to_vec(), (now_ms, found.clone()));
+        known.insert(path.to_vec(), (now, found.clone()));
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use net::{Exchange, Fault};
 use rustix::fs::Advice;
+use times::{Millis, Moment};
 
 use crate::entry::Variant;
 use crate::open::read_cached;
@@ -19,7 +20,7 @@ const WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 /// Interval at which the page cache is probed, in bytes: the size of one read-ahead of the kernel.
 const STRIDE_BYTES: u64 = 128 * 1024;
 /// Time for which a file that was in memory is assumed to stay there.
-const WARM_MS: u64 = 1000;
+const WARM_TIME: Millis = Millis(1000);
 /// Bytes that a thread reads at a time to load a window into memory.
 const SCRATCH_BYTES: usize = 256 * 1024;
 
@@ -30,7 +31,7 @@ const SCRATCH_BYTES: usize = 256 * 1024;
 pub async fn send(exchange: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
     match &variant.content {
         Content::Memory(bytes) => exchange.write(&bytes[range.start as usize..range.end as usize]).await,
-        Content::File(file) => send_file(exchange, file, range, &variant.warm_until_ms).await,
+        Content::File(file) => send_file(exchange, file, range, &variant.warm_until).await,
     }
 }
 
@@ -38,10 +39,10 @@ async fn send_file(
     x: &mut Exchange<'_>,
     file: &Arc<File>,
     range: Range<u64>,
-    warm_until_ms: &Cell<u64>,
+    warm_until: &Cell<Moment>,
 ) -> Result<(), Fault> {
-    let now_ms = x.core().now_ms();
-    if warm_until_ms.get() > now_ms {
+    let now = x.core().now();
+    if warm_until.get() > now {
         return x.write_file(file, range).await;
     }
     let mut window = range.start..range.start;
@@ -51,7 +52,7 @@ async fn send_file(
             // The beginning of a longer file may have been evicted from the page cache before its end is
             // sent.
             if window == range && range.start == 0 {
-                warm_until_ms.set(now_ms + WARM_MS);
+                warm_until.set(now + WARM_TIME);
             }
         } else {
             // Send the data written so far before waiting for the disk.

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use times::Moment;
+
 /// Map from paths to values, bounded in number and bytes. If full, the least recently used of a few
 /// neighbouring slots is evicted: nearly as good as exact LRU, and a hit only stores the time.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ struct CacheSlot<V> {
     path: Rc<[u8]>,
     value: Rc<V>,
     bytes: u64,
-    used_ms: u64,
+    used_at: Moment,
 }
 
 /// Number of neighbouring slots that are compared for an eviction.
@@ -42,15 +44,15 @@ impl<V> Store<V> {
     }
 
     /// Returns the value at `path` and marks it as used.
-    pub fn find(&mut self, path: &[u8], now_ms: u64) -> Option<Rc<V>> {
+    pub fn find(&mut self, path: &[u8], now: Moment) -> Option<Rc<V>> {
         let slot = &mut self.slots[*self.slot_by_path.get(path)?];
-        slot.used_ms = now_ms;
+        slot.used_at = now;
         Some(slot.value.clone())
     }
 
     /// Stores a value at `path`, replacing the old one, and evicts others if necessary. A value larger than
     /// the entire store is not stored.
-    pub fn insert(&mut self, path: &[u8], value: Rc<V>, bytes: u64, now_ms: u64) {
+    pub fn insert(&mut self, path: &[u8], value: Rc<V>, bytes: u64, now: Moment) {
         self.remove(path);
         if self.entries_max == 0 || bytes > self.bytes_max {
             return;
@@ -60,7 +62,7 @@ impl<V> Store<V> {
         }
         let path: Rc<[u8]> = path.into();
         self.slot_by_path.insert(path.clone(), self.slots.len());
-        self.slots.push(CacheSlot { path, value, bytes: 0, used_ms: now_ms });
+        self.slots.push(CacheSlot { path, value, bytes: 0, used_at: now });
         let at = self.slots.len() - 1;
         self.charge(at, bytes);
     }
@@ -80,12 +82,12 @@ impl<V> Store<V> {
         }
     }
 
-    /// Removes values that have not been used since `before_ms`. Each call checks only a few slots; repeated
+    /// Removes values that have not been used since `before`. Each call checks only a few slots; repeated
     /// calls check all of them.
-    pub fn drop_unused(&mut self, before_ms: u64) {
+    pub fn drop_unused(&mut self, before: Moment) {
         for _ in 0..COMPARED_SLOTS.min(self.slots.len()) {
             self.next_slot = (self.next_slot + 1) % self.slots.len();
-            if self.slots[self.next_slot].used_ms < before_ms {
+            if self.slots[self.next_slot].used_at < before {
                 self.drop_slot(self.next_slot);
                 if self.slots.is_empty() {
                     return;
@@ -122,7 +124,7 @@ impl<V> Store<V> {
         let oldest = (self.next_slot..self.next_slot + COMPARED_SLOTS.min(len) + 1)
             .map(|at| at % len)
             .filter(|&at| spared.is_none_or(|spared| !Rc::ptr_eq(spared, &self.slots[at].path)))
-            .min_by_key(|&at| self.slots[at].used_ms)
+            .min_by_key(|&at| self.slots[at].used_at)
             .expect("two neighbours, one of them not spared; or none is");
         self.next_slot = (self.next_slot + COMPARED_SLOTS) % len;
         self.drop_slot(oldest);
@@ -143,6 +145,8 @@ impl<V> Store<V> {
 
 #[cfg(test)]
 mod tests {
+    use times::Millis;
+
     use super::*;
 
     fn check<V>(store: &Store<V>) {
@@ -157,31 +161,31 @@ mod tests {
     #[test]
     fn least_recently_used_entry_is_evicted() {
         let mut store = Store::new(3, 100);
-        for (now_ms, path) in ["a", "b", "c"].into_iter().enumerate() {
-            store.insert(path.as_bytes(), Rc::new(path), 10, now_ms as u64);
+        for (step, path) in ["a", "b", "c"].into_iter().enumerate() {
+            store.insert(path.as_bytes(), Rc::new(path), 10, Moment(step as u64));
         }
-        assert_eq!(store.find(b"a", 10).as_deref(), Some(&"a"));
-        store.insert(b"d", Rc::new("d"), 10, 11);
-        assert!(store.find(b"b", 12).is_none());
+        assert_eq!(store.find(b"a", Moment(10)).as_deref(), Some(&"a"));
+        store.insert(b"d", Rc::new("d"), 10, Moment(11));
+        assert!(store.find(b"b", Moment(12)).is_none());
         // Too large for the remaining space: `c` and `a` are evicted, in the order of their use.
-        store.insert(b"e", Rc::new("e"), 85, 13);
-        assert!(store.find(b"c", 14).is_none() && store.find(b"a", 14).is_none());
-        assert!(store.find(b"d", 14).is_some() && store.find(b"e", 14).is_some());
-        store.insert(b"f", Rc::new("f"), 101, 15);
-        assert!(store.find(b"f", 16).is_none() && store.find(b"e", 16).is_some());
+        store.insert(b"e", Rc::new("e"), 85, Moment(13));
+        assert!(store.find(b"c", Moment(14)).is_none() && store.find(b"a", Moment(14)).is_none());
+        assert!(store.find(b"d", Moment(14)).is_some() && store.find(b"e", Moment(14)).is_some());
+        store.insert(b"f", Rc::new("f"), 101, Moment(15));
+        assert!(store.find(b"f", Moment(16)).is_none() && store.find(b"e", Moment(16)).is_some());
         check(&store);
     }
 
     #[test]
     fn growing_entry_evicts_others() {
         let mut store = Store::new(3, 100);
-        store.insert(b"a", Rc::new(()), 40, 0);
-        store.insert(b"b", Rc::new(()), 40, 1);
-        store.insert(b"c", Rc::new(()), 5, 2);
+        store.insert(b"a", Rc::new(()), 40, Moment::ZERO);
+        store.insert(b"b", Rc::new(()), 40, Moment(1));
+        store.insert(b"c", Rc::new(()), 5, Moment(2));
         store.grow(b"b", 50);
-        assert!(store.find(b"a", 3).is_none() && store.find(b"b", 3).is_some());
+        assert!(store.find(b"a", Moment(3)).is_none() && store.find(b"b", Moment(3)).is_some());
         store.grow(b"b", 50);
-        assert!(store.find(b"b", 4).is_none() && store.find(b"c", 4).is_some());
+        assert!(store.find(b"b", Moment(4)).is_none() && store.find(b"c", Moment(4)).is_some());
         store.grow(b"b", 50);
         check(&store);
     }
@@ -190,25 +194,25 @@ mod tests {
     fn unused_entries_are_dropped_over_time() {
         let mut store = Store::new(100, 1000);
         for at in 0..50u64 {
-            store.insert(format!("{at}").as_bytes(), Rc::new(at), 1, at);
+            store.insert(format!("{at}").as_bytes(), Rc::new(at), 1, Moment(at));
         }
         for _ in 0..50 {
-            store.drop_unused(40);
+            store.drop_unused(Moment(40));
         }
         assert_eq!(store.slots.len(), 10);
         check(&store);
         for _ in 0..10 {
-            store.drop_unused(u64::MAX);
+            store.drop_unused(Moment::NEVER);
         }
         assert!(store.slots.is_empty());
-        store.drop_unused(u64::MAX);
+        store.drop_unused(Moment::NEVER);
     }
 
     #[test]
     fn store_without_capacity_keeps_nothing() {
         let mut store = Store::new(0, 100);
-        store.insert(b"a", Rc::new(()), 1, 0);
-        assert!(store.find(b"a", 0).is_none());
+        store.insert(b"a", Rc::new(()), 1, Moment::ZERO);
+        assert!(store.find(b"a", Moment::ZERO).is_none());
     }
 
     /// Invariant: after every operation the bounds hold and the counts are correct.
@@ -216,16 +220,16 @@ mod tests {
     fn store_limits_hold_after_every_operation() {
         let mut store = Store::new(20, 500);
         let mut rng = fastrand::Rng::with_seed(3);
-        for now_ms in 0..20_000 {
+        for now in (0..20_000).map(Moment) {
             let mut random = |below: u64| rng.u64(..below);
             let path = format!("{}", random(60));
             match random(10) {
-                0..4 => store.insert(path.as_bytes(), Rc::new(()), random(60), now_ms),
-                4..8 => _ = store.find(path.as_bytes(), now_ms),
+                0..4 => store.insert(path.as_bytes(), Rc::new(()), random(60), now),
+                4..8 => _ = store.find(path.as_bytes(), now),
                 8 => store.grow(path.as_bytes(), random(100)),
                 _ => match random(3) {
                     0 => store.remove(path.as_bytes()),
-                    1 => store.drop_unused(now_ms.saturating_sub(40)),
+                    1 => store.drop_unused(now - Millis(40)),
                     _ => {}
                 },
             }

@@ -26,10 +26,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open, set_child_subreaper};
+use times::Millis;
 
 /// Milliseconds that a program has to write something after its client has shut down its sending side. Most
 /// such clients have left, and the program occupies a slot that others need.
-pub const HALF_CLOSED_MS: u64 = 5_000;
+pub const HALF_CLOSED_TIMEOUT: Millis = Millis(5_000);
 /// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(1);
 /// Maximum bytes of a request's variables, which exceeds the largest request head.

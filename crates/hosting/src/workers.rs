@@ -23,6 +23,7 @@ use process::link::{IDENTITY, SupervisorLink};
 use process::sandbox;
 use proxy::Script;
 use rights::privilege::{Identity, account_environment};
+use times::Millis;
 
 use crate::language::{app_target, find_module, installed_module, is_python};
 use crate::virtualenv::{skip_reason, virtual_environment};
@@ -151,22 +152,22 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
         is_event_loop: is_python && app.wsgi.is_none(),
         concurrency: if is_python && app.wsgi.is_none() { app.concurrency as usize } else { 1 },
         queue_max: app.queue_max as usize,
-        queue_ms_max: ms(app.timeouts.queue),
-        request_ms_max: ms(app.timeouts.request),
-        between_ms_max: ms(app.timeouts.between.unwrap_or(app.timeouts.request)),
-        start_ms_max: ms(app.timeouts.start),
-        stop_ms_max: ms(app.timeouts.stop),
-        idle_ms: ms(app.timeouts.idle),
+        queue_timeout: app.timeouts.queue.into(),
+        request_max: app.timeouts.request.into(),
+        between_max: app.timeouts.between.unwrap_or(app.timeouts.request).into(),
+        start_max: app.timeouts.start.into(),
+        stop_max: app.timeouts.stop.into(),
+        idle_timeout: app.timeouts.idle.into(),
         websockets: (is_python && app.wsgi.is_none()).then_some(WebSockets {
             message_bytes_max: app.websockets.message_bytes_max as usize,
-            idle_ms: ms(app.websockets.idle),
+            idle_timeout: app.websockets.idle.into(),
             compress: app.websockets.compress,
         }),
-        hijacked_ms: app.rack.is_some().then_some(ms(app.timeouts.tunnel)),
+        hijacked_idle: app.rack.is_some().then_some(app.timeouts.tunnel.into()),
         recycle: Recycle {
             requests: app.recycle.requests,
             memory_bytes: app.recycle.memory_bytes,
-            age_ms: app.recycle.age.map(ms),
+            age: app.recycle.age.map(Millis::of),
         },
         cancels_on_client_close: app.client_abort.map(|abort| abort == config::ClientAbort::Cancel),
         show_errors: app.show_errors,
@@ -190,10 +191,6 @@ fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
 
 fn app_error(app: &str, text: &str) -> io::Error {
     io::Error::other(format!("the application {app}: {text}"))
-}
-
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 fn default_workers() -> Workers {

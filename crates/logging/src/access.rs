@@ -14,6 +14,7 @@ use net::{Peer, Request, RequestRecord};
 use shapes::share::SHARE_MAX;
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, PrimitiveDateTime};
+use times::Millis;
 
 use self::escape::{LineText, escaped, is_plain_json, json_escaped};
 use self::format::{LineField, LineFormat, ValueKind};
@@ -26,13 +27,13 @@ mod format;
 pub mod stream;
 mod record;
 
-/// Lines collected before they are handed over ahead of the next [`FLUSH_MS`]. Each hand-over may let the
+/// Lines collected before they are handed over ahead of the next [`FLUSH_INTERVAL`]. Each hand-over may let the
 /// writing thread preempt the serving one, so blocks are large.
 const BLOCK_BYTES: usize = 128 * 1024;
 /// Buffer capacity: a block, and room for the line that fills it.
 const BLOCK_ROOM_BYTES: usize = BLOCK_BYTES + 8 * 1024;
 /// Maximum time for which a line is collected, in milliseconds.
-pub const FLUSH_MS: u64 = 80;
+pub const FLUSH_INTERVAL: Millis = Millis(80);
 /// Replacement for secrets.
 const MASKED: &[u8] = b"***";
 

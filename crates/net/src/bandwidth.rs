@@ -6,6 +6,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use times::{Millis, Moment};
+
 use crate::core::{Core, SourceTimer};
 use crate::source::Source;
 
@@ -16,7 +18,7 @@ const PIECES_PER_SECOND: u64 = 10;
 /// Units of the bucket in a byte: one byte a second adds one unit a millisecond.
 const UNITS_PER_BYTE: u64 = 1_000;
 /// Longest period that refills the bucket; prevents overflow.
-const REFILL_MS_MAX: u64 = 2_000;
+const REFILL_MAX: Millis = Millis(2_000);
 /// Highest rate, in bytes a second: one tebibyte.
 const RATE_MAX: u64 = 1 << 40;
 
@@ -37,11 +39,11 @@ pub(crate) struct ResponseBucket {
     piece_bytes: u64,
     /// Bytes not yet sent that are exempt from the limit.
     unlimited_bytes: Cell<u64>,
-    /// Thousandths of bytes in the bucket at `at_ms`.
+    /// Thousandths of bytes in the bucket at `refilled_at`.
     held_units: Cell<u64>,
-    refilled_ms: Cell<u64>,
+    refilled_at: Cell<Moment>,
     /// Nothing is sent before this time, because the bucket was empty and refills.
-    paused_until_ms: Cell<u64>,
+    paused_until: Cell<Moment>,
     timer: RefCell<Option<SourceTimer>>,
     /// Whether the stream is in the connection's list of paused streams.
     pub(crate) is_listed: Cell<bool>,
@@ -49,7 +51,7 @@ pub(crate) struct ResponseBucket {
 
 impl ResponseBucket {
     /// A bucket for a response that begins now; its first bytes may be sent at once.
-    pub(crate) fn new(bandwidth: Bandwidth, now_ms: u64) -> ResponseBucket {
+    pub(crate) fn new(bandwidth: Bandwidth, now: Moment) -> ResponseBucket {
         let bytes_per_s = bandwidth.bytes_per_s.clamp(1, RATE_MAX);
         let piece_bytes = (bytes_per_s / PIECES_PER_SECOND).max(PIECE_BYTES_MIN.min(bytes_per_s));
         ResponseBucket {
@@ -57,31 +59,31 @@ impl ResponseBucket {
             piece_bytes,
             unlimited_bytes: Cell::new(bandwidth.exempt_bytes),
             held_units: Cell::new(piece_bytes.min(PIECE_BYTES_MIN) * UNITS_PER_BYTE),
-            refilled_ms: Cell::new(now_ms),
-            paused_until_ms: Cell::new(0),
+            refilled_at: Cell::new(now),
+            paused_until: Cell::new(Moment::ZERO),
             timer: RefCell::default(),
             is_listed: Cell::new(false),
         }
     }
 
-    /// Longest pause that the limit itself causes, in milliseconds: at most a second.
-    pub(crate) fn pause_ms(&self) -> u64 {
-        (self.piece_bytes * 1_000).div_ceil(self.bytes_per_s)
+    /// Longest pause that the limit itself causes: at most a second.
+    pub(crate) fn pause_max(&self) -> Millis {
+        Millis((self.piece_bytes * 1_000).div_ceil(self.bytes_per_s))
     }
 
     /// Bytes that may be sent now. If 0, [`ResponseBucket::pause`] waits for more.
-    pub(crate) fn available_bytes(&self, now_ms: u64) -> usize {
+    pub(crate) fn available_bytes(&self, now: Moment) -> usize {
         let unlimited_bytes = self.unlimited_bytes.get();
         if unlimited_bytes > 0 {
             // The limit starts at the end of the exempt bytes.
-            self.refilled_ms.set(now_ms);
+            self.refilled_at.set(now);
             return usize::try_from(unlimited_bytes).unwrap_or(usize::MAX);
         }
-        if now_ms < self.paused_until_ms.get() {
+        if now < self.paused_until.get() {
             return 0;
         }
-        let passed_ms = now_ms.saturating_sub(self.refilled_ms.replace(now_ms)).min(REFILL_MS_MAX);
-        let refilled = self.held_units.get() + passed_ms * self.bytes_per_s;
+        let passed = (now - self.refilled_at.replace(now)).min(REFILL_MAX);
+        let refilled = self.held_units.get() + passed.0 * self.bytes_per_s;
         self.held_units.set(refilled.min(self.piece_bytes * UNITS_PER_BYTE));
         (self.held_units.get() / UNITS_PER_BYTE) as usize
     }
@@ -103,13 +105,13 @@ impl ResponseBucket {
 
     /// Makes `source` ready again when the bucket is full.
     pub(crate) fn pause(&self, core: &Core, source: &Source, bits: u8) {
-        let now_ms = core.now_ms();
-        if now_ms >= self.paused_until_ms.get() {
-            self.paused_until_ms.set(now_ms + self.pause_ms());
+        let now = core.now();
+        if now >= self.paused_until.get() {
+            self.paused_until.set(now + self.pause_max());
         }
         let mut timer = self.timer.borrow_mut();
-        if timer.as_ref().is_none_or(|timer| timer.at_ms() < self.paused_until_ms.get()) {
-            *timer = Some(core.set_ready_at(source, bits, self.paused_until_ms.get()));
+        if timer.as_ref().is_none_or(|timer| timer.at() < self.paused_until.get()) {
+            *timer = Some(core.set_ready_at(source, bits, self.paused_until.get()));
         }
     }
 }
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     fn bucket(bytes_per_s: u64, after_bytes: u64) -> ResponseBucket {
-        ResponseBucket::new(Bandwidth { bytes_per_s, exempt_bytes: after_bytes }, 0)
+        ResponseBucket::new(Bandwidth { bytes_per_s, exempt_bytes: after_bytes }, Moment::ZERO)
     }
 
     /// Sends all that a bucket allows, asking every `step_ms`. Returns the sum and the largest piece.
@@ -127,7 +129,7 @@ mod tests {
         let mut sent = 0;
         let mut largest = 0;
         for now_ms in (0..=until_ms).step_by(step_ms as usize) {
-            let room = bucket.available_bytes(now_ms);
+            let room = bucket.available_bytes(Moment(now_ms));
             bucket.spend(room);
             (sent, largest) = (sent + room as u64, largest.max(room as u64));
         }
@@ -144,7 +146,7 @@ mod tests {
                 assert!(sent <= 60 * rate + first, "{rate}: {sent}");
                 assert!(largest <= (rate / 10).max(PIECE_BYTES_MIN), "{rate}: {largest}");
                 // A bucket that is asked less often than it takes to fill delivers less.
-                if step_ms <= bucket.pause_ms() {
+                if step_ms <= bucket.pause_max().0 {
                     assert!(sent >= 60 * rate - rate.min(largest), "{rate}: {sent}");
                 }
             }
@@ -154,23 +156,23 @@ mod tests {
     #[test]
     fn unlimited_first_bytes_are_not_refilled() {
         let bucket = bucket(1_000_000, 5_000_000);
-        assert_eq!(bucket.available_bytes(0), 5_000_000);
+        assert_eq!(bucket.available_bytes(Moment::ZERO), 5_000_000);
         bucket.spend(4_000_000);
-        assert_eq!(bucket.available_bytes(10_000), 1_000_000);
+        assert_eq!(bucket.available_bytes(Moment(10_000)), 1_000_000);
         bucket.spend(1_000_000);
-        assert_eq!(bucket.available_bytes(10_000), PIECE_BYTES_MIN as usize);
+        assert_eq!(bucket.available_bytes(Moment(10_000)), PIECE_BYTES_MIN as usize);
     }
 
     #[test]
     fn a_pause_is_at_most_a_second() {
         for rate in [0, 1, 1_023, 16 * 1024, 1 << 20, u64::MAX] {
-            assert!(bucket(rate, 0).pause_ms() <= 1_000, "{rate}");
+            assert!(bucket(rate, 0).pause_max() <= Millis(1_000), "{rate}");
         }
     }
 
     #[test]
     fn idle_bucket_accumulates_no_more_than_one_piece() {
         let bucket = bucket(100_000, 0);
-        assert_eq!(bucket.available_bytes(86_400_000), PIECE_BYTES_MIN as usize);
+        assert_eq!(bucket.available_bytes(Moment(86_400_000)), PIECE_BYTES_MIN as usize);
     }
 }

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use http::Reject;
 use http::framing::Framing;
+use times::{Millis, Moment};
 
 use crate::address::Peer;
 use crate::buffer_pool::HeldBuffers;
@@ -30,7 +31,7 @@ use crate::stream_client::StreamClient;
 use crate::tls::{ALPN_HTTP2, ServerConnection, TlsSession};
 
 /// Time after which a silent connection may be closed to make room; clients send requests at once.
-const SILENT_MS: u64 = 1_000;
+const SILENT_TIME: Millis = Millis(1_000);
 
 /// A connection between two requests.
 pub(crate) struct IdleClient<S> {
@@ -42,7 +43,7 @@ pub(crate) struct IdleClient<S> {
     may_be_h2: bool,
     proxy_header: Option<Box<ProxyHeader>>,
     served: u32,
-    since_ms: u64,
+    since: Moment,
     /// Bytes of an incomplete request head.
     partial_head: Box<[u8]>,
 }
@@ -51,7 +52,7 @@ impl<S: Service> IdleClient<S> {
     /// Creates the state of an accepted connection.
     pub(crate) fn new(engine: &Rc<Engine<S>>, link: Link, peer: Peer, may_be_h2: bool) -> Box<IdleClient<S>> {
         let permit = ConnectionPermit::take(&engine.context, link.stream().source_rc());
-        let since_ms = link.core().now_ms();
+        let since = link.core().now();
         Box::new(IdleClient {
             link,
             permit,
@@ -60,7 +61,7 @@ impl<S: Service> IdleClient<S> {
             may_be_h2,
             proxy_header: None,
             served: 0,
-            since_ms,
+            since,
             partial_head: Box::default(),
         })
     }
@@ -68,7 +69,7 @@ impl<S: Service> IdleClient<S> {
     /// Parks the connection until its first byte arrives. Allocates nothing but the task itself.
     pub(crate) fn park(self: Box<Self>) {
         let core = self.link.core().clone();
-        self.link.stream().source().set_deadline(self.deadline_ms());
+        self.link.stream().source().set_deadline(self.deadline());
         let source = self.link.stream().source_rc();
         core.park(&source, self);
     }
@@ -109,8 +110,7 @@ impl<S: Service> IdleClient<S> {
 
     /// Returns the connection with TLS established on it.
     pub(crate) fn with_tls(self, tls: Box<ServerConnection>, session: Rc<TlsSession>) -> Box<Self> {
-        let IdleClient { link, permit, engine, peer, proxy_header, served, since_ms, partial_head, .. } =
-            self;
+        let IdleClient { link, permit, engine, peer, proxy_header, served, since, partial_head, .. } = self;
         // Over TLS, HTTP/2 is negotiated by ALPN only.
         let may_be_h2 = tls.alpn_protocol() == Some(ALPN_HTTP2);
         let link = link.with_tls(tls, session);
@@ -122,7 +122,7 @@ impl<S: Service> IdleClient<S> {
             peer,
             proxy_header,
             served,
-            since_ms,
+            since,
             partial_head,
             may_be_h2,
         })
@@ -159,10 +159,10 @@ impl<S: Service> IdleClient<S> {
     }
 
     /// Returns the time at which the connection times out.
-    pub(crate) fn deadline_ms(&self) -> u64 {
+    pub(crate) fn deadline(&self) -> Moment {
         let timeouts = self.engine.context.timeouts.get();
         let between_requests = self.served > 0 && self.partial_head.is_empty();
-        self.since_ms.saturating_add(if between_requests { timeouts.idle_ms } else { timeouts.head_ms })
+        self.since + if between_requests { timeouts.idle } else { timeouts.head }
     }
 
     /// Decides how the connection continues. Without input it is parked.
@@ -172,13 +172,13 @@ impl<S: Service> IdleClient<S> {
         if self.link.has_input() {
             return NextStep::Serve;
         }
-        let deadline_ms = self.deadline_ms();
+        let deadline = self.deadline();
         let context = &self.engine.context;
-        let is_in_the_way = context.connection_limit.has_waiting() && self.idle_since_ms().is_some();
-        if core.now_ms() >= deadline_ms || is_in_the_way {
+        let is_in_the_way = context.connection_limit.has_waiting() && self.idle_since().is_some();
+        if core.now() >= deadline || is_in_the_way {
             return NextStep::Close;
         }
-        source.set_deadline(deadline_ms);
+        source.set_deadline(deadline);
         source.wait_read(core.current());
         NextStep::Park
     }
@@ -194,13 +194,13 @@ impl<S: Service> IdleTask for IdleClient<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         // An expired deadline is checked again by the clock.
         self.link.stream().source().take_expired();
-        self.link.stream().source().set_deadline(u64::MAX);
+        self.link.stream().source().set_deadline(Moment::NEVER);
         pin_in_place(|| drive(self, false))
     }
 
-    fn idle_since_ms(&self) -> Option<u64> {
-        let is_silent = self.served > 0 || self.link.core().now_ms() >= self.since_ms + SILENT_MS;
-        (is_silent && self.partial_head.is_empty()).then_some(self.since_ms)
+    fn idle_since(&self) -> Option<Moment> {
+        let is_silent = self.served > 0 || self.link.core().now() >= self.since + SILENT_TIME;
+        (is_silent && self.partial_head.is_empty()).then_some(self.since)
     }
 
     fn close(mut self: Box<Self>) {
@@ -223,7 +223,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
         }
         let (engine, mut conn) = activate(*idle);
         match h1::serve_available(&engine, &mut conn).await {
-            h1::ServeEnd::Idle(since_ms) => idle = self::deactivate(engine, conn, since_ms),
+            h1::ServeEnd::Idle(since) => idle = self::deactivate(engine, conn, since),
             h1::ServeEnd::Closed => return None,
             h1::ServeEnd::Multiplexed(machine) => {
                 // A separate task: this one's future, kilobytes of HTTP/1 state, would live as long.
@@ -277,11 +277,11 @@ fn activate<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
         overflow: SpilledOutput::default(),
         framing: Framing::None,
         keep_alive: true,
-        head_since_ms: if awaited { idle.since_ms } else { u64::MAX },
+        head_since: if awaited { idle.since } else { Moment::NEVER },
         must_send_continue: false,
         body_limit: None,
-        body_ms: timeouts.body_ms,
-        write_ms: timeouts.write_ms,
+        body_timeout: timeouts.body,
+        write_timeout: timeouts.write,
         progress: SendProgress::default(),
         moved_bytes: 0,
         request_bytes: 0,
@@ -293,21 +293,11 @@ fn activate<S: Service>(idle: IdleClient<S>) -> (Rc<Engine<S>>, Conn) {
 }
 
 /// Reverts [`activate`]; bytes of an incomplete head are kept in an allocation of exactly their size.
-fn deactivate<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since_ms: u64) -> Box<IdleClient<S>> {
-    let since_ms = if conn.head_since_ms == u64::MAX { idle_since_ms } else { conn.head_since_ms };
+fn deactivate<S: Service>(engine: Rc<Engine<S>>, conn: Conn, idle_since: Moment) -> Box<IdleClient<S>> {
+    let since = if conn.head_since == Moment::NEVER { idle_since } else { conn.head_since };
     let Conn { link, permit, peer, may_be_h2, proxy_header, served, mut buffers, .. } = conn;
     let partial_head: Box<[u8]> = Box::from(buffers.input.unconsumed());
     permit.hold(partial_head.len() + link.weight_bytes());
     buffers.release();
-    Box::new(IdleClient {
-        link,
-        permit,
-        engine,
-        peer,
-        may_be_h2,
-        proxy_header,
-        served,
-        since_ms,
-        partial_head,
-    })
+    Box::new(IdleClient { link, permit, engine, peer, may_be_h2, proxy_header, served, since, partial_head })
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use http::framing::Framing;
 use http::machine::ServerMachine;
 use http::{Head, Status};
+use times::{Millis, Moment};
 
 use crate::address::{Client, Peer};
 use crate::bandwidth::{Bandwidth, ResponseBucket};
@@ -54,14 +55,14 @@ pub(crate) struct Conn {
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
     /// Time at which the first byte of the incomplete head arrived; `u64::MAX` before that.
-    pub(crate) head_since_ms: u64,
+    pub(crate) head_since: Moment,
     /// Whether `100 Continue` must be sent before the body is read.
     pub(crate) must_send_continue: bool,
     /// Maximum body size; moved into the state machine when the body is first read.
     pub(crate) body_limit: Option<u64>,
     /// Progress timeouts of this request.
-    pub(crate) body_ms: u64,
-    pub(crate) write_ms: u64,
+    pub(crate) body_timeout: Millis,
+    pub(crate) write_timeout: Millis,
     /// Progress of sending, as acknowledged by the client's kernel.
     pub(crate) progress: SendProgress,
     /// Bytes moved in the current turn.
@@ -77,8 +78,8 @@ impl Conn {
         self.permit.context()
     }
 
-    pub(crate) fn now_ms(&self) -> u64 {
-        self.link.core().now_ms()
+    pub(crate) fn now(&self) -> Moment {
+        self.link.core().now()
     }
 
     // ---- memory ----
@@ -107,14 +108,14 @@ impl Conn {
     }
 
     /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
-    pub(crate) fn stall_timeout_ms(&self) -> u64 {
-        let write_ms = progress::stall_timeout_ms(self.write_ms, self.pressure());
-        write_ms.saturating_add(self.link.stream().bucket().map_or(0, ResponseBucket::pause_ms))
+    pub(crate) fn stall_timeout(&self) -> Millis {
+        let write_timeout = progress::stall_timeout(self.write_timeout, self.pressure());
+        write_timeout + self.link.stream().bucket().map_or(Millis::ZERO, ResponseBucket::pause_max)
     }
 
     /// Limits the rate at which the response is sent.
     pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
-        let bucket = ResponseBucket::new(bandwidth, self.now_ms());
+        let bucket = ResponseBucket::new(bandwidth, self.now());
         self.link.set_bucket(Some(Box::new(bucket)));
     }
 
@@ -128,8 +129,8 @@ impl Conn {
         // A client that has already sent body bytes does not wait for 100 (Continue).
         self.must_send_continue = head.expects_continue && self.buffers.input.is_empty();
         self.body_limit = Some(limits.body_bytes_max);
-        (self.body_ms, self.write_ms) = (timeouts.body_ms, timeouts.write_ms);
-        self.head_since_ms = u64::MAX;
+        (self.body_timeout, self.write_timeout) = (timeouts.body, timeouts.write);
+        self.head_since = Moment::NEVER;
     }
 
     /// Returns the head of the current request and the bytes that its spans refer to.
@@ -178,8 +179,8 @@ impl Conn {
     }
 
     /// Returns the deadline `ms` milliseconds from now.
-    pub(crate) fn after_ms(&self, ms: u64) -> u64 {
-        self.now_ms().saturating_add(ms)
+    pub(crate) fn after(&self, length: Millis) -> Moment {
+        self.now() + length
     }
 
     /// Counts moved bytes and yields to other connections when the turn is used up, however fast this client

@@ -1,6 +1,8 @@
 //! Open connections, for operators. Each core keeps its own list, updated when a connection begins, completes
 //! its handshake or ends, and read only by the core itself.
 
+use times::{Millis, Moment};
+
 use crate::address::{ListenUrl, Peer};
 use crate::slab::ConnectionSlab;
 
@@ -15,15 +17,15 @@ pub(crate) struct ConnectionEntry {
     /// The client of the connection; a trusted proxy may name another one in a request.
     pub(crate) client: Peer,
     /// Start time on the core's clock.
-    pub(crate) since_ms: u64,
+    pub(crate) since: Moment,
     pub(crate) is_http2: bool,
     /// Requests in progress, maintained only while the server stops; 1 before that.
     pub(crate) requests: u32,
 }
 
 impl ConnectionEntry {
-    pub(crate) fn new(listener: u64, client: Peer, since_ms: u64) -> ConnectionEntry {
-        ConnectionEntry { listener, client, since_ms, is_http2: false, requests: 1 }
+    pub(crate) fn new(listener: u64, client: Peer, since: Moment) -> ConnectionEntry {
+        ConnectionEntry { listener, client, since, is_http2: false, requests: 1 }
     }
 }
 
@@ -47,7 +49,7 @@ pub struct OpenConnection {
     /// The peer, or the client that a PROXY protocol header names.
     pub client: Peer,
     /// Time since the connection was accepted, in milliseconds.
-    pub age_ms: u64,
+    pub age: Millis,
     /// Whether it speaks HTTP/2; otherwise HTTP/1 or an upgraded protocol.
     pub is_http2: bool,
     /// Requests in progress if the server is stopping; otherwise 1.
@@ -72,13 +74,13 @@ mod tests {
     #[test]
     fn freed_slots_are_reused_and_released() {
         let list = ConnectionList::default();
-        let entry = |since_ms| ConnectionEntry::new(0, Peer::Unix, since_ms);
-        let first = list.add(entry(1));
-        let second = list.add(entry(2));
+        let entry = |since| ConnectionEntry::new(0, Peer::Unix, since);
+        let first = list.add(entry(Moment(1)));
+        let second = list.add(entry(Moment(2)));
         list.change(second, |entry| entry.is_http2 = true);
         list.remove(first);
-        assert_eq!(list.read(), (1, vec![ConnectionEntry { is_http2: true, ..entry(2) }]));
-        assert_eq!(list.add(entry(3)), first);
+        assert_eq!(list.read(), (1, vec![ConnectionEntry { is_http2: true, ..entry(Moment(2)) }]));
+        assert_eq!(list.add(entry(Moment(3))), first);
         assert_eq!(list.read().0, 2);
         list.remove(first);
         list.remove(second);
@@ -89,7 +91,7 @@ mod tests {
     fn listed_connections_are_bounded() {
         let list = ConnectionList::default();
         for at in 0..LISTED_MAX as u64 + 5 {
-            list.add(ConnectionEntry::new(0, Peer::Unix, at));
+            list.add(ConnectionEntry::new(0, Peer::Unix, Moment(at)));
         }
         let (count, listed) = list.read();
         assert_eq!((count, listed.len()), (LISTED_MAX + 5, LISTED_MAX));

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use rustix::event::epoll;
+use times::Moment;
 
 use crate::clock::Clock;
 use crate::in_place::pin_in_place;
@@ -42,8 +43,8 @@ pub(crate) type TaskFuture = Pin<Box<dyn Future<Output = Option<Box<dyn IdleTask
 pub(crate) trait IdleTask {
     /// Returns the future that continues the task. Called when bytes have arrived.
     fn resume(self: Box<Self>) -> TaskFuture;
-    /// Time since which the task is idle, in the clock's milliseconds; `None` if it must not be closed.
-    fn idle_since_ms(&self) -> Option<u64>;
+    /// Time since which the task is idle; `None` if it must not be closed.
+    fn idle_since(&self) -> Option<Moment>;
 
     /// Closes the connection of a parked task.
     fn close(self: Box<Self>) {}
@@ -108,14 +109,14 @@ struct CoreState {
     long_turn_queue: RefCell<VecDeque<u32>>,
     long_turns: Cell<u64>,
     /// Waiters by (time, unique number). Dropping a sleep removes its timer.
-    timers: RefCell<BTreeMap<(u64, u64), TimerWaiter>>,
+    timers: RefCell<BTreeMap<(Moment, u64), TimerWaiter>>,
     timers_armed: Cell<u64>,
     current: Cell<u32>,
     /// Data pointer of the current task's own waker, used to recognize it.
     own_waker: Cell<*const ()>,
     /// Wakers of combinators, by source token and whether they wait to write, until the source is ready.
     external_wakers: RefCell<BTreeMap<(u64, bool), Waker>>,
-    swept_ms: Cell<u64>,
+    swept_at: Cell<Moment>,
     panics: Cell<u64>,
     memory: Rc<Memory>,
     is_draining: Cell<bool>,
@@ -144,7 +145,7 @@ impl Core {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(remote.epoll(), remote.eventfd(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
         Ok(Core(Rc::new(CoreState {
-            swept_ms: Cell::new(clock.now_ms()),
+            swept_at: Cell::new(clock.now()),
             clock,
             pool,
             remote,
@@ -175,10 +176,10 @@ impl Core {
         &self.0.clock
     }
 
-    /// See [`Clock::now_ms`].
+    /// See [`Clock::now`].
     #[must_use]
-    pub fn now_ms(&self) -> u64 {
-        self.0.clock.now_ms()
+    pub fn now(&self) -> Moment {
+        self.0.clock.now()
     }
 
     /// See [`Clock::now_us`].
@@ -564,13 +565,13 @@ impl Core {
     }
 
     fn close_matching(&self, count: usize, is_meant: impl Fn(&dyn IdleTask) -> bool) -> usize {
-        let mut idle: Vec<(u64, u32)> = Vec::new();
+        let mut idle: Vec<(Moment, u32)> = Vec::new();
         for (index, task) in self.0.tasks.borrow().iter().enumerate() {
             if let Task::Idle(parked) = task
                 && is_meant(&**parked)
-                && let Some(since_ms) = parked.idle_since_ms()
+                && let Some(since) = parked.idle_since()
             {
-                idle.push((since_ms, index as u32));
+                idle.push((since, index as u32));
             }
         }
         if idle.len() > count {

@@ -14,6 +14,7 @@ use std::task::{Poll, Waker};
 use http::encode::{FieldWriter, OutgoingFraming};
 use http::template::CustomVariables;
 use http::{BodySize, EmptySegments, Fields, Head, Length, Name, RequestIds, Span, Status, Version};
+use times::Millis;
 
 use crate::address::{Client, Peer};
 use crate::core::Core;
@@ -76,8 +77,8 @@ pub struct DetachedRequest {
     pub(crate) custom_variables: Option<Rc<dyn CustomVariables>>,
     pub(crate) error_pages: Option<Rc<dyn ErrorPages>>,
     pub(crate) local_address: Option<SocketAddr>,
-    pub(crate) body_ms: u64,
-    pub(crate) write_ms: u64,
+    pub(crate) body_timeout: Millis,
+    pub(crate) write_timeout: Millis,
     pub(crate) context: Rc<ServingContext>,
 }
 
@@ -293,8 +294,8 @@ impl DetachedLane {
     pub(crate) async fn wait_for_room(&mut self) -> Result<(), Fault> {
         while !self.try_flush()? {
             let core = self.request.context.core.clone();
-            let until_ms = core.now_ms().saturating_add(self.request.write_ms);
-            wait::ready(&core, &self.source, Interest(WRITE | GONE), until_ms).await?;
+            let until = core.now() + self.request.write_timeout;
+            wait::ready(&core, &self.source, Interest(WRITE | GONE), until).await?;
         }
         Ok(())
     }

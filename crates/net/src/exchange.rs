@@ -10,6 +10,7 @@ use std::sync::Arc;
 use http::encode::FieldWriter;
 use http::template::CustomVariables;
 use http::{BodySize, Dialect, Fields, Length, Name, Reject, Status};
+use times::Millis;
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
@@ -144,7 +145,7 @@ impl<'c> Exchange<'c> {
     pub fn apply_limits(&mut self, limits: &RouteLimits) -> Result<(), Fault> {
         self.set_compression(limits.compression.clone());
         self.limit_body(limits.body_bytes_max)?;
-        self.set_timeouts(limits.body_ms, limits.write_ms);
+        self.set_timeouts(limits.body_timeout, limits.write_timeout);
         Ok(())
     }
 
@@ -228,8 +229,8 @@ impl<'c> Exchange<'c> {
             custom_variables: self.state.custom_variables.clone(),
             error_pages: self.state.error_pages.clone(),
             local_address: self.lane.local_address(),
-            body_ms: self.lane.body_ms(),
-            write_ms: self.lane.stall_timeout_ms(),
+            body_timeout: self.lane.body_timeout(),
+            write_timeout: self.lane.stall_timeout(),
             context: self.lane.context().clone(),
         }
     }
@@ -290,8 +291,8 @@ impl<'c> Exchange<'c> {
 
     /// Sets this request's progress timeouts, in milliseconds: between two pieces of the body, and for
     /// sending while the client accepts no bytes of the response.
-    pub fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
-        self.lane.set_timeouts(body_ms, write_ms);
+    pub fn set_timeouts(&mut self, body_timeout: Millis, write_timeout: Millis) {
+        self.lane.set_timeouts(body_timeout, write_timeout);
     }
 
     /// Limits the rate of the response until its end. An upgrade ends the limit: tunnels have none.

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 
 use http::encode::FieldWriter;
 use http::{BodySize, Length, Status};
+use times::{Millis, Moment};
 
 use crate::body_copy::{BodyCopy, BodyCopyCallback};
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
@@ -29,7 +30,7 @@ use crate::wait::{self, Interest};
 const BUFFERED_BYTES_MAX_LOW_MEMORY: usize = 8 * 1024;
 /// Time that a slow client gets to make room before a temporary file is created, so that clients which read
 /// at full speed cause no disk writes.
-const GRACE_MS: u64 = 5;
+const GRACE_TIME: Millis = Millis(5);
 
 /// Available data of a request body.
 #[derive(Debug)]
@@ -341,15 +342,15 @@ impl Exchange<'_> {
 
     /// Returns the maximum time between two pieces of the request body, in milliseconds.
     #[must_use]
-    pub fn body_ms(&self) -> u64 {
-        self.lane.body_ms()
+    pub fn body_timeout(&self) -> Millis {
+        self.lane.body_timeout()
     }
 
     /// Returns the time for which the client may accept no bytes of the response, in milliseconds; shorter
     /// under memory pressure.
     #[must_use]
-    pub fn write_ms(&self) -> u64 {
-        self.lane.stall_timeout_ms()
+    pub fn write_timeout(&self) -> Millis {
+        self.lane.stall_timeout()
     }
 }
 
@@ -394,13 +395,13 @@ impl Exchange<'_> {
 
     async fn is_writable_soon(&self) -> bool {
         let core = self.core().clone();
-        let until_ms = core.now_ms() + GRACE_MS;
-        let mut nap = std::pin::pin!(core.sleep(GRACE_MS));
+        let until = core.now() + GRACE_TIME;
+        let mut nap = std::pin::pin!(core.sleep(GRACE_TIME));
         poll_fn(|context| {
             if self.poll_client(Interest::of(false, true), context) {
                 return Poll::Ready(true);
             }
-            nap.as_mut().poll(context).map(|()| core.now_ms() < until_ms)
+            nap.as_mut().poll(context).map(|()| core.now() < until)
         })
         .await
     }
@@ -413,11 +414,11 @@ impl Exchange<'_> {
         &'s self,
         client: Interest,
         (link, others): (&'s Link, Interest),
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
         let is_done = move || self.lane.is_met_by_buffers(client) || link.is_met_by_buffers(others);
         let both = [(self.lane.source(), self.lane.waitable(client)), (link.stream().source(), others)];
-        wait::any_ready(self.core(), both, deadline_ms, is_done)
+        wait::any_ready(self.core(), both, deadline, is_done)
     }
 
     /// Like [`Exchange::wait_either`], for a stream of a shared connection.
@@ -428,11 +429,11 @@ impl Exchange<'_> {
         &'s self,
         client: Interest,
         (stream, others): (&'s H2Stream, Interest),
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
         let is_done = move || self.lane.is_met_by_buffers(client);
         let both = [(self.lane.source(), self.lane.waitable(client)), (stream.source(), others)];
-        wait::any_ready(self.core(), both, deadline_ms, is_done)
+        wait::any_ready(self.core(), both, deadline, is_done)
     }
 
     /// Whether the client's side meets the interest. If not, registers the waker of `cx` for it. For futures

@@ -2,6 +2,7 @@
 //! and its mapping of HTTP statuses).
 
 use http::{Fields, Name, Status, Version};
+use times::Millis;
 
 /// Whether a request is a gRPC call: over HTTP/2, with the content type `application/grpc` or a variant of
 /// it.
@@ -16,11 +17,11 @@ fn is_content_type(value: &[u8]) -> bool {
     start.eq_ignore_ascii_case(name) && matches!(rest, [] | [b'+' | b';' | b' ', ..])
 }
 
-/// Parses `grpc-timeout`: at most eight digits and a unit. Returns milliseconds, rounded up.
-pub(crate) fn timeout_ms(value: &[u8]) -> Option<u64> {
+/// Parses `grpc-timeout`: at most eight digits and a unit. Rounds up to milliseconds.
+pub(crate) fn timeout(value: &[u8]) -> Option<Millis> {
     let (unit, digits) = value.split_last()?;
     let amount = http::scan::parse_decimal(digits).filter(|_| digits.len() <= 8)?;
-    Some(match unit {
+    Some(Millis(match unit {
         b'H' => amount * 3_600_000,
         b'M' => amount * 60_000,
         b'S' => amount * 1_000,
@@ -28,7 +29,7 @@ pub(crate) fn timeout_ms(value: &[u8]) -> Option<u64> {
         b'u' => amount.div_ceil(1_000),
         b'n' => amount.div_ceil(1_000_000),
         _ => return None,
-    })
+    }))
 }
 
 /// Returns the fields of a response that consists of `grpc-status` and `grpc-message`.
@@ -94,7 +95,7 @@ mod tests {
             ("1s", None),
             ("", None),
         ] {
-            assert_eq!(timeout_ms(value.as_bytes()), ms, "{value}");
+            assert_eq!(timeout(value.as_bytes()), ms.map(Millis), "{value}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use http::framing::Framing;
 use http::machine::Step;
 use http::{BodySize, Fields, Reject, Status};
+use times::{Millis, Moment};
 
 use crate::buffer_pool::ConnectionBuffers;
 use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
@@ -22,7 +23,7 @@ use crate::service::{Engine, Service, run_handler};
 
 /// Time for which an idle connection keeps its future, because the next request usually arrives soon. A
 /// connection with an incomplete head keeps its buffers as long.
-const LINGER_MS: u64 = 1_000;
+const LINGER_TIME: Millis = Millis(1_000);
 /// Number of futures above which idle connections park at once: saves 3 KB each, without measurable cost.
 const LINGERING_MAX: usize = 256;
 /// Maximum input to discard at the end of a connection that has switched protocols.
@@ -34,7 +35,7 @@ pub(crate) const HEAD_TOO_SLOW: Reject =
 /// Reason why a connection has nothing to serve at the moment.
 pub(crate) enum ServeEnd {
     /// Idle since this time of the core's clock.
-    Idle(u64),
+    Idle(Moment),
     /// The connection has ended.
     Closed,
     /// The connection speaks HTTP/2.
@@ -76,9 +77,9 @@ pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &m
             Ok(false) => match read_head(conn).await {
                 Ok(ReadOutcome::Bytes) => {}
                 Ok(ReadOutcome::Nothing) => {
-                    let since_ms = conn.now_ms();
+                    let since = conn.now();
                     if !await_next_request(conn).await {
-                        return ServeEnd::Idle(since_ms);
+                        return ServeEnd::Idle(since);
                     }
                 }
                 Ok(ReadOutcome::End) => break close(conn).await,
@@ -113,15 +114,15 @@ pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &m
 /// or if the connection should be parked at once.
 async fn await_next_request(conn: &mut Conn) -> bool {
     let context = conn.permit.context();
-    let is_between = conn.head_since_ms == u64::MAX && conn.served > 0;
+    let is_between = conn.head_since.is_never() && conn.served > 0;
     let may_stay = !context.is_draining.get() && !context.connection_limit.has_waiting();
     if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
         return false;
     }
-    let until_ms = conn.after_ms(LINGER_MS.min(context.timeouts.get().idle_ms));
+    let until = conn.after(LINGER_TIME.min(context.timeouts.get().idle));
     conn.buffers.release();
     conn.permit.hold(0);
-    let has_come = conn.link.readable(until_ms).await.is_ok();
+    let has_come = conn.link.readable(until).await.is_ok();
     conn.buffers.hold();
     conn.update_memory();
     conn.moved_bytes = 0;
@@ -150,8 +151,8 @@ fn feed_head(conn: &mut Conn) -> Result<bool, Reject> {
 
 /// Starts the head timeout.
 fn start_head_timeout(conn: &mut Conn) -> bool {
-    if conn.head_since_ms == u64::MAX {
-        conn.head_since_ms = conn.now_ms();
+    if conn.head_since.is_never() {
+        conn.head_since = conn.now();
     }
     false
 }
@@ -175,17 +176,17 @@ async fn read_head(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
             None => return Ok(ReadOutcome::End),
             Some(false) if conn.buffers.input.is_empty() => return Ok(ReadOutcome::Nothing),
             Some(false) => {
-                let now_ms = conn.now_ms();
-                let deadline_ms = conn.head_since_ms.saturating_add(conn.context().timeouts.get().head_ms);
+                let now = conn.now();
+                let deadline = conn.head_since + conn.context().timeouts.get().head;
                 // A client that sends byte by byte holds buffers once for each head, not for each byte.
-                let linger_ms = deadline_ms.min(conn.head_since_ms + LINGER_MS);
-                if now_ms >= deadline_ms {
+                let linger_until = deadline.min(conn.head_since + LINGER_TIME);
+                if now >= deadline {
                     return Err(Fault::Timeout);
                 }
-                if now_ms >= linger_ms || conn.link.core().running() > LINGERING_MAX {
+                if now >= linger_until || conn.link.core().running() > LINGERING_MAX {
                     return Ok(ReadOutcome::Nothing);
                 }
-                match conn.link.readable(linger_ms).await {
+                match conn.link.readable(linger_until).await {
                     Ok(()) | Err(Fault::Timeout) => {}
                     Err(fault) => return Err(fault),
                 }
@@ -287,22 +288,22 @@ pub(crate) async fn refuse<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn, 
 /// Sends the last response to a client that sends nothing more. The caller must then drop the connection.
 pub(crate) async fn close(conn: &mut Conn) {
     if send_last(conn).await {
-        let patience_ms = conn.stall_timeout_ms();
+        let patience = conn.stall_timeout();
         conn.buffers.release();
-        ending::finish_sending(&mut conn.link, patience_ms).await;
+        ending::finish_sending(&mut conn.link, patience).await;
     }
 }
 
 /// Sends the last response to a client that may still be sending.
 pub(crate) async fn close_lingering(conn: &mut Conn) {
     if send_last(conn).await {
-        let patience_ms = conn.stall_timeout_ms();
+        let patience = conn.stall_timeout();
         // A tunnel ends by its own protocol's rules, so limit what its client may still send.
         let bytes_max = if conn.framing == Framing::UntilClose { SWITCHED_BYTES_MAX } else { usize::MAX };
         conn.buffers.release();
         conn.permit.hold(0);
         conn.permit.update_entry(|entry| entry.requests = 0);
-        ending::linger(&mut conn.link, patience_ms, bytes_max).await;
+        ending::linger(&mut conn.link, patience, bytes_max).await;
     }
 }
 

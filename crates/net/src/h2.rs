@@ -3,6 +3,7 @@
 use http::{BodySize, Field, Fields, Head, Limits, Method, Name, Span, Status};
 use http2::frame::PREFACE;
 use http2::{ErrorCode, Event, Machine, Priority};
+use times::Moment;
 
 use crate::fault::Fault;
 use crate::mux::{
@@ -174,9 +175,9 @@ impl MuxProtocol for H2Server {
         &mut self,
         bytes: &'b [u8],
         _limits: &Limits,
-        now_ms: u64,
+        now: Moment,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
-        match self.frames.machine.feed(bytes, now_ms) {
+        match self.frames.machine.feed(bytes, now.0) {
             Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
             Err(error) => {
                 self.frames.machine.flush(&mut self.frames.out);

@@ -7,25 +7,27 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use times::{Millis, Moment};
+
 use crate::slab::ConnectionSlab;
 use crate::source::Source;
 
 /// Connections that hold less are not listed.
 pub(crate) const HEAVY_BYTES: usize = 64 * 1024;
 /// Time for which memory must be critically short before a connection is closed.
-const CRITICAL_MS_MAX: u64 = 5_000;
-/// [`CRITICAL_MS_MAX`] if another connection was closed within [`RECENT_MS`].
-const CRITICAL_MS_MAX_RECENT: u64 = 300;
+const CRITICAL_TIME_MAX: Millis = Millis(5_000);
+/// [`CRITICAL_TIME_MAX`] if another connection was closed within [`RECENT_TIME`].
+const CRITICAL_TIME_MAX_RECENT: Millis = Millis(300);
 /// Time after a close during which the shorter patience applies.
-const RECENT_MS: u64 = 60_000;
+const RECENT_TIME: Millis = Millis(60_000);
 
 /// The connections of one core that hold at least [`HEAVY_BYTES`].
 #[derive(Debug, Default)]
 pub(crate) struct HeavyConnections {
     connections: ConnectionSlab<HeavyConnection>,
     /// Time since which memory is critically short.
-    critical_since_ms: Cell<Option<u64>>,
-    closed_at_ms: Cell<Option<u64>>,
+    critical_since: Cell<Option<Moment>>,
+    closed_at: Cell<Option<Moment>>,
 }
 
 #[derive(Debug)]
@@ -49,22 +51,22 @@ impl HeavyConnections {
     }
 
     /// Returns the connection to close, if memory has been critically short for long enough.
-    pub(crate) fn connection_to_close(&self, is_critical: bool, now_ms: u64) -> Option<Rc<Source>> {
+    pub(crate) fn connection_to_close(&self, is_critical: bool, now: Moment) -> Option<Rc<Source>> {
         if !is_critical {
-            self.critical_since_ms.set(None);
+            self.critical_since.set(None);
             return None;
         }
-        let since_ms = self.critical_since_ms.get().unwrap_or(now_ms);
-        self.critical_since_ms.set(Some(since_ms));
-        let is_recent = self.closed_at_ms.get().is_some_and(|at_ms| now_ms < at_ms + RECENT_MS);
-        let patience_ms = if is_recent { CRITICAL_MS_MAX_RECENT } else { CRITICAL_MS_MAX };
-        if now_ms < since_ms + patience_ms {
+        let since = self.critical_since.get().unwrap_or(now);
+        self.critical_since.set(Some(since));
+        let is_recent = self.closed_at.get().is_some_and(|at_ms| now < at_ms + RECENT_TIME);
+        let patience = if is_recent { CRITICAL_TIME_MAX_RECENT } else { CRITICAL_TIME_MAX };
+        if now < since + patience {
             return None;
         }
         let places = self.connections.0.borrow();
         let still_open = places.entries.iter().flatten().filter(|one| !one.source.is_aborted());
         let heaviest = still_open.max_by_key(|one| one.bytes)?.source.clone();
-        self.closed_at_ms.set(Some(now_ms));
+        self.closed_at.set(Some(now));
         Some(heaviest)
     }
 }
@@ -82,22 +84,21 @@ mod tests {
         weigh(0, HEAVY_BYTES);
         weigh(1, 3 * HEAVY_BYTES);
         weigh(2, 2 * HEAVY_BYTES);
-        let due =
-            |is_critical, now_ms| heavy.connection_to_close(is_critical, now_ms).map(|source| source.token);
-        assert_eq!(due(false, 0), None);
-        assert_eq!(due(true, 1_000), None);
-        assert_eq!(due(true, 5_999), None);
-        assert_eq!(due(true, 6_000), Some(1));
+        let due = |is_critical, now| heavy.connection_to_close(is_critical, now).map(|source| source.token);
+        assert_eq!(due(false, Moment::ZERO), None);
+        assert_eq!(due(true, Moment(1_000)), None);
+        assert_eq!(due(true, Moment(5_999)), None);
+        assert_eq!(due(true, Moment(6_000)), Some(1));
         // An aborted connection releases its memory when its task runs.
         sources[1].abort();
-        assert_eq!(due(true, 6_100), Some(2));
+        assert_eq!(due(true, Moment(6_100)), Some(2));
         weigh(1, 0);
         weigh(2, 0);
         // Memory is short again soon afterwards.
-        assert_eq!(due(false, 6_200), None);
-        assert_eq!((due(true, 7_000), due(true, 7_300)), (None, Some(0)));
-        assert_eq!(due(false, 100_000), None);
-        assert_eq!((due(true, 100_100), due(true, 100_500)), (None, None));
+        assert_eq!(due(false, Moment(6_200)), None);
+        assert_eq!((due(true, Moment(7_000)), due(true, Moment(7_300))), (None, Some(0)));
+        assert_eq!(due(false, Moment(100_000)), None);
+        assert_eq!((due(true, Moment(100_100)), due(true, Moment(100_500))), (None, None));
     }
 
     #[test]

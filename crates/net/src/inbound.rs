@@ -52,7 +52,7 @@ impl Conn {
                 BodyChunk::Pending => {
                     self.flush().await?;
                     self.trim_buffers();
-                    self.link.readable(self.after_ms(self.body_ms)).await?;
+                    self.link.readable(self.after(self.body_timeout)).await?;
                 }
             }
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::encode::FieldWriter;
 use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
+use times::Millis;
 
 use crate::bandwidth::Bandwidth;
 use crate::conn::Conn;
@@ -165,11 +166,13 @@ impl Lane<'_> {
         }
     }
 
-    pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
+    pub(crate) fn set_timeouts(&mut self, body_timeout: Millis, write_timeout: Millis) {
         match self {
-            Lane::H1(conn) => (conn.body_ms, conn.write_ms) = (body_ms, write_ms),
-            Lane::Stream(stream) => stream.set_timeouts(body_ms, write_ms),
-            Lane::Detached(lane) => (lane.request.body_ms, lane.request.write_ms) = (body_ms, write_ms),
+            Lane::H1(conn) => (conn.body_timeout, conn.write_timeout) = (body_timeout, write_timeout),
+            Lane::Stream(stream) => stream.set_timeouts(body_timeout, write_timeout),
+            Lane::Detached(lane) => {
+                (lane.request.body_timeout, lane.request.write_timeout) = (body_timeout, write_timeout)
+            }
         }
     }
 
@@ -182,20 +185,20 @@ impl Lane<'_> {
         }
     }
 
-    pub(crate) fn body_ms(&self) -> u64 {
+    pub(crate) fn body_timeout(&self) -> Millis {
         match self {
-            Lane::H1(conn) => conn.body_ms,
-            Lane::Stream(stream) => stream.body_ms(),
-            Lane::Detached(lane) => lane.request.body_ms,
+            Lane::H1(conn) => conn.body_timeout,
+            Lane::Stream(stream) => stream.body_timeout(),
+            Lane::Detached(lane) => lane.request.body_timeout,
         }
     }
 
     /// Returns the time for which the client may accept no bytes of the response, in milliseconds.
-    pub(crate) fn stall_timeout_ms(&self) -> u64 {
+    pub(crate) fn stall_timeout(&self) -> Millis {
         match self {
-            Lane::H1(conn) => conn.stall_timeout_ms(),
-            Lane::Stream(stream) => stream.stall_timeout_ms(),
-            Lane::Detached(lane) => lane.request.write_ms,
+            Lane::H1(conn) => conn.stall_timeout(),
+            Lane::Stream(stream) => stream.stall_timeout(),
+            Lane::Detached(lane) => lane.request.write_timeout,
         }
     }
 

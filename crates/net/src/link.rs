@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 
 use rustix::io::Errno;
+use times::Moment;
 
 use crate::bandwidth::ResponseBucket;
 use crate::core::Core;
@@ -105,15 +106,15 @@ impl Link {
         matches!(self, Link::Tls(tls) if interest.includes_read() && tls.has_input())
     }
 
-    /// Waits for input or the end, at most until `deadline_ms` of the core's clock.
+    /// Waits for input or the end, at most until `deadline` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
+    pub async fn readable(&self, deadline: Moment) -> Result<(), Fault> {
         if self.has_input() {
             return Ok(());
         }
-        self.stream().ready_for(self.interest(true, false), deadline_ms).await
+        self.stream().ready_for(self.interest(true, false), deadline).await
     }
 
     /// Reads available bytes: `None` if there are none, 0 at the end.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrAny, SocketFlags};
+use times::{Millis, Moment};
 
 use crate::address::{BindAddress, ListenOptions, ListenUrl, Peer, PeerSet, StreamListener};
 use crate::bind::{Listener, ListeningSocket};
@@ -36,12 +37,12 @@ const ACCEPT_BATCH: usize = 64;
 /// tasks, but at most a sixteenth of the permits.
 const MAKE_ROOM_MAX: usize = 32;
 /// Interval of checks for a closable idle connection while all permits are taken.
-const FULL_CHECK_MS: u64 = 200;
+const FULL_CHECK_INTERVAL: Millis = Millis(200);
 /// Timeout of [`Listeners::replace`] and [`Listeners::connections`], and poll interval of the former.
 const REPLACE_MAX: Duration = Duration::from_millis(500);
 const REPLACE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Pause of accepting when the process has run out of descriptors or memory.
-const EXHAUSTED_MS: u64 = 50;
+const EXHAUSTED_PAUSE: Millis = Millis(50);
 /// A listening socket and its settings; without `proxy_protocol`, PROXY headers are not accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct AcceptSocket {
@@ -80,7 +81,7 @@ enum AcceptCommand {
 }
 
 /// Connections of a core: their number, those that are listed, and the time of the core's clock.
-type CoreConnections = (usize, Vec<ConnectionEntry>, u64);
+type CoreConnections = (usize, Vec<ConnectionEntry>, Moment);
 
 /// Queue of commands for one core. Usable from any thread.
 #[derive(Debug)]
@@ -295,7 +296,7 @@ impl Listeners {
         let until = Instant::now() + REPLACE_MAX;
         let mut all = OpenConnections { unresponsive_cores: cores, ..OpenConnections::default() };
         while all.unresponsive_cores > 0
-            && let Ok((count, listed, now_ms)) =
+            && let Ok((count, listed, now)) =
                 answers.recv_timeout(until.saturating_duration_since(Instant::now()))
         {
             all.unresponsive_cores -= 1;
@@ -304,7 +305,7 @@ impl Listeners {
                 listener:
                     urls.iter().find(|(number, _)| *number == entry.listener).map(|(_, url)| url.clone()),
                 client: entry.client,
-                age_ms: now_ms.saturating_sub(entry.since_ms),
+                age: now - entry.since,
                 is_http2: entry.is_http2,
                 requests: entry.requests,
             }));
@@ -402,7 +403,7 @@ impl<S: Service> AcceptingSockets<S> {
                     let context = &self.engine.context;
                     let (count, listed) = context.connections.read();
                     // The asking thread may have stopped waiting.
-                    let _ = asker.send((count, listed, context.core.now_ms()));
+                    let _ = asker.send((count, listed, context.core.now()));
                 }
                 AcceptCommand::Close(number, how) => {
                     let mut open = self.open.borrow_mut();
@@ -452,9 +453,9 @@ async fn accept<S: Service>(
                 engine.context.connection_limit.waiting.borrow_mut().push(source.clone());
                 listening.wake_others(&core);
                 // A deadline too: a connection may have become idle long enough to be closed.
-                source.set_deadline(core.now_ms() + FULL_CHECK_MS);
+                source.set_deadline(core.now() + FULL_CHECK_INTERVAL);
                 wait(&core, &source, false).await;
-                source.set_deadline(u64::MAX);
+                source.set_deadline(Moment::NEVER);
                 engine
                     .context
                     .connection_limit
@@ -465,7 +466,7 @@ async fn accept<S: Service>(
             }
             AcceptPause::Exhausted => {
                 core.unwatch(listening.fd());
-                core.sleep(EXHAUSTED_MS).await;
+                core.sleep(EXHAUSTED_PAUSE).await;
                 register_listener(&core, listening.fd(), &source).await;
             }
         }
@@ -478,7 +479,7 @@ async fn accept<S: Service>(
 /// Registers the listener; retries while the kernel has no memory for that.
 async fn register_listener(core: &Core, listener: &OwnedFd, source: &Rc<Source>) {
     while core.watch_listener(listener, source).is_err() {
-        core.sleep(EXHAUSTED_MS).await;
+        core.sleep(EXHAUSTED_PAUSE).await;
     }
 }
 

@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 use http::machine::ServerMachine;
 use http::{BodySize, Fields, Reject};
+use times::{Millis, Moment};
 
 use crate::buffer_pool::HeldBuffers;
 use crate::conn::{Conn, OUT_BYTES_MAX, REQUEST_WEIGHT_BYTES};
@@ -43,9 +44,9 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 const RESET_SHARE: usize = 4;
 const RESET_EXTRA: usize = 8;
 /// Time for which requests are still accepted after GOAWAY was sent, for those already on their way.
-const GOAWAY_GRACE_MS: u64 = 500;
+const GOAWAY_GRACE_TIME: Millis = Millis(500);
 /// Interval of checks whether the server is stopping or the client is too slow.
-const CHECK_INTERVAL_MS: u64 = 1_000;
+const CHECK_INTERVAL: Millis = Millis(1_000);
 
 /// The transport of a connection and its buffers.
 struct Wire {
@@ -64,7 +65,7 @@ struct Wire {
     held_request: Option<(u32, Box<StreamRequest>)>,
     /// Progress of the client's reading, and the time of the last check.
     progress: SendProgress,
-    checked_ms: u64,
+    checked_at: Moment,
     moved_bytes: usize,
 }
 
@@ -88,7 +89,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         is_blocked: false,
         held_request: None,
         progress: SendProgress::default(),
-        checked_ms: conn.core.now_ms(),
+        checked_at: conn.core.now(),
         moved_bytes: 0,
     };
     // No response is sent to a client that closes or breaks the connection, or is too slow.
@@ -102,10 +103,8 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
         conn.set_own_bytes(wire.link.weight_bytes());
         conn.permit.update_entry(|entry| entry.requests = 0);
         match ended {
-            Ok(EndedState::Unused) => {
-                _ = ending::finish_sending(&mut wire.link, conn.stall_timeout_ms()).await
-            }
-            _ => ending::linger(&mut wire.link, conn.stall_timeout_ms(), usize::MAX).await,
+            Ok(EndedState::Unused) => _ = ending::finish_sending(&mut wire.link, conn.stall_timeout()).await,
+            _ => ending::linger(&mut wire.link, conn.stall_timeout(), usize::MAX).await,
         }
     }
 }
@@ -114,7 +113,7 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
 enum EndedState {
     /// The client may still be reading the last response.
     Used,
-    /// The server stops, little was sent, and there was no stream for [`GOAWAY_GRACE_MS`], so the client has nothing
+    /// The server stops, little was sent, and there was no stream for [`GOAWAY_GRACE_TIME`], so the client has nothing
     /// left to read.
     Unused,
 }
@@ -126,10 +125,10 @@ async fn run<S: Service>(
 ) -> Result<EndedState, Fault> {
     // Time at which GOAWAY announced the end, and whether new streams are now refused.
     let mut served = 0u32;
-    let mut leaves_since_ms = None;
+    let mut leaves_since = None;
     let mut goes_away = false;
-    let mut idle_since_ms = conn.core.now_ms();
-    let mut owes_since_ms = None;
+    let mut idle_since = conn.core.now();
+    let mut owes_since = None;
     loop {
         // A configuration reload may have changed them.
         let limits = conn.context().limits.get();
@@ -142,30 +141,29 @@ async fn run<S: Service>(
         written?;
         let max = limits.requests_per_connection_max;
         let is_worn = max > 0 && served >= max;
-        if leaves_since_ms.is_none() && (is_worn || conn.context().is_draining.get()) {
-            leaves_since_ms = Some(conn.core.now_ms());
+        if leaves_since.is_none() && (is_worn || conn.context().is_draining.get()) {
+            leaves_since = Some(conn.core.now());
             conn.machine.borrow_mut().go_away(false);
             continue;
         }
-        if leaves_since_ms.is_some() {
+        if leaves_since.is_some() {
             conn.permit.update_entry(|entry| {
                 entry.requests = u32::try_from(conn.live_streams()).unwrap_or(u32::MAX)
             });
         }
-        let has_left =
-            leaves_since_ms.is_some_and(|since_ms| conn.core.now_ms() >= since_ms + GOAWAY_GRACE_MS);
+        let has_left = leaves_since.is_some_and(|since| conn.core.now() >= since + GOAWAY_GRACE_TIME);
         if has_left && !std::mem::replace(&mut goes_away, true) {
             conn.machine.borrow_mut().go_away(true);
             continue;
         }
         if conn.live_streams() > 0 {
-            idle_since_ms = conn.core.now_ms();
+            idle_since = conn.core.now();
         }
         let waits = conn.machine.borrow_mut().out().len() > wire.sent || wire.link.has_pending_output();
         let is_over = goes_away || wire.ended || conn.machine.borrow().is_peer_leaving();
-        let idle_ms = if served == 0 { timeouts.head_ms } else { timeouts.idle_ms };
-        let now_ms = conn.core.now_ms();
-        let is_idle = now_ms >= idle_since_ms.saturating_add(idle_ms);
+        let idle_timeout = if served == 0 { timeouts.head } else { timeouts.idle };
+        let now = conn.core.now();
+        let is_idle = now >= idle_since + idle_timeout;
         if conn.live_streams() == 0
             && !waits
             && (is_over || is_idle || conn.context().connection_limit.has_waiting())
@@ -175,23 +173,23 @@ async fn run<S: Service>(
                 machine.go_away(true);
             }
             let is_unused = conn.context().is_draining.get()
-                && now_ms >= idle_since_ms + GOAWAY_GRACE_MS
+                && now >= idle_since + GOAWAY_GRACE_TIME
                 && ending::has_sent_little(wire.link.stream());
             return Ok(if is_unused { EndedState::Unused } else { EndedState::Used });
         }
         if wire.is_stalled(conn, waits) {
             return Err(Fault::Timeout);
         }
-        let owes_ms = conn.machine.borrow().awaits_peer().then(|| *owes_since_ms.get_or_insert(now_ms));
-        owes_since_ms = owes_ms;
-        if owes_ms.is_some_and(|since_ms| now_ms >= since_ms.saturating_add(timeouts.head_ms)) {
+        let owes = conn.machine.borrow().awaits_peer().then(|| *owes_since.get_or_insert(now));
+        owes_since = owes;
+        if owes.is_some_and(|since| now >= since + timeouts.head) {
             return Err(conn.machine.borrow_mut().close_overdue());
         }
         if std::mem::take(&mut wire.moved_bytes) >= TURN_BYTES_MAX {
             conn.core.yield_now().await;
             continue;
         }
-        wait(conn, wire, waits, leaves_since_ms.is_some()).await?;
+        wait(conn, wire, waits, leaves_since.is_some()).await?;
     }
 }
 
@@ -203,8 +201,8 @@ async fn wait(conn: &MuxConn, wire: &mut Wire, waits: bool, leaves: bool) -> Res
     let interest = wire.link.interest(reads, waits);
     let both =
         [(wire.link.stream().source(), interest), (&*conn.wake_source, wait::Interest::of(true, false))];
-    let look_ms = conn.core.now_ms() + if leaves { GOAWAY_GRACE_MS } else { CHECK_INTERVAL_MS };
-    let waited = wait::any_ready(&conn.core, both, look_ms, || wire.link.is_met_by_buffers(interest)).await;
+    let look = conn.core.now() + if leaves { GOAWAY_GRACE_TIME } else { CHECK_INTERVAL };
+    let waited = wait::any_ready(&conn.core, both, look, || wire.link.is_met_by_buffers(interest)).await;
     conn.wake_source.clear(READ);
     match waited {
         Err(Fault::Timeout) => {
@@ -231,21 +229,21 @@ impl Wire {
 
     /// Whether the client has read nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &MuxConn, waits: bool) -> bool {
-        let now_ms = conn.core.now_ms();
+        let now = conn.core.now();
         let handed_bytes = conn.drained_bytes.get() + self.sent as u64;
         if !waits && conn.acknowledged_bytes.get() >= handed_bytes {
             self.progress.stop();
             return false;
         }
-        if now_ms >= self.checked_ms + CHECK_INTERVAL_MS {
-            self.checked_ms = now_ms;
+        if now >= self.checked_at + CHECK_INTERVAL {
+            self.checked_at = now;
             self.progress.check(self.link.stream());
             // The queue includes TLS overhead, so this is a lower bound.
             let taken_bytes = handed_bytes.saturating_sub(u64::from(self.progress.queued()));
             conn.acknowledged_bytes.set(taken_bytes.max(conn.acknowledged_bytes.get()));
         }
-        let since_ms = self.progress.since_ms(self.link.stream());
-        now_ms >= since_ms + CHECK_INTERVAL_MS && now_ms >= since_ms.saturating_add(conn.stall_timeout_ms())
+        let since = self.progress.since(self.link.stream());
+        now >= since + CHECK_INTERVAL && now >= since + conn.stall_timeout()
     }
 
     /// Takes buffers from the pool if none are held.
@@ -290,8 +288,8 @@ fn feed<S: Service>(
             && wire.should_read(conn)
         {
             let bytes = &wire.buffers.input.unconsumed()[at..];
-            let now_ms = conn.core.now_ms();
-            let fed = conn.machine.borrow_mut().feed(bytes, &limits.head, now_ms);
+            let now = conn.core.now();
+            let fed = conn.machine.borrow_mut().feed(bytes, &limits.head, now);
             let (consumed, event) = match fed {
                 Ok((0, None)) => break,
                 Ok(fed) => fed,

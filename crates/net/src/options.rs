@@ -1,5 +1,7 @@
 //! Limits, timeouts and other options of the server.
 
+use times::Millis;
+
 use crate::gate::SharedGate;
 use crate::memory::MemoryBudget;
 use crate::tls::TlsAcceptor;
@@ -24,15 +26,15 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// From the first byte of a request head (of a new connection: from the accept) to the last.
-    pub head_ms: u64,
+    pub head: Millis,
     /// Between two pieces of a request body.
-    pub body_ms: u64,
+    pub body: Millis,
     /// While the client accepts no bytes of a response.
-    pub write_ms: u64,
+    pub write: Millis,
     /// Between two requests.
-    pub idle_ms: u64,
+    pub idle: Millis,
     /// For requests in progress when the server begins to stop.
-    pub drain_ms: u64,
+    pub drain: Millis,
 }
 
 /// Settings that may change while a server runs.
@@ -86,7 +88,13 @@ impl Default for Limits {
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
-        Timeouts { head_ms: 15_000, body_ms: 30_000, write_ms: 30_000, idle_ms: 75_000, drain_ms: 30_000 }
+        Timeouts {
+            head: Millis(15_000),
+            body: Millis(30_000),
+            write: Millis(30_000),
+            idle: Millis(75_000),
+            drain: Millis(30_000),
+        }
     }
 }
 

@@ -101,8 +101,8 @@ impl Conn {
     /// nothing for too long.
     pub(crate) async fn wait_writable(&mut self) -> Result<(), Fault> {
         self.trim_buffers();
-        let patience_ms = self.stall_timeout_ms();
-        self.progress.wait_for_room(self.link.stream(), patience_ms).await
+        let patience = self.stall_timeout();
+        self.progress.wait_for_room(self.link.stream(), patience).await
     }
 
     /// Sends `len` bytes of a file after the buffered output, and adds the bytes sent to `total`.

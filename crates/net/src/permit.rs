@@ -128,9 +128,8 @@ impl ConnectionPermit {
     /// Adds an accepted connection to the list of connections.
     pub(crate) fn list(&mut self, (listener, key): (u64, u64), client: Peer) {
         self.listener_key = key;
-        let since_ms = self.context.core.now_ms();
-        self.list_index =
-            Some(self.context.connections.add(ConnectionEntry::new(listener, client, since_ms)));
+        let since = self.context.core.now();
+        self.list_index = Some(self.context.connections.add(ConnectionEntry::new(listener, client, since)));
     }
 
     pub(crate) fn listener_key(&self) -> u64 {

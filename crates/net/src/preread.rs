@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use times::Moment;
+
 use crate::address::StreamListener;
 use crate::client_connection::{IdleClient, serve_after_proxy_header};
 use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
@@ -15,7 +17,7 @@ const READ_BYTES: usize = 2048;
 /// Fatal alert `unrecognized_name` (RFC 6066 section 3, RFC 8446 section 6).
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 1, 0, 2, 2, 112];
 
-/// A connection whose first message is incomplete. [`crate::Timeouts::head_ms`] bounds the time from the
+/// A connection whose first message is incomplete. [`crate::Timeouts::head`] bounds the time from the
 /// accept to the end of the message. While it waits, it holds the bytes received and no future.
 struct AwaitingHello<S> {
     idle: Box<IdleClient<S>>,
@@ -30,7 +32,7 @@ pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamLi
     let core = idle.link().core().clone();
     let source = idle.link().stream().source_rc();
     if streams.reads_server_name {
-        source.set_deadline(idle.deadline_ms());
+        source.set_deadline(idle.deadline());
         let streams = streams.clone();
         let hello = HelloReader::default();
         core.park(&source, Box::new(AwaitingHello { idle, streams, is_tls, hello }));
@@ -58,12 +60,12 @@ pub(crate) async fn begin_after_proxy_header<S: Service>(
 impl<S: Service> IdleTask for AwaitingHello<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.link().stream().source().take_expired();
-        self.idle.link().stream().source().set_deadline(u64::MAX);
+        self.idle.link().stream().source().set_deadline(Moment::NEVER);
         Box::pin(read_hello(self))
     }
 
-    fn idle_since_ms(&self) -> Option<u64> {
-        self.idle.idle_since_ms()
+    fn idle_since(&self) -> Option<Moment> {
+        self.idle.idle_since()
     }
 
     fn holds_memory(&self) -> bool {
@@ -84,7 +86,7 @@ async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<d
         }
         let AwaitingHello { idle, hello, .. } = &mut *this;
         let core = idle.link().core();
-        if core.now_ms() >= idle.deadline_ms() {
+        if core.now() >= idle.deadline() {
             // A client that sent nothing is not logged.
             if hello.len() > 0 {
                 fail(*this, "the client's first message took too long");
@@ -96,7 +98,7 @@ async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<d
             Some(false) => {
                 let core = idle.link().core();
                 let source = idle.link().stream().source();
-                source.set_deadline(idle.deadline_ms());
+                source.set_deadline(idle.deadline());
                 source.wait_read(core.current());
                 return Some(this);
             }

@@ -4,18 +4,20 @@
 //! byte, with and without TLS; epoll reports room only when a third of the send buffer, which may be
 //! megabytes, is free.
 
+use times::{Millis, Moment};
+
 use crate::fault::Fault;
 use crate::memory::Pressure;
 use crate::stream::Stream;
 
 /// Interval at which a wait for room checks the peer's progress and the memory pressure.
-const CHECK_INTERVAL_MS: u64 = 2_000;
+const CHECK_INTERVAL: Millis = Millis(2_000);
 /// Maximum time without progress while memory is critically short.
-const WRITE_MS_LOW_MEMORY: u64 = 5_000;
+const WRITE_TIMEOUT_LOW_MEMORY: Millis = Millis(5_000);
 
-/// Returns the time in milliseconds for which a client may accept nothing, if its route allows `write_ms`.
-pub(crate) fn stall_timeout_ms(write_ms: u64, pressure: Pressure) -> u64 {
-    if pressure >= Pressure::Critical { write_ms.min(WRITE_MS_LOW_MEMORY) } else { write_ms }
+/// Returns the time in milliseconds for which a client may accept nothing, if its route allows `write_timeout`.
+pub(crate) fn stall_timeout(write_timeout: Millis, pressure: Pressure) -> Millis {
+    if pressure >= Pressure::Critical { write_timeout.min(WRITE_TIMEOUT_LOW_MEMORY) } else { write_timeout }
 }
 
 /// Observed progress of a stream's peer.
@@ -26,17 +28,17 @@ pub struct SendProgress {
     /// Length of the send queue at the last check.
     queued: u32,
     /// Time since which nothing was accepted; `None` if nothing is being sent.
-    since_ms: Option<u64>,
+    since: Option<Moment>,
 }
 
 impl SendProgress {
     /// Returns the time since which the peer has accepted nothing, as far as is known without a system call.
     /// The first call starts the clock.
-    pub fn since_ms(&mut self, stream: &Stream) -> u64 {
+    pub fn since(&mut self, stream: &Stream) -> Moment {
         if std::mem::replace(&mut self.sent, stream.sent()) != stream.sent() {
-            self.since_ms = None;
+            self.since = None;
         }
-        *self.since_ms.get_or_insert_with(|| stream.core().now_ms())
+        *self.since.get_or_insert_with(|| stream.core().now())
     }
 
     /// Asks the kernel. Returns true if the peer has accepted data since the last call, but not everything.
@@ -47,7 +49,7 @@ impl SendProgress {
         (self.sent, self.queued) = (stream.sent(), stream.queued());
         let is_taking = self.queued > 0 && before != (self.sent, self.queued);
         if is_taking {
-            self.since_ms = Some(stream.core().now_ms());
+            self.since = Some(stream.core().now());
         }
         is_taking
     }
@@ -60,21 +62,21 @@ impl SendProgress {
 
     /// Stops the clock, because nothing is being sent.
     pub fn stop(&mut self) {
-        self.since_ms = None;
+        self.since = None;
     }
 
     /// Waits for room, at most until progress should be checked again.
     ///
     /// # Errors
-    /// [`Fault::Timeout`] if the peer has accepted nothing for `patience_ms`.
-    pub async fn wait_for_room(&mut self, stream: &Stream, stall_timeout_ms: u64) -> Result<(), Fault> {
-        let now_ms = stream.core().now_ms();
-        let until_ms = self.since_ms(stream).saturating_add(stall_timeout_ms);
-        if now_ms >= until_ms {
+    /// [`Fault::Timeout`] if the peer has accepted nothing for `patience`.
+    pub async fn wait_for_room(&mut self, stream: &Stream, stall_timeout: Millis) -> Result<(), Fault> {
+        let now = stream.core().now();
+        let until = self.since(stream) + stall_timeout;
+        if now >= until {
             return Err(Fault::Timeout);
         }
-        let look_ms = now_ms + CHECK_INTERVAL_MS.min(stall_timeout_ms / 2).max(1);
-        match stream.writable(until_ms.min(look_ms)).await {
+        let look = now + CHECK_INTERVAL.min(stall_timeout / 2).max(Millis(1));
+        match stream.writable(until.min(look)).await {
             Err(Fault::Timeout) => {
                 self.check(stream);
                 Ok(())

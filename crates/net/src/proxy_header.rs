@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{Reject, Status};
+use times::Moment;
 
 use crate::address::{PeerSet, StreamListener};
 use crate::client_connection::{IdleClient, refuse_and_close, serve_after_proxy_header};
@@ -23,7 +24,7 @@ const UNTRUSTED_PEER: Reject = Reject::new(
 const HEADER_TOO_SLOW: Reject =
     Reject::new(Status::REQUEST_TIMEOUT, "the PROXY protocol header took too long");
 
-/// An accepted connection whose PROXY protocol header has not been received. [`crate::Timeouts::head_ms`]
+/// An accepted connection whose PROXY protocol header has not been received. [`crate::Timeouts::head`]
 /// bounds the header and the head of the first request together.
 pub(crate) struct AwaitingProxyHeader<S> {
     idle: Box<IdleClient<S>>,
@@ -44,7 +45,7 @@ impl<S: Service> AwaitingProxyHeader<S> {
     ) {
         let core = idle.link().stream().core().clone();
         let source = idle.link().stream().source_rc();
-        source.set_deadline(idle.deadline_ms());
+        source.set_deadline(idle.deadline());
         core.park(&source, Box::new(AwaitingProxyHeader { idle, sources, streams, is_tls }));
     }
 }
@@ -52,7 +53,7 @@ impl<S: Service> AwaitingProxyHeader<S> {
 impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.link().stream().source().take_expired();
-        self.idle.link().stream().source().set_deadline(u64::MAX);
+        self.idle.link().stream().source().set_deadline(Moment::NEVER);
         Box::pin(async {
             let streams = self.streams.clone();
             let is_tls = self.is_tls;
@@ -65,8 +66,8 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
         })
     }
 
-    fn idle_since_ms(&self) -> Option<u64> {
-        self.idle.idle_since_ms()
+    fn idle_since(&self) -> Option<Moment> {
+        self.idle.idle_since()
     }
 }
 
@@ -110,7 +111,7 @@ async fn read_some<S: Service>(idle: &mut IdleClient<S>, room: &mut [u8]) -> Res
     loop {
         match idle.link_mut().try_read(room)? {
             Some(len) => return Ok(len),
-            None => idle.link().readable(idle.deadline_ms()).await?,
+            None => idle.link().readable(idle.deadline()).await?,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Relaying between two connections in both directions, until both sides have ended.
 
+use times::Millis;
+
 use crate::fault::Fault;
 use crate::io_buffers::OutputBuffer;
 use crate::link::Link;
@@ -112,14 +114,14 @@ impl Direction {
 }
 
 /// Transfers data in both directions until both sides have closed, one of them is gone, or nothing was
-/// transferred for `idle_ms`. The end of one side is passed on while the other still sends; a reset is passed
+/// transferred for `idle_timeout`. The end of one side is passed on while the other still sends; a reset is passed
 /// on as a reset. `early` are bytes that the client has already sent. `hold` is called with the bytes held in
 /// memory, `moved` with the receiving side and the number of bytes.
 pub(crate) async fn relay(
     client: &mut Link,
     upstream: &mut Link,
     early: &[u8],
-    idle_ms: u64,
+    idle_timeout: Millis,
     hold: impl Fn(usize),
     moved: impl Fn(RelaySide, usize),
 ) -> RelayEnd {
@@ -175,9 +177,9 @@ pub(crate) async fn relay(
             continue;
         }
         hold(up.out.weight_bytes() + down.out.weight_bytes());
-        let deadline_ms = core.now_ms().saturating_add(idle_ms);
+        let deadline = core.now() + idle_timeout;
         let sources = interests((client, upstream), (&up, &down));
-        if let Err(Fault::Timeout) = wait::any_ready(&core, sources, deadline_ms, || false).await {
+        if let Err(Fault::Timeout) = wait::any_ready(&core, sources, deadline, || false).await {
             // A slow receiver may still be accepting data sent earlier.
             let [of_client, of_upstream] = &mut progress;
             if !(of_client.check(client.stream()) | of_upstream.check(upstream.stream())) {

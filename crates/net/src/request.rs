@@ -6,6 +6,7 @@ use std::rc::Rc;
 use http::path::{self, EmptySegments};
 use http::template::CustomVariables;
 use http::{BodySize, Head, Method, Name, Reject, RequestIds, Version};
+use times::Millis;
 
 use crate::address::{Client, Peer};
 use crate::grpc;
@@ -147,14 +148,14 @@ impl<'x> Request<'x> {
 
     /// Returns the timeout of a gRPC call in milliseconds; `None` if it has none, and for other requests.
     #[must_use]
-    pub fn grpc_timeout_ms(&self) -> Option<u64> {
+    pub fn grpc_timeout(&self) -> Option<Millis> {
         // `grpc-timeout` has no [`Name`] of its own.
         if !self.head.fields.has(Name::Other) || !self.is_grpc_call() {
             return None;
         }
         let mut fields = self.fields().filter(|(id, _, _)| *id == Name::Other);
         let (_, _, value) = fields.find(|(_, name, _)| name.eq_ignore_ascii_case(b"grpc-timeout"))?;
-        grpc::timeout_ms(value)
+        grpc::timeout(value)
     }
 
     /// Returns the first field with that name.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use http::RequestIds;
 use http::path::EmptySegments;
 use http::template::CustomVariables;
+use times::Millis;
 
 use crate::compress::Compression;
 use crate::page::ErrorPages;
@@ -28,7 +29,7 @@ pub struct RouteLimits {
     /// Maximum size of the request body in bytes, in place of [`crate::Limits::body_bytes_max`].
     pub body_bytes_max: u64,
     /// Maximum time between two pieces of the request body, in milliseconds.
-    pub body_ms: u64,
+    pub body_timeout: Millis,
     /// Maximum time in which the client accepts no bytes of the response, in milliseconds.
-    pub write_ms: u64,
+    pub write_timeout: Millis,
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use times::Millis;
+
 use crate::address::{BindAddress, ListenOptions};
 use crate::bind::Listener;
 use crate::buffer_pool::{BufferPool, POOL_BYTES_MAX};
@@ -57,12 +59,12 @@ impl StopHandle {
 }
 
 /// Time for which idle connections stay open after a stop, for requests already on their way.
-const IDLE_GRACE_MS: u64 = 1_000;
+const IDLE_GRACE_TIME: Millis = Millis(1_000);
 /// Interval at which a draining core checks whether it is done.
-const DRAIN_CHECK_MS: u64 = 20;
+const DRAIN_CHECK_INTERVAL: Millis = Millis(20);
 
 /// Interval of checks whether memory can be released.
-const MEMORY_CHECK_MS: u64 = 1_000;
+const MEMORY_CHECK_INTERVAL: Millis = Millis(1_000);
 /// Number of releases after a fall: memory kept for a short time, in pools here and elsewhere, becomes free a
 /// little later.
 const RELEASES_PER_FALL: u32 = 4;
@@ -239,7 +241,7 @@ fn run_core<S: Service>(
 async fn release_memory_periodically(context: Rc<ServingContext>, release: Option<fn()>) {
     let mut releases = 0;
     loop {
-        context.core.sleep(MEMORY_CHECK_MS).await;
+        context.core.sleep(MEMORY_CHECK_INTERVAL).await;
         context.buffers.trim();
         if context.core.memory().take_release_due() {
             releases = RELEASES_PER_FALL;
@@ -254,19 +256,19 @@ async fn release_memory_periodically(context: Rc<ServingContext>, release: Optio
 /// Waits for the connections to end, including those in the kernel's queue, at most for the drain timeout.
 async fn drain(context: Rc<ServingContext>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
     let core = &context.core;
-    let began_ms = core.now_ms();
-    let drain_ms = context.timeouts.get().drain_ms;
+    let began = core.now();
+    let drain_timeout = context.timeouts.get().drain;
     // The references here and in [`AcceptingSockets`] are not sockets.
     while context.connection_limit.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
-        let spent_ms = core.now_ms() - began_ms;
-        if spent_ms >= drain_ms {
+        let spent = core.now() - began;
+        if spent >= drain_timeout {
             drained.set(Some(false));
             return;
         }
-        if spent_ms >= IDLE_GRACE_MS.min(drain_ms / 2) {
+        if spent >= IDLE_GRACE_TIME.min(drain_timeout / 2) {
             core.close_parked();
         }
-        core.sleep(DRAIN_CHECK_MS).await;
+        core.sleep(DRAIN_CHECK_INTERVAL).await;
     }
     drained.set(Some(true));
 }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use rustix::event::epoll;
+use times::Moment;
 
 /// The source is readable, or at its end.
 pub(crate) const READ: u8 = 1;
@@ -28,7 +29,7 @@ pub struct Source {
     pub(crate) ready: Cell<u8>,
     pub(crate) reader: Cell<u32>,
     pub(crate) writer: Cell<u32>,
-    pub(crate) deadline_ms: Cell<u64>,
+    pub(crate) deadline: Cell<Moment>,
     pub(crate) expired: Cell<bool>,
     /// Whether this side has closed its sending direction. The peer's end then sets [`GONE`], although unread
     /// data may remain.
@@ -46,7 +47,7 @@ impl Source {
             ready: Cell::new(WRITE),
             reader: Cell::new(NO_TASK),
             writer: Cell::new(NO_TASK),
-            deadline_ms: Cell::new(u64::MAX),
+            deadline: Cell::new(Moment::NEVER),
             expired: Cell::new(false),
             has_sent_end: Cell::new(false),
             stays_registered: Cell::new(false),
@@ -78,9 +79,9 @@ impl Source {
         self.ready.set(self.ready.get() & !bits);
     }
 
-    /// Sets when the waiting task is woken and [`Source::take_expired`] returns true; `u64::MAX`: never.
-    pub(crate) fn set_deadline(&self, at_ms: u64) {
-        self.deadline_ms.set(at_ms);
+    /// Sets when the waiting task is woken and [`Source::take_expired`] returns true.
+    pub(crate) fn set_deadline(&self, at: Moment) {
+        self.deadline.set(at);
     }
 
     /// Whether the deadline has passed since the last call.
@@ -92,7 +93,7 @@ impl Source {
     pub(crate) fn forget_waiters(&self) {
         self.reader.set(NO_TASK);
         self.writer.set(NO_TASK);
-        self.deadline_ms.set(u64::MAX);
+        self.deadline.set(Moment::NEVER);
         self.expired.set(false);
     }
 

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, open, openat, unlinkat};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
+use times::{AtomicMoment, Millis, Moment};
 
 use crate::core::Core;
 use crate::offload::OffloadPool;
@@ -27,9 +28,9 @@ const WINDOW_BYTES: u64 = 256 * 1024;
 /// Size of the buffer used for loading.
 const LOAD_BYTES: u64 = 16 * 1024;
 /// Time for which no file is created or extended after a failure of the file system.
-const RETRY_AFTER_FAILURE_MS: u64 = 1_000;
+const RETRY_AFTER_FAILURE: Millis = Millis(1_000);
 /// Minimum interval between log messages about refused bytes.
-const REPORT_MS: u64 = 60_000;
+const REPORT_INTERVAL: Millis = Millis(60_000);
 /// Attempts to find a free name in a file system without O_TMPFILE.
 const NAMES_MAX: u32 = 64;
 
@@ -41,7 +42,7 @@ pub struct SpillStore {
     used: AtomicU64,
     since: Instant,
     /// Time of the last failure of the file system, in milliseconds after `since`; 0 if there was none.
-    failed_ms: AtomicU64,
+    failed_at: AtomicMoment,
 }
 
 /// The share of a store that one owner may use.
@@ -51,8 +52,8 @@ pub struct SpillQuota {
     bytes_max: u64,
     used: AtomicU64,
     was_full: AtomicBool,
-    /// Time of the last log message about refused bytes, like `failed_ms` of the store.
-    reported_ms: AtomicU64,
+    /// Time of the last log message about refused bytes, like `failed_at` of the store.
+    reported_at: AtomicMoment,
 }
 
 /// Reason why bytes were not written to a file.
@@ -90,7 +91,7 @@ impl SpillStore {
             bytes_max: AtomicU64::new(bytes_max),
             used: AtomicU64::new(0),
             since: Instant::now(),
-            failed_ms: AtomicU64::new(0),
+            failed_at: AtomicMoment::default(),
         })
     }
 
@@ -142,19 +143,19 @@ impl SpillStore {
         Err(Errno::EXIST.into())
     }
 
-    fn now_ms(&self) -> u64 {
-        1 + u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX)
+    fn now(&self) -> Moment {
+        Moment(1) + Millis::of(self.since.elapsed())
     }
 
     fn record_failure(&self, error: io::Error) -> SpillError {
-        self.failed_ms.store(self.now_ms(), Ordering::Relaxed);
+        self.failed_at.store(self.now(), Ordering::Relaxed);
         SpillError::Io(self.folder.clone(), error)
     }
 
     fn check(&self) -> Result<(), SpillError> {
-        match self.failed_ms.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            failed_ms if self.now_ms() >= failed_ms + RETRY_AFTER_FAILURE_MS => Ok(()),
+        match self.failed_at.load(Ordering::Relaxed) {
+            Moment::ZERO => Ok(()),
+            failed_at if self.now() >= failed_at + RETRY_AFTER_FAILURE => Ok(()),
             _ => Err(SpillError::Failing),
         }
     }
@@ -166,9 +167,9 @@ impl SpillQuota {
     pub fn new(store: &Arc<SpillStore>, bytes_max: u64) -> Option<Arc<SpillQuota>> {
         (bytes_max.min(store.bytes_max()) > 0).then(|| {
             let used = AtomicU64::new(0);
-            let reported_ms = AtomicU64::new(0);
+            let reported_at = AtomicMoment::default();
             let was_full = AtomicBool::new(false);
-            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, was_full, reported_ms })
+            Arc::new(SpillQuota { store: store.clone(), bytes_max, used, was_full, reported_at })
         })
     }
 
@@ -181,9 +182,10 @@ impl SpillQuota {
     /// Whether to log that bytes were refused; true at most once a minute.
     #[must_use]
     pub fn should_report(&self) -> bool {
-        let now_ms = self.store.now_ms();
-        let due = |last_ms: u64| (last_ms == 0 || now_ms >= last_ms + REPORT_MS).then_some(now_ms);
-        self.reported_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+        let now = self.store.now();
+        let last_at = self.reported_at.load(Ordering::Relaxed);
+        let is_due = last_at == Moment::ZERO || now >= last_at + REPORT_INTERVAL;
+        is_due && self.reported_at.advance(last_at, now, Ordering::Relaxed)
     }
 
     /// Checks whether a file of this size may be created. After the quota was exhausted, a quarter of it must
@@ -555,7 +557,7 @@ mod tests {
             assert!(bytes.len() == BYTES && bytes.iter().all(|byte| *byte == b'x'));
             drop(file);
             while quota.used() > 0 {
-                theirs.sleep(1).await;
+                theirs.sleep(Millis(1)).await;
             }
         });
         run.unwrap();

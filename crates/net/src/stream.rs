@@ -13,6 +13,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
     SocketType,
 };
+use times::Moment;
 
 use crate::address::ConnectAddress;
 use crate::bandwidth::ResponseBucket;
@@ -25,7 +26,7 @@ use crate::wait::{self, Interest};
 /// A stream socket, TCP or Unix, registered with its core. Closed on drop.
 ///
 /// The `try_` methods never wait, and make no system call before the core has reported an event, so they are
-/// cheap. Deadlines are times of the core's clock in milliseconds ([`Core::now_ms`]), `u64::MAX` for none. A
+/// cheap. Deadlines are times of the core's clock ([`Core::now`]), [`Moment::NEVER`] for none. A
 /// stream has one deadline at a time, that of its latest wait.
 pub struct Stream {
     source: Registered,
@@ -151,7 +152,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault::Timeout`], or [`Fault::Io`] with the system error (refused, unreachable, no such socket).
-    pub async fn connect(core: &Core, to: &ConnectAddress, deadline_ms: u64) -> Result<Stream, Fault> {
+    pub async fn connect(core: &Core, to: &ConnectAddress, deadline: Moment) -> Result<Stream, Fault> {
         let (socket, connected) = match to {
             ConnectAddress::Tcp(address) => {
                 let socket = tcp_socket(address.ip())?;
@@ -176,7 +177,7 @@ impl Stream {
         }
         let stream = Stream::new(core, socket)?;
         stream.source.clear(WRITE);
-        stream.writable(deadline_ms).await?;
+        stream.writable(deadline).await?;
         match &stream.transport {
             Transport::Socket(socket) => {
                 sockopt::socket_error(socket)?.map_err(|errno| Fault::Io(errno.into()))?;
@@ -191,11 +192,11 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault::Timeout`], [`Fault::Disconnected`], or a system error.
-    pub async fn read(&self, buffer: &mut [u8], deadline_ms: u64) -> Result<usize, Fault> {
+    pub async fn read(&self, buffer: &mut [u8], deadline: Moment) -> Result<usize, Fault> {
         loop {
             match self.try_read(buffer)? {
                 Some(len) => return Ok(len),
-                None => self.readable(deadline_ms).await?,
+                None => self.readable(deadline).await?,
             }
         }
     }
@@ -263,8 +264,8 @@ impl Stream {
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn readable_or_writable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline_ms).await
+    pub async fn readable_or_writable(&self, deadline: Moment) -> Result<(), Fault> {
+        wait::ready(self.core(), &self.source, Interest(READ | WRITE), deadline).await
     }
 
     /// Returns the number of bytes passed to the kernel, modulo 2³².
@@ -338,7 +339,7 @@ impl Stream {
     /// Returns the number of bytes that the bandwidth limit permits. If `None`, the stream becomes writable
     /// when the bucket has refilled.
     fn permitted_bytes(&self, bucket: &ResponseBucket) -> Option<usize> {
-        match bucket.available_bytes(self.core().now_ms()) {
+        match bucket.available_bytes(self.core().now()) {
             // Permit a write, which reports that the connection is gone.
             0 if self.source.is_gone() => Some(1),
             0 => {
@@ -455,28 +456,28 @@ impl Stream {
         }
     }
 
-    /// Waits for input or the end, at most until `deadline_ms` of the core's clock.
+    /// Waits for input or the end, at most until `deadline` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn readable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        wait::ready(self.core(), &self.source, Interest(READ), deadline_ms).await
+    pub async fn readable(&self, deadline: Moment) -> Result<(), Fault> {
+        wait::ready(self.core(), &self.source, Interest(READ), deadline).await
     }
 
     /// Waits until the stream is writable.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn writable(&self, deadline_ms: u64) -> Result<(), Fault> {
-        wait::ready(self.core(), &self.source, Interest(WRITE), deadline_ms).await
+    pub async fn writable(&self, deadline: Moment) -> Result<(), Fault> {
+        wait::ready(self.core(), &self.source, Interest(WRITE), deadline).await
     }
 
     /// Waits until the stream meets the interest.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
-        wait::ready(self.core(), &self.source, interest, deadline_ms).await
+    pub async fn ready_for(&self, interest: Interest, deadline: Moment) -> Result<(), Fault> {
+        wait::ready(self.core(), &self.source, interest, deadline).await
     }
 
     /// Sets whether closing resets the connection, so that a message cannot seem complete.

@@ -4,6 +4,8 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 
+use times::{Millis, Moment};
+
 use crate::address::Peer;
 use crate::core::Core;
 use crate::link::Link;
@@ -68,7 +70,7 @@ impl StreamClient {
         early: Vec<u8>,
     ) -> StreamClient {
         permit.hold(early.len());
-        link.stream().source().set_deadline(u64::MAX);
+        link.stream().source().set_deadline(Moment::NEVER);
         StreamClient { link, permit, peer, proxy_header: reported, early_bytes: early }
     }
 
@@ -105,16 +107,16 @@ impl StreamClient {
     }
 
     /// Transfers data in both directions until both sides have closed, one of them is gone, or nothing was
-    /// transferred for `idle_ms`. `moved` is called with the receiving side and the number of bytes.
+    /// transferred for `idle_timeout`. `moved` is called with the receiving side and the number of bytes.
     pub async fn relay(
         &mut self,
         upstream: &mut Link,
-        idle_ms: u64,
+        idle_timeout: Millis,
         on_moved: impl Fn(RelaySide, usize),
     ) -> RelayEnd {
         let early = std::mem::take(&mut self.early_bytes);
         let permit = &self.permit;
-        relay(&mut self.link, upstream, &early, idle_ms, |bytes| permit.hold(bytes), on_moved).await
+        relay(&mut self.link, upstream, &early, idle_timeout, |bytes| permit.hold(bytes), on_moved).await
     }
 
     /// Resets the connection, so that the client does not mistake its end for the end of the data.

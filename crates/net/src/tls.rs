@@ -37,6 +37,7 @@ use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, RootCertStore,
     SignatureScheme, SupportedProtocolVersion,
 };
+use times::{Millis, Moment};
 
 use self::pem::{certificates, private_key};
 use crate::bandwidth::ResponseBucket;
@@ -163,7 +164,7 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// Bytes sent in small records before switching to large ones.
 const SMALL_RECORDS_BYTES: usize = 32 * 1024;
 /// Idle time after which records are small again, like the congestion window of TCP.
-const SMALL_AGAIN_MS: u64 = 1_000;
+const SMALL_AGAIN: Millis = Millis(1_000);
 /// Maximum plaintext of one write; it is encrypted into a separate buffer.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum size of a head that is held back, to send it with its content in one system call.
@@ -180,7 +181,7 @@ pub struct TlsStream {
     session: Option<Rc<TlsSession>>,
     /// Bytes written since the connection was idle, and the time of the last write.
     written_bytes: usize,
-    written_ms: u64,
+    written_at: Moment,
     /// Bytes encrypted since everything was last passed to the kernel.
     held_bytes: usize,
     /// Whether the kernel accepted less than there was.
@@ -202,7 +203,7 @@ impl TlsStream {
     ///
     /// # Errors
     /// [`Fault::Timeout`]; [`Fault::Disconnected`]; [`Fault::Failed`] for an invalid certificate or response.
-    pub async fn connect(stream: Stream, client: &TlsClient, deadline_ms: u64) -> Result<TlsStream, Fault> {
+    pub async fn connect(stream: Stream, client: &TlsClient, deadline: Moment) -> Result<TlsStream, Fault> {
         let tls = ClientConnection::new(client.config.clone(), client.name.clone())
             .map_err(|_| Fault::Failed("no TLS session could be made"))?;
         let mut this = TlsStream::from_parts(stream, Box::new(tls.into()));
@@ -215,7 +216,7 @@ impl TlsStream {
                 continue;
             }
             let interest = this.interest(this.tls.wants_read(), false);
-            this.stream.ready_for(interest, deadline_ms).await?;
+            this.stream.ready_for(interest, deadline).await?;
         }
         this.flush()?;
         this.chain_bytes = chain_bytes(&this.tls);
@@ -235,7 +236,7 @@ impl TlsStream {
             tls,
             session: None,
             written_bytes: 0,
-            written_ms: 0,
+            written_at: Moment::ZERO,
             held_bytes: 0,
             is_blocked: false,
             write_failed: false,
@@ -332,11 +333,11 @@ impl TlsStream {
         if !self.has_room()? {
             return Ok(0);
         }
-        let now_ms = self.stream.core().now_ms();
-        if now_ms >= self.written_ms.saturating_add(SMALL_AGAIN_MS) {
+        let now = self.stream.core().now();
+        if now >= self.written_at + SMALL_AGAIN {
             self.written_bytes = 0;
         }
-        self.written_ms = now_ms;
+        self.written_at = now;
         let mut taken = 0;
         for piece in [first, second] {
             taken += self.encrypt(&piece[..piece.len().min(WRITE_BYTES_MAX - taken)])?;

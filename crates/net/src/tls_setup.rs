@@ -7,13 +7,14 @@ use crate::service::Service;
 use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
 
 use http::{Reject, Status};
+use times::Moment;
 
 const PLAIN_HTTP: Reject = Reject::new(
     Status::BAD_REQUEST,
     "this port speaks HTTPS, and the request came without TLS: write https:// in front of the address",
 );
 
-/// An accepted connection whose TLS handshake is incomplete. [`crate::Timeouts::head_ms`] bounds the
+/// An accepted connection whose TLS handshake is incomplete. [`crate::Timeouts::head`] bounds the
 /// handshake and the head of the first request together. While it waits for the client, it holds no future.
 pub(crate) struct AwaitingHandshake<S> {
     idle: Box<IdleClient<S>>,
@@ -26,7 +27,7 @@ impl<S: Service> AwaitingHandshake<S> {
     pub(crate) fn park(idle: Box<IdleClient<S>>) {
         let core = idle.link().core().clone();
         let source = idle.link().stream().source_rc();
-        source.set_deadline(idle.deadline_ms());
+        source.set_deadline(idle.deadline());
         core.park(&source, Box::new(AwaitingHandshake { idle, handshake: None }));
     }
 }
@@ -34,12 +35,12 @@ impl<S: Service> AwaitingHandshake<S> {
 impl<S: Service> IdleTask for AwaitingHandshake<S> {
     fn resume(self: Box<Self>) -> TaskFuture {
         self.idle.link().stream().source().take_expired();
-        self.idle.link().stream().source().set_deadline(u64::MAX);
+        self.idle.link().stream().source().set_deadline(Moment::NEVER);
         Box::pin(continue_handshake(self))
     }
 
-    fn idle_since_ms(&self) -> Option<u64> {
-        self.idle.idle_since_ms()
+    fn idle_since(&self) -> Option<Moment> {
+        self.idle.idle_since()
     }
 
     fn holds_memory(&self) -> bool {
@@ -65,7 +66,7 @@ async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> 
     let core = this.idle.link().core().clone();
     loop {
         let AwaitingHandshake { idle, handshake } = &mut *this;
-        if core.now_ms() >= idle.deadline_ms() {
+        if core.now() >= idle.deadline() {
             // Silent connections are not logged: browsers open connections in advance.
             let has_begun = handshake.as_ref().is_some_and(TlsHandshake::has_begun);
             return if has_begun {
@@ -91,12 +92,12 @@ async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> 
         match step {
             Ok(HandshakeStep::WantsRead) => {
                 let source = idle.link().stream().source();
-                source.set_deadline(idle.deadline_ms());
+                source.set_deadline(idle.deadline());
                 source.wait_read(core.current());
                 return Some(this);
             }
             // At the deadline, the loop ends the handshake.
-            Ok(HandshakeStep::WantsWrite) => _ = idle.link().stream().writable(idle.deadline_ms()).await,
+            Ok(HandshakeStep::WantsWrite) => _ = idle.link().stream().writable(idle.deadline()).await,
             Ok(HandshakeStep::Done(tls, session)) => {
                 let counters = &this.idle.engine().context.counters;
                 if session.is_resumed {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{BodySize, Fields, Limits, Reject, RequestHead, Status, Version};
+use times::Moment;
 
 use crate::fault::Fault;
 use crate::memory::MemoryBudget;
@@ -362,7 +363,7 @@ impl MuxProtocol for ToyMachine {
         &mut self,
         bytes: &'b [u8],
         limits: &Limits,
-        _now_ms: u64,
+        _now: Moment,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
         if !self.has_begun {
             self.has_begun = bytes.starts_with(PREFACE);

@@ -2,6 +2,7 @@
 //! shared connection.
 
 use http::Fields;
+use times::{Millis, Moment};
 
 use crate::exchange::Exchange;
 use crate::fault::Fault;
@@ -124,19 +125,19 @@ impl TunnelEnd<'_> {
         exchange: &Exchange<'_>,
         client: Interest,
         theirs: Interest,
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> Result<(), Fault> {
         match self {
-            TunnelEnd::Link(link) => exchange.wait_either(client, (&**link, theirs), deadline_ms).await,
+            TunnelEnd::Link(link) => exchange.wait_either(client, (&**link, theirs), deadline).await,
             TunnelEnd::Stream(stream) => {
-                exchange.wait_either_stream(client, (&**stream, theirs), deadline_ms).await
+                exchange.wait_either_stream(client, (&**stream, theirs), deadline).await
             }
         }
     }
 }
 
 /// Transfers data in both directions between the client of an upgraded exchange and `other`, until both have
-/// closed or nothing was transferred for `idle_ms`. The end of one side is passed on while the other still
+/// closed or nothing was transferred for `idle_timeout`. The end of one side is passed on while the other still
 /// sends. `early` are bytes that `other` has already sent.
 ///
 /// # Errors
@@ -145,7 +146,7 @@ pub async fn tunnel(
     exchange: &mut Exchange<'_>,
     mut other: TunnelEnd<'_>,
     early_bytes: &[u8],
-    idle_ms: u64,
+    idle_timeout: Millis,
 ) -> Result<(), Fault> {
     exchange.offer(early_bytes)?;
     let mut up = Direction::default();
@@ -190,9 +191,9 @@ pub async fn tunnel(
         // A side that has ended and is sent nothing at the moment may be gone.
         let client = client.or_gone(up.ended && !down.end_forwarded);
         let theirs = theirs.or_gone(down.ended && !up.end_forwarded);
-        let deadline_ms = exchange.core().now_ms().saturating_add(idle_ms);
+        let deadline = exchange.core().now() + idle_timeout;
         exchange.release_buffers();
-        match other.wait(exchange, client, theirs, deadline_ms).await {
+        match other.wait(exchange, client, theirs, deadline).await {
             // A slow receiver may still be accepting data. Otherwise, silence is the normal end of tunnels.
             Err(Fault::Timeout) if exchange.has_progressed() | other.has_progressed(&mut progress) => {}
             Err(Fault::Timeout) => return Ok(()),

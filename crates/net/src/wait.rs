@@ -3,6 +3,8 @@
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use times::Moment;
+
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
@@ -71,9 +73,9 @@ pub(crate) fn ready<'s>(
     core: &'s Core,
     source: &'s Source,
     interest: Interest,
-    deadline_ms: u64,
+    deadline: Moment,
 ) -> impl Future<Output = Result<(), Fault>> + 's {
-    any_ready(core, [(source, interest)], deadline_ms, || false)
+    any_ready(core, [(source, interest)], deadline, || false)
 }
 
 /// Waits until one of the sources meets its interest, with one deadline for all, or until `is_done` returns
@@ -84,17 +86,17 @@ pub(crate) fn ready<'s>(
 pub(crate) fn any_ready<'s, const SOURCES: usize, D: Fn() -> bool + Unpin>(
     core: &'s Core,
     sources: [(&'s Source, Interest); SOURCES],
-    deadline_ms: u64,
+    deadline: Moment,
     is_done: D,
 ) -> AnyReady<'s, SOURCES, D> {
-    AnyReady { core, sources, deadline_ms, is_done, waits: false }
+    AnyReady { core, sources, deadline, is_done, waits: false }
 }
 
 /// Future of [`any_ready`]. Not an `async fn`, whose future would hold its arguments twice.
 pub(crate) struct AnyReady<'s, const SOURCES: usize, D> {
     core: &'s Core,
     sources: [(&'s Source, Interest); SOURCES],
-    deadline_ms: u64,
+    deadline: Moment,
     is_done: D,
     /// Whether the future was polled and had to wait.
     waits: bool,
@@ -107,10 +109,10 @@ impl<const SOURCES: usize, D: Fn() -> bool> AnyReady<'_, SOURCES, D> {
         }
         for (source, interest) in self.sources {
             // An expiry left over from an earlier wait, or reported late, must not end this one.
-            if source.take_expired() && self.waits && self.core.now_ms() >= self.deadline_ms {
+            if source.take_expired() && self.waits && self.core.now() >= self.deadline {
                 return Poll::Ready(Err(Fault::Timeout));
             }
-            source.set_deadline(self.deadline_ms);
+            source.set_deadline(self.deadline);
             interest.wait(self.core, source, cx);
         }
         Poll::Pending
@@ -123,7 +125,7 @@ impl<const SOURCES: usize, D: Fn() -> bool + Unpin> Future for AnyReady<'_, SOUR
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let polled = self.poll_sources(cx);
         if polled.is_ready() && self.waits {
-            self.sources.iter().for_each(|(source, _)| source.set_deadline(u64::MAX));
+            self.sources.iter().for_each(|(source, _)| source.set_deadline(Moment::NEVER));
         }
         self.waits = true;
         polled

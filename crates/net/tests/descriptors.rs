@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{Fields, Status};
 use net::{BindAddress, Exchange, Fault, Options, RequestRecord, Server, Service};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use times::Millis;
 
 const DESCRIPTORS_MAX: u64 = 48;
 const CLIENTS: usize = 200;
@@ -19,7 +20,7 @@ struct Hello;
 impl Service for Hello {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         if exchange.request().path() == b"/slow" {
-            exchange.core().sleep(100).await;
+            exchange.core().sleep(Millis(100)).await;
         }
         exchange.reply(Status::OK, &Fields::new(), b"hello").await
     }

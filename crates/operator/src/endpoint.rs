@@ -24,6 +24,7 @@ use telemetry::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
 use telemetry::format::MetricsFormat;
 use telemetry::metrics::Metrics;
 use telemetry::{protobuf_format, text_format};
+use times::Millis;
 
 use crate::access::{ControlAccess, FAILURES_MAX, TokenFailures, bearer_token};
 use crate::api::{self, Api, ApiRequest, ApiResponse, BODY_BYTES_MAX, Caller, CallerRole};
@@ -33,8 +34,8 @@ use crate::socket;
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 256;
 /// Timeout for a request head, and the keep-alive timeout.
-const HEAD_MS: u64 = 2_000;
-const IDLE_MS: u64 = 120_000;
+const HEAD_TIMEOUT: Millis = Millis(2_000);
+const IDLE_TIMEOUT: Millis = Millis(120_000);
 /// Maximum number of API requests in progress.
 const API_REQUESTS_MAX: usize = 32;
 
@@ -68,7 +69,7 @@ pub(crate) fn start(
     let memory = sources.api.info.memory.clone();
     let mut options = net::Options { threads: 1, memory, tls: Some(tls), ..net::Options::default() };
     options.limits.connections_max = CONNECTIONS_MAX;
-    (options.timeouts.head_ms, options.timeouts.idle_ms) = (HEAD_MS, IDLE_MS);
+    (options.timeouts.head, options.timeouts.idle) = (HEAD_TIMEOUT, IDLE_TIMEOUT);
     let is_network = listeners.iter().any(|listener| !matches!(listener.address(), BindAddress::Unix(_)));
     let operated = sources.clone();
     let is_leaving = is_leaving.clone();

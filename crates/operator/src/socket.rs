@@ -35,6 +35,7 @@ use serde_json::{Value, json};
 use telemetry::families::{LimitMetrics, QueueMetrics};
 use telemetry::metrics::Metrics;
 use telemetry::rule_counters::RuleCount;
+use times::Millis;
 
 use crate::config_text::{ConfigEdit, ConfigText, EditError};
 use crate::overview;
@@ -508,7 +509,7 @@ pub(crate) fn status_document(info: &ServerInfo) -> Value {
         "pid": pid,
         "supervisor": info.supervisor.as_ref().map(supervisor),
         "version": env!("CARGO_PKG_VERSION"),
-        "age_ms": milliseconds(info.started_at.elapsed()),
+        "age_ms": Millis::of(info.started_at.elapsed()).0,
         "state": serving_state(info),
         "sandbox": info.sandbox,
         "listen": listener_urls(info),
@@ -583,10 +584,6 @@ pub fn certificate_document(status: &CertificateStatus) -> Value {
         "last_error": status.last_error.as_ref().map(|(_, text)| text),
         "last_error_at": status.last_error.as_ref().map(|(at, _)| unix_s(*at)),
     })
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the sockets in a directory, each with its server's process id.

@@ -9,6 +9,7 @@ use http::body::Body;
 use http::machine::Step;
 use http::{Limits, Method, ResponseHead, Span};
 use net::Fault;
+use times::Moment;
 
 use crate::failure::AttemptFailure;
 use crate::options::CgiProtocol;
@@ -40,7 +41,7 @@ pub(crate) struct CgiSide {
     content_bytes: usize,
     /// Time at which content was last received, by the core's clock; 0 before the first. Error messages do
     /// not count.
-    pub(crate) content_ms: u64,
+    pub(crate) content_at: Moment,
     /// Bytes of the last step, consumed at the beginning of the next one.
     consumed: usize,
     /// Content of the last step, as a range of the input.
@@ -93,7 +94,7 @@ impl CgiSide {
             head: ResponseHeadReader::default(),
             head_bytes: Vec::new(),
             content_bytes: 0,
-            content_ms: 0,
+            content_at: Moment::ZERO,
             consumed: 0,
             data: Span::EMPTY,
             ended: false,
@@ -240,7 +241,7 @@ impl CgiSide {
     fn next_content(&mut self) -> Result<(), AttemptFailure> {
         if self.protocol != CgiProtocol::FastCgi {
             self.content_bytes = self.connection.buffers.input.unconsumed().len();
-            self.content_ms = self.connection.received_ms;
+            self.content_at = self.connection.received_at;
             return Ok(());
         }
         let (consumed, step) = match self.records.feed(self.connection.buffers.input.unconsumed()) {
@@ -252,7 +253,7 @@ impl CgiSide {
             RecordStep::NeedMore => {}
             RecordStep::Output(len) => {
                 self.content_bytes = len;
-                self.content_ms = self.connection.received_ms;
+                self.content_at = self.connection.received_at;
             }
             RecordStep::Errors(len) => {
                 let is_bearable = self.errors.take(&self.connection.buffers.input.unconsumed()[..len]);

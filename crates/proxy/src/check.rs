@@ -4,6 +4,7 @@ use cgi::Variables;
 use http::machine::ClientMachine;
 use http::{Limits, Method};
 use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, proxy_protocol};
+use times::Millis;
 
 use crate::cgi_side::CgiSide;
 use crate::dial::{DialOptions, dial};
@@ -24,14 +25,14 @@ pub(crate) async fn probe(
     check: &HealthCheck,
     buffers: HeldBuffers<ClientMachine>,
 ) -> Option<Result<bool, AttemptFailure>> {
-    let deadline_ms = core.now_ms().saturating_add(check.timeout_ms);
+    let deadline = core.now() + check.timeout;
     let mut preface = Vec::new();
     if let Some(version) = options.proxy_protocol {
         proxy_protocol::write(&mut preface, version, None);
     }
     let http2 = options.servers[server].is_http2();
     let how = DialOptions { first_address: 0, preface: &preface, http2 };
-    let dialled = dial(core, options, server, upstream, &how, deadline_ms).await;
+    let dialled = dial(core, options, server, upstream, &how, deadline).await;
     let (link, address) = match dialled {
         Ok(connected) => connected,
         Err(AttemptFailure::ResourcesExhausted) => return None,
@@ -41,7 +42,7 @@ pub(crate) async fn probe(
     let host = host.as_deref().unwrap_or(&upstream.authority);
     // Health checks accept the same heads as routes do.
     let limits = options.head_limits();
-    let bounds = RequestBounds { limits, head_ms: u64::MAX, between_ms: u64::MAX, deadline_ms };
+    let bounds = RequestBounds { limits, head_timeout: Millis::MAX, between: Millis::MAX, deadline };
     let side = match options.servers[server].protocol {
         UpstreamProtocol::Http2 => build_http2_request(link, path, host, upstream.tls.is_some(), limits)?,
         UpstreamProtocol::Cgi(protocol) => {

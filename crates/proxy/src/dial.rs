@@ -7,6 +7,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use net::{ConnectAddress, Core, Fault, Link, Stream, TlsStream};
+use times::Moment;
 
 use crate::failure::AttemptFailure;
 use crate::options::{GroupOptions, UpstreamAddress};
@@ -36,31 +37,31 @@ pub(crate) async fn dial(
     server: usize,
     upstream: &Upstream,
     dial_options: &DialOptions<'_>,
-    deadline_ms: u64,
+    deadline: Moment,
 ) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
     let &DialOptions { first_address: turn, preface, http2 } = dial_options;
     let (mut stream, address) = match (&options.servers[server].address, &upstream.addresses) {
         (UpstreamAddress::Tcp { .. }, Some(names)) => {
-            let addresses = with_deadline(core, deadline_ms, names.addresses(core, options.resolve_ms));
+            let addresses = with_deadline(core, deadline, names.addresses(core, options.resolve_interval));
             let addresses = addresses.await.ok_or(AttemptFailure::ConnectTimeout)?;
-            let (stream, address) = connect_any(core, &addresses, turn, deadline_ms).await?;
+            let (stream, address) = connect_any(core, &addresses, turn, deadline).await?;
             (stream, Some(address))
         }
         (UpstreamAddress::Unix(path), _) => {
             let to = ConnectAddress::Unix(path.clone());
-            (Stream::connect(core, &to, deadline_ms).await.map_err(failure)?, None)
+            (Stream::connect(core, &to, deadline).await.map_err(failure)?, None)
         }
         (UpstreamAddress::Tcp { .. }, None) => {
             return Err(AttemptFailure::Connect("the upstream has no address"));
         }
     };
     if !preface.is_empty() {
-        send(&mut stream, preface, deadline_ms).await?;
+        send(&mut stream, preface, deadline).await?;
     }
     Ok(match if http2 { &upstream.tls_http2 } else { &upstream.tls } {
         None => (Link::Plain(stream), address),
         Some(tls) => {
-            let tls = TlsStream::connect(stream, tls, deadline_ms).await.map_err(failure)?;
+            let tls = TlsStream::connect(stream, tls, deadline).await.map_err(failure)?;
             let link = Link::Tls(Box::new(tls));
             if http2 && !link.has_negotiated_http2() {
                 return Err(NO_HTTP2);
@@ -73,11 +74,11 @@ pub(crate) async fn dial(
 /// Returns the output of `future`, or `None` at the deadline.
 pub(crate) async fn with_deadline<T>(
     core: &Core,
-    deadline_ms: u64,
+    deadline: Moment,
     future: impl Future<Output = T>,
 ) -> Option<T> {
     let mut future = pin!(future);
-    let mut late = pin!(core.sleep(deadline_ms.saturating_sub(core.now_ms())));
+    let mut late = pin!(core.sleep(deadline - core.now()));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(value) => Poll::Ready(Some(value)),
         Poll::Pending => late.as_mut().poll(context).map(|()| None),
@@ -111,16 +112,14 @@ async fn connect_any(
     core: &Core,
     addresses: &[SocketAddr],
     turn: usize,
-    deadline_ms: u64,
+    deadline: Moment,
 ) -> Result<(Stream, SocketAddr), AttemptFailure> {
     let mut failed = AttemptFailure::Connect("the upstream's name cannot be resolved");
     for step in 0..addresses.len() {
         let address = addresses[turn.wrapping_add(step) % addresses.len()];
-        let left_ms = deadline_ms.saturating_sub(core.now_ms());
-        let share_ms = left_ms / (addresses.len() - step) as u64;
-        match Stream::connect(core, &ConnectAddress::Tcp(address), core.now_ms().saturating_add(share_ms))
-            .await
-        {
+        let left = deadline - core.now();
+        let share = left / (addresses.len() - step) as u64;
+        match Stream::connect(core, &ConnectAddress::Tcp(address), core.now() + share).await {
             Ok(stream) => return Ok((stream, address)),
             Err(fault) => failed = failure(fault),
         }
@@ -128,10 +127,10 @@ async fn connect_any(
     Err(failed)
 }
 
-async fn send(stream: &mut Stream, mut bytes: &[u8], deadline_ms: u64) -> Result<(), AttemptFailure> {
+async fn send(stream: &mut Stream, mut bytes: &[u8], deadline: Moment) -> Result<(), AttemptFailure> {
     while !bytes.is_empty() {
         match stream.try_write(&[bytes], false).map_err(failure)? {
-            0 => stream.writable(deadline_ms).await.map_err(failure)?,
+            0 => stream.writable(deadline).await.map_err(failure)?,
             sent => bytes = &bytes[sent..],
         }
     }

@@ -10,7 +10,7 @@ pub(crate) enum AttemptFailure {
     Connect(&'static str),
     /// The machine has no file descriptor or local port left for a connection.
     ResourcesExhausted,
-    /// The connection was not open within `connect_ms`.
+    /// The connection was not open within `connect`.
     ConnectTimeout,
     /// The upstream closed a kept connection before the first byte of a response, most likely while it was
     /// idle.
@@ -20,7 +20,7 @@ pub(crate) enum AttemptFailure {
     Unprocessed,
     /// The connection broke before the response head was complete.
     ConnectionLost,
-    /// The response head was not complete within `head_ms`.
+    /// The response head was not complete within `head_timeout`.
     HeadTimeout,
     /// The bytes received are not a valid HTTP response.
     Invalid(&'static str),

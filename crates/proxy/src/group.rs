@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use http::{Method, Status};
 use net::proxy_protocol;
 use net::{Core, H2Request, H2Stream, HeldBuffers, SpillError};
+use times::{Millis, Moment};
 
 use crate::cgi_side::ErrorSink;
 use crate::check;
@@ -28,7 +29,7 @@ use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnec
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
 /// Interval at which kept connections are checked, in milliseconds.
-const SWEEP_MS: u64 = 1_000;
+const SWEEP_INTERVAL: Millis = Millis(1_000);
 /// Maximum connections opened to learn whether a server supports extended CONNECT, if each closes before
 /// sending SETTINGS.
 const CONNECT_SUPPORT_DIALS_MAX: u32 = 2;
@@ -165,7 +166,7 @@ impl Group {
             counters: shared.servers.iter().map(|server| server.counter_sets.take()).collect(),
             display_names: shown,
             buffers: buffer_pool(core.memory()),
-            balancer: Balancer::new(core.now_ms() ^ std::ptr::from_ref(core) as u64),
+            balancer: Balancer::new(core.now().0 ^ std::ptr::from_ref(core) as u64),
             budget: Cell::new(RetryBudget::full()),
             dial_count: Cell::new(0),
             lingering: Cell::new(0),
@@ -228,12 +229,12 @@ impl GroupState {
         reused: bool,
     ) {
         let counters = &self.counters[selection.server];
-        let ms = us / 1_000;
+        let length = Millis(us / 1_000);
         counters.head.observe(us);
         counters.statuses[Some(usize::from(status.code() / 100)).filter(|class| *class < 6).unwrap_or(0)]
             .add(1);
         if !self.shared.options.servers[selection.server].is_http2() {
-            self.pools[selection.server].record_response_time(ms, reused);
+            self.pools[selection.server].record_response_time(length, reused);
         }
         if selection.is_probe() {
             self.record_success(selection);
@@ -276,13 +277,13 @@ impl GroupState {
     }
 
     /// Returns a connection to a server: a kept one or, if there is none or `is_new` is set, a new one,
-    /// opened before `deadline_ms`. The future returned with it must be polled until the response begins.
+    /// opened before `deadline`. The future returned with it must be polled until the response begins.
     pub(crate) async fn connect(
         &self,
         requester: &impl Requester,
         server: usize,
         is_new: bool,
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> Result<(UpstreamConnection, ConcurrentTask<'_>), AttemptFailure> {
         let options = &self.shared.options;
         let upstream = &self.shared.servers[server];
@@ -296,22 +297,22 @@ impl GroupState {
         }
         let how = DialOptions { first_address: self.next_address_index(), preface: &preface, http2: false };
         // Boxed because it is rarely needed and would enlarge the future of every request.
-        let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline_ms));
+        let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline));
         let since_us = self.core.now_us();
         let (link, address) = dialling.await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
         // Only after connecting: a connection that waits for room in the listen queue does not wait for a
         // worker.
-        let room: ConcurrentTask<'_> = RefCell::new(Some(Box::pin(pool.make_room(u64::MAX))));
+        let room: ConcurrentTask<'_> = RefCell::new(Some(Box::pin(pool.make_room(Millis::MAX))));
         Ok((UpstreamConnection::new(link, address, HeldBuffers::take(&self.buffers)), room))
     }
 
-    /// Opens a stream on a shared connection, or on a new one, opened before `deadline_ms`, if none has room.
+    /// Opens a stream on a shared connection, or on a new one, opened before `deadline`, if none has room.
     pub(crate) async fn open_stream(
         &self,
         server: usize,
         request: &H2Request<'_>,
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> Result<H2Stream, AttemptFailure> {
         let pool = &self.h2_pools[server];
         let needs_connect = request.protocol.is_some();
@@ -323,8 +324,8 @@ impl GroupState {
                 return Err(AttemptFailure::Invalid("the upstream takes no extended CONNECT any more"));
             }
             match pool.acquire_dial_permit() {
-                Some(_dialling) => self.dial_shared(server, deadline_ms).await?,
-                None if pool.wait_for_room(needs_connect, deadline_ms).await => {}
+                Some(_dialling) => self.dial_shared(server, deadline).await?,
+                None if pool.wait_for_room(needs_connect, deadline).await => {}
                 None => return Err(AttemptFailure::ConnectTimeout),
             }
         }
@@ -335,7 +336,7 @@ impl GroupState {
     pub(crate) async fn supports_connect(
         &self,
         server: usize,
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> Result<bool, AttemptFailure> {
         let pool = &self.h2_pools[server];
         for _ in 0..CONNECT_SUPPORT_DIALS_MAX {
@@ -343,9 +344,9 @@ impl GroupState {
                 return Ok(connects);
             }
             if let Some(_dialling) = pool.acquire_dial_permit() {
-                self.dial_shared(server, deadline_ms).await?;
+                self.dial_shared(server, deadline).await?;
             }
-            if !pool.wait_for_settings(deadline_ms).await {
+            if !pool.wait_for_settings(deadline).await {
                 return Err(AttemptFailure::ConnectTimeout);
             }
         }
@@ -353,12 +354,12 @@ impl GroupState {
     }
 
     /// Opens a connection whose streams are shared by many requests.
-    async fn dial_shared(&self, server: usize, deadline_ms: u64) -> Result<(), AttemptFailure> {
+    async fn dial_shared(&self, server: usize, deadline: Moment) -> Result<(), AttemptFailure> {
         let options = &self.shared.options;
         let upstream = &self.shared.servers[server];
         let how = DialOptions { first_address: self.next_address_index(), preface: b"", http2: true };
         let since_us = self.core.now_us();
-        let (link, address) = dial(&self.core, options, server, upstream, &how, deadline_ms).await?;
+        let (link, address) = dial(&self.core, options, server, upstream, &how, deadline).await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
         self.h2_pools[server].add(link, address);
         Ok(())
@@ -375,13 +376,13 @@ impl GroupState {
     /// completely.
     pub(crate) fn put_back(&self, side: UpstreamSide, server: usize, sent_whole: bool) {
         let options = &self.shared.options;
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let serves = sent_whole && options.proxy_protocol.is_none();
         let kept = match side {
-            UpstreamSide::H1(side) if serves => side.connection.into_idle(&options.keep_alive, now_ms),
+            UpstreamSide::H1(side) if serves => side.connection.into_idle(&options.keep_alive, now),
             UpstreamSide::Cgi(side) if serves => {
                 let is_done = side.is_done();
-                side.connection.into_idle_if(is_done, &options.keep_alive, now_ms)
+                side.connection.into_idle_if(is_done, &options.keep_alive, now)
             }
             // HTTP/2 connections stay in their pool.
             UpstreamSide::H1(_) | UpstreamSide::Cgi(_) | UpstreamSide::Stream(_) => None,
@@ -407,14 +408,14 @@ impl GroupState {
     ) {
         let this = self.clone();
         let route = route.clone();
-        let until_ms = self.core.now_ms().saturating_add(route.timeouts.between_ms);
+        let until = self.core.now() + route.timeouts.between;
         self.lingering.set(self.lingering.get() + 1);
         self.core.spawn(async move {
             loop {
                 match side.step(method, &route.head_limits) {
                     Ok(UpstreamStep::Pending) => {
                         side.release_buffers();
-                        if side.wait_alone(false, until_ms).await.is_err() {
+                        if side.wait_alone(false, until).await.is_err() {
                             break;
                         }
                     }
@@ -466,18 +467,18 @@ impl Drop for UpstreamInUse<'_> {
 /// Checks the kept connections periodically, as long as the group exists.
 async fn sweep(inner: Weak<GroupState>, core: Core) {
     loop {
-        core.sleep(SWEEP_MS).await;
+        core.sleep(SWEEP_INTERVAL).await;
         let Some(inner) = inner.upgrade() else { return };
-        let now_ms = core.now_ms();
+        let now = core.now();
         for names in inner.shared.servers.iter().filter_map(|server| server.addresses.as_ref()) {
             // A name that was never resolved is not needed yet.
             if !names.known_addresses().is_empty() {
-                names.refresh_if_due(&core, inner.shared.options.resolve_ms);
+                names.refresh_if_due(&core, inner.shared.options.resolve_interval);
             }
         }
         inner.buffers.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
-            let down = inner.shared.state(server, now_ms) == ServerState::Down;
+            let down = inner.shared.state(server, now) == ServerState::Down;
             pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
                 !down && inner.has_current_address(server, rested)
             });
@@ -497,15 +498,15 @@ async fn run_health_checks(inner: Weak<GroupState>, core: Core, server: usize) {
         let Some(check) = &shared.options.check else { return };
         let upstream = &shared.servers[server];
         let checked = {
-            let room: ConcurrentTask<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout_ms / 8))));
+            let room: ConcurrentTask<'_> = RefCell::new(Some(Box::pin(pool.make_room(check.timeout / 8))));
             let probe = pin!(check::probe(&core, &shared.options, server, upstream, check, buffers));
             run_concurrently(&room, probe).await
         };
         drop(pool);
-        let now_ms = core.now_ms();
+        let now = core.now();
         if let Some(checked) = checked
             && let well = matches!(checked, Ok(true))
-            && upstream.health.record_check(well, now_ms, check)
+            && upstream.health.record_check(well, now, check)
             && let Some(this) = inner.upgrade()
         {
             if let Err(AttemptFailure::Repairable(reason, place)) = &checked {
@@ -516,9 +517,9 @@ async fn run_health_checks(inner: Weak<GroupState>, core: Core, server: usize) {
                 });
             }
             this.report_change(server, if well { HealthChange::Healthy } else { HealthChange::Unhealthy });
-            shared.assign_waiting(now_ms);
+            shared.assign_waiting(now);
         }
-        core.sleep(check.interval_ms).await;
+        core.sleep(check.interval).await;
     }
 }
 
@@ -543,7 +544,7 @@ mod tests {
                 if !names.has(old) {
                     return true;
                 }
-                theirs.sleep(100).await;
+                theirs.sleep(Millis(100)).await;
             }
             false
         });

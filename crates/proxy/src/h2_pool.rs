@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use net::{Core, H2Link, H2Options, H2Request, H2Stream, Link};
+use times::{Millis, Moment};
 
 use crate::options::GroupOptions;
 
@@ -33,7 +34,7 @@ impl H2Pool {
             // Connections are shared by routes, so the group's limits apply.
             head: group.head_limits(),
             requests_max: keep_alive.requests_max,
-            idle_ms_max: if keep_alive.idle_max == 0 { 0 } else { keep_alive.idle_ms_max },
+            idle_timeout: if keep_alive.idle_max == 0 { Millis::ZERO } else { keep_alive.idle_timeout },
             ..H2Options::default()
         };
         H2Pool {
@@ -66,24 +67,24 @@ impl H2Pool {
     }
 
     /// Waits until no connection is being opened or awaits SETTINGS. False at the deadline.
-    pub(crate) async fn wait_for_settings(&self, deadline_ms: u64) -> bool {
-        self.wait(deadline_ms, || self.may_dial()).await
+    pub(crate) async fn wait_for_settings(&self, deadline: Moment) -> bool {
+        self.wait(deadline, || self.may_dial()).await
     }
 
     /// Waits until a connection has room for a request, or one may be opened. False at the deadline.
-    pub(crate) async fn wait_for_room(&self, needs_connect: bool, deadline_ms: u64) -> bool {
+    pub(crate) async fn wait_for_room(&self, needs_connect: bool, deadline: Moment) -> bool {
         let fits =
             |link: &H2Link| link.can_begin() && (!needs_connect || link.supports_connect() == Some(true));
         let has_room = || self.links.borrow().iter().any(|(link, _)| fits(link));
-        self.wait(deadline_ms, || has_room() || self.may_dial()).await
+        self.wait(deadline, || has_room() || self.may_dial()).await
     }
 
     fn may_dial(&self) -> bool {
         !self.is_dialling.get() && !self.links.borrow().iter().any(|(link, _)| link.is_opening())
     }
 
-    async fn wait(&self, deadline_ms: u64, is_done: impl Fn() -> bool) -> bool {
-        let mut too_long = pin!(self.core.sleep(deadline_ms.saturating_sub(self.core.now_ms())));
+    async fn wait(&self, deadline: Moment, is_done: impl Fn() -> bool) -> bool {
+        let mut too_long = pin!(self.core.sleep(deadline - self.core.now()));
         poll_fn(|context| {
             if is_done() {
                 return Poll::Ready(true);

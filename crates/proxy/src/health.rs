@@ -1,7 +1,9 @@
 //! Health of a server, derived from responses and health checks, shared by all cores. The time is an
 //! argument.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+
+use times::{AtomicMoment, Millis, Moment};
 
 use crate::options::{Ejection, HealthCheck};
 
@@ -15,8 +17,8 @@ pub struct Health {
     failures: AtomicU32,
     /// Consecutive ejections without a successful response between them.
     ejections: AtomicU32,
-    /// Time at which the ejection ends; 0 if the server is not ejected.
-    ejected_until_ms: AtomicU64,
+    /// Time at which the ejection ends; [`Moment::ZERO`] if the server is not ejected.
+    ejected_until: AtomicMoment,
     /// Whether a request that probes the server after its ejection is under way.
     is_probing: AtomicBool,
     /// Whether health checks have taken the server out of service.
@@ -25,8 +27,8 @@ pub struct Health {
     contrary_checks: AtomicU32,
     /// The operator's [`UpstreamOrder`], as an index into [`UpstreamOrder::ALL`].
     order: AtomicU8,
-    /// Time at which the server returned to service; 0 if it was never out of service.
-    back_since_ms: AtomicU64,
+    /// Time at which the server returned to service; [`Moment::ZERO`] if it was never out of service.
+    back_since: AtomicMoment,
 }
 
 /// Whether a server gets requests.
@@ -37,7 +39,7 @@ pub enum ServerState {
     /// The ejection has ended: one request probes the server.
     Probe,
     /// Ejected until this time, in milliseconds.
-    Ejected(u64),
+    Ejected(Moment),
     /// Out of service: health checks fail, or an operator has ordered it.
     Down,
 }
@@ -70,26 +72,26 @@ impl UpstreamOrder {
 }
 
 impl Health {
-    /// Returns the state at `now_ms`.
+    /// Returns the state at `now`.
     #[must_use]
-    pub fn state(&self, now_ms: u64) -> ServerState {
+    pub fn state(&self, now: Moment) -> ServerState {
         match self.order() {
-            UpstreamOrder::Ready => self.observed_state(now_ms),
+            UpstreamOrder::Ready => self.observed_state(now),
             UpstreamOrder::Drain | UpstreamOrder::Down => ServerState::Down,
         }
     }
 
-    /// Returns the state at `now_ms` according to responses and health checks, regardless of the operator's
+    /// Returns the state at `now` according to responses and health checks, regardless of the operator's
     /// order.
     #[must_use]
-    pub fn observed_state(&self, now_ms: u64) -> ServerState {
+    pub fn observed_state(&self, now: Moment) -> ServerState {
         if self.is_unhealthy.load(Relaxed) {
             return ServerState::Down;
         }
-        match self.ejected_until_ms.load(Relaxed) {
-            0 => ServerState::Up,
-            until_ms if now_ms < until_ms => ServerState::Ejected(until_ms),
-            until_ms if self.is_probing.load(Relaxed) => ServerState::Ejected(until_ms),
+        match self.ejected_until.load(Relaxed) {
+            Moment::ZERO => ServerState::Up,
+            until if now < until => ServerState::Ejected(until),
+            until if self.is_probing.load(Relaxed) => ServerState::Ejected(until),
             _ => ServerState::Probe,
         }
     }
@@ -101,14 +103,14 @@ impl Health {
         if ejection {
             self.failures.store(previous.failures.load(Relaxed), Relaxed);
             self.ejections.store(previous.ejections.load(Relaxed), Relaxed);
-            self.ejected_until_ms.store(previous.ejected_until_ms.load(Relaxed), Relaxed);
+            self.ejected_until.store(previous.ejected_until.load(Relaxed), Relaxed);
         }
         if checks {
             self.is_unhealthy.store(previous.is_unhealthy.load(Relaxed), Relaxed);
             self.contrary_checks.store(previous.contrary_checks.load(Relaxed), Relaxed);
         }
         self.order.store(previous.order.load(Relaxed), Relaxed);
-        self.back_since_ms.store(previous.back_since_ms.load(Relaxed), Relaxed);
+        self.back_since.store(previous.back_since.load(Relaxed), Relaxed);
     }
 
     /// Claims the probe; true for exactly one caller.
@@ -123,36 +125,36 @@ impl Health {
     }
 
     /// Records a successful response. True if that ends an ejection.
-    pub fn record_success(&self, now_ms: u64) -> bool {
+    pub fn record_success(&self, now: Moment) -> bool {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }
-        if self.ejected_until_ms.load(Relaxed) == 0 {
+        if self.ejected_until.load(Relaxed) == Moment::ZERO {
             return false;
         }
         self.ejections.store(0, Relaxed);
         self.is_probing.store(false, Relaxed);
-        self.back_since_ms.store(now_ms.max(1), Relaxed);
-        self.ejected_until_ms.swap(0, Relaxed) != 0
+        self.back_since.store(now.max(Moment(1)), Relaxed);
+        self.ejected_until.swap(Moment::ZERO, Relaxed) != Moment::ZERO
     }
 
     /// Records a failure. True if that ejects the server.
-    pub fn record_failure(&self, now_ms: u64, ejection: &Ejection) -> bool {
+    pub fn record_failure(&self, now: Moment, ejection: &Ejection) -> bool {
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
-        let until_ms = self.ejected_until_ms.load(Relaxed);
-        let probe_failed = until_ms != 0 && now_ms >= until_ms;
-        if !probe_failed && (until_ms != 0 || failures < ejection.failures_max) {
+        let until = self.ejected_until.load(Relaxed);
+        let probe_failed = until != Moment::ZERO && now >= until;
+        if !probe_failed && (until != Moment::ZERO || failures < ejection.failures_max) {
             return false;
         }
         let times = self.ejections.fetch_add(1, Relaxed).min(30);
-        let for_ms = ejection.first_ms.saturating_mul(1 << times).min(ejection.ms_max);
-        self.ejected_until_ms.store(now_ms.saturating_add(for_ms).max(1), Relaxed);
+        let length = (ejection.first * (1 << times)).min(ejection.max);
+        self.ejected_until.store((now + length).max(Moment(1)), Relaxed);
         self.is_probing.store(false, Relaxed);
         true
     }
 
     /// Records the result of a health check. True if the server goes out of service or returns to it.
-    pub fn record_check(&self, is_healthy: bool, now_ms: u64, check: &HealthCheck) -> bool {
+    pub fn record_check(&self, is_healthy: bool, now: Moment, check: &HealthCheck) -> bool {
         let ill = self.is_unhealthy.load(Relaxed);
         if is_healthy != ill {
             self.contrary_checks.store(0, Relaxed);
@@ -166,7 +168,7 @@ impl Health {
         self.contrary_checks.store(0, Relaxed);
         self.is_unhealthy.store(!is_healthy, Relaxed);
         if is_healthy {
-            self.back_since_ms.store(now_ms.max(1), Relaxed);
+            self.back_since.store(now.max(Moment(1)), Relaxed);
         }
         true
     }
@@ -178,10 +180,10 @@ impl Health {
     }
 
     /// Sets the operator's order. Requests under way continue.
-    pub fn set_order(&self, order: UpstreamOrder, now_ms: u64) {
+    pub fn set_order(&self, order: UpstreamOrder, now: Moment) {
         let before = self.order.swap(order as u8, Relaxed);
         if before != UpstreamOrder::Ready as u8 && order == UpstreamOrder::Ready {
-            self.back_since_ms.store(now_ms.max(1), Relaxed);
+            self.back_since.store(now.max(Moment(1)), Relaxed);
         }
     }
 
@@ -190,20 +192,20 @@ impl Health {
     pub fn serves_sticky_clients(&self) -> bool {
         self.order() == UpstreamOrder::Drain
             && !self.is_unhealthy.load(Relaxed)
-            && self.ejected_until_ms.load(Relaxed) == 0
+            && self.ejected_until.load(Relaxed) == Moment::ZERO
     }
 
     /// Returns the weight in hundredths, so that a weight of 1 can grow too. During the slow start it grows
-    /// from a tenth of `weight` to all of it over `slow_start_ms`; at least 1 unless `weight` is 0.
+    /// from a tenth of `weight` to all of it over `slow_start`; at least 1 unless `weight` is 0.
     #[must_use]
-    pub fn weight_hundredths(&self, weight: u32, now_ms: u64, slow_start_ms: u64) -> u32 {
+    pub fn weight_hundredths(&self, weight: u32, now: Moment, slow_start: Millis) -> u32 {
         let full = weight.saturating_mul(100);
-        let since_ms = self.back_since_ms.load(Relaxed);
-        let back_ms = now_ms.saturating_sub(since_ms);
-        if since_ms == 0 || back_ms >= slow_start_ms {
+        let since = self.back_since.load(Relaxed);
+        let back_for = now - since;
+        if since == Moment::ZERO || back_for >= slow_start {
             return full;
         }
-        let percent = FIRST_SHARE_PERCENT + (100 - FIRST_SHARE_PERCENT) * back_ms / slow_start_ms;
+        let percent = FIRST_SHARE_PERCENT + (100 - FIRST_SHARE_PERCENT) * back_for.0 / slow_start.0;
         u32::try_from(u64::from(weight) * percent).unwrap_or(full).min(full)
     }
 }
@@ -212,67 +214,67 @@ impl Health {
 mod tests {
     use super::*;
 
-    const EJECTION: Ejection = Ejection { failures_max: 3, first_ms: 1_000, ms_max: 3_000 };
+    const EJECTION: Ejection = Ejection { failures_max: 3, first: Millis(1_000), max: Millis(3_000) };
 
     #[test]
     fn consecutive_failures_eject_a_server_with_backoff() {
         let health = Health::default();
-        assert!(!health.record_failure(10, &EJECTION));
-        assert!(!health.record_success(11));
-        assert!(!health.record_failure(12, &EJECTION));
-        assert!(!health.record_failure(12, &EJECTION));
-        assert_eq!(health.state(12), ServerState::Up);
-        assert!(health.record_failure(12, &EJECTION));
-        assert_eq!(health.state(12), ServerState::Ejected(1_012));
+        assert!(!health.record_failure(Moment(10), &EJECTION));
+        assert!(!health.record_success(Moment(11)));
+        assert!(!health.record_failure(Moment(12), &EJECTION));
+        assert!(!health.record_failure(Moment(12), &EJECTION));
+        assert_eq!(health.state(Moment(12)), ServerState::Up);
+        assert!(health.record_failure(Moment(12), &EJECTION));
+        assert_eq!(health.state(Moment(12)), ServerState::Ejected(Moment(1_012)));
         // Requests that were under way fail too; they do not lengthen the ejection.
-        assert!(!health.record_failure(13, &EJECTION));
-        assert_eq!(health.state(1_011), ServerState::Ejected(1_012));
-        assert_eq!(health.state(1_012), ServerState::Probe);
-        for (at_ms, until_ms) in [(1_012, 3_012), (3_012, 6_012), (6_012, 9_012)] {
+        assert!(!health.record_failure(Moment(13), &EJECTION));
+        assert_eq!(health.state(Moment(1_011)), ServerState::Ejected(Moment(1_012)));
+        assert_eq!(health.state(Moment(1_012)), ServerState::Probe);
+        for (at_ms, until) in [(1_012, 3_012), (3_012, 6_012), (6_012, 9_012)] {
             assert!(health.claim_probe() && !health.claim_probe());
-            assert_eq!(health.state(at_ms), ServerState::Ejected(at_ms));
-            assert!(health.record_failure(at_ms, &EJECTION));
-            assert_eq!(health.state(at_ms), ServerState::Ejected(until_ms));
+            assert_eq!(health.state(Moment(at_ms)), ServerState::Ejected(Moment(at_ms)));
+            assert!(health.record_failure(Moment(at_ms), &EJECTION));
+            assert_eq!(health.state(Moment(at_ms)), ServerState::Ejected(Moment(until)));
         }
         assert!(health.claim_probe());
         health.release_probe();
-        assert_eq!(health.state(9_012), ServerState::Probe);
-        assert!(health.record_success(9_013));
-        assert_eq!(health.state(9_013), ServerState::Up);
-        // After a success the ejection time starts at `first_ms` again.
+        assert_eq!(health.state(Moment(9_012)), ServerState::Probe);
+        assert!(health.record_success(Moment(9_013)));
+        assert_eq!(health.state(Moment(9_013)), ServerState::Up);
+        // After a success the ejection time starts at `first` again.
         for _ in 0..3 {
-            health.record_failure(20_000, &EJECTION);
+            health.record_failure(Moment(20_000), &EJECTION);
         }
-        assert_eq!(health.state(20_000), ServerState::Ejected(21_000));
+        assert_eq!(health.state(Moment(20_000)), ServerState::Ejected(Moment(21_000)));
     }
 
     #[test]
     fn health_checks_need_consecutive_results() {
         let check = HealthCheck { rise: 2, fall: 3, ..HealthCheck::default() };
         let health = Health::default();
-        let report = |well| health.record_check(well, 5, &check);
+        let report = |well| health.record_check(well, Moment(5), &check);
         assert_eq!([report(false), report(false), report(true)], [false; 3]);
         assert_eq!([report(false), report(false), report(false)], [false, false, true]);
-        assert_eq!(health.state(5), ServerState::Down);
+        assert_eq!(health.state(Moment(5)), ServerState::Down);
         assert_eq!([report(true), report(false), report(true), report(true)], [false, false, false, true]);
-        assert_eq!(health.state(5), ServerState::Up);
+        assert_eq!(health.state(Moment(5)), ServerState::Up);
     }
 
     #[test]
     fn recovered_server_regains_its_share_slowly() {
         let health = Health::default();
-        assert_eq!(health.weight_hundredths(3, 0, 1_000), 300);
-        health.set_order(UpstreamOrder::Drain, 100);
-        assert!(health.state(100) == ServerState::Down && health.serves_sticky_clients());
-        assert_eq!(health.observed_state(100), ServerState::Up);
-        health.set_order(UpstreamOrder::Down, 100);
-        assert!(health.state(100) == ServerState::Down && !health.serves_sticky_clients());
-        health.set_order(UpstreamOrder::Ready, 5_000);
-        assert_eq!(health.state(5_000), ServerState::Up);
-        assert_eq!(health.weight_hundredths(2, 5_000, 1_000), 20);
-        assert_eq!(health.weight_hundredths(2, 5_500, 1_000), 110);
-        assert_eq!(health.weight_hundredths(2, 6_000, 1_000), 200);
-        assert_eq!(health.weight_hundredths(0, 5_500, 1_000), 0);
-        assert_eq!(health.weight_hundredths(2, 5_000, 0), 200);
+        assert_eq!(health.weight_hundredths(3, Moment::ZERO, Millis(1_000)), 300);
+        health.set_order(UpstreamOrder::Drain, Moment(100));
+        assert!(health.state(Moment(100)) == ServerState::Down && health.serves_sticky_clients());
+        assert_eq!(health.observed_state(Moment(100)), ServerState::Up);
+        health.set_order(UpstreamOrder::Down, Moment(100));
+        assert!(health.state(Moment(100)) == ServerState::Down && !health.serves_sticky_clients());
+        health.set_order(UpstreamOrder::Ready, Moment(5_000));
+        assert_eq!(health.state(Moment(5_000)), ServerState::Up);
+        assert_eq!(health.weight_hundredths(2, Moment(5_000), Millis(1_000)), 20);
+        assert_eq!(health.weight_hundredths(2, Moment(5_500), Millis(1_000)), 110);
+        assert_eq!(health.weight_hundredths(2, Moment(6_000), Millis(1_000)), 200);
+        assert_eq!(health.weight_hundredths(0, Moment(5_500), Millis(1_000)), 0);
+        assert_eq!(health.weight_hundredths(2, Moment(5_000), Millis::ZERO), 200);
     }
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use http::{Status, Template};
 pub use net::ProxyProtocol;
+use times::Millis;
 
 /// A group of upstream servers: options that all its routes share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,12 +21,12 @@ pub struct GroupOptions {
     pub check: Option<HealthCheck>,
     /// Time over which the weight of a server that is back in service grows to its full value, in
     /// milliseconds; 0: immediately (default).
-    pub slow_start_ms: u64,
+    pub slow_start: Millis,
     /// Maximum queued requests while every server is at its `connections_max`; more are refused with 503.
     /// Default 1,000.
     pub queue_max: usize,
     /// Interval between resolutions of a name, in milliseconds. Default 30,000.
-    pub resolve_ms: u64,
+    pub resolve_interval: Millis,
     /// Version of the PROXY protocol header at the beginning of each connection, which names the client. Such
     /// a connection serves one client and is not kept. `None`: no header (default).
     pub proxy_protocol: Option<ProxyProtocol>,
@@ -180,7 +181,7 @@ pub struct KeepAlive {
     pub idle_max: usize,
     /// Maximum idle time of a connection, in milliseconds; less if the server announces less (`Keep-Alive:
     /// timeout`). Default 60,000.
-    pub idle_ms_max: u64,
+    pub idle_timeout: Millis,
     /// Number of requests after which a connection is closed; 0: no limit (default).
     pub requests_max: u32,
 }
@@ -189,22 +190,22 @@ pub struct KeepAlive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamTimeouts {
     /// To connect, including name resolution and TLS handshake. Default 5,000.
-    pub connect_ms: u64,
+    pub connect: Millis,
     /// From the last byte of the request to the complete response head. Default 60,000.
-    pub head_ms: u64,
+    pub head: Millis,
     /// Between two pieces of a body, in either direction. Default 60,000.
-    pub between_ms: u64,
+    pub between: Millis,
     /// The whole request, including retries and the body; 0: no limit (default).
-    pub total_ms: u64,
+    pub total: Millis,
     /// Wait in the queue while all servers are at their limits. Default 10,000.
-    pub queue_ms: u64,
+    pub queue: Millis,
     /// Idle time of an upgraded connection. Default 3,600,000.
-    pub tunnel_ms: u64,
+    pub tunnel: Millis,
     /// Wait for the server's `100 Continue`; after it the body is sent anyway. Default 1,000.
-    pub continue_ms: u64,
+    pub expect_continue: Millis,
     /// Since the client closed its sending side, or since the server last sent something after that, while
     /// the client may still wait for the response. 0: no limit (default).
-    pub half_closed_ms: u64,
+    pub half_closed: Millis,
 }
 
 /// Rules for retrying a request, on another server if there is one. A request is retried only before the
@@ -234,9 +235,9 @@ pub struct Ejection {
     pub failures_max: u32,
     /// Duration of the first ejection, in milliseconds, doubled by each consecutive one. After it, one
     /// request probes the server. Default 5,000.
-    pub first_ms: u64,
+    pub first: Millis,
     /// Maximum duration in milliseconds. Default 300,000.
-    pub ms_max: u64,
+    pub max: Millis,
 }
 
 /// Active health checks: requests that the proxy itself sends to each server.
@@ -245,9 +246,9 @@ pub struct HealthCheck {
     /// The check.
     pub probe: Probe,
     /// Interval in milliseconds. Default 5,000.
-    pub interval_ms: u64,
+    pub interval: Millis,
     /// Timeout of a check in milliseconds. Default 2,000.
-    pub timeout_ms: u64,
+    pub timeout: Millis,
     /// Consecutive successful checks that return a server to service. Default 2.
     pub rise: u32,
     /// Consecutive failed checks that take a server out of service. Default 3.
@@ -436,9 +437,9 @@ impl GroupOptions {
             keep_alive: KeepAlive::default(),
             ejection: Some(Ejection::default()),
             check: None,
-            slow_start_ms: 0,
+            slow_start: Millis(0),
             queue_max: 1_000,
-            resolve_ms: 30_000,
+            resolve_interval: Millis(30_000),
             proxy_protocol: None,
             lenient_heads: false,
         }
@@ -481,21 +482,21 @@ impl Default for RouteOptions {
 
 impl Default for KeepAlive {
     fn default() -> KeepAlive {
-        KeepAlive { idle_max: 1_024, idle_ms_max: 60_000, requests_max: 0 }
+        KeepAlive { idle_max: 1_024, idle_timeout: Millis(60_000), requests_max: 0 }
     }
 }
 
 impl Default for UpstreamTimeouts {
     fn default() -> UpstreamTimeouts {
         UpstreamTimeouts {
-            connect_ms: 5_000,
-            head_ms: 60_000,
-            between_ms: 60_000,
-            total_ms: 0,
-            queue_ms: 10_000,
-            tunnel_ms: 3_600_000,
-            continue_ms: 1_000,
-            half_closed_ms: 0,
+            connect: Millis(5_000),
+            head: Millis(60_000),
+            between: Millis(60_000),
+            total: Millis(0),
+            queue: Millis(10_000),
+            tunnel: Millis(3_600_000),
+            expect_continue: Millis(1_000),
+            half_closed: Millis(0),
         }
     }
 }
@@ -514,14 +515,14 @@ impl Default for Retry {
 
 impl Default for Ejection {
     fn default() -> Ejection {
-        Ejection { failures_max: 3, first_ms: 5_000, ms_max: 300_000 }
+        Ejection { failures_max: 3, first: Millis(5_000), max: Millis(300_000) }
     }
 }
 
 impl Default for HealthCheck {
     fn default() -> HealthCheck {
         let probe = Probe::Get { path: "/".into(), host: None, first: 200, last: 399 };
-        HealthCheck { probe, interval_ms: 5_000, timeout_ms: 2_000, rise: 2, fall: 3 }
+        HealthCheck { probe, interval: Millis(5_000), timeout: Millis(2_000), rise: 2, fall: 3 }
     }
 }
 

@@ -8,33 +8,34 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::{Core, IdleLinks, Link};
+use times::{AtomicMoment, Millis, Moment};
 
 use crate::upstream_connection::IdleConnection;
 
 /// Time for which a new connection waits for its first response before an idle connection is closed for it,
 /// in addition to a multiple ([`STARVED_AFTER_FACTOR`]) of the server's usual response time. Sufficient for a
 /// server that is merely busy.
-const STARVED_AFTER_MS: u64 = 10;
+const STARVED_AFTER: Millis = Millis(10);
 /// Multiple of the usual response time: for a server that answers in 20 ms the wait is 90 ms.
 const STARVED_AFTER_FACTOR: u64 = 4;
 /// Maximum of this wait.
-const STARVED_AFTER_MS_MAX: u64 = 5_000;
+const STARVED_AFTER_MAX: Millis = Millis(5_000);
 /// Maximum of this wait while there are idle connections: one of them may occupy the worker that the new
 /// connection needs, however long the server usually takes.
-const STARVED_AFTER_MS_IDLE: u64 = 100;
+const STARVED_AFTER_IDLE: Millis = Millis(100);
 /// Maximum rounds of closing idle connections for one new connection; the wait doubles each round.
 const ROUNDS_MAX: u32 = 8;
 /// Connections closed for one waiting connection, in addition to one for each that waits before it; halved
 /// each round. If the server still does not answer, it is slow rather than short of workers.
 const CLOSED_MAX: u64 = 8;
 /// Time for which the pool remembers that a server has fewer workers than there are connections.
-const WORKER_SHORTAGE_MS: u64 = 10_000;
+const WORKER_SHORTAGE_TIME: Millis = Millis(10_000);
 /// Consecutive new connections that must wait for a worker before the pool concludes that the server is short
 /// of workers. A single one may have waited for another reason.
 const WORKER_SHORTAGE_THRESHOLD: u32 = 4;
 /// Time after an unaided response on a new connection during which the server does not count as short of
 /// workers. A server that accepts one connection per iteration of its event loop has many waiting at first.
-const ACCEPTING_MS: u64 = 250;
+const ACCEPTING_TIME: Millis = Millis(250);
 /// Units of a millisecond in the representation of [`CorePool::typical`].
 const TYPICAL_UNITS_PER_MS: u32 = 64;
 
@@ -53,11 +54,11 @@ pub(crate) struct SharedPool {
     /// New connections that have received their first response head.
     admitted: AtomicU64,
     /// Time of the last first response on a new connection for which no other had been closed shortly before.
-    admitted_ms: AtomicU64,
+    admitted_at: AtomicMoment,
     /// Time at which a connection was last closed for a waiting one.
-    closed_ms: AtomicU64,
+    closed_at: AtomicMoment,
     /// Time until which the server counts as short of workers.
-    worker_shortage_until_ms: AtomicU64,
+    worker_shortage_until: AtomicMoment,
     /// Usual time to the response head in milliseconds, plus 1; 0 if unknown.
     typical_ms: AtomicU32,
 }
@@ -123,21 +124,21 @@ impl SharedPool {
 
     /// Whether to close a connection because others wait for a worker. If true, it is already counted as
     /// closed.
-    fn closes_for_others(&self, now_ms: u64) -> bool {
+    fn closes_for_others(&self, now: Moment) -> bool {
         if self.starved_count.load(Ordering::Relaxed) == 0 {
             return false;
         }
         let mut starved = self.starved();
         let any = !starved.queue.is_empty();
         if any {
-            self.count_closed(&mut starved, now_ms);
+            self.count_closed(&mut starved, now);
         }
         any
     }
 
-    fn count_closed(&self, starved: &mut StarvedQueue, now_ms: u64) {
+    fn count_closed(&self, starved: &mut StarvedQueue, now: Moment) {
         starved.closed += 1;
-        self.closed_ms.store(now_ms, Ordering::Relaxed);
+        self.closed_at.store(now, Ordering::Relaxed);
         while starved.queue.front().is_some_and(|first| first.closed_threshold <= starved.closed) {
             starved.queue.pop_front();
         }
@@ -145,10 +146,10 @@ impl SharedPool {
     }
 
     /// Counts a new connection that has received its first response.
-    fn admit(&self, now_ms: u64) {
+    fn admit(&self, now: Moment) {
         self.admitted.fetch_add(1, Ordering::Relaxed);
-        if now_ms >= self.closed_ms.load(Ordering::Relaxed) + ACCEPTING_MS {
-            self.admitted_ms.store(now_ms, Ordering::Relaxed);
+        if now >= self.closed_at.load(Ordering::Relaxed) + ACCEPTING_TIME {
+            self.admitted_at.store(now, Ordering::Relaxed);
         }
     }
 
@@ -170,18 +171,18 @@ impl SharedPool {
     /// without help, and there are idle connections or more responses have arrived on kept ones than there
     /// were requests under way. A server that is merely busy or stalled would have answered the new
     /// connection among those.
-    fn is_starving(&self, before: ServerProgress, now: ServerProgress, now_ms: u64) -> bool {
-        now.admitted <= before.admitted
-            && now_ms >= self.admitted_ms.load(Ordering::Relaxed) + ACCEPTING_MS
+    fn is_starving(&self, before: ServerProgress, after: ServerProgress, now: Moment) -> bool {
+        after.admitted <= before.admitted
+            && now >= self.admitted_at.load(Ordering::Relaxed) + ACCEPTING_TIME
             && (self.total() > 0
-                || now.answered.saturating_sub(before.answered) > before.in_use.max(now.in_use))
+                || after.answered.saturating_sub(before.answered) > before.in_use.max(after.in_use))
     }
 
     /// Returns the time for which a new connection may wait for its first response; `None` while the usual
     /// time is unknown.
-    fn starved_after_ms(&self) -> Option<u64> {
+    fn starved_after(&self) -> Option<Millis> {
         let typical_ms = self.typical_ms.load(Ordering::Relaxed).checked_sub(1)?;
-        Some((STARVED_AFTER_MS + STARVED_AFTER_FACTOR * u64::from(typical_ms)).min(STARVED_AFTER_MS_MAX))
+        Some((STARVED_AFTER + Millis(u64::from(typical_ms)) * STARVED_AFTER_FACTOR).min(STARVED_AFTER_MAX))
     }
 }
 
@@ -213,12 +214,12 @@ impl CorePool {
         certain: bool,
         fits: impl Fn(&IdleConnection) -> bool,
     ) -> Option<(Link, IdleConnection)> {
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let usable = |list: &IdleLinks<IdleConnection>, certain: bool| {
             loop {
                 let (mut link, rested) = list.take(&self.core)?;
                 let quiet = !certain || link.stream().has_no_input();
-                if quiet && now_ms < rested.until_ms && link.is_reusable() && fits(&rested) {
+                if quiet && now < rested.until && link.is_reusable() && fits(&rested) {
                     return Some((link, rested));
                 }
             }
@@ -238,7 +239,7 @@ impl CorePool {
 
     /// Keeps a connection. Closes the oldest one if there are more than `idle_max` in all.
     pub(crate) fn put(&self, link: Link, rested: IdleConnection, idle_max: usize) {
-        if self.shared.closes_for_others(self.core.now_ms()) {
+        if self.shared.closes_for_others(self.core.now()) {
             return;
         }
         self.own_list.links.put(link, rested);
@@ -256,8 +257,8 @@ impl CorePool {
 
     /// Closes connections that have expired or that `fits` rejects.
     pub(crate) fn sweep(&self, idle_max: usize, fits: impl Fn(&IdleConnection) -> bool) {
-        let now_ms = self.core.now_ms();
-        self.own_list.links.sweep(&self.core, |rested| now_ms < rested.until_ms && fits(rested));
+        let now = self.core.now();
+        self.own_list.links.sweep(&self.core, |rested| now < rested.until && fits(rested));
         while self.exceeds_share(idle_max) && self.own_list.links.close_oldest() {}
     }
 
@@ -274,13 +275,14 @@ impl CorePool {
 
     /// Records the time to a response head. On a new connection the wait may include time for a worker, so
     /// such a time is used only while no other is known.
-    pub(crate) fn record_response_time(&self, ms: u64, reused: bool) {
+    pub(crate) fn record_response_time(&self, length: Millis, reused: bool) {
         if reused {
             change(&self.own_list.answered, 1)
         } else {
-            self.shared.admit(self.core.now_ms())
+            self.shared.admit(self.core.now())
         }
-        let sample = u32::try_from(ms.min(STARVED_AFTER_MS_MAX)).unwrap_or(u32::MAX / TYPICAL_UNITS_PER_MS)
+        let sample = u32::try_from(length.min(STARVED_AFTER_MAX).0)
+            .unwrap_or(u32::MAX / TYPICAL_UNITS_PER_MS)
             * TYPICAL_UNITS_PER_MS;
         let typical = match self.typical.get() {
             _ if !reused && self.shared.typical_ms.load(Ordering::Relaxed) != 0 => return,
@@ -301,26 +303,29 @@ impl CorePool {
     /// new connection only when another ends. Closes an idle connection, and causes connections that finish a
     /// request to be closed instead of kept, until the server answers on the new one. Must be polled until
     /// the new connection receives its first byte.
-    pub(crate) async fn make_room(&self, patience_ms_max: u64) {
+    pub(crate) async fn make_room(&self, patience_max: Millis) {
         let mut asks = ClosingRequest { pool: self, id: None, closed: 0, starved: false };
-        let mut began_ms = self.core.now_ms();
-        let since_ms = began_ms;
-        let crowded = began_ms < self.shared.worker_shortage_until_ms.load(Ordering::Relaxed);
+        let mut began = self.core.now();
+        let since = began;
+        let crowded = began < self.shared.worker_shortage_until.load(Ordering::Relaxed);
         if crowded {
             asks.request_closing(CLOSED_MAX);
         }
         let mut round = 0;
         let mut before = self.shared.progress();
         while round < ROUNDS_MAX {
-            let waited_ms = self.core.now_ms() - began_ms;
-            let idle_ms_max = if self.shared.total() > 0 { STARVED_AFTER_MS_IDLE } else { u64::MAX };
-            let most_ms = patience_ms_max.min(idle_ms_max);
-            let patience_ms = self.shared.starved_after_ms().map(|ms| ms.min(most_ms).max(1) << round);
-            match patience_ms.map(|ms| ms.saturating_sub(waited_ms)) {
-                Some(0) => {
+            let waited = self.core.now() - began;
+            let idle_max = if self.shared.total() > 0 { STARVED_AFTER_IDLE } else { Millis::MAX };
+            let patience_max = patience_max.min(idle_max);
+            let patience = self
+                .shared
+                .starved_after()
+                .map(|usual| usual.min(patience_max).max(Millis(1)) * (1 << round));
+            match patience.map(|patience| patience - waited) {
+                Some(Millis::ZERO) => {
                     let now = self.shared.progress();
-                    if !crowded && !self.shared.is_starving(before, now, self.core.now_ms()) {
-                        began_ms = self.core.now_ms();
+                    if !crowded && !self.shared.is_starving(before, now, self.core.now()) {
+                        began = self.core.now();
                         before.admitted = now.admitted.max(before.admitted);
                         continue;
                     }
@@ -328,17 +333,17 @@ impl CorePool {
                     asks.starved = !crowded;
                     asks.request_closing((CLOSED_MAX >> round).max(1));
                     if self.close_oldest() {
-                        self.shared.count_closed(&mut self.shared.starved(), self.core.now_ms());
+                        self.shared.count_closed(&mut self.shared.starved(), self.core.now());
                     }
                     round += 1;
                 }
                 // Connections may become idle meanwhile. They are checked ever less often, because requests
                 // may take minutes.
-                Some(left_ms) => {
-                    let look_ms = STARVED_AFTER_MS_IDLE.max((self.core.now_ms() - since_ms) / 8);
-                    self.core.sleep(left_ms.min(look_ms)).await;
+                Some(left) => {
+                    let look = STARVED_AFTER_IDLE.max((self.core.now() - since) / 8);
+                    self.core.sleep(left.min(look)).await;
                 }
-                None => self.core.sleep(waited_ms.clamp(STARVED_AFTER_MS, STARVED_AFTER_MS_MAX)).await,
+                None => self.core.sleep(waited.clamp(STARVED_AFTER, STARVED_AFTER_MAX)).await,
             }
         }
         // The last request for closing connections remains in effect until this future is dropped.
@@ -413,8 +418,7 @@ impl Drop for ClosingRequest<'_> {
         idle.starved_count.store(starved.queue.len(), Ordering::Relaxed);
         let helped = self.starved && starved.closed > self.closed;
         if helped && idle.helped_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= WORKER_SHORTAGE_THRESHOLD {
-            idle.worker_shortage_until_ms
-                .store(self.pool.core.now_ms() + WORKER_SHORTAGE_MS, Ordering::Relaxed);
+            idle.worker_shortage_until.store(self.pool.core.now() + WORKER_SHORTAGE_TIME, Ordering::Relaxed);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use http::{BodySize, Fields, Head, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
+use times::{Millis, Moment};
 
 use crate::dial::{ConcurrentTask, run_concurrently, with_deadline};
 use crate::failure::AttemptFailure;
@@ -68,7 +69,7 @@ struct CgiRequest<'x> {
 
 /// State of the attempts at one request.
 struct Attempts<'s> {
-    deadline_ms: u64,
+    deadline: Moment,
     /// Servers at which the request has failed.
     tried: Vec<usize>,
     count: u32,
@@ -139,11 +140,11 @@ impl Proxy {
             return exchange.refuse(Status::LOOP_DETECTED, LOOP_REASON).await;
         }
         let has_body = request.body() != BodySize::None;
-        let grpc_timeout_ms = request.grpc_timeout_ms();
+        let grpc_timeout = request.grpc_timeout();
         let kept_bytes_max = if has_body { self.kept_bytes_max(exchange) } else { 0 };
         let mut attempts = self.new_attempts(ReplayBuffer::new(kept_bytes_max), script);
-        if let Some(ms) = grpc_timeout_ms {
-            attempts.deadline_ms = attempts.deadline_ms.min(self.group.core.now_ms().saturating_add(ms));
+        if let Some(ms) = grpc_timeout {
+            attempts.deadline = attempts.deadline.min(self.group.core.now() + ms);
         }
         if has_body {
             if self.group.shared.stores_bodies {
@@ -199,12 +200,12 @@ impl Proxy {
     fn new_attempts<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
         let options = &self.rules.options;
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
-        let deadline_ms = match options.timeouts.total_ms {
-            0 => u64::MAX,
-            total_ms => self.group.core.now_ms().saturating_add(total_ms),
+        let deadline = match options.timeouts.total {
+            Millis::ZERO => Moment::NEVER,
+            total => self.group.core.now() + total,
         };
         Attempts {
-            deadline_ms,
+            deadline,
             tried: Vec::new(),
             count: 0,
             has_tried_fresh: false,
@@ -240,7 +241,7 @@ impl Proxy {
             kept.end();
             Ok(())
         });
-        with_deadline(&self.group.core, attempts.deadline_ms, rest).await.unwrap_or(Err(Fault::Timeout))
+        with_deadline(&self.group.core, attempts.deadline, rest).await.unwrap_or(Err(Fault::Timeout))
     }
 
     /// Returns the server of the next attempt, and whether to open a new connection to it.
@@ -253,10 +254,10 @@ impl Proxy {
             return Ok((selection, true));
         }
         let group = &self.group;
-        let left_ms = attempts.deadline_ms.saturating_sub(group.core.now_ms());
-        let queue_ms = self.rules.options.timeouts.queue_ms.min(left_ms);
+        let left = attempts.deadline - group.core.now();
+        let queue = self.rules.options.timeouts.queue.min(left);
         let selected =
-            group.balancer.choose(&group.shared, &group.core, requester, queue_ms, &attempts.tried).await;
+            group.balancer.choose(&group.shared, &group.core, requester, queue, &attempts.tried).await;
         if let Err(SelectError::NoServer(no_server)) = &selected {
             self.report(requester, None, (no_server.reason, None), Some(no_server.status));
         }
@@ -285,9 +286,9 @@ impl Proxy {
             && self.group.budget.get().spend().is_some()
     }
 
-    fn connect_deadline_ms(&self, attempts: &Attempts<'_>) -> u64 {
-        let connect_ms = self.rules.options.timeouts.connect_ms;
-        self.group.core.now_ms().saturating_add(connect_ms).min(attempts.deadline_ms)
+    fn connect_deadline(&self, attempts: &Attempts<'_>) -> Moment {
+        let connect = self.rules.options.timeouts.connect;
+        (self.group.core.now() + connect).min(attempts.deadline)
     }
 
     /// Makes one attempt at one server; on a new connection if `is_new`.
@@ -312,9 +313,9 @@ impl Proxy {
         let mut reached = match if is_new { None } else { self.send_on_kept(x, waits, server, cgi)? } {
             Some(reached) => reached,
             None => {
-                let connect_by_ms = self.connect_deadline_ms(attempts);
+                let connect_by = self.connect_deadline(attempts);
                 // Boxed because it is rarely needed and would enlarge the future of every request.
-                pin_in_place(|| self.open_upstream(x, waits, server, is_new, connect_by_ms, cgi)).await?
+                pin_in_place(|| self.open_upstream(x, waits, server, is_new, connect_by, cgi)).await?
             }
         };
         let OpenedUpstream { side, concurrent_task: room, sent } = &mut reached;
@@ -336,7 +337,7 @@ impl Proxy {
             request: &rules.request,
             response: &rules.response,
             upstream: &group.shared.servers[server].authority,
-            deadline_ms: attempts.deadline_ms,
+            deadline: attempts.deadline,
             cookie: cookie.as_deref().map(str::as_bytes),
             lingers: group.may_linger(),
             spill: rules.spill.as_ref(),
@@ -355,7 +356,7 @@ impl Proxy {
             RelayOutcome::Complete(sent_whole) => group.put_back(reached.side, server, sent_whole),
             // Boxed because it is rare.
             RelayOutcome::Upgraded => {
-                Box::pin(tunnel(x, reached.side, rules.options.timeouts.tunnel_ms)).await?;
+                Box::pin(tunnel(x, reached.side, rules.options.timeouts.tunnel)).await?;
             }
         }
         Ok(())
@@ -431,7 +432,7 @@ impl Proxy {
             AttemptFailure::RetryableStatus(_) | AttemptFailure::Stale | AttemptFailure::Unprocessed
         );
         let alone = self.group.shared.server_count() == 1 && !may_help;
-        let late = self.group.core.now_ms() >= attempts.deadline_ms;
+        let late = self.group.core.now() >= attempts.deadline;
         match next {
             RetryDecision::OtherConnection if !late => RetryDecision::OtherConnection,
             RetryDecision::OtherServer if !late && !alone => match self.group.budget.get().spend() {
@@ -454,19 +455,19 @@ fn sticky_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> 
 }
 
 /// Relays bytes in both directions after the upstream has switched protocols.
-async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_ms: u64) -> Result<(), Fault> {
+async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_timeout: Millis) -> Result<(), Fault> {
     let mut side = match side {
         UpstreamSide::H1(side) => side,
         UpstreamSide::Cgi(_) => return Err(Fault::Failed("this protocol switches to no other")),
         UpstreamSide::Stream(mut stream) => {
-            return net::tunnel(x, TunnelEnd::Stream(&mut stream), b"", idle_ms).await;
+            return net::tunnel(x, TunnelEnd::Stream(&mut stream), b"", idle_timeout).await;
         }
     };
     side.consume();
     let UpstreamConnection { mut link, buffers, .. } = side.connection;
     let early = buffers.input.unconsumed().to_vec();
     drop(buffers);
-    net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_ms).await
+    net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_timeout).await
 }
 
 async fn respond_no_server(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {

@@ -3,6 +3,7 @@
 
 use http::{BodySize, Method, Name, Status, scan};
 use std::sync::Arc;
+use times::Moment;
 
 use net::{
     BodyPiece, Exchange, Fault, NamedFile, PIECE_WEIGHT_BYTES, Pressure, SPILL_BLOCK_BYTES, SpillError,
@@ -71,7 +72,7 @@ pub(crate) struct RelayOptions<'p> {
     /// `host[:port]` of the server.
     pub(crate) upstream: &'p str,
     /// Deadline of the whole request; `u64::MAX` for none.
-    pub(crate) deadline_ms: u64,
+    pub(crate) deadline: Moment,
     /// Value of a `Set-Cookie` field to add to the response.
     pub(crate) cookie: Option<&'p [u8]>,
     /// Whether a response whose status counts as a failure may still be retried on another server.
@@ -99,11 +100,11 @@ pub(crate) struct Relay<'r, 'c> {
     request_progress: RequestProgress,
     interims: u32,
     /// Time at which bytes were last sent to the upstream, read from the client and sent to the client.
-    upstream_write_ms: u64,
-    client_read_ms: u64,
-    client_write_ms: u64,
+    upstream_write_at: Moment,
+    client_read_at: Moment,
+    client_write_at: Moment,
     /// Time at which the client was found to have closed its sending side.
-    half_closed_ms: Option<u64>,
+    half_closed_at: Option<Moment>,
     unsent: u64,
     /// Bytes moved since other tasks last ran.
     moved_bytes: usize,
@@ -120,7 +121,7 @@ impl<'r, 'c> Relay<'r, 'c> {
         kept: &'r mut ReplayBuffer,
         sent: SentHead,
     ) -> Relay<'r, 'c> {
-        let now_ms = exchange.core().now_ms();
+        let now = exchange.core().now();
         let request = exchange.request();
         let method = request.method();
         let body = request.body();
@@ -138,10 +139,10 @@ impl<'r, 'c> Relay<'r, 'c> {
             sent,
             request_progress: up,
             interims: 0,
-            upstream_write_ms: now_ms,
-            client_read_ms: now_ms,
-            client_write_ms: now_ms,
-            half_closed_ms: None,
+            upstream_write_at: now,
+            client_read_at: now,
+            client_write_at: now,
+            half_closed_at: None,
             unsent: 0,
             moved_bytes: 0,
             names_file: false,
@@ -224,7 +225,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             };
             block = file.read(self.exchange.core(), block, STORED_BLOCK_BYTES).await.map_err(Fault::Io)?;
             self.moved_bytes += block.len().max(PIECE_WEIGHT_BYTES);
-            self.upstream_write_ms = self.exchange.core().now_ms();
+            self.upstream_write_at = self.exchange.core().now();
             if self.side.offer(&block).is_err() {
                 self.abandon_body();
                 return Ok(());
@@ -237,7 +238,7 @@ impl<'r, 'c> Relay<'r, 'c> {
     fn begin_body(&mut self) {
         if self.request_progress == RequestProgress::Continue {
             self.request_progress = RequestProgress::Body;
-            self.client_read_ms = self.exchange.core().now_ms();
+            self.client_read_at = self.exchange.core().now();
         }
     }
 
@@ -267,7 +268,7 @@ impl<'r, 'c> Relay<'r, 'c> {
                 }
             }
             if backlog != self.side.backlog() || (behind && !self.side.has_pending_output()) || gathered {
-                self.upstream_write_ms = self.exchange.core().now_ms();
+                self.upstream_write_at = self.exchange.core().now();
             }
             if !gathered || self.side.backlog() > 0 || self.moved_bytes >= BYTES_PER_TURN {
                 return Ok(());
@@ -301,7 +302,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
         }
         if gathered {
-            self.client_read_ms = self.exchange.core().now_ms();
+            self.client_read_at = self.exchange.core().now();
         }
         Ok(gathered)
     }

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use http::{Method, Status};
 use net::proxy_protocol::Endpoints;
 use net::{Core, Exchange};
+use times::{Millis, Moment};
 
 use crate::balance::{self, Candidate, SmoothRoundRobin};
 use crate::connection_limiter::QueueError;
@@ -120,34 +121,34 @@ impl Balancer {
         shared: &'s GroupShared,
         core: &'s Core,
     ) -> Option<Selection<'s>> {
-        let serves = shared.has_single_server && shared.state(0, core.now_ms()) != ServerState::Down;
+        let serves = shared.has_single_server && shared.state(0, core.now()) != ServerState::Down;
         serves.then(|| Selection { shared, core, server: 0, is_probe: Cell::new(false), cookie: None })
     }
 
     /// Chooses a server and counts the request on it. If all servers are at their limits, waits up to
-    /// `queue_ms` in the queue. Servers `tried` before come last.
+    /// `queue` in the queue. Servers `tried` before come last.
     pub(crate) async fn choose<'s>(
         &self,
         shared: &'s GroupShared,
         core: &'s Core,
         requester: &impl Requester,
-        queue_ms: u64,
+        queue: Millis,
         tried: &[usize],
     ) -> Result<Selection<'s>, SelectError> {
-        let now_ms = core.now_ms();
+        let now = core.now();
         let ticket =
             |server, probes, cookie| Selection { shared, core, server, is_probe: Cell::new(probes), cookie };
         if shared.has_single_server {
             return self.select_only_server(shared, core).ok_or(SelectError::NoServer(NO_SERVER_IN_SERVICE));
         }
-        if let Some(server) = self.probe(shared, now_ms, tried) {
+        if let Some(server) = self.probe(shared, now, tried) {
             if !shared.counts_load || shared.limiter.acquire(server) {
                 return Ok(ticket(server, true, None));
             }
             shared.servers[server].health.release_probe();
         }
         loop {
-            match self.pick(shared, now_ms, requester, tried) {
+            match self.pick(shared, now, requester, tried) {
                 Picked::Server(server, cookie) => {
                     if !shared.counts_load || shared.limiter.acquire(server) {
                         return Ok(ticket(server, false, cookie));
@@ -157,8 +158,8 @@ impl Balancer {
                 Picked::Busy => break,
             }
         }
-        let usable = |server: usize| shared.is_usable(server, core.now_ms());
-        let mut too_long = pin!(core.sleep(queue_ms));
+        let usable = |server: usize| shared.is_usable(server, core.now());
+        let mut too_long = pin!(core.sleep(queue));
         // A request whose client has left must leave the queue; otherwise abandoned requests could keep the
         // queue full.
         let over = poll_fn(|context| {
@@ -178,11 +179,11 @@ impl Balancer {
     }
 
     /// Claims a server whose ejection has ended and that no request probes yet.
-    fn probe(&self, shared: &GroupShared, now_ms: u64, tried: &[usize]) -> Option<usize> {
+    fn probe(&self, shared: &GroupShared, now: Moment, tried: &[usize]) -> Option<usize> {
         (0..shared.server_count()).find(|&server| {
             !tried.contains(&server)
-                && shared.state(server, now_ms) == ServerState::Probe
-                && shared.is_eligible(server, now_ms)
+                && shared.state(server, now) == ServerState::Probe
+                && shared.is_eligible(server, now)
                 && shared.servers[server].health.claim_probe()
         })
     }
@@ -206,7 +207,7 @@ impl Balancer {
         })
     }
 
-    fn pick(&self, shared: &GroupShared, now_ms: u64, x: &impl Requester, tried: &[usize]) -> Picked {
+    fn pick(&self, shared: &GroupShared, now: Moment, x: &impl Requester, tried: &[usize]) -> Picked {
         if let Some(server) = self.draining_sticky_server(shared, x, tried) {
             return Picked::Server(server, None);
         }
@@ -226,7 +227,7 @@ impl Balancer {
         ] {
             candidates.clear();
             for (server, options) in shared.options.servers.iter().enumerate() {
-                let stands = match shared.state(server, now_ms) {
+                let stands = match shared.state(server, now) {
                     ServerState::Up => true,
                     ServerState::Probe | ServerState::Ejected(_) => fallback,
                     ServerState::Down => false,
@@ -236,7 +237,7 @@ impl Balancer {
                 let upstream = &shared.servers[server];
                 let weight = shared.weight(server);
                 busy |= could && weight > 0 && !room;
-                let share = upstream.health.weight_hundredths(weight, now_ms, shared.options.slow_start_ms);
+                let share = upstream.health.weight_hundredths(weight, now, shared.options.slow_start);
                 candidates.push(Candidate {
                     weight: if could && room { share } else { 0 },
                     load: if shared.counts_load { shared.limiter.load(server) } else { 0 },
@@ -334,11 +335,11 @@ impl Selection<'_> {
     pub(crate) fn record_success(&self) -> bool {
         self.is_probe.set(false);
         // The only server of a group is never ejected, so its successes are not recorded.
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let back =
-            self.shared.server_count() > 1 && self.shared.servers[self.server].health.record_success(now_ms);
+            self.shared.server_count() > 1 && self.shared.servers[self.server].health.record_success(now);
         if back {
-            self.shared.assign_waiting(now_ms);
+            self.shared.assign_waiting(now);
         }
         back
     }
@@ -348,7 +349,7 @@ impl Selection<'_> {
         self.is_probe.set(false);
         let ejection = self.shared.options.ejection.as_ref().filter(|_| self.shared.server_count() > 1);
         let health = &self.shared.servers[self.server].health;
-        ejection.is_some_and(|ejection| health.record_failure(self.core.now_ms(), ejection))
+        ejection.is_some_and(|ejection| health.record_failure(self.core.now(), ejection))
     }
 }
 
@@ -358,8 +359,8 @@ impl Drop for Selection<'_> {
             self.shared.servers[self.server].health.release_probe();
         }
         if self.shared.counts_load {
-            let now_ms = self.core.now_ms();
-            self.shared.limiter.release(self.server, |server| self.shared.is_usable(server, now_ms));
+            let now = self.core.now();
+            self.shared.limiter.release(self.server, |server| self.shared.is_usable(server, now));
         }
     }
 }

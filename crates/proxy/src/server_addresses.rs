@@ -1,10 +1,11 @@
 //! The addresses of a server: an IP address, or a host name that is resolved periodically.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::Core;
+use times::{AtomicMoment, Millis, Moment};
 
 /// A server's addresses, for all cores.
 #[derive(Debug)]
@@ -12,18 +13,18 @@ pub(crate) struct ServerAddresses {
     host: String,
     port: u16,
     known: Mutex<Arc<[SocketAddr]>>,
-    /// Time of the next resolution; `u64::MAX` for an IP address.
-    resolve_at_ms: AtomicU64,
+    /// Time of the next resolution; [`Moment::NEVER`] for an IP address.
+    resolve_at: AtomicMoment,
     resolving: AtomicBool,
     /// Number of lookups started.
     #[cfg(test)]
-    lookup_count: AtomicU64,
+    lookup_count: std::sync::atomic::AtomicU64,
 }
 
 /// Interval at which a request that waits for the first addresses of a name checks for them.
-const POLL_MS: u64 = 5;
+const POLL_INTERVAL: Millis = Millis(5);
 /// Pause after a failed resolution.
-const RETRY_PAUSE_MS: u64 = 1_000;
+const RETRY_PAUSE: Millis = Millis(1_000);
 
 impl ServerAddresses {
     pub(crate) fn new(host: &str, port: u16) -> ServerAddresses {
@@ -32,11 +33,11 @@ impl ServerAddresses {
         ServerAddresses {
             host: host.to_owned(),
             port,
-            resolve_at_ms: AtomicU64::new(if known.is_empty() { 0 } else { u64::MAX }),
+            resolve_at: AtomicMoment::new(if known.is_empty() { Moment::ZERO } else { Moment::NEVER }),
             known: Mutex::new(known.into()),
             resolving: AtomicBool::new(false),
             #[cfg(test)]
-            lookup_count: AtomicU64::new(0),
+            lookup_count: std::sync::atomic::AtomicU64::new(0),
         }
     }
 
@@ -47,18 +48,18 @@ impl ServerAddresses {
 
     /// Whether a connection to `address` leads to this server.
     pub(crate) fn has(&self, address: SocketAddr) -> bool {
-        self.resolve_at_ms.load(Ordering::Relaxed) == u64::MAX || self.known_addresses().contains(&address)
+        self.resolve_at.load(Ordering::Relaxed).is_never() || self.known_addresses().contains(&address)
     }
 
     /// Returns the addresses. Known addresses stay in use while the name is resolved again in the background;
     /// only a name without any known addresses makes the caller wait.
-    pub(crate) async fn addresses(self: &Arc<Self>, core: &Core, again_ms: u64) -> Arc<[SocketAddr]> {
-        self.refresh_if_due(core, again_ms);
+    pub(crate) async fn addresses(self: &Arc<Self>, core: &Core, again_after: Millis) -> Arc<[SocketAddr]> {
+        self.refresh_if_due(core, again_after);
         let mut known = self.known_addresses();
         while known.is_empty() && self.is_due(core) {
             // All callers share one lookup, because a lookup blocks one of a few threads.
-            core.sleep(POLL_MS).await;
-            self.refresh_if_due(core, again_ms);
+            core.sleep(POLL_INTERVAL).await;
+            self.refresh_if_due(core, again_after);
             known = self.known_addresses();
         }
         known
@@ -66,35 +67,35 @@ impl ServerAddresses {
 
     /// Starts another resolution in the background if it is due. Also called by a timer, because requests on
     /// kept connections do not ask for the addresses.
-    pub(crate) fn refresh_if_due(self: &Arc<Self>, core: &Core, again_ms: u64) {
+    pub(crate) fn refresh_if_due(self: &Arc<Self>, core: &Core, again_after: Millis) {
         if self.is_due(core) && !self.resolving.swap(true, Ordering::Relaxed) {
             let this = self.clone();
             let theirs = core.clone();
-            core.spawn(async move { this.resolve(theirs, again_ms).await });
+            core.spawn(async move { this.resolve(theirs, again_after).await });
         }
     }
 
     fn is_due(&self, core: &Core) -> bool {
-        core.now_ms() >= self.resolve_at_ms.load(Ordering::Relaxed)
+        core.now() >= self.resolve_at.load(Ordering::Relaxed)
     }
 
     /// Calls the system's resolver on another thread, because it blocks.
-    async fn resolve(self: Arc<Self>, core: Core, again_ms: u64) {
+    async fn resolve(self: Arc<Self>, core: Core, again_after: Millis) {
         let host = self.host.clone();
         let port = self.port;
         #[cfg(test)]
         self.lookup_count.fetch_add(1, Ordering::Relaxed);
         let found = core.offload(move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter)).await;
-        let again_ms = match found {
+        let again_after = match found {
             Ok(mut addresses) if !addresses.is_empty() => {
                 addresses.dedup();
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
-                again_ms
+                again_after
             }
             // The old addresses stay in use after a failed lookup.
-            _ => RETRY_PAUSE_MS.min(again_ms),
+            _ => RETRY_PAUSE.min(again_after),
         };
-        self.resolve_at_ms.store(core.now_ms().saturating_add(again_ms).min(u64::MAX - 1), Ordering::Relaxed);
+        self.resolve_at.store((core.now() + again_after).min(Moment::LAST), Ordering::Relaxed);
         self.resolving.store(false, Ordering::Relaxed);
     }
 }
@@ -133,14 +134,14 @@ mod tests {
                     let theirs = core.clone();
                     let answered = answered.clone();
                     core.spawn(async move {
-                        assert!(!names.addresses(&theirs, 60_000).await.is_empty());
+                        assert!(!names.addresses(&theirs, Millis(60_000)).await.is_empty());
                         answered.set(answered.get() + 1);
                     });
                 }
-                core.sleep(20).await;
+                core.sleep(Millis(20)).await;
                 release.send(()).expect("the thread waits");
                 while answered.get() < 100 {
-                    core.sleep(5).await;
+                    core.sleep(Millis(5)).await;
                 }
                 names.lookup_count.load(Ordering::Relaxed)
             })

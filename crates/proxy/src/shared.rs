@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use net::{TlsClient, TlsClientOptions};
+use times::Moment;
 
 use crate::connection_limiter::ConnectionLimiter;
 use crate::counts::{UpstreamCounterSets, UpstreamCounters};
@@ -114,14 +115,14 @@ impl GroupShared {
 
     /// Returns the state of a server at a time of the cores' clock.
     #[must_use]
-    pub fn state(&self, server: usize, now_ms: u64) -> ServerState {
-        self.servers[server].health.state(now_ms)
+    pub fn state(&self, server: usize, now: Moment) -> ServerState {
+        self.servers[server].health.state(now)
     }
 
     /// Returns the state of a server regardless of the operator's order.
     #[must_use]
-    pub fn observed_state(&self, server: usize, now_ms: u64) -> ServerState {
-        self.servers[server].health.observed_state(now_ms)
+    pub fn observed_state(&self, server: usize, now: Moment) -> ServerState {
+        self.servers[server].health.observed_state(now)
     }
 
     /// Returns the operator's order for a server.
@@ -132,10 +133,10 @@ impl GroupShared {
 
     /// Sets the operator's order for a server. Requests under way complete; kept connections to a server out
     /// of service are closed by the next sweep.
-    pub fn set_order(&self, server: usize, order: UpstreamOrder, now_ms: u64) {
-        self.servers[server].health.set_order(order, now_ms);
+    pub fn set_order(&self, server: usize, order: UpstreamOrder, now: Moment) {
+        self.servers[server].health.set_order(order, now);
         if order == UpstreamOrder::Ready {
-            self.assign_waiting(now_ms);
+            self.assign_waiting(now);
         }
     }
 
@@ -146,9 +147,9 @@ impl GroupShared {
     }
 
     /// Changes the weight of a server, until a new configuration has a different one.
-    pub fn set_weight(&self, server: usize, weight: u32, now_ms: u64) {
+    pub fn set_weight(&self, server: usize, weight: u32, now: Moment) {
         self.servers[server].weight.store(weight, Ordering::Relaxed);
-        self.assign_waiting(now_ms);
+        self.assign_waiting(now);
     }
 
     /// Returns the number of requests under way on a server.
@@ -160,25 +161,25 @@ impl GroupShared {
     }
 
     /// Assigns waiting requests after a server has returned to service.
-    pub(crate) fn assign_waiting(&self, now_ms: u64) {
-        self.limiter.assign_waiting(|server| self.is_usable(server, now_ms));
+    pub(crate) fn assign_waiting(&self, now: Moment) {
+        self.limiter.assign_waiting(|server| self.is_usable(server, now));
     }
 
     /// Whether a server may be assigned to a waiting request.
-    pub(crate) fn is_usable(&self, server: usize, now_ms: u64) -> bool {
-        self.is_serving(server, now_ms) && self.is_eligible(server, now_ms)
+    pub(crate) fn is_usable(&self, server: usize, now: Moment) -> bool {
+        self.is_serving(server, now) && self.is_eligible(server, now)
     }
 
-    fn is_serving(&self, server: usize, now_ms: u64) -> bool {
-        self.weight(server) > 0 && self.state(server, now_ms) == ServerState::Up
+    fn is_serving(&self, server: usize, now: Moment) -> bool {
+        self.weight(server) > 0 && self.state(server, now) == ServerState::Up
     }
 
     /// Whether a server is not a backup, or all servers that are not backups are out of service; busy servers
     /// do not count as such.
-    pub(crate) fn is_eligible(&self, server: usize, now_ms: u64) -> bool {
+    pub(crate) fn is_eligible(&self, server: usize, now: Moment) -> bool {
         let servers = &self.options.servers;
         !servers[server].backup
-            || !(0..servers.len()).any(|other| !servers[other].backup && self.is_serving(other, now_ms))
+            || !(0..servers.len()).any(|other| !servers[other].backup && self.is_serving(other, now))
     }
 }
 

@@ -7,6 +7,7 @@ use http::path::EmptySegments;
 use http::{Head, Method, RequestIds, Status};
 use net::proxy_protocol::{self, Endpoints};
 use net::{Client, Link, StreamClient};
+use times::Millis;
 
 use crate::dial::{DialOptions, dial};
 use crate::group::{Group, UpstreamError, UpstreamEvent, UpstreamInUse};
@@ -87,7 +88,7 @@ impl Group {
     }
 
     /// Connects a client to a server of the group, and sends the PROXY protocol header if the group uses it.
-    /// A server that cannot be connected to within `connect_ms` is reported and counted as failed, and the
+    /// A server that cannot be connected to within `connect` is reported and counted as failed, and the
     /// next one is tried. `name` replaces the request target in reports.
     ///
     /// # Errors
@@ -96,7 +97,7 @@ impl Group {
         &self,
         client: &StreamClient,
         name: &str,
-        connect_ms: u64,
+        connect: Millis,
     ) -> Result<UpstreamStream<'_>, OpenStreamError> {
         let group = &*self.0;
         let requester = StreamRequester { client, head: Head::default() };
@@ -104,8 +105,7 @@ impl Group {
         let mut tried = Vec::new();
         let mut failed = OpenStreamError::Failed("no upstream is in service", None);
         while tried.len() < attempts {
-            let chosen =
-                group.balancer.choose(&group.shared, &group.core, &requester, connect_ms, &tried).await;
+            let chosen = group.balancer.choose(&group.shared, &group.core, &requester, connect, &tried).await;
             let selection = match chosen {
                 Ok(selection) => selection,
                 Err(SelectError::ClientDisconnected) => return Err(OpenStreamError::ClientDisconnected),
@@ -124,9 +124,9 @@ impl Group {
             let how =
                 DialOptions { first_address: group.next_address_index(), preface: &header, http2: false };
             let since_us = group.core.now_us();
-            let deadline_ms = group.core.now_ms().saturating_add(connect_ms);
+            let deadline = group.core.now() + connect;
             let upstream = &group.shared.servers[server];
-            let dialled = dial(&group.core, &group.shared.options, server, upstream, &how, deadline_ms).await;
+            let dialled = dial(&group.core, &group.shared.options, server, upstream, &how, deadline).await;
             match dialled {
                 Ok((link, _)) => {
                     let connect_us = group.core.now_us().saturating_sub(since_us);

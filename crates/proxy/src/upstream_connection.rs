@@ -6,6 +6,7 @@ use std::rc::Rc;
 use http::machine::{ClientMachine, FeedResult, Step};
 use http::{Limits, Method, Name, ResponseHead, Status, scan};
 use net::{BufferPool, Buffers, Fault, HeldBuffers, Link, Memory, Pressure, SendProgress};
+use times::{Millis, Moment};
 
 use crate::failure::AttemptFailure;
 use crate::options::KeepAlive;
@@ -31,7 +32,7 @@ pub(crate) struct IdleConnection {
     /// Number of requests carried so far.
     request_count: u32,
     /// Time at which the connection expires.
-    pub(crate) until_ms: u64,
+    pub(crate) until: Moment,
 }
 
 /// Result of reading from a connection.
@@ -56,9 +57,9 @@ pub(crate) struct UpstreamConnection {
     /// Whether nothing has been received since the request began.
     has_received_nothing: bool,
     /// Time at which bytes were last received, by the core's clock; 0 before the first.
-    pub(crate) received_ms: u64,
+    pub(crate) received_at: Moment,
     /// Maximum idle time after this response, from its head.
-    pub(crate) idle_ms: u64,
+    pub(crate) idle_timeout: Millis,
     /// Bytes that the upstream has accepted.
     progress: SendProgress,
 }
@@ -91,8 +92,8 @@ impl UpstreamConnection {
             request_count: 0,
             reused: false,
             has_received_nothing: true,
-            received_ms: 0,
-            idle_ms: 0,
+            received_at: Moment::ZERO,
+            idle_timeout: Millis(0),
             progress: SendProgress::default(),
         }
     }
@@ -245,15 +246,15 @@ impl UpstreamConnection {
         if let Some(len @ 1..) = read {
             buffers.input.filled(len);
             self.has_received_nothing = false;
-            self.received_ms = self.link.core().now_ms();
+            self.received_at = self.link.core().now();
         }
         Ok(read)
     }
 
     /// Makes the connection idle if it can be reused: the response has ended and nothing follows it.
-    pub(crate) fn into_idle(self, options: &KeepAlive, now_ms: u64) -> Option<(Link, IdleConnection)> {
+    pub(crate) fn into_idle(self, options: &KeepAlive, now: Moment) -> Option<(Link, IdleConnection)> {
         let is_done = self.buffers.machine.is_reusable();
-        self.into_idle_if(is_done, options, now_ms)
+        self.into_idle_if(is_done, options, now)
     }
 
     /// Like [`UpstreamConnection::into_idle`], with `is_done`: the response has ended and the connection is
@@ -262,7 +263,7 @@ impl UpstreamConnection {
         mut self,
         is_done: bool,
         options: &KeepAlive,
-        now_ms: u64,
+        now: Moment,
     ) -> Option<(Link, IdleConnection)> {
         let clean = is_done && self.buffers.input.is_empty() && !self.has_pending_output();
         let served = self.request_count.saturating_add(1);
@@ -270,8 +271,8 @@ impl UpstreamConnection {
         if !clean || worn || !self.link.is_reusable() {
             return None;
         }
-        let until_ms = now_ms.saturating_add(self.idle_ms.min(options.idle_ms_max));
-        Some((self.link, IdleConnection { address: self.address, request_count: served, until_ms }))
+        let until = now + self.idle_timeout.min(options.idle_timeout);
+        Some((self.link, IdleConnection { address: self.address, request_count: served, until }))
     }
 
     /// Returns the buffers while they are empty, so that others can use them while the request waits, and
@@ -291,14 +292,14 @@ impl UpstreamConnection {
 /// Returns how long the upstream keeps an idle connection, in milliseconds, from its `Keep-Alive` field:
 /// slightly less than announced, because time passes while the next request travels. `None` if nothing is
 /// announced.
-pub(crate) fn announced_idle_ms(head: &ResponseHead, bytes: &[u8]) -> Option<u64> {
+pub(crate) fn announced_idle(head: &ResponseHead, bytes: &[u8]) -> Option<Millis> {
     let value = head.field(bytes, Name::KeepAlive)?;
     let seconds = scan::list(value).find_map(|part| {
         let digits = part.strip_prefix(b"timeout=").or_else(|| part.strip_prefix(b"Timeout="))?;
         scan::parse_decimal(digits)
     })?;
-    let announced_ms = seconds.saturating_mul(1000);
-    Some(announced_ms.saturating_sub((announced_ms / 10).clamp(500, 2_000)))
+    let announced = Millis(seconds.saturating_mul(1000));
+    Some(announced - (announced / 10).clamp(Millis(500), Millis(2_000)))
 }
 
 /// Creates the buffer pool for the upstream connections of a core.

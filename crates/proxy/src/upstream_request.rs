@@ -2,6 +2,7 @@
 
 use http::{Limits, Method, ResponseHead, Status};
 use net::{Core, Fault, MemoryCharge, PIECE_WEIGHT_BYTES, Pressure};
+use times::{Millis, Moment};
 
 use crate::failure::AttemptFailure;
 use crate::response::INTERIM_MAX;
@@ -15,11 +16,11 @@ pub(crate) struct RequestBounds {
     /// Limits of the response head.
     pub(crate) limits: Limits,
     /// Timeout from the last byte of the request to the complete response head, in milliseconds.
-    pub(crate) head_ms: u64,
+    pub(crate) head_timeout: Millis,
     /// Timeout between two pieces of a body, in either direction, in milliseconds.
-    pub(crate) between_ms: u64,
+    pub(crate) between: Millis,
     /// Deadline of the whole request, by the core's clock.
-    pub(crate) deadline_ms: u64,
+    pub(crate) deadline: Moment,
 }
 
 /// A request to an upstream server. Dropping it closes its connection or resets its stream.
@@ -102,10 +103,10 @@ impl UpstreamRequest {
             self.moved_bytes = 0;
             self.core().yield_now().await;
         }
-        let mut since_ms = self.core().now_ms();
+        let mut since = self.core().now();
         loop {
             if self.is_sending && self.send() {
-                since_ms = self.core().now_ms();
+                since = self.core().now();
             }
             let step = self.side.step(self.method, &self.bounds.limits)?;
             match step {
@@ -118,15 +119,15 @@ impl UpstreamRequest {
             }
             let has_begun = self.side.has_response_begun();
             if has_begun {
-                since_ms = since_ms.max(self.side.received_ms());
+                since = since.max(self.side.received_at());
             }
-            let patience_ms =
-                if has_begun || self.is_sending { self.bounds.between_ms } else { self.bounds.head_ms };
-            match self.wait(since_ms.saturating_add(patience_ms)).await {
+            let patience =
+                if has_begun || self.is_sending { self.bounds.between } else { self.bounds.head_timeout };
+            match self.wait(since + patience).await {
                 Ok(()) => {}
                 // The upstream still accepts bytes that were sent before, so the timeout starts again.
                 Err(_) if self.is_sending && self.is_in_time() && self.side.has_progressed() => {
-                    since_ms = self.core().now_ms();
+                    since = self.core().now();
                 }
                 Err(_) if has_begun => {
                     return Err(AttemptFailure::Body(
@@ -139,7 +140,7 @@ impl UpstreamRequest {
     }
 
     fn is_in_time(&self) -> bool {
-        self.core().now_ms() < self.bounds.deadline_ms
+        self.core().now() < self.bounds.deadline
     }
 
     /// Sends as much as the upstream accepts; true if it accepted anything.
@@ -159,13 +160,13 @@ impl UpstreamRequest {
         }
     }
 
-    /// Waits until either direction can continue, at most until `until_ms` or the deadline of the whole
+    /// Waits until either direction can continue, at most until `until` or the deadline of the whole
     /// request.
-    async fn wait(&mut self, until_ms: u64) -> Result<(), Fault> {
+    async fn wait(&mut self, until: Moment) -> Result<(), Fault> {
         let is_short = self.core().memory().pressure() >= Pressure::High;
         self.side.release_buffers();
         self.held.set(self.side.update_memory(is_short));
-        let until_ms = until_ms.min(self.bounds.deadline_ms);
-        self.side.wait_alone(!self.is_sending, until_ms).await
+        let until = until.min(self.bounds.deadline);
+        self.side.wait_alone(!self.is_sending, until).await
     }
 }

@@ -8,10 +8,11 @@ use http::encode::{CHUNK_END, write_chunk_start, write_last_chunk};
 use http::machine::Step;
 use http::{Fields, Limits, Method, ResponseHead, Span, Status};
 use net::{Core, Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
+use times::{Millis, Moment};
 
 use crate::cgi_side::{CgiSide, CgiStep};
 use crate::failure::AttemptFailure;
-use crate::upstream_connection::{UpstreamConnection, announced_idle_ms};
+use crate::upstream_connection::{UpstreamConnection, announced_idle};
 
 /// Upstream side of a request.
 pub(crate) enum UpstreamSide {
@@ -65,11 +66,11 @@ impl UpstreamSide {
     }
 
     /// Returns when bytes of the response were last received, by the core's clock; 0 before the first.
-    pub(crate) fn received_ms(&self) -> u64 {
+    pub(crate) fn received_at(&self) -> Moment {
         match self {
-            UpstreamSide::H1(side) => side.connection.received_ms,
-            UpstreamSide::Stream(stream) => stream.received_ms(),
-            UpstreamSide::Cgi(side) => side.content_ms,
+            UpstreamSide::H1(side) => side.connection.received_at,
+            UpstreamSide::Stream(stream) => stream.received_at(),
+            UpstreamSide::Cgi(side) => side.content_at,
         }
     }
 
@@ -262,10 +263,10 @@ impl UpstreamSide {
         match self {
             UpstreamSide::H1(side) => {
                 let (head, bytes) = side.connection.buffers.head();
-                side.connection.idle_ms = announced_idle_ms(head, bytes).unwrap_or(u64::MAX);
+                side.connection.idle_timeout = announced_idle(head, bytes).unwrap_or(Millis::MAX);
             }
             UpstreamSide::Stream(_) => {}
-            UpstreamSide::Cgi(side) => side.connection.idle_ms = u64::MAX,
+            UpstreamSide::Cgi(side) => side.connection.idle_timeout = Millis::MAX,
         }
     }
 
@@ -333,14 +334,14 @@ impl UpstreamSide {
     }
 
     /// Waits for this side only.
-    pub(crate) async fn wait_alone(&mut self, is_abandoned: bool, deadline_ms: u64) -> Result<(), Fault> {
+    pub(crate) async fn wait_alone(&mut self, is_abandoned: bool, deadline: Moment) -> Result<(), Fault> {
         let interest = self.interest(true, is_abandoned);
         let connection = match self {
             UpstreamSide::H1(side) => &mut side.connection,
             UpstreamSide::Cgi(side) => &mut side.connection,
-            UpstreamSide::Stream(stream) => return stream.ready_for(interest, deadline_ms).await,
+            UpstreamSide::Stream(stream) => return stream.ready_for(interest, deadline).await,
         };
-        let waited = connection.link.stream().ready_for(interest, deadline_ms).await;
+        let waited = connection.link.stream().ready_for(interest, deadline).await;
         connection.acquire_buffers();
         waited
     }
@@ -352,17 +353,17 @@ impl UpstreamSide {
         client: Interest,
         reads: bool,
         is_abandoned: bool,
-        deadline_ms: u64,
+        deadline: Moment,
     ) -> Result<(), Fault> {
         let interest = self.interest(reads, is_abandoned);
         let connection = match self {
             UpstreamSide::H1(side) => &mut side.connection,
             UpstreamSide::Cgi(side) => &mut side.connection,
             UpstreamSide::Stream(stream) => {
-                return exchange.wait_either_stream(client, (stream, interest), deadline_ms).await;
+                return exchange.wait_either_stream(client, (stream, interest), deadline).await;
             }
         };
-        let waited = exchange.wait_either(client, (&connection.link, interest), deadline_ms).await;
+        let waited = exchange.wait_either(client, (&connection.link, interest), deadline).await;
         connection.acquire_buffers();
         waited
     }
@@ -410,7 +411,7 @@ impl Http1Side {
 /// Converts the failure of a stream to that of the attempt.
 fn stream_failure(stream: &H2Stream, failure: StreamFailure) -> AttemptFailure {
     // The server may have closed the connection before the request arrived.
-    let stale = stream.received_ms() == 0 && stream.is_reused();
+    let stale = stream.received_at() == Moment::ZERO && stream.is_reused();
     match (failure, stream.has_begun()) {
         (StreamFailure::Invalid(reason), true) => AttemptFailure::Body(reason),
         (StreamFailure::Closed, true) => {

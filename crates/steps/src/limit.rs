@@ -22,6 +22,7 @@ use reload::KeptState;
 use sharing::SharedTable;
 use telemetry::families::LimitMetrics;
 use telemetry::metrics::RouteLabels;
+use times::Millis;
 
 use crate::flow::Flow;
 use crate::shaping::shared_limits;
@@ -357,7 +358,7 @@ impl RateRules {
         if !checked.delay_permits.is_empty() {
             exchange.hold(DELAYED_BYTES);
             let has_left = {
-                let mut turn = pin!(exchange.core().sleep(checked.wait_ns.div_ceil(1_000_000)));
+                let mut turn = pin!(exchange.core().sleep(Millis(checked.wait_ns.div_ceil(1_000_000))));
                 poll_fn(|cx| {
                     if exchange.poll_disconnected(cx) {
                         Poll::Ready(true)

@@ -341,7 +341,7 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         servers
             .extend((0..group.server_count()).map(|server| (group.display_name(server), (&**group, server))));
     }
-    let now_ms = Clock::new().now_ms();
+    let now = Clock::new().now();
     for (url, (group, server)) in servers {
         let cores = group.counters(server);
         let labels = || vec![("server", url.to_owned())];
@@ -368,7 +368,7 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         ejections.count(labels(), sum(&|core| core.ejections.value()));
         connects.durations(labels(), cores.iter().map(|core| &core.connect));
         heads.durations(labels(), cores.iter().map(|core| &core.head));
-        let is_up = group.state(server, now_ms) == ServerState::Up;
+        let is_up = group.state(server, now) == ServerState::Up;
         up.gauge(labels(), f64::from(u8::from(is_up)));
         let is_ordered = group.order(server) != UpstreamOrder::Ready;
         drained.gauge(labels(), f64::from(u8::from(is_ordered)));

@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 
 use ring::{Ticket, WorkerSlot};
+use times::{Millis, Moment};
 
 /// Time within which an event loop must release a timed-out request, or any other of its timed-out requests.
-const RELEASE_MS: u64 = 1_000;
+const RELEASE_TIME: Millis = Millis(1_000);
 /// Time within which an event loop must release all requests that timed out at the same time.
-const RELEASE_MS_MAX: u64 = 10_000;
+const RELEASE_TIME_MAX: Millis = Millis(10_000);
 /// Time after which another worker is started: a responsive loop reacts at once.
-const UNRESPONSIVE_AFTER_MS: u64 = 100;
+const UNRESPONSIVE_AFTER: Millis = Millis(100);
 
 /// An observation about an event loop with late requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub(super) enum OverdueEvent {
 struct OverdueRequest {
     ticket: Ticket,
     worker_slot: WorkerSlot,
-    deadline_ms: u64,
-    deadline_ms_max: u64,
+    deadline: Moment,
+    deadline_max: Moment,
     is_unresponsive: bool,
 }
 
@@ -37,14 +38,14 @@ struct OverdueRequest {
 pub(super) struct OverdueRequests(RefCell<Vec<OverdueRequest>>);
 
 impl OverdueRequests {
-    pub(super) fn add(&self, ticket: Ticket, worker_slot: WorkerSlot, now_ms: u64) {
-        let due_ms = now_ms + RELEASE_MS;
-        let due_ms_max = now_ms + RELEASE_MS_MAX;
+    pub(super) fn add(&self, ticket: Ticket, worker_slot: WorkerSlot, now: Moment) {
+        let due = now + RELEASE_TIME;
+        let due_max = now + RELEASE_TIME_MAX;
         self.0.borrow_mut().push(OverdueRequest {
             ticket,
             worker_slot,
-            deadline_ms: due_ms,
-            deadline_ms_max: due_ms_max,
+            deadline: due,
+            deadline_max: due_max,
             is_unresponsive: false,
         });
     }
@@ -53,7 +54,7 @@ impl OverdueRequests {
     /// request since the last check is responsive and gets more time for the others.
     pub(super) fn check(
         &self,
-        now_ms: u64,
+        now: Moment,
         is_held: impl Fn(Ticket) -> bool,
         report: impl Fn(WorkerSlot, OverdueEvent),
     ) {
@@ -63,32 +64,32 @@ impl OverdueRequests {
         all.retain_mut(|late| {
             let is_held = is_held(late.ticket);
             if is_held && works.contains(&late.worker_slot) {
-                late.deadline_ms = (now_ms + RELEASE_MS).min(late.deadline_ms_max);
+                late.deadline = (now + RELEASE_TIME).min(late.deadline_max);
             }
-            if is_held && now_ms >= late.deadline_ms {
+            if is_held && now >= late.deadline {
                 report(late.worker_slot, OverdueEvent::Hangs);
             } else if is_held
                 && !late.is_unresponsive
-                && now_ms + RELEASE_MS >= late.deadline_ms + UNRESPONSIVE_AFTER_MS
+                && now + RELEASE_TIME >= late.deadline + UNRESPONSIVE_AFTER
             {
                 late.is_unresponsive = true;
                 report(late.worker_slot, OverdueEvent::Unresponsive);
             } else if !is_held && late.is_unresponsive {
                 report(late.worker_slot, OverdueEvent::Responsive);
             }
-            is_held && now_ms < late.deadline_ms
+            is_held && now < late.deadline
         });
     }
 
     /// Calls `each` for all requests that are still held, with the remaining time.
     pub(super) fn for_each_held(
         &self,
-        now_ms: u64,
+        now: Moment,
         is_held: impl Fn(Ticket) -> bool,
-        visit: impl Fn(WorkerSlot, u64),
+        visit: impl Fn(WorkerSlot, Millis),
     ) {
         for late in self.0.borrow().iter().filter(|late| is_held(late.ticket)) {
-            visit(late.worker_slot, late.deadline_ms.saturating_sub(now_ms));
+            visit(late.worker_slot, late.deadline - now);
         }
     }
 }

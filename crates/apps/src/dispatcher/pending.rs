@@ -9,6 +9,7 @@ use std::task::Poll;
 
 use net::{Exchange, Interest, RequestNotes};
 use ring::{ReceivedPart, Ticket, TicketError, WorkerCost, WorkerSlot};
+use times::Millis;
 
 use super::{Completion, Deadline, Dispatcher, HeldPermits};
 use crate::log::{AppLog, AppLogLevel, request_line};
@@ -81,34 +82,34 @@ impl PendingRequest {
         .await
     }
 
-    /// Returns the milliseconds since a worker claimed the request, and the worker's process id, or 0.
-    pub(crate) fn claim_age(&self) -> (u64, i32) {
-        let now_ms = self.dispatcher.core.now_ms();
-        let claimed_ms = self.dispatcher.with_entry(self.ticket, |entry| entry.claimed_ms).flatten();
+    /// Returns the time since a worker claimed the request, and the worker's process id, or 0.
+    pub(crate) fn claim_age(&self) -> (Millis, i32) {
+        let now = self.dispatcher.core.now();
+        let claimed_at = self.dispatcher.with_entry(self.ticket, |entry| entry.claimed_at).flatten();
         let server = self.dispatcher.server.borrow();
         let generation = &self.dispatcher.generation;
         let pid = server
             .claimant(self.ticket)
             .map(|WorkerSlot(worker_slot)| &generation.pids[generation.place_of(worker_slot)]);
-        (now_ms - claimed_ms.unwrap_or(now_ms), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
+        (now - claimed_at.unwrap_or(now), pid.map_or(0, |pid| pid.load(Ordering::Relaxed)))
     }
 
     /// Logs that the request timed out.
     pub(crate) fn log_timeout(&self, exchange: &Exchange<'_>, app_log: &AppLog) {
         let Some(unreported) = self.dispatcher.may_log() else { return };
         let options = &self.dispatcher.generation.options;
-        let (what, limit_ms, name) = if exchange.has_begun() {
-            ("its answer paused, and is cut short:", options.between_ms_max, "timeouts.between")
+        let (what, limit, name) = if exchange.has_begun() {
+            ("its answer paused, and is cut short:", options.between_max, "timeouts.between")
         } else {
-            ("no answer", options.request_ms_max, "timeouts.request")
+            ("no answer", options.request_max, "timeouts.request")
         };
-        let (held_ms, pid) = self.claim_age();
+        let (held_for, pid) = self.claim_age();
         let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };
         let text = format!(
             "{}: {what} within {} s ({name}); worker {pid} has had it for {:.1} s{more}",
             request_line(exchange),
-            limit_ms as f64 / 1000.0,
-            held_ms as f64 / 1000.0,
+            limit.as_secs_f64(),
+            held_for.as_secs_f64(),
         );
         app_log.report(AppLogLevel::Warn, &text);
     }
@@ -120,11 +121,11 @@ impl PendingRequest {
 
     /// Sets the side that must make progress next, and restarts its time limit.
     pub(crate) fn set_deadline(&self, expect: Deadline) {
-        let now_ms = self.dispatcher.core.now_ms();
+        let now = self.dispatcher.core.now();
         self.dispatcher.with_entry(self.ticket, |entry| {
-            (entry.deadline, entry.deadline_since_ms) = (expect, now_ms);
-            entry.held_since_ms = match expect {
-                Deadline::ClientRead(_) => entry.held_since_ms.or(Some(now_ms)),
+            (entry.deadline, entry.deadline_since) = (expect, now);
+            entry.held_since = match expect {
+                Deadline::ClientRead(_) => entry.held_since.or(Some(now)),
                 _ => None,
             };
         });

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Rig, is_alive, kill, modules, native_handler, one_worker, scratch, until};
 use apps::Options;
+use times::Millis;
 
 const SHARED: [&str; 6] = ["-TERM", "-INT", "-HUP", "-QUIT", "-USR1", "-USR2"];
 
@@ -21,7 +22,7 @@ fn serve(language: &str, arguments: &[&str], file: &Path, adapt: impl FnOnce(&mu
     command.push(file.into());
     let mut options = Options::new("shop", command);
     one_worker(&mut options);
-    options.stop_ms_max = 20_000;
+    options.stop_max = Millis(20_000);
     options.is_event_loop = language == "python";
     adapt(&mut options);
     Rig::start(options)
@@ -83,7 +84,7 @@ sub {
 const RACK: &str = r#"
 worker = nil
 at_exit { puts(Process.pid == worker ? "at_exit in worker" : "at_exit in prototype") }
-def stands_still = sleep(3600)
+def stands_still = sleep(Millis(3600))
 lambda do |env|
   worker = Process.pid
   case env["PATH_INFO"]
@@ -110,7 +111,7 @@ const HANDLER: &str = r#"
 static void farewell(void) { puts("atexit"); }
 static int start(void **process, char *error, size_t size) { (void)process; (void)error; (void)size; atexit(farewell); return 0; }
 static void stop(void *process) { (void)process; puts("stop"); }
-__attribute__((noinline)) void stands_still(void) { for (;;) sleep(3600); }
+__attribute__((noinline)) void stands_still(void) { for (;;) sleep(Millis(3600)); }
 static int handle(komainu_request *request, void *process, void *thread) {
     char pid[16];
     komainu_text path = komainu_part(request, KOMAINU_PATH);
@@ -216,7 +217,7 @@ fn perl_ruby_and_native_workers_run_exit_handlers() {
 #[test]
 fn worker_that_does_not_exit_in_time_is_killed_with_its_stack() {
     for end in ["reload", "exit"] {
-        let rig = python(|options| options.stop_ms_max = 500);
+        let rig = python(|options| options.stop_max = Millis(500));
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/leave-a-thread-that-stays").status, 200);
         match end {
@@ -275,13 +276,13 @@ fn application_may_fork_and_install_signal_handlers() {
 #[test]
 fn killed_worker_logs_request_duration_and_stack() {
     // a busy machine may use part of this time until the worker claims the request
-    let short = |options: &mut Options| options.request_ms_max = 2_000;
+    let short = |options: &mut Options| options.request_max = Millis(2_000);
     for (rig, place) in [
         (perl("where-perl", short), "called Komainu::App::stands_still"),
         (ruby("where-ruby", short), "stands_still"),
         (native("where-native", short), "stands_still"),
         (python(short), "in stands_still"),
-        (python(|options| (options.threads, options.request_ms_max) = (2, 2_000)), "in stands_still"),
+        (python(|options| (options.threads, options.request_max) = (2, Millis(2_000))), "in stands_still"),
     ] {
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/stuck?secret=1").status, 504);
@@ -298,7 +299,7 @@ fn killed_worker_logs_request_duration_and_stack() {
 
 #[test]
 fn slow_event_loop_request_is_logged_with_the_blocking_place() {
-    let rig = python_events(|options| options.request_ms_max = 500);
+    let rig = python_events(|options| options.request_max = Millis(500));
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/stuck").status, 504);
     rig.logged(&format!(
@@ -314,7 +315,7 @@ fn slow_event_loop_request_is_logged_with_the_blocking_place() {
 fn non_async_worker_is_killed_at_the_request_timeout() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/ends.py");
     let rig = serve("python", &["auto"], &file, |options| {
-        (options.concurrency, options.request_ms_max) = (100, 500);
+        (options.concurrency, options.request_max) = (100, Millis(500));
     });
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/stuck").status, 504);
@@ -326,7 +327,7 @@ fn non_async_worker_is_killed_at_the_request_timeout() {
 
 #[test]
 fn blocked_event_loop_is_replaced_before_it_is_killed() {
-    let rig = python_events(|options| options.request_ms_max = 500);
+    let rig = python_events(|options| options.request_max = Millis(500));
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/blocked").status, 504);
     let mut both = false;
@@ -343,7 +344,8 @@ fn blocked_event_loop_is_replaced_before_it_is_killed() {
 #[test]
 fn blocked_worker_is_killed_despite_reload_stop_or_drain() {
     for end in ["reload", "stop", "drain"] {
-        let rig = python_events(|options| (options.request_ms_max, options.stop_ms_max) = (500, 50_000));
+        let rig =
+            python_events(|options| (options.request_max, options.stop_max) = (Millis(500), Millis(50_000)));
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/blocked").status, 504);
         match end {
@@ -361,9 +363,9 @@ fn blocked_worker_is_killed_despite_reload_stop_or_drain() {
 
 #[test]
 fn pause_in_a_response_has_its_own_timeout() {
-    let rig = python(|options| options.request_ms_max = 500);
+    let rig = python(|options| options.request_max = Millis(500));
     rig.get("/pause?2").expect(200, "first second");
-    let rig = python(|options| options.between_ms_max = 500);
+    let rig = python(|options| options.between_max = Millis(500));
     let mut client = rig.connect();
     client.send("GET /pause?60 HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(String::from_utf8(client.rest()).unwrap().contains("first "));
@@ -404,7 +406,9 @@ fn a_damaged_channel_is_replaced() {
 #[test]
 fn server_survives_random_data_in_the_channel() {
     for noise in ["ff", "00", "01", "55"] {
-        let rig = perl("noise", |options| (options.request_ms_max, options.queue_ms_max) = (2_000, 2_000));
+        let rig = perl("noise", |options| {
+            (options.request_max, options.queue_timeout) = (Millis(2_000), Millis(2_000))
+        });
         rig.ready(1);
         let mut client = rig.connect();
         let head = "HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use crate::rig;
 use crate::rig::{Rig, is_alive, kill, scratch, until};
 use apps::{Recycle, Workers};
+use times::Millis;
 
 fn workers(min: usize, max: usize) -> Workers {
     Workers { min, max }
@@ -99,7 +100,7 @@ fn killed_workers_fail_only_requests_they_held() {
 fn stuck_worker_is_killed_after_its_client_got_504() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.request_ms_max = 300;
+        options.request_max = Millis(300);
     });
     let stuck = rig.ready(1)[0];
     assert_eq!(rig.get("/sleep?60").status, 504);
@@ -140,7 +141,7 @@ fn full_queue_refuses_the_oldest_request() {
 fn request_is_refused_after_the_queue_timeout() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.queue_ms_max = 200;
+        options.queue_timeout = Millis(200);
     });
     rig.ready(1);
     let mut busy = rig.connect();
@@ -264,7 +265,7 @@ fn failed_loads_are_retried_with_growing_pauses() {
 #[test]
 fn loading_is_ended_by_the_start_timeout() {
     let app = Changing::new("slow", "sleep 60; sub { [200, [], []] }");
-    let rig = Rig::perl_file(&app.0, |options| options.start_ms_max = 300);
+    let rig = Rig::perl_file(&app.0, |options| options.start_max = Millis(300));
     assert_eq!(rig.get("/").status, 503);
     rig.logged("did not load within 1 s");
 }
@@ -295,7 +296,7 @@ fn workers_load_for_themselves_without_preloading() {
 fn workers_are_started_under_load_and_stopped_when_idle() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 4);
-        options.idle_ms = 1;
+        options.idle_timeout = Millis(1);
     });
     rig.ready(1);
     let load = Load::start(&rig, 8, "/sleep?0.05");
@@ -323,7 +324,7 @@ fn workers_are_replaced_after_their_request_limit() {
 fn workers_are_replaced_at_their_age_or_memory_limit() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.recycle = Recycle { age_ms: Some(1_000), ..Recycle::default() };
+        options.recycle = Recycle { age: Some(Millis(1_000)), ..Recycle::default() };
     });
     let old = rig.ready(1)[0];
     until("the end of the old one", || !is_alive(old));
@@ -442,8 +443,8 @@ fn application_that_closes_its_output_uses_no_cpu_time() {
     rig.get("/").expect(200, "quiet");
     let before = rig::cpu_ms_of_thread("app-quiet");
     std::thread::sleep(std::time::Duration::from_secs(1));
-    let spent_ms = rig::cpu_ms_of_thread("app-quiet") - before;
-    assert!(spent_ms < 200, "{spent_ms} ms");
+    let spent = rig::cpu_ms_of_thread("app-quiet") - before;
+    assert!(spent < 200, "{spent} ms");
     assert!(kill(rig.ready(2)[0], "-KILL"), "and its death is seen all the same");
     rig.logged("was killed by signal 9");
     rig.ready(2);
@@ -454,8 +455,8 @@ fn a_prototype_that_is_stuck_is_replaced() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         // Also limits the next prototype, which must load within this time on a busy machine.
-        options.start_ms_max = 3_000;
-        options.queue_ms_max = 5_000;
+        options.start_max = Millis(3_000);
+        options.queue_timeout = Millis(5_000);
     });
     let worker = rig.ready(1)[0];
     let prototype = rig.pids("prototype")[0];

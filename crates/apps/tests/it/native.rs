@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::rig;
 use crate::rig::{Rig, modules, native_handler, one_worker, scratch, until};
 use apps::Options;
+use times::Millis;
 
 /// Compiles one of `workers/native/examples` with warnings as errors.
 fn example(name: &str) -> PathBuf {
@@ -17,7 +18,7 @@ fn example(name: &str) -> PathBuf {
 fn native(object: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("native").join("worker");
     let mut options = Options::new("native", vec![worker.into(), object.into()]);
-    options.stop_ms_max = 5_000;
+    options.stop_max = Millis(5_000);
     adapt(&mut options);
     Rig::start(options)
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::rig;
 use crate::rig::{Rig, modules, one_worker, until};
 use apps::Options;
+use times::Millis;
 
 /// Serves `tests/python/TARGET` with two workers; `adapt` may change the options.
 fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -13,7 +14,7 @@ fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Ri
     place.push("/");
     place.push(target);
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), interface.into(), place]);
-    options.stop_ms_max = 5_000;
+    options.stop_max = Millis(5_000);
     options.is_event_loop = true;
     options.concurrency = if interface == "wsgi" { 1 } else { 100 };
     adapt(&mut options);
@@ -128,7 +129,7 @@ fn asgi_application_receives_disconnect() {
 fn timed_out_async_request_does_not_affect_others() {
     let rig = python("asgi", "events.py", |options| {
         one_worker(options);
-        options.request_ms_max = 1_000;
+        options.request_max = Millis(1_000);
     });
     let worker = rig.ready(1);
     assert_eq!(rig.get("/stuck").status, 504);

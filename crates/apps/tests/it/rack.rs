@@ -5,13 +5,14 @@ use std::path::Path;
 
 use crate::rig::{Rig, is_alive, modules, one_worker, scratch, until};
 use apps::Options;
+use times::Millis;
 
 /// Serves `tests/ruby/FILE` with two workers; `adapt` may change the options.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
     let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
-    options.stop_ms_max = 5_000;
+    options.stop_max = Millis(5_000);
     adapt(&mut options);
     Rig::start(options)
 }

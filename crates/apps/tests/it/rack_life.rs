@@ -4,11 +4,12 @@ use std::path::Path;
 
 use crate::rig::{Rig, modules, scratch, until};
 use apps::{Options, Workers};
+use times::Millis;
 
 fn ruby(file: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
-    options.stop_ms_max = 5_000;
+    options.stop_max = Millis(5_000);
     options.show_errors = true;
     adapt(&mut options);
     Rig::start(options)

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::rig;
 use crate::rig::{Client, Rig, modules, until};
 use apps::{Options, WebSockets, Workers};
+use times::Millis;
 
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -20,10 +21,11 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     let mut options =
         Options::new("chat", vec!["python3".into(), worker.into(), "asgi".into(), place.into()]);
     options.workers = Workers { min: 1, max: 1 };
-    options.stop_ms_max = 5_000;
+    options.stop_max = Millis(5_000);
     options.is_event_loop = true;
     options.concurrency = 100;
-    options.websockets = Some(WebSockets { message_bytes_max: 1_000_000, idle_ms: 60_000, compress: true });
+    options.websockets =
+        Some(WebSockets { message_bytes_max: 1_000_000, idle_timeout: Millis(60_000), compress: true });
     adapt(&mut options);
     Rig::start(options)
 }
@@ -224,7 +226,7 @@ fn invalid_frames_are_answered_with_close_codes() {
 
 #[test]
 fn disconnected_and_idle_clients_are_reported_to_application() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 1_000);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(1_000));
     drop(open(&rig, "/gone"));
     rig.logged("/gone received 1006");
     let mut silent = open(&rig, "/silent-client");
@@ -265,14 +267,14 @@ fn reload_and_drain_close_open_sockets() {
 /// Idle sockets rarely wake up, but the shutdown must reach them immediately.
 #[test]
 fn idle_sockets_are_closed_immediately_on_drain_and_reload() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(3_600_000));
     let mut clients: Vec<_> = (0..20).map(|_| open(&rig, "/")).collect();
     rig.drain();
     for client in &mut clients {
         assert_eq!(closed(client).0, 1001);
     }
     drop(clients);
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(3_600_000));
     let mut client = open(&rig, "/");
     rig.app.reload();
     assert_eq!(closed(&mut client).0, 1012);
@@ -363,8 +365,8 @@ fn a_worker_that_dies_ends_its_sockets() {
 #[test]
 fn client_that_reads_nothing_does_not_block_the_application() {
     let rig = python(|options| {
-        options.websockets.as_mut().unwrap().idle_ms = 1_000;
-        options.request_ms_max = 15_000;
+        options.websockets.as_mut().unwrap().idle_timeout = Millis(1_000);
+        options.request_max = Millis(15_000);
     });
     let client = open(&rig, "/many");
     rig.logged("/many received 1006");
@@ -376,8 +378,8 @@ fn client_that_reads_nothing_does_not_block_the_application() {
 fn worker_at_its_concurrency_limit_exits_when_asked() {
     let rig = python(|options| {
         options.concurrency = 2;
-        options.stop_ms_max = 30_000;
-        options.recycle.age_ms = Some(2_000);
+        options.stop_max = Millis(30_000);
+        options.recycle.age = Some(Millis(2_000));
     });
     let worker = rig.ready(1)[0];
     let mut clients = [open(&rig, "/one"), open(&rig, "/two")];

@@ -9,6 +9,7 @@ use std::path::Path;
 use crate::rig::{Rig, modules, until};
 use apps::{Options, WebSockets, Workers};
 use http2::{ErrorCode, Event, Machine, RequestLine};
+use times::Millis;
 
 pub(crate) const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -23,10 +24,11 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     let mut options =
         Options::new("chat", vec!["python3".into(), worker.into(), "asgi".into(), place.into()]);
     options.workers = Workers { min: 1, max: 1 };
-    options.stop_ms_max = 5_000;
+    options.stop_max = Millis(5_000);
     options.is_event_loop = true;
     options.concurrency = 100;
-    options.websockets = Some(WebSockets { message_bytes_max: 2_000_000, idle_ms: 60_000, compress: true });
+    options.websockets =
+        Some(WebSockets { message_bytes_max: 2_000_000, idle_timeout: Millis(60_000), compress: true });
     adapt(&mut options);
     Rig::start(options)
 }
@@ -335,7 +337,7 @@ fn ends_of_streams_and_of_the_application_close_sockets() {
 
 #[test]
 fn silent_client_is_pinged_and_closed() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 4_000);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(4_000));
     let mut client = Streams::to(&rig);
     let id = client.open("/silent-client");
     assert_eq!(client.next(id), (FIN | PING, vec![]));
@@ -345,7 +347,7 @@ fn silent_client_is_pinged_and_closed() {
 
 #[test]
 fn reload_and_drain_close_sockets_on_streams() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_ms = 3_600_000);
+    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(3_600_000));
     let mut client = Streams::to(&rig);
     let sockets: Vec<_> = (0..10).map(|_| client.open("/")).collect();
     rig.app.reload();

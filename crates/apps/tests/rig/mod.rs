@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use apps::{App, Handle, LogLine, Mount, Options, Workers};
 use net::{BindAddress, Exchange, Fault, ListenOptions, MemoryBudget, RequestRecord, Service};
+use times::Millis;
 
 /// Timeout of all waits; reached only if the awaited event never happens.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -69,7 +70,7 @@ impl Rig {
     pub(crate) fn perl_file(file: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
         let worker = modules("perl").join("worker.pl");
         let mut options = Options::new("shop", vec!["perl".into(), worker.into(), file.into()]);
-        options.stop_ms_max = 5_000;
+        options.stop_max = Millis(5_000);
         adapt(&mut options);
         Rig::start(options)
     }

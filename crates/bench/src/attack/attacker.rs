@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use net::{Core, Fault, Link};
+use times::{Millis, Moment};
 
 use super::attacks::{Attack, AttackTurn};
 use super::outcomes::{ConnectionOutcomes, ResponseScanner};
@@ -44,7 +45,7 @@ pub(crate) struct Attacker {
 impl Attacker {
     /// Attacks until the time is over.
     pub(crate) async fn run(self) {
-        while self.core.now_ms() < self.until_ms {
+        while self.core.now().0 < self.until_ms {
             match connect::connect_link(&self.core, &self.origin, CONNECT_MS).await {
                 Ok((link, _)) => {
                     self.progress.connections.set(self.progress.connections.get() + 1);
@@ -52,8 +53,8 @@ impl Attacker {
                 }
                 Err(_) => self.progress.outcomes.borrow_mut().refused += 1,
             }
-            let left_ms = self.until_ms.saturating_sub(self.core.now_ms());
-            self.core.sleep(PAUSE_MS.min(left_ms)).await;
+            let left_ms = self.until_ms.saturating_sub(self.core.now().0);
+            self.core.sleep(Millis(PAUSE_MS.min(left_ms))).await;
         }
         self.progress.running_attackers.set(self.progress.running_attackers.get() - 1);
     }
@@ -63,16 +64,16 @@ impl Attacker {
         let mut scan = ResponseScanner::new(self.attack.is_http2);
         let mut room = vec![0; READ_BYTES];
         let is_open = self.exchange(&mut link, &mut scan, &mut room).await.is_ok();
-        let until_ms = self.core.now_ms() + FINAL_READ_MS;
+        let until_ms = self.core.now().0 + FINAL_READ_MS;
         let mut is_over = !is_open;
         // The remaining bytes tell why the server ended the connection.
         while !self.attack.reads_responses || is_over {
             match link.try_read(&mut room) {
-                Ok(Some(len @ 1..)) if self.core.now_ms() < until_ms => {
+                Ok(Some(len @ 1..)) if self.core.now().0 < until_ms => {
                     scan.feed(&room[..len], &mut self.progress.outcomes.borrow_mut());
                 }
                 Ok(None) if !is_over => {
-                    if link.readable(until_ms).await.is_err() {
+                    if link.readable(Moment(until_ms)).await.is_err() {
                         break;
                     }
                 }
@@ -102,7 +103,7 @@ impl Attacker {
         let mut next_ms = 0;
         let mut stays = false;
         loop {
-            let now_ms = self.core.now_ms();
+            let now_ms = self.core.now().0;
             if now_ms >= self.until_ms {
                 return Ok(());
             }
@@ -128,14 +129,18 @@ impl Attacker {
             }
             if is_behind && sent == 0 {
                 let interest = link.interest(self.attack.reads_responses, true);
-                match link.stream().ready_for(interest, self.until_ms.min(now_ms + CHECK_INTERVAL_MS)).await {
+                match link
+                    .stream()
+                    .ready_for(interest, Moment(self.until_ms.min(now_ms + CHECK_INTERVAL_MS)))
+                    .await
+                {
                     Err(Fault::Timeout) | Ok(()) => {}
                     Err(fault) => return Err(fault),
                 }
             } else if stays || !is_behind && next_ms > now_ms {
                 let until_ms =
                     if stays { now_ms + CHECK_INTERVAL_MS } else { next_ms.min(now_ms + CHECK_INTERVAL_MS) };
-                self.core.sleep(until_ms.min(self.until_ms).saturating_sub(now_ms)).await;
+                self.core.sleep(Millis(until_ms.min(self.until_ms).saturating_sub(now_ms))).await;
             }
             self.core.yield_now().await;
         }

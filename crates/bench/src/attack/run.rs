@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http::Version;
 use net::{ConnectAddress, Core};
+use times::Millis;
 
 use super::attacker::{AttackProgress, Attacker};
 use super::attacks::Attack;
@@ -153,7 +154,7 @@ fn run_attack(
     let watched = pids.to_vec();
     let attacked = core.run_until_end(async move {
         let progress = Rc::new(AttackProgress::default());
-        let until_ms = inner.now_ms() + duration_ms;
+        let until_ms = inner.now().0 + duration_ms;
         progress.running_attackers.set(attack_copy.connections);
         let target = Rc::new(target);
         for _ in 0..attack_copy.connections {
@@ -169,7 +170,7 @@ fn run_attack(
         }
         let peak = Cell::new(memory_before);
         while progress.running_attackers.get() > 0 {
-            inner.sleep(MEMORY_SAMPLE_MS).await;
+            inner.sleep(Millis(MEMORY_SAMPLE_MS)).await;
             peak.set(peak.get().max(procfs::total_rss(&watched)));
         }
         (progress.outcomes.take(), progress.sent_bytes.get(), progress.connections.get(), peak.get())

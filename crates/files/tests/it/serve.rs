@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, SystemTime};
 
 use http::{Coding, Fields, Template};
+use times::Millis;
 
 use files::{CacheRule, FileCompression, FileSelector, Files, Options};
 
@@ -262,7 +263,7 @@ fn recently_checked_file_is_not_checked_again() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a.txt", "one");
         folder.write("root/index.html", "home");
-        options.cache.revalidate_ms = u64::MAX;
+        options.cache.revalidate_after = Millis::MAX;
     });
     rig.get("/a.txt").expect(200, "one");
     rig.get("/").expect(200, "home");
@@ -537,7 +538,7 @@ fn switched_or_removed_root_is_noticed() {
         folder.write("releases/2/a.txt", "two");
         std::os::unix::fs::symlink("releases/1", folder.path("current")).unwrap();
         options.roots = vec![folder.path("current")];
-        options.cache.revalidate_ms = 50;
+        options.cache.revalidate_after = Millis(50);
         options.root_report = Some(files::RootReport(Arc::new(move |_, state| {
             theirs.lock().unwrap().push(format!("{state:?}").split('(').next().unwrap().to_owned());
         })));

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use http::Status;
 use net::{BindAddress, Counters, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
+use times::Millis;
 
 use files::{FileOutcome, Files, Options};
 
@@ -59,13 +60,13 @@ impl Rig {
         let folder = ScratchFolder::new();
         let mut options = Options { roots: vec![folder.path("root")], ..Options::default() };
         // Every request checks the file unless the test changes this, so that no test has to wait.
-        options.cache.revalidate_ms = 0;
+        options.cache.revalidate_after = Millis(0);
         prepare(&folder, &mut options);
         let bind = BindAddress::Tcp("127.0.0.1:0".parse().unwrap());
         let memory = MemoryBudget::new(1 << 40);
         let net_options = net::Options {
             memory: memory.clone(),
-            timeouts: net::Timeouts { drain_ms: 100, ..net::Timeouts::default() },
+            timeouts: net::Timeouts { drain: Millis(100), ..net::Timeouts::default() },
             ..net::Options::default()
         };
         let server = Server::start(&net_options, &[bind], move |_| {

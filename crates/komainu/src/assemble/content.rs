@@ -87,7 +87,7 @@ fn file_options(config: &Config, files: &config::Files, cores: usize) -> files::
             entries_max: (open.entries_max as usize).div_ceil(cores),
             bytes_max: open.memory_bytes_max / cores as u64,
             file_bytes_max: open.memory_per_file_bytes_max,
-            revalidate_ms: u64::try_from(open.recheck.as_millis()).unwrap_or(u64::MAX),
+            revalidate_after: open.recheck.into(),
             ..files::CacheLimits::default()
         },
         ..files::Options::default()

@@ -425,7 +425,6 @@ fn build_route(
         (handler, _) => handler,
     };
     let is_counted = !matches!(&route.part_of, Some(PartOf { kind: HiddenRouteKind::Mirror, .. }));
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
     Ok(Route {
         steps,
         handler,
@@ -438,8 +437,8 @@ fn build_route(
         limits: RouteLimits {
             compression: settings.compress.map(|compress| Rc::new(convert_compression(compress))),
             body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
-            body_ms: ms(settings.body_timeout),
-            write_ms: ms(settings.write_timeout),
+            body_timeout: settings.body_timeout.into(),
+            write_timeout: settings.write_timeout.into(),
         },
         edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
         label: core_context

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use config::{Auth, AuthKind, Config, EncodedSlashes};
 use hosting::cgi_programs;
@@ -20,6 +19,7 @@ use proxy::{Group, GroupReload, GroupShared};
 use reload::KeptState;
 use shapes::prefix::StripPrefix;
 use telemetry::metrics::RouteLabels;
+use times::Millis;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.
 #[derive(Default)]
@@ -191,10 +191,6 @@ fn auth_proxy(auth: &Auth) -> Option<config::Proxy> {
     Some(proxy)
 }
 
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
-}
-
 fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<GroupOptions> {
     let servers =
         proxy.to.iter().map(|upstream| build_server(proxy, upstream, files)).collect::<io::Result<_>>()?;
@@ -203,14 +199,14 @@ fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<Group
         balance: convert_balance(&proxy.balance),
         keep_alive: KeepAlive {
             idle_max: proxy.keep_alive.connections_max as usize,
-            idle_ms_max: milliseconds(proxy.keep_alive.idle),
+            idle_timeout: proxy.keep_alive.idle.into(),
             requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
         },
         ejection: proxy.eject.as_ref().map(convert_ejection),
         check: proxy.health.as_ref().map(convert_health_check),
-        slow_start_ms: milliseconds(proxy.slow_start),
+        slow_start: proxy.slow_start.into(),
         queue_max: proxy.queue_max as usize,
-        resolve_ms: milliseconds(proxy.resolve),
+        resolve_interval: proxy.resolve.into(),
         proxy_protocol: convert_proxy_protocol(proxy.proxy_protocol),
         lenient_heads: proxy.lenient_heads,
     })
@@ -248,8 +244,8 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
         keep_alive: KeepAlive { idle_max: 0, ..KeepAlive::default() },
         ejection: stream.eject.as_ref().map(convert_ejection),
         check: stream.health.as_ref().map(convert_health_check),
-        slow_start_ms: milliseconds(stream.slow_start),
-        resolve_ms: milliseconds(stream.resolve),
+        slow_start: stream.slow_start.into(),
+        resolve_interval: stream.resolve.into(),
         proxy_protocol: convert_proxy_protocol(stream.proxy_protocol),
         ..GroupOptions::new(stream.to.iter().map(server).collect())
     }
@@ -259,7 +255,7 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
 fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool) -> RouteOptions {
     RouteOptions {
         timeouts: UpstreamTimeouts {
-            half_closed_ms: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_MS } else { 0 },
+            half_closed: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_TIMEOUT } else { Millis::ZERO },
             ..convert_timeouts(&proxy.timeouts)
         },
         cancels_on_disconnect: proxy.client_abort == config::ClientAbort::Cancel,
@@ -373,14 +369,14 @@ fn convert_balance(balance: &config::Balance) -> Balance {
 
 fn convert_timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
     UpstreamTimeouts {
-        connect_ms: milliseconds(timeouts.connect),
-        head_ms: milliseconds(timeouts.head),
-        between_ms: milliseconds(timeouts.between),
-        total_ms: timeouts.total.map_or(0, milliseconds),
-        queue_ms: milliseconds(timeouts.queue),
-        tunnel_ms: milliseconds(timeouts.tunnel),
-        continue_ms: milliseconds(timeouts.expect),
-        half_closed_ms: 0,
+        connect: timeouts.connect.into(),
+        head: timeouts.head.into(),
+        between: timeouts.between.into(),
+        total: timeouts.total.map_or(Millis::ZERO, Millis::of),
+        queue: timeouts.queue.into(),
+        tunnel: timeouts.tunnel.into(),
+        expect_continue: timeouts.expect.into(),
+        half_closed: Millis::ZERO,
     }
 }
 
@@ -396,11 +392,7 @@ fn convert_retry(retry: &config::Retry) -> Retry {
 }
 
 fn convert_ejection(eject: &config::Eject) -> Ejection {
-    Ejection {
-        failures_max: eject.failures_max,
-        first_ms: milliseconds(eject.first),
-        ms_max: milliseconds(eject.max),
-    }
+    Ejection { failures_max: eject.failures_max, first: eject.first.into(), max: eject.max.into() }
 }
 
 fn convert_health_check(health: &config::Health) -> HealthCheck {
@@ -408,8 +400,8 @@ fn convert_health_check(health: &config::Health) -> HealthCheck {
     let get = |path: &String| Probe::Get { path: path.clone(), host: health.host.clone(), first, last };
     HealthCheck {
         probe: health.path.as_ref().map_or(Probe::Connect, get),
-        interval_ms: milliseconds(health.interval),
-        timeout_ms: milliseconds(health.timeout),
+        interval: health.interval.into(),
+        timeout: health.timeout.into(),
         rise: health.rise,
         fall: health.fall,
     }

@@ -18,7 +18,7 @@ use engine::generations::Generations;
 use engine::options::{self, Descriptors};
 use hosting::watch;
 use hosting::workers::{AppHandles, Hosting};
-use logging::access::FLUSH_MS;
+use logging::access::FLUSH_INTERVAL;
 use logging::notice::ErrorLog;
 use operator::api::{self, Api, AuditLog};
 use operator::config_text::{ConfigText, EditError};
@@ -43,6 +43,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::{CoreMetrics, Metrics};
+use times::Millis;
 
 use crate::assemble::routes::{self, CoreContext, ServerPlan};
 use crate::check::reading::RereadConfig;
@@ -508,7 +509,7 @@ fn build_router(
                 flushes = true;
                 clock.spawn(flush_access_logs(flushed.clone(), clock.clone()));
             }
-            clock.sleep(1_000).await;
+            clock.sleep(Millis(1_000)).await;
             // An idle core must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them.
             flushed.renew();
@@ -525,7 +526,7 @@ fn build_router(
 /// Flushes the lines of access logs periodically; started with the first log.
 async fn flush_access_logs(router: Rc<Router>, core: net::Core) {
     loop {
-        core.sleep(FLUSH_MS).await;
+        core.sleep(FLUSH_INTERVAL).await;
         router.flush();
     }
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 
 use super::{Core, TimerWaiter};
+use times::{Millis, Moment};
+
 use crate::source::Source;
 
 impl Core {
@@ -40,13 +42,13 @@ impl Core {
         .expect("an offloaded call does not panic")
     }
 
-    /// Waits for `ms` milliseconds of the core's clock.
-    pub async fn sleep(&self, ms: u64) {
+    /// Waits for `length` of the core's clock.
+    pub async fn sleep(&self, length: Millis) {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
-        let timer = SleepTimer { core: self, key: (self.now_ms().saturating_add(ms), number) };
+        let timer = SleepTimer { core: self, key: (self.now() + length, number) };
         poll_fn(|cx| {
-            if self.now_ms() >= timer.key.0 {
+            if self.now() >= timer.key.0 {
                 return Poll::Ready(());
             }
             let sleeper = if self.is_own_waker(cx) {
@@ -80,11 +82,11 @@ impl Core {
 
 impl Core {
     /// Sets readiness of a source at a time and wakes the waiting task, unless the timer is dropped before.
-    pub(crate) fn set_ready_at(&self, source: &Source, bits: u8, at_ms: u64) -> SourceTimer {
+    pub(crate) fn set_ready_at(&self, source: &Source, bits: u8, at: Moment) -> SourceTimer {
         let number = self.0.timers_armed.get();
         self.0.timers_armed.set(number + 1);
-        self.0.timers.borrow_mut().insert((at_ms, number), TimerWaiter::Source(source.token, bits));
-        SourceTimer { core: self.clone(), key: (at_ms, number) }
+        self.0.timers.borrow_mut().insert((at, number), TimerWaiter::Source(source.token, bits));
+        SourceTimer { core: self.clone(), key: (at, number) }
     }
 }
 
@@ -116,25 +118,25 @@ enum OffloadedCall<T> {
 /// An armed sleep, removed on drop.
 struct SleepTimer<'c> {
     core: &'c Core,
-    key: (u64, u64),
+    key: (Moment, u64),
 }
 
 /// A timer that makes a source ready, removed on drop.
 pub(crate) struct SourceTimer {
     core: Core,
-    key: (u64, u64),
+    key: (Moment, u64),
 }
 
 impl SourceTimer {
-    /// Returns the time in milliseconds of the core's clock.
-    pub(crate) fn at_ms(&self) -> u64 {
+    /// Returns the time of the core's clock.
+    pub(crate) fn at(&self) -> Moment {
         self.key.0
     }
 }
 
 impl fmt::Debug for SourceTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SourceTimer").field("at_ms", &self.key.0).finish_non_exhaustive()
+        f.debug_struct("SourceTimer").field("at", &self.key.0).finish_non_exhaustive()
     }
 }
 

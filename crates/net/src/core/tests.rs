@@ -1,5 +1,7 @@
 //! Tasks, timers, sources and mailboxes, without a network.
 
+use times::{Millis, Moment};
+
 use super::*;
 use std::sync::Mutex;
 
@@ -30,7 +32,7 @@ fn core() -> Core {
 
 /// Advances the clock and runs expired timers.
 fn advance_ms(core: &Core, ms: u64) {
-    core.clock().set(core.now_ms() + ms, core.unix_s());
+    core.clock().set(core.now() + Millis(ms), core.unix_s());
     core.run_timers();
     core.run_ready();
 }
@@ -57,7 +59,7 @@ fn sleeps_end_in_deadline_order() {
         let handle = core.clone();
         let diary = diary.clone();
         core.spawn(async move {
-            handle.sleep(ms).await;
+            handle.sleep(Millis(ms)).await;
             diary.write(name);
         });
     }
@@ -78,7 +80,7 @@ fn dropped_sleeps_leave_no_timers() {
     let handle = core.clone();
     core.spawn(async move {
         for _ in 0..10_000 {
-            let mut sleep = std::pin::pin!(handle.sleep(60_000));
+            let mut sleep = std::pin::pin!(handle.sleep(Millis(60_000)));
             std::future::poll_fn(|context| {
                 assert!(sleep.as_mut().poll(context).is_pending());
                 Poll::Ready(())
@@ -95,7 +97,7 @@ fn dropped_sleeps_leave_no_timers() {
 fn longest_sleep_does_not_overflow() {
     let core = core();
     let handle = core.clone();
-    core.spawn(async move { handle.sleep(u64::MAX).await });
+    core.spawn(async move { handle.sleep(Millis::MAX).await });
     core.run_ready();
     advance_ms(&core, 1_000_000);
     assert_eq!(core.tasks_alive(), 1);
@@ -177,7 +179,7 @@ fn events_of_a_closed_source_are_dropped() {
 }
 
 /// A task that parks again whenever it is woken.
-struct RecordingTask(Rc<Source>, Core, EventLog, Option<u64>);
+struct RecordingTask(Rc<Source>, Core, EventLog, Option<Moment>);
 
 impl IdleTask for RecordingTask {
     fn resume(self: Box<Self>) -> TaskFuture {
@@ -189,7 +191,7 @@ impl IdleTask for RecordingTask {
         })
     }
 
-    fn idle_since_ms(&self) -> Option<u64> {
+    fn idle_since(&self) -> Option<Moment> {
         self.3
     }
 }
@@ -199,7 +201,7 @@ fn a_parked_task_wakes_by_readiness_and_by_its_deadline() {
     let core = core();
     let diary = EventLog::default();
     let source = core.add_source();
-    source.set_deadline(core.now_ms() + 5_000);
+    source.set_deadline(core.now() + Millis(5_000));
     core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), None)));
     core.run_ready();
     assert_eq!((diary.read().len(), core.running()), (0, 0));
@@ -231,13 +233,11 @@ fn close_idle_closes_at_most_the_given_number_of_idle_tasks() {
     let core = core();
     let diary = EventLog::default();
     let sources: Vec<Rc<Source>> = [Some(50), Some(10), None, Some(30)]
+        .map(|since| since.map(Moment))
         .into_iter()
-        .map(|since_ms| {
+        .map(|since| {
             let source = core.add_source();
-            core.park(
-                &source,
-                Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), since_ms)),
-            );
+            core.park(&source, Box::new(RecordingTask(source.clone(), core.clone(), diary.clone(), since)));
             source
         })
         .collect();
@@ -359,17 +359,17 @@ fn futures_wake_the_waker_they_were_polled_with() {
         let core = inner.clone();
         let rings = bell.clone();
         inner.spawn(async move {
-            core.sleep(20).await;
+            core.sleep(Millis(20)).await;
             rings.notify();
         });
-        let mut sleep = SeparatelyPolled::new(inner.sleep(10));
+        let mut sleep = SeparatelyPolled::new(inner.sleep(Millis(10)));
         let mut offload = SeparatelyPolled::new(async {
             inner.offload(|| std::thread::sleep(std::time::Duration::from_millis(5))).await;
         });
         let mut source = SeparatelyPolled::new(bell.notified());
         let mut yielding = SeparatelyPolled::new(inner.yield_now());
-        let mut given_up = Some(SeparatelyPolled::new(inner.sleep(3_600_000)));
-        let mut patience = Box::pin(inner.sleep(20_000));
+        let mut given_up = Some(SeparatelyPolled::new(inner.sleep(Millis(3_600_000))));
+        let mut patience = Box::pin(inner.sleep(Millis(20_000)));
         std::future::poll_fn(|cx| {
             assert!(patience.as_mut().poll(cx).is_pending(), "one of them is never woken");
             if let Some(mut given_up) = given_up.take() {

@@ -4,13 +4,14 @@ use std::io;
 use std::rc::Rc;
 
 use rustix::event::{Timespec, epoll};
+use times::{Millis, Moment};
 
 use super::{Core, TURN_HOOK_TOKEN, Task, TimerWaiter};
 use crate::memory::Pressure;
 use crate::source::{Source, readiness};
 
 /// Interval of checks of the sources' deadlines, and so their precision.
-const SWEEP_MS: u64 = 100;
+const SWEEP_INTERVAL: Millis = Millis(100);
 
 impl Core {
     /// Runs until `stop` returns true; it is called once each tick.
@@ -23,8 +24,9 @@ impl Core {
                 return Ok(());
             }
             let rests = self.0.turn_hooks.prepare_wait();
-            let timeout = (if rests { self.timeout_ms() } else { Some(0) })
-                .map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
+            let timeout = (if rests { self.timeout() } else { Some(Millis::ZERO) }).map(|Millis(ms)| {
+                Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 }
+            });
             events.clear();
             match epoll::wait(
                 self.0.remote.epoll(),
@@ -90,69 +92,68 @@ impl Core {
         }
     }
 
-    /// Returns the milliseconds until the next timer or sweep; `None` for never.
-    fn timeout_ms(&self) -> Option<u64> {
+    /// Returns the time until the next timer or sweep; `None` for never.
+    fn timeout(&self) -> Option<Millis> {
         if !self.0.ready.borrow().is_empty() || !self.0.long_turn_queue.borrow().is_empty() {
-            return Some(0);
+            return Some(Millis::ZERO);
         }
-        let now_ms = self.now_ms();
-        let timer_ms =
-            self.0.timers.borrow().first_key_value().map(|((at_ms, _), _)| at_ms.saturating_sub(now_ms));
+        let now = self.now();
+        let timer = self.0.timers.borrow().first_key_value().map(|((at, _), _)| *at - now);
         let any_source = self.0.sources.borrow().len() > self.0.free_sources.borrow().len();
-        let sweep_ms = any_source.then(|| (self.0.swept_ms.get() + SWEEP_MS).saturating_sub(now_ms));
-        [timer_ms, sweep_ms].into_iter().flatten().min()
+        let sweep = any_source.then(|| (self.0.swept_at.get() + SWEEP_INTERVAL) - now);
+        [timer, sweep].into_iter().flatten().min()
     }
 
     /// Runs expired timers and deadlines.
     pub(crate) fn run_timers(&self) {
-        let now_ms = self.now_ms();
-        while let Some(sleeper) = self.pop_timer(now_ms) {
+        let now = self.now();
+        while let Some(sleeper) = self.pop_timer(now) {
             match sleeper {
                 TimerWaiter::Task(task) => self.poll_task(task),
                 TimerWaiter::External(waker) => waker.wake(),
                 TimerWaiter::Source(token, bits) => self.deliver(token, bits),
             }
         }
-        if now_ms >= self.0.swept_ms.get() + SWEEP_MS {
-            self.0.swept_ms.set(now_ms);
+        if now >= self.0.swept_at.get() + SWEEP_INTERVAL {
+            self.0.swept_at.set(now);
             self.0.memory.publish_changes();
-            self.close_heaviest(now_ms);
-            self.sweep(now_ms);
+            self.close_heaviest(now);
+            self.sweep(now);
         }
     }
 
     /// Closes the connection that holds the most memory, if memory has been critically short for some time.
-    fn close_heaviest(&self, now_ms: u64) {
+    fn close_heaviest(&self, now: Moment) {
         if let Some(source) =
-            self.0.memory.heavy.connection_to_close(self.0.memory.pressure() >= Pressure::Critical, now_ms)
+            self.0.memory.heavy.connection_to_close(self.0.memory.pressure() >= Pressure::Critical, now)
         {
             source.abort();
             self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
         }
     }
 
-    fn pop_timer(&self, now_ms: u64) -> Option<TimerWaiter> {
+    fn pop_timer(&self, now: Moment) -> Option<TimerWaiter> {
         let mut timers = self.0.timers.borrow_mut();
         let first = timers.first_entry()?;
-        (first.key().0 <= now_ms).then(|| first.remove())
+        (first.key().0 <= now).then(|| first.remove())
     }
 
     /// Checks the deadline of every source. One pass over a flat table ten times a second costs less than
     /// keeping a sorted timer for each connection up to date at each request.
-    fn sweep(&self, now_ms: u64) {
+    fn sweep(&self, now: Moment) {
         for token in self.0.remote.take_released() {
             self.free_source(token);
         }
         let mut due: Vec<Rc<Source>> = Vec::new();
         for slot in self.0.sources.borrow().iter() {
             if let Some(source) = &slot.source
-                && source.deadline_ms.get() <= now_ms
+                && source.deadline.get() <= now
             {
                 due.push(source.clone());
             }
         }
         for source in due {
-            source.deadline_ms.set(u64::MAX);
+            source.deadline.set(Moment::NEVER);
             source.expired.set(true);
             self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
         }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use http::{Fields, ResponseHead};
 use http2::{ErrorCode, Event};
+use times::{Millis, Moment};
 
 use super::options::StreamFailure;
 use super::shared::{ClientConn, ClientState};
@@ -24,13 +25,13 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Cost of an event without data against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
 /// Interval of checks whether the connection is too old or idle, or its server too slow.
-const CHECK_INTERVAL_MS: u64 = 1_000;
-/// Time limit for the server's SETTINGS, from the start of the connection.
-const SETTINGS_MS: u64 = 10_000;
+const CHECK_INTERVAL: Millis = Millis(1_000);
+/// Time limit for the server's SETTINGS_TIMEOUT, from the start of the connection.
+const SETTINGS_TIMEOUT: Millis = Millis(10_000);
 /// Time for which a server may accept no bytes.
-const WRITE_MS: u64 = 60_000;
+const WRITE_TIMEOUT: Millis = Millis(60_000);
 /// Time limit for the answer to a ping while nothing else is received.
-const PONG_MS: u64 = 10_000;
+const PONG_TIMEOUT: Millis = Millis(10_000);
 /// Maximum number of connections of a thread that are shut down in an orderly way at a time. Further ones are
 /// closed at once, so that servers which do not close theirs cannot exhaust the descriptors.
 const SHUTDOWNS_MAX: usize = 256;
@@ -48,9 +49,9 @@ struct ClientWire {
     ended: bool,
     /// Progress of the server's reading, and the time of the last check.
     progress: SendProgress,
-    checked_ms: u64,
+    checked_at: Moment,
     /// Time at which a request was last in progress.
-    active_ms: u64,
+    active_at: Moment,
     moved_bytes: usize,
 }
 
@@ -66,14 +67,14 @@ impl Drop for EndGuard {
 /// Runs a connection until its end.
 pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
     let guard = EndGuard(conn.clone());
-    let now_ms = conn.core.now_ms();
+    let now = conn.core.now();
     let mut wire = ClientWire {
         link,
         input: Vec::new(),
         ended: false,
         progress: SendProgress::default(),
-        checked_ms: now_ms,
-        active_ms: now_ms,
+        checked_at: now,
+        active_at: now,
         moved_bytes: 0,
     };
     let ended = run(&conn, &mut wire).await;
@@ -88,7 +89,7 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
         conn.set_own_bytes(wire.link.weight_bytes());
         if let Some(_ending) = ShutdownPermit::begin() {
             // The server may send at most what its window permits.
-            ending::linger(&mut wire.link, WRITE_MS, conn.window_bytes()).await;
+            ending::linger(&mut wire.link, WRITE_TIMEOUT, conn.window_bytes()).await;
         }
     }
     drop(guard);
@@ -119,11 +120,11 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
         receive_events(conn, wire)?;
         conn.fill_out(OUT_BYTES_MAX);
         write(conn, wire)?;
-        let now_ms = conn.core.now_ms();
+        let now = conn.core.now();
         if wire.ended {
             return Ok(());
         }
-        check_timeouts(conn, wire, now_ms)?;
+        check_timeouts(conn, wire, now)?;
         if conn.state.get() == ClientState::Draining && conn.live_streams() == 0 {
             let mut frames = conn.frames.borrow_mut();
             frames.machine.shutdown();
@@ -139,28 +140,27 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     }
 }
 
-/// Ends the connection on a timeout (no SETTINGS, no progress, no answer to a ping); stops using it if it is
+/// Ends the connection on a timeout (no SETTINGS_TIMEOUT, no progress, no answer to a ping); stops using it if it is
 /// idle or too old.
-fn check_timeouts(conn: &ClientConn, wire: &mut ClientWire, now_ms: u64) -> Result<(), Fault> {
+fn check_timeouts(conn: &ClientConn, wire: &mut ClientWire, now: Moment) -> Result<(), Fault> {
     let waits = !conn.frames.borrow().out.is_empty() || wire.link.has_pending_output();
     if wire.is_stalled(conn, waits) {
         return Err(Fault::Timeout);
     }
-    if conn.state.get() == ClientState::Opening && now_ms >= conn.opened_ms + SETTINGS_MS {
+    if conn.state.get() == ClientState::Opening && now >= conn.opened_at + SETTINGS_TIMEOUT {
         return Err(Fault::Failed("the upstream sends no HTTP/2 settings"));
     }
-    if conn.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms.max(conn.received_ms.get()) + PONG_MS) {
+    if conn.pinged_at.get().is_some_and(|at_ms| now >= at_ms.max(conn.received_at.get()) + PONG_TIMEOUT) {
         return Err(Fault::Timeout);
     }
     if conn.live_streams() > 0 {
-        wire.active_ms = now_ms;
+        wire.active_at = now;
     }
     let frames = conn.frames.borrow();
     let is_useless = conn.state.get() == ClientState::Open && frames.machine.peer_settings().streams_max == 0;
     drop(frames);
-    let is_idle =
-        conn.live_streams() == 0 && now_ms >= wire.active_ms.saturating_add(conn.options.idle_ms_max);
-    if is_idle || is_useless || now_ms >= conn.opened_ms.saturating_add(conn.options.age_ms_max) {
+    let is_idle = conn.live_streams() == 0 && now >= wire.active_at + conn.options.idle_timeout;
+    if is_idle || is_useless || now >= conn.opened_at + conn.options.age_max {
         conn.begin_draining();
     }
     Ok(())
@@ -175,7 +175,7 @@ async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     let waits = !conn.frames.borrow().out.is_empty();
     let interest = wire.link.interest(true, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.wake_source, Interest::of(true, false))];
-    let waited = wait::any_ready(&conn.core, both, conn.core.now_ms() + CHECK_INTERVAL_MS, || {
+    let waited = wait::any_ready(&conn.core, both, conn.core.now() + CHECK_INTERVAL, || {
         wire.link.is_met_by_buffers(interest)
     })
     .await;
@@ -191,7 +191,7 @@ fn receive_events(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault>
     while wire.moved_bytes < TURN_BYTES_MAX && !wire.ended {
         let mut at = 0;
         while at < wire.input.len() {
-            let fed = conn.frames.borrow_mut().machine.feed(&wire.input[at..], conn.core.now_ms());
+            let fed = conn.frames.borrow_mut().machine.feed(&wire.input[at..], conn.core.now().0);
             let (consumed, event) = match fed {
                 Ok((0, Event::NeedMore)) => break,
                 Ok(fed) => fed,
@@ -257,7 +257,7 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
             conn.fail_above(last_stream);
         }
         Event::Pong { .. } => {
-            conn.pinged_ms.set(None);
+            conn.pinged_at.set(None);
             conn.notify_change();
         }
         Event::Refused { .. } | Event::Reprioritized { .. } | Event::NeedMore => {}
@@ -291,20 +291,20 @@ fn fail_stream(conn: &ClientConn, id: u32, failure: StreamFailure) {
 impl ClientWire {
     /// Whether the server has accepted nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &ClientConn, waits: bool) -> bool {
-        let now_ms = conn.core.now_ms();
+        let now = conn.core.now();
         let drained_bytes = conn.drained_bytes.get();
         if !waits && conn.acknowledged_bytes.get() >= drained_bytes {
             self.progress.stop();
             return false;
         }
-        if now_ms >= self.checked_ms + CHECK_INTERVAL_MS {
-            self.checked_ms = now_ms;
+        if now >= self.checked_at + CHECK_INTERVAL {
+            self.checked_at = now;
             self.progress.check(self.link.stream());
             // The queue includes TLS overhead, so this is a lower bound.
             let taken_bytes = drained_bytes.saturating_sub(u64::from(self.progress.queued()));
             conn.acknowledged_bytes.set(taken_bytes.max(conn.acknowledged_bytes.get()));
         }
-        now_ms >= self.progress.since_ms(self.link.stream()) + WRITE_MS
+        now >= self.progress.since(self.link.stream()) + WRITE_TIMEOUT
     }
 
     /// Reads more bytes; returns false if none are available or the server has ended.
@@ -317,7 +317,7 @@ impl ClientWire {
             Some(0) => self.ended = true,
             Some(len) => {
                 self.moved_bytes += len;
-                conn.received_ms.set(conn.core.now_ms());
+                conn.received_at.set(conn.core.now());
                 return Ok(true);
             }
             None => {}

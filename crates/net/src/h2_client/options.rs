@@ -1,6 +1,7 @@
 //! Options, requests and response events of the HTTP/2 client.
 
 use http::Method;
+use times::Millis;
 
 /// Limits and lifetime of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,9 +13,9 @@ pub struct H2Options {
     /// Maximum number of requests of a connection; 0 for no limit (default).
     pub requests_max: u32,
     /// Time without requests after which the connection is closed, in milliseconds. Default 60,000.
-    pub idle_ms_max: u64,
+    pub idle_timeout: Millis,
     /// Age at which the connection accepts no further requests, in milliseconds. Default one hour.
-    pub age_ms_max: u64,
+    pub age_max: Millis,
 }
 
 impl Default for H2Options {
@@ -23,8 +24,8 @@ impl Default for H2Options {
             head: http::Limits::default(),
             streams_max: 100,
             requests_max: 0,
-            idle_ms_max: 60_000,
-            age_ms_max: 3_600_000,
+            idle_timeout: Millis(60_000),
+            age_max: Millis(3_600_000),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use http::{Fields, Method, ResponseHead};
 use http2::{Machine, PeerLimits};
+use times::{Millis, Moment};
 
 use super::options::{H2Options, StreamFailure};
 use crate::core::Core;
@@ -26,7 +27,7 @@ const HEADS_MAX: usize = 8;
 /// Unsent bytes at which no further request begins, so that a server that does not read gets no more heads.
 const OUT_BYTES_FULL: usize = 256 * 1024;
 /// Time in milliseconds after which an unanswered ping prevents further requests.
-const UNANSWERED_PING_MS: u64 = 1_000;
+const UNANSWERED_PING: Millis = Millis(1_000);
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ pub(crate) struct ClientStream {
     /// Reason why the response is incomplete, if it has failed.
     pub(crate) failure: Cell<Option<StreamFailure>>,
     /// Time at which something was last received, on the core's clock; 0 if nothing was.
-    pub(crate) received_ms: Cell<u64>,
+    pub(crate) received_at: Cell<Moment>,
 }
 
 /// State shared by the tasks of a connection.
@@ -67,11 +68,11 @@ pub(crate) struct ClientConn {
     pub(crate) state: Cell<ClientState>,
     /// Number of requests that have begun.
     requests_begun: Cell<u32>,
-    pub(crate) opened_ms: u64,
+    pub(crate) opened_at: Moment,
     /// Time at which bytes were last received.
-    pub(crate) received_ms: Cell<u64>,
+    pub(crate) received_at: Cell<Moment>,
     /// Time at which the unanswered ping was sent.
-    pub(crate) pinged_ms: Cell<Option<u64>>,
+    pub(crate) pinged_at: Cell<Option<Moment>>,
     /// Total of frame bytes passed to the link, and of bytes that the server is known to have received.
     pub(crate) drained_bytes: Cell<u64>,
     pub(crate) acknowledged_bytes: Cell<u64>,
@@ -108,9 +109,9 @@ impl ClientConn {
             wake_source: news,
             state: Cell::new(ClientState::Opening),
             requests_begun: Cell::new(0),
-            opened_ms: core.now_ms(),
-            received_ms: Cell::new(core.now_ms()),
-            pinged_ms: Cell::new(None),
+            opened_at: core.now(),
+            received_at: Cell::new(core.now()),
+            pinged_at: Cell::new(None),
             drained_bytes: Cell::new(0),
             acknowledged_bytes: Cell::new(0),
             on_change,
@@ -139,9 +140,9 @@ impl ClientConn {
     /// Whether a request can begin now. Before the server's SETTINGS have arrived, its limit is unknown, so
     /// only one can.
     pub(crate) fn can_begin(&self) -> bool {
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         let frames = self.frames.borrow();
-        let is_in_doubt = self.pinged_ms.get().is_some_and(|at_ms| now_ms >= at_ms + UNANSWERED_PING_MS);
+        let is_in_doubt = self.pinged_at.get().is_some_and(|at_ms| now >= at_ms + UNANSWERED_PING);
         match self.state.get() {
             ClientState::Opening => self.requests_begun.get() == 0,
             ClientState::Open => {
@@ -163,7 +164,7 @@ impl ClientConn {
             method,
             heads: RefCell::default(),
             failure: Cell::new(None),
-            received_ms: Cell::new(0),
+            received_at: Cell::new(Moment::ZERO),
         });
         self.streams.borrow_mut().insert(id, stream.clone());
         let served = self.requests_begun.get().saturating_add(1);
@@ -180,13 +181,13 @@ impl ClientConn {
         self.streams.borrow_mut().remove(&stream.shared.id);
         self.set_stream_bytes(stream, 0);
         self.core.deregister(&stream.shared.source);
-        let is_in_doubt = stream.received_ms.get() == 0 && stream.failure.get().is_none();
+        let is_in_doubt = stream.received_at.get() == Moment::ZERO && stream.failure.get().is_none();
         let mut frames = self.frames.borrow_mut();
         frames.machine.release(stream.shared.id);
         // If the server never responded to the request, ask it whether it is alive.
-        if is_in_doubt && self.pinged_ms.get().is_none() && self.state.get() == ClientState::Open {
+        if is_in_doubt && self.pinged_at.get().is_none() && self.state.get() == ClientState::Open {
             frames.machine.ping(*b"alive? \0");
-            self.pinged_ms.set(Some(self.core.now_ms()));
+            self.pinged_at.set(Some(self.core.now()));
         }
         drop(frames);
         self.notify();
@@ -292,7 +293,7 @@ impl ClientConn {
     }
 
     fn note_received(&self, stream: &ClientStream) {
-        stream.received_ms.set(self.core.now_ms().max(1));
+        stream.received_at.set(self.core.now().max(Moment(1)));
         self.set_stream_bytes(stream, stream.weight_bytes());
         self.core.set_ready(&stream.shared.source, READ);
     }
@@ -301,7 +302,7 @@ impl ClientConn {
     pub(crate) fn fail(&self, stream: &ClientStream, failure: StreamFailure) {
         // A request whose response has begun must not be repeated.
         let failure = match failure {
-            StreamFailure::NotProcessed if stream.received_ms.get() > 0 => StreamFailure::Reset,
+            StreamFailure::NotProcessed if stream.received_at.get() > Moment::ZERO => StreamFailure::Reset,
             failure => failure,
         };
         if !stream.shared.input.borrow().ended && stream.failure.get().is_none() {

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use http::{Fields, ResponseHead};
 use http2::RequestLine;
+use times::Moment;
 
 use super::options::{H2Request, StreamFailure, StreamStep};
 use super::shared::{ClientConn, ClientStream, ReceivedHead, head_bytes};
@@ -68,8 +69,8 @@ impl H2Stream {
     /// Returns the time at which a part of the response was last received, in milliseconds of the core's
     /// clock; 0 if none was.
     #[must_use]
-    pub fn received_ms(&self) -> u64 {
-        self.stream.received_ms.get()
+    pub fn received_at(&self) -> Moment {
+        self.stream.received_at.get()
     }
 
     /// Whether [`H2Stream::step`] has returned the head of the final response.
@@ -95,12 +96,12 @@ impl H2Stream {
         Interest::of(read, write)
     }
 
-    /// Waits until the stream meets the interest, at most until `deadline_ms` of the core's clock.
+    /// Waits until the stream meets the interest, at most until `deadline` of the core's clock.
     ///
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
-    pub async fn ready_for(&self, interest: Interest, deadline_ms: u64) -> Result<(), Fault> {
-        wait::ready(&self.conn.core, self.source(), interest, deadline_ms).await
+    pub async fn ready_for(&self, interest: Interest, deadline: Moment) -> Result<(), Fault> {
+        wait::ready(&self.conn.core, self.source(), interest, deadline).await
     }
 
     fn update_memory(&self) {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use http::Fields;
+use times::Millis;
 
 use super::protocol::{AbortReason, MuxProtocol, ResetReason, StreamPriority};
 use super::send_queue::SendQueue;
@@ -254,7 +255,7 @@ impl MuxConn {
     pub(crate) fn fill_out(&self, bytes_max: usize) {
         self.resume_paused();
         let mut machine = self.machine.borrow_mut();
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         loop {
             let room = bytes_max.saturating_sub(machine.out().len());
             if room < FRAMED_BYTES_MIN {
@@ -264,7 +265,7 @@ impl MuxConn {
             if stream.is_reset() || !stream.output.borrow().is_waiting() {
                 continue;
             }
-            if let Some(bucket) = stream.exhausted_bucket(now_ms) {
+            if let Some(bucket) = stream.exhausted_bucket(now) {
                 bucket.pause(&self.core, &self.wake_source, READ);
                 if !bucket.is_listed.replace(true) {
                     self.paused.borrow_mut().push(stream.clone());
@@ -272,7 +273,7 @@ impl MuxConn {
                 continue;
             }
             self.lend_buffer(machine.out());
-            if !stream.frame(room - FRAME_HEADERS_BYTES, now_ms, &mut **machine) {
+            if !stream.frame(room - FRAME_HEADERS_BYTES, now, &mut **machine) {
                 // Blocked by flow control until a window update. Reset if none can arrive.
                 if self.peer_ended.get() {
                     stream.abort(AbortReason::Peer);
@@ -298,9 +299,9 @@ impl MuxConn {
     /// Schedules the paused streams whose bandwidth limit permits sending again.
     fn resume_paused(&self) {
         let mut paused = self.paused.borrow_mut();
-        let now_ms = self.core.now_ms();
+        let now = self.core.now();
         paused.retain(|stream| {
-            let stays = !stream.is_reset() && stream.exhausted_bucket(now_ms).is_some();
+            let stays = !stream.is_reset() && stream.exhausted_bucket(now).is_some();
             if let (false, Some(bucket)) = (stays, stream.bucket()) {
                 bucket.is_listed.set(false);
                 self.send_queue.borrow_mut().push(stream);
@@ -316,12 +317,12 @@ impl MuxConn {
 
     /// Returns the time for which the client may accept nothing, in milliseconds: the longest one of the
     /// routes with unsent responses.
-    pub(crate) fn stall_timeout_ms(&self) -> u64 {
+    pub(crate) fn stall_timeout(&self) -> Millis {
         let streams = self.streams.borrow();
         let waiting = streams.values().filter(|stream| stream.output.borrow().is_waiting());
-        let write_ms = waiting.map(|stream| stream.write_ms.get()).max();
-        let write_ms = write_ms.unwrap_or_else(|| self.context().timeouts.get().write_ms);
-        progress::stall_timeout_ms(write_ms, self.core.memory().pressure())
+        let write_timeout = waiting.map(|stream| stream.write_timeout.get()).max();
+        let write_timeout = write_timeout.unwrap_or_else(|| self.context().timeouts.get().write);
+        progress::stall_timeout(write_timeout, self.core.memory().pressure())
     }
 
     /// Whether a stream is scheduled for sending.

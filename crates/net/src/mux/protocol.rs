@@ -1,6 +1,7 @@
 //! Interface between a multiplexed connection and its protocol.
 
 use http::{Fields, Head, Limits, Reject, Status};
+use times::Moment;
 
 use crate::fault::Fault;
 
@@ -113,7 +114,7 @@ pub(crate) trait ContentFrames {
 /// of cheap frames. Calls for streams that it does not know, because the peer has reset them, have no effect.
 pub(crate) trait MuxProtocol: ContentFrames {
     /// Processes received bytes; returns the number of bytes consumed and an event. If there is neither, more
-    /// bytes are needed. `now_ms` is the time of the core's clock.
+    /// bytes are needed. `now` is the time of the core's clock.
     ///
     /// # Errors
     /// The connection has ended; [`MuxProtocol::out`] contains the last frames for the peer.
@@ -121,7 +122,7 @@ pub(crate) trait MuxProtocol: ContentFrames {
         &mut self,
         bytes: &'b [u8],
         limits: &Limits,
-        now_ms: u64,
+        now: Moment,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
 
     /// Frames a response head, final or interim. `lines` are field lines in HTTP/1 syntax. `ends` means that

@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use http::Fields;
+use times::{Millis, Moment};
 
 use super::protocol::{AbortReason, ContentFrames, StreamPriority};
 use crate::bandwidth::{Bandwidth, ResponseBucket};
@@ -30,7 +31,7 @@ pub(crate) struct StreamShared {
     /// Position in the connection's output of the end of the last frame.
     pub(crate) framed_position: Cell<u64>,
     /// Time for which the client may accept nothing of the response, in milliseconds.
-    pub(crate) write_ms: Cell<u64>,
+    pub(crate) write_timeout: Cell<Millis>,
     /// Memory charged to the stream, in bytes.
     pub(crate) held_bytes: Cell<usize>,
     /// Whether the stream carries another protocol than HTTP.
@@ -187,7 +188,7 @@ impl StreamShared {
             is_queued: Cell::new(false),
             file_sent_bytes: Cell::new(0),
             framed_position: Cell::new(0),
-            write_ms: Cell::new(0),
+            write_timeout: Cell::new(Millis::ZERO),
             held_bytes: Cell::new(0),
             is_tunnel: Cell::new(false),
             is_broken: Cell::new(false),
@@ -197,8 +198,8 @@ impl StreamShared {
     }
 
     /// Limits the rate of the response; only the first call has an effect.
-    pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth, now_ms: u64) {
-        self.bucket.get_or_init(|| Box::new(ResponseBucket::new(bandwidth, now_ms)));
+    pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth, now: Moment) {
+        self.bucket.get_or_init(|| Box::new(ResponseBucket::new(bandwidth, now)));
     }
 
     /// Returns the bandwidth limit. Tunnels have none.
@@ -207,12 +208,11 @@ impl StreamShared {
     }
 
     /// Returns the bandwidth limit if it currently permits no content.
-    pub(crate) fn exhausted_bucket(&self, now_ms: u64) -> Option<&ResponseBucket> {
+    pub(crate) fn exhausted_bucket(&self, now: Moment) -> Option<&ResponseBucket> {
         let output = self.output.borrow();
         // The end of a response is not limited.
-        self.bucket().filter(|bucket| {
-            (output.len() > 0 || output.file.is_some()) && bucket.available_bytes(now_ms) == 0
-        })
+        self.bucket()
+            .filter(|bucket| (output.len() > 0 || output.file.is_some()) && bucket.available_bytes(now) == 0)
     }
 
     /// Whether both sides have ended the stream, so that it is closed for the peer (RFC 9113 section 5.1.2).
@@ -234,13 +234,13 @@ impl StreamShared {
     pub(crate) fn frame(
         &self,
         file_bytes_max: usize,
-        now_ms: u64,
+        now: Moment,
         frames: &mut (impl ContentFrames + ?Sized),
     ) -> bool {
         let Some(bucket) = self.bucket() else {
             return self.frame_within(file_bytes_max, usize::MAX, frames).is_some();
         };
-        let room = bucket.available_bytes(now_ms);
+        let room = bucket.available_bytes(now);
         let framed = self.frame_within(file_bytes_max, room, frames);
         bucket.spend(framed.unwrap_or(0));
         framed.is_some()

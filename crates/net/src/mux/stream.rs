@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use http::encode::{FieldWriter, OutgoingFraming};
 use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
+use times::Millis;
 
 use super::conn::MuxConn;
 use super::protocol::StreamRequest;
@@ -62,7 +63,7 @@ pub(crate) struct StreamLane {
     output_after_file: Vec<u8>,
     /// Trailers of the response if it ends after `rest`.
     end: Option<Fields>,
-    body_ms: u64,
+    body_timeout: Millis,
     /// Bytes that the client had received at the last call of [`StreamLane::has_progressed`].
     reported_bytes: u64,
     moved_bytes: usize,
@@ -79,7 +80,7 @@ impl StreamLane {
         shared.input.borrow_mut().ended = request.ended;
         let limits = conn.context().limits.get();
         let timeouts = conn.context().timeouts.get();
-        shared.write_ms.set(timeouts.write_ms);
+        shared.write_timeout.set(timeouts.write);
         conn.add(&shared);
         let lane = StreamLane {
             conn: conn.clone(),
@@ -96,7 +97,7 @@ impl StreamLane {
             end: None,
             overflow: SpilledOutput::default(),
             output_after_file: Vec::new(),
-            body_ms: timeouts.body_ms,
+            body_timeout: timeouts.body,
             reported_bytes: 0,
             moved_bytes: 0,
             request_bytes: 0,
@@ -156,24 +157,24 @@ impl StreamLane {
         self.update_memory();
     }
 
-    pub(crate) fn set_timeouts(&mut self, body_ms: u64, write_ms: u64) {
-        self.body_ms = body_ms;
-        self.shared.write_ms.set(write_ms);
+    pub(crate) fn set_timeouts(&mut self, body_timeout: Millis, write_timeout: Millis) {
+        self.body_timeout = body_timeout;
+        self.shared.write_timeout.set(write_timeout);
     }
 
-    pub(crate) fn body_ms(&self) -> u64 {
-        self.body_ms
+    pub(crate) fn body_timeout(&self) -> Millis {
+        self.body_timeout
     }
 
     /// Milliseconds for which the client may accept nothing, including pauses of the bandwidth limit.
-    pub(crate) fn stall_timeout_ms(&self) -> u64 {
-        let write_ms = progress::stall_timeout_ms(self.shared.write_ms.get(), self.pressure());
-        write_ms.saturating_add(self.shared.bucket().map_or(0, ResponseBucket::pause_ms))
+    pub(crate) fn stall_timeout(&self) -> Millis {
+        let write_timeout = progress::stall_timeout(self.shared.write_timeout.get(), self.pressure());
+        write_timeout + self.shared.bucket().map_or(Millis::ZERO, ResponseBucket::pause_max)
     }
 
     /// Limits the rate at which the response is sent.
     pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth) {
-        self.shared.limit_bandwidth(bandwidth, self.conn.core.now_ms());
+        self.shared.limit_bandwidth(bandwidth, self.conn.core.now());
     }
 
     pub(crate) fn count_moved(&mut self, bytes: usize) {
@@ -214,8 +215,8 @@ impl StreamLane {
                 BodyChunk::End => return Ok(None),
                 BodyChunk::Pending => {
                     self.update_memory();
-                    let until_ms = self.conn.core.now_ms().saturating_add(self.body_ms);
-                    wait::ready(&self.conn.core, &self.shared.source, Interest(READ), until_ms).await?;
+                    let until = self.conn.core.now() + self.body_timeout;
+                    wait::ready(&self.conn.core, &self.shared.source, Interest(READ), until).await?;
                 }
             }
         }
@@ -480,9 +481,9 @@ impl StreamLane {
         self.update_memory();
         self.shared.source.clear(WRITE);
         loop {
-            let until_ms = self.conn.core.now_ms().saturating_add(self.stall_timeout_ms());
+            let until = self.conn.core.now() + self.stall_timeout();
             let of_file = self.shared.file_sent_bytes.get();
-            match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until_ms).await {
+            match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until).await {
                 // Other streams are sent first. The connection's task checks the client's progress.
                 Err(Fault::Timeout) if self.shared.is_queued.get() => {}
                 Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}

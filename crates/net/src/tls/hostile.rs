@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection};
+use times::Millis;
 
 use super::acceptor::{TlsAcceptor, TlsOptions, TlsSite};
 use super::certificate::ServerCertificate;
@@ -39,7 +40,7 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024;
 /// Number of consecutive key updates above which the connection may be ended.
 const KEY_UPDATES_MAX: usize = 16;
 /// Time limit for receiving bytes that are already in the socket.
-const WAIT_MS: u64 = 10_000;
+const WAIT_TIME: Millis = Millis(10_000);
 
 /// Plays a client driven by `data`. If the first byte is even, the others are all that the client sends; if
 /// it is odd, they are the steps of a client after a regular handshake.
@@ -109,7 +110,7 @@ async fn refusal(core: &Core, bytes: &[u8], piece: usize) -> Option<HandshakeFai
     let mut answered = 0;
     for piece in bytes.chunks(piece) {
         far.write_all(piece).expect("room in the socket");
-        stream.readable(core.now_ms() + WAIT_MS).await.expect("the socket can be read");
+        stream.readable(core.now() + WAIT_TIME).await.expect("the socket can be read");
         let step = handshake.advance(&stream, None, 0);
         answered += received(&far).len();
         assert!(answered < ANSWER_BYTES_MAX, "{answered} bytes in answer to {}", bytes.len());
@@ -144,7 +145,7 @@ async fn connected(core: &Core) -> (TlsStream, ClientConnection, UnixStream) {
         while client.wants_write() {
             client.write_tls(&mut far).expect("room in the socket");
         }
-        stream.readable(core.now_ms() + WAIT_MS).await.expect("the socket can be read");
+        stream.readable(core.now() + WAIT_TIME).await.expect("the socket can be read");
         match handshake.advance(&stream, None, 0).expect("an honest client") {
             HandshakeStep::Done(tls, session) => {
                 return (TlsStream::accepted(stream, tls, session), client, far);
@@ -220,7 +221,7 @@ async fn run_client_steps(core: &Core, steps: &[u8]) {
 }
 
 async fn stream_readable(core: &Core, server: &TlsStream) {
-    server.stream().readable(core.now_ms() + WAIT_MS).await.expect("the socket can be read");
+    server.stream().readable(core.now() + WAIT_TIME).await.expect("the socket can be read");
 }
 
 /// Reads the available bytes; returns whether the connection has failed.
@@ -260,8 +261,8 @@ mod tests {
                 if !matches!(server.try_read(&mut [0; 64]), Ok(None)) {
                     return;
                 }
-                let until_ms = inner.now_ms() + WAIT_MS;
-                server.stream().ready_for(server.interest(true, false), until_ms).await.unwrap();
+                let until = inner.now() + WAIT_TIME;
+                server.stream().ready_for(server.interest(true, false), until).await.unwrap();
             }
             panic!("it is never over");
         });

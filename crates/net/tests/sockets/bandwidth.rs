@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use net::{Bandwidth, Exchange, Fault, Options, RequestRecord, Server, Service, Timeouts};
+use times::Millis;
 
 use crate::rig::{self, BIG_BYTES, Client, FILE_BYTES, PATIENCE, options, pattern, tcp, wait_until};
 
@@ -90,7 +91,7 @@ fn bytes_before_or_after_the_limited_part_are_not_delayed() {
 
 #[test]
 fn rate_limit_pauses_do_not_trigger_the_write_timeout() {
-    let timeouts = Timeouts { write_ms: 100, ..Timeouts::default() };
+    let timeouts = Timeouts { write: Millis(100), ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) });
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
     // A pause of one second for each 16 KiB.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use net::{BindAddress, Options, Timeouts};
+use times::Millis;
 
 use crate::rig::{Client, finish, options, socket_path, start, tcp};
 
@@ -67,7 +68,7 @@ fn drain_finishes_running_requests_and_closes_idle_ones() {
 
 #[test]
 fn drain_deadline_aborts_unfinished_requests() {
-    let timeouts = Timeouts { drain_ms: 300, ..Timeouts::default() };
+    let timeouts = Timeouts { drain: Millis(300), ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) }, &[tcp()]);
     let address = &server.addresses()[0];
     let mut hanging = Client::connect(address).unwrap();

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use net::{BindAddress, Limits, ListenOptions, Options, Server, ServingLimits, Timeouts};
+use times::Millis;
 
 use crate::rig::{FILE_BYTES, PATIENCE, app, finish, options, start, tcp};
 use crate::slow_client;
@@ -137,7 +138,7 @@ fn http2_response_is_complete_while_the_client_keeps_sending() {
     assert!(finish(server));
 
     // The client takes half a minute, longer on a busy machine.
-    let timeouts = Timeouts { drain_ms: 300_000, ..Timeouts::default() };
+    let timeouts = Timeouts { drain: Millis(300_000), ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
     client.get(1, "/file?2");
@@ -160,7 +161,7 @@ fn http2_response_is_complete_after_goaway_from_the_client() {
 
 #[test]
 fn idle_http2_connection_receives_goaway_before_the_close() {
-    let timeouts = Timeouts { idle_ms: 300, ..Timeouts::default() };
+    let timeouts = Timeouts { idle: Millis(300), ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
     client.get(1, "/");
@@ -172,14 +173,14 @@ fn idle_http2_connection_receives_goaway_before_the_close() {
 
 #[test]
 fn slow_http2_reader_receives_whole_response() {
-    const WRITE_MS: u64 = 3_000;
-    let timeouts = Timeouts { write_ms: WRITE_MS, ..Timeouts::default() };
+    const WRITE_TIMEOUT: Millis = Millis(3_000);
+    let timeouts = Timeouts { write: WRITE_TIMEOUT, ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     for path in ["/big", "/file?4"] {
         let mut client = H2Client::connect(&server);
         client.get(1, path);
         let began = Instant::now();
-        slow_client::steadily(WRITE_MS, || {
+        slow_client::steadily(WRITE_TIMEOUT, || {
             let bytes = client.body_bytes;
             let elapsed = began.elapsed();
             assert!(client.read(4_000), "{path} is cut off after {bytes} bytes and {elapsed:?}");
@@ -192,7 +193,7 @@ fn slow_http2_reader_receives_whole_response() {
 
 #[test]
 fn http2_client_that_reads_nothing_is_disconnected() {
-    let timeouts = Timeouts { write_ms: 1_000, ..Timeouts::default() };
+    let timeouts = Timeouts { write: Millis(1_000), ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
     client.get(1, "/big");
@@ -248,7 +249,7 @@ fn assert_is_given_up(mut client: H2Client, what: &str) {
 
 #[test]
 fn incomplete_headers_and_missing_settings_ack_time_out() {
-    let timeouts = Timeouts { head_ms: 500, ..Timeouts::default() };
+    let timeouts = Timeouts { head: Millis(500), ..Timeouts::default() };
     let server = h2_server(&Options { timeouts, ..options(1) });
     let mut client = H2Client::connect(&server);
     client.get(1, "/");
@@ -269,7 +270,7 @@ fn new_timeouts_apply_to_open_connections() {
     let mut client = H2Client::connect(&server);
     client.get(1, "/");
     client.read_until("a response", |client| client.has_ended);
-    let timeouts = Timeouts { idle_ms: 300, ..Timeouts::default() };
+    let timeouts = Timeouts { idle: Millis(300), ..Timeouts::default() };
     server.listeners().set_limits(ServingLimits {
         limits: Limits::default(),
         timeouts,

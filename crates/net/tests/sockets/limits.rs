@@ -16,8 +16,8 @@ fn new_connections_get_the_permits_of_idle_ones() {
     let address = &server.addresses()[0];
     let mut clients: Vec<Client> = Vec::new();
     // Before and after the time for which an idle connection keeps its future.
-    for pause_ms in [0, 0, 0, 1_300, 0, 0] {
-        std::thread::sleep(Duration::from_millis(pause_ms));
+    for pause in [0, 0, 0, 1_300, 0, 0] {
+        std::thread::sleep(Duration::from_millis(pause));
         let mut client = Client::connect(address).unwrap();
         assert_eq!(client.ask("/").unwrap().body, b"hello");
         clients.push(client);

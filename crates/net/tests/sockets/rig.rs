@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use http::{Fields, Length, Status};
 use net::{BindAddress, Exchange, Fault, Options, RequestRecord, Server, Service};
+use times::Millis;
 
 /// Timeout, to make a hanging test fail.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,18 +39,18 @@ impl Service for App {
         let none = Fields::new();
         match exchange.request().path() {
             b"/slow" => {
-                exchange.core().sleep(200).await;
+                exchange.core().sleep(Millis(200)).await;
                 exchange.reply(Status::OK, &none, b"slow").await
             }
             b"/hang" => {
-                exchange.core().sleep(600_000).await;
+                exchange.core().sleep(Millis(600_000)).await;
                 exchange.reply(Status::OK, &none, b"never").await
             }
             b"/until-close" => {
                 exchange.begin(Status::OK, &none, Length::Unknown);
                 exchange.write(b"and then it").await?;
                 exchange.flush().await?;
-                exchange.core().sleep(600_000).await;
+                exchange.core().sleep(Millis(600_000)).await;
                 Ok(())
             }
             b"/file" => {

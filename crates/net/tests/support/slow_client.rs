@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketType};
+use times::Millis;
 
 /// Far less than a third of the send buffer, which must be free before the kernel reports room.
 const READ_BYTES: usize = 1_000;
@@ -22,29 +23,29 @@ pub fn connect(address: SocketAddr) -> TcpStream {
     client
 }
 
-/// Calls `read` once for each [`PAUSE`] of twice `timeout_ms`, by the clock: a reader that the machine held up
+/// Calls `read` once for each [`PAUSE`] of twice `timeout`, by the clock: a reader that the machine held up
 /// reads what it has missed.
-pub fn steadily(timeout_ms: u64, mut read: impl FnMut()) {
+pub fn steadily(timeout: Millis, mut read: impl FnMut()) {
     let began = Instant::now();
-    let pause_ms = PAUSE.as_millis();
+    let pause = PAUSE.as_millis();
     let mut reads = 0;
-    while reads < u128::from(2 * timeout_ms) / pause_ms {
+    while reads < (timeout * 2).duration().as_millis() / pause {
         std::thread::sleep(PAUSE);
-        while reads < began.elapsed().as_millis() / pause_ms {
+        while reads < began.elapsed().as_millis() / pause {
             read();
             reads += 1;
         }
     }
 }
 
-/// Requests `path`, reads slowly for twice `timeout_ms`, then reads the rest at once; returns the length of
+/// Requests `path`, reads slowly for twice `timeout`, then reads the rest at once; returns the length of
 /// the body.
-pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout_ms: u64) -> usize {
+pub fn read_slowly_then_all(address: SocketAddr, path: &str, timeout: Millis) -> usize {
     let mut client = connect(address);
     write!(client, "GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n").unwrap();
     let mut bytes = Vec::new();
     let mut piece = [0; READ_BYTES];
-    steadily(timeout_ms, || {
+    steadily(timeout, || {
         let len = client.read(&mut piece).unwrap();
         assert!(len > 0, "cut off after {} bytes", bytes.len());
         bytes.extend_from_slice(&piece[..len]);

@@ -36,7 +36,7 @@ fn connections_document(open: OpenConnections) -> Value {
     clients.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
     let others: usize = clients.iter().skip(LISTED_MAX).map(|(_, count)| count).sum();
     clients.truncate(LISTED_MAX);
-    listed.sort_by_key(|one| std::cmp::Reverse(one.age_ms));
+    listed.sort_by_key(|one| std::cmp::Reverse(one.age));
     let in_list = listed.len();
     listed.truncate(LISTED_MAX);
     let by_listener = |((listener, protocol), count)| json!({ "listener": listener, "protocol": protocol, "connections": count });
@@ -46,7 +46,7 @@ fn connections_document(open: OpenConnections) -> Value {
             "client": one.client.to_string(),
             "listener": listener_url(one),
             "protocol": protocol_name(one),
-            "age_s": one.age_ms as f64 / 1e3,
+            "age_s": one.age.as_secs_f64(),
         })
     };
     json!({
@@ -70,7 +70,7 @@ mod tests {
         let one = |at: u16| OpenConnection {
             listener: None,
             client: Peer::Tcp((std::net::Ipv4Addr::from(u32::from(at / 2)), at).into()),
-            age_ms: u64::from(at),
+            age: times::Millis(u64::from(at)),
             requests: 1,
             is_http2: at % 2 == 1,
         };

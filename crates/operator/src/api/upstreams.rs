@@ -59,9 +59,9 @@ pub(crate) fn change(api: &Api, call: &ApiCall<'_>) -> ApiResult {
     if order.is_none() && weight.is_none() {
         return Err(invalid_body("there is neither `state` nor `weight`"));
     }
-    let now_ms = Clock::new().now_ms();
-    weight.iter().for_each(|weight| group.set_weight(server, *weight, now_ms));
-    order.iter().for_each(|order| group.set_order(server, *order, now_ms));
+    let now = Clock::new().now();
+    weight.iter().for_each(|weight| group.set_weight(server, *weight, now));
+    order.iter().for_each(|order| group.set_order(server, *order, now));
     let mut document = server_document(&group, server);
     let words = [order.map(|order| order.text().to_owned()), weight.map(|weight| format!("weight {weight}"))];
     let words: Vec<String> = words.into_iter().flatten().collect();
@@ -110,7 +110,7 @@ fn group_document(name: &str, group: &GroupShared) -> Value {
 }
 
 fn server_document(group: &GroupShared, server: usize) -> Value {
-    let now_ms = Clock::new().now_ms();
+    let now = Clock::new().now();
     let options = &group.options().servers[server];
     let cores = group.counters(server);
     let sum = |of: &dyn Fn(&proxy::UpstreamCounters) -> &Counter| {
@@ -121,10 +121,10 @@ fn server_document(group: &GroupShared, server: usize) -> Value {
         .collect();
     let responses: serde_json::Map<String, Value> =
         (1..6).map(|class| (format!("{class}xx"), json!(sum(&|core| &core.statuses[class])))).collect();
-    let (health, for_ms) = match group.observed_state(server, now_ms) {
+    let (health, for_ms) = match group.observed_state(server, now) {
         ServerState::Up => ("up", None),
         ServerState::Probe => ("probe", None),
-        ServerState::Ejected(until_ms) => ("ejected", Some(until_ms.saturating_sub(now_ms))),
+        ServerState::Ejected(until) => ("ejected", Some((until - now).0)),
         ServerState::Down => ("down", None),
     };
     json!({

@@ -18,6 +18,7 @@ use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 use serde_json::{Map, Value, json};
 pub(crate) use stream::EventClients;
 use telemetry::metrics::{CpuEstimate, Metrics, RouteCounters, STATUS_MIN, STATUSES};
+use times::Moment;
 
 /// The reported percentiles of durations.
 const PERCENTILES: [(&str, f64); 3] = [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99)];
@@ -106,15 +107,15 @@ pub(crate) fn routes(metrics: &Metrics) -> Vec<Value> {
 
 /// Returns the groups of upstream servers, each with its queue and servers.
 pub(crate) fn upstreams(groups: &[(String, Arc<GroupShared>)]) -> Vec<Value> {
-    let now_ms = Clock::new().now_ms();
+    let now = Clock::new().now();
     let group = |(name, group): &(String, Arc<GroupShared>)| {
-        let servers = (0..group.server_count()).map(|at| server_document(group, at, now_ms));
+        let servers = (0..group.server_count()).map(|at| server_document(group, at, now));
         json!({ "name": name, "waiting": group.waiting(), "servers": servers.collect::<Vec<_>>() })
     };
     groups.iter().map(group).collect()
 }
 
-fn server_document(group: &GroupShared, server: usize, now_ms: u64) -> Value {
+fn server_document(group: &GroupShared, server: usize, now: Moment) -> Value {
     let cores = group.counters(server);
     let sum = |of: &dyn Fn(&UpstreamCounters) -> u64| cores.iter().map(|core| of(core)).sum::<u64>();
     // Read `ended` first: a request that ends in between would otherwise make the difference negative.
@@ -130,12 +131,12 @@ fn server_document(group: &GroupShared, server: usize, now_ms: u64) -> Value {
             .map(|(name, count)| (name, json!(count)))
             .collect::<Map<_, _>>()
     };
-    let (state, back_in_ms) = match (group.order(server), group.state(server, now_ms)) {
+    let (state, back_in_ms) = match (group.order(server), group.state(server, now)) {
         // Drained by an operator, which is not a failure.
         (UpstreamOrder::Drain, _) => ("drain", None),
         (_, ServerState::Up) => ("up", None),
         (_, ServerState::Probe) => ("probe", None),
-        (_, ServerState::Ejected(until_ms)) => ("ejected", Some(until_ms.saturating_sub(now_ms))),
+        (_, ServerState::Ejected(until)) => ("ejected", Some((until - now).0)),
         (_, ServerState::Down) => ("down", None),
     };
     json!({
@@ -181,7 +182,7 @@ pub(crate) fn application(name: &str, app: &AppSnapshot) -> Value {
 /// Returns a process of an application with its current requests.
 pub(crate) fn process(process: &ProcessInfo) -> Value {
     let current = process.current.iter().map(
-        |request| json!({ "method": request.method, "target": redact_target(request.target.as_bytes()), "age_ms": request.age_ms }),
+        |request| json!({ "method": request.method, "target": redact_target(request.target.as_bytes()), "age_ms": request.age.0 }),
     );
     json!({
         "pid": process.pid,
@@ -189,7 +190,7 @@ pub(crate) fn process(process: &ProcessInfo) -> Value {
         "state": process.state,
         "generation": process.generation,
         "requests": process.requests,
-        "age_ms": process.age_ms,
+        "age_ms": process.age.0,
         "current": current.collect::<Vec<_>>(),
         "usage": process.usage.map(usage),
     })

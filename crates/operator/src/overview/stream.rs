@@ -6,19 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use http::{Fields, Length, Name, Status};
 use logging::events::{EVENTS_MAX, EventRing};
 use net::{Exchange, Fault};
+use times::{Millis, Moment};
 
 /// Maximum number of clients.
 const CLIENTS_MAX: usize = 16;
 /// Interval between two checks for new lines.
-const POLL_INTERVAL_MS: u64 = 250;
+const POLL_INTERVAL: Millis = Millis(250);
 /// Interval of keep-alive comments, by which a disconnected client is noticed.
-const KEEP_ALIVE_MS: u64 = 15_000;
+const KEEP_ALIVE_INTERVAL: Millis = Millis(15_000);
 /// Lines sent at once to a new client.
 const INITIAL_LINES_MAX: usize = 50;
 
 /// Maximum duration of a stream without a token; browsers reconnect automatically. A client that no longer
 /// reads cannot be detected while its kernel accepts data.
-const OPEN_MS_MAX: u64 = 300_000;
+const OPEN_TIME_MAX: Millis = Millis(300_000);
 
 /// The clients that follow events, oldest first. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -104,8 +105,8 @@ impl EventClients {
         // Send the head at once.
         exchange.write(b": lines of the error log\n\n").await?;
         let core = exchange.core().clone();
-        let until_ms = if has_token { u64::MAX } else { core.now_ms().saturating_add(OPEN_MS_MAX) };
-        let mut silent_ms = 0;
+        let until = if has_token { Moment::NEVER } else { core.now() + OPEN_TIME_MAX };
+        let mut silent_for = Millis::ZERO;
         loop {
             let mut text = String::new();
             for event in ring.after(seen, count_max) {
@@ -113,20 +114,20 @@ impl EventClients {
                 text.push_str(&format!("id: {seen}\ndata: {}\n\n", event.json()));
             }
             count_max = EVENTS_MAX;
-            if text.is_empty() && silent_ms >= KEEP_ALIVE_MS {
+            if text.is_empty() && silent_for >= KEEP_ALIVE_INTERVAL {
                 text.push_str(":\n\n");
             }
             if text.is_empty() {
-                silent_ms += POLL_INTERVAL_MS
+                silent_for = silent_for + POLL_INTERVAL
             } else {
-                silent_ms = 0;
+                silent_for = Millis::ZERO;
                 exchange.write(text.as_bytes()).await?;
             }
             exchange.flush().await?;
-            if is_over() || core.now_ms() >= until_ms || follower.is_displaced.load(Ordering::Relaxed) {
+            if is_over() || core.now() >= until || follower.is_displaced.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            core.sleep(POLL_INTERVAL_MS).await;
+            core.sleep(POLL_INTERVAL).await;
         }
     }
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use http::{BodySize, Fields, Method, Reject, Status};
 use net::{Fault, H2Request};
+use times::Moment;
 
 use super::{CgiRequest, OpenedUpstream, Proxy};
 use crate::cgi_side::CgiSide;
@@ -23,18 +24,18 @@ impl Proxy {
         waits: bool,
         server: usize,
         is_new: bool,
-        connect_by_ms: u64,
+        connect_by: Moment,
         cgi: CgiRequest<'_>,
     ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
         if self.group.shared.options.servers[server].is_http2() {
             let connects = self.rules.request.asks_for_upgrade(&requester.context(""))
-                && Box::pin(self.group.supports_connect(server, connect_by_ms)).await?;
+                && Box::pin(self.group.supports_connect(server, connect_by)).await?;
             if connects || !self.needs_http1(requester, server) {
-                let opened = self.open_stream(requester, waits, server, connect_by_ms, connects);
+                let opened = self.open_stream(requester, waits, server, connect_by, connects);
                 return Box::pin(opened).await;
             }
         }
-        let (connection, room) = self.group.connect(requester, server, is_new, connect_by_ms).await?;
+        let (connection, room) = self.group.connect(requester, server, is_new, connect_by).await?;
         let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
         Ok(OpenedUpstream { side, concurrent_task: room, sent })
     }
@@ -127,7 +128,7 @@ impl Proxy {
         requester: &impl Requester,
         waits: bool,
         server: usize,
-        connect_by_ms: u64,
+        connect_by: Moment,
         connects: bool,
     ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
         let upstream = &self.group.shared.servers[server];
@@ -149,7 +150,7 @@ impl Proxy {
             has_no_body: context.head.body == BodySize::None && protocol.is_none(),
             protocol,
         };
-        let stream = self.group.open_stream(server, &request, connect_by_ms).await?;
+        let stream = self.group.open_stream(server, &request, connect_by).await?;
         Ok(OpenedUpstream {
             side: UpstreamSide::Stream(Box::new(stream)),
             concurrent_task: RefCell::new(None),

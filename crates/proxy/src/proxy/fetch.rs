@@ -11,6 +11,7 @@ use net::{Client, Peer, Request, VerifiedUser};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Context;
+use times::Millis;
 
 use super::{Attempts, CgiRequest, LOOP_REASON, OpenedUpstream, Proxy};
 use crate::dial::run_concurrently;
@@ -42,7 +43,7 @@ pub struct FetchLimits {
     /// Maximum bytes of content. Default 1 MiB.
     pub body_bytes_max: u64,
     /// Timeout of the whole fetch, including retries and content, in milliseconds. Default 60,000.
-    pub total_ms: u64,
+    pub total: Millis,
 }
 
 /// Reason for a missing or incomplete response, with the status that a client would get.
@@ -70,7 +71,7 @@ pub struct FetchResponse<'p> {
 
 impl Default for FetchLimits {
     fn default() -> FetchLimits {
-        FetchLimits { body_bytes_max: 1024 * 1024, total_ms: 60_000 }
+        FetchLimits { body_bytes_max: 1024 * 1024, total: Millis(60_000) }
     }
 }
 
@@ -210,8 +211,8 @@ impl Proxy {
             return Err(FetchError { status: Status::LOOP_DETECTED, reason: LOOP_REASON });
         }
         let mut attempts = self.new_attempts(ReplayBuffer::default(), None);
-        let total_by_ms = self.group.core.now_ms().saturating_add(limits.total_ms);
-        attempts.deadline_ms = attempts.deadline_ms.min(total_by_ms);
+        let total_by = self.group.core.now() + limits.total;
+        attempts.deadline = attempts.deadline.min(total_by);
         loop {
             let (selection, is_new) = self.select(request, &mut attempts).await?;
             let failure = match self.send(request, &selection, &mut attempts, is_new).await {
@@ -239,10 +240,10 @@ impl Proxy {
         let group = &self.group;
         let options = &self.rules.options;
         attempts.count += u32::from(!is_new);
-        let connect_by_ms = self.connect_deadline_ms(attempts);
+        let connect_by = self.connect_deadline(attempts);
         let _in_use = group.track_request(selection.server);
         let reached = self
-            .open_upstream(request, false, selection.server, is_new, connect_by_ms, CgiRequest::default())
+            .open_upstream(request, false, selection.server, is_new, connect_by, CgiRequest::default())
             .await?;
         let OpenedUpstream { mut side, concurrent_task: room, .. } = reached;
         let asked_us = group.core.now_us();
@@ -253,9 +254,9 @@ impl Proxy {
         }
         let bounds = RequestBounds {
             limits: options.head_limits,
-            head_ms: options.timeouts.head_ms,
-            between_ms: options.timeouts.between_ms,
-            deadline_ms: attempts.deadline_ms,
+            head_timeout: options.timeouts.head,
+            between: options.timeouts.between,
+            deadline: attempts.deadline,
         };
         let mut sent = UpstreamRequest::new(side, request.method(), bounds);
         run_concurrently(&room, pin!(sent.read_head())).await?;

@@ -21,9 +21,9 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         attempts: &mut Attempts<'_>,
     ) -> Result<(), Fault> {
-        let deadline_ms = attempts.deadline_ms;
+        let deadline = attempts.deadline;
         let stored = Box::pin(self.store(exchange, attempts));
-        with_deadline(&self.group.core, deadline_ms, stored).await.unwrap_or(Err(Fault::Timeout))
+        with_deadline(&self.group.core, deadline, stored).await.unwrap_or(Err(Fault::Timeout))
     }
 
     async fn store(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {

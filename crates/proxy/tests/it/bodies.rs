@@ -2,6 +2,7 @@
 
 use crate::rig::{Options, Origin, Rig};
 use http::Method;
+use times::Millis;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: site.test\r\n\r\n";
 
@@ -158,7 +159,7 @@ fn upstream_server_answers_expect_continue() {
 fn body_is_requested_after_the_continue_timeout() {
     let origin = Origin::mirror();
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.continue_ms = 1;
+    options.route.timeouts.expect_continue = Millis(1);
     let rig = Rig::with(options);
     let mut client = rig.client();
     client.send("PUT / HTTP/1.1\r\nHost: site.test\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n");
@@ -172,7 +173,7 @@ fn body_sent_with_the_head_needs_no_continue() {
     let origin = Origin::mirror();
     let mut options = Options::to(vec![origin.server()]);
     // Long enough that a wait for `100 Continue` would time out the test.
-    options.route.timeouts.continue_ms = 3_600_000;
+    options.route.timeouts.expect_continue = Millis(3_600_000);
     let rig = Rig::with(options);
     let long = "x".repeat(100_000);
     for (framing, body) in [
@@ -208,7 +209,7 @@ fn body_sent_before_continue_is_forwarded_at_once() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.continue_ms = 3_600_000;
+    options.route.timeouts.expect_continue = Millis(3_600_000);
     let rig = Rig::with(options);
     let mut client = rig.client();
     for framing in ["Content-Length: 4", "Transfer-Encoding: chunked"] {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use http::{Fields, Method};
 use proxy::options::{CgiProtocol, UpstreamProtocol};
 use proxy::{FetchLimits, FetchRequest, Group, GroupShared};
+use times::{Millis, Moment};
 
 use crate::rig::{Caller, Client, Options, Origin, Rig};
 
@@ -426,7 +427,7 @@ fn stderr_records_do_not_extend_the_response_timeout() {
         let _ = ended.send(drips.count());
     });
     let mut options = options(&origin, CgiProtocol::FastCgi);
-    options.route.timeouts.between_ms = 300;
+    options.route.timeouts.between = Millis(300);
     let rig = Rig::with(options);
     let mut client: Client = rig.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -498,8 +499,8 @@ fn fetch_and_health_checks_work_over_fastcgi() {
     let mut options = options(&origin, CgiProtocol::FastCgi);
     options.group.check = Some(proxy::options::HealthCheck {
         probe: proxy::options::Probe::Get { path: "/ping".into(), host: None, first: 200, last: 299 },
-        interval_ms: 20,
-        timeout_ms: 20_000,
+        interval: Millis(20),
+        timeout: Millis(20_000),
         rise: 1,
         fall: 1,
     });
@@ -521,13 +522,13 @@ fn fetch_and_health_checks_work_over_fastcgi() {
         let is_ping = |asked: &Asked| asked.of("SCRIPT_NAME") == Some("/ping");
         // The result of a check is known before the next one begins.
         while seen.lock().unwrap().iter().filter(|asked| is_ping(asked)).count() < 3 {
-            their_core.sleep(5).await;
+            their_core.sleep(Millis(5)).await;
         }
         drop((proxy, group));
         text
     });
     assert_eq!(text.unwrap(), b"fine");
-    assert_eq!(shared.state(0, 0), proxy::health::ServerState::Up);
+    assert_eq!(shared.state(0, Moment::ZERO), proxy::health::ServerState::Up);
     let asked = asked.lock().unwrap();
     let posted = asked.iter().find(|asked| asked.of("REQUEST_METHOD") == Some("POST")).unwrap();
     assert_eq!((posted.body.as_slice(), posted.of("PATH_INFO")), (&b"body"[..], Some("/a")));

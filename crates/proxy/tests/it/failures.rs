@@ -7,15 +7,16 @@ use std::sync::{Arc, OnceLock};
 use crate::rig;
 use crate::rig::{Options, Origin, Rig, nobody, server};
 use http::{Method, Status};
+use times::Millis;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Returns options with short timeouts and a single attempt.
 fn impatient(origin: &Origin) -> Options {
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.connect_ms = 300;
-    options.route.timeouts.head_ms = 300;
-    options.route.timeouts.between_ms = 300;
+    options.route.timeouts.connect = Millis(300);
+    options.route.timeouts.head = Millis(300);
+    options.route.timeouts.between = Millis(300);
     options.route.retry.attempts_max = 1;
     options
 }
@@ -40,7 +41,7 @@ fn connect_timeout_yields_504_or_another_server() {
         (0..8).map_while(|_| std::net::TcpStream::connect_timeout(&address, wait).ok()).collect();
     assert!(queued.len() < 8, "the queue is never full");
     let mut options = Options::to(vec![server(address)]);
-    options.route.timeouts.connect_ms = 300;
+    options.route.timeouts.connect = Millis(300);
     options.route.retry.attempts_max = 1;
     let slow = (504, "the upstream could not be reached in time".into());
     assert_eq!(Rig::with(options.clone()).get("/").refused(), slow);
@@ -90,7 +91,7 @@ fn total_timeout_bounds_the_whole_request() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.total_ms = 400;
+    options.route.timeouts.total = Millis(400);
     let rig = Rig::with(options);
     let mut client = rig.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -198,7 +199,7 @@ fn stalled_close_delimited_body_is_visibly_truncated() {
         caller.raw_until(b"never");
     });
     let mut options = impatient(&origin);
-    options.route.timeouts.between_ms = 100;
+    options.route.timeouts.between = Millis(100);
     let rig = Rig::with(options);
     // An HTTP/1.1 client gets chunks without a last chunk; an HTTP/1.0 client sees a reset.
     let mut new = rig.client();

@@ -9,6 +9,7 @@ use crate::rig::{Caller, Options, Origin, Rig};
 use http::Fields;
 use net::{Core, Exchange, Fault, RequestRecord};
 use proxy::{FetchError, FetchLimits, FetchRequest, Group, GroupShared, Proxy};
+use times::Millis;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -190,7 +191,7 @@ fn dropped_fetch_closes_its_connection_and_frees_its_slot() {
         while !seen.seen().contains("GET /1") {
             let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx))).await;
             assert!(polled.is_pending());
-            core.sleep(1).await;
+            core.sleep(Millis(1)).await;
         }
         drop(waiting);
         let mut begun = proxy.fetch(&request("GET", "/2", b""), &limits).await.unwrap();
@@ -204,7 +205,7 @@ fn dropped_fetch_closes_its_connection_and_frees_its_slot() {
 
 #[test]
 fn fetch_rejects_invalid_and_endless_responses() {
-    const SHORT: FetchLimits = FetchLimits { body_bytes_max: 100_000, total_ms: 60_000 };
+    const SHORT: FetchLimits = FetchLimits { body_bytes_max: 100_000, total: Millis(60_000) };
     let once = |options: &mut Options| options.route.retry.attempts_max = 1;
     let said = |fetched: Result<Fetched, FetchError>| {
         let error = fetched.unwrap_err();
@@ -291,12 +292,12 @@ fn fetch_times_out_on_silent_and_slow_servers() {
     };
     let short = |options: &mut Options| {
         options.route.retry.attempts_max = 1;
-        options.route.timeouts.head_ms = 100;
-        options.route.timeouts.between_ms = 100;
+        options.route.timeouts.head = Millis(100);
+        options.route.timeouts.between = Millis(100);
     };
     let long = |options: &mut Options| options.route.retry.attempts_max = 1;
     let said = |fetched: Result<Fetched, FetchError>| fetched.unwrap_err().reason;
-    let total = FetchLimits { total_ms: 200, ..FetchLimits::default() };
+    let total = FetchLimits { total: Millis(200), ..FetchLimits::default() };
     let late = "the upstream took too long to answer";
     let stopped = "the upstream took too long in the middle of a response";
     assert_eq!(said(get(short, FetchLimits::default(), silent(""))), late);

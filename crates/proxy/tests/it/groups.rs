@@ -9,6 +9,7 @@ use crate::rig::{Client, Options, Origin, Rig, nobody, server};
 use proxy::GroupReload;
 use proxy::health::ServerState;
 use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
+use times::{Millis, Moment};
 
 /// Starts an origin that responds with its name.
 fn named(name: &'static str) -> Origin {
@@ -46,13 +47,13 @@ fn backups_serve_only_when_no_other_server_is_left() {
     options.group.servers[1].backup = true;
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 3), "aaa");
-    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, Moment(1));
     assert_eq!(names(&rig, 3), "bbb");
-    rig.shared.set_order(1, proxy::health::UpstreamOrder::Drain, 1);
+    rig.shared.set_order(1, proxy::health::UpstreamOrder::Drain, Moment(1));
     let response = rig.get("/");
     assert_eq!(response.refused(), (503, "no upstream is in service".into()));
     assert_eq!(response.field("Retry-After"), Some("5"));
-    rig.shared.set_order(0, proxy::health::UpstreamOrder::Ready, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Ready, Moment(1));
     assert_eq!(names(&rig, 3), "aaa");
 }
 
@@ -61,12 +62,13 @@ fn failing_server_is_ejected() {
     let a = named("a");
     let mut options = group(&[&a]);
     options.group.servers.push(server(nobody()));
-    options.group.ejection = Some(Ejection { failures_max: 2, first_ms: 3_600_000, ms_max: 3_600_000 });
+    options.group.ejection =
+        Some(Ejection { failures_max: 2, first: Millis(3_600_000), max: Millis(3_600_000) });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 20), "a".repeat(20));
-    assert!(matches!(rig.shared.state(1, 0), proxy::health::ServerState::Ejected(_)));
+    assert!(matches!(rig.shared.state(1, Moment::ZERO), proxy::health::ServerState::Ejected(_)));
     // If all servers have failed, one still gets the request.
-    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, Moment(1));
     assert_eq!(rig.get("/").refused().0, 502);
 }
 
@@ -81,7 +83,7 @@ fn recovered_server_is_used_again() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    options.group.ejection = Some(Ejection { failures_max: 1, first: Millis(1), max: Millis(1) });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 6), "aaaaaa", "its failures are retried elsewhere");
     well.store(true, Ordering::SeqCst);
@@ -108,7 +110,7 @@ fn hash_balancing_is_stable_per_client_or_field() {
     let first: Vec<String> = (0..40).map(of).collect();
     assert_eq!(first, (0..40).map(of).collect::<Vec<_>>());
     assert!(["a", "b", "c", "d"].iter().all(|name| first.iter().any(|met| met == name)), "{first:?}");
-    rig.shared.set_order(1, proxy::health::UpstreamOrder::Drain, 1);
+    rig.shared.set_order(1, proxy::health::UpstreamOrder::Drain, Moment(1));
     for (user, met) in first.iter().enumerate() {
         assert!(met == "b" || of(user) == *met);
     }
@@ -132,7 +134,7 @@ fn sticky_cookie_selects_the_same_server() {
     }
     // The server that the cookie names is stopped: the client gets another server and a new cookie.
     let drained = if first.text() == "a" { 0 } else { 1 };
-    rig.shared.set_order(drained, proxy::health::UpstreamOrder::Down, 1);
+    rig.shared.set_order(drained, proxy::health::UpstreamOrder::Down, Moment(1));
     let moved = again();
     assert!(moved.text() != first.text() && moved.field("Set-Cookie").is_some());
 }
@@ -247,7 +249,7 @@ fn queued_request_times_out() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
     options.group.servers[0].connections_max = 1;
-    options.route.timeouts.queue_ms = 50;
+    options.route.timeouts.queue = Millis(50);
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
@@ -273,14 +275,14 @@ fn health_checks_accept_heads_as_long_as_routes_do() {
         let mut options = group(&[&origin]);
         let probe = Probe::Get { path: path.into(), host: None, first: 200, last: 299 };
         options.group.check =
-            Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 1, fall: 1 });
+            Some(HealthCheck { probe, interval: Millis(5), timeout: Millis(5_000), rise: 1, fall: 1 });
         checks.store(0, Ordering::SeqCst);
         let rig = Rig::with(options);
         // The result of a check is known before the next one begins.
         while checks.load(Ordering::SeqCst) < 3 {
             std::thread::sleep(Duration::from_millis(2));
         }
-        assert_eq!(rig.shared.state(0, 0), standing, "{path}");
+        assert_eq!(rig.shared.state(0, Moment::ZERO), standing, "{path}");
     }
 }
 
@@ -298,7 +300,8 @@ fn health_checks_remove_and_restore_a_server() {
     let a = named("a");
     let mut options = group(&[&a, &b]);
     let probe = Probe::Get { path: "/health".into(), host: Some("b.test".into()), first: 200, last: 299 };
-    options.group.check = Some(HealthCheck { probe, interval_ms: 5, timeout_ms: 5_000, rise: 2, fall: 2 });
+    options.group.check =
+        Some(HealthCheck { probe, interval: Millis(5), timeout: Millis(5_000), rise: 2, fall: 2 });
     let rig = Rig::with(options);
     let until = |want: &str| {
         for _ in 0..2_000 {
@@ -338,9 +341,9 @@ fn rolling_restart_loses_no_request() {
     });
     for _ in 0..20 {
         for server in [0, 1] {
-            rig.shared.set_order(server, proxy::health::UpstreamOrder::Drain, 1);
+            rig.shared.set_order(server, proxy::health::UpstreamOrder::Drain, Moment(1));
             std::thread::sleep(Duration::from_millis(5));
-            rig.shared.set_order(server, proxy::health::UpstreamOrder::Ready, 1);
+            rig.shared.set_order(server, proxy::health::UpstreamOrder::Ready, Moment(1));
         }
     }
     stop.store(true, Ordering::SeqCst);
@@ -366,7 +369,7 @@ fn endless_response_still_marks_its_server_as_recovered() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    options.group.ejection = Some(Ejection { failures_max: 1, first: Millis(1), max: Millis(1) });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 4), "aaaa");
     well.store(true, Ordering::SeqCst);
@@ -391,7 +394,7 @@ fn backups_do_not_replace_busy_servers() {
     let mut options = group(&[&held.origin, &backup]);
     options.group.servers[0].connections_max = 1;
     options.group.servers[1].backup = true;
-    options.route.timeouts.queue_ms = 100;
+    options.route.timeouts.queue = Millis(100);
     let rig = Rig::with(options);
     let mut first = asking(&rig);
     held.wait_inside(1);
@@ -400,7 +403,7 @@ fn backups_do_not_replace_busy_servers() {
     // A backup does replace a server that goes out of service.
     held.release(1);
     assert_eq!(first.response(http::Method::Get).unwrap().text(), "h");
-    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, Moment(1));
     assert_eq!(names(&rig, 2), "bb");
 }
 
@@ -410,11 +413,11 @@ fn ejected_backup_is_not_probed_while_others_serve() {
     let backup = Origin::start(|mut caller, _| drop(caller.request()));
     let mut options = group(&[&a, &backup]);
     options.group.servers[1].backup = true;
-    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 1, ms_max: 1 });
+    options.group.ejection = Some(Ejection { failures_max: 1, first: Millis(1), max: Millis(1) });
     let rig = Rig::with(options);
-    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, Moment(1));
     assert_eq!(rig.get("/").status, 502);
-    rig.shared.set_order(0, proxy::health::UpstreamOrder::Ready, 1);
+    rig.shared.set_order(0, proxy::health::UpstreamOrder::Ready, Moment(1));
     let asked = backup.connections();
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(names(&rig, 5), "aaaaa");
@@ -430,8 +433,8 @@ fn total_timeout_applies_in_the_queue() {
     });
     let mut options = group(&[&origin]);
     options.group.servers[0].connections_max = 1;
-    options.route.timeouts.total_ms = 200;
-    options.route.timeouts.queue_ms = 3_600_000;
+    options.route.timeouts.total = Millis(200);
+    options.route.timeouts.queue = Millis(3_600_000);
     let rig = Rig::with(options);
     // A tunnel occupies the only connection indefinitely.
     let mut tunnel = rig.client();
@@ -445,15 +448,16 @@ fn slow_client_does_not_eject_the_server() {
     let a = named("a");
     let b = named("b");
     let mut options = group(&[&a, &b]);
-    options.group.ejection = Some(Ejection { failures_max: 1, first_ms: 3_600_000, ms_max: 3_600_000 });
-    options.route.timeouts.total_ms = 100;
+    options.group.ejection =
+        Some(Ejection { failures_max: 1, first: Millis(3_600_000), max: Millis(3_600_000) });
+    options.route.timeouts.total = Millis(100);
     let rig = Rig::with(options);
     for _ in 0..4 {
         let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh");
         assert_eq!(response.status, 408, "{}", response.text());
     }
     for server in [0, 1] {
-        assert_eq!(rig.shared.state(server, 0), proxy::health::ServerState::Up);
+        assert_eq!(rig.shared.state(server, Moment::ZERO), proxy::health::ServerState::Up);
     }
 }
 
@@ -527,7 +531,7 @@ fn changed_group_keeps_the_state_of_its_servers() {
     options.group.servers.push(server(dead));
     let rig = Rig::with(options.clone());
     let mut asked = 0;
-    while rig.shared.state(1, u64::MAX - 1) == ServerState::Up {
+    while rig.shared.state(1, Moment(u64::MAX - 1)) == ServerState::Up {
         assert_eq!(rig.get("/").text(), "w");
         asked += 1;
         assert!(asked < 100, "it is never ejected");
@@ -535,10 +539,10 @@ fn changed_group_keeps_the_state_of_its_servers() {
     options.group.servers[0].weight = 5;
     options.group.servers.reverse();
     let changed = GroupReload::new(std::slice::from_ref(&rig.shared)).build(options.group.clone()).unwrap();
-    assert!(matches!(changed.state(0, 0), ServerState::Ejected(_)));
-    assert_eq!(changed.state(1, 0), ServerState::Up);
+    assert!(matches!(changed.state(0, Moment::ZERO), ServerState::Ejected(_)));
+    assert_eq!(changed.state(1, Moment::ZERO), ServerState::Up);
     // Without ejection, no server stays ejected.
     options.group.ejection = None;
     let changed = GroupReload::new(&[changed]).build(options.group).unwrap();
-    assert_eq!(changed.state(0, 0), ServerState::Up);
+    assert_eq!(changed.state(0, Moment::ZERO), ServerState::Up);
 }

@@ -13,6 +13,7 @@ use crate::rig::{Client, Options, Origin, Rig};
 use http::{Fields, Method, Status};
 use http2::{ErrorCode, Options as H2};
 use proxy::options::{HealthCheck, Probe, Retry};
+use times::{Millis, Moment};
 
 fn rig(origin: &H2Origin) -> Rig {
     Rig::with(Options::to(vec![origin.server()]))
@@ -381,7 +382,7 @@ fn closed_send_window_stalls_only_its_own_request() {
         } {}
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.between_ms = 300;
+    options.route.timeouts.between = Millis(300);
     let rig = Rig::with(options);
     assert_eq!(rig.get("/").text(), "ok");
     let post = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n{}", "x".repeat(100_000));
@@ -463,7 +464,7 @@ fn http1_server_yields_502_and_silent_server_504() {
     assert_eq!(refused, (502, "the upstream speaks HTTP/1 and not HTTP/2".into()));
     let silent = Origin::start(|mut caller, _| caller.raw_until(b"never"));
     let mut options = Options::to(vec![h2rig::server(silent.address)]);
-    (options.route.timeouts.head_ms, options.route.timeouts.connect_ms) = (200, 200);
+    (options.route.timeouts.head, options.route.timeouts.connect) = (Millis(200), Millis(200));
     let rig = Rig::with(options);
     let mut clients = [rig.client(), rig.client()];
     clients
@@ -506,13 +507,13 @@ fn idle_timeout_and_request_limit_end_connections() {
         peer.note("closed");
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.group.keep_alive.idle_ms_max = 50;
+    options.group.keep_alive.idle_timeout = Millis(50);
     let rig = Rig::with(options.clone());
     assert_eq!(rig.get("/").text(), "ok");
     origin.wait_noted("closed");
     drop(rig);
     options.group.keep_alive.requests_max = 2;
-    options.group.keep_alive.idle_ms_max = 60_000;
+    options.group.keep_alive.idle_timeout = Millis(60_000);
     let rig = Rig::with(options);
     let before = origin.connections();
     (0..6).for_each(|_| assert_eq!(rig.get("/").text(), "ok"));
@@ -538,14 +539,15 @@ fn health_checks_work_over_http2() {
     });
     let mut options = Options::to(vec![origin.server(), ill.server()]);
     let probe = Probe::Get { path: "/up".into(), host: None, first: 200, last: 399 };
-    options.group.check = Some(HealthCheck { probe, interval_ms: 20, fall: 1, ..HealthCheck::default() });
+    options.group.check =
+        Some(HealthCheck { probe, interval: Millis(20), fall: 1, ..HealthCheck::default() });
     let rig = Rig::with(options);
     let began = std::time::Instant::now();
-    while rig.shared.state(1, 0) != proxy::health::ServerState::Down {
+    while rig.shared.state(1, Moment::ZERO) != proxy::health::ServerState::Down {
         assert!(began.elapsed().as_secs() < 20, "the checks find nothing");
         thread::sleep(std::time::Duration::from_millis(5));
     }
     origin.wait_count(3);
-    assert_eq!(rig.shared.state(0, 0), proxy::health::ServerState::Up);
+    assert_eq!(rig.shared.state(0, Moment::ZERO), proxy::health::ServerState::Up);
     (0..10).for_each(|_| assert_eq!(rig.get("/x").text(), "/x"));
 }

@@ -3,6 +3,7 @@
 use crate::rig::{Options, Origin, Rig};
 use http::Method;
 use proxy::options::ProxyProtocol;
+use times::Millis;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -232,7 +233,7 @@ fn connections_are_closed_for_each_reason_not_to_keep_them() {
     }
     let change: [fn(&mut Options); 4] = [
         |options| options.group.keep_alive.idle_max = 0,
-        |options| options.group.keep_alive.idle_ms_max = 0,
+        |options| options.group.keep_alive.idle_timeout = Millis(0),
         |options| options.group.keep_alive.requests_max = 1,
         |options| options.group.proxy_protocol = Some(ProxyProtocol::V1),
     ];

@@ -12,6 +12,7 @@ use crate::rig::{Caller, Options, Origin, Rig};
 use http::Method;
 use proxy::options::{HealthCheck, Probe, UpstreamServer};
 use proxy::{Group, GroupOptions, GroupReload, GroupShared, Proxy, RouteOptions};
+use times::{Millis, Moment};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -127,8 +128,13 @@ fn health_check_passes_while_workers_hold_idle_connections() {
     });
     let mut options = Options::to(vec![origin.server()]);
     let probe = Probe::Get { path: "/health".into(), host: None, first: 200, last: 200 };
-    options.group.check =
-        Some(HealthCheck { probe, interval_ms: 20, timeout_ms: 5_000, fall: 1, ..HealthCheck::default() });
+    options.group.check = Some(HealthCheck {
+        probe,
+        interval: Millis(20),
+        timeout: Millis(5_000),
+        fall: 1,
+        ..HealthCheck::default()
+    });
     let rig = Rig::on(2, options);
     let deadline = Instant::now() + Duration::from_secs(30);
     // A request after each check occupies the only worker again.
@@ -136,7 +142,7 @@ fn health_check_passes_while_workers_hold_idle_connections() {
         assert!(Instant::now() < deadline, "no checks come through");
         assert_eq!(rig.get("/").text(), "ok");
     }
-    assert_eq!(rig.shared.state(0, 1), proxy::health::ServerState::Up);
+    assert_eq!(rig.shared.state(0, Moment(1)), proxy::health::ServerState::Up);
 }
 
 #[test]

@@ -6,17 +6,18 @@ use crate::rig::{Origin, Rig};
 use crate::slow_client::read_slowly_then_all;
 use net::{Exchange, Fault, RequestRecord};
 use proxy::{GroupShared, Proxy};
+use times::Millis;
 
 /// More than the socket buffers hold.
 const BODY_BYTES: usize = 20 << 20;
-const TIMEOUT_MS: u64 = 3_000;
+const TIMEOUT: Millis = Millis(3_000);
 
 /// A proxy with a short write timeout for clients.
 struct Hurried(Proxy);
 
 impl net::Service for Hurried {
     async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
-        exchange.set_timeouts(60_000, TIMEOUT_MS);
+        exchange.set_timeouts(Millis(60_000), TIMEOUT);
         self.0.serve(exchange).await
     }
 
@@ -37,5 +38,5 @@ fn slow_reader_receives_whole_response() {
         Hurried(proxy::Group::new(core, shared).proxy(&route, None))
     };
     let rig = Rig::serving(1, shared, hurried);
-    assert_eq!(read_slowly_then_all(rig.address, "/", TIMEOUT_MS), BODY_BYTES);
+    assert_eq!(read_slowly_then_all(rig.address, "/", TIMEOUT), BODY_BYTES);
 }

@@ -13,6 +13,7 @@ use crate::rig::{Options, Origin, Rig};
 use http::{Fields, Method, Status};
 use net::{Exchange, Fault, SpillQuota, SpillStore};
 use proxy::{Group, GroupShared, Proxy};
+use times::Millis;
 
 /// More than the socket buffers hold.
 const BODY_BYTES: usize = 20 << 20;
@@ -47,7 +48,7 @@ fn spilling(origin: &Origin, bytes_max: u64) -> (Rig, Arc<SpillQuota>) {
     let mut server = origin.server();
     server.connections_max = 1;
     let mut options = Options::to(vec![server]);
-    options.route.timeouts.queue_ms = 20_000;
+    options.route.timeouts.queue = Millis(20_000);
     (Rig::spilling(options, Some(quota.clone())), quota)
 }
 

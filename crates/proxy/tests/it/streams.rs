@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use net::toy::{self, ToyConnection};
 use net::{BindAddress, Exchange, Fault, MemoryBudget, RequestRecord, Server, SpillQuota, SpillStore};
 use proxy::{Group, GroupShared, Proxy};
+use times::Millis;
 
 use crate::rig::{Options, Origin};
 
@@ -27,7 +28,7 @@ fn serve(origin: &Origin, spill: Option<Arc<SpillQuota>>) -> (Server, SocketAddr
     upstream.connections_max = 30;
     let mut options = Options::to(vec![upstream]);
     options.group.queue_max = 2_000;
-    options.route.timeouts.queue_ms = 60_000;
+    options.route.timeouts.queue = Millis(60_000);
     let route = Arc::new(options.route);
     let shared = GroupShared::new(options.group).unwrap();
     let memory = MemoryBudget::new(1 << 40);

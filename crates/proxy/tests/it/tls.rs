@@ -13,6 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{HandshakeKind, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use times::Millis;
 
 /// A certificate authority.
 struct Authority {
@@ -191,7 +192,7 @@ fn bodies_of_any_size_reach_a_slow_server() {
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(authority.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
-    options.route.timeouts.head_ms = 10_000;
+    options.route.timeouts.head = Millis(10_000);
     options.group.ejection = None;
     let rig = Rig::with(options);
     // Bodies of various sizes, so that one of them just fills the socket buffers on the way.
@@ -313,7 +314,7 @@ fn health_checks_verify_the_certificate() {
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(stranger.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
     options.group.check =
-        Some(HealthCheck { probe: Probe::Connect, interval_ms: 1, fall: 1, ..HealthCheck::default() });
+        Some(HealthCheck { probe: Probe::Connect, interval: Millis(1), fall: 1, ..HealthCheck::default() });
     let rig = Rig::with(options);
     for _ in 0..5_000 {
         if rig.get("/").status == 503 {

@@ -2,6 +2,7 @@
 
 use crate::rig::{Client, Options, Origin, Rig};
 use http::Method;
+use times::Millis;
 
 const ASK: &str = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                    Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
@@ -123,7 +124,7 @@ fn last_client_bytes_reach_a_slowly_reading_server() {
 fn silent_tunnel_times_out() {
     let origin = echo();
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.tunnel_ms = 100;
+    options.route.timeouts.tunnel = Millis(100);
     let rig = Rig::with(options);
     let mut client = upgraded(&rig);
     assert_eq!(client.rest().0, b"");

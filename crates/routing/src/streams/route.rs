@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use config::{Config, HostPattern};
 use engine::clients::access::ClientAccess;
@@ -14,6 +13,7 @@ use logging::access::stream::{RelayedConnection, StreamEnd};
 use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
 use proxy::{Group, OpenStreamError};
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
+use times::Millis;
 
 use crate::streams::limits::{StreamLimits, StreamPermits};
 
@@ -42,8 +42,8 @@ pub(crate) struct StreamRoute {
     group: Group,
     limits: StreamLimits,
     access: ClientAccess,
-    connect_ms: u64,
-    idle_ms: u64,
+    connect_timeout: Millis,
+    idle_timeout: Millis,
     /// Whether connections are written to the access logs.
     logs_connections: bool,
     /// Counters by upstream server.
@@ -54,10 +54,6 @@ pub(crate) struct StreamRoute {
 
 /// Receives the record of each connection when it ends.
 pub(crate) type StreamLog = Rc<dyn Fn(&RelayedConnection<'_>)>;
-
-fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
-}
 
 impl StreamRoutes {
     /// Creates the streams of a configuration. `groups` are their upstream servers, in the same order.
@@ -77,8 +73,8 @@ impl StreamRoutes {
                 names: stream.names.clone(),
                 limits: limits.clone(),
                 access: ClientAccess::new([&stream.allow], [&stream.deny]),
-                connect_ms: ms(stream.timeouts.connect),
-                idle_ms: ms(stream.timeouts.idle),
+                connect_timeout: stream.timeouts.connect.into(),
+                idle_timeout: stream.timeouts.idle.into(),
                 logs_connections: stream.log,
                 servers: (0..stream.to.len()).map(|at| counters(&label, group.display_name(at))).collect(),
                 without_upstream: counters(&label, ""),
@@ -272,7 +268,7 @@ async fn serve(
 
 async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
     let stream = &*report.stream;
-    let opened = stream.group.open_stream(&client, &stream.label, stream.connect_ms);
+    let opened = stream.group.open_stream(&client, &stream.label, stream.connect_timeout);
     // Boxed because it is needed only until the connection is established.
     let mut upstream = match Box::pin(opened).await {
         Ok(upstream) => upstream,
@@ -287,7 +283,7 @@ async fn relay(report: &StreamReport, mut client: StreamClient) -> StreamEnd {
     report.connect_us.set(Some(upstream.connect_us));
     stream.servers[upstream.server].connections.add(1);
     let moved = |side, bytes| report.count_bytes(side, bytes);
-    match client.relay(&mut upstream.link, stream.idle_ms, moved).await {
+    match client.relay(&mut upstream.link, stream.idle_timeout, moved).await {
         RelayEnd::Closed(side) => StreamEnd::Closed(side),
         RelayEnd::Broken(side) => StreamEnd::Reset(side),
         RelayEnd::Idle => StreamEnd::Idle,

@@ -19,6 +19,7 @@ use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 use proxy::{FetchError, FetchLimits, FetchRequest, Proxy};
 use reload::KeptState;
+use times::{Millis, Moment};
 
 /// Maximum size of an answer that is sent to a client, in bytes.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024;
@@ -39,7 +40,7 @@ pub(super) struct AuthServerPlan(Vec<Arc<SharedAuthServer>>);
 /// Cached answers of an authentication server, shared by all cores.
 pub(super) struct SharedAuthServer {
     config: Auth,
-    answers: ExpiringCache<Arc<Fields>>,
+    answers: ExpiringCache<Arc<Fields>, Moment>,
     /// Key of the HMAC that identifies requests in the cache.
     secret: hmac::Key,
 }
@@ -53,7 +54,7 @@ pub(crate) struct RouteAuthServer {
     /// `None` if the configuration is only being checked.
     proxy: Option<Proxy>,
     limits: FetchLimits,
-    cache_ms: u64,
+    cache_time: Millis,
     notices: Option<ErrorLog>,
 }
 
@@ -133,14 +134,13 @@ impl RouteAuthServer {
         proxy: Option<Proxy>,
         notices: Option<ErrorLog>,
     ) -> RouteAuthServer {
-        let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4);
         let auth = &shared.config;
         RouteAuthServer {
             target: server.path_and_query.clone(),
             names: auth.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
             proxy,
-            limits: FetchLimits { body_bytes_max: ANSWER_BYTES_MAX, total_ms: ms(auth.timeout) },
-            cache_ms: auth.remember.map_or(0, ms),
+            limits: FetchLimits { body_bytes_max: ANSWER_BYTES_MAX, total: auth.timeout.into() },
+            cache_time: auth.remember.map_or(Millis::ZERO, Millis::of),
             notices,
             shared,
         }
@@ -148,8 +148,8 @@ impl RouteAuthServer {
 
     /// Asks the server, or uses a cached answer. Returns `false` if the request has been answered.
     pub(super) async fn authenticate(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
-        let key = (self.cache_ms > 0).then(|| self.shared.key(&exchange.request()));
-        if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, exchange.core().now_ms())) {
+        let key = (!self.cache_time.is_zero()).then(|| self.shared.key(&exchange.request()));
+        if let Some(own) = key.and_then(|key| self.shared.answers.find(&key, exchange.core().now())) {
             set_user(exchange, &own);
             exchange.amend(&self.names, &own);
             exchange.set_authorized();
@@ -249,9 +249,9 @@ impl RouteAuthServer {
         if !cookies.is_empty() {
             x.add_fields(&cookies);
         } else if let Some(key) = key {
-            let until_ms = x.core().now_ms().saturating_add(self.cache_ms);
+            let until = x.core().now() + self.cache_time;
             let bytes = own.as_bytes().len();
-            self.shared.answers.insert(key, Arc::new(own), bytes, until_ms);
+            self.shared.answers.insert(key, Arc::new(own), bytes, until);
         }
     }
 

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use net::offload::OffloadPool;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
 use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
 use reload::KeptState;
+use times::{AtomicMoment, Millis, Moment};
 
 use crate::limit::add_client;
 
@@ -41,7 +42,7 @@ const PENDING_PER_NETWORK_MAX: usize = 16;
 /// Maximum cached credentials; also the maximum clients whose failures are counted.
 const KEYS_MAX: usize = 10_000;
 /// Interval at which a file is checked for changes, in milliseconds.
-const CHECK_INTERVAL_MS: u64 = 2_000;
+const CHECK_INTERVAL: Millis = Millis(2_000);
 /// Memory charged to a request that waits for a verification, in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 4096;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
@@ -61,7 +62,7 @@ pub(crate) struct SharedPasswords {
     files: ConfigFiles,
     users: Mutex<Arc<Users>>,
     /// Time at which the file was last checked, in milliseconds.
-    checked_ms: AtomicU64,
+    checked_at: AtomicMoment,
     /// Error of the last attempt to read the file, kept so that it is reported only once.
     last_error: Mutex<Option<String>>,
     seen: SeenKeys,
@@ -158,7 +159,7 @@ impl SharedPasswords {
             path: path.to_owned(),
             files,
             users: Mutex::new(Arc::new(users)),
-            checked_ms: AtomicU64::new(0),
+            checked_at: AtomicMoment::default(),
             last_error: Mutex::default(),
             seen: SeenKeys::new(KEYS_MAX, account()),
             failures,
@@ -171,15 +172,10 @@ impl SharedPasswords {
 
     /// Checks the file for changes on another thread if the interval has passed. Changes apply to later
     /// requests.
-    fn check_for_changes(self: &Arc<Self>, now_ms: u64) {
-        let looked_ms = self.checked_ms.load(Ordering::Relaxed);
-        let is_due = now_ms >= looked_ms.saturating_add(CHECK_INTERVAL_MS);
-        if is_due
-            && self
-                .checked_ms
-                .compare_exchange(looked_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        {
+    fn check_for_changes(self: &Arc<Self>, now: Moment) {
+        let looked_at = self.checked_at.load(Ordering::Relaxed);
+        let is_due = now >= looked_at + CHECK_INTERVAL;
+        if is_due && self.checked_at.advance(looked_at, now, Ordering::Relaxed) {
             let shared = self.clone();
             self.pool.run(move || shared.reload());
         }
@@ -413,7 +409,7 @@ pub(super) async fn authenticate(
     auth: &Arc<SharedPasswords>,
     exchange: &mut Exchange<'_>,
 ) -> Result<bool, Fault> {
-    auth.check_for_changes(exchange.core().now_ms());
+    auth.check_for_changes(exchange.core().now());
     let credentials = credentials(&exchange.request());
     let now_us = exchange.core().now_us();
     let is_let_in = match credentials.as_ref().is_some_and(|known| auth.is_recently_verified(known, now_us)) {

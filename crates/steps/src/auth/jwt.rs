@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -20,6 +20,7 @@ use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use reload::KeptState;
+use times::{AtomicMoment, Millis, Moment};
 
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;
@@ -28,15 +29,15 @@ const CACHED_MAX: usize = 50_000;
 const CACHED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Minimum interval between refreshes after one that failed or was triggered by a token with an unknown key,
 /// and the shorter one while there are no keys, in milliseconds.
-const REFRESH_INTERVAL_MS: u64 = 10_000;
-const REFRESH_WITHOUT_KEYS_MS: u64 = 1_000;
+const REFRESH_INTERVAL: Millis = Millis(10_000);
+const REFRESH_WITHOUT_KEYS: Millis = Millis(1_000);
 /// Time for which keys stay in use after their refresh was due, in milliseconds: an issuer that is
 /// unreachable has not revoked them.
-const STALE_KEYS_MS: u64 = 24 * 60 * 60 * 1_000;
+const STALE_KEYS: Millis = Millis(24 * 60 * 60 * 1_000);
 /// Maximum size of a JWKS, in bytes.
 const KEYS_BYTES_MAX: u64 = 512 * 1024;
 /// Interval at which a request that waits for keys polls for them, in milliseconds.
-const POLL_MS: u64 = 5;
+const POLL_INTERVAL: Millis = Millis(5);
 /// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 2 * TOKEN_BYTES_MAX;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
@@ -52,12 +53,12 @@ pub(super) struct SharedJwt {
     keys: Mutex<Option<Arc<JwtKeys>>>,
     /// Time of the next refresh, and the earliest time of one that is triggered by an unknown key, in
     /// milliseconds.
-    refresh_at_ms: AtomicU64,
-    refresh_allowed_ms: AtomicU64,
+    refresh_at: AtomicMoment,
+    refresh_allowed_at: AtomicMoment,
     /// Time at which keys that could not be refreshed are discarded, in milliseconds.
-    expires_ms: AtomicU64,
+    expires_at: AtomicMoment,
     is_fetching: AtomicBool,
-    verified: ExpiringCache<Arc<VerifiedToken>>,
+    verified: ExpiringCache<Arc<VerifiedToken>, u64>,
     /// Key of the HMAC that identifies cached tokens.
     secret: hmac::Key,
     pending: AtomicUsize,
@@ -72,7 +73,7 @@ pub(crate) struct JwtRoute {
     /// Request fields that only the claims of tokens may set.
     names: Vec<Vec<u8>>,
     proxy: Option<Proxy>,
-    timeout_ms: u64,
+    timeout: Millis,
 }
 
 /// Counts a verification in progress until it is dropped.
@@ -95,10 +96,6 @@ fn if_current(keys: &Mutex<Option<Arc<JwtKeys>>>, used: &Arc<JwtKeys>, insert: i
     if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, used)) {
         insert();
     }
-}
-
-fn ms(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 impl JwtPlan {
@@ -150,9 +147,9 @@ impl SharedJwt {
             config: auth.clone(),
             rules: Arc::new(rules),
             keys: Mutex::default(),
-            refresh_at_ms: AtomicU64::new(0),
-            refresh_allowed_ms: AtomicU64::new(0),
-            expires_ms: AtomicU64::new(u64::MAX),
+            refresh_at: AtomicMoment::default(),
+            refresh_allowed_at: AtomicMoment::default(),
+            expires_at: AtomicMoment::new(Moment::NEVER),
             is_fetching: AtomicBool::new(false),
             verified: ExpiringCache::new(CACHED_MAX, CACHED_BYTES_MAX, account),
             secret: secret.map_err(|_| io::Error::other("the system has no random numbers"))?,
@@ -186,9 +183,9 @@ impl SharedJwt {
     }
 
     /// Discards keys that could not be refreshed for too long. Returns whether there still are keys.
-    fn expire_keys(&self, now_ms: u64) -> bool {
+    fn expire_keys(&self, now: Moment) -> bool {
         let mut keys = lock(&self.keys);
-        if keys.is_some() && now_ms >= self.expires_ms.load(Ordering::Relaxed) {
+        if keys.is_some() && now >= self.expires_at.load(Ordering::Relaxed) {
             *keys = None;
             self.verified.clear();
         }
@@ -221,7 +218,7 @@ impl JwtRoute {
     pub(super) fn new(shared: Arc<SharedJwt>, jwt: &JwtAuth, proxy: Option<Proxy>) -> JwtRoute {
         JwtRoute {
             names: shared.config.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
-            timeout_ms: ms(shared.config.timeout),
+            timeout: shared.config.timeout.into(),
             jwt: jwt.clone(),
             shared,
             proxy,
@@ -336,13 +333,13 @@ impl JwtRoute {
         x: &Exchange<'_>,
         token: Vec<u8>,
     ) -> Result<Result<(Arc<JwtKeys>, VerifiedToken), TokenRefusal>, Fault> {
-        let by_ms = x.core().now_ms().saturating_add(self.timeout_ms);
+        let by = x.core().now() + self.timeout;
         let mut asks_again = true;
         loop {
             let keys = lock(&self.shared.keys).clone();
             let Some(keys) = keys else {
                 self.refresh(x.core(), true);
-                if !self.shared.is_fetching.load(Ordering::Relaxed) || x.core().now_ms() >= by_ms {
+                if !self.shared.is_fetching.load(Ordering::Relaxed) || x.core().now() >= by {
                     let reason = "the keys of tokens are not there";
                     return Ok(Err(TokenRefusal::Unavailable(reason)));
                 }
@@ -365,7 +362,7 @@ impl JwtRoute {
                 Err(JwtRefusal::UnknownKey) if asks_again => {
                     asks_again = false;
                     self.refresh(x.core(), true);
-                    while self.shared.is_fetching.load(Ordering::Relaxed) && x.core().now_ms() < by_ms {
+                    while self.shared.is_fetching.load(Ordering::Relaxed) && x.core().now() < by {
                         self.wait_for_keys(x).await?;
                     }
                 }
@@ -376,12 +373,12 @@ impl JwtRoute {
         }
     }
 
-    /// Waits for [`POLL_MS`].
+    /// Waits for [`POLL_INTERVAL`].
     ///
     /// # Errors
     /// The client is gone.
     async fn wait_for_keys(&self, x: &Exchange<'_>) -> Result<(), Fault> {
-        x.core().sleep(POLL_MS).await;
+        x.core().sleep(POLL_INTERVAL).await;
         if poll_fn(|cx| Poll::Ready(x.poll_disconnected(cx))).await {
             Err(Fault::Disconnected)
         } else {
@@ -393,13 +390,13 @@ impl JwtRoute {
     /// enough ago.
     pub(super) fn refresh(&self, core: &Core, is_wanted: bool) {
         let shared = &self.shared;
-        let now_ms = core.now_ms();
-        let is_due = now_ms >= shared.refresh_at_ms.load(Ordering::Relaxed)
-            || is_wanted && now_ms >= shared.refresh_allowed_ms.load(Ordering::Relaxed);
+        let now = core.now();
+        let is_due = now >= shared.refresh_at.load(Ordering::Relaxed)
+            || is_wanted && now >= shared.refresh_allowed_at.load(Ordering::Relaxed);
         if !is_due {
             return;
         }
-        shared.expire_keys(now_ms);
+        shared.expire_keys(now);
         if shared.is_fetching.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -407,10 +404,10 @@ impl JwtRoute {
         let proxy = self.proxy.clone();
         let jwt = self.jwt.clone();
         let theirs = core.clone();
-        let timeout_ms = self.timeout_ms;
+        let timeout = self.timeout;
         core.spawn(async move {
             let outcome = match &jwt.jwks {
-                Some(url) => fetch(proxy.as_ref(), &url.path_and_query, timeout_ms).await,
+                Some(url) => fetch(proxy.as_ref(), &url.path_and_query, timeout).await,
                 None => {
                     let shared = shared.clone();
                     let jwt = jwt.clone();
@@ -418,28 +415,28 @@ impl JwtRoute {
                     theirs.offload(read).await.map(|()| None)
                 }
             };
-            let now_ms = theirs.now_ms();
-            let has_some = shared.expire_keys(now_ms);
-            let again_ms = match outcome {
+            let now = theirs.now();
+            let has_some = shared.expire_keys(now);
+            let again_after = match outcome {
                 Ok(fetched) => {
                     if let Some(keys) = fetched {
                         shared.set_keys(keys);
                         shared.report_count();
                     }
-                    let due_ms = now_ms.saturating_add(ms(jwt.refresh));
-                    shared.refresh_at_ms.store(due_ms, Ordering::Relaxed);
-                    shared.expires_ms.store(due_ms.saturating_add(STALE_KEYS_MS), Ordering::Relaxed);
-                    REFRESH_INTERVAL_MS
+                    let due = now + jwt.refresh.into();
+                    shared.refresh_at.store(due, Ordering::Relaxed);
+                    shared.expires_at.store(due + STALE_KEYS, Ordering::Relaxed);
+                    REFRESH_INTERVAL
                 }
                 Err(why) => {
                     let rest = if has_some { "those from before stay for a day" } else { "requests get 503" };
                     shared.report(Level::Error, &format!("the keys cannot be had: {why}; {rest}"));
-                    let again_ms = if has_some { REFRESH_INTERVAL_MS } else { REFRESH_WITHOUT_KEYS_MS };
-                    shared.refresh_at_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
-                    again_ms
+                    let again_after = if has_some { REFRESH_INTERVAL } else { REFRESH_WITHOUT_KEYS };
+                    shared.refresh_at.store(now + again_after, Ordering::Relaxed);
+                    again_after
                 }
             };
-            shared.refresh_allowed_ms.store(now_ms.saturating_add(again_ms), Ordering::Relaxed);
+            shared.refresh_allowed_at.store(now + again_after, Ordering::Relaxed);
             shared.is_fetching.store(false, Ordering::Relaxed);
         });
     }
@@ -453,13 +450,13 @@ enum TokenRefusal {
 }
 
 /// Fetches a JWKS from the server of `proxy`.
-async fn fetch(proxy: Option<&Proxy>, target: &str, timeout_ms: u64) -> Result<Option<JwtKeys>, String> {
+async fn fetch(proxy: Option<&Proxy>, target: &str, timeout: Millis) -> Result<Option<JwtKeys>, String> {
     let proxy = proxy.ok_or("there is no server to ask")?;
     let mut fields = Fields::new();
     fields.push(Name::Accept, b"application/jwk-set+json, application/json");
     let request = FetchRequest::new("GET", "jwks", target, &fields, Vec::new());
     let request = request.map_err(|reject| reject.reason.to_owned())?;
-    let limits = FetchLimits { body_bytes_max: KEYS_BYTES_MAX, total_ms: timeout_ms };
+    let limits = FetchLimits { body_bytes_max: KEYS_BYTES_MAX, total: timeout };
     let reason = |error: proxy::FetchError| error.reason.to_owned();
     let mut response = proxy.fetch(&request, &limits).await.map_err(reason)?;
     if response.status() != Status::OK {

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::Maintenance;
 use engine::clients::proxies::peer_set;
@@ -11,9 +11,10 @@ use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Page, PeerSet};
 use shapes::pattern::PathPattern;
 use telemetry::rule_counters::RuleCounter;
+use times::{AtomicMoment, Millis};
 
 /// Interval at which the switch file is checked, in milliseconds.
-const CHECK_INTERVAL_MS: u64 = 1_000;
+const CHECK_INTERVAL: Millis = Millis(1_000);
 const REASON: &str = "this site is under maintenance: try again later";
 
 /// State of the switch file, shared by all cores.
@@ -21,7 +22,7 @@ const REASON: &str = "this site is under maintenance: try again later";
 pub struct MaintenanceShared {
     is_on: AtomicBool,
     /// Time of the next check of the file, in milliseconds of the cores' clock.
-    check_at_ms: AtomicU64,
+    check_at: AtomicMoment,
 }
 
 /// Maintenance rule of a site, on one core.
@@ -86,12 +87,12 @@ impl MaintenanceRule {
     async fn is_on(&self, x: &Exchange<'_>) -> bool {
         let Some(file) = &self.file else { return true };
         let shared = &self.shared;
-        let now_ms = x.core().now_ms();
-        let due_ms = shared.check_at_ms.load(Ordering::Relaxed);
-        let is_due = now_ms >= due_ms;
+        let now = x.core().now();
+        let due = shared.check_at.load(Ordering::Relaxed);
+        let is_due = now >= due;
         let claim = || {
-            let next_ms = now_ms.saturating_add(CHECK_INTERVAL_MS);
-            shared.check_at_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            let next_at = now + CHECK_INTERVAL;
+            shared.check_at.advance(due, next_at, Ordering::Relaxed)
         };
         if is_due && claim() {
             let file = file.clone();

@@ -8,6 +8,7 @@ use std::task::Poll;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
 use telemetry::rule_counters::RuleCounter;
+use times::Millis;
 
 use super::conditions::RequestSelector;
 
@@ -22,7 +23,7 @@ pub struct FaultRules {
 
 struct FaultRule {
     requests: RequestSelector,
-    delay_ms: u64,
+    delay: Millis,
     status: Option<Status>,
     aborts: bool,
 }
@@ -32,7 +33,7 @@ impl FaultRules {
     pub fn new(faults: &[config::InjectedFault], injected: Arc<RuleCounter>) -> Option<FaultRules> {
         let rule = |fault: &config::InjectedFault| FaultRule {
             requests: RequestSelector::new(fault.when.as_ref(), fault.share),
-            delay_ms: u64::try_from(fault.delay.as_millis()).unwrap_or(u64::MAX),
+            delay: fault.delay.into(),
             status: fault.status.and_then(Status::of),
             aborts: fault.abort,
         };
@@ -48,10 +49,10 @@ impl FaultRules {
             return Ok(true);
         };
         self.injected.add(1);
-        if rule.delay_ms > 0 {
+        if !rule.delay.is_zero() {
             exchange.hold(DELAYED_BYTES);
             let has_left = {
-                let mut over = pin!(exchange.core().sleep(rule.delay_ms));
+                let mut over = pin!(exchange.core().sleep(rule.delay));
                 poll_fn(|cx| {
                     if exchange.poll_disconnected(cx) {
                         Poll::Ready(true)

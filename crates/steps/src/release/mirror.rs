@@ -8,6 +8,7 @@ use http::{BodySize, Method, Name};
 use net::{Core, Exchange, MemoryBudget, Pressure};
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
+use times::Millis;
 
 use super::conditions::RequestSelector;
 
@@ -44,7 +45,7 @@ pub struct MirrorRule {
     shared: Arc<MirrorShared>,
     proxy: Proxy,
     body_bytes_max: u64,
-    timeout_ms: u64,
+    timeout: Millis,
 }
 
 impl MirrorShared {
@@ -96,7 +97,7 @@ impl MirrorRule {
             shared,
             proxy,
             body_bytes_max: mirror.body_bytes_max,
-            timeout_ms: u64::try_from(mirror.timeout.as_millis()).unwrap_or(u64::MAX),
+            timeout: mirror.timeout.into(),
         }
     }
 
@@ -120,7 +121,7 @@ impl MirrorRule {
             BodySize::Unknown => self.body_bytes_max,
         };
         let mut copy = FetchRequest::of(&request, Vec::new());
-        let limits = FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total_ms: self.timeout_ms };
+        let limits = FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total: self.timeout };
         let shared = self.shared.clone();
         let proxy = self.proxy.clone();
         let core = exchange.core().clone();

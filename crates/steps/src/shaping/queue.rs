@@ -15,6 +15,7 @@ use reload::KeptState;
 use telemetry::families::QueueMetrics;
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
+use times::Millis;
 
 /// Memory charged to a waiting request in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 4096;
@@ -224,7 +225,7 @@ impl Drop for QueuedRequest<'_> {
 /// Queue of a route, as used by one core.
 pub struct QueueRule {
     queue: Arc<RouteQueue>,
-    age_ms: u64,
+    age: Millis,
     notices: Option<ErrorLog>,
 }
 
@@ -249,7 +250,7 @@ impl QueueRule {
         x.hold(WAITING_BYTES);
         let outcome = {
             let mut request = QueuedRequest { queue: &self.queue, number: None };
-            let mut too_long = pin!(x.core().sleep(self.age_ms));
+            let mut too_long = pin!(x.core().sleep(self.age));
             poll_fn(|cx| {
                 if let Poll::Ready(outcome) = request.poll(cx) {
                     return Poll::Ready(Ok(outcome));
@@ -287,7 +288,7 @@ impl QueueRule {
         }
         let mut fields = Fields::new();
         // After `age`, all requests that wait at present have been served or refused.
-        let retry_s = self.age_ms.div_ceil(1_000).max(1);
+        let retry_s = self.age.seconds_rounded_up().max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
         x.refuse_with(Status::SERVICE_UNAVAILABLE, reason.reason_text(), &fields).await
@@ -337,8 +338,7 @@ impl QueuePlan {
             Some(PartOf { route, .. }) => *route,
         };
         let (options, queue) = self.0.get(site)?.get(index)?.as_ref()?;
-        let age_ms = u64::try_from(options.age.as_millis()).unwrap_or(u64::MAX);
-        Some(QueueRule { queue: queue.clone(), age_ms, notices: notices.cloned() })
+        Some(QueueRule { queue: queue.clone(), age: options.age.into(), notices: notices.cloned() })
     }
 
     /// Returns the metrics of all queues.

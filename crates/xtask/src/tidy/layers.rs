@@ -17,6 +17,7 @@ struct Layer {
 }
 
 const ALL_CRATES: &[&str] = &[
+    "times",
     "http",
     "http2",
     "cgi",
@@ -78,6 +79,7 @@ const NO_SOCKETS: &[&str] =
 
 /// All layers, from low to high.
 const LAYERS: &[Layer] = &[
+    Layer { folder: "times", may_use: &[], never: NO_IO },
     Layer { folder: "http", may_use: &[], never: NO_IO },
     Layer { folder: "http2", may_use: &["http"], never: NO_IO },
     Layer { folder: "cgi", may_use: &[], never: NO_IO },
@@ -107,14 +109,14 @@ const LAYERS: &[Layer] = &[
         never: &["TcpStream", "TcpListener", "tokio"],
     },
     Layer { folder: "coding", may_use: &["http"], never: NO_IO_EXCEPT_TRAITS },
-    Layer { folder: "net", may_use: &["http", "http2", "coding", "failure"], never: &["tokio"] },
-    Layer { folder: "files", may_use: &["http", "coding", "net", "failure"], never: NO_SOCKETS },
-    Layer { folder: "proxy", may_use: &["cgi", "failure", "http", "net"], never: &["tokio"] },
+    Layer { folder: "net", may_use: &["http", "http2", "coding", "failure", "times"], never: &["tokio"] },
+    Layer { folder: "files", may_use: &["http", "coding", "net", "failure", "times"], never: NO_SOCKETS },
+    Layer { folder: "proxy", may_use: &["cgi", "failure", "http", "net", "times"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
     Layer { folder: "admission", may_use: &["failure", "http"], never: NO_IO },
     Layer { folder: "sharing", may_use: &["failure", "net"], never: &["tokio"] },
-    Layer { folder: "apps", may_use: &["failure", "http", "net", "ring"], never: &["tokio"] },
-    Layer { folder: "bench", may_use: &["failure", "http", "http2", "net"], never: &["tokio"] },
+    Layer { folder: "apps", may_use: &["failure", "http", "net", "ring", "times"], never: &["tokio"] },
+    Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
     // The control interface is not involved in handling requests.
     Layer { folder: "web_client", may_use: &["failure"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "otlp", may_use: &["failure", "web_client"], never: &["net::", "std::net::TcpListener"] },
@@ -134,7 +136,7 @@ const LAYERS: &[Layer] = &[
         folder: "logging",
         may_use: &[
             "bench", "cache", "config", "failure", "files", "http", "net", "otlp", "proxy", "rights",
-            "shapes",
+            "shapes", "times",
         ],
         never: &["tokio"],
     },
@@ -147,6 +149,7 @@ const LAYERS: &[Layer] = &[
         folder: "engine",
         may_use: &[
             "apps", "bench", "config", "failure", "http", "logging", "net", "process", "reload", "shapes",
+            "times",
         ],
         never: &["tokio"],
     },
@@ -164,7 +167,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "hosting",
-        may_use: &["apps", "config", "failure", "logging", "net", "process", "proxy", "rights"],
+        may_use: &["apps", "config", "failure", "logging", "net", "process", "proxy", "rights", "times"],
         never: &["tokio"],
     },
     Layer {
@@ -185,6 +188,7 @@ const LAYERS: &[Layer] = &[
             "shapes",
             "sharing",
             "telemetry",
+            "times",
         ],
         never: &["tokio"],
     },
@@ -215,6 +219,7 @@ const LAYERS: &[Layer] = &[
             "shapes",
             "steps",
             "telemetry",
+            "times",
         ],
         never: &["tokio"],
     },
@@ -234,6 +239,7 @@ const LAYERS: &[Layer] = &[
             "proxy",
             "rights",
             "telemetry",
+            "times",
             "tree",
         ],
         never: &["tokio"],

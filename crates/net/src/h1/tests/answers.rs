@@ -2,7 +2,7 @@
 
 use http::Limits as HeadLimits;
 
-use super::rig::{FILE_BYTES, Rig, SLOW_MS, read};
+use super::rig::{FILE_BYTES, Rig, SLOW_TIME, read};
 use crate::options::{Limits, Timeouts};
 use crate::sim::End;
 
@@ -177,12 +177,12 @@ fn requests_are_logged_on_kept_and_closed_connections() {
     for fields in ["", "Connection: close\r\n"] {
         wire.client_sends(&get("GET", "/slow?7", "1.1", fields));
         rig.run_until_idle();
-        rig.advance_ms(SLOW_MS);
+        rig.advance_ms(SLOW_TIME.0);
     }
     let service = &rig.engine.service;
     let record = ("GET /slow?7".to_string(), 200, 30, String::new());
     assert_eq!(*service.log.borrow(), [record.clone(), record]);
-    assert_eq!(*service.durations_ms.borrow(), [SLOW_MS, SLOW_MS]);
+    assert_eq!(*service.durations_ms.borrow(), [SLOW_TIME.0, SLOW_TIME.0]);
     assert_eq!(rig.engine.context.counters.requests.value(), 2);
 }
 

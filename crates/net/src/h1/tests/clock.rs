@@ -5,6 +5,8 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::Poll;
 
+use times::Millis;
+
 use super::rig::{Rig, read};
 use crate::fault::Fault;
 use crate::options::{Limits, Timeouts};
@@ -24,7 +26,7 @@ fn short_timeouts() -> Timeouts {
 fn silent_connection_is_closed_without_a_response() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.advance_ms(short_timeouts().head_ms - COARSE_MS);
+    rig.advance_ms(short_timeouts().head.0 - COARSE_MS);
     assert_eq!(wire.end(), None);
     rig.advance_ms(2 * COARSE_MS);
     assert_eq!((read(&wire).as_str(), wire.end()), ("", Some(End::Fin)));
@@ -35,7 +37,7 @@ fn silent_connection_is_closed_without_a_response() {
 fn first_head_timeout_starts_at_accept() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
-    rig.advance_ms(short_timeouts().head_ms - 500);
+    rig.advance_ms(short_timeouts().head.0 - 500);
     rig.send_and_read(&wire, &FIXED[..10]);
     rig.advance_ms(500 + COARSE_MS);
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
@@ -47,12 +49,12 @@ fn idle_connection_is_closed_after_the_idle_timeout() {
     let rig = Rig::with_short_timeouts();
     let wire = rig.connect(0);
     rig.advance_ms(1_000);
-    for pause_ms in [short_timeouts().idle_ms - COARSE_MS, 0] {
+    for pause_ms in [short_timeouts().idle.0 - COARSE_MS, 0] {
         rig.send_and_read(&wire, FIXED);
         rig.advance_ms(pause_ms);
         assert_eq!(wire.end(), None);
     }
-    rig.advance_ms(short_timeouts().idle_ms + COARSE_MS);
+    rig.advance_ms(short_timeouts().idle.0 + COARSE_MS);
     assert_eq!(wire.end(), Some(End::Fin));
     rig.assert_empty();
 }
@@ -91,7 +93,7 @@ fn slowly_sent_head_times_out_without_holding_buffers() {
             );
         }
     }
-    assert!(rig.elapsed_ms() <= short_timeouts().head_ms + 900 + COARSE_MS, "{}", rig.elapsed_ms());
+    assert!(rig.elapsed_ms() <= short_timeouts().head.0 + 900 + COARSE_MS, "{}", rig.elapsed_ms());
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
     rig.assert_empty();
 }
@@ -118,7 +120,7 @@ fn later_head_timeout_starts_at_its_first_byte() {
     rig.advance_ms(6_000);
     wire.client_sends(&FIXED[..10]);
     rig.run_until_idle();
-    rig.advance_ms(short_timeouts().head_ms - COARSE_MS);
+    rig.advance_ms(short_timeouts().head.0 - COARSE_MS);
     assert_eq!(wire.end(), None);
     rig.advance_ms(2 * COARSE_MS);
     assert!(read(&wire).starts_with("HTTP/1.1 408 "));
@@ -133,7 +135,7 @@ fn a_body_must_make_progress() {
     for _ in 0..8 {
         wire.client_sends(b"x");
         rig.run_until_idle();
-        rig.advance_ms(short_timeouts().body_ms - COARSE_MS);
+        rig.advance_ms(short_timeouts().body.0 - COARSE_MS);
         assert_eq!(wire.end(), None);
     }
     rig.advance_ms(2 * COARSE_MS);
@@ -150,12 +152,12 @@ fn a_response_must_make_progress() {
     wire.client_sends(b"GET /big HTTP/1.1\r\nHost: zoo\r\n\r\n");
     rig.run_until_idle();
     for _ in 0..5 {
-        rig.advance_ms(short_timeouts().write_ms - COARSE_MS);
+        rig.advance_ms(short_timeouts().write.0 - COARSE_MS);
         assert_eq!(wire.end(), None);
         wire.set_room(1);
         rig.run_until_idle();
     }
-    rig.advance_ms(short_timeouts().write_ms + COARSE_MS);
+    rig.advance_ms(short_timeouts().write.0 + COARSE_MS);
     assert_eq!(wire.end(), Some(End::Reset));
     rig.assert_empty();
     assert_eq!(rig.engine.service.log.borrow()[0].3, "timed out");
@@ -167,7 +169,7 @@ fn unread_responses_time_out() {
     let wire = rig.connect(0);
     wire.set_room(0);
     rig.send_and_read(&wire, FIXED);
-    rig.advance_ms(short_timeouts().write_ms - COARSE_MS);
+    rig.advance_ms(short_timeouts().write.0 - COARSE_MS);
     assert_eq!(wire.end(), None);
     rig.advance_ms(2 * COARSE_MS);
     assert!(wire.server_closed());
@@ -184,12 +186,12 @@ fn cancelled_wait_does_not_end_the_next_wait() {
     let ends = ended.clone();
     let reports = reported.clone();
     rig.core.spawn(async move {
-        let mut given_up = Box::pin(stream.readable(core.now_ms() + 1_000));
+        let mut given_up = Box::pin(stream.readable(core.now() + Millis(1_000)));
         poll_fn(|context| Poll::Ready(given_up.as_mut().poll(context).is_pending())).await;
         drop(given_up);
-        core.sleep(2_000).await;
+        core.sleep(Millis(2_000)).await;
         reports.set(true);
-        assert!(matches!(stream.readable(core.now_ms() + 3_000).await, Err(Fault::Timeout)));
+        assert!(matches!(stream.readable(core.now() + Millis(3_000)).await, Err(Fault::Timeout)));
         ends.set(true);
     });
     rig.advance_ms(2_000 + 3_000 - COARSE_MS);
@@ -200,9 +202,8 @@ fn cancelled_wait_does_not_end_the_next_wait() {
 
 #[test]
 fn longest_timeouts_neither_fire_nor_overflow() {
-    let never = u64::MAX;
-    let timeouts =
-        Timeouts { head_ms: never, body_ms: never, write_ms: never, idle_ms: never, drain_ms: never };
+    let never = Millis::MAX;
+    let timeouts = Timeouts { head: never, body: never, write: never, idle: never, drain: never };
     let rig = Rig::new(Limits::default(), timeouts);
     let silent = rig.connect(0);
     let head = rig.connect(1);

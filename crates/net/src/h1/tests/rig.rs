@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use http::{Fields, Length, Status};
 use rustix::fs::MemfdFlags;
+use times::{Millis, Moment};
 
 use crate::address::{Peer, PeerSet};
 use crate::client_connection::IdleClient;
@@ -28,26 +29,26 @@ use crate::stream::Stream;
 use crate::tunnel::{TunnelEnd, tunnel};
 
 /// Step in which time passes.
-const STEP_MS: u64 = 100;
+const STEP_TIME: Millis = Millis(100);
 pub(super) const BIG_BYTES: usize = 150_000;
 pub(super) const FILE_BYTES: usize = 100_000;
 pub(super) const HUGE_BYTES: usize = 10_000_000;
-pub(super) const SLOW_MS: u64 = 300;
+pub(super) const SLOW_TIME: Millis = Millis(300);
 /// Idle timeout of tunnels.
-pub(super) const TUNNEL_MS: u64 = 60_000;
+pub(super) const TUNNEL_IDLE: Millis = Millis(60_000);
 
 pub(super) struct Rig {
     pub(super) core: Core,
     pub(super) engine: Rc<Engine<TestService>>,
     wires: RefCell<Vec<Rc<SimulatedWire>>>,
-    began_ms: u64,
+    began: Moment,
 }
 
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
         let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
         // Whole milliseconds, as tests set it.
-        core.clock().set(core.now_ms(), core.unix_s());
+        core.clock().set(core.now(), core.unix_s());
         let service = TestService::new();
         let context = Rc::new(ServingContext {
             core: core.clone(),
@@ -67,14 +68,19 @@ impl Rig {
             error_pages: service.error_pages(),
         });
         let engine = Rc::new(Engine { context, service });
-        let began_ms = core.now_ms();
-        Rig { core, engine, wires: RefCell::default(), began_ms }
+        let began = core.now();
+        Rig { core, engine, wires: RefCell::default(), began }
     }
 
     /// A rig with short timeouts, each of a different length.
     pub(super) fn with_short_timeouts() -> Rig {
-        let timeouts =
-            Timeouts { head_ms: 4_000, body_ms: 2_000, write_ms: 3_000, idle_ms: 9_000, drain_ms: 5_000 };
+        let timeouts = Timeouts {
+            head: Millis(4_000),
+            body: Millis(2_000),
+            write: Millis(3_000),
+            idle: Millis(9_000),
+            drain: Millis(5_000),
+        };
         Rig::new(Limits::default(), timeouts)
     }
 
@@ -137,10 +143,10 @@ impl Rig {
 
     /// Lets `ms` milliseconds pass.
     pub(super) fn advance_ms(&self, ms: u64) {
-        let until_ms = self.core.now_ms() + ms;
-        while self.core.now_ms() < until_ms {
-            let now_ms = (self.core.now_ms() + STEP_MS).min(until_ms);
-            self.core.clock().set(now_ms, 1_800_000_000 + now_ms / 1000);
+        let until = self.core.now() + Millis(ms);
+        while self.core.now() < until {
+            let now = (self.core.now() + STEP_TIME).min(until);
+            self.core.clock().set(now, 1_800_000_000 + now.0 / 1000);
             self.core.run_timers();
             self.run_until_idle();
         }
@@ -148,7 +154,7 @@ impl Rig {
 
     /// Returns the milliseconds since the rig was made.
     pub(super) fn elapsed_ms(&self) -> u64 {
-        self.core.now_ms() - self.began_ms
+        (self.core.now() - self.began).0
     }
 
     pub(super) fn open_connections(&self) -> usize {
@@ -346,16 +352,16 @@ impl Service for TestService {
                 let origin = self.origin.take();
                 exchange.upgrade(|_| {});
                 let mut origin = origin.expect("the way is made");
-                tunnel(exchange, TunnelEnd::Link(&mut origin), b"", TUNNEL_MS).await
+                tunnel(exchange, TunnelEnd::Link(&mut origin), b"", TUNNEL_IDLE).await
             }
             b"/slow" => {
-                exchange.core().sleep(SLOW_MS).await;
+                exchange.core().sleep(SLOW_TIME).await;
                 exchange.reply(Status::OK, &none, &pattern_bytes(n, 30)).await
             }
             b"/works-on" => {
                 exchange.reply(Status::OK, &none, &pattern_bytes(n, 30)).await?;
                 exchange.end(&none)?;
-                exchange.core().sleep(SLOW_MS).await;
+                exchange.core().sleep(SLOW_TIME).await;
                 Ok(())
             }
             b"/panic" => std::panic::resume_unwind(Box::new("as if the handler had panicked")),

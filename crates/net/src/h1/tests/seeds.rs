@@ -32,7 +32,7 @@ impl Client {
             add_disruption(&mut script, dice)
         }
         let wire = rig.connect(dice.below(u64::MAX));
-        let next_ms = rig.core.now_ms() + dice.below(200);
+        let next_ms = rig.elapsed_ms() + dice.below(200);
         Client {
             wire,
             script,
@@ -49,12 +49,12 @@ impl Client {
             self.read();
         }
         while let Some(act) = self.script.actions.get(self.done)
-            && rig.core.now_ms() >= self.next_ms
+            && rig.elapsed_ms() >= self.next_ms
         {
             self.done += 1;
             match act {
                 ClientAction::Send(bytes) => self.wire.client_sends(bytes),
-                ClientAction::Wait(ms) => self.next_ms = rig.core.now_ms() + ms,
+                ClientAction::Wait(ms) => self.next_ms = rig.elapsed_ms() + ms,
                 ClientAction::Room(bytes) => self.wire.set_room(*bytes),
                 ClientAction::HalfClose => self.wire.client_half_closes(),
                 ClientAction::Close => self.wire.client_closes(),

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use times::Millis;
+
 use super::rig::{BIG_BYTES, FILE_BYTES, Rig, pattern_bytes};
 use crate::options::{Limits, Timeouts};
 use crate::sim::{Dice, SimulatedWire};
@@ -150,7 +152,13 @@ fn rig_with_large_limits() -> Rig {
     let limits = Limits { streams_max: 2_000, ..Limits::default() };
     Rig::new(
         limits,
-        Timeouts { head_ms: 4_000, body_ms: 2_000, write_ms: 3_000, idle_ms: 9_000, drain_ms: 5_000 },
+        Timeouts {
+            head: Millis(4_000),
+            body: Millis(2_000),
+            write: Millis(3_000),
+            idle: Millis(9_000),
+            drain: Millis(5_000),
+        },
     )
 }
 

@@ -9,6 +9,7 @@ use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
+use times::Moment;
 
 use super::rig::{FILE_BYTES, Rig, pattern_bytes};
 use crate::address::Peer;
@@ -76,7 +77,7 @@ impl Server {
 pub(super) async fn connect(stream: Stream) -> Link {
     let options = TlsClientOptions { name: "app.test", insecure: true, ..TlsClientOptions::default() };
     let client = TlsClient::new(&options).unwrap();
-    Link::Tls(Box::new(TlsStream::connect(stream, &client, u64::MAX).await.unwrap()))
+    Link::Tls(Box::new(TlsStream::connect(stream, &client, Moment::NEVER).await.unwrap()))
 }
 
 /// Serves a connection through TLS, on which the remote end sends requests.

@@ -1,12 +1,14 @@
 //! The end of a response: what the client has received, and the unread rest of the request.
 
+use times::Millis;
+
 use super::StreamLane;
 use crate::inbound::BodyChunk;
 use crate::source::{GONE, READ};
 use crate::wait::{self, Interest};
 
 /// Time for which the rest of a request is read and discarded after its response.
-const DISCARD_MS: u64 = 1_000;
+const DISCARD_TIME: Millis = Millis(1_000);
 /// Maximum number of discarded bytes.
 const DISCARD_BYTES_MAX: usize = 256 * 1024;
 
@@ -25,7 +27,7 @@ impl StreamLane {
         if self.must_send_continue || self.shared.is_tunnel.get() {
             return;
         }
-        let until_ms = self.conn.core.now_ms() + DISCARD_MS;
+        let until = self.conn.core.now() + DISCARD_TIME;
         (self.allowed_bytes, self.has_body_begun) = (u64::MAX, true);
         let mut left_bytes = DISCARD_BYTES_MAX;
         loop {
@@ -42,7 +44,7 @@ impl StreamLane {
                 },
             };
             self.update_memory();
-            let waited = wait::ready(&self.conn.core, &self.shared.source, interest, until_ms).await;
+            let waited = wait::ready(&self.conn.core, &self.shared.source, interest, until).await;
             if waited.is_err() || self.shared.is_reset() || self.shared.input.borrow().ended {
                 return;
             }
