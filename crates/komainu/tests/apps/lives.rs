@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::hosted::{Client, Load, folder, is_alive, logged, only, processes, ready, run, start, workers};
+use crate::hosted::{
+    Client, Load, folder, is_alive, logged, only, processes, ready, run, start, status, workers,
+};
 use crate::rig;
 use crate::rig::{Folder, Rig, eventually, komainu, text};
 
@@ -102,12 +104,12 @@ fn full_queue_rejects_oldest_request_with_503() {
     let rig = start(folder("app.psgi", HOLD), &config);
     let mut busy = held(&rig, "a");
     let mut waiting: Vec<Client> = Vec::new();
-    for _ in 0..2 {
+    for count in 1..=2 {
         let mut client = Client::new(rig.address);
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         waiting.push(client);
-        // Keeps the order of the requests deterministic.
-        std::thread::sleep(Duration::from_millis(100));
+        // The first one is the oldest.
+        eventually("it waits", || status(&rig)["apps"][0]["queue"]["waiting"] == count);
     }
     let mut last = Client::new(rig.address);
     last.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::hosted::{Client, folder, is_alive, logged, only, ready, run, start, workers};
 use crate::rig;
-use crate::rig::{Folder, Rig, connect, eventually, server_environment};
+use crate::rig::{Answer, Folder, Rig, connect, eventually, server_environment};
 
 /// A script that prints its server variables and parameters.
 const SHOW: &str = r#"<?php header('X-Script: ' . basename(__DIR__) . '/' . basename(__FILE__));
@@ -45,8 +45,9 @@ fn has_lines(text: &str, wanted: &[&str]) {
     }
 }
 
-#[test]
-fn wordpress_and_laravel_layouts_are_served() {
+/// WordPress and Laravel by their layouts: `localhost` is WordPress with files beside it, `strict.test` without a
+/// fallback script, `below.test` below a prefix, and `laravel.test` has one script.
+fn layouts() -> Rig {
     let folder = Folder::new();
     for script in ["index.php", "wp-admin/index.php", "wp-login.php", "wp-content/x.php"] {
         folder.write(&format!("wp/{script}"), SHOW);
@@ -111,13 +112,22 @@ fn wordpress_and_laravel_layouts_are_served() {
         env = {{ APP_ENV = "production" }}
         "#
     );
-    let rig = start(folder, &text);
+    start(folder, &text)
+}
+
+fn at(rig: &Rig, host: &str, target: &str) -> Answer {
+    rig.send(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+}
+
+/// Scripts, directories with an index script, `PATH_INFO`, and the fallback script.
+#[test]
+fn paths_select_a_script_and_its_variables() {
+    let rig = layouts();
     let lines = |target: &str, wanted: &[&str]| {
         let answer = rig.get(target);
         answer.expect_status(200);
         has_lines(&answer.text(), wanted);
     };
-    // Scripts, directories with an index script, `PATH_INFO`, and the fallback script.
     let ends = [
         "REMOTE_ADDR=127.0.0.1",
         "SERVER_ADDR=127.0.0.1",
@@ -156,7 +166,11 @@ fn wordpress_and_laravel_layouts_are_served() {
         ],
     );
     rig.get("/wp-admin?a").expect_status(301).expect_field("Location", "./wp-admin/?a");
-    // Static files are served; scripts never are.
+}
+
+#[test]
+fn files_beside_scripts_are_sent_and_never_run() {
+    let rig = layouts();
     rig.get("/wp-content/style.css").expect(200, "body {}").expect_field("Cache-Control", "max-age=60");
     rig.get("/readme.html").expect(200, "read me");
     rig.get("/wp-content/photo.jpg").expect(200, "<?php echo 'run';");
@@ -179,11 +193,13 @@ fn wordpress_and_laravel_layouts_are_served() {
         "/wp-content/inc.inc",
         "/wp-content/old.PHP",
     ] {
-        lines(target, &["SCRIPT_NAME=/index.php"]);
+        has_lines(&rig.get(target).expect_status(200).text(), &["SCRIPT_NAME=/index.php"]);
     }
-    let at = |host: &str, target: &str| {
-        rig.send(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
-    };
+}
+
+#[test]
+fn unknown_paths_get_404_without_a_fallback_script() {
+    let rig = layouts();
     for target in [
         "/none",
         "/wp-config.php.bak",
@@ -192,17 +208,27 @@ fn wordpress_and_laravel_layouts_are_served() {
         "/.env",
         "/index.php/../none",
     ] {
-        at("strict.test", target).expect_status(404);
+        at(&rig, "strict.test", target).expect_status(404);
     }
     has_lines(
-        &at("strict.test", "/wp-content/x.php/../../wp-login.php").text(),
+        &at(&rig, "strict.test", "/wp-content/x.php/../../wp-login.php").text(),
         &["SCRIPT_NAME=/wp-login.php"],
     );
-    let laravel = at("laravel.test", "/users/1");
+}
+
+#[test]
+fn a_single_script_serves_all_paths_but_those_of_files() {
+    let rig = layouts();
+    let laravel = at(&rig, "laravel.test", "/users/1");
     laravel.expect_status(200).expect_field("X-Script", "public/index.php");
     has_lines(&laravel.text(), &["APP_ENV=production"]);
-    at("laravel.test", "/robots.txt").expect(200, "robots");
-    let below = at("below.test", "/blog/wp-login.php/more");
+    at(&rig, "laravel.test", "/robots.txt").expect(200, "robots");
+}
+
+#[test]
+fn scripts_below_a_prefix_see_it_in_their_names() {
+    let rig = layouts();
+    let below = at(&rig, "below.test", "/blog/wp-login.php/more");
     has_lines(
         &below.text(),
         &[
@@ -212,7 +238,7 @@ fn wordpress_and_laravel_layouts_are_served() {
             "PHP_SELF=/blog/wp-login.php/more",
         ],
     );
-    at("below.test", "/blog/readme.html").expect(200, "read me");
+    at(&rig, "below.test", "/blog/readme.html").expect(200, "read me");
 }
 
 #[test]

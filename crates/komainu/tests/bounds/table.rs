@@ -351,7 +351,7 @@ const ROWS: &[Row] = &[
         "WebSocket, the application sends and nothing is read",
         (1_280 * KIB, "`answer_ahead`, one piece of the channel"),
         "",
-        (5_000 * US, "a socket"),
+        (8_000 * US, "a socket"),
         "an application that sends endlessly",
         "unread_websocket_messages_stay_within_bounds",
     ),

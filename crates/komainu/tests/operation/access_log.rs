@@ -216,7 +216,7 @@ fn json_access_log_escapes_quotes() {
 }
 
 #[test]
-fn the_cipher_suite_is_that_of_the_connection_and_absent_without_tls() {
+fn logged_cipher_suite_is_that_of_the_connection_if_any() {
     // A single thread keeps the lines in order.
     let log = r#"
         threads = 1

@@ -206,11 +206,7 @@ fn api_operations_are_recorded_in_audit_log() {
     assert_eq!(what[0], ("POST /v1/reload", 422));
     assert_eq!(what[4..], [("POST /v1/cache/purge", 400), ("POST /v1/cache/purge", 200)]);
     assert!(entries[0]["who"].as_str().unwrap().ends_with(") by the Unix socket"), "{audit}");
-    assert!(
-        rig.reported().contains(") by the Unix socket (admin): POST /v1/cache/purge: 200"),
-        "{}",
-        rig.reported()
-    );
+    rig.expect_report(") by the Unix socket (admin): POST /v1/cache/purge: 200");
 }
 
 #[test]

@@ -222,11 +222,7 @@ fn server_that_sends_invalid_message_is_killed_and_replaced() {
         eventually("it is killed", || !is_alive(hostile.pid));
     }
     rig.get("/").expect_status(200);
-    assert!(
-        rig.reported().contains("it is killed, as it may be under an attacker's control"),
-        "{}",
-        rig.reported()
-    );
+    rig.expect_report("it is killed, as it may be under an attacker's control");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -240,21 +240,16 @@ fn http_checks_remove_server_and_slow_start_restores_it() {
     assert_eq!(answers(&rig, 20), BTreeMap::from([("a".into(), 20)]));
     well.store(true, Ordering::SeqCst);
     eventually("b is back", || answers(&rig, 20).contains_key("b"));
-    assert!(
-        rig.reported().contains("its health checks fail") && rig.reported().contains("in service again"),
-        "{}",
-        rig.reported()
-    );
+    rig.expect_report("its health checks fail");
+    rig.expect_report("in service again");
     let share = answers(&rig, 100).get("b").copied().unwrap_or(0);
     assert!((3..=20).contains(&share), "a tenth at first, not {share} of 100");
 }
 
 #[test]
 fn tcp_checks_remove_and_restore_a_server() {
-    let place = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = place.local_addr().unwrap();
+    let address = nobody();
     let a = Origin::start(|_| ok("a"));
-    drop(place);
     let rig = route(&format!(
         "proxy = {{ to = [\"http://{address}\", \"{}\"], eject = false, retry = false, \
          health = {{ interval = \"100ms\", fall = 1, rise = 1 }} }}",

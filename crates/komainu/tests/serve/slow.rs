@@ -119,6 +119,8 @@ pub(crate) struct Client {
     body_bytes: usize,
     /// Whether END_STREAM or RST_STREAM (HTTP/2) has been received.
     has_ended: bool,
+    /// How the response ended, for messages.
+    end: String,
     /// Send windows of the connection and of the stream.
     windows: [usize; 2],
 }
@@ -154,6 +156,7 @@ impl Client {
             head: None,
             body_bytes: 0,
             has_ended: false,
+            end: "the end of the response or of the connection".into(),
             windows: [65_535; 2],
         };
         if carrier.is_http2 {
@@ -217,6 +220,9 @@ impl Client {
                 let grown = self.unparsed[9..13].try_into().map(u32::from_be_bytes).unwrap();
                 self.windows[usize::from(self.unparsed[8] > 0)] += grown as usize;
             }
+            if kind == kind::RST_STREAM {
+                self.end = format!("RST_STREAM with {}", self.unparsed[9..end].escape_ascii());
+            }
             self.has_ended |= kind == kind::RST_STREAM
                 || matches!(kind, kind::DATA | kind::HEADERS) && flags & END_STREAM > 0;
             self.unparsed.drain(..end);
@@ -249,7 +255,11 @@ impl Client {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     panic!("{:?}: neither continues nor ends", self.carrier)
                 }
-                Ok(false) | Err(_) => return self.body_bytes,
+                Ok(false) => return self.body_bytes,
+                Err(error) => {
+                    self.end = error.to_string();
+                    return self.body_bytes;
+                }
             }
         }
     }
@@ -324,7 +334,8 @@ fn stalled_readers_are_disconnected_by_route_timeout() {
                 client.send(&window_update(1, WINDOW_BYTES));
             }
             let bytes = client.read_rest();
-            assert_eq!(bytes == LARGE_BYTES, is_patient, "{carrier:?} {}: {bytes}", client.target.path);
+            let path = &client.target.path;
+            assert_eq!(bytes == LARGE_BYTES, is_patient, "{carrier:?} {path}: {bytes}, then {}", client.end);
         }
     });
 }
