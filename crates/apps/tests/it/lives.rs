@@ -230,8 +230,12 @@ fn load_error_is_shown_and_loading_is_retried() {
         });
         let page = rig.get("/");
         assert_eq!(page.status, 500);
-        assert!(page.text().contains("&quot;$undeclared&quot;"), "{}", page.text());
-        assert!(!page.text().contains("<b>"), "what the application says is text: {}", page.text());
+        assert!(page.text().contains("Global symbol \"$undeclared\""), "{}", page.text());
+        assert!(
+            page.text().contains("near \"&gt; }\""),
+            "what the application says is text: {}",
+            page.text()
+        );
         rig.logged("does not load");
         app.write(ONE);
         rig.logged("the application loads again");
