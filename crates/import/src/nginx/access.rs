@@ -13,6 +13,12 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 const TIMEOUT_MIN_MS: u64 = 10;
 /// Lowest `bandwidth` in bytes a second.
 const BANDWIDTH_MIN: u64 = 1024;
+/// The remark on `allow` and `deny` behind one for `all`.
+pub(super) const NO_EFFECT_REMARK: &str = "it has no effect: an `all` stands before it";
+/// Default and maximum of `headers` in `[limits]`, and maximum of `header_limit`.
+const HEADERS_DEFAULT: u64 = 100;
+const HEADERS_MAX: u64 = 10_000;
+const HEADER_LIMIT_MAX: u64 = 1000;
 /// Defaults of nginx.
 const BODY_DEFAULT: &str = "1MiB";
 const IDLE_DEFAULT_MS: u64 = 75_000;
@@ -26,7 +32,7 @@ impl Translation<'_> {
         self.translate_password(scope, section);
         self.translate_rate_limits(scope, section);
         self.translate_guards(scope, section);
-        if let Some(one) = scope.effective("satisfy") {
+        if let Some(one) = self.take(scope, "satisfy") {
             match one.first_arg() {
                 "any" => {
                     let has_addresses = section.get("allow").or(section.get("deny")).is_some();
@@ -41,7 +47,7 @@ impl Translation<'_> {
                         self.ledger.mark_different(one.entry, reason);
                     }
                 }
-                _ => self.ledger.mark_translated(one.entry),
+                _ => {}
             }
         }
     }
@@ -53,10 +59,7 @@ impl Translation<'_> {
         let is_on = |one: &NginxDirective| one.first_arg() != "off";
         let Some(guard) = GUARDS.iter().find_map(|name| scope.effective(name).filter(|one| is_on(one)))
         else {
-            scope
-                .effective("auth_request")
-                .into_iter()
-                .for_each(|one| self.ledger.mark_translated(one.entry));
+            self.take(scope, "auth_request");
             return;
         };
         let asked = (guard.name == "auth_request").then(|| self.auth_request_url(guard, scope)).flatten();
@@ -72,10 +75,8 @@ impl Translation<'_> {
                     let field =
                         one.arg_at(1).strip_prefix("$upstream_http_").filter(|name| !name.contains('$'));
                     match field {
-                        Some("set_cookie") => self.ledger.mark_not_needed(
-                            one.entry,
-                            "not needed: cookies of the answer are added to the response",
-                        ),
+                        Some("set_cookie") => self
+                            .not_needed(one, "not needed: cookies of the answer are added to the response"),
                         Some(field) => {
                             fields.push(TomlItem::Text(field_name(field)));
                             self.ledger.mark_different(one.entry, "the field is copied into the request under its own name (`response_headers`)");
@@ -124,7 +125,7 @@ impl Translation<'_> {
     }
 
     fn translate_addresses(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let rules = scope.effective_all_of(&["allow", "deny"]);
+        let rules = self.take_all_of(scope, &["allow", "deny"]);
         let mut allowed = Vec::new();
         let mut denied = Vec::new();
         let mut closed = false;
@@ -135,10 +136,9 @@ impl Translation<'_> {
                 network => network,
             };
             if closed || open {
-                self.ledger.mark_not_needed(one.entry, "it has no effect: an `all` stands before it");
+                self.not_needed(one, NO_EFFECT_REMARK);
                 continue;
             }
-            self.ledger.mark_translated(one.entry);
             match (one.name.as_str(), network) {
                 ("deny", "all") => closed = true,
                 ("allow", "all") => open = true,
@@ -175,11 +175,8 @@ impl Translation<'_> {
 
     fn translate_password(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let file = scope.effective("auth_basic_user_file");
-        let realm = scope.effective("auth_basic");
-        realm.into_iter().for_each(|realm| self.ledger.mark_translated(realm.entry));
-        let Some(realm) = realm.filter(|realm| realm.first_arg() != "off") else {
-            file.into_iter()
-                .for_each(|file| self.ledger.mark_not_needed(file.entry, "no password is asked for"));
+        let Some(realm) = self.take(scope, "auth_basic").filter(|realm| realm.first_arg() != "off") else {
+            file.into_iter().for_each(|file| self.not_needed(file, "no password is asked for"));
             return;
         };
         let Some(file) = file else {
@@ -202,20 +199,17 @@ impl Translation<'_> {
     }
 
     fn translate_rate_limits(&self, scope: &Scope<'_>, section: &mut TomlSection) {
-        let status = scope.effective("limit_req_status");
-        let dry = scope.effective("limit_req_dry_run");
+        let status = self.take(scope, "limit_req_status");
+        let dry = self.take(scope, "limit_req_dry_run");
         let mut limits = Vec::new();
-        for one in scope.effective_all("limit_req") {
+        for one in self.take_all(scope, "limit_req") {
             if let Some(limit) = self.translate_limit_req(one, status, dry) {
                 limits.push(limit);
             }
         }
-        let status = scope.effective("limit_conn_status");
-        for one in scope.effective_all("limit_conn") {
+        let status = self.take(scope, "limit_conn_status");
+        for one in self.take_all(scope, "limit_conn") {
             limits.extend(self.translate_limit_conn(one, status));
-        }
-        for one in [scope.effective("limit_req_status"), dry, status].into_iter().flatten() {
-            self.ledger.mark_translated(one.entry);
         }
         match limits.len() {
             0 => {}
@@ -263,7 +257,6 @@ impl Translation<'_> {
             "each route, or the site where all its routes have it, counts for itself; a network of IPv6 (/64) is one client",
         );
         key_difference(&key).into_iter().for_each(|reason| self.ledger.mark_different(found.entry, reason));
-        self.ledger.mark_translated(directive.entry);
         let status = status.and_then(|status| status.first_arg().parse().ok()).unwrap_or(503);
         let mut limit = vec![("concurrent".to_owned(), TomlItem::Number(count.min(1_000_000)))];
         if key != "client" {
@@ -280,8 +273,8 @@ impl Translation<'_> {
         dry: Option<&NginxDirective>,
     ) -> Option<TomlItem> {
         let value = |name: &str| directive.args.iter().find_map(|arg| arg.strip_prefix(name));
-        let zone = value("zone=")?;
-        let Some(found) = self.find_zone("limit_req_zone", zone) else {
+        let zone = value("zone=").and_then(|zone| self.find_zone("limit_req_zone", zone));
+        let Some(found) = zone else {
             self.ledger.mark_impossible(directive.entry, "there is no such `limit_req_zone`");
             return None;
         };
@@ -296,6 +289,7 @@ impl Translation<'_> {
         let rate = found.args.iter().find_map(|arg| arg.strip_prefix("rate="));
         let Some((number, unit)) = rate.and_then(|rate| rate.split_once("r/")) else {
             self.ledger.mark_impossible(found.entry, "the rate is missing");
+            self.ledger.mark_impossible(directive.entry, "the rate of its zone is missing");
             return None;
         };
         self.ledger.mark_different(
@@ -325,7 +319,6 @@ impl Translation<'_> {
         if dry.is_some_and(|dry| dry.first_arg() == "on") {
             limit.push(("dry_run".to_owned(), TomlItem::Flag(true)));
         }
-        self.ledger.mark_translated(directive.entry);
         Some(TomlItem::Table(limit))
     }
 
@@ -333,6 +326,21 @@ impl Translation<'_> {
     pub(crate) fn translate_limits(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         section.set_in("limits", "body", TomlItem::text(BODY_DEFAULT));
         self.apply(Part::Limits, scope, section);
+    }
+
+    /// Returns the largest `max_headers` of all servers: `headers` of `[limits]` counts for all, before a route is
+    /// chosen. `None` if no server has the directive.
+    pub(crate) fn header_fields_max(&self) -> Option<u64> {
+        let count = |one: &NginxDirective| one.first_arg().parse().ok();
+        let mut counts = Vec::new();
+        for level in &self.http.levels {
+            super::tree::visit(level, &mut |one| {
+                counts.extend(Some(one).filter(|one| one.name == "max_headers"))
+            });
+        }
+        let of_others = self.http.effective("max_headers").map_or(Some(HEADERS_DEFAULT), count);
+        let largest = counts.iter().filter_map(|one| count(one)).chain(of_others).max()?;
+        (!counts.is_empty()).then(|| largest.clamp(1, HEADERS_MAX))
     }
 
     /// Translates connection settings of one server, which apply to all servers in Komainu.
@@ -365,6 +373,22 @@ pub(super) fn client_max_body_size(one: &AppliedDirective<'_>, section: &mut Tom
     };
     section.set_in("limits", "body", TomlItem::Text(size));
     outcome
+}
+
+/// A route refuses what the limit of all servers lets through.
+pub(super) fn max_headers(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {
+    let Some(count) = one.first_arg().parse::<u64>().ok().filter(|count| *count > 0) else {
+        return Outcome::not_possible("this is no number");
+    };
+    if one.translation.header_fields_max().is_some_and(|of_all| count < of_all) {
+        section.set("header_limit", TomlItem::Number(count.min(HEADER_LIMIT_MAX)));
+    }
+    match count {
+        ..=HEADER_LIMIT_MAX => Outcome::TRANSLATED,
+        _ => Outcome::differs(
+            "`header_limit` of a route is at most 1000, `headers` of `[limits]` at most 10000",
+        ),
+    }
 }
 
 pub(super) fn client_body_timeout(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {

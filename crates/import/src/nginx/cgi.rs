@@ -81,7 +81,7 @@ impl<'d> Translation<'d> {
             self.ledger.mark_impossible(pass.entry, "uwsgi through TLS is not there");
             return false;
         }
-        self.ledger.mark_translated(pass.entry);
+        self.count_taken(pass);
         match (self.use_group(&address, protocol), is_php) {
             (Some(group), _) => proxy.set_text("upstream", group),
             (None, true) if address.starts_with("unix:") => proxy.set_text("to", address),
@@ -111,8 +111,7 @@ impl<'d> Translation<'d> {
         }
         self.translate_cgi_settings(protocol, scope, None, &mut proxy);
         self.complete_script_variables(protocol, scope, &mut proxy);
-        let intercepts = scope.effective(&format!("{protocol}_intercept_errors"));
-        self.translate_intercept_errors(intercepts, section);
+        self.translate_intercept_errors(scope, &format!("{protocol}_intercept_errors"), section);
         self.translate_cache(protocol, scope, section);
         section.set("proxy", shorten_proxy(proxy));
     }
@@ -178,7 +177,7 @@ impl<'d> Translation<'d> {
     ) {
         let named = |name: &str| format!("{protocol}_{name}");
         self.report_charset(scope);
-        for one in scope.effective_all(&named("param")) {
+        for one in self.take_all(scope, &named("param")) {
             self.translate_cgi_variable(one, scope, scripts, proxy);
         }
         let part = match protocol {
@@ -198,12 +197,9 @@ impl<'d> Translation<'d> {
     ) {
         let name = directive.first_arg();
         match variable_value(directive, scope, scripts) {
-            CgiValue::Default => {
-                self.ledger.mark_not_needed(directive.entry, "not needed: the server gets it by itself")
-            }
+            CgiValue::Default => self.not_needed(directive, "not needed: the server gets it by itself"),
             CgiValue::OtherRoot(root) => {
                 proxy.set_in("scripts", "root", TomlItem::Text(root));
-                self.ledger.mark_translated(directive.entry);
             }
             CgiValue::Value(value) if value.contains(['\n', '\r']) => {
                 self.ledger.mark_impossible(
@@ -225,7 +221,6 @@ impl<'d> Translation<'d> {
                     self.translate_template(directive, &value, scope, TemplateDestination::Header)
                 {
                     proxy.set_in("variables", name, TomlItem::Text(value));
-                    self.ledger.mark_translated(directive.entry);
                 }
             }
         }
@@ -242,10 +237,13 @@ impl<'d> Translation<'d> {
     }
 
     /// Translates `proxy_intercept_errors` and its variants: error pages replace errors of upstream servers.
-    pub(crate) fn translate_intercept_errors(&self, one: Option<&NginxDirective>, section: &mut TomlSection) {
-        let Some(one) = one else { return };
-        self.ledger.mark_translated(one.entry);
-        if one.first_arg() == "on" {
+    pub(crate) fn translate_intercept_errors(
+        &self,
+        scope: &Scope<'_>,
+        name: &str,
+        section: &mut TomlSection,
+    ) {
+        if self.take(scope, name).is_some_and(|one| one.first_arg() == "on") {
             section.set("intercept_errors", TomlItem::Flag(true));
         }
     }

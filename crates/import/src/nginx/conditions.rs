@@ -32,8 +32,7 @@ impl<'d> Translation<'d> {
         else {
             return;
         };
-        self.ledger.mark_translated(one.entry);
-        one.block_directives().iter().for_each(|inner| self.ledger.mark_translated(inner.entry));
+        self.count_block_taken(one);
         section.set_in("maintenance", "file", TomlItem::Text(file));
     }
 
@@ -153,7 +152,7 @@ impl<'d> Translation<'d> {
         }
         let refuses = directive.block_directives().iter().all(super::rewrite::refuses_or_redirects);
         let found = self.translate_map_conditions(block, is_meant, (refuses, is_guard))?;
-        self.ledger.mark_not_needed(block.entry, "a route for each of its values stands in place of it");
+        self.not_needed(block, "a route for each of its values stands in place of it");
         for differs in found.iter().filter_map(|(condition, _)| condition.difference) {
             self.ledger.mark_different(block.entry, differs);
         }
@@ -169,10 +168,9 @@ impl<'d> Translation<'d> {
 
     /// Returns the condition for `if ($invalid_referer)`: the Referer matches none of `valid_referers`.
     fn invalid_referer_condition(&self, scope: &Scope<'d>) -> Result<RouteCondition, String> {
-        let valid = scope.effective_all("valid_referers");
+        let valid = self.take_all(scope, "valid_referers");
         let mut pages = Vec::new();
         for one in &valid {
-            self.ledger.mark_translated(one.entry);
             for word in &one.args {
                 pages.extend(
                     self.referer_patterns(word, one, scope)

@@ -37,7 +37,8 @@ const HARMLESS_PREFIXES: [&str; 23] = [
 ];
 
 impl Remark {
-    fn to_outcome(self) -> Outcome {
+    /// Returns the remark as an outcome.
+    pub(crate) fn to_outcome(self) -> Outcome {
         match self {
             Self::NotNeeded(reason) => Outcome::not_needed(reason),
             Self::Differs(reason) => Outcome::differs(reason),
@@ -51,7 +52,7 @@ impl DirectiveRow {
     pub(crate) fn part(&self) -> Option<Part> {
         match self.treatment {
             Treatment::Each(part, _) | Treatment::Noted(part, _) | Treatment::Together(part) => Some(part),
-            Treatment::Untranslated(_) => None,
+            Treatment::Untranslated(_) | Treatment::Block => None,
         }
     }
 }
@@ -88,7 +89,8 @@ pub(crate) fn enter_untranslated(
                         ledger.enter(one.entry, &Outcome::TRANSLATED);
                     }
                     Treatment::Untranslated(remark) => ledger.enter(one.entry, &remark.to_outcome()),
-                    _ => {}
+                    Treatment::Block => ledger.enter(one.entry, &Outcome::TRANSLATED),
+                    Treatment::Each(..) | Treatment::Noted(..) | Treatment::Together(_) => {}
                 }
             }
             None if is_known => {
@@ -169,7 +171,7 @@ impl<'d> Translation<'d> {
         let outcome = match row.treatment {
             Treatment::Each(_, translate) => translate(applied, section),
             Treatment::Noted(_, remark) | Treatment::Untranslated(remark) => remark.to_outcome(),
-            Treatment::Together(_) => return,
+            Treatment::Together(_) | Treatment::Block => return,
         };
         self.ledger.enter(applied.directive.entry, &outcome);
     }
@@ -184,9 +186,34 @@ impl<'d> Translation<'d> {
 
     /// Like [`take`](Self::take), for directives that may be repeated: returns all that apply.
     pub(crate) fn take_all<'a>(&self, scope: &Scope<'a>, name: &str) -> Vec<&'a NginxDirective> {
-        let found = scope.effective_all(name);
+        self.take_all_of(scope, &[name])
+    }
+
+    /// Like [`take_all`](Self::take_all), for several names that replace each other.
+    pub(crate) fn take_all_of<'a>(&self, scope: &Scope<'a>, names: &[&str]) -> Vec<&'a NginxDirective> {
+        let found = scope.effective_all_of(names);
         found.iter().for_each(|one| self.count_taken(one));
         found
+    }
+
+    /// Like [`take_all`](Self::take_all), for the directives of one block.
+    pub(crate) fn take_in_block<'a>(
+        &self,
+        block: &'a [NginxDirective],
+        name: &str,
+    ) -> impl Iterator<Item = &'a NginxDirective> {
+        block.iter().filter(move |one| one.name == name).inspect(|one| self.count_taken(one))
+    }
+
+    /// Like [`take`](Self::take), for a block and its directives.
+    pub(crate) fn count_block_taken(&self, block: &NginxDirective) {
+        self.count_taken(block);
+        block.block_directives().iter().for_each(|inner| self.count_taken(inner));
+    }
+
+    /// Notes that a directive has no effect here, unless it has a difference already.
+    pub(crate) fn not_needed(&self, directive: &NginxDirective, reason: &'static str) {
+        self.ledger.enter(directive.entry, &Outcome::not_needed(reason));
     }
 
     /// Like [`take`](Self::take), for a directive that was found otherwise.

@@ -86,13 +86,11 @@ impl<'d> Translation<'d> {
         locations: &ServerLocations<'d>,
         files: &mut TomlSection,
     ) -> bool {
-        let index = place.scope.effective_all("index");
+        let index = self.take_all(&place.scope, "index");
         let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
             if one.args.iter().any(|name| name.contains(['$', '/'])) {
                 self.ledger.mark_different(one.entry, "a name with variables or a path is left out")
-            } else {
-                self.ledger.mark_translated(one.entry)
             }
         }
         let mut names: Vec<&str> = names.into_iter().filter(|name| !name.contains(['$', '/'])).collect();
@@ -269,13 +267,13 @@ impl<'d> Translation<'d> {
 
     fn write_own_folder(&self, directive: &NginxDirective, scope: &Scope<'_>, files: &mut TomlSection) {
         let folder = replace_constants(directive.first_arg(), scope, 0);
+        self.count_taken(directive);
         if folder.contains('$') {
             self.ledger.mark_impossible(
                 directive.entry,
                 "the folder depends on the request: write a site or route for each value",
             )
         } else {
-            self.ledger.mark_translated(directive.entry);
             files.set_text("root", self.resolve_path(&folder));
         }
     }
@@ -306,6 +304,7 @@ impl<'d> Translation<'d> {
         matcher: &LocationMatcher,
         files: &mut TomlSection,
     ) {
+        self.count_taken(alias);
         let folder = replace_constants(alias.first_arg(), scope, 0);
         match matcher {
             LocationMatcher::Prefix(path, _) if !folder.contains('$') => {
@@ -323,7 +322,6 @@ impl<'d> Translation<'d> {
                 let (root, name) = path.rsplit_once('/').unwrap_or(("", path.as_str()));
                 files.set_text("root", if root.is_empty() { "/" } else { root });
                 files.set("try", TomlItem::List(vec![TomlItem::Text(format!("/{name}"))]));
-                self.ledger.mark_translated(alias.entry);
             }
             LocationMatcher::Regex(..) if self.translate_alias_with_groups(alias, scope, files) => {}
             _ => self.ledger.mark_impossible(
@@ -347,7 +345,6 @@ impl<'d> Translation<'d> {
         let Some(to) = self.translate_template(alias, &text[at..], scope, TemplateDestination::Target) else {
             return false;
         };
-        self.ledger.mark_translated(alias.entry);
         files.set_text("root", self.resolve_path(&text[..at]));
         files.set_text("rewrite", to);
         true
@@ -374,8 +371,7 @@ impl<'d> Translation<'d> {
                 )
             }
         }
-        if let Some(one) = scope.effective("default_type") {
-            self.ledger.mark_translated(one.entry);
+        if let Some(one) = self.take(scope, "default_type") {
             if !matches!(one.first_arg(), "application/octet-stream" | "") && one.first_arg().contains('/') {
                 types.push(("*".to_owned(), TomlItem::text(one.first_arg())));
             }
@@ -408,9 +404,8 @@ impl<'d> Translation<'d> {
                 false => {}
             }
         }
-        if is_exact {
-            self.ledger.mark_translated(directive.entry)
-        } else {
+        self.count_taken(directive);
+        if !is_exact {
             self.ledger
                 .mark_different(directive.entry, "paths with other variables than `$uri` are not tried")
         }

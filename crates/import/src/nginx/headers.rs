@@ -70,11 +70,11 @@ impl Translation<'_> {
             ),
             ExpiresTranslation::Off | ExpiresTranslation::Unknown(_) => {}
         }
-        for one in scope.effective_all("add_header") {
+        for one in self.take_all(scope, "add_header") {
             let name = one.first_arg();
             let lower = one.first_arg().to_ascii_lowercase();
             if one.arg_at(1).is_empty() {
-                self.ledger.mark_not_needed(one.entry, "not needed: an empty field is not sent");
+                self.not_needed(one, "not needed: an empty field is not sent");
                 continue;
             }
             if lower == "x-cache-status" || one.arg_at(1).contains("$upstream_cache_status") {
@@ -82,7 +82,7 @@ impl Translation<'_> {
                 continue;
             }
             if is_connection_field(name) {
-                self.ledger.mark_not_needed(one.entry, CONNECTION_FIELD_REMARK);
+                self.not_needed(one, CONNECTION_FIELD_REMARK);
                 continue;
             }
             let Some(value) = self.translate_template(one, one.arg_at(1), scope, TemplateDestination::Header)
@@ -116,7 +116,7 @@ impl Translation<'_> {
             }
         }
         for one in
-            [scope.effective_all("more_set_headers"), scope.effective_all("more_clear_headers")].concat()
+            [self.take_all(scope, "more_set_headers"), self.take_all(scope, "more_clear_headers")].concat()
         {
             self.translate_headers_more(one, scope, section, &mut set);
         }
@@ -234,11 +234,8 @@ impl Translation<'_> {
     /// Translates `sub_filter` to `replace`.
     pub(crate) fn translate_sub_filter(&self, scope: &Scope<'_>, section: &mut TomlSection) {
         let all = scope.effective_all("sub_filter");
-        let once = scope.effective("sub_filter_once").is_none_or(|one| one.first_arg() != "off");
-        let types = scope.effective("sub_filter_types");
-        for one in [scope.effective("sub_filter_once"), types].into_iter().flatten() {
-            self.ledger.mark_translated(one.entry);
-        }
+        let once = self.take(scope, "sub_filter_once").is_none_or(|one| one.first_arg() != "off");
+        let types = self.take(scope, "sub_filter_types");
         let mut rules = Vec::new();
         for one in all {
             let from = one.first_arg();
@@ -286,12 +283,11 @@ impl Translation<'_> {
     }
 
     fn report_always(&self, directive: &NginxDirective) {
-        match directive.arg_at(2) {
-            "always" => self.ledger.mark_translated(directive.entry),
-            _ => self.ledger.mark_different(
+        if directive.arg_at(2) != "always" {
+            self.ledger.mark_different(
                 directive.entry,
                 "responses with an error status have it too, as with `always`",
-            ),
+            );
         }
     }
 
@@ -312,14 +308,13 @@ impl Translation<'_> {
                     );
                 }
                 _ if is_connection_field(arg.split(':').next().unwrap_or(arg).trim()) => {
-                    self.ledger.mark_not_needed(directive.entry, CONNECTION_FIELD_REMARK);
+                    self.not_needed(directive, CONNECTION_FIELD_REMARK);
                 }
                 Some((name, value)) if directive.name == "more_set_headers" => {
                     if let Some(value) =
                         self.translate_template(directive, value.trim(), scope, TemplateDestination::Header)
                     {
                         set.push((name.trim().to_owned(), TomlItem::Text(value)));
-                        self.ledger.mark_translated(directive.entry);
                     }
                 }
                 _ => {
@@ -329,14 +324,13 @@ impl Translation<'_> {
                         "remove",
                         TomlItem::List(vec![TomlItem::text(name)]),
                     );
-                    self.ledger.mark_translated(directive.entry);
                 }
             }
         }
     }
 
     fn translate_expires(&self, scope: &Scope<'_>) -> ExpiresTranslation {
-        let Some(one) = scope.effective("expires") else { return ExpiresTranslation::Off };
+        let Some(one) = self.take(scope, "expires") else { return ExpiresTranslation::Off };
         let word = match one.first_arg() {
             "modified" => {
                 self.ledger.mark_impossible(
@@ -353,7 +347,7 @@ impl Translation<'_> {
         };
         match &found {
             ExpiresTranslation::Unknown(reason) => self.ledger.mark_impossible(one.entry, reason),
-            ExpiresTranslation::Off => self.ledger.mark_translated(one.entry),
+            ExpiresTranslation::Off => {}
             _ => self.ledger.mark_different(
                 one.entry,
                 format!("as `Cache-Control` alone, without `Expires`; {REDIRECTS_REMARK}"),
@@ -407,9 +401,8 @@ impl Translation<'_> {
                 true
             }
         });
-        if is_exact {
-            self.ledger.mark_translated(map.entry)
-        } else {
+        self.count_taken(map);
+        if !is_exact {
             self.ledger.mark_different(
                 map.entry,
                 "media types count as a whole: what an expression matched within a type is left out",
@@ -423,8 +416,7 @@ impl Translation<'_> {
         let mut codings = Vec::new();
         let mut compress = TomlSection::default();
         for (coding, on) in [("br", "brotli"), ("zstd", "zstd"), ("gzip", "gzip")] {
-            let Some(one) = scope.effective(on) else { continue };
-            self.ledger.mark_translated(one.entry);
+            let Some(one) = self.take(scope, on) else { continue };
             if one.first_arg() != "on" {
                 continue;
             }
@@ -446,12 +438,9 @@ impl Translation<'_> {
     }
 
     fn translate_gzip(&self, on: &str, scope: &Scope<'_>, compress: &mut TomlSection) {
-        if let Some(one) = scope.effective(&format!("{on}_min_length")) {
+        if let Some(one) = self.take(scope, &format!("{on}_min_length")) {
             match translate_size(one.first_arg()) {
-                Some(size) => {
-                    compress.set_text("min", size);
-                    self.ledger.mark_translated(one.entry);
-                }
+                Some(size) => compress.set_text("min", size),
                 None => self.ledger.mark_impossible(one.entry, "this is no size"),
             }
         }
@@ -468,7 +457,7 @@ impl Translation<'_> {
             self.ledger
                 .mark_different(one.entry, "there are three levels: \"fast\", \"balanced\" and \"small\"");
         }
-        if let Some(one) = scope.effective(&format!("{on}_types")) {
+        if let Some(one) = self.take(scope, &format!("{on}_types")) {
             let mut types = vec![TomlItem::text("text/html")];
             for name in one.args.iter().flat_map(|name| with_own_name(name)) {
                 let item = TomlItem::text(if name == "*" { "*/*" } else { name });
@@ -480,19 +469,14 @@ impl Translation<'_> {
                 self.ledger
                     .mark_different(one.entry, "what is usually compressed: `types` cannot name every type");
                 types = ["text/*", "application/*", "image/svg+xml", "font/*"].map(TomlItem::text).into();
-            } else {
-                self.ledger.mark_translated(one.entry);
             }
             compress.set("types", TomlItem::List(types));
         }
-        if let Some(one) = scope.effective(&format!("{on}_proxied")) {
-            match one.first_arg() {
-                "any" => self.ledger.mark_translated(one.entry),
-                _ => self.ledger.mark_different(
-                    one.entry,
-                    "requests that come through a proxy get compressed responses too",
-                ),
-            }
+        if let Some(one) = self.take(scope, &format!("{on}_proxied"))
+            && one.first_arg() != "any"
+        {
+            let reason = "requests that come through a proxy get compressed responses too";
+            self.ledger.mark_different(one.entry, reason);
         }
     }
 
@@ -500,11 +484,10 @@ impl Translation<'_> {
         let found: Vec<&NginxDirective> =
             [("br", "brotli_static"), ("zst", "zstd_static"), ("gz", "gzip_static")]
                 .iter()
-                .filter_map(|(_, name)| scope.effective(name))
+                .filter_map(|(_, name)| self.take(scope, name))
                 .collect();
         let mut endings = Vec::new();
         for one in found {
-            self.ledger.mark_translated(one.entry);
             let ending = if one.name.starts_with("br") {
                 "br"
             } else if one.name.starts_with('z') {

@@ -221,11 +221,12 @@ impl<'d> Translation<'d> {
                 continue;
             }
             if !matches!(matcher, LocationMatcher::Regex(..)) && !path.is_empty() && !path.starts_with('/') {
-                self.ledger.mark_not_needed(one.entry, "no path begins so, and nothing of it is ever used");
+                self.not_needed(one, "no path begins so, and nothing of it is ever used");
                 self.report_unreached(one.block_directives());
                 continue;
             }
             let inner = scope.with_block(one.block_directives());
+            self.count_taken(one);
             let (paths, groups, is_closed) = match self.location_patterns(one, &matcher) {
                 Some((paths, groups)) => (paths, groups, false),
                 None => (vec![covering_pattern(&matcher)], GroupNames::new(), true),
@@ -245,7 +246,6 @@ impl<'d> Translation<'d> {
         matcher: &LocationMatcher,
     ) -> Option<(Vec<String>, GroupNames)> {
         let literal = |path: &str, is_prefix| {
-            self.ledger.mark_translated(directive.entry);
             let end = if is_prefix { "" } else { "$" };
             let pattern =
                 from_literal(path, is_prefix).unwrap_or_else(|| format!("~ ^{}{end}", escape_literal(path)));
@@ -262,14 +262,10 @@ impl<'d> Translation<'d> {
         if let (Ok(set), false) = (from_regex(regex, ignores_case), needs_groups)
             && set.difference.is_none()
         {
-            self.ledger.mark_translated(directive.entry);
             return Some((set.patterns, GroupNames::new()));
         }
         match expression {
-            Ok(found) => {
-                self.ledger.mark_translated(directive.entry);
-                Some((vec![found.pattern], found.groups))
-            }
+            Ok(found) => Some((vec![found.pattern], found.groups)),
             Err(reason) => {
                 let what = "its paths, and perhaps more, are closed (403) until somebody writes them";
                 self.ledger.mark_impossible(directive.entry, format!("{reason}: {what}"));

@@ -19,9 +19,10 @@ impl<'d> Translation<'d> {
             return vec![TomlItem::Table(log.entries)];
         }
         if let Some(off) = all.iter().find(|one| one.first_arg() == "off") {
-            self.ledger.mark_translated(off.entry);
+            self.count_taken(off);
             return Vec::new();
         }
+        all.iter().for_each(|one| self.count_taken(one));
         let log = |one: &&NginxDirective| {
             let mut log = TomlSection::default();
             self.translate_access_log(one, &mut log).then_some(TomlItem::Table(log.entries))
@@ -122,7 +123,6 @@ impl<'d> Translation<'d> {
             }
             name => log.set_text("file", self.resolve_path(name)),
         }
-        self.ledger.mark_translated(directive.entry);
         true
     }
 
@@ -152,7 +152,7 @@ impl<'d> Translation<'d> {
         if !is_of_status || names.is_empty() {
             return None;
         }
-        self.ledger.mark_not_needed(map.entry, "`only` of the log that names it");
+        self.not_needed(map, "`only` of the log that names it");
         Some(TomlItem::text_or_list(names))
     }
 
@@ -163,9 +163,9 @@ impl<'d> Translation<'d> {
         let text = text.replace("$request ", "$request_method $request_uri $server_protocol ");
         let scope = Scope::of(Vec::new());
         let combined = r#"$remote_addr - $remote_user [$time_local] "$request_method $request_uri $server_protocol" $status $body_bytes_sent "$http_referer" "$http_user_agent""#;
+        self.count_taken(found);
         if text == combined {
             log.set_text("access", "combined");
-            self.ledger.mark_translated(found.entry);
             return;
         }
         match translate_template(&text, &scope, TemplateDestination::Log, &|name| self.use_map(name)) {
@@ -175,8 +175,6 @@ impl<'d> Translation<'d> {
                 log.set_text("access", text);
                 if has_times {
                     self.ledger.mark_different(found.entry, "times of upstream servers are in milliseconds; `$upstream_ms` ends with the head of the response")
-                } else {
-                    self.ledger.mark_translated(found.entry)
                 }
             }
             Ok(_) => {
@@ -228,14 +226,14 @@ impl<'d> Translation<'d> {
             if !from.contains(&item) {
                 from.push(item);
             }
-            self.ledger.mark_translated(one.entry);
+            self.count_taken(one);
         }
         for one in named("real_ip_header") {
             match one.first_arg().to_ascii_lowercase().as_str() {
-                "x-forwarded-for" | "forwarded" if !is_mixed => self.ledger.mark_translated(one.entry),
-                "proxy_protocol" => self
-                    .ledger
-                    .mark_not_needed(one.entry, "`proxy_protocol` of `listen` takes the address from there"),
+                "x-forwarded-for" | "forwarded" if !is_mixed => self.count_taken(one),
+                "proxy_protocol" => {
+                    self.not_needed(one, "`proxy_protocol` of `listen` takes the address from there")
+                }
                 "x-forwarded-for" | "forwarded" => self
                     .ledger
                     .mark_impossible(one.entry, "the address is read from one kind of field for all sites"),
@@ -247,7 +245,7 @@ impl<'d> Translation<'d> {
         }
         for one in all.iter().filter(|one| one.name == "real_ip_recursive") {
             match one.first_arg() {
-                "on" => self.ledger.mark_translated(one.entry),
+                "on" => self.count_taken(one),
                 _ => self
                     .ledger
                     .mark_different(one.entry, "trusted proxies in the field are passed over, as with `on`"),

@@ -112,7 +112,7 @@ impl<'d> Translation<'d> {
         }
         match self.translate_map(block) {
             Ok((section, differs)) => {
-                self.ledger.mark_translated(block.entry);
+                self.count_taken(block);
                 differs.iter().for_each(|reason| self.ledger.mark_different(block.entry, reason));
                 self.tables.borrow_mut().push((path, section));
                 Some(own)

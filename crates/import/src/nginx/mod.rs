@@ -146,9 +146,6 @@ fn translate(
         // Without `http`, the file is one that `http` includes.
         let context = if http.is_some() { Contexts::MAIN } else { Contexts::MAIN.or(Contexts::HTTP) };
         driver::enter_untranslated(&DIRECTIVES, &ledger, &main, context);
-        if let Some(http) = http {
-            ledger.mark_translated(http.entry);
-        }
         let levels = match http {
             Some(http) => vec![main.as_slice(), http.block_directives()],
             None => vec![main.as_slice()],
@@ -207,6 +204,9 @@ impl<'d> Translation<'d> {
         }
         self.apply_to_block(Part::Process, main, &mut draft.top);
         self.apply(Part::Connections, &self.http, &mut draft.top);
+        if let Some(count) = self.header_fields_max() {
+            draft.top.set_in("limits", "headers", TomlItem::Number(count));
+        }
         let servers: Vec<_> = self.http.innermost().iter().filter(|one| one.name == "server").collect();
         self.write_sites(servers, &mut draft);
         for server in self.http.innermost().iter().filter(|one| one.name == "server") {
@@ -257,26 +257,21 @@ impl<'d> Translation<'d> {
             };
             match one.name.as_str() {
                 "map" if one.first_arg() == "$http_upgrade" => {
-                    self.ledger.mark_not_needed(one.entry, "not needed: WebSockets are passed on (`upgrades` in `proxy`)");
+                    self.not_needed(one, "not needed: WebSockets are passed on (`upgrades` in `proxy`)");
                 }
                 "map" | "geo" if !used(one.args.last().map_or("", String::as_str)) => {
-                    self.ledger.mark_not_needed(one.entry, "nothing uses its variable");
+                    self.not_needed(one, "nothing uses its variable");
                 }
                 "map" | "geo" => self.ledger.mark_different(
                     one.entry,
                     "nothing that was translated names its variable, so it is left out; `[maps.NAME]` is what it would be",
                 ),
-                name if ["fastcgi_", "uwsgi_", "scgi_"].iter().any(|start| name.starts_with(start)) => {
-                    self.ledger.mark_different(one.entry, "no location that was translated uses it, so it is left out");
+                name => {
+                    let row = DIRECTIVES.iter().find(|row| row.name == name);
+                    if let Some(remark) = row.and_then(|row| row.unused) {
+                        self.ledger.enter(one.entry, &remark.to_outcome());
+                    }
                 }
-                "valid_referers" => {
-                    self.ledger.mark_different(one.entry, "no `if ($invalid_referer)` that was translated uses it, so it is left out");
-                }
-                "log_format" => self.ledger.mark_not_needed(one.entry, "the access log that is written does not use it"),
-                "limit_req_zone" | "proxy_cache_path" => {
-                    self.ledger.mark_different(one.entry, "no location that was translated uses it, so it is left out");
-                }
-                _ => {}
             }
         });
     }

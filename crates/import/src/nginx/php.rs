@@ -93,7 +93,7 @@ impl<'d> Translation<'d> {
         let location = locations.find_named(last)?;
         let rewrite = location.block_directives().iter().find(|one| one.name == "rewrite");
         if let Some(front) = rewrite.and_then(|one| FrontScript::parse(one.arg_at(1), one)) {
-            self.ledger.mark_translated(location.entry);
+            self.count_taken(location);
             return Some(front);
         }
         let pass = location.block_directives().iter().find(|one| one.name == "fastcgi_pass")?;
@@ -106,7 +106,7 @@ impl<'d> Translation<'d> {
         let root = inner.effective("root").map_or("", |one| one.first_arg()).trim_end_matches('/');
         let script = file.strip_prefix("$document_root").or_else(|| file.strip_prefix(root))?;
         let mut front = FrontScript::parse(script, pass)?;
-        self.ledger.mark_translated(location.entry);
+        self.count_taken(location);
         front.named_location = Some(location);
         Some(front)
     }
@@ -195,7 +195,7 @@ impl<'d> Translation<'d> {
             return;
         };
         section.set("php", php);
-        self.translate_intercept_errors(scope.effective("fastcgi_intercept_errors"), section);
+        self.translate_intercept_errors(&scope, "fastcgi_intercept_errors", section);
         if let Some(front) = front {
             self.report_front(front);
         }
@@ -207,8 +207,8 @@ impl<'d> Translation<'d> {
             self.ledger.mark_different(entry, PATH_INFO_REMARK);
         }
         for one in place.scope.innermost().iter().filter(|one| one.name == "if" && is_file_fallback(one)) {
-            self.ledger.mark_not_needed(one.entry, "not needed: what is no file is for the front script");
-            one.block_directives().iter().for_each(|inner| self.ledger.mark_translated(inner.entry));
+            self.not_needed(one, "not needed: what is no file is for the front script");
+            self.count_block_taken(one);
         }
     }
 
@@ -217,7 +217,7 @@ impl<'d> Translation<'d> {
         let entry = front.naming_directive.entry;
         match behind.as_str() {
             "" | "?" | "?$args" | "?$query_string" | "$is_args$args" | "$is_args$query_string" | "?$is_args$args" => {
-                self.ledger.mark_translated(entry);
+                self.count_taken(front.naming_directive);
             }
             _ if behind.starts_with("$request_uri") || behind.starts_with("$uri") || behind.starts_with('/') => {
                 self.ledger.mark_different(entry, "PATH_INFO of the front script is empty: REQUEST_URI has the path");
@@ -302,22 +302,20 @@ impl<'d> Translation<'d> {
         };
         section.set("files", TomlItem::Table(files.entries));
         section.set("php", php);
-        self.translate_intercept_errors(scope.effective("fastcgi_intercept_errors"), section);
+        self.translate_intercept_errors(&scope, "fastcgi_intercept_errors", section);
         self.translate_cache("fastcgi", scope, section);
         if let Some(one) = scope.innermost_last("try_files") {
             let refuses = one.args.last().is_some_and(|last| last.starts_with('='));
             if refuses {
-                self.ledger.mark_not_needed(one.entry, "not needed: only scripts that exist are run")
+                self.not_needed(one, "not needed: only scripts that exist are run")
             } else {
                 self.ledger.mark_different(one.entry, "a script that does not exist is 404 here")
             }
         }
         for one in scope.innermost().iter().filter(|one| one.name == "if" && file_operator(one).is_some()) {
             if is_file_fallback(one) {
-                self.ledger.mark_not_needed(one.entry, "not needed: only scripts that exist are run");
-                one.block_directives()
-                    .iter()
-                    .for_each(|inner| self.ledger.mark_not_needed(inner.entry, "see its `if`"));
+                self.not_needed(one, "not needed: only scripts that exist are run");
+                one.block_directives().iter().for_each(|inner| self.not_needed(inner, "see its `if`"));
             }
         }
         self.report_path_info(place);

@@ -68,7 +68,7 @@ impl<'d> Translation<'d> {
             make_unavailable(section);
             return;
         };
-        self.ledger.mark_translated(pass.entry);
+        self.count_taken(pass);
         let mut proxy = TomlSection::default();
         match self.use_group(&target.address, target.scheme) {
             Some(group) => proxy.set_text("upstream", group),
@@ -88,7 +88,7 @@ impl<'d> Translation<'d> {
         }
         self.apply(Part::ProxyRequests, scope, &mut proxy);
         self.report_charset(scope);
-        self.translate_intercept_errors(scope.effective("proxy_intercept_errors"), section);
+        self.translate_intercept_errors(scope, "proxy_intercept_errors", section);
         self.translate_cache("proxy", scope, section);
         let item = match proxy.entries.as_slice() {
             [(key, to)] if key == "to" => to.clone(),
@@ -103,6 +103,7 @@ impl<'d> Translation<'d> {
         let headers =
             [scope.effective_all("proxy_set_header"), scope.effective_all("grpc_set_header")].concat();
         let set = headers.into_iter().find(|one| one.first_arg().eq_ignore_ascii_case("host"));
+        set.into_iter().for_each(|one| self.count_taken(one));
         let value = set.map(|one| replace_constants(one.arg_at(1), scope, 0));
         let is_group = self.is_upstream(&target.address);
         let is_unix = target.address.starts_with("unix:");
@@ -113,13 +114,11 @@ impl<'d> Translation<'d> {
                     "`Host` is passed on as the client sent it: with its port, a final dot, and in its case",
                 );
             }
-            (Some("$http_host" | "${http_host}"), Some(one)) => self.ledger.mark_translated(one.entry),
-            (Some("$proxy_host" | "${proxy_host}"), Some(one)) => {
-                self.ledger.mark_translated(one.entry);
+            (Some("$http_host" | "${http_host}"), Some(_)) => {}
+            (Some("$proxy_host" | "${proxy_host}"), Some(_)) => {
                 proxy.set_text("host", "upstream");
             }
-            (Some(text), Some(one)) if !text.contains('$') && !text.is_empty() => {
-                self.ledger.mark_translated(one.entry);
+            (Some(text), Some(_)) if !text.contains('$') && !text.is_empty() => {
                 proxy.set_text("host", text);
             }
             (Some(_), Some(one)) => {
@@ -298,29 +297,31 @@ impl<'d> Translation<'d> {
             let name = one.first_arg();
             let value = replace_constants(one.arg_at(1), scope, 0);
             let bare = value.replace(['{', '}'], "");
-            match (name.to_ascii_lowercase().as_str(), bare.as_str()) {
-                ("host", _) => {}
-                ("connection" | "upgrade", _) => self.ledger.mark_not_needed(
-                    one.entry,
+            let lower = name.to_ascii_lowercase();
+            if lower == "host" {
+                continue;
+            }
+            self.count_taken(one);
+            match (lower.as_str(), bare.as_str()) {
+                ("connection" | "upgrade", _) => self.not_needed(one,
                     "not needed: WebSockets are passed on, and connections are kept (`upgrades` in `proxy`)",
                 ),
                 ("content-length", "") => {
                     self.ledger.mark_different(one.entry, "the content of a request is passed on, with its length")
                 }
-                (name, _) if is_connection_field(name) => self.ledger.mark_not_needed(one.entry, CONNECTION_FIELD_REMARK),
+                (name, _) if is_connection_field(name) => self.not_needed(one, CONNECTION_FIELD_REMARK),
                 ("x-forwarded-for", "$proxy_add_x_forwarded_for") => self.ledger.mark_different(
                     one.entry,
                     "it is always sent; what clients send in it counts only from `trusted_proxies`, others cannot make it up",
                 ),
                 ("x-forwarded-for", "$remote_addr") | ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$host" | "$http_host") => {
-                    self.ledger.mark_not_needed(one.entry, "not needed: it is always sent");
+                    self.not_needed(one, "not needed: it is always sent");
                 }
                 (_, variable) if is_auth_response_field(scope, name, variable) => {
-                    self.ledger.mark_not_needed(one.entry, "not needed: `response_headers` of `auth` copies the field");
+                    self.not_needed(one, "not needed: `response_headers` of `auth` copies the field");
                 }
                 (_, "") => {
                     removed.push(TomlItem::text(name));
-                    self.ledger.mark_translated(one.entry);
                 }
                 _ => {
                     if let Some(value) = self.translate_template(one, &value, scope, TemplateDestination::Header) {
@@ -328,7 +329,6 @@ impl<'d> Translation<'d> {
                             self.ledger.mark_different(one.entry, "`$remote_user` is a user that `auth` knows");
                         }
                         set.push((name.to_owned(), TomlItem::Text(value)));
-                        self.ledger.mark_translated(one.entry);
                     }
                 }
             }

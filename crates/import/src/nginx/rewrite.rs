@@ -134,7 +134,6 @@ impl<'d> Translation<'d> {
         section
             .set("redirect", redirect_item(&to.replace('\u{2}', "$rest").replace('\u{3}', "$path"), status));
         self.write_headers(&place.scope, &mut section);
-        self.ledger.mark_translated(directive.entry);
         Some(section)
     }
 }

@@ -83,10 +83,8 @@ impl<'d> Translation<'d> {
             if !phase.continues || phase.may_be_cut_short {
                 let rest = own[at + 1..].iter().filter(|one| !self.ledger.is_marked(one.entry));
                 rest.for_each(|one| {
-                    self.ledger.mark_not_needed(one.entry, "what stands before it ends the execution");
-                    one.block_directives()
-                        .iter()
-                        .for_each(|one| self.ledger.mark_not_needed(one.entry, "see its `if`"));
+                    self.not_needed(one, "what stands before it ends the execution");
+                    one.block_directives().iter().for_each(|one| self.not_needed(one, "see its `if`"));
                 });
                 break;
             }
@@ -103,14 +101,13 @@ impl<'d> Translation<'d> {
         phase: &mut RewritePhase,
     ) {
         match directive.name.as_str() {
-            "set" => {
-                self.ledger.mark_not_needed(directive.entry, "its value stands where the variable was used")
-            }
+            "set" => self.not_needed(directive, "its value stands where the variable was used"),
             "break" => {
-                self.ledger.mark_not_needed(directive.entry, "what stands behind it is left out");
+                self.not_needed(directive, "what stands behind it is left out");
                 phase.may_be_cut_short = true;
             }
             "return" => {
+                self.count_taken(directive);
                 let mut section = place.paths.to_route();
                 self.translate_return_or_named(directive, (place, locations), &mut section);
                 phase.add_route(section, true);
@@ -128,6 +125,10 @@ impl<'d> Translation<'d> {
     ) {
         let flag = directive.arg_at(2);
         let is_server = place.matcher == LocationMatcher::Server;
+        let is_kept_simple = is_last && break_prefixes(directive, place).is_some();
+        if !(flag == "break" && !is_server && is_kept_simple) {
+            self.count_taken(directive);
+        }
         let paths = place.paths.to_route();
         let is_for_all = |section: &TomlSection| {
             section.get("path") == paths.get("path") && section.get("not") == paths.get("not")
@@ -145,10 +146,9 @@ impl<'d> Translation<'d> {
         }
         let passes_as_sent = place.scope.innermost_last("proxy_pass").is_some_and(passes_original_path);
         if flag == "break" && !is_server && is_last && passes_as_sent {
-            self.ledger.mark_not_needed(directive.entry, "`proxy_pass` passes the path on as it was sent");
+            self.not_needed(directive, "`proxy_pass` passes the path on as it was sent");
             return;
         }
-        let is_kept_simple = is_last && break_prefixes(directive, place).is_some();
         if flag == "break" && !is_server && is_kept_simple {
             return;
         }
@@ -190,8 +190,6 @@ impl<'d> Translation<'d> {
         }
         if to.split('?').next().is_some_and(|path| path.contains('$') && !path.ends_with('/')) {
             self.ledger.mark_different(directive.entry, "a folder that its new path names is answered with its page, without a redirect to the `/` behind it")
-        } else {
-            self.ledger.mark_translated(directive.entry)
         }
         let is_for_all = is_for_all(&route);
         route.set_text("rewrite", to);
@@ -221,21 +219,18 @@ impl<'d> Translation<'d> {
         }
         let conditions = match self.translate_if(directive, &place.scope) {
             Ok(IfConditions::Never) => {
-                self.ledger.mark_not_needed(directive.entry, "its condition is never met");
-                directive
-                    .block_directives()
-                    .iter()
-                    .for_each(|inner| self.ledger.mark_not_needed(inner.entry, "see its `if`"));
+                self.not_needed(directive, "its condition is never met");
+                directive.block_directives().iter().for_each(|inner| self.not_needed(inner, "see its `if`"));
                 return;
             }
             Ok(IfConditions::Always) => vec![(RouteCondition::none_of(&[]), None)],
             Ok(IfConditions::Any(found)) => found,
             Err(_) if self.only_sets_variables(directive, place) => {
-                self.ledger.mark_not_needed(directive.entry, VARIABLES_REMARK);
+                self.not_needed(directive, VARIABLES_REMARK);
                 directive
                     .block_directives()
                     .iter()
-                    .for_each(|inner| self.ledger.mark_not_needed(inner.entry, VARIABLES_REMARK));
+                    .for_each(|inner| self.not_needed(inner, VARIABLES_REMARK));
                 return;
             }
             Err(reason) => {
@@ -246,15 +241,12 @@ impl<'d> Translation<'d> {
             }
         };
         if self.only_sets_variables(directive, place) {
-            self.ledger.mark_not_needed(directive.entry, VARIABLES_REMARK);
-            directive
-                .block_directives()
-                .iter()
-                .for_each(|inner| self.ledger.mark_not_needed(inner.entry, VARIABLES_REMARK));
+            self.not_needed(directive, VARIABLES_REMARK);
+            directive.block_directives().iter().for_each(|inner| self.not_needed(inner, VARIABLES_REMARK));
             return;
         }
         let fault = self.untranslatable_reason(directive, place);
-        self.ledger.mark_translated(directive.entry);
+        self.count_taken(directive);
         let mut are_all = false;
         for (condition, value) in conditions {
             if let Some(differs) = condition.difference {

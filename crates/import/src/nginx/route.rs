@@ -67,7 +67,7 @@ impl<'d> Translation<'d> {
                 !matches!(one.name.as_str(), "location" | "limit_except") && !self.ledger.is_marked(one.entry)
             };
             for one in scope.innermost().iter().filter(is_left) {
-                self.ledger.mark_not_needed(one.entry, "the request is answered before it counts");
+                self.not_needed(one, "the request is answered before it counts");
             }
         }
         let mut routes = Vec::new();
@@ -128,8 +128,7 @@ impl<'d> Translation<'d> {
         section: &mut TomlSection,
     ) {
         if let Some((page, location)) = error_location(directive, place, locations) {
-            self.ledger.mark_translated(directive.entry);
-            self.ledger.mark_translated(page.entry);
+            self.count_taken(page);
             if !self.translate_named_location(location, (place, locations), section) {
                 close_route(section, self.ledger.manual_comment(location.entry).unwrap_or_default());
             }
@@ -162,7 +161,7 @@ impl<'d> Translation<'d> {
                 refuse_all(&mut section);
                 section.set("respond", TomlItem::Number(404));
             }
-            self.ledger.mark_translated(internal.entry);
+            self.count_taken(internal);
         }
         let others = scope
             .innermost_last("limit_except")
@@ -363,7 +362,7 @@ impl<'d> Translation<'d> {
     ) -> bool {
         let inner = locations.server.with_block(location.block_directives()).with_groups(&place.scope.groups);
         let own = |names: &[&str]| inner.innermost().iter().find(|one| names.contains(&one.name.as_str()));
-        self.ledger.mark_translated(location.entry);
+        self.count_taken(location);
         let named = LocationPlace {
             scope: inner.clone(),
             matcher: LocationMatcher::Regex(String::new(), false),
@@ -417,7 +416,7 @@ impl<'d> Translation<'d> {
     ) -> Option<TomlSection> {
         const KNOWN: [&str; 5] = ["allow", "deny", "auth_basic", "auth_basic_user_file", "satisfy"];
         if limit.block_directives().is_empty() {
-            self.ledger.mark_not_needed(limit.entry, "it asks nothing of other methods");
+            self.not_needed(limit, "it asks nothing of other methods");
             return None;
         }
         let mut others = section.clone();
@@ -425,7 +424,7 @@ impl<'d> Translation<'d> {
         if !limit.block_directives().iter().all(|one| KNOWN.contains(&one.name.as_str())) {
             return Some(self.refuse_methods_route(limit, place));
         }
-        self.ledger.mark_translated(limit.entry);
+        self.count_taken(limit);
         if place.scope.innermost_last("try_files").is_some() {
             // nginx ignores `try_files` for other methods.
             others.retain_in("files", |key| !matches!(key, "try" | "fallback"));
@@ -454,8 +453,7 @@ impl<'d> Translation<'d> {
             limit.block_directives().iter().all(|one| one.name == "deny" && one.first_arg() == "all");
         let mut refusal = place.paths.to_route();
         if is_refusal && !limit.block_directives().is_empty() {
-            self.ledger.mark_translated(limit.entry);
-            limit.block_directives().iter().for_each(|one| self.ledger.mark_translated(one.entry));
+            self.count_block_taken(limit);
             refusal.set("respond", TomlItem::Number(403));
             return refusal;
         }
@@ -493,7 +491,6 @@ impl<'d> Translation<'d> {
                     make_unavailable(section);
                     return;
                 }
-                self.ledger.mark_translated(directive.entry);
                 if target.contains("$http_host") {
                     self.ledger.mark_different(directive.entry, "`$host` is without its port");
                 }
@@ -513,10 +510,8 @@ impl<'d> Translation<'d> {
                 section.set("respond", TomlItem::Number(404));
             }
             (_, None) if STATUSES.contains(&code) => {
-                self.ledger.mark_translated(directive.entry);
                 if let Some(kind) = scope.innermost_last("default_type") {
-                    self.ledger
-                        .mark_not_needed(kind.entry, "not needed: the response has no content of its own");
+                    self.not_needed(kind, "not needed: the response has no content of its own");
                 }
                 section.set("respond", TomlItem::Number(code));
             }
@@ -532,13 +527,10 @@ impl<'d> Translation<'d> {
                     make_unavailable(section);
                     return;
                 };
-                self.ledger.mark_translated(directive.entry);
                 let has_variables = has_variables && body.contains('$');
                 section.set_in("respond", "status", TomlItem::Number(code));
                 section.set_in("respond", "body", TomlItem::Text(body));
-                let kind = scope.effective("default_type");
-                kind.into_iter().for_each(|one| self.ledger.mark_translated(one.entry));
-                let kind = kind.map_or("text/plain", |one| one.first_arg());
+                let kind = self.take(scope, "default_type").map_or("text/plain", |one| one.first_arg());
                 section.set_in("respond", "type", TomlItem::text(kind));
                 if has_variables {
                     section.set_in("respond", "variables", TomlItem::Flag(true));

@@ -130,13 +130,9 @@ impl<'d> Translation<'d> {
     /// Reads the addresses and names of a server.
     pub(crate) fn read_server(&self, block: &'d NginxDirective) -> NginxServer<'d> {
         let scope = self.http.with_block(block.block_directives());
-        self.ledger.mark_translated(block.entry);
-        let listens = block.block_directives().iter().filter(|one| one.name == "listen");
+        let listens = self.take_in_block(block.block_directives(), "listen");
         let mut addresses: Vec<ListenAddress> = listens.filter_map(|one| self.parse_listen(one)).collect();
-        let old_ssl = scope.effective("ssl").is_some_and(|one| one.first_arg() == "on");
-        if let Some(one) = scope.effective("ssl") {
-            self.ledger.mark_translated(one.entry);
-        }
+        let old_ssl = self.take(&scope, "ssl").is_some_and(|one| one.first_arg() == "on");
         if addresses.is_empty() {
             addresses.push(ListenAddress {
                 text: "0.0.0.0:80".to_owned(),
@@ -149,8 +145,7 @@ impl<'d> Translation<'d> {
         let mut hosts = Vec::new();
         let mut expressions = Vec::new();
         let mut named_by_expression = Vec::new();
-        for one in block.block_directives().iter().filter(|one| one.name == "server_name") {
-            self.ledger.mark_translated(one.entry);
+        for one in self.take_in_block(block.block_directives(), "server_name") {
             for name in &one.args {
                 let found = self.translate_server_name(one, name, &mut expressions);
                 if let Some(regex) = name.strip_prefix('~').filter(|_| !found.is_empty()) {
@@ -245,7 +240,6 @@ impl<'d> Translation<'d> {
             Some((text, parameters)) => (text.as_str(), parameters),
             None => return None,
         };
-        self.ledger.mark_translated(directive.entry);
         let has = |name: &str| parameters.iter().any(|word| word == name);
         if has("quic") {
             self.ledger.mark_impossible(directive.entry, "HTTP/3 is not there: clients use HTTP/2");
@@ -294,13 +288,12 @@ impl<'d> Translation<'d> {
                 .iter()
                 .filter(|one| one.name.starts_with("ssl_") && !self.ledger.is_marked(one.entry))
             {
-                self.ledger.mark_not_needed(one.entry, "the server speaks no TLS");
+                self.not_needed(one, "the server speaks no TLS");
             }
             if server.has_tls_address() && scope.effective("ssl_reject_handshake").is_none() {
                 site.section.comment("CHECK: a certificate: `tls = \"auto\"`, or the names of its files.");
             }
-            if let Some(one) = scope.effective("ssl_reject_handshake") {
-                self.ledger.mark_translated(one.entry);
+            if self.take(scope, "ssl_reject_handshake").is_some() {
                 site.section.set("tls", TomlItem::Flag(false));
             }
             return;
@@ -310,17 +303,15 @@ impl<'d> Translation<'d> {
         };
         let mut tls = TomlSection::default();
         for one in certificates.iter().chain(&keys) {
+            self.count_taken(one);
             match one.first_arg() {
                 name if name.contains('$') || name.starts_with("data:") || name.starts_with("engine:") => {
                     self.ledger.mark_impossible(one.entry, "certificates and keys are files: for one that depends on the name give a folder of them");
                 }
                 name if name.contains("/letsencrypt/live/") => {
-                    self.ledger.mark_not_needed(
-                        one.entry,
-                        "`tls = \"auto\"` would obtain and renew it without certbot",
-                    );
+                    self.not_needed(one, "`tls = \"auto\"` would obtain and renew it without certbot");
                 }
-                _ => self.ledger.mark_translated(one.entry),
+                _ => {}
             }
         }
         tls.set("certificate", names(&certificates));
@@ -330,13 +321,17 @@ impl<'d> Translation<'d> {
     }
 
     fn write_client_certificates(&self, scope: &Scope<'d>, tls: &mut TomlSection) {
-        let verify = scope.effective("ssl_verify_client");
-        let authority = scope.effective("ssl_client_certificate");
-        let crl = scope.effective("ssl_crl");
-        for one in [verify, authority, crl, scope.effective("ssl_verify_depth")].into_iter().flatten() {
-            self.ledger.mark_translated(one.entry);
-        }
-        let (Some(verify), Some(authority)) = (verify, authority) else { return };
+        let verify = self.take(scope, "ssl_verify_client");
+        let authority = self.take(scope, "ssl_client_certificate");
+        let crl = self.take(scope, "ssl_crl");
+        self.take(scope, "ssl_verify_depth");
+        let (Some(verify), Some(authority)) = (verify, authority) else {
+            if let Some(verify) = verify.filter(|one| one.first_arg() != "off") {
+                let reason = "`ssl_client_certificate` is missing: the site is closed (403)";
+                self.ledger.mark_impossible(verify.entry, reason);
+            }
+            return;
+        };
         let required = match verify.first_arg() {
             "on" => true,
             "optional" => false,

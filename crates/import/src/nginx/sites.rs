@@ -70,9 +70,9 @@ impl<'d> Translation<'d> {
                 }
             };
             let is_kept = server.addresses.iter().all(is_own);
-            for one in server.scope.effective_all("merge_slashes") {
+            for one in self.take_all(&server.scope, "merge_slashes") {
                 match is_kept {
-                    true if merges_slashes(server) => self.ledger.mark_translated(one.entry),
+                    true if merges_slashes(server) => {}
                     true => self.ledger.mark_different(
                         one.entry,
                         "no file has a path with `//`, and slashes at the start of a path are one",
@@ -399,7 +399,7 @@ impl<'d> Translation<'d> {
     fn report_rejecting(&self, block: &[NginxDirective]) {
         for one in block {
             if !self.ledger.is_marked(one.entry) {
-                self.ledger.mark_not_needed(one.entry, "no handshake of its server succeeds");
+                self.not_needed(one, "no handshake of its server succeeds");
             }
             self.report_rejecting(one.block_directives());
         }
@@ -418,7 +418,7 @@ impl<'d> Translation<'d> {
                     "hosts that this server does not name are for the default site",
                 );
             } else if !self.ledger.is_marked(one.entry) {
-                self.ledger.mark_not_needed(one.entry, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
+                self.not_needed(one, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
             }
             self.report_redundant(one.block_directives());
         }

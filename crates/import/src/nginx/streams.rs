@@ -1,5 +1,6 @@
 //! Translation of `stream`: proxied TCP and UDP connections.
 
+use super::access::NO_EFFECT_REMARK;
 use super::directive::Part;
 use super::proxy::TIMEOUT_RANGE_MS;
 use super::scope::{Scope, format_clamped_duration, parse_milliseconds};
@@ -19,7 +20,6 @@ struct StreamTarget<'d> {
 impl<'d> Translation<'d> {
     /// Writes a `[[stream]]` for each server.
     pub(crate) fn translate_streams(&self, block: &'d NginxDirective) -> Vec<TomlSection> {
-        self.ledger.mark_translated(block.entry);
         let scope = Scope::of(vec![block.block_directives()]);
         let mut found = Vec::new();
         for server in block.block_directives().iter().filter(|one| one.name == "server") {
@@ -74,25 +74,16 @@ impl<'d> Translation<'d> {
             Ok(targets) => targets,
             Err(reason) => return lost(&reason),
         };
-        self.ledger.mark_translated(server.entry);
-        self.ledger.mark_translated(pass.entry);
+        self.count_taken(pass);
         let listen = self.translate_stream_addresses(listen, scope);
         targets.into_iter().filter_map(|target| self.build_stream(target, &listen, scope)).collect()
     }
 
     /// Returns the addresses of a stream; wildcard addresses of IPv4 and IPv6 are combined.
     fn translate_stream_addresses(&self, all: Vec<(String, bool)>, scope: &Scope<'d>) -> TomlItem {
-        for one in scope.innermost().iter().filter(|one| one.name == "listen") {
-            self.ledger.mark_translated(one.entry);
-        }
-        let from: Vec<TomlItem> = scope
-            .effective_all("set_real_ip_from")
-            .iter()
-            .map(|one| {
-                self.ledger.mark_translated(one.entry);
-                TomlItem::text(one.first_arg())
-            })
-            .collect();
+        self.take_in_block(scope.innermost(), "listen").for_each(drop);
+        let from = self.take_all(scope, "set_real_ip_from");
+        let from: Vec<TomlItem> = from.iter().map(|one| TomlItem::text(one.first_arg())).collect();
         let mut items: Vec<TomlItem> = Vec::new();
         for (text, proxy_protocol) in &all {
             let port = text.strip_prefix("0.0.0.0:").or_else(|| text.strip_prefix("[::]:"));
@@ -143,7 +134,7 @@ impl<'d> Translation<'d> {
         let (Some(preread), Some(map)) = (preread.filter(|one| one.first_arg() == "on"), map) else {
             return Err("the server depends on the connection: a stream chooses by the name alone that clients ask for (`names`)".to_owned());
         };
-        self.ledger.mark_translated(preread.entry);
+        self.count_taken(preread);
         let mut found: Vec<StreamTarget<'d>> = Vec::new();
         let mut rest = None;
         for line in map.block_directives() {
@@ -167,7 +158,7 @@ impl<'d> Translation<'d> {
                 ),
             }
         }
-        self.ledger.mark_translated(map.entry);
+        self.count_taken(map);
         found.extend(rest.map(|to| StreamTarget { names: Vec::new(), target: to }));
         if found.iter().any(|target| target.target.contains('$')) {
             Err("one of the servers of its map depends on the connection".to_owned())
@@ -205,13 +196,13 @@ impl<'d> Translation<'d> {
         let mut allowed = Vec::new();
         let mut denied = Vec::new();
         let mut closed = false;
-        for one in scope.effective_all_of(&["allow", "deny"]) {
-            self.ledger.mark_translated(one.entry);
+        let mut open = false;
+        for one in self.take_all_of(scope, &["allow", "deny"]) {
             let network = if one.first_arg() == "unix:" { "unix" } else { one.first_arg() };
             match (one.name.as_str(), network) {
-                _ if closed => {}
+                _ if closed || open => self.not_needed(one, NO_EFFECT_REMARK),
                 ("deny", "all") => closed = true,
-                (_, "all") => break,
+                (_, "all") => open = true,
                 ("deny", network) => denied.push(TomlItem::text(network)),
                 (_, network) => allowed.push(TomlItem::text(network)),
             }
@@ -230,7 +221,7 @@ impl<'d> Translation<'d> {
 
     /// Translates an `upstream` of `stream`.
     fn translate_stream_group(&self, group: &'d NginxDirective, section: &mut TomlSection) {
-        self.ledger.mark_translated(group.entry);
+        self.count_taken(group);
         let scope = Scope::of(vec![group.block_directives()]);
         let mut servers = Vec::new();
         for one in group.block_directives() {
@@ -255,7 +246,7 @@ impl<'d> Translation<'d> {
         directive: &NginxDirective,
         section: &mut TomlSection,
     ) -> TomlItem {
-        self.ledger.mark_translated(directive.entry);
+        self.count_taken(directive);
         let mut entries = vec![("address".to_owned(), TomlItem::text(directive.first_arg()))];
         for word in directive.args.iter().skip(1) {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));

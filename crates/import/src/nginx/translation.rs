@@ -27,7 +27,7 @@ pub(crate) struct DirectiveRow {
     /// First argument with which the directive changes nothing, if it cannot be translated otherwise.
     pub(crate) neutral: Option<&'static str>,
     /// Remark if no route that was translated uses the directive.
-    pub(crate) unused: Option<&'static str>,
+    pub(crate) unused: Option<Remark>,
 }
 
 /// How a directive is translated.
@@ -38,6 +38,8 @@ pub(crate) enum Treatment {
     Each(Part, TranslateFn),
     /// By itself, as [`Each`](Self::Each), without an effect: the remark says why.
     Noted(Part, Remark),
+    /// A block, whose directives are translated one by one.
+    Block,
     /// Together with other directives: the function of the part takes it (`Translation::take`).
     Together(Part),
     /// Not at all, wherever it stands.

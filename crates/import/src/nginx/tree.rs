@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::lexer::{NginxToken, NginxTokenAtLine, tokenize};
-use crate::findings::{EntryIndex, ImportError, ImportLedger};
+use crate::findings::{EntryIndex, ImportError, ImportLedger, Outcome};
 
 /// Maximum size of a file in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -213,23 +213,19 @@ impl<'a> TreeReader<'a> {
         paths.sort();
         match () {
             () if is_distribution_file(&pattern) => {
-                self.ledger.mark_not_needed(
-                    one.entry,
-                    "not needed: Komainu knows media types, and runs applications by itself",
-                );
+                let reason = "not needed: Komainu knows media types, and runs applications by itself";
+                self.ledger.enter(one.entry, &Outcome::not_needed(reason));
                 found.push(one);
                 return Ok(());
             }
             () if !has_stars && !pattern.exists() => {
-                self.ledger.mark_impossible(
-                    one.entry,
-                    "there is no such file, so what stands in it is missing here",
-                );
+                let reason = "there is no such file, so what stands in it is missing here";
+                self.ledger.enter(one.entry, &Outcome::not_possible(reason));
                 found.push(one);
                 return Ok(());
             }
-            () if paths.is_empty() => self.ledger.mark_not_needed(one.entry, "no file matches"),
-            () => self.ledger.mark_translated(one.entry),
+            () if paths.is_empty() => self.ledger.enter(one.entry, &Outcome::not_needed("no file matches")),
+            () => self.ledger.enter(one.entry, &Outcome::TRANSLATED),
         }
         for path in paths {
             let inner = self.read(&path).map_err(|error| match error.line {

@@ -53,7 +53,7 @@ impl Translation<'_> {
 
     fn translate_upstream(&self, block: &NginxDirective, scheme: &str) -> TomlSection {
         let mut section = TomlSection::default();
-        self.ledger.mark_translated(block.entry);
+        self.count_taken(block);
         let scope = Scope::of(vec![block.block_directives()]);
         let mut servers = Vec::new();
         for one in block.block_directives() {
@@ -81,7 +81,7 @@ impl Translation<'_> {
         section: &mut TomlSection,
     ) -> TomlItem {
         let mut entries = vec![("url".to_owned(), TomlItem::text(server_url(directive.first_arg(), scheme)))];
-        self.ledger.mark_translated(directive.entry);
+        self.count_taken(directive);
         for parameter in directive.args.iter().skip(1) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match (name, value.parse::<u64>()) {

@@ -1,20 +1,28 @@
 //! Servers of FastCGI, uwsgi and SCGI: the modules have the same directives.
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
-use super::super::translation::DirectiveRow;
 use super::super::translation::Remark::{Differs, NotNeeded};
+use super::super::translation::{DirectiveRow, Remark};
 use super::super::{cgi, proxy};
 use super::row::{each, noted, together};
 
 const BUFFERS: &str = "not needed: `read_ahead` and `spill` are enough for most";
+const AS_THEY_ARE: &str = "requests are passed on as they are, from the address that the kernel chooses";
+const STORED: &str = "responses are not written as files: `cache` keeps them";
+const CACHE_LOCK: &str =
+    "not needed: requests for the same response wait for one, and stale responses are validated";
+const MODIFIER: &str =
+    "the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)";
 const ALWAYS_SO: &str = "not needed: it is always so";
-const UNUSED: &str = "no location that was translated uses it, so it is left out";
+const OF_TLS: &str = "not needed: it counts for `suwsgi://` alone";
+const UNUSED: Remark = Differs("no location that was translated uses it, so it is left out");
 
 /// The rows of a protocol.
 macro_rules! protocol {
     ($name:ident, $start:literal, $part:ident, [$($own:expr),* $(,)?]) => {
         pub(super) const $name: &[DirectiveRow] = &[
-            together(concat!($start, "_pass"), In::LOCATION.or(In::LOCATION_IF), Args::ONE, Part::Cgi),
+            together(concat!($start, "_pass"), In::LOCATION.or(In::LOCATION_IF), Args::ONE, Part::Cgi)
+                .unused(UNUSED),
             together(concat!($start, "_param"), In::PLACES, Args::TWO_OR_THREE, Part::$part)
                 .repeatable()
                 .unused(UNUSED),
@@ -86,8 +94,28 @@ macro_rules! protocol {
                 Part::$part,
                 concat!($start, "_store"),
                 Args::ONE,
-                Differs("responses are not written as files: `cache` keeps them"),
+                Differs(STORED),
             ),
+            setting(
+                Part::$part,
+                concat!($start, "_temp_path"),
+                Args::between(1, 4),
+                NotNeeded("not needed: `temp_path` is the folder of temporary files"),
+            ),
+            setting(
+                Part::$part,
+                concat!($start, "_next_upstream_timeout"),
+                Args::ONE,
+                Differs("`total` in `timeouts` counts the response's body too: set it by hand"),
+            ),
+            setting(Part::$part, concat!($start, "_bind"), Args::ONE_OR_TWO, Differs(AS_THEY_ARE)),
+            setting(Part::$part, concat!($start, "_force_ranges"), Args::ONE, Differs(AS_THEY_ARE)),
+            setting(Part::$part, concat!($start, "_store_access"), Args::between(1, 3), Differs(STORED)),
+            setting(Part::$part, concat!($start, "_cache_lock"), Args::ONE, NotNeeded(CACHE_LOCK)),
+            setting(Part::$part, concat!($start, "_cache_lock_age"), Args::ONE, NotNeeded(CACHE_LOCK)),
+            setting(Part::$part, concat!($start, "_cache_lock_timeout"), Args::ONE, NotNeeded(CACHE_LOCK)),
+            setting(Part::$part, concat!($start, "_cache_revalidate"), Args::ONE, NotNeeded(CACHE_LOCK)),
+            setting(Part::$part, concat!($start, "_cache_max_range_offset"), Args::ONE, NotNeeded(CACHE_LOCK)),
             cache(concat!($start, "_cache"), Args::ONE),
             cache(concat!($start, "_cache_key"), Args::ONE),
             together(concat!($start, "_ignore_headers"), In::PLACES, Args::SOME, Part::Cache).unused(UNUSED),
@@ -127,6 +155,12 @@ protocol!(
         ),
         setting(
             Part::FastCgi,
+            "fastcgi_send_lowat",
+            Args::ONE,
+            NotNeeded("not needed: the server does it by itself"),
+        ),
+        setting(
+            Part::FastCgi,
             "fastcgi_keep_conn",
             Args::ONE,
             NotNeeded("not needed: connections are kept (`keep_alive`)")
@@ -145,22 +179,27 @@ protocol!(
     UWSGI,
     "uwsgi",
     Uwsgi,
-    [setting(
-        Part::Uwsgi,
-        "uwsgi_modifier1",
-        Args::ONE,
-        Differs("the modifier is always 0, that of Python: let Komainu run others itself (`[apps.NAME]`)"),
-    )]
+    [
+        setting(Part::Uwsgi, "uwsgi_modifier1", Args::ONE, Differs(MODIFIER)),
+        setting(Part::Uwsgi, "uwsgi_modifier2", Args::ONE, Differs(MODIFIER)),
+        setting(Part::Uwsgi, "uwsgi_ssl_certificate", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_certificate_key", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_ciphers", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_crl", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_name", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_password_file", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_protocols", Args::SOME, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_server_name", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_session_reuse", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_trusted_certificate", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_verify", Args::ONE, NotNeeded(OF_TLS)),
+        setting(Part::Uwsgi, "uwsgi_ssl_verify_depth", Args::ONE, NotNeeded(OF_TLS)),
+    ]
 );
 
 protocol!(SCGI, "scgi", Scgi, []);
 
-const fn setting(
-    part: Part,
-    name: &'static str,
-    arguments: Args,
-    remark: super::super::translation::Remark,
-) -> DirectiveRow {
+const fn setting(part: Part, name: &'static str, arguments: Args, remark: Remark) -> DirectiveRow {
     noted(name, In::PLACES, arguments, part, remark).unused(UNUSED)
 }
 

@@ -3,7 +3,7 @@
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::process;
 use super::super::translation::DirectiveRow;
-use super::row::{each, not_needed, not_possible, together};
+use super::row::{block, each, not_needed, not_possible, together};
 
 const EVENTS: &str = "not needed: each thread has its own queue of events";
 const SERVICE: &str =
@@ -14,7 +14,7 @@ const CONNECTIONS: &str =
 const MODULES: &str = "there are no modules to load; `env` in `[apps.NAME]` sets variables for applications";
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
-    together("http", In::MAIN, Args::NONE, Part::Places),
+    block("http", In::MAIN),
     not_needed("events", In::MAIN, Args::NONE, EVENTS),
     not_possible("mail", In::MAIN, Args::NONE, "Komainu is no proxy for mail: keep nginx for this part"),
     together("include", In::ANYWHERE, Args::ONE, Part::Places),

@@ -2,7 +2,7 @@
 
 use super::super::access;
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
-use super::super::translation::DirectiveRow;
+use super::super::translation::{DirectiveRow, Remark};
 use super::row::{each, not_needed, not_possible, together};
 
 const FILES: &str =
@@ -38,10 +38,11 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
         Part::Connections,
         access::large_client_header_buffers,
     ),
-    not_needed("max_headers", In::CONNECTION, Args::ONE, PROTOCOL),
     together("access_log", In::PLACES_AND_IF.or(In::LIMIT_EXCEPT).or(In::STREAMS), Args::SOME, Part::Site)
         .harmless(),
-    together("log_format", In::HTTP.or(In::STREAM), Args::at_least(2), Part::Definitions).harmless(),
+    together("log_format", In::HTTP.or(In::STREAM), Args::at_least(2), Part::Definitions)
+        .harmless()
+        .unused(Remark::NotNeeded("the access log that is written does not use it")),
     together("set_real_ip_from", In::PLACES.or(In::STREAMS), Args::ONE, Part::ClientAddresses),
     together("real_ip_header", In::PLACES, Args::ONE, Part::ClientAddresses),
     together("real_ip_recursive", In::PLACES, Args::ONE, Part::ClientAddresses),

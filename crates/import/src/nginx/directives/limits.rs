@@ -2,13 +2,14 @@
 
 use super::super::access;
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
-use super::super::translation::DirectiveRow;
+use super::super::translation::{DirectiveRow, Remark};
 use super::row::{each, not_needed, not_possible, together};
 
 const REFUSED_ARE_LOGGED: &str = "not needed: what is refused is in the access log";
-const UNUSED_ZONE: &str = "no location that was translated uses it, so it is left out";
+const UNUSED_ZONE: Remark = Remark::Differs("no location that was translated uses it, so it is left out");
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
+    each("max_headers", In::CONNECTION, Args::ONE, Part::Limits, access::max_headers),
     each("client_max_body_size", In::PLACES, Args::ONE, Part::Limits, access::client_max_body_size),
     each("client_body_timeout", In::PLACES, Args::ONE, Part::Limits, access::client_body_timeout),
     each("send_timeout", In::PLACES, Args::ONE, Part::Limits, access::send_timeout),

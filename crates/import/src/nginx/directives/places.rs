@@ -1,14 +1,14 @@
 //! Servers, locations, and the directives that choose between them.
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
-use super::super::translation::DirectiveRow;
-use super::row::{not_possible, together};
+use super::super::translation::{DirectiveRow, Remark};
+use super::row::{block, not_possible, together};
 
 const ANY_IF: In = In::SERVER_IF.or(In::LOCATION_IF);
 const EXECUTED: In = In::SERVER.or(In::LOCATION).or(ANY_IF);
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
-    together("server", In::HTTP, Args::NONE, Part::Places),
+    block("server", In::HTTP),
     together("location", In::SERVER.or(In::LOCATION), Args::ONE_OR_TWO, Part::Places),
     together("listen", In::SERVER, Args::SOME, Part::Places).harmless().repeatable(),
     together("server_name", In::SERVER, Args::SOME, Part::Places).harmless().repeatable(),
@@ -21,7 +21,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("break", EXECUTED, Args::NONE, Part::RewritePhase),
     together("valid_referers", In::SERVER.or(In::LOCATION), Args::SOME, Part::RewritePhase)
         .repeatable()
-        .unused("no `if ($invalid_referer)` that was translated uses it, so it is left out"),
+        .unused(Remark::Differs("no `if ($invalid_referer)` that was translated uses it, so it is left out")),
     together("map", In::HTTP.or(In::STREAM), Args::TWO, Part::Definitions).repeatable(),
     together("geo", In::HTTP.or(In::STREAM), Args::ONE_OR_TWO, Part::Definitions).repeatable(),
     not_possible(

@@ -2,8 +2,8 @@
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::proxy;
-use super::super::translation::DirectiveRow;
 use super::super::translation::Remark::{NotNeeded, NotPossible};
+use super::super::translation::{DirectiveRow, Remark};
 use super::row::{each, not_needed, not_possible, noted, together};
 
 const PASSING: In = In::LOCATION.or(In::LOCATION_IF).or(In::LIMIT_EXCEPT);
@@ -18,7 +18,7 @@ const AS_THEY_ARE: &str = "requests are passed on as they are, from the address 
 const CANNOT_BE_SET: &str = "this cannot be set; keys must not have a passphrase";
 const MIRROR: &str = "write `mirror = { to = \"http://…\" }` in the route";
 const TABLES: &str = "not needed: tables have the size that they need";
-const UNUSED_ZONE: &str = "no location that was translated uses it, so it is left out";
+const UNUSED_ZONE: Remark = Remark::Differs("no location that was translated uses it, so it is left out");
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("proxy_pass", PASSING, Args::ONE, Part::Proxy),

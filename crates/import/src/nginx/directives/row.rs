@@ -53,6 +53,11 @@ pub(super) const fn together(
     row(name, contexts, arguments, Treatment::Together(part))
 }
 
+/// A block, whose directives are translated one by one.
+pub(super) const fn block(name: &'static str, contexts: Contexts) -> DirectiveRow {
+    row(name, contexts, Arguments::NONE, Treatment::Block)
+}
+
 /// A directive without an effect here.
 pub(super) const fn not_needed(
     name: &'static str,
@@ -93,8 +98,8 @@ impl DirectiveRow {
     }
 
     /// Remark for directives that no translated route uses.
-    pub(super) const fn unused(mut self, reason: &'static str) -> Self {
-        self.unused = Some(reason);
+    pub(super) const fn unused(mut self, remark: Remark) -> Self {
+        self.unused = Some(remark);
         self
     }
 }

@@ -4,14 +4,14 @@ use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::DirectiveRow;
 use super::super::translation::Remark::{Differs, NotNeeded};
 use super::super::{proxy, streams, upstream};
-use super::row::{each, noted, together};
+use super::row::{block, each, noted, together};
 
 const BY_ITSELF: &str = "not needed: the server does it by itself";
 const RETRIES: &str = "another server is tried where one cannot be connected to, up to three";
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
-    together("stream", In::MAIN, Args::NONE, Part::Stream),
-    together("server", In::STREAM, Args::NONE, Part::Stream),
+    block("stream", In::MAIN),
+    block("server", In::STREAM),
     together("upstream", In::STREAM, Args::ONE, Part::StreamUpstream),
     together("listen", In::STREAM_SERVER, Args::SOME, Part::Stream),
     together("proxy_pass", In::STREAM_SERVER, Args::ONE, Part::Stream),
