@@ -444,7 +444,13 @@ impl ConfigDraft {
                 self.sites.iter_mut().for_each(|site| {
                     site.section.remove(key);
                 });
-                self.top.set(key, first);
+                match first {
+                    // The top level may have entries that sites cannot have.
+                    TomlItem::Table(entries) => {
+                        entries.into_iter().for_each(|(name, item)| self.top.set_in(key, &name, item));
+                    }
+                    first => self.top.set(key, first),
+                }
             }
         }
     }
