@@ -7,6 +7,7 @@
 use std::fmt;
 
 use data_encoding::BASE64URL_NOPAD;
+use failure::Failure;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
@@ -85,7 +86,7 @@ impl JwtKeys {
     ///
     /// # Errors
     /// The text is not a JWKS. A set without usable keys is valid, but verifies no token.
-    pub fn parse(bytes: &[u8], allows_secrets: bool) -> Result<JwtKeys, String> {
+    pub fn parse(bytes: &[u8], allows_secrets: bool) -> Result<JwtKeys, Failure> {
         let set: Value = serde_json::from_slice(bytes).map_err(|error| format!("it is not JSON: {error}"))?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`, as a JWKS has")?;
         let keys: Vec<JwtKey> =

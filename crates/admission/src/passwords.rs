@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use argon2::password_hash::PasswordHash;
 use argon2::{Algorithm, Argon2, Params, PasswordVerifier};
+use failure::Failure;
 
 /// Maximum bcrypt cost: about 2 s of CPU time per request on a current machine.
 const BCRYPT_COST_MAX: u32 = 15;
@@ -33,14 +34,14 @@ impl PasswordFile {
     ///
     /// # Errors
     /// Describes the error, its line and the remedy.
-    pub fn parse(bytes: &[u8]) -> Result<PasswordFile, String> {
+    pub fn parse(bytes: &[u8]) -> Result<PasswordFile, Failure> {
         let mut file = PasswordFile::default();
         for (index, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
             let line = line.trim_ascii();
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            let failed = |text: &str| format!("line {}: {text}", index + 1);
+            let failed = |text: &str| Failure::new(format!("line {}: {text}", index + 1));
             if line.len() > LINE_BYTES_MAX {
                 return Err(failed("it is longer than 1024 bytes"));
             }
@@ -108,44 +109,44 @@ impl PasswordCheck {
 }
 
 /// Checks that a hash is supported and strong enough.
-fn check(hash: &str) -> Result<(), String> {
+fn check(hash: &str) -> Result<(), Failure> {
     const REMEDY: &str = "make it again with `htpasswd -B FILE NAME` (bcrypt)";
-    let weak = |what: &str| Err(format!("is hashed with {what}, which is too weak: {REMEDY}"));
+    let weak = |what: &str| Err(Failure::new(format!("is hashed with {what}, which is too weak: {REMEDY}")));
     match hash.split('$').nth(1) {
         Some("2a" | "2b" | "2y") => return check_bcrypt(hash),
         Some("argon2id" | "argon2i" | "argon2d") => return check_argon2(hash),
         Some("2x") => return weak("a faulty bcrypt (2x)"),
         Some("apr1" | "1") => return weak("MD5 (apr1)"),
         Some("5" | "6" | "y" | "7" | "gy") => {
-            return Err(format!("is hashed with crypt(3), which is not supported: {REMEDY}"));
+            return Err(Failure::new(format!("is hashed with crypt(3), which is not supported: {REMEDY}")));
         }
         _ => {}
     }
     match hash {
-        "" => Err(format!("is missing: {REMEDY}")),
+        "" => Err(Failure::new(format!("is missing: {REMEDY}"))),
         _ if hash.starts_with("{SHA}") || hash.starts_with("{SSHA}") => weak("SHA-1"),
         _ if hash.starts_with("{PLAIN}") => weak("nothing"),
-        _ => Err(format!("is not a hash of bcrypt or Argon2: {REMEDY}")),
+        _ => Err(Failure::new(format!("is not a hash of bcrypt or Argon2: {REMEDY}"))),
     }
 }
 
-fn check_bcrypt(hash: &str) -> Result<(), String> {
+fn check_bcrypt(hash: &str) -> Result<(), Failure> {
     let parts: bcrypt::HashParts =
         hash.parse().map_err(|error| format!("is no valid hash of bcrypt: {error}"))?;
     match parts.get_cost() {
         4..=BCRYPT_COST_MAX => Ok(()),
-        cost => Err(format!(
+        cost => Err(Failure::new(format!(
             "has the bcrypt cost {cost}: each request with a new password would take too long or too little; use 4 to {BCRYPT_COST_MAX} (`htpasswd -B -C 10`)"
-        )),
+        ))),
     }
 }
 
-fn check_argon2(hash: &str) -> Result<(), String> {
+fn check_argon2(hash: &str) -> Result<(), Failure> {
     let invalid = |error: argon2::password_hash::Error| format!("is no valid hash of Argon2: {error}");
     let parsed = PasswordHash::new(hash).map_err(invalid)?;
     Algorithm::try_from(parsed.algorithm).map_err(invalid)?;
     if parsed.hash.is_none() || parsed.salt.is_none() {
-        return Err("is no whole hash of Argon2".to_owned());
+        return Err("is no whole hash of Argon2".into());
     }
     let params = Params::try_from(&parsed).map_err(invalid)?;
     let is_small = params.m_cost() <= ARGON2_KIB_MAX
@@ -154,9 +155,9 @@ fn check_argon2(hash: &str) -> Result<(), String> {
     if is_small {
         Ok(())
     } else {
-        Err(format!(
+        Err(Failure::new(format!(
             "takes more of Argon2 than a request may: use at most m={ARGON2_KIB_MAX}, t={ARGON2_ROUNDS_MAX}, p={ARGON2_LANES_MAX}"
-        ))
+        )))
     }
 }
 
@@ -225,13 +226,21 @@ mod tests {
             ),
             ("\n\nalice:\u{e4}", "line 3"),
         ] {
-            let error = PasswordFile::parse(line.as_bytes()).err().unwrap_or_default();
+            let error = PasswordFile::parse(line.as_bytes()).err().unwrap().to_string();
             assert!(error.contains(says), "{line}: {error}");
         }
         let costly = alice().replace("$2y$04$", "$2y$20$");
-        assert!(PasswordFile::parse(format!("a:{costly}").as_bytes()).err().unwrap().contains("cost 20"));
+        assert!(
+            PasswordFile::parse(format!("a:{costly}").as_bytes())
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("cost 20")
+        );
         let twice = format!("a:{0}\na:{0}", alice());
-        assert!(PasswordFile::parse(twice.as_bytes()).err().unwrap().contains("\"a\" is there twice"));
-        assert!(PasswordFile::parse(&[b'a'; 2000]).err().unwrap().contains("longer than"));
+        assert!(
+            PasswordFile::parse(twice.as_bytes()).err().unwrap().to_string().contains("\"a\" is there twice")
+        );
+        assert!(PasswordFile::parse(&[b'a'; 2000]).err().unwrap().to_string().contains("longer than"));
     }
 }

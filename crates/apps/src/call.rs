@@ -323,7 +323,7 @@ impl<'c> Call<'c> {
                 return end_invalid(x);
             }
             Err(why) => {
-                self.app_log.report(AppLogLevel::Error, &why);
+                self.app_log.report(AppLogLevel::Error, &why.to_string());
                 return end_invalid(x);
             }
         };
@@ -592,7 +592,7 @@ impl<'c> Call<'c> {
                 Ok(())
             }
             Err(why) => {
-                self.app_log.report(AppLogLevel::Error, &why);
+                self.app_log.report(AppLogLevel::Error, &why.to_string());
                 Err(Fault::Failed("the application's file cannot be sent"))
             }
         }

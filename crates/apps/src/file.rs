@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use failure::Failure;
 use net::{Exchange, Fault};
 use ring::FilePart;
 use rustix::fs::{FileType, fstat};
@@ -24,14 +25,14 @@ pub(crate) fn take_descriptor(
     process: &OwnedFd,
     part: FilePart,
     launcher: Option<&dyn Launcher>,
-) -> Result<OwnedFd, String> {
+) -> Result<OwnedFd, Failure> {
     let file = match launcher {
         Some(launcher) => launcher.open_file(process.as_fd(), part.fd.cast_unsigned()),
         None => descriptors::copy(process.as_fd(), part.fd as ForeignRawFd),
     };
     let file =
         file.map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
-    let stat = fstat(&file).map_err(|error| error.to_string())?;
+    let stat = fstat(&file).map_err(Failure::new)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err("what the worker wants to be sent is no file".into());
     }

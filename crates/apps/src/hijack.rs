@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use failure::Failure;
 use http::{Limits, Method, Name, ResponseHead, Status, Version};
 use net::{Exchange, Fault, Interest, Link, Stream, TunnelEnd};
 use ring::FilePart;
@@ -17,7 +18,7 @@ use crate::upgrade::lacks_handshake;
 ///
 /// # Errors
 /// Reason why the socket cannot be relayed to, for the log.
-pub(crate) fn take_socket(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, String> {
+pub(crate) fn take_socket(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, Failure> {
     let socket = descriptors::copy(process.as_fd(), part.fd as ForeignRawFd)
         .map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
     let is_stream = sockopt::socket_type(&socket) == Ok(SocketType::STREAM);

@@ -1,5 +1,6 @@
 //! Options of an application.
 
+use failure::Failure;
 use net::SpillQuota;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -166,16 +167,16 @@ impl Options {
     ///
     /// # Errors
     /// The number of worker slots needed, and the maximum.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Failure> {
         const WORKER_SLOTS_MAX: usize = ring::Options::WORKER_SLOTS_MAX;
         let places = self.place_count();
         let threads = self.threads.max(1);
         match places.saturating_mul(threads) {
-            worker_slots if worker_slots > WORKER_SLOTS_MAX => Err(format!(
+            worker_slots if worker_slots > WORKER_SLOTS_MAX => Err(Failure::new(format!(
                 "{} workers, and {} to take over from them, of {threads} threads each are {worker_slots}: there may be {WORKER_SLOTS_MAX}",
                 self.workers.max,
                 places - self.workers.max,
-            )),
+            ))),
             _ => Ok(()),
         }
     }

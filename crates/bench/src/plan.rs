@@ -289,6 +289,7 @@ fn tls_client(host: &str, connect_options: &ConnectOptions, version: Version) ->
         http2: version == Version::Http2,
         ..TlsClientOptions::default()
     })
+    .map_err(|error| error.to_string())
 }
 
 /// Returns the first address of a name that accepts a connection, or the first address if none does.

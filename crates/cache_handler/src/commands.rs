@@ -106,7 +106,7 @@ fn why(cache: &Cache, config: &Config, document: &Value) -> Value {
     let fields = document["fields"].as_array().map_or(&[][..], Vec::as_slice);
     let request = match NamedRequest::new(&url, fields.iter().filter_map(Value::as_str)) {
         Ok(request) => request,
-        Err(text) => return error(text),
+        Err(text) => return error(text.to_string()),
     };
     let now_s = now_s();
     let rules = urls::rules_for(config, &request, url.starts_with(b"https:"));

@@ -3,6 +3,7 @@
 use cache::{Cache, key};
 use config::matcher::{RouteRequest, Routes};
 use config::{CachePolicy, Config};
+use failure::Failure;
 use http::path::{self, EmptySegments};
 use http::{Limits, RequestHead};
 
@@ -19,13 +20,16 @@ impl NamedRequest {
     ///
     /// # Errors
     /// The URL or a field is invalid.
-    pub(crate) fn new<'f>(url: &[u8], fields: impl Iterator<Item = &'f str>) -> Result<NamedRequest, String> {
+    pub(crate) fn new<'f>(
+        url: &[u8],
+        fields: impl Iterator<Item = &'f str>,
+    ) -> Result<NamedRequest, Failure> {
         let host = key::host(url);
         let target = &key::without_scheme(url)[2 + host.len()..];
         let mut bytes = [b"GET ", target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"].concat();
         for field in fields {
             if field.contains(['\r', '\n']) || !field.contains(':') {
-                return Err(format!("{field:?} is no header field: write \"Name: value\""));
+                return Err(Failure::new(format!("{field:?} is no header field: write \"Name: value\"")));
             }
             bytes.extend_from_slice(format!("{field}\r\n").as_bytes());
         }
@@ -33,7 +37,7 @@ impl NamedRequest {
         let mut head = RequestHead::default();
         match head.parse(&bytes, &Limits::default()) {
             Ok(true) => Ok(NamedRequest { head, bytes }),
-            _ => Err("these are no URL and header fields of a request".to_owned()),
+            _ => Err("these are no URL and header fields of a request".into()),
         }
     }
 

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use data_encoding::HEXLOWER;
+use failure::Failure;
 use instant_acme::CertificateIdentifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -34,7 +35,7 @@ impl CertificateFacts {
     ///
     /// # Errors
     /// Reason why it cannot be parsed.
-    pub fn read(der: &[u8]) -> Result<CertificateFacts, String> {
+    pub fn read(der: &[u8]) -> Result<CertificateFacts, Failure> {
         let (rest, certificate) =
             parse_x509_certificate(der).map_err(|error| format!("no certificate: {error}"))?;
         if !rest.is_empty() {
@@ -86,7 +87,7 @@ impl KeyedChain {
     ///
     /// # Errors
     /// Description of what is missing or cannot be parsed.
-    pub(crate) fn parse(pem: String) -> Result<KeyedChain, String> {
+    pub(crate) fn parse(pem: String) -> Result<KeyedChain, Failure> {
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
         let chain = chain.map_err(|error| format!("the chain cannot be read: {error}"))?;
         let first = chain.into_iter().next().ok_or("there is no certificate in it")?;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use failure::Failure;
+
 /// Record type: start of a zone of authority.
 pub(crate) const SOA: u16 = 6;
 /// Record type: canonical name of an alias.
@@ -34,12 +36,12 @@ impl DnsName {
     ///
     /// # Errors
     /// Fails if the text is not a valid name.
-    pub(crate) fn parse(text: &str) -> Result<DnsName, String> {
+    pub(crate) fn parse(text: &str) -> Result<DnsName, Failure> {
         let mut wire = Vec::with_capacity(text.len() + 2);
         for label in text.strip_suffix('.').unwrap_or(text).split('.') {
             match u8::try_from(label.len()) {
                 Ok(len @ 1..=63) => wire.push(len),
-                _ => return Err(format!("{text:?} is no domain name")),
+                _ => return Err(Failure::new(format!("{text:?} is no domain name"))),
             }
             wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
         }
@@ -47,7 +49,7 @@ impl DnsName {
         if wire.len() <= NAME_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(DnsName(wire))
         } else {
-            Err(format!("{text:?} is no domain name"))
+            Err(Failure::new(format!("{text:?} is no domain name")))
         }
     }
 

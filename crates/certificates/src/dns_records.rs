@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::time::{Duration, SystemTime};
 
+use failure::Failure;
+
 use crate::dns_update::DnsServer;
 use crate::hook;
 use crate::schedule::Intervals;
@@ -26,7 +28,7 @@ impl DnsRecords {
         (name, value): (&str, &str),
         now: SystemTime,
         intervals: &Intervals,
-    ) -> Result<String, String> {
+    ) -> Result<String, Failure> {
         match self {
             DnsRecords::Hook(words) => hook::run(words, "add", name, value, intervals.hook_max).await,
             DnsRecords::Update(server) => {
@@ -48,7 +50,7 @@ impl DnsRecords {
         (name, value): (&str, &str),
         now: SystemTime,
         intervals: &Intervals,
-    ) -> Result<String, String> {
+    ) -> Result<String, Failure> {
         match self {
             DnsRecords::Hook(words) => hook::run(words, "remove", name, value, intervals.hook_max).await,
             DnsRecords::Update(server) => {

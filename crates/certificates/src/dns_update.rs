@@ -6,6 +6,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use failure::{Failure, FailureContext};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -51,10 +52,10 @@ impl DnsServer {
         value: &str,
         now: SystemTime,
         timeout: Duration,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let done = tokio::time::timeout(timeout, self.exchange(is_added, record, value, now)).await;
-        let done = done.map_err(|_| format!("no response within {} s", timeout.as_secs_f32()));
-        done.and_then(|done| done).map_err(|error| format!("{}: {error}", self.address()))
+        let done = done.map_err(|_| Failure::new(format!("no response within {} s", timeout.as_secs_f32())));
+        done.flatten().context(self.address())
     }
 
     async fn exchange(
@@ -63,7 +64,7 @@ impl DnsServer {
         record: &str,
         value: &str,
         now: SystemTime,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
         let mut stream = stream.map_err(|error| format!("cannot connect: {error}"))?;
         let mut name = DnsName::parse(record)?;
@@ -72,7 +73,9 @@ impl DnsServer {
             None => self.find_zone(&mut stream, &mut name, now).await?,
         };
         if !name.is_in(&zone) {
-            return Err(format!("{name} is not in the zone {zone}: remove `zone`, or name another one"));
+            return Err(Failure::new(format!(
+                "{name} is not in the zone {zone}: remove `zone`, or name another one"
+            )));
         }
         let mut update = dns::question(fastrand::u16(..), UPDATE, &zone, dns::SOA);
         let len = u8::try_from(value.len()).map_err(|_| "the value is longer than 255 bytes")?;
@@ -83,7 +86,7 @@ impl DnsServer {
         let response = self.query(&mut stream, update, now).await?;
         match DnsMessage::read(&response).map(|message| message.code) {
             Some(0) => Ok(()),
-            Some(code) => Err(format!("{} (the zone {zone})", self.key.refusal(code))),
+            Some(code) => Err(Failure::new(format!("{} (the zone {zone})", self.key.refusal(code)))),
             None => Err("its response is no DNS message".into()),
         }
     }
@@ -95,7 +98,7 @@ impl DnsServer {
         stream: &mut TcpStream,
         name: &mut DnsName,
         now: SystemTime,
-    ) -> Result<DnsName, String> {
+    ) -> Result<DnsName, Failure> {
         for _ in 0..ALIASES_MAX {
             let query = dns::question(fastrand::u16(..), QUERY, name, dns::SOA);
             let response = self.query(stream, query, now).await?;
@@ -108,13 +111,13 @@ impl DnsServer {
             let zone = message.first(dns::SOA).map(|record| record.name.clone());
             return match zone.filter(|zone| name.is_in(zone) && matches!(message.code, 0 | 3)) {
                 Some(zone) => Ok(zone),
-                None => Err(format!(
+                None => Err(Failure::new(format!(
                     "it has no zone for {name} ({}): name its primary server with `server`",
                     if message.code == 0 { "no SOA record".into() } else { dns::code_name(message.code) }
-                )),
+                ))),
             };
         }
-        Err(format!("{name} is an alias of an alias, and so on"))
+        Err(Failure::new(format!("{name} is an alias of an alias, and so on")))
     }
 
     /// Signs and sends a request; returns the verified response.
@@ -123,7 +126,7 @@ impl DnsServer {
         stream: &mut TcpStream,
         mut request: Vec<u8>,
         now: SystemTime,
-    ) -> Result<Vec<u8>, String> {
+    ) -> Result<Vec<u8>, Failure> {
         let tag = self.key.sign(&mut request, now);
         let len = u16::try_from(request.len()).map_err(|_| "the request is too long")?;
         let mut framed = len.to_be_bytes().to_vec();
@@ -171,7 +174,7 @@ mod tests {
         let server = DnsServer { host: "127.0.0.1".into(), port, zone: None, key, wait: Duration::ZERO };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let done = server.change(true, "_acme-challenge.a.test", "value", SystemTime::now(), longest);
-        let error = runtime.block_on(done).unwrap_err();
+        let error = runtime.block_on(done).unwrap_err().to_string();
         drop(ended);
         served.join().unwrap();
         assert!(error.starts_with(&format!("the DNS server 127.0.0.1:{port}: ")), "{error}");

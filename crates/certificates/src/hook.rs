@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::process::Stdio;
 use std::time::Duration;
 
+use failure::Failure;
 use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
@@ -22,7 +23,7 @@ pub(crate) async fn run(
     record: &str,
     value: &str,
     timeout: Duration,
-) -> Result<String, String> {
+) -> Result<String, Failure> {
     let Some((program, arguments)) = words.split_first() else { return Err("the hook is empty".into()) };
     let shown = program.to_string_lossy();
     let mut child = Command::new(program)
@@ -57,7 +58,7 @@ pub(crate) async fn run(
     if status.success() {
         Ok(text)
     } else {
-        Err(format!("the DNS hook {shown} {action} failed: {status}: {text}"))
+        Err(Failure::new(format!("the DNS hook {shown} {action} failed: {status}: {text}")))
     }
 }
 
@@ -65,7 +66,7 @@ pub(crate) async fn run(
 mod tests {
     use super::*;
 
-    fn hook(script: &str, longest: Duration) -> Result<String, String> {
+    fn hook(script: &str, longest: Duration) -> Result<String, Failure> {
         let words = ["sh", "-c", script, "hook"].map(OsString::from);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(run(&words, "add", "_acme-challenge.a.test", "value", longest))
@@ -76,10 +77,15 @@ mod tests {
         let long = Duration::from_secs(30);
         assert_eq!(hook("test \"$*\" = 'add _acme-challenge.a.test value'", long), Ok(String::new()));
         assert_eq!(hook("printf 'one\\33\\ntwo\\n' >&2", long), Ok("one \ntwo".into()));
-        let error = hook("echo no such zone >&2; exit 3", long).unwrap_err();
+        let error = hook("echo no such zone >&2; exit 3", long).unwrap_err().to_string();
         assert!(error.contains("no such zone") && error.contains('3'), "{error}");
         // Output that exceeds the pipe's capacity does not block the hook.
         assert_eq!(hook("head -c 300000 /dev/zero >&2", long).map(|text| text.len()), Ok(2_000));
-        assert!(hook("exec sleep 60", Duration::from_millis(100)).unwrap_err().contains("has not ended"));
+        assert!(
+            hook("exec sleep 60", Duration::from_millis(100))
+                .unwrap_err()
+                .to_string()
+                .contains("has not ended")
+        );
     }
 }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use config::PRIVATE_SUFFIXES;
+use failure::Failure;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType, SerialNumber,
@@ -59,7 +60,7 @@ impl LocalAuthority {
     ///
     /// # Errors
     /// Reason why it cannot be read or created.
-    pub fn open(store: &StateFolder, host: &str, now: SystemTime) -> Result<LocalAuthority, String> {
+    pub fn open(store: &StateFolder, host: &str, now: SystemTime) -> Result<LocalAuthority, Failure> {
         let failed = |error: std::io::Error| format!("the local authority: {error}");
         let _lock = store.lock_authority().map_err(failed)?;
         let in_file = |error: std::io::Error| {
@@ -84,13 +85,12 @@ impl LocalAuthority {
         LocalAuthority::parse(&pem)
     }
 
-    fn parse(pem: &str) -> Result<LocalAuthority, String> {
-        let failed = |error: &dyn std::fmt::Display| error.to_string();
-        let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| failed(&error))?;
-        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| failed(&error))?;
-        let key = KeyPair::try_from(&key).map_err(|error| failed(&error))?;
+    fn parse(pem: &str) -> Result<LocalAuthority, Failure> {
+        let certificate = CertificateDer::from_pem_slice(pem.as_bytes()).map_err(Failure::new)?;
+        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(Failure::new)?;
+        let key = KeyPair::try_from(&key).map_err(Failure::new)?;
         let info = CertificateFacts::read(&certificate)?;
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|error| failed(&error))?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(Failure::new)?;
         Ok(LocalAuthority { issuer, certificate, info })
     }
 
@@ -100,7 +100,7 @@ impl LocalAuthority {
     }
 
     /// Issues a certificate for a private name.
-    pub(crate) fn issue(&self, subject: &Subject, now: SystemTime) -> Result<LocalCertificate, String> {
+    pub(crate) fn issue(&self, subject: &Subject, now: SystemTime) -> Result<LocalCertificate, Failure> {
         let made = || {
             let key = KeyPair::generate()?;
             let mut parameters = certificate_params(now, LIFETIME);
@@ -113,7 +113,7 @@ impl LocalAuthority {
             parameters.use_authority_key_identifier_extension = true;
             Ok((parameters.signed_by(&key, &self.issuer)?, key))
         };
-        let (certificate, key) = made().map_err(|error: rcgen::Error| error.to_string())?;
+        let (certificate, key) = made().map_err(|error: rcgen::Error| Failure::new(error))?;
         let info = CertificateFacts::read(certificate.der())?;
         Ok(LocalCertificate { pem: certificate.pem() + &key.serialize_pem(), info })
     }
@@ -124,8 +124,8 @@ impl LocalAuthority {
 ///
 /// # Errors
 /// Reason why the certificate is not one of a local authority.
-pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(), String> {
-    let (rest, found) = parse_x509_certificate(certificate).map_err(|error| error.to_string())?;
+pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(), Failure> {
+    let (rest, found) = parse_x509_certificate(certificate).map_err(Failure::new)?;
     if !rest.is_empty() || found.issuer() != found.subject() || found.verify_signature(None).is_err() {
         return Err("it is not signed by itself".into());
     }
@@ -133,7 +133,7 @@ pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(),
     if !constraint.is_some_and(|found| found.ca && found.path_len_constraint == Some(0)) {
         return Err("it is no authority, or may have others below it".into());
     }
-    let unlimited = || "it may vouch for names of the internet".to_owned();
+    let unlimited = || Failure::new("it may vouch for names of the internet");
     let limits =
         found.name_constraints().ok().flatten().filter(|found| found.critical).ok_or_else(unlimited)?;
     let permitted = limits.value.permitted_subtrees.as_deref().unwrap_or_default();

@@ -14,6 +14,7 @@ use crate::{
     TsigKey,
 };
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
+use failure::Failure;
 use logging::notice::ErrorLog;
 use net::{CertificateStore, ServerCertificate, strip_byte_order_marks};
 use process::config_files::ConfigFiles;
@@ -35,9 +36,8 @@ struct ServerSink {
 }
 
 impl CertificateSink for ServerSink {
-    fn install(&self, name: &str, pem: &str) -> Result<(), String> {
-        let certificate =
-            ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes()).map_err(String::from)?;
+    fn install(&self, name: &str, pem: &str) -> Result<(), Failure> {
+        let certificate = ServerCertificate::from_pem(pem.as_bytes(), pem.as_bytes())?;
         self.store.install(&[name], &certificate);
         self.staples.watch(StapleOwner::Name(name.to_owned()), &[(name.to_owned(), certificate)], &self.log);
         Ok(())
@@ -48,7 +48,7 @@ impl CertificateSink for ServerSink {
         self.staples.watch(StapleOwner::Name(name.to_owned()), &[], &self.log);
     }
 
-    fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String> {
+    fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), Failure> {
         self.store.set_challenge(server_name, Some(ServerCertificate::of_challenge(pem.as_bytes())?));
         Ok(())
     }
@@ -133,12 +133,14 @@ impl RunningCertificates {
     ///
     /// # Errors
     /// No certificate is managed for this name.
-    pub fn renew(&self, name: &str) -> Result<(), String> {
+    pub fn renew(&self, name: &str) -> Result<(), Failure> {
         let subject = Subject::parse(name)?;
         if self.renewer.renew(&subject) {
             Ok(())
         } else {
-            Err(format!("the server obtains no certificate for {name}: `komainu cert list` shows the names"))
+            Err(Failure::new(format!(
+                "the server obtains no certificate for {name}: `komainu cert list` shows the names"
+            )))
         }
     }
 }
@@ -261,7 +263,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
 }
 
 /// Checks the files named by `[acme]`, which a running server uses only when a certificate is due.
-pub fn files_exist(config: &Config) -> Result<(), String> {
+pub fn files_exist(config: &Config) -> Result<(), Failure> {
     if let Some(path) = &config.acme.ca {
         let pem = ConfigFiles::default().read(path).map_err(|error| format!("`[acme] ca`: {error}"))?;
         net::ClientCertificates::check_authority(&pem)
@@ -280,10 +282,10 @@ pub fn files_exist(config: &Config) -> Result<(), String> {
     if is_found {
         Ok(())
     } else {
-        Err(format!(
+        Err(Failure::new(format!(
             "`[acme] dns_hook`: {} is no program: name one that exists, and make it executable (`chmod +x`)",
             program.display()
-        ))
+        )))
     }
 }
 

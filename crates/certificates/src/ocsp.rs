@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
+use failure::Failure;
 use time::{Date, Month, PrimitiveDateTime, Time};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::verify::verify_signature;
@@ -114,9 +115,9 @@ impl CertificateId {
     ///
     /// # Errors
     /// Fails if one of them cannot be parsed, or the second did not sign the first.
-    pub(crate) fn new(certificate: &[u8], issuer: &[u8]) -> Result<CertificateId, String> {
-        let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
-        let (_, authority) = X509Certificate::from_der(issuer).map_err(|error| error.to_string())?;
+    pub(crate) fn new(certificate: &[u8], issuer: &[u8]) -> Result<CertificateId, Failure> {
+        let (_, certificate) = X509Certificate::from_der(certificate).map_err(Failure::new)?;
+        let (_, authority) = X509Certificate::from_der(issuer).map_err(Failure::new)?;
         if certificate.issuer().as_raw() != authority.subject().as_raw() {
             return Err("the certificate after it in the chain is not its issuer's".into());
         }
@@ -144,12 +145,15 @@ impl CertificateId {
     ///
     /// # Errors
     /// Reason why the response is not stapled.
-    pub(crate) fn validate(&self, der: &[u8], now: SystemTime) -> Result<Staple, String> {
+    pub(crate) fn validate(&self, der: &[u8], now: SystemTime) -> Result<Staple, Failure> {
         if der.len() > RESPONSE_BYTES_MAX {
-            return Err(format!("a response of {} bytes, and {RESPONSE_BYTES_MAX} are the most", der.len()));
+            return Err(Failure::new(format!(
+                "a response of {} bytes, and {RESPONSE_BYTES_MAX} are the most",
+                der.len()
+            )));
         }
-        let malformed = || "no OCSP response".to_owned();
-        let basic = basic_response(der).ok_or_else(malformed)?.map_err(str::to_owned)?;
+        let malformed = || Failure::new("no OCSP response");
+        let basic = basic_response(der).ok_or_else(malformed)??;
         let mut parts = DerReader(DerReader(basic).take(SEQUENCE).ok_or_else(malformed)?);
         let (_, data, signed) = parts.next().filter(|(tag, ..)| *tag == SEQUENCE).ok_or_else(malformed)?;
         let (_, _, algorithm) = parts
@@ -211,8 +215,8 @@ impl CertificateId {
         signature: &[u8],
         certificates: &[u8],
         now: SystemTime,
-    ) -> Result<(), String> {
-        let malformed = || "no OCSP response".to_owned();
+    ) -> Result<(), Failure> {
+        let malformed = || Failure::new("no OCSP response");
         let (_, issuer) = X509Certificate::from_der(&self.issuer).map_err(|_| malformed())?;
         let (_, algorithm) = AlgorithmIdentifier::from_der(algorithm).map_err(|_| malformed())?;
         let (_, signature) = x509_parser::asn1_rs::BitString::from_der(signature).map_err(|_| malformed())?;
@@ -349,7 +353,10 @@ mod tests {
         let other = authority("other");
         let (certificate, own_key) = leaf(&ours, 0x00c0_ffee, None);
         let id = CertificateId::new(&certificate, &ours.der).unwrap();
-        assert!(CertificateId::new(&certificate, &other.der).is_err_and(|text| text.contains("issuer")));
+        assert!(
+            CertificateId::new(&certificate, &other.der)
+                .is_err_and(|error| error.to_string().contains("issuer"))
+        );
         let key = ours.issuer.key();
         let good = response(&id, GOOD, TIMES, key, b"");
         let staple = id.validate(&good, now()).unwrap();
@@ -358,7 +365,7 @@ mod tests {
             (parse_time(b"20261101000000Z").unwrap(), parse_time(b"20261108000000Z").unwrap())
         );
         assert_eq!(staple.der, good);
-        let refused = |response: &[u8]| id.validate(response, now()).unwrap_err();
+        let refused = |response: &[u8]| id.validate(response, now()).unwrap_err().to_string();
         let revoked = tlv(0xa1, &tlv(TIME, b"20261101000000Z"));
         assert!(refused(&response(&id, &revoked, TIMES, key, b"")).contains("revoked"));
         assert!(refused(&response(&id, &[0x82, 0], TIMES, key, b"")).contains("unknown"));

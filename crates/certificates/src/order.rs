@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use failure::Failure;
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeHandle, ChallengeType, Error,
     ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
@@ -135,7 +136,7 @@ impl Options {
         subject: &Subject,
         failures: u32,
         is_shared: bool,
-    ) -> Result<ChallengeKind, String> {
+    ) -> Result<ChallengeKind, Failure> {
         let mut kinds: Vec<ChallengeKind> =
             self.challenges.iter().copied().filter(|kind| kind.supports(subject)).collect();
         // The authority may connect to any server that shares the state folder; only the token is available
@@ -163,8 +164,8 @@ pub(crate) struct OrderFailure {
 }
 
 impl OrderFailure {
-    pub(crate) fn refused(text: impl Into<String>) -> OrderFailure {
-        OrderFailure { kind: FailureKind::Refused, text: text.into(), wait: None }
+    pub(crate) fn refused(reason: impl std::fmt::Display) -> OrderFailure {
+        OrderFailure { kind: FailureKind::Refused, text: reason.to_string(), wait: None }
     }
 }
 
@@ -459,7 +460,7 @@ impl<'a> OrderContext<'a> {
         subject: &Subject,
         kind: ChallengeKind,
         shown: &mut Vec<ChallengeResponse<'a>>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let response = challenge.key_authorization();
         match kind {
             ChallengeKind::Http => {
@@ -474,7 +475,7 @@ impl<'a> OrderContext<'a> {
             }
             ChallengeKind::TlsAlpn => {
                 let made = challenge_certificate(subject, response.digest().as_ref());
-                let (certificate, key) = made.map_err(|error| error.to_string())?;
+                let (certificate, key) = made.map_err(Failure::new)?;
                 let name = subject.server_name();
                 self.sink.set_challenge(&name, &(certificate.pem() + &key.serialize_pem()))?;
                 shown.push(ChallengeResponse::ServerName(self, name));

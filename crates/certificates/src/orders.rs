@@ -1,10 +1,12 @@
 //! Orders of each name: their times, the directory, and the stored results.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use failure::Failure;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::certificate::KeyedChain;
@@ -73,11 +75,11 @@ impl RenewerState {
     }
 
     /// Records the reason why a name has no certificate.
-    pub(crate) fn set_error(&self, subject: &Subject, text: &str) {
+    pub(crate) fn set_error(&self, subject: &Subject, error: impl fmt::Display) {
         let now = self.now();
         let mut statuses = self.statuses();
         let status = statuses.entry(subject.clone()).or_insert_with(|| CertificateStatus::unknown(subject));
-        status.last_error = Some((now, text.to_owned()));
+        status.last_error = Some((now, error.to_string()));
     }
 }
 
@@ -103,7 +105,7 @@ impl LoadedCertificate {
         let written = store.certificate_time(subject);
         if written != self.modified {
             self.modified = written;
-            let read = store.certificate(subject).map_err(|error| error.to_string());
+            let read = store.certificate(subject).map_err(Failure::new);
             let read = read.and_then(|found| found.map(|(pem, _)| KeyedChain::parse(pem)).transpose());
             let installed = read.and_then(|chain| {
                 if let Some(chain) = &chain {
@@ -159,8 +161,8 @@ impl Orders {
     ///
     /// # Errors
     /// Names the one that failed, with the reason.
-    pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, String> {
-        let store = StateFolder::open(&options.state_folder).map_err(|error| error.to_string())?;
+    pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, Failure> {
+        let store = StateFolder::open(&options.state_folder).map_err(Failure::new)?;
         let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
         let permits = Semaphore::new(ORDERS_MAX);
         // A separate client, so that its `Retry-After` is not mistaken for that of a directory.

@@ -369,16 +369,16 @@ fn remove_unserved(state: &RenewerState, old: &[Subject], new: &BTreeSet<Subject
 fn open(state: &Arc<RenewerState>, options: &Options, subjects: &[Subject]) -> Option<Orders> {
     match Orders::open(state, options) {
         Ok(orders) => Some(orders),
-        Err(text) => {
+        Err(failure) => {
             let is_new = |subject: &Subject| {
                 let statuses = state.statuses();
                 let error = statuses.get(subject).and_then(|status| status.last_error.as_ref());
-                error.is_none_or(|(_, known)| *known != text)
+                error.is_none_or(|(_, known)| *known != failure.to_string())
             };
             if subjects.iter().any(is_new) {
-                state.sink.error(&format!("no certificate can be obtained: {text}"));
+                state.sink.error(&format!("no certificate can be obtained: {failure}"));
             }
-            subjects.iter().for_each(|subject| state.set_error(subject, &text));
+            subjects.iter().for_each(|subject| state.set_error(subject, &failure));
             None
         }
     }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use failure::Failure;
+
 /// Receiver of certificates and log messages. Called on the control thread, and on the thread that starts it.
 pub trait CertificateSink: Send + Sync + 'static {
     /// Begins to serve a chain and its key, both in one PEM text, for `name`: a DNS name (including
@@ -11,7 +13,7 @@ pub trait CertificateSink: Send + Sync + 'static {
     ///
     /// # Errors
     /// Reason why the certificate cannot be served.
-    fn install(&self, name: &str, pem: &str) -> Result<(), String>;
+    fn install(&self, name: &str, pem: &str) -> Result<(), Failure>;
 
     /// Stops serving a certificate for `name`.
     fn remove(&self, name: &str);
@@ -21,7 +23,7 @@ pub trait CertificateSink: Send + Sync + 'static {
     ///
     /// # Errors
     /// Reason why the certificate cannot be served.
-    fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), String>;
+    fn set_challenge(&self, server_name: &str, pem: &str) -> Result<(), Failure>;
 
     /// Reverts [`CertificateSink::set_challenge`].
     fn remove_challenge(&self, server_name: &str);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
+use failure::Failure;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::{AbortHandle, LocalSet};
@@ -150,11 +151,11 @@ async fn maintain_staple(state: Arc<StaplerState>, certificate: StapledCertifica
     let key = certificate.chain.first().cloned().unwrap_or_default();
     let id = match certificate.chain.as_slice() {
         [own, issuer, ..] => CertificateId::new(own, issuer),
-        _ => Err("the chain lacks the certificate of its issuer: append it to the file".to_owned()),
+        _ => Err("the chain lacks the certificate of its issuer: append it to the file".into()),
     };
     let id = match id {
         Ok(id) => id,
-        Err(text) => return (environment.warn)(&failure_text(&certificate, &text)),
+        Err(error) => return (environment.warn)(&failure_text(&certificate, &error.to_string())),
     };
     let mut current = state.fetched.lock().await.get(&key).cloned();
     if let Some(staple) = &current {
@@ -186,11 +187,11 @@ async fn maintain_staple(state: Arc<StaplerState>, certificate: StapledCertifica
                     state.fetched.lock().await.insert(key.clone(), staple.clone());
                     (current, failures, logged) = (Some(staple), 0, None);
                 }
-                Err(text) => {
+                Err(error) => {
                     failures = failures.saturating_add(1);
-                    if logged.as_ref() != Some(&text) {
-                        (environment.warn)(&failure_text(&certificate, &text));
-                        logged = Some(text);
+                    if logged.as_ref() != Some(&error) {
+                        (environment.warn)(&failure_text(&certificate, &error.to_string()));
+                        logged = Some(error);
                     }
                 }
             }
@@ -219,7 +220,7 @@ async fn fetch(
     state: &StaplerState,
     certificate: &StapledCertificate,
     id: &CertificateId,
-) -> Result<Staple, String> {
+) -> Result<Staple, Failure> {
     let _permit = state.permits.acquire().await;
     let response =
         state.client.post(&certificate.responder, "application/ocsp-request", id.request()).await?;

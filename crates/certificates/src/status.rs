@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use failure::Failure;
+
 use crate::certificate::{CertificateFacts, KeyedChain};
 use crate::state_folder::{CertificateRecord, StateFolder};
 use crate::subject::Subject;
@@ -56,7 +58,7 @@ pub fn list(state: &Path) -> io::Result<Vec<CertificateStatus>> {
     let store = StateFolder::existing(state);
     let status = |subject: Subject| {
         let mut record = store.record(&subject);
-        let pem = store.certificate(&subject).map_err(|error| error.to_string());
+        let pem = store.certificate(&subject).map_err(Failure::new);
         let read = pem.and_then(|pem| pem.map(|(pem, _)| KeyedChain::parse(pem)).transpose());
         let info = read.unwrap_or_else(|error| {
             let written = store.certificate_time(&subject).unwrap_or(SystemTime::UNIX_EPOCH);

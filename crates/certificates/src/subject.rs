@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use config::PRIVATE_SUFFIXES;
+use failure::Failure;
 
 /// Reserved suffixes for which no certificates are issued.
 const UNUSABLE_SUFFIXES: [&str; 3] = ["invalid", "example", "onion"];
@@ -33,7 +34,7 @@ impl Subject {
     ///
     /// # Errors
     /// Description of the invalid part of the text.
-    pub fn parse(text: &str) -> Result<Subject, String> {
+    pub fn parse(text: &str) -> Result<Subject, Failure> {
         let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
         if let Ok(address) = bare.parse::<IpAddr>() {
             return Ok(Subject::Ip(address));
@@ -47,7 +48,7 @@ impl Subject {
         if name.len() <= 253 && labels.split('.').all(is_label) {
             Ok(Subject::Dns(name))
         } else {
-            Err(format!("{text:?} is no host name or IP address"))
+            Err(Failure::new(format!("{text:?} is no host name or IP address")))
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 use crate::StapleOwner;
 use config::matcher::Routes;
 use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
+use failure::Failure;
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use net::{
@@ -118,8 +119,8 @@ fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync 
     }
 }
 
-fn invalid(text: String) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text)
+fn invalid(error: impl Into<Failure>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.into())
 }
 
 fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::Result<Option<TicketKeys>> {
@@ -272,7 +273,7 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
     let mut authorities_pem = Vec::new();
     for path in &client.ca {
         let pem = files.read(path)?;
-        ClientCertificates::check_authority(&pem).map_err(|text| file_error("ca", path, &text))?;
+        ClientCertificates::check_authority(&pem).map_err(|error| file_error("ca", path, &error))?;
         authorities_pem.extend(pem);
         // The last line of a file may lack its line feed.
         authorities_pem.push(b'\n');
@@ -284,7 +285,7 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
             revoked_pem: vec![pem.clone()],
             is_required: client.required,
         };
-        alone.check().map_err(|text| file_error("crl", path, &text))?;
+        alone.check().map_err(|error| file_error("crl", path, &error))?;
         Ok(pem)
     };
     let revoked_pem = client.crl.iter().map(revoked).collect::<io::Result<_>>()?;
@@ -292,6 +293,6 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
 }
 
 /// Error about a file named by `client`.
-fn file_error(directive: &str, path: &Path, text: &str) -> io::Error {
-    invalid(format!("`client.{directive}`: {}: {text}", path.display()))
+fn file_error(directive: &str, path: &Path, error: &Failure) -> io::Error {
+    invalid(format!("`client.{directive}`: {}: {error}", path.display()))
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use failure::Failure;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
@@ -75,22 +76,22 @@ impl TrustStores {
 }
 
 /// Runs a command given as words; does nothing if there are none.
-fn run_words(words: &[OsString]) -> Result<(), String> {
+fn run_words(words: &[OsString]) -> Result<(), Failure> {
     let Some((program, arguments)) = words.split_first() else { return Ok(()) };
     run(Command::new(program).args(arguments)).map(drop)
 }
 
 /// Runs a command and returns its standard output.
-fn run(command: &mut Command) -> Result<String, String> {
+fn run(command: &mut Command) -> Result<String, Failure> {
     run_with_input(command, "")
 }
 
 /// Runs a command with a short text as its standard input; returns its standard output.
-fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> {
+fn run_with_input(command: &mut Command, input: &str) -> Result<String, Failure> {
     let program = command.get_program().to_string_lossy().into_owned();
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => format!("{program} is not installed"),
-        _ => format!("{program}: {error}"),
+        io::ErrorKind::NotFound => Failure::new(format!("{program} is not installed")),
+        _ => Failure::new(format!("{program}: {error}")),
     };
     let mut process = command
         .stdin(Stdio::piped())
@@ -104,7 +105,11 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<String, String> 
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {
-        Err(format!("{program}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim()))
+        Err(Failure::new(format!(
+            "{program}: {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        )))
     }
 }
 
@@ -122,9 +127,8 @@ impl LocalRoot {
     ///
     /// # Errors
     /// There is no valid certificate of a local authority.
-    pub fn parse(text: &[u8]) -> Result<LocalRoot, String> {
-        let certificate =
-            CertificateDer::from_pem_slice(text).map_err(|_| "this is no certificate".to_owned())?;
+    pub fn parse(text: &[u8]) -> Result<LocalRoot, Failure> {
+        let certificate = CertificateDer::from_pem_slice(text).map_err(|_| "this is no certificate")?;
         verify_constrained(&certificate)?;
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
         let fingerprint = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
@@ -144,7 +148,7 @@ pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
     let installed = fs::create_dir_all(&stores.system_folder)
         .and_then(|()| fs::write(&file, pem))
         .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(0o644)));
-    match installed.map_err(|error| error.to_string()).and_then(|()| run_words(&stores.system_update)) {
+    match installed.map_err(Failure::new).and_then(|()| run_words(&stores.system_update)) {
         Ok(()) => report.done.push(format!("the system trusts it: {}", file.display())),
         Err(error) => {
             // Do not leave a file that is not in effect.

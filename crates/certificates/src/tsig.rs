@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use aws_lc_rs::hmac;
 use data_encoding::BASE64;
+use failure::Failure;
 
 use crate::dns::{self, DnsMessage, DnsName, DnsRecord};
 
@@ -38,7 +39,7 @@ impl TsigKey {
     ///
     /// # Errors
     /// Description of what is missing, invalid, or contradictory between the text and the arguments.
-    pub fn parse(text: &[u8], name: Option<&str>, algorithm: Option<&str>) -> Result<TsigKey, String> {
+    pub fn parse(text: &[u8], name: Option<&str>, algorithm: Option<&str>) -> Result<TsigKey, Failure> {
         let text = std::str::from_utf8(text).map_err(|_| "this is no text: write the secret in base64")?;
         let words = words(text);
         let (secret, said_name, said_algorithm) = match words.as_slice() {
@@ -60,9 +61,9 @@ impl TsigKey {
             }
         };
         let agree = |what: &str, said: Option<&str>, wanted: Option<&str>| match (said, wanted) {
-            (Some(said), Some(wanted)) if !is_same_name(said, wanted) => {
-                Err(format!("its {what} is {said:?}, and `{what}` is {wanted:?}: leave that out"))
-            }
+            (Some(said), Some(wanted)) if !is_same_name(said, wanted) => Err(Failure::new(format!(
+                "its {what} is {said:?}, and `{what}` is {wanted:?}: leave that out"
+            ))),
             _ => Ok(()),
         };
         agree("key", said_name, name)?;
@@ -138,11 +139,11 @@ impl TsigKey {
         message: &DnsMessage<'_>,
         request: &[u8],
         now: SystemTime,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let Some(record) = message.records[2].last().filter(|record| record.kind == dns::TSIG) else {
             return Err(match message.code {
                 0 | 3 => "its response is not signed".into(),
-                code => self.refusal(code),
+                code => self.refusal(code).into(),
             });
         };
         let signed = Signature::read(message, record).ok_or("its response has no valid signature")?;
@@ -152,23 +153,23 @@ impl TsigKey {
         match signed.error {
             0 => {}
             16 => {
-                return Err(format!(
+                return Err(Failure::new(format!(
                     "refuses the signature by the key {} (BADSIG): its secret is another one",
                     self.description()
-                ));
+                )));
             }
-            17 => return Err(format!("does not know the key {} (BADKEY)", self.description())),
+            17 => return Err(Failure::new(format!("does not know the key {} (BADKEY)", self.description()))),
             18 => {
-                return Err(format!(
+                return Err(Failure::new(format!(
                     "refuses the time of the request (BADTIME): its clock and that of this machine differ by more than \
                      {FUDGE_S} s"
-                ));
+                )));
             }
             error => {
-                return Err(format!(
+                return Err(Failure::new(format!(
                     "refuses the signature by the key {} (TSIG error {error})",
                     self.description()
-                ));
+                )));
             }
         }
         // Reconstruct the message before signing (section 5.3), with one additional record less.
@@ -182,10 +183,13 @@ impl TsigKey {
         all.extend(self.variables(signed.time, signed.fudge, signed.error, signed.other));
         let is_ours = record.name == self.name && signed.algorithm == self.algorithm_wire();
         if !is_ours || hmac::verify(&self.hmac(), &all, signed.tag).is_err() {
-            return Err(format!("its response is not signed by the key {}", self.description()));
+            return Err(Failure::new(format!(
+                "its response is not signed by the key {}",
+                self.description()
+            )));
         }
         if theirs > u64::from(FUDGE_S) {
-            Err(format!("its response was signed {theirs} s before or after now"))
+            Err(Failure::new(format!("its response was signed {theirs} s before or after now")))
         } else {
             Ok(())
         }
@@ -292,8 +296,9 @@ mod tests {
             TsigKey::parse(other.as_bytes(), None, None).unwrap().description(),
             "komainu (hmac-sha512)"
         );
-        let wrong =
-            |text: &str, name, algorithm| TsigKey::parse(text.as_bytes(), name, algorithm).unwrap_err();
+        let wrong = |text: &str, name, algorithm| {
+            TsigKey::parse(text.as_bytes(), name, algorithm).unwrap_err().to_string()
+        };
         assert!(wrong("", Some("k"), None).contains("empty"));
         assert!(wrong(SECRET, None, None).contains("`key`"));
         assert!(wrong("AAAA", Some("k"), None).contains("16 bytes"));
@@ -340,7 +345,7 @@ mod tests {
         assert_eq!(verify(&response, &tag, moment()), Ok(()));
         assert!(verify(&response, &tag[1..], moment()).is_err(), "of another request");
         let later = moment() + Duration::from_secs(600);
-        assert!(verify(&response, &tag, later).unwrap_err().contains("599 s"));
+        assert!(verify(&response, &tag, later).unwrap_err().to_string().contains("599 s"));
         // Every byte that may be modified in transit.
         for place in 0..response.len() {
             let mut changed = response.clone();
@@ -354,8 +359,8 @@ mod tests {
         }
         let mut unsigned = response[..DnsMessage::read(&response).unwrap().records[2][0].start].to_vec();
         unsigned[11] = 0;
-        assert!(verify(&unsigned, &tag, moment()).unwrap_err().contains("not signed"));
+        assert!(verify(&unsigned, &tag, moment()).unwrap_err().to_string().contains("not signed"));
         unsigned[3] |= 5;
-        assert!(verify(&unsigned, &tag, moment()).unwrap_err().contains("REFUSED"));
+        assert!(verify(&unsigned, &tag, moment()).unwrap_err().to_string().contains("REFUSED"));
     }
 }

@@ -1,5 +1,6 @@
 //! Export to an OpenTelemetry collector: metrics and log lines. Spans are in `tracing`.
 
+use failure::Failure;
 use settings::checker::InvalidValue;
 use settings::directives;
 use settings::shape::{Map, Maybe, PathShape, Text, Time, Word};
@@ -132,7 +133,7 @@ fn parse_header_name(text: &str) -> Result<String, InvalidValue> {
 ///
 /// # Errors
 /// What is wrong, with the number of the line; never what stands there.
-pub fn parse_header_lines(text: &str) -> Result<Vec<(String, String)>, String> {
+pub fn parse_header_lines(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let mut fields = Vec::new();
     for (at, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
@@ -143,7 +144,7 @@ pub fn parse_header_lines(text: &str) -> Result<Vec<(String, String)>, String> {
         fields.push((name, value));
     }
     if fields.len() > HEADERS_MAX {
-        Err(format!("{} fields: at most {HEADERS_MAX} may be there", fields.len()))
+        Err(Failure::new(format!("{} fields: at most {HEADERS_MAX} may be there", fields.len())))
     } else {
         Ok(fields)
     }
@@ -165,7 +166,7 @@ mod tests {
             ("a: SECRET\u{1}", "line 1: the value"),
             (&"a: b\n".repeat(33), "33 fields"),
         ] {
-            let said = parse_header_lines(text).unwrap_err();
+            let said = parse_header_lines(text).unwrap_err().to_string();
             assert!(said.contains(part) && !said.contains("SECRET"), "{said}");
         }
     }

@@ -1,5 +1,7 @@
 //! Environment files (`.env`), in the syntax of `docker run --env-file`, uvicorn and dotenv.
 
+use failure::Failure;
+
 /// Maximum size in bytes; a larger file is assumed to be a mistake.
 const BYTES_MAX: u64 = 1024 * 1024;
 
@@ -8,30 +10,32 @@ const BYTES_MAX: u64 = 1024 * 1024;
 /// # Errors
 /// The file cannot be read, or a line is malformed; the message contains the file, the line number and the
 /// reason.
-pub fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, String> {
+pub fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, Failure> {
     let shown = path.display();
     let reported =
         |error: std::io::Error| format!("--env-file {shown}: {error}; it takes a file of NAME=VALUE lines");
     if std::fs::metadata(path).map_err(reported)?.len() > BYTES_MAX {
-        return Err(format!("--env-file {shown}: this is no file of variables: it is larger than 1 MiB"));
+        return Err(Failure::new(format!(
+            "--env-file {shown}: this is no file of variables: it is larger than 1 MiB"
+        )));
     }
     let text = std::fs::read_to_string(path).map_err(reported)?;
-    parse(&text).map_err(|(line, what)| format!("--env-file {shown}:{line}: {what}"))
+    parse(&text).map_err(|(line, what)| Failure::new(format!("--env-file {shown}:{line}: {what}")))
 }
 
 /// Parses a single `NAME=VALUE`.
 ///
 /// # Errors
 /// There is no `=`, no name before it, or a NUL.
-pub fn parse_pair(text: &str) -> Result<(String, String), String> {
+pub fn parse_pair(text: &str) -> Result<(String, String), Failure> {
     match text.split_once('=') {
         Some((name, _)) if name.is_empty() || text.contains('\0') => Err("this names no variable".into()),
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => Err(format!("write {text}=VALUE")),
+        None => Err(Failure::new(format!("write {text}=VALUE"))),
     }
 }
 
-fn parse(text: &str) -> Result<Vec<(String, String)>, (usize, String)> {
+fn parse(text: &str) -> Result<Vec<(String, String)>, (usize, Failure)> {
     let mut pairs = Vec::new();
     for (at, line) in text.trim_start_matches('\u{feff}').lines().enumerate() {
         let line = line.trim();
@@ -44,10 +48,7 @@ fn parse(text: &str) -> Result<Vec<(String, String)>, (usize, String)> {
         if name.contains(char::is_whitespace) {
             return Err((at + 1, "a variable's name holds no space".into()));
         }
-        pairs.push((
-            name.to_owned(),
-            parse_value(raw.trim_start()).map_err(|what| (at + 1, what.to_owned()))?,
-        ));
+        pairs.push((name.to_owned(), parse_value(raw.trim_start()).map_err(|what| (at + 1, what.into()))?));
     }
     Ok(pairs)
 }
@@ -113,7 +114,7 @@ mod tests {
             ("A B=1\n", 1, "no space"),
         ] {
             let (at, what) = parse(text).unwrap_err();
-            assert!(at == line && what.contains(said), "{text}: {at}: {what}");
+            assert!(at == line && what.to_string().contains(said), "{text}: {at}: {what}");
         }
     }
 }

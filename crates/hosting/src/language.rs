@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use failure::Failure;
+
 /// A language for applications.
 pub(crate) struct Language {
     /// Name of the language, and directory of its worker module.
@@ -53,9 +55,9 @@ pub(crate) struct AppTarget {
     pub(crate) folder: Option<PathBuf>,
 }
 
-pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, String> {
+pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, Failure> {
     let file = |directive: &str, language: &'static Language, file: &Path| {
-        let file = std::path::absolute(file).map_err(|error| error.to_string())?;
+        let file = std::path::absolute(file).map_err(Failure::new)?;
         if file.is_file() {
             Ok(AppTarget {
                 language,
@@ -63,7 +65,7 @@ pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, String> {
                 arguments: vec![file.into()],
             })
         } else {
-            Err(format!("`{directive}`: there is no file {}", file.display()))
+            Err(Failure::new(format!("`{directive}`: there is no file {}", file.display())))
         }
     };
     let named = |interface: &str, named: &str| {
@@ -97,13 +99,15 @@ pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, String> {
 }
 
 /// The script directory and the PHP settings.
-fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, String> {
-    let root = std::path::absolute(&php.root).map_err(|error| error.to_string())?;
+fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, Failure> {
+    let root = std::path::absolute(&php.root).map_err(Failure::new)?;
     let front = php.front.as_ref().filter(|_| php.names_front).map(|front| root.join(&front[1..]));
     match front {
-        _ if !root.is_dir() => return Err(format!("`php`: there is no folder {}", root.display())),
+        _ if !root.is_dir() => {
+            return Err(Failure::new(format!("`php`: there is no folder {}", root.display())));
+        }
         Some(front) if !front.is_file() => {
-            return Err(format!("`php`: there is no file {}", front.display()));
+            return Err(Failure::new(format!("`php`: there is no file {}", front.display())));
         }
         _ => {}
     }

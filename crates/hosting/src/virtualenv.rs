@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use failure::Failure;
 use rights::file_rights::{FileRight, lacks_right};
 use rights::privilege::Identity;
 
@@ -21,16 +22,17 @@ pub(crate) fn virtual_environment(
     app: &config::App,
     folder: Option<&Path>,
     user: Option<&Identity>,
-) -> Result<Option<PathBuf>, String> {
+) -> Result<Option<PathBuf>, Failure> {
     let is_one = |environment: &Path| environment.join("bin/python").exists();
     if let Some(environment) = &app.virtualenv {
-        let environment = std::path::absolute(environment).map_err(|error| error.to_string())?;
+        let environment = std::path::absolute(environment).map_err(Failure::new)?;
         return match (access_problem(&environment, user), is_one(&environment)) {
-            (Some(text), _) => Err(text),
+            (Some(text), _) => Err(text.into()),
             (None, true) => Ok(Some(environment)),
-            (None, false) => {
-                Err(format!("{} is not a virtual environment: it has no bin/python", environment.display()))
-            }
+            (None, false) => Err(Failure::new(format!(
+                "{} is not a virtual environment: it has no bin/python",
+                environment.display()
+            ))),
         };
     }
     let active = active_environment(app).filter(|active| access_problem(active, user).is_none());
@@ -50,7 +52,7 @@ pub(crate) fn virtual_environment(
             None => {}
         }
     }
-    fault.map_or(Ok(None), Err)
+    fault.map_or(Ok(None), |text| Err(text.into()))
 }
 
 /// The active environment of the user who started the server, if the configuration names none.

@@ -16,6 +16,7 @@ use apps::{
     WebSockets, WorkerExit, Workers,
 };
 use config::Level;
+use failure::Failure;
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 use process::config_files::ConfigFiles;
@@ -34,7 +35,7 @@ use crate::virtualenv::{skip_reason, virtual_environment};
 /// A file, the language's module or the user is missing; or there are too many workers.
 pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
     let user = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref())).transpose();
-    let user = user.map_err(|text| app_error(name, &text))?;
+    let user = user.map_err(|error| app_error(name, error))?;
     let (command, folder) = command(name, app, user.as_ref())?;
     let user = user.map(|user| (user.uid, user.gid));
     let mut options = Options { command, folder, user, ..base_options(name, app)? };
@@ -72,10 +73,10 @@ fn command(
     app: &config::App,
     user: Option<&Identity>,
 ) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
-    let target = app_target(app).map_err(|text| app_error(name, &text))?;
+    let target = app_target(app).map_err(|error| app_error(name, error))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
     let environment = if is_python(app) {
-        virtual_environment(app, folder.as_deref(), user).map_err(|text| app_error(name, &text))?
+        virtual_environment(app, folder.as_deref(), user).map_err(|error| app_error(name, error))?
     } else {
         None
     };
@@ -85,11 +86,11 @@ fn command(
         (None, None) => target.language.interpreter.map(OsString::from),
     };
     if let Some(program) = &interpreter {
-        check_program(app, program, folder.as_deref()).map_err(|text| app_error(name, &text))?;
+        check_program(app, program, folder.as_deref()).map_err(|error| app_error(name, error))?;
     }
     let script = match environment.as_deref().and_then(installed_module) {
         Some(folder) => folder,
-        None => find_module(target.language).map_err(|error| app_error(name, &error.to_string()))?,
+        None => find_module(target.language).map_err(|error| app_error(name, error))?,
     };
     let program = script.join(target.language.script).into_os_string();
     // An interpreter found in PATH is assumed to be in a system path, which every sandbox can read.
@@ -101,14 +102,14 @@ fn command(
         Some(sandbox) => {
             let reads = [folder.clone(), environment, Some(script)];
             sandbox::confine_command(sandbox, reads.into_iter().flatten().collect(), path, command)
-                .map_err(|text| app_error(name, &text))?
+                .map_err(|error| app_error(name, error))?
         }
     };
     Ok((command, folder))
 }
 
 /// Checks that an interpreter exists; a bare name is searched in the application's `PATH`.
-fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), String> {
+fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), Failure> {
     let is_program = |path: &Path| {
         path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
@@ -125,10 +126,10 @@ fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
     if is_there {
         Ok(())
     } else {
-        Err(format!(
+        Err(Failure::new(format!(
             "there is no program {}{place}: install it, or name another one with `interpreter`, such as \"/usr/bin/python3\"",
             program.to_string_lossy()
-        ))
+        )))
     }
 }
 
@@ -177,7 +178,7 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
         request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
         ..Options::new(name, Vec::new())
     };
-    options.check().map_err(|text| app_error(name, &text))?;
+    options.check().map_err(|error| app_error(name, error))?;
     Ok(options)
 }
 
@@ -189,8 +190,8 @@ fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
     given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
-fn app_error(app: &str, text: &str) -> io::Error {
-    io::Error::other(format!("the application {app}: {text}"))
+fn app_error(app: &str, error: impl Into<Failure>) -> io::Error {
+    error.into().context(format!("the application {app}")).into()
 }
 
 fn default_workers() -> Workers {

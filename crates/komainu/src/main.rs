@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             print(&String::from_utf8_lossy(&script))
         }
         Command::Man => print_manual(),
-        Command::Confine(arguments) => sandbox::confine(&arguments),
+        Command::Confine(arguments) => sandbox::confine(&arguments).map_err(|failure| failure.to_string()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -25,6 +25,7 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use failure::Failure;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
@@ -80,7 +81,7 @@ impl TlsClient {
     ///
     /// # Errors
     /// Returns a message if an option, certificate or key is invalid.
-    pub fn new(options: &TlsClientOptions<'_>) -> Result<TlsClient, String> {
+    pub fn new(options: &TlsClientOptions<'_>) -> Result<TlsClient, Failure> {
         let name = ServerName::try_from(options.name.to_owned())
             .map_err(|_| format!("`{}` is no name that a certificate could have", options.name))?;
         let mut provider = aws_lc_rs::default_provider();
@@ -93,7 +94,9 @@ impl TlsClient {
             Some("1.3") => &[&TLS13],
             Some("1.2") => &[&TLS12],
             Some(other) => {
-                return Err(format!("`{other}` is no version of TLS that can be offered: 1.2 or 1.3"));
+                return Err(Failure::new(format!(
+                    "`{other}` is no version of TLS that can be offered: 1.2 or 1.3"
+                )));
             }
         };
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -122,7 +125,7 @@ impl TlsClient {
 }
 
 /// Returns the key exchange group with this name.
-fn group(name: &str) -> Result<&'static dyn SupportedKxGroup, String> {
+fn group(name: &str) -> Result<&'static dyn SupportedKxGroup, Failure> {
     let iana = match name.to_ascii_lowercase().as_str() {
         "p-256" | "p256" | "prime256v1" => "secp256r1".to_string(),
         "p-384" | "p384" => "secp384r1".to_string(),
@@ -134,11 +137,11 @@ fn group(name: &str) -> Result<&'static dyn SupportedKxGroup, String> {
     aws_lc_rs::ALL_KX_GROUPS.iter().find(named).copied().ok_or_else(|| {
         let all: Vec<&str> =
             aws_lc_rs::ALL_KX_GROUPS.iter().filter_map(|group| group.name().as_str()).collect();
-        format!("`{name}` is no group of a key exchange here: there are {}", all.join(", "))
+        Failure::new(format!("`{name}` is no group of a key exchange here: there are {}", all.join(", ")))
     })
 }
 
-fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, String> {
+fn roots(pem: Option<&[u8]>) -> Result<RootCertStore, Failure> {
     let mut store = RootCertStore::empty();
     match pem {
         Some(pem) => {

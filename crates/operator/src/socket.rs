@@ -401,7 +401,7 @@ pub(crate) fn execute_command(line: &str, info: &ServerInfo) -> Value {
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),
-            Some(Err(error)) => json!({ "error": error }),
+            Some(Err(error)) => json!({ "error": error.to_string() }),
             None => json!({ "error": "the server obtains no certificates: no site has `tls = \"auto\"`" }),
         },
         (other, _) => {

@@ -158,7 +158,7 @@ impl ConfigFiles {
             let failed =
                 |why: &str| io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()));
             let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
-            headers.extend(config::parse_header_lines(&text).map_err(|why| failed(&why))?);
+            headers.extend(config::parse_header_lines(&text).map_err(|why| failed(&why.to_string()))?);
         }
         Ok(headers)
     }

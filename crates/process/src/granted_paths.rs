@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use failure::Failure;
 use net::trusted_path::{LINKS_MAX, components, link_target};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
@@ -44,7 +45,7 @@ impl GrantedPaths {
     ///
     /// # Errors
     /// A path leads through a symbolic link that this or another application can replace.
-    pub(crate) fn open(paths: SandboxPaths<'_>) -> Result<GrantedPaths, String> {
+    pub(crate) fn open(paths: SandboxPaths<'_>) -> Result<GrantedPaths, Failure> {
         let found = |paths: &[PathBuf]| -> Vec<ResolvedPath> {
             paths.iter().filter_map(|path| ResolvedPath::of(path).ok()).collect()
         };
@@ -63,7 +64,7 @@ impl GrantedPaths {
         let covered = |path: &ResolvedPath, by: &[FileId]| path.folders.iter().any(|(_, id)| by.contains(id));
         let foreign = led_write.iter().find(|path| !covered(path, &writable));
         match foreign.or(led_read.iter().find(|path| !covered(path, &readable))) {
-            Some(path) => Err(refusal(&path.path)),
+            Some(path) => Err(refusal(&path.path).into()),
             None => {
                 let mut granted = GrantedPaths { writable, ..GrantedPaths::default() };
                 granted.read = read.into_iter().filter_map(|path| granted.grant(path)).collect();

@@ -14,6 +14,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use config::Config;
+use failure::Failure;
 use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, Scope, path_beneath_rules,
@@ -147,7 +148,7 @@ pub fn confine_command(
     reads: Vec<PathBuf>,
     interpreter: Option<PathBuf>,
     command: Vec<OsString>,
-) -> Result<Vec<OsString>, String> {
+) -> Result<Vec<OsString>, Failure> {
     // The program is started in the application's directory, so relative paths would change.
     let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
     let (reads, interpreter) = match &sandbox.read {
@@ -186,7 +187,7 @@ pub fn confine_command(
 ///
 /// # Errors
 /// The kernel lacks Landlock or seccomp, or the program cannot be executed.
-pub fn confine(arguments: &Confine) -> Result<(), String> {
+pub fn confine(arguments: &Confine) -> Result<(), Failure> {
     let read = AccessFs::from_read(LANDLOCK_ABI);
     let write = AccessFs::from_write(LANDLOCK_ABI);
     let devices = DEVICES.map(PathBuf::from);
@@ -237,7 +238,7 @@ pub fn confine(arguments: &Confine) -> Result<(), String> {
     command.args(rest);
     temporary.iter().for_each(|folder| _ = command.env("TMPDIR", &folder.path));
     let error = command.exec();
-    Err(format!("sandbox: cannot start {}: {error}", program.display()))
+    Err(Failure::new(format!("sandbox: cannot start {}: {error}", program.display())))
 }
 
 /// The application's own temporary directory; `None` if its sandbox grants the usual one.

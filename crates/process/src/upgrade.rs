@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{env, io};
 
+use failure::Failure;
 use link::DESCRIPTORS_MAX;
 use net::{BindAddress, Listener, trusted_path};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -165,7 +166,7 @@ impl Successor {
     ///
     /// # Errors
     /// The reason for the failure, for the log.
-    pub fn wait_until_ready(mut self, limit: Duration) -> Result<(), String> {
+    pub fn wait_until_ready(mut self, limit: Duration) -> Result<(), Failure> {
         let until = Instant::now() + limit;
         let mut reason = None;
         let outcome = loop {
@@ -193,7 +194,7 @@ impl Successor {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         // Reaps the process.
         let _ = self.process.wait();
-        Err(outcome)
+        Err(outcome.into())
     }
 
     fn receive(&self, until: Instant) -> io::Result<Option<Packet>> {

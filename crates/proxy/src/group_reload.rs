@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use failure::Failure;
+
 use crate::options::{GroupOptions, UpstreamServer};
 use crate::shared::GroupShared;
 
@@ -47,7 +49,7 @@ impl GroupReload {
     ///
     /// # Errors
     /// See [`GroupShared::new`].
-    pub fn build(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+    pub fn build(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, Failure> {
         let same = self.by_options.get_mut(&options).and_then(Vec::pop);
         let group = match same.and_then(|at| self.previous[at].take()) {
             Some(group) => group,
@@ -62,7 +64,7 @@ impl GroupReload {
         Ok(group)
     }
 
-    fn build_changed(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+    fn build_changed(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, Failure> {
         let mut group = GroupShared::build(options)?;
         for (server, upstream) in group.options.servers.iter().zip(&mut group.servers) {
             let before = &self.previous;

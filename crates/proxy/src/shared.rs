@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use failure::{Failure, FailureContext};
 use net::{TlsClient, TlsClientOptions};
 use times::Moment;
 
@@ -58,11 +59,11 @@ impl GroupShared {
     ///
     /// # Errors
     /// Describes an error in the options: no server, or unreadable certificates.
-    pub fn new(options: GroupOptions) -> Result<Arc<GroupShared>, String> {
+    pub fn new(options: GroupOptions) -> Result<Arc<GroupShared>, Failure> {
         GroupShared::build(options).map(Arc::new)
     }
 
-    pub(crate) fn build(options: GroupOptions) -> Result<GroupShared, String> {
+    pub(crate) fn build(options: GroupOptions) -> Result<GroupShared, Failure> {
         if options.servers.is_empty() {
             return Err("a proxy needs a server".into());
         }
@@ -192,7 +193,7 @@ impl Upstream {
         }
     }
 
-    fn new(server: &UpstreamServer) -> Result<Upstream, String> {
+    fn new(server: &UpstreamServer) -> Result<Upstream, Failure> {
         let shown = server.to_string();
         let (names, host) = match &server.address {
             UpstreamAddress::Unix(_) => (None, "localhost"),
@@ -210,7 +211,7 @@ impl Upstream {
                 http2,
                 ..TlsClientOptions::default()
             };
-            TlsClient::new(&options).map(Some).map_err(|error| format!("{shown}: {error}"))
+            TlsClient::new(&options).map(Some).context(&shown)
         };
         let tls = client(false)?;
         let tls_http2 = if server.is_http2() { client(true)? } else { None };

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use config::Config;
+use failure::Failure;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -22,12 +23,12 @@ const NOBODY: u32 = 65_534;
 ///
 /// # Errors
 /// There is no such user, or the lookup failed.
-pub fn find_user(user: &str) -> Result<Option<User>, String> {
-    let failed = |error: nix::Error| format!("cannot look up user {user}: {error}");
+pub fn find_user(user: &str) -> Result<Option<User>, Failure> {
+    let failed = |error: nix::Error| Failure::new(format!("cannot look up user {user}: {error}"));
     match (User::from_name(user).map_err(failed)?, user.parse()) {
         (Some(known), _) => Ok(Some(known)),
         (None, Ok(uid)) => User::from_uid(Uid::from_raw(uid)).map_err(failed),
-        (None, Err(_)) => Err(format!("there is no user {user}")),
+        (None, Err(_)) => Err(Failure::new(format!("there is no user {user}"))),
     }
 }
 
@@ -35,10 +36,10 @@ pub fn find_user(user: &str) -> Result<Option<User>, String> {
 ///
 /// # Errors
 /// There is no such group.
-pub fn group_id(group: &str) -> Result<u32, String> {
+pub fn group_id(group: &str) -> Result<u32, Failure> {
     match Group::from_name(group) {
         Ok(Some(group)) => Ok(group.gid.as_raw()),
-        _ => group.parse().map_err(|_| format!("there is no group {group}")),
+        _ => group.parse().map_err(|_| Failure::new(format!("there is no group {group}"))),
     }
 }
 
@@ -68,16 +69,18 @@ impl Identity {
     ///
     /// # Errors
     /// The user or the group does not exist.
-    pub fn named(user: &str, group: Option<&str>) -> Result<Identity, String> {
+    pub fn named(user: &str, group: Option<&str>) -> Result<Identity, Failure> {
         let known = find_user(user)?;
         let gid = match (group, &known) {
             (Some(group), _) => group_id(group)?,
             (None, Some(known)) => known.gid.as_raw(),
-            (None, None) => return Err(format!("user {user} has no entry: name a `group` too")),
+            (None, None) => {
+                return Err(Failure::new(format!("user {user} has no entry: name a `group` too")));
+            }
         };
         let mut groups = vec![gid];
         if let Some(known) = &known {
-            let name = std::ffi::CString::new(known.name.as_str()).map_err(|error| error.to_string())?;
+            let name = std::ffi::CString::new(known.name.as_str()).map_err(Failure::new)?;
             let member = getgrouplist(&name, Gid::from_raw(gid)).unwrap_or_default();
             groups.extend(member.into_iter().map(Gid::as_raw).filter(|other| *other != gid));
         }
@@ -169,7 +172,7 @@ pub enum RightsDecision {
 ///
 /// # Errors
 /// The configured user does not exist, or this process may not change its user.
-pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision, String> {
+pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision, Failure> {
     let root = rustix::process::geteuid().is_root();
     let user = config.user.as_deref();
     let group = config.group.as_deref();
@@ -202,10 +205,10 @@ pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision
             Ok(RightsDecision::Keep(Some("serving as root, and so do applications without a `user`".into())))
         }
         _ if may_change => Ok(RightsDecision::Drop(identity)),
-        _ => Err(format!(
+        _ => Err(Failure::new(format!(
             "cannot serve as {}: this process may not change its user (no CAP_SETUID and CAP_SETGID)",
             identity.name
-        )),
+        ))),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Formatter of configuration files: `komainu fmt`. Comments and the order of everything are kept.
 
+use failure::Failure;
 use toml_edit::{Array, DocumentMut, InlineTable, Item, KeyMut, Table, Value};
 
 /// Longer lists have a line for each item.
@@ -11,8 +12,8 @@ const INDENT: &str = "    ";
 ///
 /// # Errors
 /// What is no TOML, with its place.
-pub fn format(text: &str) -> Result<String, String> {
-    let failed = |error: toml_edit::TomlError| error.to_string();
+pub fn format(text: &str) -> Result<String, Failure> {
+    let failed = |error: toml_edit::TomlError| Failure::new(error);
     let before: DocumentMut = text.parse().map_err(failed)?;
     let mut document: DocumentMut = text.replace("\r\n", "\n").parse().map_err(failed)?;
     format_table(document.as_table_mut(), &mut true);
@@ -29,7 +30,7 @@ pub fn format(text: &str) -> Result<String, String> {
     if formatted.parse().is_ok_and(is_same) {
         Ok(formatted)
     } else {
-        Err("this file cannot be formatted without changing what it says".to_owned())
+        Err("this file cannot be formatted without changing what it says".into())
     }
 }
 
@@ -367,7 +368,7 @@ mod tests {
 
     #[test]
     fn invalid_toml_is_rejected_with_its_line() {
-        assert!(format("a = = 1").unwrap_err().contains("line 1"));
+        assert!(format("a = = 1").unwrap_err().to_string().contains("line 1"));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use certificates::{
     CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, HttpChallenges,
     Intervals, Options, RenewerEnvironment, Subject,
 };
+use failure::Failure;
 
 use crate::pebble::{Pebble, PebbleOptions};
 
@@ -34,7 +35,7 @@ impl Served {
 }
 
 impl CertificateSink for Served {
-    fn install(&self, name: &str, pem: &str) -> Result<(), String> {
+    fn install(&self, name: &str, pem: &str) -> Result<(), Failure> {
         assert!(pem.contains("PRIVATE KEY"));
         self.installed.lock().unwrap().push(name.to_owned());
         Ok(())
@@ -44,7 +45,7 @@ impl CertificateSink for Served {
         self.installed.lock().unwrap().retain(|one| one != name);
     }
 
-    fn set_challenge(&self, _: &str, _: &str) -> Result<(), String> {
+    fn set_challenge(&self, _: &str, _: &str) -> Result<(), Failure> {
         Err("no TLS in this test".into())
     }
 

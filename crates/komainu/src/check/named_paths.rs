@@ -110,7 +110,7 @@ fn account_fault(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
             ),
         )
     };
-    known.err().map(|title| (named.span.clone(), title, remedy))
+    known.err().map(|failure| (named.span.clone(), failure.to_string(), remedy))
 }
 
 fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {

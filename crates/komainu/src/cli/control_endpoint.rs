@@ -80,7 +80,7 @@ impl ControlCredentials {
             (Some(path), None) | (None, Some(path)) => format!("{}: {error}", path.display()),
             (Some(one), Some(other)) => format!("{} or {}: {error}", one.display(), other.display()),
         };
-        TlsClient::new(&options).map_err(named)
+        TlsClient::new(&options).map_err(|failure| named(failure.to_string()))
     }
 }
 

@@ -312,7 +312,7 @@ fn address_hint(target: &str) -> String {
 fn environment_variables(given: &RunAppArguments) -> Result<Vec<(String, String)>, String> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for path in &given.env_file {
-        let read = env_file::read(path)?;
+        let read = env_file::read(path).map_err(|failure| failure.to_string())?;
         variables.extend(read.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
     }
     variables.extend(given.env.iter().cloned());

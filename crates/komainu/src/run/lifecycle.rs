@@ -277,7 +277,7 @@ impl RunningServer {
         let events = self.events.clone();
         let limit = upgrade::start_timeout(&self.current.active_plan().config);
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
-            let outcome = successor.wait_until_ready(limit);
+            let outcome = successor.wait_until_ready(limit).map_err(|failure| failure.to_string());
             let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::success_message(pid))));
         })?;
         Ok(())

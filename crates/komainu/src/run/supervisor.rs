@@ -382,7 +382,9 @@ impl SupervisorLoop {
                 // The process was reaped, so its id may be reused.
                 lock(&state.app_processes).other_children.retain(|reserved| *reserved != pid);
             }
-            let _ = sender.send(SupervisorEvent::Upgraded(outcome.map(|()| pid)));
+            let _ = sender.send(SupervisorEvent::Upgraded(
+                outcome.map(|()| pid).map_err(|failure| failure.to_string()),
+            ));
         })?;
         Ok(())
     }

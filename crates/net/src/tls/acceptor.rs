@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use failure::Failure;
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
@@ -81,7 +82,7 @@ impl ClientCertificates {
     ///
     /// # Errors
     /// Returns a message with the content found and the remedy.
-    pub fn check_authority(pem: &[u8]) -> Result<(), String> {
+    pub fn check_authority(pem: &[u8]) -> Result<(), Failure> {
         add_authorities(&mut RootCertStore::empty(), pem)
     }
 
@@ -89,11 +90,11 @@ impl ClientCertificates {
     ///
     /// # Errors
     /// Returns a message about the invalid authority or list and the remedy.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Failure> {
         self.verifier(&Arc::new(provider::default_provider())).map(drop)
     }
 
-    fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, String> {
+    fn verifier(&self, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Failure> {
         let mut roots = RootCertStore::empty();
         add_authorities(&mut roots, &self.authorities_pem)?;
         let mut lists = Vec::new();
@@ -111,10 +112,10 @@ impl ClientCertificates {
             builder = builder.allow_unauthenticated();
         }
         builder.build().map_err(|error| match error {
-            VerifierBuilderError::InvalidCrl(error) => format!(
+            VerifierBuilderError::InvalidCrl(error) => Failure::new(format!(
                 "a certificate revocation list that is not valid ({error:?}): `openssl crl -noout -text -in FILE` shows it"
-            ),
-            error => format!("client certificates: {error}"),
+            )),
+            error => Failure::new(format!("client certificates: {error}")),
         })
     }
 
@@ -135,14 +136,14 @@ impl ClientCertificates {
     }
 }
 
-fn add_authorities(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String> {
+fn add_authorities(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), Failure> {
     for certificate in certificates(pem)? {
         roots.add(certificate).map_err(|error| format!("a certificate of no authority ({error})"))?;
     }
     Ok(())
 }
 
-fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Failure> {
     let text = strip_byte_order_marks(pem);
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|error| describe_syntax_error(&error))?;
@@ -236,7 +237,7 @@ impl TlsAcceptor {
         options: &TlsOptions,
         find: impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static,
         sites: Vec<Option<TlsSite>>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let table = if sites.iter().any(Option::is_some) {
             Some(Arc::new(self.0.site_table(options, Box::new(find), sites)?))
         } else {
@@ -306,7 +307,7 @@ impl AcceptorShared {
         options: &TlsOptions,
         find: SiteFinder,
         sites: Vec<Option<TlsSite>>,
-    ) -> Result<SiteTable, String> {
+    ) -> Result<SiteTable, Failure> {
         let store = &self.store;
         let site = |site: TlsSite| {
             let digest = site.client.as_ref().map_or_else(Vec::new, ClientCertificates::digest);
@@ -339,7 +340,7 @@ impl AcceptorShared {
             let client_order = Arc::new(client_order);
             Ok(SiteTls { certificates: presented, config, config_client_order: client_order, trust, policy })
         };
-        let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, String>>()?;
+        let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, Failure>>()?;
         let (mut challenge, _) =
             build_config(&TlsOptions::default(), None, Arc::new(ChallengeResolver(store.clone())))?;
         challenge.alpn_protocols = vec![CHALLENGE_PROTOCOL.to_vec()];
@@ -385,7 +386,7 @@ fn build_config(
     options: &TlsOptions,
     client: Option<&ClientCertificates>,
     resolver: Arc<dyn ResolvesServerCert>,
-) -> Result<VerifyingConfig, String> {
+) -> Result<VerifyingConfig, Failure> {
     let mut crypto = provider::default_provider();
     crypto.cipher_suites.sort_by_key(|suite| suite_rank(suite.suite()));
     let crypto = Arc::new(crypto);

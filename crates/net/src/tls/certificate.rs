@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use data_encoding::HEXLOWER;
+use failure::Failure;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
@@ -67,7 +68,7 @@ impl CertificateInfo {
     ///
     /// # Errors
     /// Fails if `der` is not the encoding of a certificate.
-    pub fn of_der(der: &[u8]) -> Result<CertificateInfo, String> {
+    pub fn of_der(der: &[u8]) -> Result<CertificateInfo, Failure> {
         let (_, parsed) = X509Certificate::from_der(der).map_err(|error| format!("certificate: {error}"))?;
         let mut info = CertificateInfo {
             subject: distinguished_name(parsed.subject()),
@@ -245,15 +246,15 @@ impl ServerCertificate {
     /// # Errors
     /// Describes the invalid part; fails also if the key belongs to another certificate.
     pub fn from_pem(chain: &[u8], key: &[u8]) -> Result<ServerCertificate, CertificateFault> {
-        let chain = certificates(chain).map_err(|text| {
-            CertificateFault::of_chain(swapped_files(chain, key).map_or(text, str::to_owned))
+        let chain = certificates(chain).map_err(|error| {
+            CertificateFault::of_chain(swapped_files(chain, key).map_or(error.to_string(), str::to_owned))
         })?;
         let info = CertificateInfo::of_der(&chain[0]).map_err(|error| {
             CertificateFault::of_chain(format!(
                 "the first certificate in it is damaged ({error}): copy the file again"
             ))
         })?;
-        let key = private_key(key).map_err(CertificateFault::of_key)?;
+        let key = private_key(key).map_err(|error| CertificateFault::of_key(error.to_string()))?;
         let provider = aws_lc_rs::default_provider();
         let key = provider.key_provider.load_private_key(key).map_err(|_| {
             CertificateFault::of_key(
@@ -276,7 +277,7 @@ impl ServerCertificate {
     ///
     /// # Errors
     /// Returns a message if the certificate or key cannot be read.
-    pub fn of_challenge(pem: &[u8]) -> Result<ServerCertificate, String> {
+    pub fn of_challenge(pem: &[u8]) -> Result<ServerCertificate, Failure> {
         let chain = certificates(pem)?;
         let info = CertificateInfo::of_der(&chain[0])?;
         let key = aws_lc_rs::default_provider().key_provider.load_private_key(private_key(pem)?);
@@ -292,7 +293,7 @@ impl ServerCertificate {
     pub fn from_folder(
         folder: &Path,
         files: &BTreeMap<std::path::PathBuf, Vec<u8>>,
-    ) -> Result<Vec<ServerCertificate>, String> {
+    ) -> Result<Vec<ServerCertificate>, Failure> {
         let mut found = Vec::new();
         for (path, chain) in files.iter().filter(|(path, _)| path.starts_with(folder)) {
             let extension = path.extension().and_then(|extension| extension.to_str());
@@ -320,10 +321,10 @@ impl ServerCertificate {
             found.push(certificate.map_err(|fault| fault.in_files(path, &key_path))?);
         }
         if found.is_empty() {
-            Err(format!(
+            Err(Failure::new(format!(
                 "{}: no certificate with its key: write NAME.crt and NAME.key, or one NAME.pem with both",
                 folder.display()
-            ))
+            )))
         } else {
             Ok(found)
         }
@@ -400,9 +401,9 @@ impl CertificateFault {
     }
 }
 
-impl From<CertificateFault> for String {
-    fn from(fault: CertificateFault) -> String {
-        fault.reason.replace(CHAIN_FILE, "its certificate")
+impl From<CertificateFault> for Failure {
+    fn from(fault: CertificateFault) -> Failure {
+        Failure::new(fault.reason.replace(CHAIN_FILE, "its certificate"))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use failure::Failure;
 use rustls::pki_types::pem::{Error, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -43,12 +44,15 @@ pub(super) fn begins_certificate(text: &[u8]) -> bool {
 }
 
 /// Returns the certificates of a PEM text; at least one.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Failure> {
     let text = strip_byte_order_marks(pem);
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
     let found = found.map_err(|error| describe_syntax_error(&error))?;
     if let Some(index) = found.iter().position(|der| !is_single_value(der)) {
-        return Err(format!("certificate {} in it is cut off or damaged: copy the file again", index + 1));
+        return Err(Failure::new(format!(
+            "certificate {} in it is cut off or damaged: copy the file again",
+            index + 1
+        )));
     }
     if found.is_empty() {
         Err(match other_contents(pem) {
@@ -65,7 +69,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
 }
 
 /// Returns the private key of a PEM text.
-pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
+pub(super) fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, Failure> {
     if has_label(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || has_label(pem, b"Proc-Type: 4,ENCRYPTED") {
         return Err(
             "the private key is encrypted: remove its passphrase with `openssl pkey -in FILE -out NEW`"

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
+use failure::Failure;
 use rustls::server::ProducesTickets;
 
 /// Period in which a key encrypts tickets; it decrypts them for one more period.
@@ -45,27 +46,27 @@ impl TicketKeys {
     /// # Errors
     /// Fails if there is no secret, or if one is shorter than 32 bytes or does not look like a secret: longer
     /// than 1 KiB, or a text with spaces or colons, such as a certificate or a configuration file.
-    pub fn from_secrets(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, String> {
+    pub fn from_secrets(secrets: Vec<Vec<u8>>) -> Result<TicketKeys, Failure> {
         if secrets.is_empty() {
             return Err("no secret for session tickets".into());
         }
         if let Some(short) = secrets.iter().find(|secret| secret.len() < SECRET_BYTES_MIN) {
-            return Err(format!(
+            return Err(Failure::new(format!(
                 "a secret for session tickets has at least {SECRET_BYTES_MIN} bytes, and this one has {}: \
                  make one with `openssl rand -out FILE 48`",
                 short.len()
-            ));
+            )));
         }
         let is_text = |secret: &[u8]| {
             std::str::from_utf8(secret).is_ok_and(|text| text.trim_end().contains([' ', ':']))
         };
         if let Some(other) = secrets.iter().find(|secret| secret.len() > SECRET_BYTES_MAX || is_text(secret))
         {
-            return Err(format!(
+            return Err(Failure::new(format!(
                 "a secret for session tickets is a few random bytes, and this is another file of {} bytes: \
                  make one with `openssl rand -out FILE 48`",
                 other.len()
-            ));
+            )));
         }
         Ok(TicketKeys(Arc::new(SecretSource::Configured(secrets))))
     }
@@ -266,7 +267,7 @@ mod tests {
 
     #[test]
     fn short_or_implausible_ticket_secret_is_rejected() {
-        assert!(TicketKeys::from_secrets(vec![vec![0; 31]]).unwrap_err().contains("32 bytes"));
+        assert!(TicketKeys::from_secrets(vec![vec![0; 31]]).unwrap_err().to_string().contains("32 bytes"));
         assert!(TicketKeys::from_secrets(Vec::new()).is_err());
         let base64 = b"q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJA=\n".to_vec();
         assert!(TicketKeys::from_secrets(vec![base64]).is_ok());
@@ -275,7 +276,7 @@ mod tests {
             b"-----BEGIN CERTIFICATE-----\nMIIB".to_vec(),
             vec![0x80; 2_000],
         ] {
-            assert!(TicketKeys::from_secrets(vec![other]).unwrap_err().contains("another file"));
+            assert!(TicketKeys::from_secrets(vec![other]).unwrap_err().to_string().contains("another file"));
         }
     }
 }

@@ -299,6 +299,7 @@ fn invalid_tls_options_are_rejected_at_once() {
             ..UpstreamServer::new(at)
         }]))
         .unwrap_err()
+        .to_string()
     };
     let error = broken(Tls { roots_pem: Some(b"nothing".to_vec()), ..Tls::default() });
     assert_eq!(error, "https://127.0.0.1:1: there is no certificate in the PEM text");

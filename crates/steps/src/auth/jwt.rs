@@ -14,6 +14,7 @@ use std::task::Poll;
 use admission::{ExpiringCache, JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, JwtAuth, Level};
+use failure::Failure;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};
@@ -411,7 +412,7 @@ impl JwtRoute {
                 None => {
                     let shared = shared.clone();
                     let jwt = jwt.clone();
-                    let read = move || shared.read_file(&jwt).map_err(|error| error.to_string());
+                    let read = move || shared.read_file(&jwt).map_err(Failure::from);
                     theirs.offload(read).await.map(|()| None)
                 }
             };
@@ -450,17 +451,17 @@ enum TokenRefusal {
 }
 
 /// Fetches a JWKS from the server of `proxy`.
-async fn fetch(proxy: Option<&Proxy>, target: &str, timeout: Millis) -> Result<Option<JwtKeys>, String> {
+async fn fetch(proxy: Option<&Proxy>, target: &str, timeout: Millis) -> Result<Option<JwtKeys>, Failure> {
     let proxy = proxy.ok_or("there is no server to ask")?;
     let mut fields = Fields::new();
     fields.push(Name::Accept, b"application/jwk-set+json, application/json");
     let request = FetchRequest::new("GET", "jwks", target, &fields, Vec::new());
-    let request = request.map_err(|reject| reject.reason.to_owned())?;
+    let request = request.map_err(|reject| reject.reason)?;
     let limits = FetchLimits { body_bytes_max: KEYS_BYTES_MAX, total: timeout };
-    let reason = |error: proxy::FetchError| error.reason.to_owned();
+    let reason = |error: proxy::FetchError| error.reason;
     let mut response = proxy.fetch(&request, &limits).await.map_err(reason)?;
     if response.status() != Status::OK {
-        return Err(format!("the answer has the status {}", response.status().code()));
+        return Err(Failure::new(format!("the answer has the status {}", response.status().code())));
     }
     let mut body = Vec::new();
     while let Some(bytes) = response.read().await.map_err(reason)? {
