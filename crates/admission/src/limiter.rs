@@ -30,7 +30,7 @@ pub struct LimiterOptions {
 
 impl LimiterOptions {
     fn delay_ns_max(&self) -> u64 {
-        u64::try_from(self.delay_max.as_nanos()).unwrap_or(u64::MAX)
+        times::nanos(self.delay_max)
     }
 }
 

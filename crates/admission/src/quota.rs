@@ -32,7 +32,7 @@ impl Quota {
     /// Creates a quota of `count` requests (at least 1) per `period`, and `burst` more at once.
     #[must_use]
     pub fn new(count: u32, period: Duration, burst: u32) -> Quota {
-        let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+        let period_ns = times::nanos(period);
         Quota { interval_ns: (period_ns / u64::from(count.max(1))).max(1), burst }
     }
 

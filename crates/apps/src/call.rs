@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
+use http::body::NO_LIMIT;
 use http::{Length, Method, Status};
 use net::{Exchange, Fault, Interest};
 use ring::{FilePart, ReceivedPart, ResponsePart, TicketError};
@@ -94,7 +95,7 @@ impl<'c> Call<'c> {
             length_known: false,
             closed_reported: false,
             chunks: None,
-            remaining_bytes: u64::MAX,
+            remaining_bytes: NO_LIMIT,
             excess_reported: false,
         }
     }
@@ -399,7 +400,7 @@ impl<'c> Call<'c> {
         self.length_known = length != Length::Unknown;
         self.remaining_bytes = match length {
             Length::Known(bytes) if x.request().method() != Method::Head => bytes,
-            _ => u64::MAX,
+            _ => NO_LIMIT,
         };
         let mut ignores_file = false;
         x.begin_lines(reply.status, length, reply.provided_defaults, |lines| {
@@ -428,7 +429,7 @@ impl<'c> Call<'c> {
     fn limit_to_announced(&mut self, x: &Exchange<'_>, bytes: u64) -> u64 {
         let taken = bytes.min(self.remaining_bytes);
         self.remaining_bytes = match self.remaining_bytes {
-            u64::MAX => u64::MAX,
+            NO_LIMIT => NO_LIMIT,
             left => left - taken,
         };
         if taken < bytes && !std::mem::replace(&mut self.excess_reported, true) {

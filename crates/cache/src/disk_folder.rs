@@ -17,6 +17,7 @@ use twox_hash::XxHash3_64;
 
 use crate::disk_index::{FileName, PendingPurge};
 use crate::file_format::{self, FileHead};
+use crate::freshness::{NEVER_S, stated_s};
 use crate::object::{Object, StoredBody};
 use crate::purge::Purge;
 
@@ -184,7 +185,7 @@ fn encode_purge(pending: &PendingPurge) -> Vec<u8> {
     };
     let mut entry = Vec::with_capacity(32 + text.len());
     entry.extend_from_slice(&pending.number.to_le_bytes());
-    entry.extend_from_slice(&pending.soft_at_s.unwrap_or(u64::MAX).to_le_bytes());
+    entry.extend_from_slice(&pending.soft_at_s.unwrap_or(NEVER_S).to_le_bytes());
     entry.push(kind);
     entry.extend_from_slice(&text);
     let mut out = Vec::with_capacity(entry.len() + 16);
@@ -224,7 +225,7 @@ fn decode_purge(list: &[u8]) -> Option<(PendingPurge, &[u8])> {
         b'&' => two().map(|(origin, group)| Purge::Group { group, origin })?,
         _ => Purge::All,
     };
-    let soft_at_s = Some(number(8, entry)?).filter(|at_s| *at_s != u64::MAX);
+    let soft_at_s = stated_s(number(8, entry)?);
     Some((PendingPurge { number: number(0, entry)?, purge, soft_at_s }, &list[16 + length..]))
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use http::{Fields, Status};
 use twox_hash::XxHash3_64;
 
-use crate::freshness::Freshness;
+use crate::freshness::{Freshness, NEVER_S, stated_s};
 use crate::object::{Object, StoredBody};
 use crate::vary::RequestVariant;
 
@@ -61,9 +61,9 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
     times
         .into_iter()
         .chain([
-            keep_s.unwrap_or(u64::MAX),
+            keep_s.unwrap_or(NEVER_S),
             u64::from(no_cache) | u64::from(is_guessed) << 1,
-            object.expired_s(),
+            object.expired_s().unwrap_or(NEVER_S),
         ])
         .for_each(|one| put(&mut head, one));
     let selectors = object.variant.selectors();
@@ -175,13 +175,13 @@ fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<FileHead> {
         while_revalidate_s: number()?,
         if_error_s: number()?,
         unreachable_s: number()?,
-        keep_s: Some(number()?).filter(|keep_s| *keep_s != u64::MAX),
+        keep_s: stated_s(number()?),
         ..Freshness::default()
     };
     let flags = number()?;
     freshness.no_cache = flags & 1 != 0;
     freshness.is_guessed = flags & 2 != 0;
-    let expired_s = number()?;
+    let expired_s = stated_s(number()?);
     let mut selectors = Vec::new();
     for _ in 0..rest.number()? {
         let name = rest.bytes()?.to_vec();
@@ -202,7 +202,7 @@ fn decode_head(head: &[u8], body_bytes: u64) -> io::Result<FileHead> {
     }
     let variant = RequestVariant::of_selectors(selectors);
     let object = Object::new(status, fields, StoredBody::default(), variant, freshness);
-    if expired_s != u64::MAX {
+    if let Some(expired_s) = expired_s {
         object.expire(expired_s);
     }
     Ok(FileHead { key, object, body_bytes, sums })

@@ -7,6 +7,14 @@ use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
 use crate::not_stored::NotStored;
 use crate::policy::{Policy, RulePolicy};
 
+/// Seconds that stand for "never" in atomics and files.
+pub(crate) const NEVER_S: u64 = u64::MAX;
+
+/// Returns the seconds, unless they stand for "never".
+pub(crate) fn stated_s(seconds: u64) -> Option<u64> {
+    (seconds != NEVER_S).then_some(seconds)
+}
+
 /// Properties of a request that affect whether its response may be stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {

@@ -11,7 +11,7 @@ use http::{Fields, Name, Status};
 use crate::coded::CodedForms;
 use crate::content_file::{ContentFile, FILED_BYTES_MIN, FiledContent};
 use crate::directives::ResponseDirectives;
-use crate::freshness::Freshness;
+use crate::freshness::{Freshness, NEVER_S, stated_s};
 use crate::held::{Account, HeldBytes};
 use crate::tags::{Indexed, Tags, strip};
 use crate::vary::RequestVariant;
@@ -38,7 +38,7 @@ pub struct Object {
     indexed: OnceLock<Indexed>,
     /// Number of times the object was served.
     hits: AtomicU64,
-    /// Time at which a soft purge made the object stale, in seconds since 1970; `u64::MAX` if never.
+    /// Time at which a soft purge made the object stale, in seconds since 1970; [`NEVER_S`] if never.
     expired_s: AtomicU64,
     held: Option<HeldBytes>,
 }
@@ -162,7 +162,7 @@ impl Object {
         // A response with too many tags is not stored.
         let tags = Tags::of(&fields).unwrap_or_default();
         let hits = AtomicU64::new(0);
-        let expired_s = AtomicU64::new(u64::MAX);
+        let expired_s = AtomicU64::new(NEVER_S);
         let indexed = OnceLock::new();
         Object {
             status,
@@ -217,9 +217,8 @@ impl Object {
     /// Returns the freshness, with the effect of a soft purge.
     #[must_use]
     pub fn freshness(&self) -> Freshness {
-        let expired_s = self.expired_s.load(Ordering::Acquire);
         let mut freshness = self.freshness;
-        if expired_s != u64::MAX {
+        if let Some(expired_s) = self.expired_s() {
             freshness.lifetime_s = freshness.lifetime_s.min(freshness.age_s(expired_s));
         }
         freshness
@@ -230,9 +229,9 @@ impl Object {
         self.freshness
     }
 
-    /// Returns when a soft purge made the object stale, in seconds since 1970; `u64::MAX` if never.
-    pub(crate) fn expired_s(&self) -> u64 {
-        self.expired_s.load(Ordering::Acquire)
+    /// Returns when a soft purge made the object stale, in seconds since 1970.
+    pub(crate) fn expired_s(&self) -> Option<u64> {
+        stated_s(self.expired_s.load(Ordering::Acquire))
     }
 
     /// Replaces the content.
@@ -243,13 +242,13 @@ impl Object {
     /// Makes the object stale at `now_s`; stale use remains possible. False if it was already expired by a
     /// soft purge.
     pub fn expire(&self, now_s: u64) -> bool {
-        self.expired_s.fetch_min(now_s, Ordering::AcqRel) == u64::MAX
+        self.expired_s.fetch_min(now_s, Ordering::AcqRel) == NEVER_S
     }
 
     /// Whether a soft purge has made it stale.
     #[must_use]
     pub fn is_expired(&self) -> bool {
-        self.expired_s.load(Ordering::Acquire) != u64::MAX
+        self.expired_s().is_some()
     }
 
     /// Returns the accounted bytes of memory, including compressed forms.

@@ -75,7 +75,7 @@ impl HeadToSend<'_> {
         match selected {
             Selected::Whole => {
                 self.begin_as(x, self.status, self.fields, length, None);
-                Ok(Some(0..u64::MAX))
+                Ok(Some(0..http::body::NO_LIMIT))
             }
             Selected::Part(part, of) => {
                 let range = http::range::content_range(part, *of);

@@ -131,7 +131,7 @@ pub fn engine_options(config: &Config, descriptors: &Descriptors) -> net::Option
                 bare_lf: config.lenient_bare_lf,
                 lenient_heads: false,
             },
-            body_bytes_max: limits.body_bytes_max.unwrap_or(u64::MAX),
+            body_bytes_max: limits.body_bytes_max.unwrap_or(http::body::NO_LIMIT),
         },
         timeouts: net::Timeouts {
             head: config.timeouts.head.into(),

@@ -7,6 +7,9 @@ use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
 
+/// Maximum length of a body, in bytes, that no body reaches.
+pub const NO_LIMIT: u64 = u64::MAX;
+
 /// Chunk extensions and size lines carry no content. A body may have this many bytes of them, plus eight for
 /// each byte of content (one-byte chunks have five).
 const OVERHEAD_BYTES_FREE: u64 = 16 * 1024;
@@ -100,7 +103,7 @@ impl Body {
     #[must_use]
     pub fn chunked() -> Body {
         let state = ChunkState::Size { size: 0, digits: 0 };
-        Body { state, allowed: u64::MAX, ..Body::default() }
+        Body { state, allowed: NO_LIMIT, ..Body::default() }
     }
 
     /// Sets the maximum content length, before any content has been read.
@@ -172,7 +175,7 @@ impl Body {
                     };
                     return Ok(piece);
                 }
-                ChunkState::UntilClose => return self.take_content(bytes, at, u64::MAX),
+                ChunkState::UntilClose => return self.take_content(bytes, at, NO_LIMIT),
                 ChunkState::Data { remaining: left } => {
                     let piece = self.take_content(bytes, at, left)?;
                     self.state = match left - (piece.data_end - at) as u64 {

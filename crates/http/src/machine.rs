@@ -6,7 +6,7 @@
 //!     └── reject ─────────┴── reject ──▶ (the connection is closed)
 //! ```
 
-use crate::body::Body;
+use crate::body::{Body, NO_LIMIT};
 use crate::line::Limits;
 use crate::method::Method;
 use crate::reject::Reject;
@@ -80,7 +80,7 @@ impl ServerMachine {
                 Ok(FeedResult { consumed: 0, step: Step::NeedMore })
             }
             MessagePhase::Head => {
-                self.phase = MessagePhase::Body(Body::new(self.head.framing, u64::MAX)?);
+                self.phase = MessagePhase::Body(Body::new(self.head.framing, NO_LIMIT)?);
                 Ok(FeedResult { consumed: self.head.len, step: Step::Head })
             }
         }
@@ -151,7 +151,7 @@ impl ClientMachine {
                 Ok(FeedResult { consumed: 0, step: Step::NeedMore })
             }
             MessagePhase::Head => {
-                self.phase = MessagePhase::Body(Body::new(self.head.framing, u64::MAX)?);
+                self.phase = MessagePhase::Body(Body::new(self.head.framing, NO_LIMIT)?);
                 Ok(FeedResult { consumed: self.head.len, step: Step::Head })
             }
         }

@@ -47,7 +47,7 @@ impl EventRing {
     /// Adds a line; drops the oldest one if the ring is full.
     pub(crate) fn add(&self, level: &'static str, text: &str) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let unix_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        let unix_ms = times::Millis::of(now).0;
         let end = (0..=EVENT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         let text = text[..end.unwrap_or(0)].to_owned();
         let mut events = self.0.events.lock().unwrap_or_else(PoisonError::into_inner);

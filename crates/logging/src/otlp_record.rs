@@ -8,7 +8,7 @@ use serde_json::json;
 /// Current time in nanoseconds since 1970.
 pub fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    times::nanos(since)
 }
 
 /// Severity number and text of a level in OpenTelemetry's log data model.

@@ -54,7 +54,7 @@ pub(crate) struct Conn {
     /// Body framing of the current response.
     pub(crate) framing: Framing,
     pub(crate) keep_alive: bool,
-    /// Time at which the first byte of the incomplete head arrived; `u64::MAX` before that.
+    /// Time at which the first byte of the incomplete head arrived; [`Moment::NEVER`] before that.
     pub(crate) head_since: Moment,
     /// Whether `100 Continue` must be sent before the body is read.
     pub(crate) must_send_continue: bool,

@@ -184,7 +184,7 @@ fn round_value(value: f64) -> Value {
 
 fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    times::Millis::of(since).0
 }
 
 fn lock(points: &Mutex<HistoryPoints>) -> MutexGuard<'_, HistoryPoints> {

@@ -71,7 +71,7 @@ pub(crate) struct RelayOptions<'p> {
     pub(crate) response: &'p ResponseRules,
     /// `host[:port]` of the server.
     pub(crate) upstream: &'p str,
-    /// Deadline of the whole request; `u64::MAX` for none.
+    /// Deadline of the whole request; [`Moment::NEVER`] for none.
     pub(crate) deadline: Moment,
     /// Value of a `Set-Cookie` field to add to the response.
     pub(crate) cookie: Option<&'p [u8]>,

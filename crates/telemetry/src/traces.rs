@@ -41,8 +41,7 @@ impl TraceExport {
             let notices = notices.clone();
             SpanExporter::start(options, Box::new(move |text| notices.warn(text)))
         })?;
-        let slower_than_us =
-            tracing.slower_than.map(|min| u64::try_from(min.as_micros()).unwrap_or(u64::MAX));
+        let slower_than_us = tracing.slower_than.map(times::micros);
         Ok(Some(TraceExport { exporter, slower_than_us }))
     }
 
@@ -68,7 +67,7 @@ fn spans(
     next_id: impl Fn() -> u64,
 ) -> Vec<EndedSpan> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let end_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    let end_ns = times::nanos(now);
     let start_ns = end_ns.saturating_sub(record.duration_us.saturating_mul(1_000));
     let (attributes, name) = attributes(record, labels);
     let notes = record.notes;
@@ -127,11 +126,10 @@ fn steps(notes: &RequestNotes, duration_us: u64) -> Vec<SpanStep> {
         step("queue", SpanKind::Internal, us, Vec::new());
     }
     let attempt = |upstream: &str, before: usize| {
-        let before = u64::try_from(before).unwrap_or(u64::MAX);
         let mut attributes = vec![("komainu.upstream", SpanValue::Text(upstream.to_owned()))];
         let authority = upstream.split_once("://").map_or(upstream, |(_, authority)| authority);
         attributes.extend(server_address(authority.as_bytes()));
-        attributes.push(("http.request.resend_count", SpanValue::Number(before)));
+        attributes.push(("http.request.resend_count", SpanValue::Number(before as u64)));
         attributes
     };
     let failed = notes.failed_attempts.as_ref().map_or(&[][..], |failed| &failed.0);

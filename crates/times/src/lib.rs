@@ -10,6 +10,18 @@ use std::ops::{Add, AddAssign, Div, Mul, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+/// Returns whole nanoseconds of `duration`; `u64::MAX`, which is five centuries, if there are more.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Returns whole microseconds of `duration`; `u64::MAX` if there are more.
+#[must_use]
+pub fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// A length of time in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);

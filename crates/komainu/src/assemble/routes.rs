@@ -436,7 +436,7 @@ fn build_route(
         },
         limits: RouteLimits {
             compression: settings.compress.map(|compress| Rc::new(convert_compression(compress))),
-            body_bytes_max: settings.body_bytes_max.unwrap_or(u64::MAX),
+            body_bytes_max: settings.body_bytes_max.unwrap_or(http::body::NO_LIMIT),
             body_timeout: settings.body_timeout.into(),
             write_timeout: settings.write_timeout.into(),
         },

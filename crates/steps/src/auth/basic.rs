@@ -342,8 +342,7 @@ impl Drop for CheckJob {
         let shared = &self.shared;
         if self.is_valid {
             let now_ns = Clock::new().now_us().saturating_mul(1_000);
-            let remember_ns =
-                u64::try_from(shared.config.remember.unwrap_or(CACHE_TIME).as_nanos()).unwrap_or(u64::MAX);
+            let remember_ns = times::nanos(shared.config.remember.unwrap_or(CACHE_TIME));
             shared.seen.insert(self.key, now_ns, now_ns.saturating_add(remember_ns));
             if let Some(failures) = &shared.failures {
                 failures.refund(self.client_key, now_ns);

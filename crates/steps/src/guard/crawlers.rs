@@ -91,15 +91,14 @@ impl CrawlerShared {
 impl CrawlerRule {
     /// Creates the rules of one core. No robots.txt is generated if the site has its own (`has_robots`).
     pub fn new(config: &Crawlers, has_robots: bool, shared: Arc<CrawlerShared>) -> CrawlerRule {
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let in_requests = config.denied_names().into_iter().filter(|(_, is_for_robots)| !is_for_robots);
         CrawlerRule {
             shared,
             denied: in_requests.map(|(name, _)| name.to_ascii_lowercase().into_bytes().into()).collect(),
             robots: (config.robots && !has_robots).then(|| config.robots_text()),
             trap: config.trap.as_ref().map(|path| path.clone().into_bytes()),
-            trap_ns: ns(config.trap_time),
-            pages_ns: config.pages.map_or(0, |rate| ns(rate.period)),
+            trap_ns: times::nanos(config.trap_time),
+            pages_ns: config.pages.map_or(0, |rate| times::nanos(rate.period)),
             except: peer_set(&config.except),
             network: RateLimit {
                 ipv4_prefix: config.ipv4_prefix,

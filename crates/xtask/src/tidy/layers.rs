@@ -113,7 +113,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "files", may_use: &["http", "coding", "net", "failure", "times"], never: NO_SOCKETS },
     Layer { folder: "proxy", may_use: &["cgi", "failure", "http", "net", "times"], never: &["tokio"] },
     Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
-    Layer { folder: "admission", may_use: &["failure", "http"], never: NO_IO },
+    Layer { folder: "admission", may_use: &["failure", "http", "times"], never: NO_IO },
     Layer { folder: "sharing", may_use: &["failure", "net"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["failure", "http", "net", "ring", "times"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
@@ -157,6 +157,7 @@ const LAYERS: &[Layer] = &[
         folder: "telemetry",
         may_use: &[
             "apps", "config", "engine", "failure", "http", "logging", "net", "otlp", "proxy", "reload",
+            "times",
         ],
         never: &["tokio"],
     },

@@ -28,7 +28,7 @@ impl StreamLane {
             return;
         }
         let until = self.conn.core.now() + DISCARD_TIME;
-        (self.allowed_bytes, self.has_body_begun) = (u64::MAX, true);
+        (self.allowed_bytes, self.has_body_begun) = (http::body::NO_LIMIT, true);
         let mut left_bytes = DISCARD_BYTES_MAX;
         loop {
             let interest = match left_bytes {
