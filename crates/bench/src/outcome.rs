@@ -72,6 +72,7 @@ fn describe_load(plan: &LoadPlan, version: Version) -> String {
         Version::Http10 => parts.push("HTTP/1.0".into()),
         Version::Http11 => {}
         Version::Http2 => parts.push(format!("HTTP/2, {} streams each", plan.pipeline)),
+        Version::Http3 => parts.push(format!("HTTP/3, {} streams each", plan.pipeline)),
     }
     parts.push(if plan.keep_alive { "keep-alive".into() } else { "a connection a request".into() });
     if plan.pipeline > 1 && version != Version::Http2 {

@@ -4,9 +4,9 @@ use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, FrameHeader, MAX_31_BITS, flag, u32_at};
 use crate::ledger::price;
 use crate::machine::{CONTROL_BYTES_MAX, ConnectionStart, Event, Machine, SHUTDOWN_PING, Shutdown};
-use crate::priority::Priority;
 use crate::streams::{Receiving, Sending};
 use crate::window::GROWTH_PING;
+use sections::Priority;
 
 type FrameOutcome = Result<Option<Event>, ConnectionError>;
 

@@ -2,11 +2,11 @@
 
 use http::{Limits, Name};
 
-use crate::block::{FieldBlock, is_valid};
 use crate::entries::{STATIC_ENTRIES, STATIC_LEN};
 use crate::error::ConnectionError;
-use crate::table::DynamicTable;
-use crate::{huffman, integer};
+use sections::block::{FieldBlock, is_valid};
+use sections::table::DynamicTable;
+use sections::{integer, string};
 
 /// Maximum number of size updates at the start of a header block: the smallest size since the last block and
 /// the final size (RFC 7541 section 4.2).
@@ -131,7 +131,7 @@ impl HpackDecoder {
         Ok(())
     }
 
-    fn dynamic(&self, index: usize) -> Result<&crate::table::DynamicEntry, &'static str> {
+    fn dynamic(&self, index: usize) -> Result<&sections::table::DynamicEntry, &'static str> {
         index
             .checked_sub(STATIC_LEN + 1)
             .and_then(|index| self.table.entry(index))
@@ -152,7 +152,7 @@ impl HpackDecoder {
         let (index, mut rest) = integer::read(input, prefix)?;
         let known = match index {
             0 => {
-                rest = string(rest, &mut block.bytes)?;
+                rest = string::read(rest, 7, &mut block.bytes)?;
                 None
             }
             1..=STATIC_LEN => {
@@ -168,7 +168,7 @@ impl HpackDecoder {
         };
         let name_len = block.bytes.len() - start;
         block.bytes.extend_from_slice(b": ");
-        rest = string(rest, &mut block.bytes)?;
+        rest = string::read(rest, 7, &mut block.bytes)?;
         let (name, value) = block.bytes[start..].split_at(name_len);
         let value = &value[2..];
         let id = known.unwrap_or_else(|| Name::of(name));
@@ -186,17 +186,4 @@ impl HpackDecoder {
         }
         Ok(rest)
     }
-}
-
-/// Appends the string literal at the start of `input` to `out`; returns the remaining input.
-fn string<'i>(input: &'i [u8], out: &mut Vec<u8>) -> Result<&'i [u8], &'static str> {
-    let is_huffman = input.first().is_some_and(|first| first & 0x80 != 0);
-    let (len, rest) = integer::read(input, 7)?;
-    let (text, rest) = rest.split_at_checked(len).ok_or("header block ends in a string")?;
-    if is_huffman {
-        huffman::decode(text, out)?
-    } else {
-        out.extend_from_slice(text)
-    }
-    Ok(rest)
 }

@@ -3,24 +3,15 @@
 use http::{Name, Status};
 
 use crate::entries::{STATIC_ENTRIES, STATIC_LEN, static_name};
-use crate::table::{DynamicTable, ENTRY_OVERHEAD_BYTES};
-use crate::{huffman, integer};
+use sections::block::ENTRY_OVERHEAD_BYTES;
+use sections::indexing::{Indexing, hash, indexing};
+use sections::table::DynamicTable;
+use sections::{integer, string};
 
 /// Maximum size of the encoder's dynamic table, in bytes, even if the peer allows more.
 pub const TABLE_BYTES_MAX: usize = 4096;
 /// Number of buckets of the index over the dynamic table, which has at most 128 entries.
 const BUCKETS: usize = 256;
-
-/// The indexing of a field.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Indexing {
-    /// The field is added to the dynamic table.
-    Yes,
-    /// Not added: the value differs from message to message and would evict repeated fields.
-    No,
-    /// Never indexed: a secret that must not be exposed to guessing by compression (RFC 7541 section 7.1).
-    Never,
-}
 
 /// Encodes the header blocks of one direction of a connection.
 #[derive(Debug)]
@@ -189,61 +180,8 @@ fn literal(out: &mut Vec<u8>, opcode: u8, prefix: u32, index: usize, name: &[u8]
         let at = out.len();
         out.extend_from_slice(name);
         out[at..].make_ascii_lowercase();
-        let len = huffman::encoded_len(&out[at..]);
         let lower = out.split_off(at);
-        string(out, &lower, len);
+        string::write(out, 0x00, 7, &lower);
     }
-    string(out, value, huffman::encoded_len(value));
-}
-
-/// Writes a string, Huffman-coded if that is shorter; `encoded_len` is the Huffman-coded length.
-fn string(out: &mut Vec<u8>, text: &[u8], encoded_len: usize) {
-    if encoded_len < text.len() {
-        integer::write(out, 0x80, 7, encoded_len);
-        huffman::encode(text, out);
-    } else {
-        integer::write(out, 0x00, 7, text.len());
-        out.extend_from_slice(text);
-    }
-}
-
-/// Decides the indexing of a field.
-fn indexing(id: Name, name: &[u8], value: &[u8]) -> Indexing {
-    match id {
-        Name::Authorization | Name::ProxyAuthorization | Name::SetCookie => Indexing::Never,
-        // A short value could be guessed byte by byte.
-        Name::Cookie if value.len() < 20 => Indexing::Never,
-        Name::Age
-        | Name::ContentLength
-        | Name::ContentRange
-        | Name::Etag
-        | Name::IfModifiedSince
-        | Name::IfNoneMatch
-        | Name::IfRange
-        | Name::Location
-        | Name::Range
-        | Name::RetryAfter
-        | Name::XForwardedFor
-        | Name::Forwarded => Indexing::No,
-        Name::Other if name.eq_ignore_ascii_case(b"x-request-id") => Indexing::No,
-        _ => Indexing::Yes,
-    }
-}
-
-/// A hash of a field: computed from the name's number if known, otherwise from the lower-case name.
-fn hash(id: Name, name: &[u8], value: &[u8]) -> u32 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mut sum = u64::from(id as u8) ^ (value.len() as u64) << 8;
-    if id == Name::Other {
-        for &byte in name {
-            sum = (sum ^ u64::from(byte | 0x20)).wrapping_mul(FACTOR).rotate_left(23);
-        }
-    }
-    let (words, rest) = value.as_chunks::<8>();
-    for word in words {
-        sum = (sum ^ u64::from_le_bytes(*word)).wrapping_mul(FACTOR).rotate_left(23);
-    }
-    let last = rest.iter().fold(0, |last, &byte| last << 8 | u64::from(byte));
-    sum = (sum ^ last).wrapping_mul(FACTOR);
-    (sum >> 40) as u32
+    string::write(out, 0x00, 7, value);
 }

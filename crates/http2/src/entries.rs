@@ -1,42 +1,8 @@
 //! The static table (RFC 7541 appendix A).
 
 use http::Name;
-
-/// An entry of the static table.
-pub(crate) struct StaticEntry {
-    /// The known name of the field.
-    pub(crate) id: Name,
-    /// The line `name: value\r
-    /// `, the form in which fields are decoded.
-    pub(crate) line: &'static str,
-    /// Length of the name in bytes.
-    pub(crate) name_len: usize,
-}
-
-impl StaticEntry {
-    /// The name.
-    pub(crate) const fn name(&self) -> &'static [u8] {
-        self.line.as_bytes().split_at(self.name_len).0
-    }
-
-    /// The value.
-    pub(crate) const fn value(&self) -> &'static [u8] {
-        let value = self.line.as_bytes().split_at(self.name_len + 2).1;
-        value.split_at(value.len() - 2).0
-    }
-}
-
-macro_rules! entries {
-    ($($id:ident $name:literal $value:literal;)*) => {
-        const ENTRIES: [StaticEntry; STATIC_LEN] = [
-            $(StaticEntry {
-                id: Name::$id,
-                line: concat!($name, ": ", $value, "\r\n"),
-                name_len: $name.len(),
-            },)*
-        ];
-    };
-}
+use sections::static_entries;
+use sections::static_entry::StaticEntry;
 
 /// The entries; the first entry has index 1.
 pub(crate) static STATIC_ENTRIES: [StaticEntry; STATIC_LEN] = ENTRIES;
@@ -44,7 +10,7 @@ pub(crate) static STATIC_ENTRIES: [StaticEntry; STATIC_LEN] = ENTRIES;
 /// Number of entries.
 pub(crate) const STATIC_LEN: usize = 61;
 
-entries! {
+const ENTRIES: [StaticEntry; STATIC_LEN] = static_entries! {
     Other ":authority" "";
     Other ":method" "GET";
     Other ":method" "POST";
@@ -106,7 +72,7 @@ entries! {
     Vary "vary" "";
     Via "via" "";
     WwwAuthenticate "www-authenticate" "";
-}
+};
 
 /// The index of the first entry with a known name; 0 if there is none.
 pub(crate) const fn static_name(id: Name) -> usize {

@@ -2,16 +2,16 @@
 
 use http::{Fields, Head, Limits, Span, Status};
 
-use crate::block::FieldBlock;
 use crate::decode::HpackDecoder;
 use crate::encode::HpackEncoder;
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, MAX_31_BITS, PREFACE};
 use crate::ledger::{Ledger, PeerLimits};
-use crate::priority::Priority;
 use crate::settings::{PeerSettings, TABLE_BYTES_INITIAL, WINDOW_BYTES_INITIAL, id};
 use crate::streams::{Sending, StreamTable};
 use crate::window::{ReceiveWindow, SendWindow, WindowGrowth};
+use sections::FieldBlock;
+use sections::Priority;
 
 /// Maximum number of bytes of control frames queued for a peer that does not read.
 pub(crate) const CONTROL_BYTES_MAX: usize = 64 * 1024;

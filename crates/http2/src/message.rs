@@ -1,16 +1,16 @@
 //! Frames that carry messages: HEADERS, CONTINUATION and DATA.
 
-use http::{Method, Span, Status};
+use http::{Method, Span, Status, Version};
 
 use crate::error::{ConnectionError, ErrorCode};
 use crate::frame::{self, FrameHeader, HEADER_BYTES, MAX_31_BITS, flag, u32_at};
-use crate::head::{self, HeadError, RequestExtras};
 use crate::ledger::price;
 use crate::machine::{Continuation, Event, Machine, PartialData, Shutdown};
 use crate::settings::WINDOW_BYTES_INITIAL;
 use crate::streams::{Receiving, Sending, StreamRecord};
-use crate::table::ENTRY_OVERHEAD_BYTES;
 use crate::window::{ReceiveWindow, SendWindow};
+use sections::block::ENTRY_OVERHEAD_BYTES;
+use sections::head::{self, HeadError, RequestExtras};
 
 type FrameOutcome = Result<Option<Event>, ConnectionError>;
 
@@ -115,7 +115,14 @@ impl Machine {
         }
         let limits = self.options.head;
         let connect_protocol = self.options.connect_protocol;
-        let parsed = head::request(&mut self.block, &mut self.head, &limits, section.ended, connect_protocol);
+        let parsed = head::request(
+            &mut self.block,
+            &mut self.head,
+            &limits,
+            Version::Http2,
+            section.ended,
+            connect_protocol,
+        );
         let (extras, refused) = match parsed {
             Ok(extras) => (extras, None),
             Err(HeadError::Refused(reject)) => {
@@ -175,15 +182,16 @@ impl Machine {
     fn take_response(&mut self, section: Continuation) -> FrameOutcome {
         let stream = section.stream;
         let ended = section.ended;
-        let (status, length) = match head::response(&mut self.block, self.options.head.lenient_heads) {
-            Ok(parsed) => parsed,
-            Err(HeadError::Malformed(reason)) => {
-                return self.abort(stream, ErrorCode::PROTOCOL_ERROR, reason);
-            }
-            Err(HeadError::Refused(reject)) => {
-                return self.abort(stream, ErrorCode::PROTOCOL_ERROR, reject.reason);
-            }
-        };
+        let (status, length) =
+            match head::response(&mut self.block, Version::Http2, self.options.head.lenient_heads) {
+                Ok(parsed) => parsed,
+                Err(HeadError::Malformed(reason)) => {
+                    return self.abort(stream, ErrorCode::PROTOCOL_ERROR, reason);
+                }
+                Err(HeadError::Refused(reject)) => {
+                    return self.abort(stream, ErrorCode::PROTOCOL_ERROR, reject.reason);
+                }
+            };
         self.status = status;
         std::mem::swap(&mut self.head.fields, &mut self.block.fields);
         if status.is_informational() {

@@ -405,7 +405,11 @@ impl HeadWriter<'_> {
     /// Writes one field; the name may be in any case. Connection-specific fields are left out (RFC 9113
     /// section 8.2.2).
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
-        debug_assert!(crate::block::is_valid(&name.to_ascii_lowercase(), value), "{}", name.escape_ascii());
+        debug_assert!(
+            sections::block::is_valid(&name.to_ascii_lowercase(), value),
+            "{}",
+            name.escape_ascii()
+        );
         let id = Name::of(name);
         if !matches!(
             id,

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use http::Method;
 
 use crate::error::ErrorCode;
-use crate::priority::Priority;
 use crate::window::{ReceiveWindow, SendWindow};
+use sections::Priority;
 
 /// The receiving side of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,9 @@ struct Layer {
 const ALL_CRATES: &[&str] = &[
     "times",
     "http",
+    "sections",
     "http2",
+    "http3",
     "cgi",
     "coding",
     "failure",
@@ -81,7 +83,9 @@ const NO_SOCKETS: &[&str] =
 const LAYERS: &[Layer] = &[
     Layer { folder: "times", may_use: &[], never: NO_IO },
     Layer { folder: "http", may_use: &[], never: NO_IO },
-    Layer { folder: "http2", may_use: &["http"], never: NO_IO },
+    Layer { folder: "sections", may_use: &["http"], never: NO_IO },
+    Layer { folder: "http2", may_use: &["http", "sections"], never: NO_IO },
+    Layer { folder: "http3", may_use: &["http", "sections"], never: NO_IO },
     Layer { folder: "cgi", may_use: &[], never: NO_IO },
     Layer { folder: "failure", may_use: &[], never: NO_IO_EXCEPT_TRAITS },
     Layer {

@@ -2,7 +2,9 @@
 
 use http::{Field, FieldList, Limits, Name, Span, scan};
 
-use crate::table::ENTRY_OVERHEAD_BYTES;
+/// Size of a field or table entry in addition to its name and value (RFC 7541 section 4.1, RFC 9204 section
+/// 3.2.1).
+pub const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// A decoded field section: field lines in HTTP/1 form (`name: value\r
 /// `), one after another, and their spans. Pseudo-header fields are included, with the colon in their names.
@@ -31,7 +33,7 @@ impl FieldBlock {
     }
 
     /// Counts a field and returns whether it is within the limits.
-    pub(crate) fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
+    pub fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
         self.size = self.size.saturating_add(name_len + value_len + ENTRY_OVERHEAD_BYTES);
         self.is_too_large |= self.size > limits.head_bytes_max + limits.fields_max * ENTRY_OVERHEAD_BYTES
             || self.fields.len() >= limits.fields_max + PSEUDO_FIELDS_MAX;
@@ -39,14 +41,14 @@ impl FieldBlock {
     }
 
     /// Appends a complete field line.
-    pub(crate) fn push_line(&mut self, id: Name, line: &[u8], name_len: usize) {
+    pub fn push_line(&mut self, id: Name, line: &[u8], name_len: usize) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(line);
         self.fields.push(field(id, start, name_len, line.len() - 2 - name_len - 2));
     }
 
     /// Adds the field whose line was already written at the end of `bytes`, beginning at `start`.
-    pub(crate) fn push_written(&mut self, id: Name, start: usize, name_len: usize) {
+    pub fn push_written(&mut self, id: Name, start: usize, name_len: usize) {
         let value_len = self.bytes.len() - start - name_len - 4;
         self.fields.push(field(id, start, name_len, value_len));
     }
@@ -71,7 +73,7 @@ fn field(id: Name, start: usize, name_len: usize, value_len: usize) -> Field {
 
 /// Whether a field is valid in a message (RFC 9113 section 8.2.1): a lower-case token as name, optionally
 /// after a colon, and a value of field bytes without surrounding white space.
-pub(crate) fn is_valid(name: &[u8], value: &[u8]) -> bool {
+pub fn is_valid(name: &[u8], value: &[u8]) -> bool {
     let token = name.strip_prefix(b":").unwrap_or(name);
     scan::is_token(token)
         && !name.iter().any(u8::is_ascii_uppercase)

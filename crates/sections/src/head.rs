@@ -11,7 +11,7 @@ use crate::priority::Priority;
 
 /// The reason for rejecting a field section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HeadError {
+pub enum HeadError {
     /// Malformed under HTTP/2: the stream is reset (RFC 9113 section 8.1.1).
     Malformed(&'static str),
     /// Refused with a response.
@@ -22,15 +22,15 @@ use HeadError::Malformed;
 
 /// Properties of a request that are not part of its [`Head`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RequestExtras {
+pub struct RequestExtras {
     /// `Content-Length`, which must equal the total length of DATA.
-    pub(crate) length: Option<u64>,
+    pub length: Option<u64>,
     /// The `Priority` field.
-    pub(crate) priority: Option<Priority>,
+    pub priority: Option<Priority>,
     /// `:protocol` of an extended CONNECT.
-    pub(crate) protocol: Option<Span>,
+    pub protocol: Option<Span>,
     /// Whether the scheme is https.
-    pub(crate) is_https: bool,
+    pub is_https: bool,
 }
 
 /// The pseudo-header fields of a request.
@@ -71,14 +71,15 @@ impl PseudoFields {
 /// Converts the block's section to a request: `head` receives the fields, with `Host` first, and spans into
 /// the block's bytes. `ended` means that no body follows; `connect_protocol` that extended CONNECT is
 /// allowed.
-pub(crate) fn request(
+pub fn request(
     block: &mut FieldBlock,
     head: &mut Head,
     limits: &Limits,
+    version: Version,
     ended: bool,
     connect_protocol: bool,
 ) -> Result<RequestExtras, HeadError> {
-    *head = Head { fields: std::mem::take(&mut head.fields), version: Version::Http2, ..Head::default() };
+    *head = Head { fields: std::mem::take(&mut head.fields), version, ..Head::default() };
     head.fields.clear();
     if block.is_too_large {
         // The method must be known for any refusal, because a response to HEAD has no content.
@@ -303,7 +304,11 @@ impl CombinedFields {
 
 /// Converts the block's section to a response: its status and its `Content-Length`. The pseudo-header field
 /// is removed from the fields. `is_lenient` accepts a repeated `Content-Length`.
-pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Status, Option<u64>), HeadError> {
+pub fn response(
+    block: &mut FieldBlock,
+    version: Version,
+    is_lenient: bool,
+) -> Result<(Status, Option<u64>), HeadError> {
     if block.is_too_large {
         return Err(Malformed("response head too large"));
     }
@@ -316,7 +321,10 @@ pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Stat
     };
     let status = status.and_then(|code| Status::of(code as u16)).ok_or(Malformed("invalid :status"))?;
     if status == Status::SWITCHING_PROTOCOLS {
-        return Err(Malformed("101 in HTTP/2"));
+        return Err(Malformed(match version {
+            Version::Http2 => "101 in HTTP/2",
+            _ => "101 in HTTP/3",
+        }));
     }
     let facts = CombinedFields::read(&block.fields[1..], &block.bytes)?;
     let length = facts.length.length(is_lenient).map_err(malformed)?;
@@ -327,7 +335,7 @@ pub(crate) fn response(block: &mut FieldBlock, is_lenient: bool) -> Result<(Stat
 
 /// Converts the block's section to trailers. Fields that would change the meaning of the message are left
 /// out.
-pub(crate) fn trailers(block: &FieldBlock) -> Result<Fields, HeadError> {
+pub fn trailers(block: &FieldBlock) -> Result<Fields, HeadError> {
     if block.is_too_large {
         return Err(Malformed("trailers too large"));
     }

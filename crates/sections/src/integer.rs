@@ -5,7 +5,7 @@ const CONTINUED_MAX: usize = 4;
 
 /// Writes `value` with an integer prefix of the low `prefix` bits; the other bits of the first byte are those
 /// of `opcode`.
-pub(crate) fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: usize) {
+pub fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: usize) {
     let max = (1usize << prefix) - 1;
     if value < max {
         out.push(opcode | value as u8);
@@ -25,7 +25,7 @@ pub(crate) fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: usize) {
 ///
 /// # Errors
 /// A static reason: the integer is cut off or too large.
-pub(crate) fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), &'static str> {
+pub fn read(bytes: &[u8], prefix: u32) -> Result<(usize, &[u8]), &'static str> {
     let [first, rest @ ..] = bytes else { return Err("header block ends in an instruction") };
     let max = (1u8 << prefix).wrapping_sub(1);
     if first & max < max {

@@ -120,13 +120,13 @@ const fn symbol_of(window: u32, bits_max: usize) -> Option<(u8, usize)> {
 }
 
 /// Length of `text` once encoded, in bytes.
-pub(crate) fn encoded_len(text: &[u8]) -> usize {
+pub fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|&byte| usize::from(LENGTHS[usize::from(byte)])).sum();
     bits.div_ceil(8)
 }
 
 /// Appends the encoded `text`, padded with ones.
-pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
+pub fn encode(text: &[u8], out: &mut Vec<u8>) {
     let mut pending = 0u64;
     let mut bits = 0u32;
     for &byte in text {
@@ -152,7 +152,7 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
 /// # Errors
 /// Padding of eight bits or more, padding that is not ones, and the end-of-string symbol (RFC 7541 section
 /// 5.2).
-pub(crate) fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
+pub fn decode(code: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
     let start = out.len();
     // The shortest code has five bits; each lookup writes two bytes.
     out.resize(start + code.len() * 8 / 5 + 2, 0);

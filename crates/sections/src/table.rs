@@ -1,28 +1,28 @@
-//! The HPACK dynamic table (RFC 7541 section 2.3.2), used for both directions.
+//! The dynamic table of HPACK (RFC 7541 section 2.3.2) and QPACK (RFC 9204 section 3.2), used for both
+//! directions.
 
 use std::collections::VecDeque;
 
+use crate::block::ENTRY_OVERHEAD_BYTES;
 use http::Name;
-
-/// Size of an entry in addition to its name and value (RFC 7541 section 4.1).
-pub(crate) const ENTRY_OVERHEAD_BYTES: usize = 32;
 
 /// An entry of the dynamic table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DynamicEntry {
+pub struct DynamicEntry {
     /// Offset of the entry's line in the table's bytes.
     at: u32,
     name_len: u32,
     value_len: u32,
     /// The known name of the field.
-    pub(crate) id: Name,
+    pub id: Name,
     /// Whether name and value are valid in a message: checked once, when the entry is added.
-    pub(crate) is_valid: bool,
+    pub is_valid: bool,
 }
 
 impl DynamicEntry {
     /// The entry's size as defined by RFC 7541 section 4.1.
-    const fn size(&self) -> usize {
+    #[must_use]
+    pub const fn size(&self) -> usize {
         self.name_len as usize + self.value_len as usize + ENTRY_OVERHEAD_BYTES
     }
 
@@ -33,7 +33,8 @@ impl DynamicEntry {
     }
 
     /// Length of the name in bytes.
-    pub(crate) const fn name_len(&self) -> usize {
+    #[must_use]
+    pub const fn name_len(&self) -> usize {
         self.name_len as usize
     }
 }
@@ -41,70 +42,89 @@ impl DynamicEntry {
 /// Entries in insertion order. Their lines are stored consecutively in one block, in the form in which fields
 /// are decoded, so that decoding an indexed field is a single copy.
 #[derive(Debug, Default)]
-pub(crate) struct DynamicTable {
+pub struct DynamicTable {
     lines: Vec<u8>,
     /// The newest entry is at the back.
     entries: VecDeque<DynamicEntry>,
     /// Total size of the entries.
     size: usize,
     size_max: usize,
-    /// Number of entries ever added, modulo 2^32.
-    added: u32,
+    /// Number of entries ever added.
+    added: u64,
 }
 
 impl DynamicTable {
     /// Creates an empty table of at most `size_max` bytes; allocates when the first entry is added.
-    pub(crate) fn new(size_max: usize) -> DynamicTable {
+    #[must_use]
+    pub fn new(size_max: usize) -> DynamicTable {
         DynamicTable { size_max, ..DynamicTable::default() }
     }
 
     /// The entry at `index`, counted from the newest, which is 0.
-    pub(crate) fn entry(&self, index: usize) -> Option<&DynamicEntry> {
+    #[must_use]
+    pub fn entry(&self, index: usize) -> Option<&DynamicEntry> {
         let place = self.entries.len().checked_sub(index + 1)?;
         self.entries.get(place)
     }
 
     /// Name and value of an entry of this table.
-    pub(crate) fn field(&self, entry: &DynamicEntry) -> (&[u8], &[u8]) {
+    #[must_use]
+    pub fn field(&self, entry: &DynamicEntry) -> (&[u8], &[u8]) {
         let line = self.line(entry);
         let (name, value) = line.split_at(entry.name_len());
         (name, &value[2..value.len() - 2])
     }
 
     /// The line of an entry of this table.
-    pub(crate) fn line(&self, entry: &DynamicEntry) -> &[u8] {
+    #[must_use]
+    pub fn line(&self, entry: &DynamicEntry) -> &[u8] {
         &self.lines[entry.at as usize..entry.at as usize + entry.line_len()]
     }
 
     /// Number of entries.
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Number of entries ever added, modulo 2^32.
-    pub(crate) fn added(&self) -> u32 {
+    /// Whether there are no entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Total size of the entries, in bytes as RFC 7541 section 4.1 counts them.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Number of entries ever added.
+    #[must_use]
+    pub fn added(&self) -> u64 {
         self.added
     }
 
     /// The maximum size in bytes.
-    pub(crate) fn size_max(&self) -> usize {
+    #[must_use]
+    pub fn size_max(&self) -> usize {
         self.size_max
     }
 
     /// Memory held by the table, in bytes.
-    pub(crate) fn held_bytes(&self) -> usize {
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
         self.lines.capacity() + self.entries.capacity() * size_of::<DynamicEntry>()
     }
 
     /// Releases memory beyond what the entries need.
-    pub(crate) fn shrink(&mut self) {
+    pub fn shrink(&mut self) {
         self.lines.shrink_to_fit();
         self.entries.shrink_to_fit();
     }
 
     /// Changes the maximum size; evicts entries that exceed it. A table of size 0 holds no memory.
-    pub(crate) fn resize(&mut self, size_max: usize) {
+    pub fn resize(&mut self, size_max: usize) {
         self.size_max = size_max;
         self.evict(size_max);
         if size_max == 0 {
@@ -125,7 +145,7 @@ impl DynamicTable {
 
     /// Adds an entry; one larger than the table empties it (RFC 7541 section 4.4). The name is converted to
     /// lower case if `lower` is set. Returns whether the entry was added.
-    pub(crate) fn add(&mut self, id: Name, name: &[u8], value: &[u8], is_valid: bool, lower: bool) -> bool {
+    pub fn add(&mut self, id: Name, name: &[u8], value: &[u8], is_valid: bool, lower: bool) -> bool {
         let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
         let Some(room) = self.size_max.checked_sub(size) else {
             self.evict(0);
@@ -145,7 +165,7 @@ impl DynamicTable {
         let value_len = value.len() as u32;
         self.entries.push_back(DynamicEntry { at: at as u32, name_len, value_len, id, is_valid });
         self.size += size;
-        self.added = self.added.wrapping_add(1);
+        self.added += 1;
         true
     }
 

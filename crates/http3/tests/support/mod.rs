@@ -1,0 +1,3 @@
+//! Laws that hold for any input. Tests and fuzz targets use them.
+
+pub(crate) mod laws;
