@@ -57,7 +57,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     not_needed("read_ahead", In::PLACES, Args::ONE, FILES),
     not_needed("postpone_output", In::PLACES, Args::ONE, FILES),
     not_needed("tcp_nopush", In::PLACES, Args::ONE, BY_ITSELF),
-    not_needed("tcp_nodelay", In::PLACES.or(In::STREAMS), Args::ONE, BY_ITSELF),
+    not_needed("tcp_nodelay", In::PLACES, Args::ONE, BY_ITSELF),
     not_needed("reset_timedout_connection", In::PLACES, Args::ONE, BY_ITSELF),
     not_needed("send_lowat", In::PLACES, Args::ONE, BY_ITSELF),
     not_needed("lingering_close", In::PLACES, Args::ONE, BY_ITSELF),

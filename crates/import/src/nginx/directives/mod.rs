@@ -76,3 +76,6 @@ pub(crate) static DIRECTIVES: [DirectiveRow; COUNT] = {
     }
     all
 };
+
+#[cfg(test)]
+mod tests;
