@@ -2,6 +2,7 @@
 
 use crate::draft::{CONDITIONS, TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression};
+use crate::findings::Untranslatable;
 use shapes::pattern::ValuePattern;
 
 /// Pattern of a header field or parameter that is present and not empty.
@@ -148,7 +149,7 @@ pub(crate) fn exact_value(text: &str, ignores_case: bool) -> String {
 ///
 /// # Errors
 /// One of the texts is not a valid expression, or the combination is too large.
-pub(crate) fn any_value(texts: &[String]) -> Result<String, String> {
+pub(crate) fn any_value(texts: &[String]) -> Result<String, Untranslatable> {
     let alternative = |text: &String| match text.strip_prefix('~') {
         Some(regex) => format!("(?:{})", regex.trim_start()),
         None => format!("^{}$", escape_literal(text).replace("\\*", ".*")),
@@ -168,7 +169,7 @@ pub(crate) fn compare_value(
     name: &str,
     operator: &str,
     value: &str,
-) -> Result<Vec<RouteCondition>, String> {
+) -> Result<Vec<RouteCondition>, Untranslatable> {
     let of = |pattern: &str| RouteCondition::on_value(directive, name, pattern);
     let is_empty = || RouteCondition::none_of(&[of(NOT_EMPTY)]);
     let pattern = match operator {
@@ -203,7 +204,11 @@ pub(crate) fn cookie_regex_condition(name: &str, rest: &str) -> RouteCondition {
 ///
 /// # Errors
 /// The expression cannot be converted to a pattern of the whole field.
-pub(crate) fn compare_cookie(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
+pub(crate) fn compare_cookie(
+    name: &str,
+    operator: &str,
+    value: &str,
+) -> Result<Vec<RouteCondition>, Untranslatable> {
     let of = |rest: &str| cookie_regex_condition(name, rest);
     let is_any = matches!(value, "." | ".+" | "^." | "^.+" | "^.+$" | "(.+)" | "^(.+)$");
     Ok(match operator {
@@ -212,7 +217,7 @@ pub(crate) fn compare_cookie(name: &str, operator: &str, value: &str) -> Result<
         "=" => vec![of(&format!("{}(;|$)", escape_literal(value)))],
         "~" | "~*" if is_any => vec![of("[^;]")],
         "~" | "~*" if value == "^$" => vec![RouteCondition::none_of(&[of("[^;]")])],
-        _ => return Err("a route compares a cookie with no expression".to_owned()),
+        _ => return Err("a route compares a cookie with no expression".into()),
     })
 }
 

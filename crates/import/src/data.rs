@@ -377,14 +377,13 @@ const O_NONBLOCK: i32 = 0o4000;
 ///
 /// # Errors
 /// The file cannot be opened or is not a regular file.
-pub fn open_file(path: &std::path::Path) -> Result<std::fs::File, String> {
+pub fn open_file(path: &std::path::Path) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
-    let opened = std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path);
-    let file = opened.map_err(|error| error.to_string())?;
-    if file.metadata().map_err(|error| error.to_string())?.is_file() {
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err("this is not a regular file: write its content into one first".to_owned())
+        Err(std::io::Error::other("this is not a regular file: write its content into one first"))
     }
 }
 
@@ -396,7 +395,7 @@ pub(crate) fn read_file(path: &std::path::Path) -> Result<(String, String), Impo
     use std::io::Read;
     let name = path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     let fault = |message: String| ImportError::new(&name, 0, message);
-    let file = open_file(path).map_err(fault)?;
+    let file = open_file(path).map_err(|error| fault(error.to_string()))?;
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| fault(error.to_string()))?;
     if text.len() as u64 > FILE_BYTES_MAX {

@@ -1,6 +1,7 @@
 //! Conversion of other servers' regular expressions to those of Komainu's paths, which are matched in linear
 //! time.
 
+use crate::findings::Untranslatable;
 use crate::regex_tokens::{RegexToken, RegexTokenKind, regex_text, regex_tokens};
 use shapes::pattern::PathPattern;
 
@@ -23,7 +24,7 @@ pub(crate) struct PathExpression {
 ///
 /// # Errors
 /// The reason why the expression cannot be converted.
-pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExpression, String> {
+pub(crate) fn path_expression(regex: &str, ignores_case: bool) -> Result<PathExpression, Untranslatable> {
     let plain = replace_lookahead(&regex_tokens(regex))?;
     let tokens = regex_tokens(&plain);
     refuse_differences(&tokens)?;
@@ -129,7 +130,7 @@ fn rename_groups(tokens: &[RegexToken<'_>]) -> (String, Vec<(String, String)>) {
 
 /// Refuses syntax that this engine accepts with another meaning than PCRE. The engine itself refuses unknown
 /// syntax.
-fn refuse_differences(tokens: &[RegexToken<'_>]) -> Result<(), String> {
+fn refuse_differences(tokens: &[RegexToken<'_>]) -> Result<(), Untranslatable> {
     for (at, token) in tokens.iter().enumerate() {
         let is_repeated = tokens.get(at + 1).is_some_and(|next| next.kind == RegexTokenKind::Quantifier);
         let text = token.text;
@@ -148,14 +149,14 @@ fn refuse_differences(tokens: &[RegexToken<'_>]) -> Result<(), String> {
             _ => true,
         };
         if !has_same_meaning {
-            return Err(format!("`{text}` in an expression has another meaning here, or none"));
+            return Err(format!("`{text}` in an expression has another meaning here, or none").into());
         }
     }
     Ok(())
 }
 
 /// Refuses classes that this engine would read as set operations (`[a-z&&[^b]]`), which PCRE does not have.
-fn refuse_set_operations(class: &str) -> Result<(), String> {
+fn refuse_set_operations(class: &str) -> Result<(), Untranslatable> {
     let inner = class.trim_start_matches('[').trim_start_matches('^');
     let mut before = ' ';
     let mut chars = inner.chars().peekable();
@@ -163,14 +164,14 @@ fn refuse_set_operations(class: &str) -> Result<(), String> {
     while let Some(c) = chars.next() {
         match c {
             '\\' if chars.next() == Some('v') => {
-                return Err(r"`\v` in a class has another meaning here".to_owned());
+                return Err(r"`\v` in a class has another meaning here".into());
             }
             '[' if chars.peek() != Some(&':') => {
-                return Err("a class has a `[` in it: write `\\[`".to_owned());
+                return Err("a class has a `[` in it: write `\\[`".into());
             }
             '[' => drop(chars.by_ref().find(|&c| c == ']')),
             '&' | '~' | '-' if before == c => {
-                return Err(format!("a class has `{c}{c}` in it: write it once"));
+                return Err(format!("a class has `{c}{c}` in it: write it once").into());
             }
             _ => {}
         }
@@ -180,11 +181,11 @@ fn refuse_set_operations(class: &str) -> Result<(), String> {
 }
 
 /// Replaces a `(?!…)` at the end of an expression by an equivalent expression of character classes.
-fn replace_lookahead(tokens: &[RegexToken<'_>]) -> Result<String, String> {
+fn replace_lookahead(tokens: &[RegexToken<'_>]) -> Result<String, Untranslatable> {
     let Some(at) = tokens.iter().position(RegexToken::looks_around) else { return Ok(regex_text(tokens)) };
     let refused = || {
         let what = "it looks ahead or back, which an expression of linear time cannot";
-        format!("{what}: write a route for the exception before this one")
+        Untranslatable::from(format!("{what}: write a route for the exception before this one"))
     };
     let end = find_closing(tokens, at).filter(|_| tokens[at].text == "(?!").ok_or_else(refused)?;
     let excluded = regex_text(&tokens[at + 1..end]);

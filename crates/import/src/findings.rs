@@ -111,6 +111,12 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
+impl From<String> for ImportError {
+    fn from(message: String) -> Self {
+        Self { file: String::new(), line: 0, message }
+    }
+}
+
 /// Outcome of a directive, with its reasons: sentences without a full stop.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Outcome {
@@ -141,6 +147,36 @@ impl Outcome {
         self.verdict = self.verdict.max(verdict);
         self.reasons.push(reason.into());
         self
+    }
+}
+
+/// Reason why a part of a foreign configuration has no equivalent: a sentence without a full stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Untranslatable(Cow<'static, str>);
+
+impl fmt::Display for Untranslatable {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Untranslatable {}
+
+impl AsRef<str> for Untranslatable {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&'static str> for Untranslatable {
+    fn from(reason: &'static str) -> Self {
+        Self(Cow::Borrowed(reason))
+    }
+}
+
+impl From<String> for Untranslatable {
+    fn from(reason: String) -> Self {
+        Self(Cow::Owned(reason))
     }
 }
 

@@ -1,6 +1,8 @@
 //! Conversion of regular expressions to path patterns with `*` and `**`; a wider pattern is used where there
 //! is no exact one.
 
+use crate::findings::Untranslatable;
+
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -40,10 +42,10 @@ struct RegexReader<'a> {
 }
 
 impl RegexReader<'_> {
-    fn parse_alternatives(&mut self) -> Result<Alternatives, String> {
+    fn parse_alternatives(&mut self) -> Result<Alternatives, Untranslatable> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err("its groups are nested too deeply".to_owned());
+            return Err("its groups are nested too deeply".into());
         }
         let mut all = Vec::new();
         let mut now: Alternatives = vec![Vec::new()];
@@ -63,10 +65,10 @@ impl RegexReader<'_> {
         }
         all.append(&mut now);
         self.depth -= 1;
-        if all.len() > ALTERNATIVES_MAX { Err("it has too many alternatives".to_owned()) } else { Ok(all) }
+        if all.len() > ALTERNATIVES_MAX { Err("it has too many alternatives".into()) } else { Ok(all) }
     }
 
-    fn parse_repeated(&mut self) -> Result<Alternatives, String> {
+    fn parse_repeated(&mut self) -> Result<Alternatives, Untranslatable> {
         let atom = self.parse_atom()?;
         let quantifier = match self.chars.peek() {
             Some(&c @ ('*' | '+' | '?')) => c,
@@ -115,7 +117,7 @@ impl RegexReader<'_> {
         })
     }
 
-    fn parse_atom(&mut self) -> Result<Alternatives, String> {
+    fn parse_atom(&mut self) -> Result<Alternatives, Untranslatable> {
         let one = |piece| Ok(vec![vec![piece]]);
         match self.chars.next() {
             Some('^') => one(PathPiece::Start),
@@ -130,18 +132,18 @@ impl RegexReader<'_> {
                     one(PathPiece::Segment)
                 }
                 Some('D' | 'W' | 'S') => one(PathPiece::Any),
-                Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".to_owned()),
-                Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".to_owned()),
+                Some('b' | 'B' | 'A' | 'Z' | 'z' | 'G') => Err("it has an assertion".into()),
+                Some(c) if c.is_ascii_digit() => Err("it refers to one of its own groups".into()),
                 Some(c) if !c.is_ascii_alphanumeric() => one(PathPiece::Char(c)),
-                Some(c) => Err(format!("it has the escape `\\{c}`")),
-                None => Err("it ends with a backslash".to_owned()),
+                Some(c) => Err(format!("it has the escape `\\{c}`").into()),
+                None => Err("it ends with a backslash".into()),
             },
             Some(c) => one(PathPiece::Char(c)),
             None => Ok(vec![Vec::new()]),
         }
     }
 
-    fn parse_group(&mut self) -> Result<Alternatives, String> {
+    fn parse_group(&mut self) -> Result<Alternatives, Untranslatable> {
         if self.chars.next_if_eq(&'?').is_some() {
             match self.chars.next() {
                 Some(':') => {}
@@ -152,30 +154,30 @@ impl RegexReader<'_> {
                 Some('P') | Some('<') if !matches!(self.chars.peek(), Some('=' | '!')) => {
                     self.chars.by_ref().find(|&c| c == '>').ok_or("a group's name is not closed")?;
                 }
-                _ => return Err("it looks ahead or back, which no path pattern can".to_owned()),
+                _ => return Err("it looks ahead or back, which no path pattern can".into()),
             }
         }
         let inner = self.parse_alternatives()?;
         match self.chars.next() {
             Some(')') => Ok(inner),
-            _ => Err("a `(` is not closed".to_owned()),
+            _ => Err("a `(` is not closed".into()),
         }
     }
 
-    fn parse_class(&mut self) -> Result<Alternatives, String> {
+    fn parse_class(&mut self) -> Result<Alternatives, Untranslatable> {
         let negated = self.chars.next_if_eq(&'^').is_some();
         let mut members = Vec::new();
         let mut is_range = false;
         let mut first = true;
         loop {
             match self.chars.next() {
-                None => return Err("a `[` is not closed".to_owned()),
+                None => return Err("a `[` is not closed".into()),
                 Some(']') if !first => break,
                 Some('\\') => match self.chars.next() {
                     Some('d' | 'w' | 's') => is_range = true,
                     Some(c) if !c.is_ascii_alphanumeric() => members.push(c),
-                    Some(c) => return Err(format!("a class has the escape `\\{c}`")),
-                    None => return Err("a `[` is not closed".to_owned()),
+                    Some(c) => return Err(format!("a class has the escape `\\{c}`").into()),
+                    None => return Err("a `[` is not closed".into()),
                 },
                 Some('-') if !members.is_empty() && self.chars.peek().is_some_and(|&c| c != ']') => {
                     is_range = true;
@@ -196,9 +198,9 @@ impl RegexReader<'_> {
     }
 }
 
-fn concatenate(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, String> {
+fn concatenate(left: &Alternatives, right: &Alternatives) -> Result<Alternatives, Untranslatable> {
     if left.len() * right.len() > ALTERNATIVES_MAX {
-        return Err("it has too many alternatives".to_owned());
+        return Err("it has too many alternatives".into());
     }
     let joined = |l: &Vec<PathPiece>| {
         let l = l.clone();
@@ -207,11 +209,11 @@ fn concatenate(left: &Alternatives, right: &Alternatives) -> Result<Alternatives
     Ok(left.iter().flat_map(joined).collect())
 }
 
-fn parse_regex(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), String> {
+fn parse_regex(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, bool), Untranslatable> {
     let mut reader = RegexReader { chars: regex.chars().peekable(), depth: 0, is_wider: false, ignores_case };
     let all = reader.parse_alternatives()?;
     match reader.chars.next() {
-        Some(_) => Err("a `)` is not opened".to_owned()),
+        Some(_) => Err("a `)` is not opened".into()),
         None => Ok((all, reader.is_wider, reader.ignores_case)),
     }
 }
@@ -220,7 +222,7 @@ fn parse_regex(regex: &str, ignores_case: bool) -> Result<(Alternatives, bool, b
 ///
 /// # Errors
 /// The reason why there are no such patterns.
-pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, String> {
+pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Untranslatable> {
     let (all, mut wider, ignores_case) = parse_regex(regex, ignores_case)?;
     let mut patterns = Vec::new();
     for alternative in all {
@@ -246,7 +248,7 @@ pub(crate) fn from_regex(regex: &str, ignores_case: bool) -> Result<PathSet, Str
         }
     });
     if patterns.is_empty() {
-        Err("no path can match it".to_owned())
+        Err("no path can match it".into())
     } else {
         Ok(PathSet { patterns, difference: (!differs.is_empty()).then(|| differs.join("; ")) })
     }

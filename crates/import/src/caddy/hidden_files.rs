@@ -5,6 +5,7 @@ use crate::conditions::close_route;
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_matches};
+use crate::findings::Untranslatable;
 
 /// Comment above the routes.
 const COMMENT: &str = "Files that `hide` of Caddy's file server names.";
@@ -87,18 +88,18 @@ impl CaddyReader<'_> {
 }
 
 /// Parses the entries of `hide`. An entry with a slash is a path in the file system, any other a name.
-fn parse_hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenFile>, String> {
+fn parse_hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<HiddenFile>, Untranslatable> {
     let mut found = Vec::new();
     let relative = |path: &str| path.trim_start_matches("./").trim_end_matches('/').to_owned();
     let root = relative(root);
     for word in words {
         if word.contains(['{', '\\']) {
-            return Err(format!("`{word}` depends on the request"));
+            return Err(format!("`{word}` depends on the request").into());
         }
         let path = relative(word);
         let is_path = word.contains('/');
         if is_path && (path == root || root.starts_with(&format!("{path}/"))) {
-            return Err(format!("`{word}` hides the root"));
+            return Err(format!("`{word}` hides the root").into());
         }
         let is_same_kind = path.starts_with('/') == root.starts_with('/');
         let below = path.strip_prefix(root.as_str()).filter(|rest| rest.starts_with('/') && is_same_kind);
@@ -116,9 +117,9 @@ fn parse_hidden_files(words: &[String], root: &str, strip: &str) -> Result<Vec<H
 }
 
 /// Converts a glob to an expression.
-fn glob_to_regex(text: &str) -> Result<String, String> {
+fn glob_to_regex(text: &str) -> Result<String, Untranslatable> {
     if text.contains(['[', ']']) {
-        return Err(format!("`{text}` has a set of characters"));
+        return Err(format!("`{text}` has a set of characters").into());
     }
     Ok(escape_literal(text).replace("\\*", "[^/]*").replace("\\?", "[^/]"))
 }
@@ -132,9 +133,13 @@ fn is_not_hidden(files: &[HiddenFile], name: &str) -> bool {
 }
 
 /// Checks that no file which requests reach indirectly is hidden: an index page, or a file of `try_files`.
-fn check_reachable_files(files: &[HiddenFile], index: &[String], tries: &[String]) -> Result<(), String> {
+fn check_reachable_files(
+    files: &[HiddenFile],
+    index: &[String],
+    tries: &[String],
+) -> Result<(), Untranslatable> {
     if let Some(name) = index.iter().find(|name| !is_not_hidden(files, name)) {
-        return Err(format!("`{name}` is hidden, and answers for folders"));
+        return Err(format!("`{name}` is hidden, and answers for folders").into());
     }
     let is_literal = |file: &HiddenFile| matches!(file, HiddenFile::Name(name) if !name.contains('['));
     for tried in tries.iter().filter(|tried| *tried != "$path") {
@@ -148,14 +153,17 @@ fn check_reachable_files(files: &[HiddenFile], index: &[String], tries: &[String
         let last = tried.rsplit('/').next().unwrap_or(tried);
         let is_hidden = !last.contains('$') && !is_not_hidden(files, last);
         if is_hidden || files.iter().any(|file| may_be_hidden(&file)) {
-            return Err(format!("`try_files` may name a hidden file (`{tried}`)"));
+            return Err(format!("`try_files` may name a hidden file (`{tried}`)").into());
         }
     }
     Ok(())
 }
 
 /// Returns the paths of hidden files among those of the route of the files.
-fn hidden_path_patterns(files: &[HiddenFile], around: Option<&TomlItem>) -> Result<Vec<String>, String> {
+fn hidden_path_patterns(
+    files: &[HiddenFile],
+    around: Option<&TomlItem>,
+) -> Result<Vec<String>, Untranslatable> {
     let mut names = Vec::new();
     let mut own = Vec::new();
     for file in files {
@@ -192,7 +200,7 @@ fn hidden_path_patterns(files: &[HiddenFile], around: Option<&TomlItem>) -> Resu
             continue;
         }
         if !prefix.starts_with('/') || prefix.contains('*') {
-            return Err(format!("the paths `{pattern}` and those that are hidden cannot be joined"));
+            return Err(format!("the paths `{pattern}` and those that are hidden cannot be joined").into());
         }
         if prefix == pattern {
             let is_own = |path: &&str| path_matches(&at(path), pattern);
@@ -207,7 +215,9 @@ fn hidden_path_patterns(files: &[HiddenFile], around: Option<&TomlItem>) -> Resu
             let above = path.split_once('[').map_or(format!("{path}/"), |(head, _)| head.to_owned());
             match (path.starts_with(&start), start.starts_with(&above)) {
                 (true, _) => found.push(at(path)),
-                (false, true) => return Err(format!("the paths `{pattern}` are within a hidden folder")),
+                (false, true) => {
+                    return Err(format!("the paths `{pattern}` are within a hidden folder").into());
+                }
                 (false, false) => {}
             }
         }
@@ -216,14 +226,14 @@ fn hidden_path_patterns(files: &[HiddenFile], around: Option<&TomlItem>) -> Resu
 }
 
 /// Returns the paths that begin with `prefix` and have a hidden name.
-fn hidden_paths_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String>, String> {
+fn hidden_paths_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<String>, Untranslatable> {
     if names.is_empty() {
         return Ok(None);
     }
     let start = escape_literal(prefix);
     let within = path_matches(&format!("~ /{any}/"), prefix);
     if within {
-        return Err(format!("the paths `{prefix}*` are within a hidden folder"));
+        return Err(format!("the paths `{prefix}*` are within a hidden folder").into());
     }
     if prefix.ends_with('/') {
         return Ok(Some(format!("~ ^{start}(?:.*/)?{any}(?:/|$)")));
@@ -235,14 +245,14 @@ fn hidden_paths_below(prefix: &str, names: &[&str], any: &str) -> Result<Option<
         head.starts_with(&last) || last.starts_with(head)
     };
     if names.iter().any(may_continue) {
-        Err(format!("the paths `{prefix}*` and those that are hidden cannot be joined"))
+        Err(format!("the paths `{prefix}*` and those that are hidden cannot be joined").into())
     } else {
         Ok(Some(format!("~ ^{start}.*/{any}(?:/|$)")))
     }
 }
 
 /// Returns the paths that end with a text and have a hidden name.
-fn hidden_paths_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, String> {
+fn hidden_paths_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<String>, Untranslatable> {
     let text = end;
     let end = escape_literal(end);
     let mut found = Vec::new();
@@ -254,7 +264,7 @@ fn hidden_paths_ending(end: &str, names: &[&str], any: &str) -> Result<Vec<Strin
         match (tail.ends_with(&end), end.ends_with(tail) && tail.len() < name.len()) {
             (true, _) => found.push(format!("~ /{name}$")),
             (false, true) => {
-                return Err(format!("the paths `*{text}` and those that are hidden cannot be joined"));
+                return Err(format!("the paths `*{text}` and those that are hidden cannot be joined").into());
             }
             (false, false) => {}
         }

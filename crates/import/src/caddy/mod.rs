@@ -22,7 +22,7 @@ use std::path::Path;
 use crate::conditions::{RouteCondition, add_conditions, any_value, close_route, compare_value};
 use crate::data::{DataNode, DataValue, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
-use crate::findings::{ImportError, ImportLedger, ImportResult};
+use crate::findings::{ImportError, ImportLedger, ImportResult, Untranslatable};
 use clients::are_networks;
 use handlers::{CaddyReader, CaddySettings};
 use hidden_files::HiddenFilesOutcome;
@@ -170,18 +170,18 @@ impl CaddyReader<'_> {
             }
             let mut merged: Vec<(Vec<String>, TomlSection)> = Vec::new();
             self.uses_groups.set(uses_groups(route));
-            let matched: Result<Vec<_>, String> =
+            let matched: Result<Vec<_>, Untranslatable> =
                 sets.iter().map(|one| self.translate_matcher_set(one)).collect();
             match matched {
                 Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
                 Ok(all) => merged = all,
                 // Without the rewrite, requests would be answered by their original path.
                 Err(reason) if only_rewrites && !kinds.is_empty() => {
-                    self.close_route(route, &reason, found, (hosts, &settings.section));
+                    self.close_route(route, reason.as_ref(), found, (hosts, &settings.section));
                     continue;
                 }
                 Err(reason) => {
-                    self.refuse_route(route, &reason, found, (hosts, &settings.section));
+                    self.refuse_route(route, reason.as_ref(), found, (hosts, &settings.section));
                     continue;
                 }
             }
@@ -288,12 +288,16 @@ impl CaddyReader<'_> {
     }
 
     /// Adds the conditions of a route to those of the enclosing routes.
-    fn join_conditions(&self, settings: &mut CaddySettings, conditions: &TomlSection) -> Result<(), String> {
+    fn join_conditions(
+        &self,
+        settings: &mut CaddySettings,
+        conditions: &TomlSection,
+    ) -> Result<(), Untranslatable> {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
         {
             if settings.strip_prefix.is_some() {
-                return Err("both ask for a path".to_owned());
+                return Err("both ask for a path".into());
             }
             let around = around.as_text().and_then(|around| around.strip_suffix('*'));
             let prefix = around.filter(|prefix| prefix.starts_with('/') && !prefix.contains('*'));
@@ -384,15 +388,18 @@ impl CaddyReader<'_> {
     }
 
     /// Returns the hosts and conditions of a set of matchers.
-    fn translate_matcher_set(&self, node: &DataNode) -> Result<(Vec<String>, TomlSection), String> {
+    fn translate_matcher_set(&self, node: &DataNode) -> Result<(Vec<String>, TomlSection), Untranslatable> {
         let (hosts, section, results) = self.translate_matchers(node);
-        results.into_iter().collect::<Result<Vec<()>, String>>()?;
+        results.into_iter().collect::<Result<Vec<()>, Untranslatable>>()?;
         Ok((hosts, section))
     }
 
     /// Like [`matcher`](Self::matcher), with the outcome of each matcher: untranslated matchers are omitted,
     /// so that the conditions may match more.
-    fn translate_matchers(&self, node: &DataNode) -> (Vec<String>, TomlSection, Vec<Result<(), String>>) {
+    fn translate_matchers(
+        &self,
+        node: &DataNode,
+    ) -> (Vec<String>, TomlSection, Vec<Result<(), Untranslatable>>) {
         let mut section = TomlSection::default();
         let mut hosts = Vec::new();
         let results = node
@@ -413,13 +420,13 @@ impl CaddyReader<'_> {
         value: &DataNode,
         hosts: &mut Vec<String>,
         section: &mut TomlSection,
-    ) -> Result<(), String> {
+    ) -> Result<(), Untranslatable> {
         let texts = value.texts();
         match key {
             "host" => {
                 if texts.iter().any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
                 {
-                    return Err("`hosts` takes names and `*.example.com`".to_owned());
+                    return Err("`hosts` takes names and `*.example.com`".into());
                 }
                 *hosts = texts;
             }
@@ -428,7 +435,7 @@ impl CaddyReader<'_> {
                     path.starts_with(['/', '*']) && !path.contains(['?', '#', '%', '\\', '{'])
                 };
                 if !texts.iter().all(is_plain) {
-                    return Err("`path` takes paths with `*`".to_owned());
+                    return Err("`path` takes paths with `*`".into());
                 }
                 section.set("path", TomlItem::text_or_list(texts));
             }
@@ -460,10 +467,10 @@ impl CaddyReader<'_> {
             "remote_ip" | "client_ip" => {
                 let ranges = value.get("ranges").map_or_else(Vec::new, DataNode::texts);
                 if let Some(fault) = self.client_address.get().unsupported_reason(key) {
-                    return Err(fault.to_owned());
+                    return Err(fault.into());
                 }
                 if !are_networks(&ranges) {
-                    return Err(format!("`{key}`: `client` takes addresses and networks"));
+                    return Err(format!("`{key}`: `client` takes addresses and networks").into());
                 }
                 RouteCondition::new("client", TomlItem::text_or_list(ranges)).write(section);
             }
@@ -471,7 +478,7 @@ impl CaddyReader<'_> {
                 for set in value.items() {
                     let (hosts, mut excluded) = self.translate_matcher_set(set)?;
                     if excluded.get("not").is_some() || excluded.entries.is_empty() && hosts.is_empty() {
-                        return Err("a `not` has the conditions of a route, and no `not`".to_owned());
+                        return Err("a `not` has the conditions of a route, and no `not`".into());
                     }
                     if !hosts.is_empty() {
                         excluded.set("host", TomlItem::text_or_list(hosts));
@@ -485,7 +492,7 @@ impl CaddyReader<'_> {
                 let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
                 section.set("path", TomlItem::text_or_list(patterns));
             }
-            _ => return Err(format!("a route cannot ask for `{key}`")),
+            _ => return Err(format!("a route cannot ask for `{key}`").into()),
         }
         Ok(())
     }

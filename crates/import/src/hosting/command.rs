@@ -2,6 +2,7 @@
 
 use super::literal::LiteralSetting;
 use super::settings::AppSettings;
+use crate::findings::Untranslatable;
 
 /// Short options and the corresponding long options.
 const SHORT_OPTIONS: [(&str, &str, &str); 20] = [
@@ -124,7 +125,7 @@ pub(super) fn read_command(app: &mut AppSettings<'_>, file: &str, line: usize, w
 ///
 /// # Errors
 /// The file has no command of the server.
-pub(super) fn read_file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<(), String> {
+pub(super) fn read_file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Result<(), Untranslatable> {
     let server = app.program_name();
     let mut found = false;
     for (at, line) in join_continued_lines(text) {
@@ -171,7 +172,7 @@ pub(super) fn read_file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Re
         };
         app.translate_setting(LiteralSetting { entry, name: setting.0, values: setting.1, is_code: false });
     }
-    if found { Ok(()) } else { Err(format!("no line starts `{server}`")) }
+    if found { Ok(()) } else { Err(format!("no line starts `{server}`").into()) }
 }
 
 /// Returns lines with their numbers; a line that ends with a backslash is joined with the next one.

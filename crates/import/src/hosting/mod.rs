@@ -44,7 +44,7 @@ pub fn import(
         match kind {
             _ if is_unit || name.starts_with("Procfile") => {
                 command::read_file(&mut app, &name, &text)
-                    .map_err(|message| ImportError::new(&name, 0, message))?;
+                    .map_err(|reason| ImportError::new(&name, 0, reason.to_string()))?;
             }
             ImportKind::Gunicorn => {
                 read_python(&ledger, &name, &text).into_iter().for_each(|one| app.translate_setting(one))

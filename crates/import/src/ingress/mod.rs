@@ -300,11 +300,11 @@ impl<'a> IngressReader<'a> {
             },
             ("Exact", _) => from_literal(&text, false)
                 .map(|one| vec![one])
-                .ok_or_else(|| "no path pattern can be this".to_owned()),
+                .ok_or_else(|| "no path pattern can be this".into()),
             _ if plain.is_empty() => Ok(Vec::new()),
             _ => from_literal(&plain, false)
                 .map(|one| vec![one.clone(), format!("{one}/*")])
-                .ok_or_else(|| "no path pattern can be this".to_owned()),
+                .ok_or_else(|| "no path pattern can be this".into()),
         };
         match patterns {
             Ok(patterns) if patterns.is_empty() => {}
@@ -313,7 +313,7 @@ impl<'a> IngressReader<'a> {
             }
             Err(reason) => {
                 let restricts = ["auth", "allow", "deny"].iter().any(|key| common.get(key).is_some());
-                path.mark_impossible(self.ledger, &reason);
+                path.mark_impossible(self.ledger, reason.as_ref());
                 path.get("path").into_iter().filter_map(|one| one.entry).for_each(|entry| {
                     let what =
                         if restricts { "the route is closed (403)" } else { "no route was written for it" };

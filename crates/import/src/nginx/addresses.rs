@@ -6,6 +6,7 @@ use super::nginx_scratch::ScratchBuilder;
 use super::render::DirectiveReplacement;
 use super::scope::{Scope, replace_constants};
 use super::tree::NginxDirective;
+use crate::findings::ImportError;
 use crate::scratch::{ScratchFile, ScratchListener, StubProtocol, StubServer};
 
 impl ScratchBuilder<'_, '_> {
@@ -13,7 +14,7 @@ impl ScratchBuilder<'_, '_> {
         &mut self,
         directive: &NginxDirective,
         scope: &Scope<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImportError> {
         let group = self.current_group.clone().unwrap_or_default();
         let mut protocol = StubProtocol::Http;
         for level in &scope.levels {
@@ -44,7 +45,7 @@ impl ScratchBuilder<'_, '_> {
     }
 
     /// Returns the stub for an address of the original configuration; groups keep their names.
-    pub(super) fn stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
+    pub(super) fn stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, ImportError> {
         if self.upstream_groups.iter().any(|name| name == old) {
             Ok(old.to_owned())
         } else {
@@ -52,7 +53,7 @@ impl ScratchBuilder<'_, '_> {
         }
     }
 
-    fn find_stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, String> {
+    fn find_stub_address(&mut self, old: &str, protocol: StubProtocol) -> Result<String, ImportError> {
         let known = self.stubs.iter().find(|stub| stub.name == old && stub.protocol == protocol);
         let port = match known {
             Some(stub) => stub.port,
@@ -71,7 +72,7 @@ impl ScratchBuilder<'_, '_> {
         old: &str,
         protocol: StubProtocol,
         scope: &Scope<'_>,
-    ) -> Result<String, String> {
+    ) -> Result<String, ImportError> {
         let resolved = replace_constants(old, scope, 0);
         let Some((scheme, rest)) = resolved.split_once("://") else {
             self.not_compared
@@ -117,7 +118,7 @@ impl ScratchBuilder<'_, '_> {
         &mut self,
         directive: &NginxDirective,
         ports: &mut Vec<u16>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImportError> {
         let has = |name: &str| directive.args.iter().skip(1).any(|arg| arg == name);
         if has("quic") {
             self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
@@ -139,7 +140,7 @@ impl ScratchBuilder<'_, '_> {
     }
 
     /// Returns the scratch port of an address. Wildcard addresses of IPv4 and IPv6 share one port.
-    pub(super) fn scratch_port(&mut self, old: &str, tls: bool) -> Result<u16, String> {
+    pub(super) fn scratch_port(&mut self, old: &str, tls: bool) -> Result<u16, ImportError> {
         let name = complete_address(old);
         if let Some(known) = self.listeners.iter_mut().find(|known| known.name == name) {
             known.tls |= tls;

@@ -8,6 +8,7 @@ use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, compare_cookie, compare_value, method_condition};
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression};
+use crate::findings::Untranslatable;
 use crate::paths::{from_literal, hosts_from_regex};
 
 /// A condition of a route, and the variable that it tests with its value, if that is known.
@@ -58,7 +59,7 @@ impl<'d> Translation<'d> {
         &self,
         directive: &'d NginxDirective,
         scope: &Scope<'d>,
-    ) -> Result<IfConditions<'d>, String> {
+    ) -> Result<IfConditions<'d>, Untranslatable> {
         let words = condition_words(directive);
         let (variable, operator, value) = match words.as_slice() {
             [variable] if variable.starts_with('$') => (*variable, "", ""),
@@ -66,15 +67,15 @@ impl<'d> Translation<'d> {
             // `""` has been parsed to an empty word, which `words` drops.
             [variable, operator @ ("=" | "!=")] if variable.starts_with('$') => (*variable, *operator, ""),
             [operator, _] if operator.starts_with(['-', '!']) => {
-                return Err("whether there is a file is asked by `files` alone (`try`, `fallback`, and `proxy`, `php` or `app` beside it)".to_owned());
+                return Err("whether there is a file is asked by `files` alone (`try`, `fallback`, and `proxy`, `php` or `app` beside it)".into());
             }
-            _ => return Err("a route cannot ask for it".to_owned()),
+            _ => return Err("a route cannot ask for it".into()),
         };
         let name = variable[1..].trim_matches(['{', '}']);
         let known = scope.before(directive);
         let resolved = replace_constants(value, &known, 0);
         if matches!(operator, "=" | "!=") && resolved.contains('$') {
-            return Err("it compares two values that depend on the request".to_owned());
+            return Err("it compares two values that depend on the request".into());
         }
         let value = if matches!(operator, "=" | "!=") { resolved.as_str() } else { value };
         let is_meant = |found: &str| match operator {
@@ -90,7 +91,7 @@ impl<'d> Translation<'d> {
             .or_else(|| inexact_field_reason(name, value).filter(|_| is_negated_expression))
             .filter(|_| is_guard);
         if let Some(fault) = fault {
-            return Err(fault.to_owned());
+            return Err(fault.into());
         }
         if let Some(constant) = constant_value(name, &known).filter(|_| !is_expression) {
             return Ok(if is_meant(&constant) { IfConditions::Always } else { IfConditions::Never });
@@ -100,14 +101,14 @@ impl<'d> Translation<'d> {
         }
         if let Some(block) = self.find_map(name) {
             if is_expression {
-                return Err("it compares the value of a map with an expression".to_owned());
+                return Err("it compares the value of a map with an expression".into());
             }
             let found = self.map_comparison(directive, block, (operator, &is_meant))?;
             let of_value = |(condition, value)| (condition, Some((name.to_owned(), value)));
             return Ok(IfConditions::Any(found.into_iter().map(of_value).collect()));
         }
         if name == "remote_addr" && !self.knows_client_addresses {
-            return Err(UNKNOWN_CLIENTS_REMARK.to_owned());
+            return Err(UNKNOWN_CLIENTS_REMARK.into());
         }
         let target = directive
             .block_directives()
@@ -118,9 +119,7 @@ impl<'d> Translation<'d> {
         let value = apart.as_ref().map_or(value, |(value, _)| value.as_str());
         let found = match operator.strip_prefix('!') {
             Some(_) if name == "request_uri" => {
-                return Err(
-                    "it lets requests through by the path as it is sent, before it is decoded".to_owned()
-                );
+                return Err("it lets requests through by the path as it is sent, before it is decoded".into());
             }
             Some(operator) => {
                 let mut found = vec![RouteCondition::none_of(&comparison_conditions(name, operator, value)?)];
@@ -141,14 +140,14 @@ impl<'d> Translation<'d> {
         directive: &NginxDirective,
         block: &'d NginxDirective,
         (operator, is_meant): (&str, &dyn Fn(&str) -> bool),
-    ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
+    ) -> Result<Vec<(RouteCondition, &'d str)>, Untranslatable> {
         let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_rewrites);
         // A value with literal text is neither empty nor `0`.
         let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
         let is_certain = |value: &str| operator.is_empty() && split_template(value).iter().any(is_text);
         let mut values = block.block_directives().iter().map(NginxDirective::first_arg);
         if values.any(|value| value.contains('$') && !is_certain(value)) {
-            return Err("a value of its map depends on the request".to_owned());
+            return Err("a value of its map depends on the request".into());
         }
         let refuses = directive.block_directives().iter().all(super::rewrite::refuses_or_redirects);
         let found = self.translate_map_conditions(block, is_meant, (refuses, is_guard))?;
@@ -167,7 +166,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the condition for `if ($invalid_referer)`: the Referer matches none of `valid_referers`.
-    fn invalid_referer_condition(&self, scope: &Scope<'d>) -> Result<RouteCondition, String> {
+    fn invalid_referer_condition(&self, scope: &Scope<'d>) -> Result<RouteCondition, Untranslatable> {
         let valid = self.take_all(scope, "valid_referers");
         let mut pages = Vec::new();
         for one in &valid {
@@ -179,7 +178,7 @@ impl<'d> Translation<'d> {
             }
         }
         if pages.is_empty() {
-            Err("`valid_referers` is missing".to_owned())
+            Err("`valid_referers` is missing".into())
         } else {
             let pages = TomlItem::text_or_list(super::tree::unique(pages));
             Ok(RouteCondition::none_of(&[RouteCondition::new("referer", pages)]))
@@ -192,7 +191,7 @@ impl<'d> Translation<'d> {
         word: &str,
         directive: &NginxDirective,
         scope: &Scope<'d>,
-    ) -> Result<Vec<String>, String> {
+    ) -> Result<Vec<String>, Untranslatable> {
         match word {
             "none" => Ok(vec!["none".to_owned()]),
             "blocked" => {
@@ -307,9 +306,13 @@ fn constant_value(name: &str, scope: &Scope<'_>) -> Option<String> {
 
 /// Translates a comparison to conditions of routes, of which one has to be met. `operator` is `=`, `~`, `~*`
 /// or empty.
-fn comparison_conditions(name: &str, operator: &str, value: &str) -> Result<Vec<RouteCondition>, String> {
+fn comparison_conditions(
+    name: &str,
+    operator: &str,
+    value: &str,
+) -> Result<Vec<RouteCondition>, Untranslatable> {
     if !matches!(operator, "" | "=" | "~" | "~*") {
-        return Err(format!("nginx has no `{operator}`"));
+        return Err(format!("nginx has no `{operator}`").into());
     }
     match name {
         "uri" | "document_uri" | "request_uri" if operator.starts_with('~') => {
@@ -340,7 +343,7 @@ fn comparison_conditions(name: &str, operator: &str, value: &str) -> Result<Vec<
             let is_host = |host: &String| !host.is_empty() && !host.contains([':', '/', '*', '$']);
             match hosts.filter(|hosts| hosts.iter().all(is_host)) {
                 Some(hosts) => Ok(vec![RouteCondition::new("host", TomlItem::text_or_list(hosts))]),
-                None => Err("the host chooses a site: write a `[[site]]` with it in `hosts`".to_owned()),
+                None => Err("the host chooses a site: write a `[[site]]` with it in `hosts`".into()),
             }
         }
         _ => {
@@ -353,7 +356,7 @@ fn comparison_conditions(name: &str, operator: &str, value: &str) -> Result<Vec<
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", field_name(field)),
                 (_, Some(parameter)) => ("query", parameter.to_owned()),
-                _ => return Err(format!("a route cannot ask for `${name}`")),
+                _ => return Err(format!("a route cannot ask for `${name}`").into()),
             };
             compare_value(directive, &name, operator, value)
         }
@@ -361,7 +364,7 @@ fn comparison_conditions(name: &str, operator: &str, value: &str) -> Result<Vec<
 }
 
 /// Returns the methods in a comparison: a word, or an expression of words such as `^(GET|POST)$`.
-fn compared_methods(operator: &str, value: &str) -> Result<Vec<String>, String> {
+fn compared_methods(operator: &str, value: &str) -> Result<Vec<String>, Untranslatable> {
     let words = match operator {
         "=" => value,
         _ => {
@@ -379,6 +382,6 @@ fn compared_methods(operator: &str, value: &str) -> Result<Vec<String>, String> 
     {
         Ok(methods)
     } else {
-        Err("a method is a word: write `^(GET|POST)$`".to_owned())
+        Err("a method is a word: write `^(GET|POST)$`".into())
     }
 }

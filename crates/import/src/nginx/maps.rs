@@ -9,6 +9,7 @@ use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, compare_cookie, compare_value, exact_value, method_condition};
 use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{escape_literal, path_expression};
+use crate::findings::Untranslatable;
 use config::HostPattern;
 
 /// Maximum number of values of a map that become conditions of routes.
@@ -25,7 +26,7 @@ pub(crate) struct MapLine<'d> {
 }
 
 /// Returns the lines of a `map` or `geo`, and whether its keys may be hosts with `*` (`hostnames`).
-fn map_lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String> {
+fn map_lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), Untranslatable> {
     let mut found = Vec::new();
     let mut hostnames = false;
     for one in block.block_directives() {
@@ -34,10 +35,10 @@ fn map_lines(block: &NginxDirective) -> Result<(Vec<MapLine<'_>>, bool), String>
             "hostnames" => hostnames = true,
             "volatile" => {}
             "default" => found.push(MapLine { key: None, value }),
-            "include" => return Err(format!("write the lines of {value} into `values` of the map")),
-            "ranges" => return Err("`networks` of a map takes networks, no ranges".to_owned()),
+            "include" => return Err(format!("write the lines of {value} into `values` of the map").into()),
+            "ranges" => return Err("`networks` of a map takes networks, no ranges".into()),
             "proxy" | "proxy_recursive" | "delete" if block.name == "geo" => {
-                return Err(format!("`{}`: `trusted_proxies` says whose addresses count", one.name));
+                return Err(format!("`{}`: `trusted_proxies` says whose addresses count", one.name).into());
             }
             key => found.push(MapLine { key: Some(key), value }),
         }
@@ -50,7 +51,7 @@ fn translate_key(
     text: &str,
     hostnames: bool,
     differs: &mut Vec<&'static str>,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, Untranslatable> {
     if let Some(regex) = text.strip_prefix('~') {
         let (regex, sign) = match regex.strip_prefix('*') {
             Some(regex) => (regex, "~*"),
@@ -124,10 +125,13 @@ impl<'d> Translation<'d> {
         }
     }
 
-    fn translate_map(&self, block: &'d NginxDirective) -> Result<(TomlSection, Vec<&'static str>), String> {
+    fn translate_map(
+        &self,
+        block: &'d NginxDirective,
+    ) -> Result<(TomlSection, Vec<&'static str>), Untranslatable> {
         let (lines, hostnames) = map_lines(block)?;
         if lines.len() > VALUES_MAX {
-            return Err(format!("a map has at most {VALUES_MAX} values"));
+            return Err(format!("a map has at most {VALUES_MAX} values").into());
         }
         let scope = Scope::of(self.http.levels.clone());
         let text = |text: &str| {
@@ -183,7 +187,7 @@ impl<'d> Translation<'d> {
         block: &'d NginxDirective,
         is_meant: &dyn Fn(&str) -> bool,
         (may_be_wider, is_guard): (bool, bool),
-    ) -> Result<Vec<(RouteCondition, &'d str)>, String> {
+    ) -> Result<Vec<(RouteCondition, &'d str)>, Untranslatable> {
         let (lines, hostnames) = map_lines(block)?;
         let source = Self::map_source(block);
         let default = lines.iter().rev().find(|line| line.key.is_none()).map_or("", |line| line.value);
@@ -191,21 +195,21 @@ impl<'d> Translation<'d> {
         // Excluded paths have to be exact.
         let has_others = lines.iter().any(|line| line.key.is_some() && !is_meant(line.value));
         if is_of_target && (!may_be_wider || is_meant(default) || has_others) {
-            return Err("a route asks for the path alone, decoded and without its query".to_owned());
+            return Err("a route asks for the path alone, decoded and without its query".into());
         }
         if lines.len() > CONDITIONS_MAX {
-            return Err(format!("its map has more than {CONDITIONS_MAX} values"));
+            return Err(format!("its map has more than {CONDITIONS_MAX} values").into());
         }
         let name = source.trim_start_matches('$').trim_matches(['{', '}']);
         let is_of_networks = block.name == "geo";
         if is_of_networks && name != "remote_addr" {
-            return Err(format!("a route asks for networks of the client, not of `{source}`"));
+            return Err(format!("a route asks for networks of the client, not of `{source}`").into());
         }
         if name == "remote_addr" && !self.knows_client_addresses {
-            return Err(UNKNOWN_CLIENTS_REMARK.to_owned());
+            return Err(UNKNOWN_CLIENTS_REMARK.into());
         }
         if let Some(fault) = inexact_map_reason(name, &lines, is_meant(default)).filter(|_| is_guard) {
-            return Err(fault.to_owned());
+            return Err(fault.into());
         }
         // In order of precedence: literal keys first, then expressions in the order of the source.
         let mut given: Vec<(&str, &'d str)> =
@@ -287,19 +291,23 @@ fn prefix_length(text: &str) -> Option<usize> {
 }
 
 /// Returns the condition for clients of a network.
-fn network_condition(text: &str) -> Result<RouteCondition, String> {
+fn network_condition(text: &str) -> Result<RouteCondition, Untranslatable> {
     match prefix_length(text) {
         Some(_) => Ok(RouteCondition::new("client", TomlItem::text(text))),
-        None => Err("`client` takes addresses and networks".to_owned()),
+        None => Err("`client` takes addresses and networks".into()),
     }
 }
 
 /// Returns the conditions for a line of a map, of which one has to be met; empty if no request can meet them.
-fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<RouteCondition>, String> {
+fn line_conditions(
+    source: &str,
+    given: &str,
+    hostnames: bool,
+) -> Result<Vec<RouteCondition>, Untranslatable> {
     let plain = |directive, item, differs| RouteCondition::new(directive, item).with_difference(differs);
     let name = source.trim_start_matches('$').trim_matches(['{', '}']);
     if split_template(source).len() != 1 {
-        return Err("a route cannot ask for such a text".to_owned());
+        return Err("a route cannot ask for such a text".into());
     }
     match name {
         "uri" | "document_uri" | "request_uri" => {
@@ -315,7 +323,7 @@ fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<Rou
             // Literal keys of a map are case-insensitive.
             let text = given.strip_prefix('\\').unwrap_or(given);
             if text.contains('?') {
-                return Err("a route asks for parameters by `query`".to_owned());
+                return Err("a route asks for parameters by `query`".into());
             }
             let pattern = if text.contains(|c: char| c.is_ascii_alphabetic()) {
                 format!("~* ^{}$", escape_literal(text))
@@ -325,7 +333,7 @@ fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<Rou
             Ok(vec![plain("path", TomlItem::Text(pattern), differs)])
         }
         "remote_addr" if given.starts_with('~') => {
-            Err("`client` takes addresses and networks, no expressions".to_owned())
+            Err("`client` takes addresses and networks, no expressions".into())
         }
         // An address never equals any other text.
         "remote_addr" if given.parse::<std::net::IpAddr>().is_err() => Ok(Vec::new()),
@@ -339,7 +347,7 @@ fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<Rou
             if hosts.iter().all(|host| HostPattern::parse(host).is_ok()) {
                 Ok(vec![plain("host", TomlItem::text_or_list(hosts), None)])
             } else {
-                Err("its value is no host".to_owned())
+                Err("its value is no host".into())
             }
         }
         // Methods are always tokens.
@@ -351,19 +359,19 @@ fn line_conditions(source: &str, given: &str, hostnames: bool) -> Result<Vec<Rou
                     Some(regex) => compare_cookie(cookie, "~", regex),
                     None if given.is_empty() => compare_cookie(cookie, "=", ""),
                     // Literal keys of a map are case-insensitive.
-                    None => Err("a route compares a cookie exactly".to_owned()),
+                    None => Err("a route compares a cookie exactly".into()),
                 };
             }
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", super::scope::field_name(field)),
                 (_, Some(parameter)) => ("query", parameter.to_owned()),
-                _ => return Err(format!("a route cannot ask for `{source}`")),
+                _ => return Err(format!("a route cannot ask for `{source}`").into()),
             };
             match given.strip_prefix('~').map(|regex| (regex.strip_prefix('*'), regex)) {
                 Some((Some(regex), _)) => compare_value(directive, &name, "~*", regex),
                 Some((None, regex)) => compare_value(directive, &name, "~", regex),
                 None if hostnames && (given.contains('*') || given.starts_with('.')) => {
-                    Err("its value has a `*` in it".to_owned())
+                    Err("its value has a `*` in it".into())
                 }
                 None if given.is_empty() => compare_value(directive, &name, "=", ""),
                 None => {

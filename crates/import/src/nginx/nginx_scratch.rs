@@ -172,9 +172,8 @@ impl NginxScratch {
                 plan.upstream_groups.push(one.first_arg().to_owned());
             }
         });
-        let fault = |message: String| ImportError::new("", 0, message);
         let prefix = prefix.unwrap_or(folder);
-        plan.plan_block(&main, &Scope::of(vec![&main]), prefix).map_err(fault)?;
+        plan.plan_block(&main, &Scope::of(vec![&main]), prefix)?;
         let http = match main.iter().find(|one| one.name == "http") {
             Some(http) => Scope::of(vec![&main, http.block_directives()]),
             None => Scope::of(vec![&main]),
@@ -375,7 +374,7 @@ impl ScratchBuilder<'_, '_> {
         block: &[NginxDirective],
         scope: &Scope<'_>,
         prefix: &Path,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImportError> {
         let mut ports: Vec<u16> = Vec::new();
         for one in block {
             if one.name == "listen" {
@@ -418,7 +417,7 @@ impl ScratchBuilder<'_, '_> {
         directive: &NginxDirective,
         scope: &Scope<'_>,
         prefix: &Path,
-    ) -> Result<(), String> {
+    ) -> Result<(), ImportError> {
         if let Some((_, reason)) =
             DROPPED_DIRECTIVES.iter().find(|(names, _)| names.contains(&directive.name.as_str()))
         {
@@ -489,7 +488,7 @@ impl ScratchBuilder<'_, '_> {
     ///
     /// # Errors
     /// The file is missing: without it another configuration would be compared.
-    fn copy_included(&mut self, name: &str, prefix: &Path) -> Result<String, String> {
+    fn copy_included(&mut self, name: &str, prefix: &Path) -> Result<String, ImportError> {
         let stock = Path::new("/etc/nginx");
         let last = Path::new(name).file_name().unwrap_or_default();
         let found =
@@ -497,7 +496,8 @@ impl ScratchBuilder<'_, '_> {
         let Some(path) = found else {
             return Err(format!(
                 "`include {name}`: there is no such file, and nothing can be compared without it"
-            ));
+            )
+            .into());
         };
         let copy = format!("includes/{}/{}", self.files.len(), last.to_string_lossy());
         let text = super::tree::read_text(&path).map_err(|error| format!("{}: {error}", path.display()))?;

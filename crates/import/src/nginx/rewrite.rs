@@ -6,6 +6,7 @@ use super::translation::{LocationMatcher, Translation, is_target, redirect_item}
 use super::tree::NginxDirective;
 use crate::draft::TomlSection;
 use crate::expressions::{implies_prefix, path_expression};
+use crate::findings::Untranslatable;
 use crate::paths::{from_literal, from_regex};
 use crate::regex_tokens::{RegexToken, regex_tokens};
 
@@ -93,7 +94,7 @@ impl<'d> Translation<'d> {
                     place.paths.clone()
                 }
                 // `$rest` requires that the pattern is the only path of the route.
-                (Some(_), false) => return Err(String::new()),
+                (Some(_), false) => return Err("".into()),
             };
             Ok((paths.to_route(), to))
         });
@@ -154,7 +155,7 @@ fn rewritten_paths_route(
     from: &str,
     to: &str,
     place: &LocationPlace<'_>,
-) -> Result<(TomlSection, Option<RenamedGroups>), String> {
+) -> Result<(TomlSection, Option<RenamedGroups>), Untranslatable> {
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
     if MATCH_ALL_EXPRESSIONS.contains(&from) && !captures {
         return Ok((place.paths.to_route(), None));
@@ -270,7 +271,7 @@ pub(crate) fn responds_or_rewrites(directive: &NginxDirective) -> bool {
 
 /// Returns the path pattern and the target of a `rewrite` that redirects. In the target, `\u{2}` stands for
 /// the match of a final `*`, and `\u{3}` for the whole path.
-fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), String> {
+fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), Untranslatable> {
     let captures = (1..=9).any(|digit| to.contains(&format!("${digit}")));
     let body = from.strip_prefix('^');
     if MATCH_ALL_EXPRESSIONS.contains(&from) {
@@ -286,7 +287,7 @@ fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), St
         let set = from_regex(from, false)?;
         return match (set.difference, set.patterns.as_slice()) {
             (None, [one]) => Ok((Some(one.clone()), to.to_owned())),
-            _ => Err("its expression is no path pattern".to_owned()),
+            _ => Err("its expression is no path pattern".into()),
         };
     }
     let head = body
@@ -297,6 +298,6 @@ fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), St
         Some(pattern) if !to.contains("$2") && pattern.ends_with("/*") => {
             Ok((Some(pattern), to.replace("$1", "\u{2}")))
         }
-        _ => Err("only a `(.*)` at the end can be kept (`$rest`)".to_owned()),
+        _ => Err("only a `(.*)` at the end can be kept (`$rest`)".into()),
     }
 }

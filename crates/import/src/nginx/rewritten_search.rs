@@ -8,6 +8,7 @@ use super::translation::{LocationMatcher, Translation};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{literal_start, path_expression, path_matches};
+use crate::findings::Untranslatable;
 use crate::paths::from_literal;
 
 /// Paths that a `rewrite` produces: their literal beginning, and whether that is the whole path.
@@ -54,15 +55,13 @@ impl<'d> Translation<'d> {
         (place, locations): (&LocationPlace<'d>, &ServerLocations<'d>),
         is_last: bool,
         (to, route): (&str, &mut TomlSection),
-    ) -> Result<(), String> {
+    ) -> Result<(), Untranslatable> {
         let made = RewrittenPaths::from_template(to);
         if directive.arg_at(2).is_empty() && !is_last {
-            return Err(
-                "what stands behind it sees the new path: what it changes is refused (403)".to_owned()
-            );
+            return Err("what stands behind it sees the new path: what it changes is refused (403)".into());
         }
         if has_two_slashes(directive) && refuse_differently(&made, locations) {
-            return Err("its new path has two slashes, of which locations see one here, and these refuse different requests: what it changes is refused (403)".to_owned());
+            return Err("its new path has two slashes, of which locations see one here, and these refuse different requests: what it changes is refused (403)".into());
         }
         let is_server = place.matcher == LocationMatcher::Server;
         let own = locations.server.innermost();
@@ -92,7 +91,7 @@ impl<'d> Translation<'d> {
             let body =
                 if other.name == "if" { other.block_directives() } else { std::slice::from_ref(other) };
             if !body.iter().all(|one| one.name == "set" || refuses_or_redirects(one)) {
-                return Err(format!("{what}: what it changes is refused (403)"));
+                return Err(format!("{what}: what it changes is refused (403)").into());
             }
             self.ledger.mark_different(directive.entry, what);
         }
@@ -116,7 +115,7 @@ impl<'d> Translation<'d> {
             // expression matches every path.
             let is_safe = made.is_whole || MATCH_ALL_EXPRESSIONS.contains(&directive.first_arg());
             let Some(pattern) = made.to_pattern().filter(|_| is_safe || !is_server) else {
-                return Err("its expression finds the new path too, and here the search begins again with it: what it changes is refused (403)".to_owned());
+                return Err("its expression finds the new path too, and here the search begins again with it: what it changes is refused (403)".into());
             };
             route.exclude(TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(pattern))]));
             if is_server {

@@ -2,6 +2,7 @@
 //! durations.
 
 use super::tree::NginxDirective;
+use crate::findings::Untranslatable;
 
 /// The blocks that enclose a place in the configuration, the outermost first.
 #[derive(Debug, Clone)]
@@ -176,7 +177,7 @@ pub(crate) fn translate_template(
     scope: &Scope<'_>,
     used: TemplateDestination,
     own: &dyn Fn(&str) -> Option<String>,
-) -> Result<String, String> {
+) -> Result<String, Untranslatable> {
     let resolved = replace_constants(text, scope, 0);
     let mut out = String::new();
     let parts = split_template(&resolved);
@@ -416,7 +417,7 @@ mod tests {
             of("${scheme}s_$uri$is_args$args", TemplateDestination::Header).as_deref(),
             Ok("${scheme}s_$path$query")
         );
-        assert_eq!(of("a$1", TemplateDestination::Header), Err("there is no `$1` here".to_owned()));
+        assert_eq!(of("a$1", TemplateDestination::Header), Err("there is no `$1` here".into()));
         assert_eq!(of("100$", TemplateDestination::Header).as_deref(), Ok("100$$"));
         let pair = |old: &str, new: &str| (old.to_owned(), new.to_owned());
         let scope = scope.with_groups(&[pair("1", "1"), pair("path", "path_")]);

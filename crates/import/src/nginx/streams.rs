@@ -8,7 +8,7 @@ use super::translation::{AppliedDirective, Translation};
 use super::tree::NginxDirective;
 use super::upstream::OTHER_HASH_REMARK;
 use crate::draft::{TomlItem, TomlSection};
-use crate::findings::Outcome;
+use crate::findings::{Outcome, Untranslatable};
 
 /// Destination of the connections of a server.
 struct StreamTarget<'d> {
@@ -72,7 +72,7 @@ impl<'d> Translation<'d> {
         }
         let targets = match self.stream_targets(pass, scope) {
             Ok(targets) => targets,
-            Err(reason) => return lost(&reason),
+            Err(reason) => return lost(reason.as_ref()),
         };
         self.count_taken(pass);
         let listen = self.translate_stream_addresses(listen, scope);
@@ -121,7 +121,7 @@ impl<'d> Translation<'d> {
         &self,
         pass: &'d NginxDirective,
         scope: &Scope<'d>,
-    ) -> Result<Vec<StreamTarget<'d>>, String> {
+    ) -> Result<Vec<StreamTarget<'d>>, Untranslatable> {
         let to = pass.first_arg();
         let Some(variable) = to.strip_prefix('$') else {
             return Ok(vec![StreamTarget { names: Vec::new(), target: to }]);
@@ -132,7 +132,7 @@ impl<'d> Translation<'d> {
         let map = scope.levels[0].iter().filter(|one| one.name == "map").collect::<Vec<_>>();
         let map = map.iter().find(is_it).filter(|map| map.first_arg() == "$ssl_preread_server_name");
         let (Some(preread), Some(map)) = (preread.filter(|one| one.first_arg() == "on"), map) else {
-            return Err("the server depends on the connection: a stream chooses by the name alone that clients ask for (`names`)".to_owned());
+            return Err("the server depends on the connection: a stream chooses by the name alone that clients ask for (`names`)".into());
         };
         self.count_taken(preread);
         let mut found: Vec<StreamTarget<'d>> = Vec::new();
@@ -161,7 +161,7 @@ impl<'d> Translation<'d> {
         self.count_taken(map);
         found.extend(rest.map(|to| StreamTarget { names: Vec::new(), target: to }));
         if found.iter().any(|target| target.target.contains('$')) {
-            Err("one of the servers of its map depends on the connection".to_owned())
+            Err("one of the servers of its map depends on the connection".into())
         } else {
             Ok(found)
         }

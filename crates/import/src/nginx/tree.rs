@@ -108,7 +108,7 @@ impl<'a> TreeReader<'a> {
                 "more than {FILES_MAX} files are included, or {DEPTH_MAX} by each other"
             )));
         }
-        let text = read_text(path).map_err(fault)?;
+        let text = read_text(path).map_err(|error| fault(error.to_string()))?;
         let mut tokens = tokenize(&shown, &text)?.into_iter();
         self.open_files.push(canonical);
         let found = self.read_block(&shown, &mut tokens, None, 0)?;
@@ -279,13 +279,13 @@ fn read_data(
 ///
 /// # Errors
 /// The file cannot be read or is too long.
-pub(super) fn read_text(path: &Path) -> Result<String, String> {
+pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
     use std::io::Read;
     let file = crate::data::open_file(path)?;
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        Err(format!("longer than {} MiB", FILE_BYTES_MAX >> 20))
+        Err(std::io::Error::other(format!("longer than {} MiB", FILE_BYTES_MAX >> 20)))
     } else {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }

@@ -7,14 +7,14 @@ use crate::conditions::{
 use crate::data::{DataNode, DataValue};
 use crate::draft::{CONDITIONS, ConfigDraft, SiteDraft, TomlItem, TomlSection};
 use crate::expressions::path_expression;
-use crate::findings::ImportLedger;
+use crate::findings::{ImportLedger, Untranslatable};
 use crate::paths::from_regex;
 
 /// Maximum depth of routes that pass requests to other routes.
 const DEPTH_MAX: usize = 8;
 
 /// Translates a pattern of Unit to values of a directive.
-type PatternReader = fn(&str) -> Result<Vec<String>, String>;
+type PatternReader = fn(&str) -> Result<Vec<String>, Untranslatable>;
 
 /// The steps of a configuration.
 pub(super) struct UnitRoutes<'a> {
@@ -129,7 +129,7 @@ impl<'a> UnitRoutes<'a> {
             && let Err(reason) = self.translate_conditions(conditions, &mut section, &mut hosts)
         {
             step.mark_different(self.ledger, "");
-            conditions.mark_impossible(self.ledger, &reason);
+            conditions.mark_impossible(self.ledger, reason.as_ref());
             let refuses = step.at(&["action", "return"]).and_then(DataNode::number);
             // A redirect may lead to a login page, unless its conditions only concern scheme, path or host.
             let is_scheme =
@@ -139,7 +139,7 @@ impl<'a> UnitRoutes<'a> {
                     step,
                     &format!("{reason}: the route is closed (403) until the condition is written"),
                 );
-                close_route(&mut section, self.ledger.check_comment(step.line, &reason));
+                close_route(&mut section, self.ledger.check_comment(step.line, reason.as_ref()));
                 found.push(RouteWithHosts { hosts, section });
                 return;
             }
@@ -198,8 +198,8 @@ impl<'a> UnitRoutes<'a> {
         all: &DataNode,
         section: &mut TomlSection,
         hosts: &mut Vec<String>,
-    ) -> Result<(), String> {
-        let results: Vec<Result<(), String>> = all
+    ) -> Result<(), Untranslatable> {
+        let results: Vec<Result<(), Untranslatable>> = all
             .entries()
             .iter()
             .map(|(key, value)| self.translate_condition(key, value, section, hosts))
@@ -214,7 +214,7 @@ impl<'a> UnitRoutes<'a> {
         value: &DataNode,
         section: &mut TomlSection,
         hosts: &mut Vec<String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Untranslatable> {
         let texts = value.texts();
         let (excluded, meant): (Vec<String>, Vec<String>) =
             texts.into_iter().partition(|text| text.starts_with('!'));
@@ -230,14 +230,14 @@ impl<'a> UnitRoutes<'a> {
                 for (name, pattern) in table.entries() {
                     let texts = pattern.texts();
                     let [text] = texts.as_slice() else {
-                        return Err("one pattern for a cookie can be asked for".to_owned());
+                        return Err("one pattern for a cookie can be asked for".into());
                     };
                     if text.starts_with(['~', '!']) {
-                        return Err("a cookie is asked for by a text with `*`".to_owned());
+                        return Err("a cookie is asked for by a text with `*`".into());
                     }
                     all.push(exact_cookie_condition(name, text));
                 }
-                let [one] = all.as_slice() else { return Err("a route asks for one cookie".to_owned()) };
+                let [one] = all.as_slice() else { return Err("a route asks for one cookie".into()) };
                 one.write(section);
                 value.mark_translated(self.ledger);
                 return Ok(());
@@ -248,9 +248,9 @@ impl<'a> UnitRoutes<'a> {
                 value.mark_translated(self.ledger);
                 return Ok(());
             }
-            _ => return Err(format!("a route cannot ask for `{key}`")),
+            _ => return Err(format!("a route cannot ask for `{key}`").into()),
         };
-        let all = |texts: &[String]| -> Result<Vec<String>, String> {
+        let all = |texts: &[String]| -> Result<Vec<String>, Untranslatable> {
             texts.iter().map(|text| read(text)).collect::<Result<Vec<_>, _>>().map(|found| found.concat())
         };
         let meant = all(&meant)?;
@@ -502,7 +502,11 @@ fn proxy_url(url: &str) -> String {
 
 /// Translates the values of header fields or parameters in a step. The field has to be present even if values
 /// are only excluded.
-fn translate_values(directive: &str, value: &DataNode, section: &mut TomlSection) -> Result<(), String> {
+fn translate_values(
+    directive: &str,
+    value: &DataNode,
+    section: &mut TomlSection,
+) -> Result<(), Untranslatable> {
     let table = single_table(value)?;
     for (field, pattern) in table.entries() {
         let (excluded, meant): (Vec<String>, Vec<String>) =
@@ -522,50 +526,50 @@ fn translate_values(directive: &str, value: &DataNode, section: &mut TomlSection
 }
 
 /// Returns the fields or cookies that have to match together.
-fn single_table(value: &DataNode) -> Result<&DataNode, String> {
+fn single_table(value: &DataNode) -> Result<&DataNode, Untranslatable> {
     match value.items() {
         [] => Ok(value),
         [one] => Ok(one),
-        _ => Err("one of several fields cannot be asked for: write a route for each".to_owned()),
+        _ => Err("one of several fields cannot be asked for: write a route for each".into()),
     }
 }
 
-fn translate_value_pattern(text: &str) -> Result<String, String> {
+fn translate_value_pattern(text: &str) -> Result<String, Untranslatable> {
     match text.strip_prefix('~') {
         Some(regex) => path_expression(regex, false).map(|found| found.pattern),
         None => Ok(text.to_owned()),
     }
 }
 
-fn translate_host(text: &str) -> Result<Vec<String>, String> {
+fn translate_host(text: &str) -> Result<Vec<String>, Untranslatable> {
     let name = text.strip_prefix("*.").unwrap_or(text);
     if text.starts_with('~') || name.contains('*') || name.is_empty() {
-        Err("`hosts` takes names and `*.example.com`".to_owned())
+        Err("`hosts` takes names and `*.example.com`".into())
     } else {
         Ok(vec![text.to_lowercase()])
     }
 }
 
-fn translate_method(text: &str) -> Result<Vec<String>, String> {
+fn translate_method(text: &str) -> Result<Vec<String>, Untranslatable> {
     if text.contains('*') || text.starts_with('~') {
-        Err("a method is a word".to_owned())
+        Err("a method is a word".into())
     } else {
         Ok(vec![text.to_uppercase()])
     }
 }
 
-fn translate_source(text: &str) -> Result<Vec<String>, String> {
+fn translate_source(text: &str) -> Result<Vec<String>, Untranslatable> {
     let text = text.strip_suffix(":*").unwrap_or(text);
     let text = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = text.split('/').next().unwrap_or(text);
     if text == "unix" || address.parse::<std::net::IpAddr>().is_ok() {
         Ok(vec![text.to_owned()])
     } else {
-        Err("`client` takes addresses and networks, without ports and ranges".to_owned())
+        Err("`client` takes addresses and networks, without ports and ranges".into())
     }
 }
 
-fn translate_paths(text: &str) -> Result<Vec<String>, String> {
+fn translate_paths(text: &str) -> Result<Vec<String>, Untranslatable> {
     let Some(regex) = text.strip_prefix('~') else {
         return translate_path_pattern(text).map(|path| vec![path]);
     };
@@ -576,7 +580,7 @@ fn translate_paths(text: &str) -> Result<Vec<String>, String> {
 }
 
 /// Translates a pattern of Unit, whose `*` matches slashes, to a path pattern.
-fn translate_path_pattern(text: &str) -> Result<String, String> {
+fn translate_path_pattern(text: &str) -> Result<String, Untranslatable> {
     let inner = text.trim_matches('*').replace('*', "**");
     let start = if text.starts_with('*') { "*" } else { "" };
     let end = if text.ends_with('*') && !inner.is_empty() { "*" } else { "" };
@@ -584,7 +588,7 @@ fn translate_path_pattern(text: &str) -> Result<String, String> {
     if found.starts_with(['/', '*']) && !found.contains(['?', '#', '%', '\\']) {
         Ok(found)
     } else {
-        Err("it is no path pattern".to_owned())
+        Err("it is no path pattern".into())
     }
 }
 
