@@ -1,5 +1,6 @@
 //! Comparison of two subjects that were measured in alternating runs.
 
+use failure::Failure;
 use serde_json::{Value, json};
 
 use crate::figure::{self, Better, Figure, Unit};
@@ -71,11 +72,11 @@ pub fn of_pairs(names: [String; 2], pairs: &[(BenchOutcome, BenchOutcome)]) -> C
 ///
 /// # Errors
 /// Returns the reason why they cannot be compared.
-pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, String> {
+pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison, Failure> {
     let runs_a = recorded_runs(a);
     let runs_b = recorded_runs(b);
     if runs_a.is_empty() || runs_b.is_empty() {
-        return Err("these are not results of `komainu bench --json`".into());
+        return Err(Failure::new("these are not results of `komainu bench --json`"));
     }
     let alone = runs_a.len() < 2 || runs_b.len() < 2;
     let mut lines = Vec::new();

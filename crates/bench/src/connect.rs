@@ -1,13 +1,14 @@
 //! Connects to the plan's origins.
 
+use failure::Failure;
 use net::{Core, Fault, Link, Stream, TlsAgreement, TlsStream};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use times::Moment;
 
 use crate::clock::now_ns;
-use crate::failure::RequestFailure;
 use crate::plan::{LoadPlan, LoadTarget};
+use crate::request_failure::RequestFailure;
 use crate::tally::ErrorKind;
 
 /// Durations of the steps of making a connection.
@@ -91,8 +92,8 @@ fn add_certificate_remedy(words: String) -> String {
 ///
 /// # Errors
 /// Returns the error of the first origin that cannot be reached.
-pub(crate) fn probe_origins(plan: &LoadPlan) -> Result<(), String> {
-    let core = Core::for_client(1).map_err(|error| error.to_string())?;
+pub(crate) fn probe_origins(plan: &LoadPlan) -> Result<(), Failure> {
+    let core = Core::for_client(1)?;
     let inner = core.clone();
     let origins = plan.origins.clone();
     let timeout_ms = plan.connect_timeout.as_millis() as u64;
@@ -100,10 +101,10 @@ pub(crate) fn probe_origins(plan: &LoadPlan) -> Result<(), String> {
         for origin in &origins {
             if let Err(failure) = connect_link(&inner, origin, timeout_ms).await {
                 let what = if failure.kind == ErrorKind::Tls { "agree on TLS with" } else { "connect to" };
-                return Err(format!("cannot {what} {}: {}", origin.name, failure.example));
+                return Err(Failure::new(format!("cannot {what} {}: {}", origin.name, failure.example)));
             }
         }
         Ok(())
     });
-    probed.map_err(|error| error.to_string())?
+    probed?
 }

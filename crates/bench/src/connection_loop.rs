@@ -11,10 +11,10 @@ use times::Millis;
 
 use crate::clock::now_ns;
 use crate::connect;
-use crate::failure::RequestFailure;
 use crate::load_state::{LoadState, RequestJob};
 use crate::plan::Pace;
 use crate::quantity;
+use crate::request_failure::RequestFailure;
 use crate::tally::ErrorKind;
 
 /// Wait in milliseconds after a failed connection; doubled after each further failure, up to

@@ -1,5 +1,7 @@
 //! Expectations of a run: `p99 < 20ms`, `errors = 0`, `rate > 5k`.
 
+use failure::Failure;
+
 use crate::figure::{Figure, Unit};
 use crate::outcome::BenchOutcome;
 use crate::quantity;
@@ -28,7 +30,7 @@ impl Expectation {
     ///
     /// # Errors
     /// The message states what is invalid and what is allowed.
-    pub fn parse(text: &str) -> Result<Expectation, String> {
+    pub fn parse(text: &str) -> Result<Expectation, Failure> {
         let operators = [
             ("<=", Relation::AtMost),
             (">=", Relation::AtLeast),
@@ -39,7 +41,9 @@ impl Expectation {
         ];
         let found = operators.iter().find_map(|&(sign, order)| Some((text.split_once(sign)?, order)));
         let Some(((name, value), order)) = found else {
-            return Err(format!("{text:?}: an expectation looks like 'p99 < 20ms' or 'errors = 0'"));
+            return Err(Failure::new(format!(
+                "{text:?}: an expectation looks like 'p99 < 20ms' or 'errors = 0'"
+            )));
         };
         let figure = Figure::find(name.trim()).ok_or_else(|| {
             let names: Vec<&str> = crate::figure::ALL_FIGURES.iter().map(|figure| figure.name).collect();
@@ -53,9 +57,9 @@ impl Expectation {
     ///
     /// # Errors
     /// If it does not, the message states the expectation and the measured value.
-    pub fn check(&self, outcome: &BenchOutcome) -> Result<(), String> {
+    pub fn check(&self, outcome: &BenchOutcome) -> Result<(), Failure> {
         let Some(found) = self.figure.value_in(outcome) else {
-            return Err(format!("expected {}, but it was not measured", self.text));
+            return Err(Failure::new(format!("expected {}, but it was not measured", self.text)));
         };
         let met = match self.relation {
             Relation::Below => found < self.value,
@@ -67,24 +71,26 @@ impl Expectation {
         if met {
             Ok(())
         } else {
-            Err(format!("expected {}, found {}", self.text, self.figure.format_value(found)))
+            Err(Failure::new(format!("expected {}, found {}", self.text, self.figure.format_value(found))))
         }
     }
 }
 
-fn parse_number(unit: Unit, text: &str) -> Result<f64, String> {
+fn parse_number(unit: Unit, text: &str) -> Result<f64, Failure> {
     match unit {
         // A number without a unit would mean seconds: if milliseconds were intended, the expectation would
         // never fail.
         Unit::Us if text.ends_with(|c: char| c.is_ascii_digit()) => {
-            Err(format!("{text:?} has no unit: write {text}ms"))
+            Err(Failure::new(format!("{text:?} has no unit: write {text}ms")))
         }
         Unit::Us => Ok(quantity::parse_duration(text)?.as_secs_f64() * 1e6),
         Unit::Share => {
             let number = quantity::count(text.trim_end_matches('%'))?;
             match text.ends_with('%') {
                 true => Ok(number / 100.0),
-                false if number > 1.0 => Err(format!("{text:?} is more than the whole: write {text}%")),
+                false if number > 1.0 => {
+                    Err(Failure::new(format!("{text:?} is more than the whole: write {text}%")))
+                }
                 false => Ok(number),
             }
         }
@@ -133,9 +139,9 @@ mod tests {
             assert_eq!(Expectation::parse(text).unwrap().check(&outcome).is_ok(), met, "{text}");
         }
         let missed = Expectation::parse("p99 < 10ms").unwrap().check(&outcome).unwrap_err();
-        assert_eq!(missed, "expected p99 < 10ms, found 15.0 ms");
+        assert_eq!(missed.to_string(), "expected p99 < 10ms, found 15.0 ms");
         let unknown = Expectation::parse("cpu < 10us").unwrap().check(&outcome).unwrap_err();
-        assert!(unknown.contains("not measured"));
+        assert!(unknown.to_string().contains("not measured"));
     }
 
     #[test]
@@ -148,7 +154,7 @@ mod tests {
             ("p99 < 20", "20ms"),
             ("noise < 5", "5%"),
         ] {
-            assert!(Expectation::parse(text).unwrap_err().contains(what), "{text}");
+            assert!(Expectation::parse(text).unwrap_err().to_string().contains(what), "{text}");
         }
     }
 }

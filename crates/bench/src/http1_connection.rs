@@ -13,8 +13,8 @@ use times::Moment;
 
 use crate::clock::now_ns;
 use crate::connection_loop::{CompleteResponse, ConnectionState, JobConnection};
-use crate::failure::RequestFailure;
 use crate::load_state::{LoadState, RequestJob, SCRATCH_BYTES};
+use crate::request_failure::RequestFailure;
 use crate::tally::ErrorKind;
 
 /// Maximum consecutive reads before other connections get their turn.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
+use failure::{Failure, FailureContext};
 use net::ConnectAddress;
 use serde_json::Value;
 
@@ -80,18 +81,18 @@ pub struct OutputFiles {
 
 impl OutputFiles {
     /// Checks before the measurement that the files can be written.
-    fn check_writable(&self) -> Result<(), String> {
+    fn check_writable(&self) -> Result<(), Failure> {
         for path in [&self.json, &self.csv, &self.html, &self.percentiles].into_iter().flatten() {
             let opened = fs::OpenOptions::new().create(true).append(true).open(path);
-            opened.map_err(|error| cannot_write(path, &error))?;
+            opened.with_context(|| cannot_write(path))?;
         }
         Ok(())
     }
 
     /// Writes the files. The results have been printed before, so a full disk loses only the files.
-    fn write(&self, json: &Value, runs: &[(String, &BenchOutcome)], page: &str) -> Result<(), String> {
+    fn write(&self, json: &Value, runs: &[(String, &BenchOutcome)], page: &str) -> Result<(), Failure> {
         let write = |path: &Option<PathBuf>, text: &dyn Fn() -> String| match path {
-            Some(path) => fs::write(path, text()).map_err(|error| cannot_write(path, &error)),
+            Some(path) => fs::write(path, text()).with_context(|| cannot_write(path)),
             None => Ok(()),
         };
         write(&self.json, &|| format!("{json:#}\n"))?;
@@ -103,15 +104,15 @@ impl OutputFiles {
     }
 }
 
-fn cannot_write(path: &Path, error: &io::Error) -> String {
-    format!("cannot write {}: {error}", path.display())
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 /// Runs the job. Returns true if all expectations are met.
 ///
 /// # Errors
 /// Returns why the load could not be measured or the results not saved.
-pub fn run_job(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
+pub fn run_job(job: &BenchJob, out: &mut dyn Write) -> Result<bool, Failure> {
     job.output_files.check_writable()?;
     let met = match &job.compared_side {
         None => run_single(job, out)?,
@@ -133,15 +134,15 @@ fn terminal_columns() -> usize {
     rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col))
 }
 
-fn print(out: &mut dyn Write, text: &str) -> Result<(), String> {
+fn print(out: &mut dyn Write, text: &str) -> Result<(), Failure> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         // The reader of the output has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done.map_err(|error| format!("cannot print: {error}")),
+        done => done.context("cannot print"),
     }
 }
 
-fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
+fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, Failure> {
     let title = &job.subject.url;
     let outcome = session::measure(
         &job.subject,
@@ -163,15 +164,15 @@ fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, String> {
 
 /// Prints the expectations that are not met to stderr; returns true if all are met.
 fn check_expectations(job: &BenchJob, outcome: &BenchOutcome) -> bool {
-    let missed: Vec<String> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
+    let missed: Vec<Failure> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
     for missed in &missed {
         let _ = writeln!(io::stderr(), "komainu bench: {missed}");
     }
     missed.is_empty()
 }
 
-fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) -> Result<bool, String> {
-    let scratch = TempFolder::new("bench").map_err(|error| error.to_string())?;
+fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) -> Result<bool, Failure> {
+    let scratch = TempFolder::new("bench")?;
     let started;
     let (other, name) = match versus {
         ComparedSide::Subject(subject) => ((**subject).clone(), subject.url.clone()),
@@ -183,7 +184,7 @@ fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) ->
     let names = [job.subject.url.clone(), name];
     let pairs = run_pairs(job, &other, &names)?;
     if pairs.is_empty() {
-        return Err("interrupted before a pair of runs was whole".into());
+        return Err(Failure::new("interrupted before a pair of runs was whole"));
     }
     let mut comparison = comparison::of_pairs(names.clone(), &pairs);
     if pairs.len() < job.pairs {
@@ -229,7 +230,7 @@ fn run_pairs(
     job: &BenchJob,
     other: &LoadSubject,
     names: &[String; 2],
-) -> Result<Vec<(BenchOutcome, BenchOutcome)>, String> {
+) -> Result<Vec<(BenchOutcome, BenchOutcome)>, Failure> {
     let stop = child_processes::stop_flag();
     let mut pairs = Vec::new();
     for number in 0..job.pairs.max(2) {
@@ -278,20 +279,20 @@ fn start_compared_server(
     command: &str,
     like: &LoadSubject,
     folder: &Path,
-) -> Result<(LoadSubject, ProcessTree), String> {
-    let port = free_port().map_err(|error| error.to_string())?;
+) -> Result<(LoadSubject, ProcessTree), Failure> {
+    let port = free_port()?;
     if !command.contains("{port}") {
-        return Err("--vs-cmd: write {port} where the command takes the port to listen on".into());
+        return Err(Failure::new("--vs-cmd: write {port} where the command takes the port to listen on"));
     }
     let line = format!("exec {}", command.replace("{port}", &port.to_string()));
     let mut tree = ProcessTree::start(Command::new("sh").args(["-c", &line]), &folder.join("output.log"))
-        .map_err(|error| format!("{command}: {error}"))?;
+        .context(command)?;
     let listens = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let ready = tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(listens).ok());
     if ready.is_none() {
         let output = tree.output();
         let last: Vec<&str> = output.lines().rev().take(3).collect();
-        return Err(format!("{command}: does not listen on port {port}: {}", last.join(" / ")));
+        return Err(Failure::new(format!("{command}: does not listen on port {port}: {}", last.join(" / "))));
     }
     let mut subject = like.clone();
     subject.server_pids = vec![tree.pid()];
@@ -307,11 +308,10 @@ fn start_compared_server(
 ///
 /// # Errors
 /// Names the result that cannot be read or compared.
-pub fn compare_files(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, String> {
-    let read = |path: &Path| -> Result<Value, String> {
-        let text =
-            fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+pub fn compare_files(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> Result<bool, Failure> {
+    let read = |path: &Path| -> Result<Value, Failure> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_str(&text).map_err(Failure::new).with_context(|| path.display())
     };
     let names = [a.display().to_string(), b.display().to_string()];
     let comparison = comparison::of_records(names, &read(a)?, &read(b)?)?;

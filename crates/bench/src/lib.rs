@@ -15,7 +15,7 @@ pub mod url_list;
 pub mod plan;
 pub mod handshakes;
 pub mod tally;
-mod failure;
+mod request_failure;
 mod connect;
 mod load_state;
 mod connection_loop;

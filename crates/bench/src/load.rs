@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use failure::{Failure, FailureContext};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::clock::{now_ns, process_cpu_ns};
@@ -116,7 +117,7 @@ pub fn run_load(
     plan: &LoadPlan,
     stop: &AtomicBool,
     observer: &mut dyn LoadObserver,
-) -> Result<LoadResult, String> {
+) -> Result<LoadResult, Failure> {
     plan.check()?;
     let _raised = DescriptorLimit::raise(plan.connections as u64 + EXTRA_DESCRIPTORS);
     connect::probe_origins(plan)?;
@@ -133,7 +134,7 @@ pub fn run_load(
         let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("load-{number}"));
         let started = thread.spawn(move || load_thread::run_thread(part, &sender));
-        threads.push(started.map_err(|error| format!("cannot start a thread: {error}"))?);
+        threads.push(started.context("cannot start a thread")?);
     }
     drop(sender);
     let mut gathered = ReportCollector::new(&plan, schedule);
@@ -229,7 +230,7 @@ impl ReportCollector {
         shared: &RunState,
         stop: &AtomicBool,
         observer: &mut dyn LoadObserver,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let mut counted_out = false;
         while self.ended < self.threads {
             let now_ns = now_ns();
@@ -254,7 +255,7 @@ impl ReportCollector {
             match reports.recv_timeout(wait) {
                 Ok(report) => self.take_report(report)?,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err("a load thread ended early".into()),
+                Err(RecvTimeoutError::Disconnected) => return Err(Failure::new("a load thread ended early")),
             }
             observer.progress(&LoadProgress {
                 elapsed_s: (now_ns as f64 - self.schedule.measure_from_ns as f64) / 1e9,
@@ -274,7 +275,7 @@ impl ReportCollector {
         }
     }
 
-    fn take_report(&mut self, report: ThreadReport) -> Result<(), String> {
+    fn take_report(&mut self, report: ThreadReport) -> Result<(), Failure> {
         match report {
             ThreadReport::Failed(error) => return Err(error),
             ThreadReport::Slice { warm_up: true, tally, .. } => {

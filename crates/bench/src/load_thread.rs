@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use failure::Failure;
 use fastrand::Rng;
 use net::Core;
 use net::client::PreciseTimer;
@@ -49,7 +50,7 @@ pub(crate) enum ThreadReport {
     /// cover the time from the beginning of the measured part to the end.
     End { rest: Box<LoadTally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
     /// The thread failed.
-    Failed(String),
+    Failed(Failure),
 }
 
 /// Part of the plan that one thread executes.
@@ -65,7 +66,7 @@ pub(crate) fn run_thread(share: ThreadShare, reports: &Sender<ThreadReport>) {
     // Sending fails only if the receiver no longer exists.
     let _ = match run_load(share, reports.clone()) {
         Ok(end) => reports.send(end),
-        Err(error) => reports.send(ThreadReport::Failed(error.to_string())),
+        Err(error) => reports.send(ThreadReport::Failed(error.into())),
     };
 }
 

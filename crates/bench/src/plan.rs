@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use failure::{Failure, FailureContext};
 use fastrand::Rng;
 use http::Version;
 use net::{ConnectAddress, TlsClient, TlsClientOptions};
@@ -120,7 +121,7 @@ impl LoadPlan {
         asks: &[BenchRequest],
         settings: &RequestSettings,
         connect_options: &ConnectOptions,
-    ) -> Result<LoadPlan, String> {
+    ) -> Result<LoadPlan, Failure> {
         let mut origins: Vec<LoadTarget> = Vec::new();
         let mut keys: Vec<(bool, String, u16)> = Vec::new();
         let mut requests = Vec::new();
@@ -137,7 +138,7 @@ impl LoadPlan {
             requests.push(request::render(ask, settings, number)?);
         }
         if requests.is_empty() {
-            return Err("there is nothing to ask: name a URL".into());
+            return Err(Failure::new("there is nothing to ask: name a URL"));
         }
         Ok(LoadPlan {
             requests,
@@ -164,8 +165,8 @@ impl LoadPlan {
     ///
     /// # Errors
     /// Describes the first inconsistency.
-    pub fn check(&self) -> Result<(), String> {
-        let fault = match self {
+    pub fn check(&self) -> Result<(), Failure> {
+        let fault: String = match self {
             LoadPlan { connections, origins, .. } if *connections < origins.len() => {
                 format!("{} origins need at least as many connections (-c)", origins.len())
             }
@@ -184,7 +185,7 @@ impl LoadPlan {
             }
             _ => return Ok(()),
         };
-        Err(fault)
+        Err(Failure::new(fault))
     }
 
     /// Whether the load is an open loop.
@@ -257,7 +258,7 @@ fn resolve_origin(
     request: &BenchRequest,
     connect_options: &ConnectOptions,
     version: Version,
-) -> Result<LoadTarget, String> {
+) -> Result<LoadTarget, Failure> {
     let url = &request.url;
     let tls = if url.tls { Some(tls_client(&url.host, connect_options, version)?) } else { None };
     let name = url.authority();
@@ -271,11 +272,9 @@ fn resolve_origin(
     Ok(LoadTarget { address: ConnectAddress::Tcp(resolve(&url.host, url.port)?), tls, name })
 }
 
-fn tls_client(host: &str, connect_options: &ConnectOptions, version: Version) -> Result<TlsClient, String> {
+fn tls_client(host: &str, connect_options: &ConnectOptions, version: Version) -> Result<TlsClient, Failure> {
     let ca = match &connect_options.ca {
-        Some(path) => {
-            Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
-        }
+        Some(path) => Some(std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?),
         None => None,
     };
     let groups: Vec<&str> = connect_options.tls_groups.iter().map(String::as_str).collect();
@@ -289,15 +288,14 @@ fn tls_client(host: &str, connect_options: &ConnectOptions, version: Version) ->
         http2: version == Version::Http2,
         ..TlsClientOptions::default()
     })
-    .map_err(|error| error.to_string())
 }
 
 /// Returns the first address of a name that accepts a connection, or the first address if none does.
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, String> {
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
     let found: Vec<SocketAddr> =
-        (host, port).to_socket_addrs().map_err(|error| format!("{host} is not known: {error}"))?.collect();
+        (host, port).to_socket_addrs().with_context(|| format!("{host} is not known"))?.collect();
     match found.as_slice() {
-        [] => Err(format!("{host} has no address")),
+        [] => Err(Failure::new(format!("{host} has no address"))),
         [only] => Ok(*only),
         several => {
             let answers =
@@ -364,7 +362,7 @@ mod tests {
             (LoadPlan { pace: open, ..good.clone() }, "--rate"),
             (LoadPlan { pace: Pace::Open { rate: 9.0, arrivals: Arrivals::Poisson }, ..two }, "several"),
         ] {
-            assert!(plan.check().unwrap_err().contains(what), "{what}");
+            assert!(plan.check().unwrap_err().to_string().contains(what), "{what}");
         }
     }
 
@@ -373,6 +371,6 @@ mod tests {
         let ask = BenchRequest::get(Url::parse("http://no-such-host.invalid/").unwrap());
         let error =
             LoadPlan::new(&[ask], &RequestSettings::default(), &ConnectOptions::default()).unwrap_err();
-        assert!(error.contains("no-such-host.invalid"), "{error}");
+        assert!(error.to_string().contains("no-such-host.invalid"), "{error}");
     }
 }

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use failure::Failure;
 use time::OffsetDateTime;
 
 /// Parses `10s`, `500ms`, `250us`, `2m`, `1h`, `1.5s`; a number without a unit is in seconds.
 ///
 /// # Errors
 /// The message lists the allowed forms.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, Failure> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -18,18 +19,20 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("{text:?} is no time: write 10s, 500ms, 2m or 1h")),
+        _ => return Err(Failure::new(format!("{text:?} is no time: write 10s, 500ms, 2m or 1h"))),
     };
-    let number: f64 =
-        number.parse().map_err(|_| format!("{text:?} is no time: write 10s, 500ms, 2m or 1h"))?;
-    Duration::try_from_secs_f64(number * factor).map_err(|_| format!("{text:?} is too long a time"))
+    let number: f64 = number
+        .parse()
+        .map_err(|_| Failure::new(format!("{text:?} is no time: write 10s, 500ms, 2m or 1h")))?;
+    Duration::try_from_secs_f64(number * factor)
+        .map_err(|_| Failure::new(format!("{text:?} is too long a time")))
 }
 
 /// Parses a count or a rate: `5000`, `5k`, `1.5M`.
 ///
 /// # Errors
 /// The message lists the allowed forms.
-pub fn count(text: &str) -> Result<f64, String> {
+pub fn count(text: &str) -> Result<f64, Failure> {
     let text = text.trim().replace('_', "");
     let trimmed = text.strip_suffix("/s").unwrap_or(&text);
     let (number, factor) = match trimmed.as_bytes().last() {
@@ -39,7 +42,7 @@ pub fn count(text: &str) -> Result<f64, String> {
     };
     match number.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number * factor),
-        _ => Err(format!("{text:?} is no number: write 5000 or 5k")),
+        _ => Err(Failure::new(format!("{text:?} is no number: write 5000 or 5k"))),
     }
 }
 

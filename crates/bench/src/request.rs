@@ -1,5 +1,6 @@
 //! Requests, rendered once and sent many times.
 
+use failure::Failure;
 use http::{Fields, Method, Version};
 
 use crate::url::Url;
@@ -96,19 +97,19 @@ pub fn render(
     request: &BenchRequest,
     settings: &RequestSettings,
     origin: usize,
-) -> Result<WireRequest, String> {
+) -> Result<WireRequest, Failure> {
     let chunked = settings.chunked && request.body.is_some();
     if chunked && settings.version != Version::Http11 {
         let (name, option) = match settings.version {
             Version::Http2 => ("HTTP/2", "--http2"),
             _ => ("HTTP/1.0", "--http1.0"),
         };
-        return Err(format!("{name} has no chunked coding: leave out --chunked or {option}"));
+        return Err(Failure::new(format!("{name} has no chunked coding: leave out --chunked or {option}")));
     }
     if request.method.is_empty()
         || !request.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b))
     {
-        return Err(format!("{:?} is no method", request.method));
+        return Err(Failure::new(format!("{:?} is no method", request.method)));
     }
     let mut fields = Fields::new();
     let mut push = |name: &str, value: &str| {
@@ -132,7 +133,7 @@ pub fn render(
         // The framing fields cannot be replaced.
         for name in ["Content-Length", "Transfer-Encoding"] {
             if settings.fields.first(name.as_bytes()).is_some() {
-                return Err(format!("{name} follows from the content: leave it out"));
+                return Err(Failure::new(format!("{name} follows from the content: leave it out")));
             }
         }
         if chunked {
@@ -211,7 +212,7 @@ mod tests {
         );
         assert!(!text(&BenchRequest::get(post(b"").url), &chunked).contains("chunked"));
         let old = RequestSettings { version: Version::Http10, ..chunked };
-        assert!(render(&post(b"ab"), &old, 0).unwrap_err().contains("1.0"));
+        assert!(render(&post(b"ab"), &old, 0).unwrap_err().to_string().contains("1.0"));
     }
 
     #[test]
@@ -226,6 +227,6 @@ mod tests {
         fields.try_push(b"Content-Length", b"9").unwrap();
         let error =
             render(&post(b"ab"), &RequestSettings { fields, ..RequestSettings::default() }, 0).unwrap_err();
-        assert!(error.contains("Content-Length"), "{error}");
+        assert!(error.to_string().contains("Content-Length"), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use failure::Failure;
 use http::Version;
 
 use crate::load::{self, LoadObserver, LoadProgress};
@@ -54,7 +55,7 @@ pub fn measure(
     subject: &LoadSubject,
     stop: &AtomicBool,
     live: &mut dyn LoadObserver,
-) -> Result<BenchOutcome, String> {
+) -> Result<BenchOutcome, Failure> {
     let roots = match subject.server_pids.as_slice() {
         [] => server_usage::find_server(&subject.plan),
         given => given.to_vec(),

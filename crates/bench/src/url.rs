@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use failure::Failure;
+
 /// An absolute `http` or `https` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
@@ -20,8 +22,10 @@ impl Url {
     ///
     /// # Errors
     /// Describes what is invalid.
-    pub fn parse(text: &str) -> Result<Url, String> {
-        let wrong = |what: &str| format!("{text:?}: {what}; a URL looks like http://127.0.0.1:8080/path");
+    pub fn parse(text: &str) -> Result<Url, Failure> {
+        let wrong = |what: &str| {
+            Failure::new(format!("{text:?}: {what}; a URL looks like http://127.0.0.1:8080/path"))
+        };
         let (tls, rest) = match text.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
@@ -110,7 +114,7 @@ mod tests {
             ("http://x/a b", "percent"),
             ("http://bücher.example/", "DNS"),
         ] {
-            assert!(Url::parse(text).unwrap_err().contains(reason), "{text}");
+            assert!(Url::parse(text).unwrap_err().to_string().contains(reason), "{text}");
         }
     }
 }

@@ -7,6 +7,8 @@
 
 use std::path::Path;
 
+use failure::{Failure, FailureContext};
+
 use crate::request::BenchRequest;
 use crate::url::Url;
 
@@ -14,7 +16,7 @@ use crate::url::Url;
 ///
 /// # Errors
 /// Returns the first error, with its line number.
-pub fn parse_list(text: &str, folder: &Path) -> Result<Vec<BenchRequest>, String> {
+pub fn parse_list(text: &str, folder: &Path) -> Result<Vec<BenchRequest>, Failure> {
     let mut variables: Vec<(String, String)> = Vec::new();
     let mut asks = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -27,10 +29,10 @@ pub fn parse_list(text: &str, folder: &Path) -> Result<Vec<BenchRequest>, String
             variables.push((name.to_string(), value.to_string()));
             continue;
         }
-        asks.push(parse_request(&line, folder).map_err(|error| format!("line {}: {error}", at + 1))?);
+        asks.push(parse_request(&line, folder).with_context(|| format!("line {}", at + 1))?);
     }
     if asks.is_empty() {
-        return Err("there is no URL in it".into());
+        return Err(Failure::new("there is no URL in it"));
     }
     Ok(asks)
 }
@@ -49,10 +51,10 @@ fn expand_variables(line: &str, variables: &[(String, String)]) -> String {
     })
 }
 
-fn parse_request(line: &str, folder: &Path) -> Result<BenchRequest, String> {
+fn parse_request(line: &str, folder: &Path) -> Result<BenchRequest, Failure> {
     let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let (weight, line) = match first.parse::<u32>() {
-        Ok(0) => return Err("a weight is at least 1".into()),
+        Ok(0) => return Err(Failure::new("a weight is at least 1")),
         Ok(weight) => (weight, rest.trim()),
         Err(_) => (1, line),
     };
@@ -63,13 +65,15 @@ fn parse_request(line: &str, folder: &Path) -> Result<BenchRequest, String> {
         None => (rest.trim(), None),
     };
     if !method.bytes().all(|b| b.is_ascii_uppercase()) {
-        return Err(format!("{method:?} is no method; spaces in a URL must be percent-encoded"));
+        return Err(Failure::new(format!(
+            "{method:?} is no method; spaces in a URL must be percent-encoded"
+        )));
     }
     let body = match content.map(|content| (content, content.strip_prefix('<'))) {
         None => matches!(method, "POST" | "PUT" | "PATCH").then(Vec::new),
         Some((_, Some(file))) => {
             let path = folder.join(file.trim());
-            Some(std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
+            Some(std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?)
         }
         Some((content, None)) => Some(content.as_bytes().to_vec()),
     };
@@ -109,7 +113,12 @@ mod tests {
         std::fs::write(folder.join("body"), "from a file").unwrap();
         let asks = parse_list("http://h/ PUT < body", &folder).unwrap();
         assert_eq!(asks[0].body.as_deref(), Some(&b"from a file"[..]));
-        assert!(parse_list("http://h/ PUT <none", &folder).unwrap_err().contains("line 1: cannot read"));
+        assert!(
+            parse_list("http://h/ PUT <none", &folder)
+                .unwrap_err()
+                .to_string()
+                .contains("line 1: cannot read")
+        );
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
@@ -121,7 +130,7 @@ mod tests {
             ("http://h/a b", "line 1: \"b\" is no method"),
             ("ftp://h/", "line 1"),
         ] {
-            assert!(parse_list(text, Path::new(".")).unwrap_err().contains(what), "{text}");
+            assert!(parse_list(text, Path::new(".")).unwrap_err().to_string().contains(what), "{text}");
         }
     }
 }

@@ -12,6 +12,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use cache::{Cache, Purge, Purged, key, tags};
 use config::{Config, Level};
+use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, PeerSet, Request};
@@ -65,7 +66,8 @@ impl PurgeToken {
 pub fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
     let mut tokens = HashMap::new();
     for path in purge_token_files(config) {
-        let failed = |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display()));
+        let failed =
+            |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display())).about(path);
         let bytes = files.read(path)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| failed("it is not text"))?;
         let token = shapes::names::token(text.trim()).map_err(|fault| failed(&fault.message))?;

@@ -14,7 +14,7 @@ use crate::{
     TsigKey,
 };
 use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
-use failure::Failure;
+use failure::{Failure, IoFailure};
 use logging::notice::ErrorLog;
 use net::{CertificateStore, ServerCertificate, strip_byte_order_marks};
 use process::config_files::ConfigFiles;
@@ -333,7 +333,7 @@ pub fn dns_server(dns: &config::AcmeDns, files: &ConfigFiles) -> io::Result<DnsS
     let key = TsigKey::parse(&files.read(&dns.secret_file)?, dns.key.as_deref(), dns.algorithm);
     let key = key.map_err(|text| {
         let text = format!("`[acme] dns`: {}: {text}", dns.secret_file.display());
-        io::Error::new(io::ErrorKind::InvalidData, text)
+        io::Error::new(io::ErrorKind::InvalidData, text).about(&dns.secret_file)
     })?;
     let config::DnsAddress { host, port } = dns.server.clone();
     Ok(DnsServer { host, port, zone: dns.zone.clone(), key, wait: dns.wait })
@@ -410,9 +410,9 @@ pub fn create_state_folder(config: &Config, identity: &Identity) -> io::Result<(
         return Ok(());
     }
     let path = state_folder(config, true);
-    identity.create_folder(&path).map_err(|error| {
-        io::Error::new(error.kind(), format!("the state folder {}: {error}", path.display()))
-    })
+    identity
+        .create_folder(&path)
+        .map_err(|error| error.attempting(format_args!("the state folder {}", path.display())).about(&path))
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use failure::IoFailure;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -148,7 +149,7 @@ impl StateFolder {
                 "the state folder {} cannot be written by user {user}: {error}; {remedy}, or name another one in `[acme] state`",
                 path.display()
             );
-            io::Error::new(error.kind(), text)
+            io::Error::new(error.kind(), text).about(path)
         };
         for name in ["", ACCOUNTS, CERTIFICATES, CHALLENGES, LOCKS, LOCAL] {
             let folder = path.join(name);

@@ -9,8 +9,8 @@ use std::time::SystemTime;
 
 use crate::StapleOwner;
 use config::matcher::Routes;
-use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion};
-use failure::Failure;
+use config::{CertificateSource, ClientTls, Config, ConfigLine, HostPattern, SiteTls, TlsVersion};
+use failure::{Failure, IoFailure};
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use net::{
@@ -44,7 +44,7 @@ impl TlsPlan {
         }
         let own_keys = kept.share((), TicketKeys::random);
         let tickets = ticket_keys(&config.tls, &own_keys, files)
-            .map_err(|error| io::Error::new(error.kind(), format!("`tls.ticket_keys`: {error}")))?;
+            .map_err(|error| error.attempting("`tls.ticket_keys`"))?;
         let options =
             TlsOptions { tls13_only: config.tls.min == TlsVersion::Tls13, tickets, ..TlsOptions::default() };
         let now_unix_s =
@@ -55,8 +55,7 @@ impl TlsPlan {
         let site = |site: &config::Site| {
             let read = site.tls.as_ref().map(|tls| read_site(tls, files, &mut known)).transpose();
             let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
-            let read =
-                read.map_err(|error| io::Error::new(error.kind(), format!("`tls`{place}: {error}")))?;
+            let read = read.map_err(|error| add_config_place(error, &place, site.line.as_ref()))?;
             let found =
                 read.iter().flat_map(|(_, files)| certificate_warnings(&site.hosts, files, now_unix_s));
             warnings.extend(found.map(|text| format!("`tls`{place}: {text}")));
@@ -119,6 +118,19 @@ fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync 
     }
 }
 
+/// Adds the site to an error, and the line by which the directive is found.
+fn add_config_place(error: io::Error, place: &str, line: Option<&ConfigLine>) -> io::Error {
+    let kind = error.kind();
+    let failure = Failure::from(error).context(format_args!("`tls`{place}"));
+    io::Error::new(
+        kind,
+        match line {
+            Some(line) => failure.named_at(line.file.clone(), line.number),
+            None => failure,
+        },
+    )
+}
+
 fn invalid(error: impl Into<Failure>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.into())
 }
@@ -177,7 +189,7 @@ fn read_certificates(
                 let certificate = ServerCertificate::from_pem(&chain, &key);
                 found.push((
                     path.clone(),
-                    certificate.map_err(|fault| invalid(fault.in_files(path, key_path)))?,
+                    certificate.map_err(|fault| invalid(fault.in_files(path, key_path)).about(path))?,
                 ));
             }
         }
@@ -191,7 +203,7 @@ fn read_certificates(
 /// A file cannot be read or is invalid.
 pub fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<String>)> {
     let (site, found) = read_site(tls, files, &mut KnownCertificates::new())
-        .map_err(|error| io::Error::new(error.kind(), format!("`control.tls`: {error}")))?;
+        .map_err(|error| error.attempting("`control.tls`"))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let doubts = certificate_warnings(&[], &found, now.map_or(0, |since| since.as_secs()));
     Ok((site, doubts.into_iter().map(|text| format!("`control.tls`: {text}")).collect()))
@@ -266,7 +278,7 @@ fn read_folder(folder: &Path, files: &ConfigFiles) -> io::Result<Vec<ServerCerti
     let paths = files.list(folder)?.into_iter().filter(is_pem);
     let read = |path: PathBuf| files.read(&path).map(|bytes| (path, bytes));
     let contents = paths.map(read).collect::<io::Result<BTreeMap<_, _>>>()?;
-    ServerCertificate::from_folder(folder, &contents).map_err(invalid)
+    ServerCertificate::from_folder(folder, &contents).map_err(|text| invalid(text).about(folder))
 }
 
 fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCertificates> {
@@ -294,5 +306,5 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
 
 /// Error about a file named by `client`.
 fn file_error(directive: &str, path: &Path, error: &Failure) -> io::Error {
-    invalid(format!("`client.{directive}`: {}: {error}", path.display()))
+    invalid(format!("`client.{directive}`: {}: {error}", path.display())).about(path)
 }

@@ -228,6 +228,27 @@ impl From<Failure> for io::Error {
     }
 }
 
+/// Parts of a failure, added to an I/O error that carries it from then on. Its kind stays.
+pub trait IoFailure {
+    /// Puts what was attempted before the error.
+    #[must_use]
+    fn attempting(self, attempted: impl fmt::Display) -> io::Error;
+
+    /// Adds the file or directory that the error is about ([`Failure::about`]).
+    #[must_use]
+    fn about(self, subject: impl Into<PathBuf>) -> io::Error;
+}
+
+impl IoFailure for io::Error {
+    fn attempting(self, attempted: impl fmt::Display) -> io::Error {
+        io::Error::new(self.kind(), Failure::from(self).context(attempted))
+    }
+
+    fn about(self, subject: impl Into<PathBuf>) -> io::Error {
+        io::Error::new(self.kind(), Failure::from(self).about(subject))
+    }
+}
+
 /// What was attempted, added to the error of a result.
 pub trait FailureContext<T> {
     /// Adds what was attempted: `read(path).context("cannot read the keys")?`.
@@ -301,6 +322,12 @@ mod tests {
         let back = Failure::from(io::Error::new(io::ErrorKind::NotFound, failure.clone()));
         assert_eq!(back, failure);
         assert_eq!((back.subject(), back.naming_line()), (Some(Path::new("/etc/passwd")), Some((None, 4))));
+        let error = io::Error::new(io::ErrorKind::StorageFull, "disk full").about("/srv").attempting("`log`");
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (io::ErrorKind::StorageFull, "`log`: disk full".into())
+        );
+        assert_eq!(Failure::from(error).subject(), Some(Path::new("/srv")));
         let plain: Result<(), io::Error> = Err(io::Error::other("disk full"));
         assert_eq!(plain.context("cannot write"), Err(Failure::new("cannot write: disk full")));
     }

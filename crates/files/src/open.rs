@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use failure::IoFailure;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -138,7 +139,7 @@ impl Root {
         let explain = |errno: Errno| {
             let error = io::Error::from(errno);
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-            io::Error::new(error.kind(), format!("cannot serve {}: {error}", path.display()))
+            error.attempting(format_args!("cannot serve {}", path.display())).about(path)
         };
         let folder =
             open_folder(path, BlockingMode::Blocking).and_then(OpenFolder::shared).map_err(explain)?;

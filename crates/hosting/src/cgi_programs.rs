@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use apps::Orphans;
 use config::{Cgi, Config};
+use failure::IoFailure;
 use logging::notice::ErrorLog;
 use net::sys::set_process_group;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -73,10 +74,8 @@ impl CgiPrograms {
         for cgi in programs(config) {
             let metadata = std::fs::metadata(&cgi.root);
             let wrong = |error| {
-                io::Error::new(
-                    io::ErrorKind::NotFound,
-                    format!("`cgi`: cannot serve {}: {error}", cgi.root.display()),
-                )
+                let title = format!("`cgi`: cannot serve {}: {error}", cgi.root.display());
+                io::Error::new(io::ErrorKind::NotFound, title).about(&cgi.root)
             };
             metadata.map_err(wrong)?;
             let Some(notices) = notices else { continue };

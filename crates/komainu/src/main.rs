@@ -15,6 +15,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::CommandFactory;
+use failure::Failure;
 use process::sandbox;
 
 use crate::check::reading;
@@ -30,10 +31,10 @@ fn main() -> ExitCode {
         Command::Run(run) => cli::serve::with_inherited_state(|taken| cli::run::serve_targets(&run, taken)),
         Command::Start(start) => {
             cli::serve::with_inherited_state(|taken| cli::start::serve_file(start.config.clone(), taken))
-                .map_err(|error| reading::attach_to_place(&start.config, error))
+                .map_err(|failure| reading::place_failure(&start.config, failure))
         }
         Command::Check(arguments) => cli::check::run_check(&arguments)
-            .map_err(|error| reading::attach_to_place(&arguments.config, error)),
+            .map_err(|failure| reading::place_failure(&arguments.config, failure)),
         Command::Import(arguments) => return exit_code(import::run_import(&arguments)),
         Command::Fmt(arguments) => diff::run_format(&arguments).and_then(|text| print(&text)),
         Command::Diff(arguments) => diff::run_diff(&arguments).and_then(|text| print(&text)),
@@ -57,49 +58,49 @@ fn main() -> ExitCode {
             print(&String::from_utf8_lossy(&script))
         }
         Command::Man => print_manual(),
-        Command::Confine(arguments) => sandbox::confine(&arguments).map_err(|failure| failure.to_string()),
+        Command::Confine(arguments) => sandbox::confine(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            terminal::print_error(&error);
+        Err(failure) => {
+            terminal::print_failure(&failure);
             ExitCode::FAILURE
         }
     }
 }
 
 /// Converts the outcome of a measurement or import: exit status 1 if it was not as expected, 2 if it failed.
-fn exit_code(outcome: Result<bool, String>) -> ExitCode {
+fn exit_code(outcome: Result<bool, Failure>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            terminal::print_error_line(&format!("error: {error}"));
+        Err(failure) => {
+            terminal::print_failure(&failure);
             ExitCode::from(2)
         }
     }
 }
 
 /// Prints text that may contain control characters from other sources.
-fn print_sanitized(text: String) -> Result<(), String> {
+fn print_sanitized(text: String) -> Result<(), Failure> {
     print(&sanitize(&text))
 }
 
-fn print(text: &str) -> Result<(), String> {
+fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(text.as_bytes()) {
         // The reader has closed the pipe: `komainu schema | head`.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        done => done.map_err(|error| error.to_string()),
+        done => done.map_err(Failure::from),
     }
 }
 
-fn print_manual() -> Result<(), String> {
+fn print_manual() -> Result<(), Failure> {
     let mut page = Vec::new();
     let command = Cli::command();
-    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(|error| error.to_string())?;
+    clap_mangen::Man::new(command.clone()).render(&mut page)?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         let named = sub.clone().name(format!("komainu-{}", sub.get_name()));
-        clap_mangen::Man::new(named).render(&mut page).map_err(|error| error.to_string())?;
+        clap_mangen::Man::new(named).render(&mut page)?;
     }
     print(&String::from_utf8_lossy(&page))
 }

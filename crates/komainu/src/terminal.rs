@@ -1,10 +1,9 @@
 //! Output of commands, sanitized for terminals: it may repeat text of servers, peers, certificates and file
 //! names.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
-/// First character of coloured text (ESC).
-const COLOR_ESCAPE: char = '\u{1b}';
+use failure::Failure;
 
 /// Replaces control characters, and characters that change the display order of others (Unicode's "Trojan
 /// Source"). Newlines and tabs are kept.
@@ -29,16 +28,19 @@ pub(crate) fn print_error_line(line: &str) {
     let _ = writeln!(io::stderr(), "{}", sanitize(line));
 }
 
-/// Writes the error of a failed command, prefixed with `error: `. Configuration reports have their own prefix
-/// and are already free of control characters of the file.
-pub(crate) fn print_error(text: &str) {
-    if text.starts_with(COLOR_ESCAPE) {
+/// Writes the failure of a command. Coloured findings are free of control characters of the file already.
+pub(crate) fn print_failure(failure: &Failure) {
+    let text = failure.render(is_coloured());
+    if failure.findings().is_some() && is_coloured() {
         let _ = writeln!(io::stderr(), "{text}");
-    } else if text.starts_with("error") || text.starts_with("warning") {
-        print_error_line(text);
     } else {
-        print_error_line(&format!("error: {text}"));
+        print_error_line(&text);
     }
+}
+
+/// Whether the standard error may be coloured.
+pub(crate) fn is_coloured() -> bool {
+    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
 /// Writer that passes everything through [`sanitize`]. Characters must not be split between writes.

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use failure::IoFailure;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -117,7 +118,8 @@ impl Listener {
         let (address, sockets) = bind(at, threads.max(1), is_ours).map_err(|error| {
             let is_stream = listen.streams.as_ref().is_some_and(|streams| streams.is_only);
             let url = ListenUrl { address: at.clone(), is_tls: listen.is_tls, is_stream };
-            io::Error::new(error.kind(), format!("cannot listen on {url}: {error}"))
+            let error = error.attempting(format_args!("cannot listen on {url}"));
+            if let BindAddress::Unix(path) = at { error.about(path) } else { error }
         })?;
         let file = match &address {
             BindAddress::Unix(path) => Some(SocketFile::of(path)?),

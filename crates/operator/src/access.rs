@@ -14,6 +14,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use certificates::tls;
 use config::{Config, ControlClient, TokenRole};
+use failure::IoFailure;
 use net::{CertificateInfo, CertificateStore, ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 use process::config_files::ConfigFiles;
 
@@ -152,7 +153,7 @@ impl ControlAccess {
 }
 
 fn file_error(path: &Path, text: &str) -> io::Error {
-    io::Error::other(format!("`token_file` {}: {text}", path.display()))
+    io::Error::other(format!("`token_file` {}: {text}", path.display())).about(path)
 }
 
 fn read_token_text(path: &Path, file: &File) -> io::Result<String> {

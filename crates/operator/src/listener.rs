@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use config::{Control, Listen};
 use engine::options;
+use failure::IoFailure;
 use logging::notice::ErrorLog;
 use net::{CertificateStore, Listener, Listeners, NewListeners, TlsAcceptor};
 use process::control_file;
@@ -131,7 +132,8 @@ impl ControlListener {
                      as `install -d -o {user} /run/komainu-control` makes one"
                 ));
             }
-            io::Error::new(error.kind(), text)
+            let error = io::Error::new(error.kind(), text);
+            if let Listen::Unix(path) = address { error.about(path) } else { error }
         };
         let bound = sockets_to_bind(address, control.tls.is_some());
         let bound = bound.into_iter().map(|listen| Listener::bind(listen, 1)).collect::<io::Result<_>>();

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
+use failure::{Failure, IoFailure};
 use link::LinkRequest;
 use logging::sink;
 use net::trusted_path;
@@ -137,7 +138,8 @@ impl ConfigFiles {
     /// The file cannot be opened; the message contains its path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
         let Some(link) = &self.0 else { return open(path) };
-        let packet = link.ask(&LinkRequest::Read(path_text(path)?), &[])?;
+        let packet =
+            link.ask(&LinkRequest::Read(path_text(path)?), &[]).map_err(|error| error.about(path))?;
         let file = packet.descriptors.into_iter().next().map(File::from);
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
@@ -155,8 +157,10 @@ impl ConfigFiles {
     ) -> io::Result<Vec<(String, String)>> {
         let mut headers = configured.to_vec();
         if let Some(path) = file {
-            let failed =
-                |why: &str| io::Error::other(format!("`headers_file` of {table}: {}: {why}", path.display()));
+            let failed = |why: &str| {
+                let title = format!("`headers_file` of {table}: {}: {why}", path.display());
+                io::Error::from(Failure::new(title).about(path))
+            };
             let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
             headers.extend(config::parse_header_lines(&text).map_err(|why| failed(&why.to_string()))?);
         }
@@ -183,9 +187,9 @@ impl ConfigFiles {
     pub fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
-        read.map_err(|error| with_path(path, &error))?;
+        read.map_err(|error| with_path(path, error))?;
         if bytes.len() as u64 > bytes_max {
-            Err(with_path(path, &io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20))))
+            Err(with_path(path, io::Error::other(format!("it is larger than {} MiB", bytes_max >> 20))))
         } else {
             Ok(bytes)
         }
@@ -199,7 +203,8 @@ impl ConfigFiles {
         let names = match &self.0 {
             None => list(folder)?,
             Some(link) => {
-                let packet = link.ask(&LinkRequest::List(path_text(folder)?), &[])?;
+                let packet = link.ask(&LinkRequest::List(path_text(folder)?), &[]);
+                let packet = packet.map_err(|error| error.about(folder))?;
                 packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
             }
         };
@@ -213,11 +218,11 @@ impl ConfigFiles {
 /// The file cannot be opened, or is no regular file; the message contains its path.
 pub fn open(path: &Path) -> io::Result<File> {
     let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
-    let file = File::from(opened.map_err(|error| with_path(path, &error))?);
-    if file.metadata().map_err(|error| with_path(path, &error))?.is_file() {
+    let file = File::from(opened.map_err(|error| with_path(path, error))?);
+    if file.metadata().map_err(|error| with_path(path, error))?.is_file() {
         Ok(file)
     } else {
-        Err(with_path(path, &io::Error::other("this is no file")))
+        Err(with_path(path, io::Error::other("this is no file")))
     }
 }
 
@@ -226,9 +231,9 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// The directory cannot be read, or has more than 4,096 names; the message contains its path.
 pub fn list(folder: &Path) -> io::Result<Vec<String>> {
-    let failed = |error: &dyn std::error::Error| with_path(folder, &io::Error::other(error.to_string()));
+    let failed = |error: &dyn std::error::Error| with_path(folder, io::Error::other(error.to_string()));
     let opened = trusted_path::open(folder, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty());
-    let opened = opened.map_err(|error| with_path(folder, &error))?;
+    let opened = opened.map_err(|error| with_path(folder, error))?;
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::new(opened).map_err(|error| failed(&error))? {
         let entry = entry.map_err(|error| failed(&error))?;
@@ -242,14 +247,14 @@ pub fn list(folder: &Path) -> io::Result<Vec<String>> {
     }
     names.sort();
     if names.len() > NAMES_MAX {
-        Err(with_path(folder, &io::Error::other(format!("it has more than {NAMES_MAX} names"))))
+        Err(with_path(folder, io::Error::other(format!("it has more than {NAMES_MAX} names"))))
     } else {
         Ok(names)
     }
 }
 
-fn with_path(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
+fn with_path(path: &Path, error: io::Error) -> io::Error {
+    error.attempting(format_args!("cannot read {}", path.display())).about(path)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use failure::IoFailure;
 use logging::notice::ErrorLog;
 use maxminddb::{PathElement, Reader, WithinOptions};
 use process::config_files::ConfigFiles;
@@ -58,16 +59,16 @@ impl CountryDatabase {
                 }
                 before
             }
-            (Err(error), None) => {
-                return Err(io::Error::new(error.kind(), format!("`[geo] database`: {error}")));
-            }
+            (Err(error), None) => return Err(error.attempting("`[geo] database`")),
         };
         Ok(Some(kept.put(path.clone(), database)))
     }
 
     fn new(path: &Path, bytes: Arc<[u8]>) -> io::Result<CountryDatabase> {
-        let failed =
-            |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
+        let failed = |why: String| {
+            let title = format!("{}: {why}", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, title).about(path)
+        };
         let broken = |error| {
             failed(format!(
                 "this is no whole database in MaxMind's format (.mmdb): {error}; download it again"

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use config::StatusPattern;
+use failure::IoFailure;
 use http::Status;
 use net::{ErrorPages, Page};
 
@@ -147,7 +148,7 @@ pub(crate) fn respond_text(status: Status) -> &'static str {
 pub fn read(path: &Path) -> io::Result<Page> {
     let named = |error: io::Error| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        io::Error::new(error.kind(), format!("cannot read the error page {}: {error}", path.display()))
+        error.attempting(format_args!("cannot read the error page {}", path.display())).about(path)
     };
     let found = std::fs::metadata(path).map_err(named)?;
     // Opening a FIFO would block.

@@ -3,6 +3,7 @@
 use crate::joined_text::ConfigLine;
 use crate::node::{Entry as NodeEntry, Node, NodeData};
 use crate::report::{Finding, Report, Severity, TextSpan};
+use failure::Failure;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -44,6 +45,12 @@ impl fmt::Display for InvalidValue {
 }
 
 impl std::error::Error for InvalidValue {}
+
+impl From<InvalidValue> for Failure {
+    fn from(fault: InvalidValue) -> Failure {
+        Failure::new(fault)
+    }
+}
 
 /// Part of a file that is read in several places: its keys and values, and its uses.
 pub struct SnippetSpans {

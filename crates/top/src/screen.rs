@@ -3,6 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use failure::{Failure, FailureContext};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use serde_json::Value;
 
@@ -19,12 +20,12 @@ const INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// # Errors
 /// Fails if the first status cannot be read, or if the terminal fails.
 pub fn run_screen(
-    mut fetch_status: impl FnMut() -> Result<Value, String>,
+    mut fetch_status: impl FnMut() -> Result<Value, Failure>,
     every: Duration,
     has_colour: bool,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let first = fetch_status()?;
-    let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal: {error}"))?;
+    let mut terminal = ratatui::try_init().context("the terminal")?;
     let mut watch = TopScreen {
         interval_data: StatusInterval::new(first.clone(), None),
         last_document: first,
@@ -33,7 +34,7 @@ pub fn run_screen(
     };
     let outcome = watch.run(&mut terminal, &mut fetch_status);
     ratatui::restore();
-    outcome.map_err(|error| format!("the terminal: {error}"))
+    outcome.context("the terminal")
 }
 
 /// State of the screen, with the document that the next one is compared with.
@@ -48,7 +49,7 @@ impl TopScreen {
     fn run(
         &mut self,
         terminal: &mut ratatui::DefaultTerminal,
-        fetch_status: &mut dyn FnMut() -> Result<Value, String>,
+        fetch_status: &mut dyn FnMut() -> Result<Value, Failure>,
     ) -> io::Result<()> {
         let mut next = Instant::now() + self.interval;
         loop {
@@ -74,14 +75,14 @@ impl TopScreen {
     }
 
     /// Processes the next status.
-    pub(crate) fn update(&mut self, status: Result<Value, String>) {
+    pub(crate) fn update(&mut self, status: Result<Value, Failure>) {
         match status {
             Ok(status) => {
                 self.interval_data = StatusInterval::new(status.clone(), Some(&self.last_document));
                 self.last_document = status;
                 self.view_state.last_error = None;
             }
-            Err(error) => self.view_state.last_error = Some(sanitize(&error)),
+            Err(error) => self.view_state.last_error = Some(sanitize(&error.to_string())),
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use failure::{Failure, FailureContext};
 use http::Method;
 use http::machine::{ClientMachine, Step};
 use import::scratch::{RequestContent, VerifyRequest};
@@ -80,12 +81,18 @@ impl VerifyClient {
         } else {
             exchange_on_new(self.address, self.tls.as_ref(), request, number)
         };
-        answer
-            .unwrap_or_else(|trouble| ServerResponse { failure: Some(trouble), ..ServerResponse::default() })
+        answer.unwrap_or_else(|trouble| ServerResponse {
+            failure: Some(trouble.to_string()),
+            ..ServerResponse::default()
+        })
     }
 
     /// Sends the request on the kept connection, or on a new one if the server has closed it.
-    fn exchange_on_kept(&mut self, request: &VerifyRequest, number: usize) -> Result<ServerResponse, String> {
+    fn exchange_on_kept(
+        &mut self,
+        request: &VerifyRequest,
+        number: usize,
+    ) -> Result<ServerResponse, Failure> {
         let bytes = serialize_request(request, number, true);
         let method = Method::of(request.method.as_bytes());
         loop {
@@ -120,15 +127,14 @@ fn may_reuse_connection(request: &VerifyRequest) -> bool {
     is_small && request.version == "1.1" && !request.fields.iter().any(|(name, _)| is_of_connection(name))
 }
 
-fn connect(address: SocketAddr) -> Result<TcpStream, String> {
-    let socket = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT)
-        .map_err(|error| format!("no connection: {error}"))?;
+fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
+    let socket = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT).context("no connection")?;
     for set in [
         socket.set_read_timeout(Some(RESPONSE_TIMEOUT)),
         socket.set_write_timeout(Some(RESPONSE_TIMEOUT)),
         socket.set_nodelay(true),
     ] {
-        set.map_err(|error| error.to_string())?;
+        set?;
     }
     Ok(socket)
 }
@@ -138,13 +144,13 @@ fn exchange_on_new(
     tls: Option<&Arc<ClientConfig>>,
     request: &VerifyRequest,
     number: usize,
-) -> Result<ServerResponse, String> {
+) -> Result<ServerResponse, Failure> {
     let socket = connect(address)?;
     let bytes = serialize_request(request, number, false);
     let method = Method::of(request.method.as_bytes());
     match tls {
         None => {
-            let mut writer = socket.try_clone().map_err(|error| error.to_string())?;
+            let mut writer = socket.try_clone()?;
             exchange_on_stream(socket, move || drop(writer.write_all(&bytes)), method)
         }
         Some(config) => {
@@ -152,9 +158,8 @@ fn exchange_on_new(
             let host = host.split(':').next().unwrap_or(host).to_ascii_lowercase();
             let name = ServerName::try_from(host)
                 .or_else(|_| ServerName::try_from("localhost".to_owned()))
-                .map_err(|error| error.to_string())?;
-            let session =
-                ClientConnection::new(Arc::clone(config), name).map_err(|error| error.to_string())?;
+                .map_err(Failure::new)?;
+            let session = ClientConnection::new(Arc::clone(config), name).map_err(Failure::new)?;
             let mut stream = StreamOwned::new(session, socket);
             // A server may respond before it has read a long request; the remainder is then not sent.
             let sent = stream.write_all(&bytes).and_then(|()| stream.flush());
@@ -168,14 +173,14 @@ fn exchange_on_stream(
     mut stream: impl Read,
     send: impl FnOnce() + Send,
     method: Method,
-) -> Result<ServerResponse, String> {
+) -> Result<ServerResponse, Failure> {
     std::thread::scope(|scope| {
         scope.spawn(send);
         read_response(&mut stream, method)
     })
 }
 
-fn read_response(stream: &mut impl Read, method: Method) -> Result<ServerResponse, String> {
+fn read_response(stream: &mut impl Read, method: Method) -> Result<ServerResponse, Failure> {
     let deadline = Instant::now() + RESPONSE_TIMEOUT;
     let mut machine = ClientMachine::default();
     let mut answer = ServerResponse::default();
@@ -242,7 +247,7 @@ fn read_response(stream: &mut impl Read, method: Method) -> Result<ServerRespons
     }
 }
 
-fn incomplete_response(mut response: ServerResponse, trouble: &str) -> Result<ServerResponse, String> {
+fn incomplete_response(mut response: ServerResponse, trouble: &str) -> Result<ServerResponse, Failure> {
     response.failure = Some(trouble.to_owned());
     Ok(response)
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use failure::{Failure, FailureContext};
 use import::ImportResult;
 use import::nginx::{LocatedRequest, NginxScratch};
 use import::scratch::{
@@ -36,13 +37,13 @@ pub fn verify_nginx(
     prefix: Option<&Path>,
     imported: &ImportResult,
     options: &VerifyOptions,
-) -> Result<Verification, String> {
+) -> Result<Verification, Failure> {
     let folder = VerifyFolder::new()?;
     let certificate = ScratchCertificate::new()?;
     let mut ports = BTreeSet::new();
     let mut port = || {
         loop {
-            let port = free_port()?;
+            let port = free_port().map_err(|failure| failure.to_string())?;
             if ports.insert(port) {
                 return Ok(port);
             }
@@ -53,17 +54,19 @@ pub fn verify_nginx(
         old_address: OLD_ADDRESS.to_owned(),
         new_address: NEW_ADDRESS.to_owned(),
         port: &mut port,
-        password: bcrypt::hash("verify", 4).map_err(|error| error.to_string())?,
+        password: bcrypt::hash("verify", 4).map_err(Failure::new)?,
         requests_max: options.requests_max,
         only_paths: options.only_paths,
     };
-    let mut scratch = NginxScratch::read(file, prefix, scratch_options).map_err(|error| error.to_string())?;
+    let mut scratch = NginxScratch::read(file, prefix, scratch_options).map_err(Failure::new)?;
     if scratch.requests.is_empty() {
-        return Err("there is no `server` in this configuration, so there is nothing to compare".to_owned());
+        return Err(Failure::new(
+            "there is no `server` in this configuration, so there is nothing to compare",
+        ));
     }
     folder.write("certificate.pem", certificate.certificate_pem.as_bytes())?;
     folder.write("key.pem", certificate.key_pem.as_bytes())?;
-    std::fs::create_dir_all(folder.path().join("roots")).map_err(|error| error.to_string())?;
+    std::fs::create_dir_all(folder.path().join("roots"))?;
     for one in &scratch.files {
         folder.write(&one.path, &one.content)?;
     }
@@ -78,9 +81,9 @@ pub fn verify_nginx(
     let mut new_command = Command::new(&options.komainu_path);
     new_command.args(["start", "-c"]).arg(&toml);
     let mut new = ComparedProcess::start("komainu", new_command, folder.path())?;
-    let addresses = |host: &str| -> Result<Vec<SocketAddr>, String> {
+    let addresses = |host: &str| -> Result<Vec<SocketAddr>, Failure> {
         let all = scratch.listeners.iter().map(|one| format!("{host}:{}", one.port).parse());
-        all.collect::<Result<_, _>>().map_err(|error| format!("{host}: {error}"))
+        all.collect::<Result<_, _>>().map_err(Failure::new).context(host)
     };
     let old_addresses = addresses(OLD_ADDRESS)?;
     let new_addresses = addresses(NEW_ADDRESS)?;
@@ -149,7 +152,7 @@ impl ComparedServers {
         scratch: &NginxScratch,
         at: usize,
         comparison: &mut ResponseComparison,
-    ) -> Result<Option<DifferingRequest>, String> {
+    ) -> Result<Option<DifferingRequest>, Failure> {
         let request = &scratch.requests[at];
         let outcome = |clients: &mut Vec<VerifyClient>| {
             let answer = clients[request.listener_index].exchange(request, at);
@@ -163,7 +166,10 @@ impl ComparedServers {
         if statuses.0 == 0 || statuses.1 == 0 {
             for (process, name) in [(&mut self.old.0, "nginx"), (&mut self.new.0, "komainu")] {
                 if !process.is_running() {
-                    return Err(format!("{name} ended at {request:?}:\n{}", process.output_tail()));
+                    return Err(Failure::new(format!(
+                        "{name} ended at {request:?}:\n{}",
+                        process.output_tail()
+                    )));
                 }
             }
         }
@@ -334,7 +340,7 @@ fn write_accepted_config(
     scratch: &mut NginxScratch,
     folder: &VerifyFolder,
     options: &VerifyOptions,
-) -> Result<std::path::PathBuf, String> {
+) -> Result<std::path::PathBuf, Failure> {
     let path = folder.path().join("nginx.conf");
     // Dropping a line can cause the next line to be refused, so all reasons are kept.
     let mut reasons: Vec<String> = Vec::new();
@@ -342,14 +348,13 @@ fn write_accepted_config(
         folder.write("nginx.conf", scratch.nginx_config().as_bytes())?;
         let mut command = Command::new(&options.old_server_path);
         command.arg("-t").arg("-c").arg(&path).arg("-p").arg(folder.path());
-        let output =
-            command.output().map_err(|error| format!("{}: {error}", options.old_server_path.display()))?;
+        let output = command.output().with_context(|| options.old_server_path.display())?;
         if output.status.success() {
             return Ok(path);
         }
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         let Some(line) = text.lines().find(|line| line.contains("[emerg]")) else {
-            return Err(format!("nginx does not accept its configuration:\n{text}"));
+            return Err(Failure::new(format!("nginx does not accept its configuration:\n{text}")));
         };
         let message = line.split("[emerg]").nth(1).unwrap_or(line);
         let message = message.split_once(": ").map_or(message, |(_, message)| message).trim();
@@ -365,21 +370,23 @@ fn write_accepted_config(
         };
         reasons.push(reason.trim().to_owned());
         if !is_dropped {
-            return Err(format!("nginx does not accept its configuration: {}", reasons.join("; then: ")));
+            return Err(Failure::new(format!(
+                "nginx does not accept its configuration: {}",
+                reasons.join("; then: ")
+            )));
         }
     }
-    Err(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration"))
+    Err(Failure::new(format!("nginx refuses more than {REFUSALS_MAX} lines of its configuration")))
 }
 
 /// Writes Komainu's configuration, the translation of the copy. Returns its path and the translation.
 fn write_translation(
     scratch: &mut NginxScratch,
     folder: &VerifyFolder,
-) -> Result<(std::path::PathBuf, ImportResult), String> {
+) -> Result<(std::path::PathBuf, ImportResult), Failure> {
     let source = "new/nginx.conf";
     folder.write(source, scratch.translation_source().as_bytes())?;
-    let imported =
-        import::nginx::import(&folder.path().join(source), None).map_err(|error| error.to_string())?;
+    let imported = import::nginx::import(&folder.path().join(source), None).map_err(Failure::new)?;
     let mut text = imported.toml.clone();
     if scratch.listeners.iter().any(|one| one.tls) && !text.contains("\n[tls]\n") {
         let files =
@@ -399,10 +406,10 @@ struct DifferingRequest {
 
 /// Returns the location that answered each request, from nginx's access log; waits up to [`TRACE_TIMEOUT`]
 /// for the last lines.
-fn read_trace(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, String> {
+fn read_trace(path: &Path, requests: usize) -> Result<HashMap<usize, LocatedRequest>, Failure> {
     let deadline = Instant::now() + TRACE_TIMEOUT;
     loop {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let text = std::fs::read_to_string(path).with_context(|| path.display())?;
         let located: HashMap<usize, LocatedRequest> =
             text.lines().filter_map(LocatedRequest::parse).collect();
         if located.contains_key(&requests.saturating_sub(1)) || Instant::now() > deadline {

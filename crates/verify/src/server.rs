@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use failure::{Failure, FailureContext};
+
 /// Timeout for a server to accept connections.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -26,16 +28,16 @@ impl ComparedProcess {
     ///
     /// # Errors
     /// Fails if the program cannot be started.
-    pub(crate) fn start(name: &'static str, mut command: Command, folder: &Path) -> Result<Self, String> {
+    pub(crate) fn start(name: &'static str, mut command: Command, folder: &Path) -> Result<Self, Failure> {
         let log = folder.join(format!("{name}.log"));
-        let fault = |error: std::io::Error| format!("{name} cannot be started: {error}");
-        let output = File::create(&log).map_err(fault)?;
+        let attempted = || format!("{name} cannot be started");
+        let output = File::create(&log).with_context(attempted)?;
         let child = command
             .stdin(Stdio::null())
-            .stdout(output.try_clone().map_err(fault)?)
+            .stdout(output.try_clone().with_context(attempted)?)
             .stderr(output)
             .spawn()
-            .map_err(fault)?;
+            .with_context(attempted)?;
         Ok(Self { child, name, log })
     }
 
@@ -43,14 +45,14 @@ impl ComparedProcess {
     ///
     /// # Errors
     /// Fails if the server has ended or does not accept connections; the message includes its last output.
-    pub(crate) fn wait_until_listening(&mut self, addresses: &[SocketAddr]) -> Result<(), String> {
+    pub(crate) fn wait_until_listening(&mut self, addresses: &[SocketAddr]) -> Result<(), Failure> {
         let deadline = Instant::now() + START_TIMEOUT;
         for address in addresses {
             while TcpStream::connect_timeout(address, Duration::from_millis(500)).is_err() {
                 let has_ended = !matches!(self.child.try_wait(), Ok(None));
                 if has_ended || Instant::now() > deadline {
                     let what = if has_ended { "ended" } else { "does not accept connections" };
-                    return Err(format!("{} {what}:\n{}", self.name, self.output_tail()));
+                    return Err(Failure::new(format!("{} {what}:\n{}", self.name, self.output_tail())));
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -86,16 +88,16 @@ impl Drop for ComparedProcess {
 ///
 /// # Errors
 /// Fails if no such port is found.
-pub(crate) fn free_port() -> Result<u16, String> {
+pub(crate) fn free_port() -> Result<u16, Failure> {
     for _ in 0..50 {
-        let first = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-        let port = first.local_addr().map_err(|error| error.to_string())?.port();
+        let first = TcpListener::bind("127.0.0.1:0")?;
+        let port = first.local_addr()?.port();
         let others = [OLD_ADDRESS, NEW_ADDRESS].map(|host| TcpListener::bind((host, port)));
         if others.iter().all(Result::is_ok) {
             return Ok(port);
         }
     }
-    Err("no port is free on loopback".to_owned())
+    Err(Failure::new("no port is free on loopback"))
 }
 
 /// Temporary folder that is removed when this value is dropped.
@@ -104,7 +106,7 @@ pub(crate) struct VerifyFolder(PathBuf);
 impl VerifyFolder {
     /// # Errors
     /// Fails if the folder cannot be created.
-    pub(crate) fn new() -> Result<Self, String> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         for _ in 0..100 {
             let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -112,10 +114,10 @@ impl VerifyFolder {
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(format!("{}: {error}", path.display())),
+                Err(error) => return Err(Failure::new(format!("{}: {error}", path.display()))),
             }
         }
-        Err("the folder for temporary files is full of scratch folders".to_owned())
+        Err(Failure::new("the folder for temporary files is full of scratch folders"))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -126,13 +128,12 @@ impl VerifyFolder {
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), String> {
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<(), Failure> {
         let path = self.0.join(name);
-        let fault = |error: std::io::Error| format!("{}: {error}", path.display());
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder).map_err(fault)?;
+            std::fs::create_dir_all(folder).with_context(|| path.display())?;
         }
-        std::fs::write(&path, content).map_err(fault)
+        std::fs::write(&path, content).with_context(|| path.display())
     }
 }
 

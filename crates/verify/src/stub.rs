@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use failure::{Failure, FailureContext};
 use http::machine::{ServerMachine, Step};
 use import::scratch::{StubProtocol, StubServer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -38,7 +39,7 @@ impl Stubs {
     ///
     /// # Errors
     /// Fails if a port has been taken in the meantime.
-    pub(crate) fn start(servers: &[StubServer], tls: &Arc<ServerConfig>) -> Result<Self, String> {
+    pub(crate) fn start(servers: &[StubServer], tls: &Arc<ServerConfig>) -> Result<Self, Failure> {
         let stubs = Self {
             received: Arc::default(),
             is_stopped: Arc::default(),
@@ -47,7 +48,7 @@ impl Stubs {
         let open = Arc::new(AtomicUsize::new(0));
         for server in servers {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, server.port))
-                .map_err(|error| format!("the stub for {}: {error}", server.name))?;
+                .with_context(|| format!("the stub for {}", server.name))?;
             let stub = StubState {
                 name: server.name.clone(),
                 protocol: server.protocol,

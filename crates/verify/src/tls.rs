@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use failure::Failure;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
@@ -17,8 +18,8 @@ pub(crate) struct ScratchCertificate {
 impl ScratchCertificate {
     /// # Errors
     /// Returns a description of the error.
-    pub(crate) fn new() -> Result<Self, String> {
-        let fault = |error: &dyn std::fmt::Display| format!("the scratch certificate: {error}");
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let fault = |error: &dyn std::fmt::Display| Failure::new("the scratch certificate").caused_by(error);
         let key = rcgen::KeyPair::generate().map_err(|error| fault(&error))?;
         let params =
             rcgen::CertificateParams::new(vec!["localhost".to_owned()]).map_err(|error| fault(&error))?;

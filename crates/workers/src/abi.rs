@@ -70,9 +70,9 @@ pub unsafe extern "C" fn komainu_begin(error: *mut c_char, error_size: usize) ->
             SERVER_CONTROL.set(Some(life));
             if role == Role::Prototype { KOMAINU_PROTOTYPE } else { KOMAINU_WORKER }
         }
-        Err(text) => {
+        Err(failure) => {
             // SAFETY: the caller's buffer.
-            unsafe { report(&text, error, error_size) };
+            unsafe { report(&failure.to_string(), error, error_size) };
             KOMAINU_FAILED
         }
     }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use failure::Failure;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg,
@@ -57,9 +58,10 @@ pub struct ServerControl {
     worker_slots: usize,
 }
 
-fn parse_variable<T: std::str::FromStr>(name: &str) -> Result<T, String> {
-    let value = std::env::var(name).map_err(|_| format!("{name} is not set: no server started this"))?;
-    value.parse().map_err(|_| format!("{name} is not what a server would write: {value}"))
+fn parse_variable<T: std::str::FromStr>(name: &str) -> Result<T, Failure> {
+    let missing = |_| Failure::new(format_args!("{name} is not set: no server started this"));
+    let value = std::env::var(name).map_err(missing)?;
+    value.parse().map_err(|_| Failure::new(format_args!("{name} is not what a server would write: {value}")))
 }
 
 impl ServerControl {
@@ -67,11 +69,15 @@ impl ServerControl {
     ///
     /// # Errors
     /// A message for users, if the process was not started by a server.
-    pub fn begin() -> Result<ServerControl, String> {
+    pub fn begin() -> Result<ServerControl, Failure> {
         let role = match parse_variable::<String>("KOMAINU_ROLE")?.as_str() {
             "prototype" => Role::Prototype,
             "worker" => Role::Worker,
-            other => return Err(format!("KOMAINU_ROLE is neither prototype nor worker: {other}")),
+            other => {
+                return Err(Failure::new(format_args!(
+                    "KOMAINU_ROLE is neither prototype nor worker: {other}"
+                )));
+            }
         };
         let server =
             Pid::from_raw(parse_variable("KOMAINU_SERVER")?).ok_or("KOMAINU_SERVER is no process id")?;
@@ -82,14 +88,15 @@ impl ServerControl {
         let control: RawFd = parse_variable("KOMAINU_CONTROL")?;
         // SAFETY: borrowed for this call; a number that is not open is its error.
         fcntl_setfd(unsafe { BorrowedFd::borrow_raw(control) }, FdFlags::CLOEXEC)
-            .map_err(|error| format!("KOMAINU_CONTROL is not open: {error}"))?;
+            .map_err(|error| Failure::new("KOMAINU_CONTROL is not open").caused_by(error))?;
         set_cloexec();
         signals::survive_signals();
         // SAFETY: open, as the call above showed, and given to this process alone.
         let control = unsafe { OwnedFd::from_raw_fd(control) };
         let life = ServerControl { role, server, control, worker_slot, worker_slots };
-        life.exit_with_server().map_err(|error| error.to_string())?;
-        life.send_report(b'B', b"").map_err(|error| format!("the server does not listen: {error}"))?;
+        life.exit_with_server()?;
+        life.send_report(b'B', b"")
+            .map_err(|error| Failure::new("the server does not listen").caused_by(error))?;
         Ok(life)
     }
 

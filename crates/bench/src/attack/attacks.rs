@@ -1,5 +1,7 @@
 //! Definitions of the attacks.
 
+use failure::Failure;
+
 use super::wire::*;
 
 /// Action of an attack connection in one turn.
@@ -235,10 +237,10 @@ pub const ATTACKS: &[Attack] = &[
 ///
 /// # Errors
 /// The message lists the known names.
-pub fn find(name: &str) -> Result<&'static Attack, String> {
+pub fn find(name: &str) -> Result<&'static Attack, Failure> {
     ATTACKS.iter().find(|attack| attack.name == name).ok_or_else(|| {
         let names: Vec<&str> = ATTACKS.iter().map(|attack| attack.name).collect();
-        format!("{name:?} is no attack; there are {}", names.join(", "))
+        Failure::new(format!("{name:?} is no attack; there are {}", names.join(", ")))
     })
 }
 
@@ -255,6 +257,6 @@ mod tests {
             assert!(matches!((attack.turn)(&target, 0), AttackTurn::Send(bytes) if !bytes.is_empty()));
             let _ = (attack.turn)(&target, 12_345);
         }
-        assert!(find("none").is_err_and(|error| error.contains("rapid-reset")));
+        assert!(find("none").is_err_and(|error| error.to_string().contains("rapid-reset")));
     }
 }

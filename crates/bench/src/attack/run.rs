@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use failure::{Failure, FailureContext};
 use http::Version;
 use net::{ConnectAddress, Core};
 use times::Millis;
@@ -56,17 +57,19 @@ fn is_private(address: SocketAddr) -> bool {
 }
 
 /// Rejects targets that are not the user's own server.
-fn check_target(options: &AttackOptions, origin: &LoadTarget) -> Result<(), String> {
+fn check_target(options: &AttackOptions, origin: &LoadTarget) -> Result<(), Failure> {
     match &origin.address {
-        ConnectAddress::Tcp(address) if !options.is_forced && !is_private(*address) => Err(format!(
-            "{address} is neither this machine's nor an address of a private network: attack servers of your own alone \
+        ConnectAddress::Tcp(address) if !options.is_forced && !is_private(*address) => {
+            Err(Failure::new(format!(
+                "{address} is neither this machine's nor an address of a private network: attack servers of your own alone \
              (--force attacks it all the same)"
-        )),
+            )))
+        }
         _ => Ok(()),
     }
 }
 
-fn client_plan(options: &AttackOptions, is_http2: bool) -> Result<LoadPlan, String> {
+fn client_plan(options: &AttackOptions, is_http2: bool) -> Result<LoadPlan, Failure> {
     let version = if is_http2 { Version::Http2 } else { Version::Http11 };
     let manner = RequestSettings { version, keep_alive: true, ..RequestSettings::default() };
     let mut plan = LoadPlan::new(&[BenchRequest::get(options.url.clone())], &manner, &options.reach)?;
@@ -83,7 +86,7 @@ fn client_plan(options: &AttackOptions, is_http2: bool) -> Result<LoadPlan, Stri
 fn run_ordinary_client(plan: &LoadPlan) -> ClientFigures {
     match load::run_load(plan, &AtomicBool::new(false), &mut ()) {
         Ok(measured) => ClientFigures::from_measured(&measured),
-        Err(error) => ClientFigures { failed: 1, failure: error, ..ClientFigures::default() },
+        Err(error) => ClientFigures { failed: 1, failure: error.to_string(), ..ClientFigures::default() },
     }
 }
 
@@ -95,7 +98,7 @@ pub fn run(
     options: &AttackOptions,
     attacks: &[Attack],
     mut begins: impl FnMut(&Attack),
-) -> Result<AttackSuiteReport, String> {
+) -> Result<AttackSuiteReport, Failure> {
     let mut before: [Option<ClientFigures>; 2] = [None, None];
     let mut reports = Vec::new();
     let mut pids = options.server_pids.clone();
@@ -112,7 +115,10 @@ pub fn run(
                 let alone = run_ordinary_client(&plan);
                 if alone.responses == 0 {
                     let version = if attack.is_http2 { "HTTP/2" } else { "HTTP/1.1" };
-                    return Err(format!("{} does not answer over {version}: {}", options.url, alone.failure));
+                    return Err(Failure::new(format!(
+                        "{} does not answer over {version}: {}",
+                        options.url, alone.failure
+                    )));
                 }
                 before.insert(alone)
             }
@@ -130,7 +136,7 @@ fn run_attack(
     plan: &LoadPlan,
     before: &ClientFigures,
     pids: &[u32],
-) -> Result<AttackReport, String> {
+) -> Result<AttackReport, Failure> {
     let memory_before = procfs::total_rss(pids);
     let cpu_before = procfs::read_usage(pids);
     let (sender, receiver) = channel();
@@ -140,8 +146,8 @@ fn run_attack(
         // The receiver waits for this message.
         let _ = sender.send(run_ordinary_client(&client));
     });
-    let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
-    let core = Core::for_client(1).map_err(|error| error.to_string())?;
+    let thread = thread.context("cannot start a thread")?;
+    let core = Core::for_client(1)?;
     let inner = core.clone();
     let target = AttackTarget {
         authority: options.url.authority(),
@@ -175,7 +181,7 @@ fn run_attack(
         }
         (progress.outcomes.take(), progress.sent_bytes.get(), progress.connections.get(), peak.get())
     });
-    let (ends, sent_bytes, connections, memory_peak) = attacked.map_err(|error| error.to_string())?;
+    let (ends, sent_bytes, connections, memory_peak) = attacked?;
     let during = receiver.recv().map_err(|_| "the client beside the attack panicked".to_string())?;
     thread.join().map_err(|_| "the client beside the attack panicked".to_string())?;
     Ok(AttackReport {
@@ -223,7 +229,7 @@ mod tests {
             is_forced: false,
         };
         let origin = client_plan(&options, true).unwrap().origins[0].clone();
-        assert!(check_target(&options, &origin).unwrap_err().contains("--force"));
+        assert!(check_target(&options, &origin).unwrap_err().to_string().contains("--force"));
         options.is_forced = true;
         assert_eq!(check_target(&options, &origin), Ok(()));
     }

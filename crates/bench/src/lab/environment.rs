@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use failure::{Failure, FailureContext};
 use http::{Fields, Version};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -113,18 +114,21 @@ impl LabEnvironment {
     ///
     /// # Errors
     /// Fails if a file cannot be written or a command fails.
-    pub fn new(lab: &Lab, komainu: &Path) -> Result<LabEnvironment, String> {
-        let scratch = TempFolder::new("lab").map_err(|error| error.to_string())?;
-        let cores = sched_getaffinity(None).map_err(|error| error.to_string())?;
+    pub fn new(lab: &Lab, komainu: &Path) -> Result<LabEnvironment, Failure> {
+        let scratch = TempFolder::new("lab")?;
+        let cores = sched_getaffinity(None).map_err(Failure::new)?;
         let stage = LabEnvironment { scratch, komainu: komainu.to_path_buf(), cores };
         let values = stage.template_values();
         stage.write(stage.scratch.path(), &lab.files, &values)?;
         for command in &lab.prepare {
             let filled = fill(command, &values)?;
             let done = shell(&filled).current_dir(stage.scratch.path()).output();
-            let done = done.map_err(|error| format!("{filled}: {error}"))?;
+            let done = done.context(&filled)?;
             if !done.status.success() {
-                return Err(format!("{filled}: {}", String::from_utf8_lossy(&done.stderr).trim()));
+                return Err(Failure::new(format!(
+                    "{filled}: {}",
+                    String::from_utf8_lossy(&done.stderr).trim()
+                )));
             }
         }
         Ok(stage)
@@ -137,15 +141,15 @@ impl LabEnvironment {
         ])
     }
 
-    fn write(&self, folder: &Path, files: &LabSettings, values: &TemplateValues) -> Result<(), String> {
+    fn write(&self, folder: &Path, files: &LabSettings, values: &TemplateValues) -> Result<(), Failure> {
         for (name, text) in files {
             let path = folder.join(name);
-            let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+            let attempted = || format!("cannot write {}", path.display());
             if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent).map_err(wrong)?;
+                fs::create_dir_all(parent).with_context(attempted)?;
             }
             // Values that depend on the cell are filled in when a process gets its own folder.
-            fs::write(&path, fill(text, values)?).map_err(wrong)?;
+            fs::write(&path, fill(text, values)?).with_context(attempted)?;
         }
         Ok(())
     }
@@ -174,7 +178,7 @@ impl LabEnvironment {
     ///
     /// # Errors
     /// Returns the reason why the cell does not start or respond correctly; the cell counts as broken.
-    pub fn start(&self, lab: &Lab, cell: &LabCell, settings: &LabSettings) -> Result<RunningCell, String> {
+    pub fn start(&self, lab: &Lab, cell: &LabCell, settings: &LabSettings) -> Result<RunningCell, Failure> {
         let subject = &lab.subjects[cell.subject];
         let mut values = self.template_values();
         values.extend(cell.values(lab));
@@ -184,7 +188,7 @@ impl LabEnvironment {
         let settings: LabSettings = settings
             .iter()
             .map(|(key, value)| Ok((key.clone(), fill(value, &values)?)))
-            .collect::<Result<_, String>>()?;
+            .collect::<Result<_, Failure>>()?;
         let restore = self.pin(settings.get("cores"))?;
         let mut trees = Vec::new();
         for name in &subject.required_services {
@@ -203,7 +207,8 @@ impl LabEnvironment {
         let beside_pids = pids(beside);
         let bytes = subject.bytes.as_ref().map(|text| fill(text, &values)).transpose()?;
         let bytes = bytes.map(|text| text.parse()).transpose();
-        let bytes = bytes.map_err(|_| format!("{}: bytes is a number", subject.process.name))?;
+        let bytes =
+            bytes.map_err(|_| Failure::new(format!("{}: bytes is a number", subject.process.name)))?;
         let version = parse_version(settings.get("http").map(String::as_str))?;
         let idle = settings
             .get("idle")
@@ -222,13 +227,13 @@ impl LabEnvironment {
     }
 
     /// Starts one process in its own folder, and waits until it accepts connections.
-    fn spawn(&self, process: &LabProcess, values: &mut TemplateValues) -> Result<ProcessTree, String> {
+    fn spawn(&self, process: &LabProcess, values: &mut TemplateValues) -> Result<ProcessTree, Failure> {
         let name = &process.name;
         let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let own = self.scratch.path().join(&slug);
         let socket = own.join("socket");
-        let port = free_port().map_err(|error| error.to_string())?;
-        fs::create_dir_all(&own).map_err(|error| error.to_string())?;
+        let port = free_port()?;
+        fs::create_dir_all(&own)?;
         // The previous repetition may have left its socket.
         let _ = fs::remove_file(&socket);
         for (key, value) in [
@@ -243,7 +248,7 @@ impl LabEnvironment {
         let line = fill(&process.run, values)?;
         let mut tree =
             ProcessTree::start(shell(&format!("exec {line}")).current_dir(&own), &own.join("output.log"))
-                .map_err(|error| format!("{name}: {error}"))?;
+                .context(name)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let takes = |_: &ProcessTree| match process.ready {
             ReadyCondition::Port => TcpStream::connect(address).is_ok().then_some(()),
@@ -251,13 +256,13 @@ impl LabEnvironment {
         };
         match tree.wait_until(READY_MS_MAX, takes) {
             Some(()) => Ok(tree),
-            None => Err(format!("{name} does not start: {}", output_tail(&tree))),
+            None => Err(Failure::new(format!("{name} does not start: {}", output_tail(&tree)))),
         }
     }
 
     /// Moves this thread to the servers' cores while children are started; returns the load generator's
     /// cores.
-    fn pin(&self, cores: Option<&String>) -> Result<CpuSet, String> {
+    fn pin(&self, cores: Option<&String>) -> Result<CpuSet, Failure> {
         let Some(cores) = cores else { return Ok(self.cores) };
         let wrong = || {
             format!(
@@ -265,7 +270,7 @@ impl LabEnvironment {
             )
         };
         let (servers, generator) = cores.split_once('/').ok_or_else(wrong)?;
-        let parse = |text: &str| -> Result<CpuSet, String> {
+        let parse = |text: &str| -> Result<CpuSet, Failure> {
             let mut set = CpuSet::new();
             for core in text.split(',') {
                 let core: usize = core.trim().parse().map_err(|_| wrong())?;
@@ -276,12 +281,12 @@ impl LabEnvironment {
             }
             Ok(if set.count() == 0 { self.cores } else { set })
         };
-        sched_setaffinity(None, &parse(servers)?).map_err(|error| error.to_string())?;
+        sched_setaffinity(None, &parse(servers)?).map_err(Failure::new)?;
         parse(generator)
     }
 
-    fn unpin(&self, cores: CpuSet) -> Result<(), String> {
-        sched_setaffinity(None, &cores).map_err(|error| error.to_string())
+    fn unpin(&self, cores: CpuSet) -> Result<(), Failure> {
+        sched_setaffinity(None, &cores).map_err(Failure::new)
     }
 }
 
@@ -317,13 +322,13 @@ fn build_plan(
     settings: &LabSettings,
     socket: Option<&String>,
     folder: &Path,
-) -> Result<(LoadPlan, String), String> {
+) -> Result<(LoadPlan, String), Failure> {
     let text = |key: &str| settings.get(key).map(String::as_str);
     let yes = |key: &str, default: bool| match text(key) {
         None => Ok(default),
         Some("true" | "on" | "yes") => Ok(true),
         Some("false" | "off" | "no") => Ok(false),
-        Some(other) => Err(format!("load: {key} is on or off, not {other:?}")),
+        Some(other) => Err(Failure::new(format!("load: {key} is on or off, not {other:?}"))),
     };
     let number = |key: &str, default: f64| text(key).map_or(Ok(default), quantity::count);
     let time = |key: &str, default: &str| quantity::parse_duration(text(key).unwrap_or(default));
@@ -376,28 +381,26 @@ fn build_plan(
 }
 
 /// Parses the HTTP version of a load.
-fn parse_version(http: Option<&str>) -> Result<Version, String> {
+fn parse_version(http: Option<&str>) -> Result<Version, Failure> {
     match http {
         None | Some("1.1") => Ok(Version::Http11),
         Some("1.0") => Ok(Version::Http10),
         Some("2") => Ok(Version::Http2),
-        Some(other) => Err(format!("load: http is 1.1, 1.0 or 2, not {other:?}")),
+        Some(other) => Err(Failure::new(format!("load: http is 1.1, 1.0 or 2, not {other:?}"))),
     }
 }
 
 /// Returns the content of a request: text, or `@` and the name of a file in the experiment's folder; `None`
 /// for empty text.
-fn request_body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, String> {
+fn request_body(text: &str, folder: &Path) -> Result<Option<Vec<u8>>, Failure> {
     match text.strip_prefix('@') {
-        Some(file) => {
-            fs::read(folder.join(file)).map(Some).map_err(|error| format!("load: body {file}: {error}"))
-        }
+        Some(file) => fs::read(folder.join(file)).map(Some).with_context(|| format!("load: body {file}")),
         None => Ok((!text.is_empty()).then(|| text.as_bytes().to_vec())),
     }
 }
 
 /// Sends requests until a response is correct, for at most [`READY_MS_MAX`].
-fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>) -> Result<(), String> {
+fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>) -> Result<(), Failure> {
     let mut plan = running.subject.plan.clone();
     (plan.connections, plan.threads, plan.pipeline) = (1, 1, 1);
     (plan.requests_max, plan.duration, plan.warm_up) = (Some(2), None, Duration::ZERO);
@@ -406,7 +409,7 @@ fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>
     let deadline = Instant::now() + Duration::from_millis(READY_MS_MAX);
     loop {
         let wrong = match load::run_load(&plan, child_processes::stop_flag(), &mut ()) {
-            Err(error) => error,
+            Err(error) => error.to_string(),
             Ok(asked) => {
                 let tally = &asked.tally;
                 let each = tally.content_bytes / tally.responses.max(1);
@@ -424,10 +427,10 @@ fn wait_until_correct(running: &mut RunningCell, status: u16, bytes: Option<u64>
             }
         };
         if let Some(dead) = running.ended_process() {
-            return Err(dead);
+            return Err(Failure::new(dead));
         }
         if Instant::now() >= deadline || child_processes::stop_flag().load(Ordering::Relaxed) {
-            return Err(format!("wrong answer: {wrong}"));
+            return Err(Failure::new(format!("wrong answer: {wrong}")));
         }
         std::thread::sleep(Duration::from_millis(100));
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use failure::Failure;
 use toml_edit::{Item, TableLike, Value};
 
 use crate::figure::Figure;
@@ -165,8 +166,8 @@ impl Lab {
     ///
     /// # Errors
     /// Returns the first error, with its line for TOML syntax errors.
-    pub fn parse(text: &str) -> Result<Lab, String> {
-        let document = text.parse::<toml_edit::Document<String>>().map_err(|error| error.to_string())?;
+    pub fn parse(text: &str) -> Result<Lab, Failure> {
+        let document = text.parse::<toml_edit::Document<String>>().map_err(Failure::new)?;
         let root = FileSection { position: "the file".into(), table: document.as_table() };
         root.reject_unknown_keys(&[
             "title", "about", "baseline", "load", "short", "factors", "vary", "files", "prepare", "service",
@@ -198,22 +199,24 @@ impl Lab {
         Ok(lab)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), Failure> {
         if self.subjects.is_empty() {
-            return Err("there is no [[subject]]".into());
+            return Err(Failure::new("there is no [[subject]]"));
         }
         let factor =
             |name: &str| self.factors.iter().find(|(other, _)| other == name).map(|(_, levels)| levels);
         for (name, levels) in &self.short_factors {
-            let known = factor(name).ok_or_else(|| format!("short.factors: there is no factor {name:?}"))?;
+            let known = factor(name)
+                .ok_or_else(|| Failure::new(format!("short.factors: there is no factor {name:?}")))?;
             if let Some(strange) = levels.iter().find(|level| !known.contains(level)) {
-                return Err(format!("short.factors: {name} has no level {strange:?}"));
+                return Err(Failure::new(format!("short.factors: {name} has no level {strange:?}")));
             }
         }
         for (name, levels) in &self.vary {
-            let known = factor(name).ok_or_else(|| format!("vary: there is no factor {name:?}"))?;
+            let known =
+                factor(name).ok_or_else(|| Failure::new(format!("vary: there is no factor {name:?}")))?;
             if let Some(missing) = known.iter().find(|level| !levels.contains_key(*level)) {
-                return Err(format!("vary.{name}: level {missing:?} is missing"));
+                return Err(Failure::new(format!("vary.{name}: level {missing:?} is missing")));
             }
         }
         for subject in &self.subjects {
@@ -223,17 +226,17 @@ impl Lab {
             if let Some(strange) =
                 subject.required_services.iter().find(|with| services().all(|service| service != *with))
             {
-                return Err(format!("subject {name:?}: there is no service {strange:?}"));
+                return Err(Failure::new(format!("subject {name:?}: there is no service {strange:?}")));
             }
         }
         let known =
             |name: &String| name == BEST || self.subjects.iter().any(|subject| subject.process.name == *name);
         if let Some(strange) = self.baseline.as_ref().filter(|name| !known(name)) {
-            return Err(format!("baseline: there is no subject {strange:?}"));
+            return Err(Failure::new(format!("baseline: there is no subject {strange:?}")));
         }
         for aim in &self.aims {
             if let Some(strange) = aim.of.as_ref().filter(|name| !known(name)) {
-                return Err(format!("aim: there is no subject {strange:?}"));
+                return Err(Failure::new(format!("aim: there is no subject {strange:?}")));
             }
             self.check_levels("aim", &aim.when)?;
         }
@@ -241,12 +244,12 @@ impl Lab {
     }
 
     /// Rejects unknown factors and levels.
-    fn check_levels(&self, at: &str, when: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
+    fn check_levels(&self, at: &str, when: &BTreeMap<String, Vec<String>>) -> Result<(), Failure> {
         for (of, levels) in when {
             let known = self.factors.iter().find(|(name, _)| name == of);
-            let (_, known) = known.ok_or_else(|| format!("{at}: there is no factor {of:?}"))?;
+            let (_, known) = known.ok_or_else(|| Failure::new(format!("{at}: there is no factor {of:?}")))?;
             if let Some(strange) = levels.iter().find(|level| !known.contains(level)) {
-                return Err(format!("{at}: {of} has no level {strange:?}"));
+                return Err(Failure::new(format!("{at}: {of} has no level {strange:?}")));
             }
         }
         Ok(())
@@ -261,73 +264,80 @@ struct FileSection<'t> {
 
 impl<'t> FileSection<'t> {
     /// Rejects unknown keys.
-    fn reject_unknown_keys(&self, known: &[&str]) -> Result<(), String> {
+    fn reject_unknown_keys(&self, known: &[&str]) -> Result<(), Failure> {
         match self.table.iter().find(|(key, _)| !known.contains(key)) {
-            Some((key, _)) => {
-                Err(format!("{}: {key:?} means nothing here; there are {}", self.position, known.join(", ")))
-            }
+            Some((key, _)) => Err(Failure::new(format!(
+                "{}: {key:?} means nothing here; there are {}",
+                self.position,
+                known.join(", ")
+            ))),
             None => Ok(()),
         }
     }
 
-    fn section(&self, key: &str) -> Result<Option<FileSection<'t>>, String> {
+    fn section(&self, key: &str) -> Result<Option<FileSection<'t>>, Failure> {
         let Some(item) = self.table.get(key) else { return Ok(None) };
-        let table = item.as_table_like().ok_or_else(|| format!("{key} must be a table"))?;
+        let table = item.as_table_like().ok_or_else(|| Failure::new(format!("{key} must be a table")))?;
         Ok(Some(FileSection { position: key.to_string(), table }))
     }
 
-    fn text(&self, key: &str) -> Result<Option<String>, String> {
+    fn text(&self, key: &str) -> Result<Option<String>, Failure> {
         match self.table.get(key) {
             None => Ok(None),
             Some(item) => item
                 .as_value()
                 .and_then(scalar_text)
                 .map(Some)
-                .ok_or_else(|| format!("{}: {key} must be text", self.position)),
+                .ok_or_else(|| Failure::new(format!("{}: {key} must be text", self.position))),
         }
     }
 
     /// Reads a text or a list of texts.
-    fn text_list(&self, key: &str) -> Result<Vec<String>, String> {
+    fn text_list(&self, key: &str) -> Result<Vec<String>, Failure> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
-        scalar_list(item).ok_or_else(|| format!("{}: {key} must be text or a list of texts", self.position))
+        scalar_list(item)
+            .ok_or_else(|| Failure::new(format!("{}: {key} must be text or a list of texts", self.position)))
     }
 
     /// Reads all keys except `except` as texts.
-    fn settings(&self, except: &[&str]) -> Result<LabSettings, String> {
+    fn settings(&self, except: &[&str]) -> Result<LabSettings, Failure> {
         let mut settings = LabSettings::new();
         for (key, item) in self.table.iter().filter(|(key, _)| !except.contains(key)) {
             let value = item.as_value().and_then(scalar_text);
             settings.insert(
                 key.into(),
-                value.ok_or_else(|| format!("{}: {key} must be text or a number", self.position))?,
+                value.ok_or_else(|| {
+                    Failure::new(format!("{}: {key} must be text or a number", self.position))
+                })?,
             );
         }
         Ok(settings)
     }
 
-    fn load(&self, key: &str) -> Result<LabSettings, String> {
+    fn load(&self, key: &str) -> Result<LabSettings, Failure> {
         let Some(load) = self.section(key)? else { return Ok(LabSettings::new()) };
         load.reject_unknown_keys(&LOAD_SETTINGS)?;
         load.settings(&[])
     }
 
-    fn levels(&self, key: &str) -> Result<Vec<(String, Vec<String>)>, String> {
+    fn levels(&self, key: &str) -> Result<Vec<(String, Vec<String>)>, Failure> {
         let Some(factors) = self.section(key)? else { return Ok(Vec::new()) };
         let each = factors.table.iter().map(|(name, _)| Ok((name.to_string(), factors.text_list(name)?)));
         each.collect()
     }
 
-    fn vary(&self) -> Result<BTreeMap<String, BTreeMap<String, LabSettings>>, String> {
+    fn vary(&self) -> Result<BTreeMap<String, BTreeMap<String, LabSettings>>, Failure> {
         let mut vary = BTreeMap::new();
         let Some(section) = self.section("vary")? else { return Ok(vary) };
         for (factor, _) in section.table.iter() {
-            let levels = section.section(factor)?.ok_or_else(|| format!("vary: {factor} must be a table"))?;
+            let levels = section
+                .section(factor)?
+                .ok_or_else(|| Failure::new(format!("vary: {factor} must be a table")))?;
             let mut by_level = BTreeMap::new();
             for (level, _) in levels.table.iter() {
                 let names = levels
                     .section(level)?
-                    .ok_or_else(|| format!("vary.{factor}: {level} must be a table"))?;
+                    .ok_or_else(|| Failure::new(format!("vary.{factor}: {level} must be a table")))?;
                 by_level.insert(level.to_string(), names.settings(&[])?);
             }
             vary.insert(factor.to_string(), by_level);
@@ -335,22 +345,23 @@ impl<'t> FileSection<'t> {
         Ok(vary)
     }
 
-    fn sections(&self, key: &str) -> Result<Vec<FileSection<'t>>, String> {
+    fn sections(&self, key: &str) -> Result<Vec<FileSection<'t>>, Failure> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
-        let tables = item.as_array_of_tables().ok_or_else(|| format!("write [[{key}]]"))?;
+        let tables = item.as_array_of_tables().ok_or_else(|| Failure::new(format!("write [[{key}]]")))?;
         Ok(tables
             .iter()
             .map(|table| FileSection { position: format!("[[{key}]]"), table: table as &dyn TableLike })
             .collect())
     }
 
-    fn process(&self) -> Result<LabProcess, String> {
+    fn process(&self) -> Result<LabProcess, Failure> {
         let mut needs = Vec::new();
         for need in self.text_list("needs")? {
             let (program, package) = need.split_once(" from ").unwrap_or((&need, &need));
             needs.push((program.trim().to_string(), package.trim().to_string()));
         }
-        let name = self.text("name")?.ok_or_else(|| format!("{}: name is missing", self.position))?;
+        let name =
+            self.text("name")?.ok_or_else(|| Failure::new(format!("{}: name is missing", self.position)))?;
         Ok(LabProcess {
             run: self.text("run")?.unwrap_or_default(),
             needs,
@@ -358,14 +369,18 @@ impl<'t> FileSection<'t> {
             ready: match self.text("ready")?.as_deref() {
                 None | Some("port") => ReadyCondition::Port,
                 Some("socket") => ReadyCondition::Socket,
-                Some(other) => return Err(format!("{name}: ready is \"port\" or \"socket\", not {other:?}")),
+                Some(other) => {
+                    return Err(Failure::new(format!(
+                        "{name}: ready is \"port\" or \"socket\", not {other:?}"
+                    )));
+                }
             },
             files: self.section("files")?.map_or(Ok(LabSettings::new()), |files| files.settings(&[]))?,
             name,
         })
     }
 
-    fn subject(&self) -> Result<LabSubject, String> {
+    fn subject(&self) -> Result<LabSubject, Failure> {
         self.reject_unknown_keys(&[
             "name", "run", "needs", "version", "ready", "files", "with", "url", "when", "status", "bytes",
             "measure", "load", "skip", "ours",
@@ -373,14 +388,14 @@ impl<'t> FileSection<'t> {
         let process = self.process()?;
         let skip = self.text("skip")?;
         if skip.is_none() && process.run.is_empty() {
-            return Err(format!("{}: run is missing", process.name));
+            return Err(Failure::new(format!("{}: run is missing", process.name)));
         }
         Ok(LabSubject {
             required_services: self.text_list("with")?,
             url: self.text("url")?.unwrap_or_else(|| "http://127.0.0.1:{{port}}/".into()),
             when: self.levels("when")?.into_iter().collect(),
             status: self.text("status")?.map_or(Ok(200), |text| {
-                text.parse().map_err(|_| format!("{}: status must be a number", process.name))
+                text.parse().map_err(|_| Failure::new(format!("{}: status must be a number", process.name)))
             })?,
             bytes: self.text("bytes")?,
             measure: self.text_list("measure")?,
@@ -392,22 +407,29 @@ impl<'t> FileSection<'t> {
         })
     }
 
-    fn aim(&self) -> Result<Aim, String> {
+    fn aim(&self) -> Result<Aim, Failure> {
         self.reject_unknown_keys(&["figure", "at-most", "at-least", "of", "when"])?;
-        let name = self.text("figure")?.ok_or_else(|| format!("{}: figure is missing", self.position))?;
+        let name = self
+            .text("figure")?
+            .ok_or_else(|| Failure::new(format!("{}: figure is missing", self.position)))?;
         let beside = EXTRA_FIGURES.iter().map(|(key, _)| *key).find(|key| *key == name);
         let key = Figure::find(&name).map(|figure| figure.key).or(beside);
-        let number = |key: &str| -> Result<Option<f64>, String> {
-            let parse =
-                |text: String| text.parse().map_err(|_| format!("{}: {key} is a number", self.position));
+        let number = |key: &str| -> Result<Option<f64>, Failure> {
+            let parse = |text: String| {
+                text.parse().map_err(|_| Failure::new(format!("{}: {key} is a number", self.position)))
+            };
             self.text(key)?.map(parse).transpose()
         };
         Ok(Aim {
-            figure: key.ok_or_else(|| format!("{}: there is no figure {name:?}", self.position))?.to_string(),
+            figure: key
+                .ok_or_else(|| Failure::new(format!("{}: there is no figure {name:?}", self.position)))?
+                .to_string(),
             bound: match (number("at-most")?, number("at-least")?) {
                 (Some(most), None) => Bound::AtMost(most),
                 (None, Some(least)) => Bound::AtLeast(least),
-                _ => return Err(format!("{}: write either at-most or at-least", self.position)),
+                _ => {
+                    return Err(Failure::new(format!("{}: write either at-most or at-least", self.position)));
+                }
             },
             of: self.text("of")?,
             when: self.levels("when")?.into_iter().collect(),
@@ -518,7 +540,7 @@ skip = "not yet"
         ] {
             assert!(SMALL.contains(change), "{change}");
             let error = Lab::parse(&SMALL.replace(change, to)).unwrap_err();
-            assert!(error.contains(what), "{what}: {error}");
+            assert!(error.to_string().contains(what), "{what}: {error}");
         }
     }
 }

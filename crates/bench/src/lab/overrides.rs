@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use failure::{Failure, FailureContext};
+
 use crate::lab::file::{LOAD_SETTINGS, Lab};
 
 /// Narrows a factor to the given level, or changes a setting of the load. Further levels of the same factor
@@ -11,13 +13,16 @@ use crate::lab::file::{LOAD_SETTINGS, Lab};
 /// # Errors
 /// Fails for a name that is neither a factor nor a setting, and for a level that the experiment does not
 /// define.
-pub fn apply_setting(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), String> {
+pub fn apply_setting(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), Failure> {
     for (at, (name, value)) in changes.iter().enumerate() {
         let further = changes[..at].iter().any(|(before, _)| before == name);
         if let Some((_, levels)) = lab.factors.iter_mut().find(|(factor, _)| factor == name) {
             if let Some(known) = lab.vary.get(name).filter(|known| !known.contains_key(value)) {
                 let known: Vec<&str> = known.keys().map(String::as_str).collect();
-                return Err(format!("--set: {name} has no level {value:?}; there are {}", known.join(", ")));
+                return Err(Failure::new(format!(
+                    "--set: {name} has no level {value:?}; there are {}",
+                    known.join(", ")
+                )));
             }
             if !further {
                 levels.clear();
@@ -30,10 +35,10 @@ pub fn apply_setting(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), 
         } else {
             let factors = lab.factors.iter().map(|(factor, _)| factor.as_str());
             let known: Vec<&str> = factors.chain(LOAD_SETTINGS).collect();
-            return Err(format!(
+            return Err(Failure::new(format!(
                 "--set: there is no factor and no setting {name:?}; there are {}",
                 known.join(", ")
-            ));
+            )));
         }
     }
     // Each subject keeps those of its levels that remain.
@@ -51,12 +56,12 @@ pub fn apply_setting(lab: &mut Lab, changes: &[(String, String)]) -> Result<(), 
 ///
 /// # Errors
 /// Fails if the experiment has no Komainu subject, or if the build does not exist.
-pub fn add_builds(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), String> {
+pub fn add_builds(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), Failure> {
     let ours: Vec<usize> = (0..lab.subjects.len()).filter(|&at| lab.subjects[at].is_komainu).collect();
     for (name, path) in builds {
         let path = absolute_program(path)?;
         if ours.is_empty() {
-            return Err("--also: no subject of this experiment is ours".into());
+            return Err(Failure::new("--also: no subject of this experiment is ours"));
         }
         for &at in &ours {
             let mut subject = lab.subjects[at].clone();
@@ -76,8 +81,8 @@ pub fn add_builds(lab: &mut Lab, builds: &[(String, PathBuf)]) -> Result<(), Str
 ///
 /// # Errors
 /// Fails if the file does not exist.
-pub fn absolute_program(path: &Path) -> Result<PathBuf, String> {
-    std::fs::canonicalize(path).map_err(|error| format!("no program at {}: {error}", path.display()))
+pub fn absolute_program(path: &Path) -> Result<PathBuf, Failure> {
+    std::fs::canonicalize(path).with_context(|| format!("no program at {}", path.display()))
 }
 
 #[cfg(test)]
@@ -95,7 +100,7 @@ mod tests {
         .unwrap()
     }
 
-    fn lab_with(changes: &[(&str, &str)]) -> Result<Lab, String> {
+    fn lab_with(changes: &[(&str, &str)]) -> Result<Lab, Failure> {
         let mut lab = lab();
         let owned: Vec<_> = changes.iter().map(|(a, b)| ((*a).to_string(), (*b).to_string())).collect();
         apply_setting(&mut lab, &owned).map(|()| lab)
@@ -109,7 +114,7 @@ mod tests {
         assert_eq!(keys(true), keys(false));
         assert_eq!((lab.load["duration"].as_str(), lab.short_load.get("duration")), ("2s", None));
         for (change, what) in [(("page", "d"), "no level \"d\""), (("pages", "c"), "duration")] {
-            assert!(lab_with(&[change]).unwrap_err().contains(what));
+            assert!(lab_with(&[change]).unwrap_err().to_string().contains(what));
         }
     }
 
@@ -123,6 +128,11 @@ mod tests {
             ("K, before", &["K, before".into()][..])
         );
         assert!(added.is_komainu && added.komainu.is_some() && lab.subjects.len() == 3);
-        assert!(add_builds(&mut lab, &[("x".into(), "/no/such".into())]).unwrap_err().contains("/no/such"));
+        assert!(
+            add_builds(&mut lab, &[("x".into(), "/no/such".into())])
+                .unwrap_err()
+                .to_string()
+                .contains("/no/such")
+        );
     }
 }

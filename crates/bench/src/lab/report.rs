@@ -1,5 +1,6 @@
 //! Report of an experiment: as text, Markdown, HTML and JSON.
 
+use failure::Failure;
 use serde_json::{Value, json};
 
 use crate::chart::{self, ChartBar, escape};
@@ -64,12 +65,12 @@ impl LabFindings<'_> {
     }
 
     /// Returns the reason why a cell has no figures.
-    fn missing_reason(&self, cell: &LabCell) -> Option<&str> {
+    fn missing_reason(&self, cell: &LabCell) -> Option<String> {
         let key = cell.key(self.lab);
         self.rows
             .iter()
             .find_map(|row| (row.cell == key).then(|| row.figures.as_ref().err())?)
-            .map(String::as_str)
+            .map(Failure::to_string)
     }
 
     /// Returns the reference cell for a multiple: that of the subject `of`, or of the best peer, at the same
@@ -365,7 +366,7 @@ fn better_direction(key: &str) -> Better {
 ///
 /// # Errors
 /// Fails if they have no cell in common.
-pub fn compare_results(a: &Value, b: &Value) -> Result<TextTable, String> {
+pub fn compare_results(a: &Value, b: &Value) -> Result<TextTable, Failure> {
     let mut table = TextTable::new(&[
         "",
         "requests/s A",
@@ -402,7 +403,7 @@ pub fn compare_results(a: &Value, b: &Value) -> Result<TextTable, String> {
         }
         table.add_row(row);
     }
-    if table.is_empty() { Err("the two have no cell in common".into()) } else { Ok(table) }
+    if table.is_empty() { Err(Failure::new("the two have no cell in common")) } else { Ok(table) }
 }
 
 #[cfg(test)]
@@ -432,7 +433,7 @@ mod tests {
         rows.push(LabMeasurement {
             cell: "c".into(),
             repetition: 0,
-            figures: Err("it answers 502 instead of 200".into()),
+            figures: Err(Failure::new("it answers 502 instead of 200")),
         });
         LabFindings {
             lab,

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use failure::{Failure, FailureContext};
 use serde_json::{Map, Value, json};
 
 use crate::stats::{self, Ratio};
@@ -17,7 +18,7 @@ pub struct LabMeasurement {
     /// Repetition, from 0.
     pub repetition: usize,
     /// Figures by key, or the reason why there are none.
-    pub figures: Result<Map<String, Value>, String>,
+    pub figures: Result<Map<String, Value>, Failure>,
 }
 
 /// Results of an experiment, stored on disk.
@@ -42,10 +43,10 @@ impl ResultsFile {
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn open(path: &Path, fingerprint: &str, fresh: bool) -> Result<ResultsFile, String> {
-        let wrong = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
+    pub fn open(path: &Path, fingerprint: &str, fresh: bool) -> Result<ResultsFile, Failure> {
+        let attempted = || format!("cannot write {}", path.display());
         if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder).map_err(wrong)?;
+            fs::create_dir_all(folder).with_context(attempted)?;
         }
         let before = fs::read_to_string(path).unwrap_or_default();
         let same = before.lines().next().is_some_and(|line| line.contains(fingerprint)) && !fresh;
@@ -65,12 +66,12 @@ impl ResultsFile {
             .append(same)
             .truncate(!same)
             .open(path)
-            .map_err(wrong)?;
+            .with_context(attempted)?;
         if !same {
-            writeln!(file, "{}", json!({ "experiment": fingerprint })).map_err(wrong)?;
+            writeln!(file, "{}", json!({ "experiment": fingerprint })).with_context(attempted)?;
         }
         if same && !before.ends_with('\n') {
-            writeln!(file).map_err(wrong)?;
+            writeln!(file).with_context(attempted)?;
         }
         Ok(ResultsFile { file, path: path.to_path_buf(), rows })
     }
@@ -85,14 +86,15 @@ impl ResultsFile {
     ///
     /// # Errors
     /// Fails if the file cannot be written, for example because the disk is full.
-    pub fn append(&mut self, row: LabMeasurement) -> Result<(), String> {
+    pub fn append(&mut self, row: LabMeasurement) -> Result<(), Failure> {
         let line = match &row.figures {
             Ok(figures) => json!({ "cell": row.cell, "repetition": row.repetition, "figures": figures }),
-            Err(broken) => json!({ "cell": row.cell, "repetition": row.repetition, "broken": broken }),
+            Err(broken) => {
+                json!({ "cell": row.cell, "repetition": row.repetition, "broken": broken.to_string() })
+            }
         };
         self.rows.push(row);
-        writeln!(self.file, "{line}")
-            .map_err(|error| format!("cannot write {}: {error}", self.path.display()))
+        writeln!(self.file, "{line}").with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
@@ -101,7 +103,7 @@ fn parse(line: &str) -> Option<LabMeasurement> {
     let value: Value = serde_json::from_str(line).ok()?;
     let figures = match (value["figures"].as_object(), value["broken"].as_str()) {
         (Some(figures), _) => Ok(figures.clone()),
-        (None, Some(broken)) => Err(broken.to_string()),
+        (None, Some(broken)) => Err(Failure::new(broken)),
         (None, None) => return None,
     };
     Some(LabMeasurement {
@@ -150,7 +152,7 @@ mod tests {
         let path = folder.join("lab.jsonl");
         let mut kept = ResultsFile::open(&path, "f1", false).unwrap();
         kept.append(row("a", 0, 10.0)).unwrap();
-        kept.append(LabMeasurement { figures: Err("no start".into()), ..row("b", 0, 0.0) }).unwrap();
+        kept.append(LabMeasurement { figures: Err(Failure::new("no start")), ..row("b", 0, 0.0) }).unwrap();
         drop(kept);
         fs::write(&path, fs::read_to_string(&path).unwrap() + "{\"cell\":\"c\",\"repe").unwrap();
         let mut kept = ResultsFile::open(&path, "f1", false).unwrap();

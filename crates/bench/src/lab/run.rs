@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use failure::{Failure, FailureContext};
 use serde_json::{Map, Value, json};
 
 use crate::child_processes;
@@ -57,10 +58,10 @@ impl LabOptions {
 ///
 /// # Errors
 /// Fails if the file is invalid or results cannot be saved.
-pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, String> {
+pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, Failure> {
     let path = options.lab.display();
-    let text = fs::read_to_string(&options.lab).map_err(|error| format!("cannot read {path}: {error}"))?;
-    let mut lab = Lab::parse(&text).map_err(|error| format!("{path}: {error}"))?;
+    let text = fs::read_to_string(&options.lab).with_context(|| format!("cannot read {path}"))?;
+    let mut lab = Lab::parse(&text).context(&path)?;
     overrides::apply_setting(&mut lab, &options.overrides)?;
     overrides::add_builds(&mut lab, &options.other_builds)?;
     if options.short {
@@ -75,11 +76,11 @@ pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, String
     let mut kept = ResultsFile::open(&kept, &state, options.fresh)?;
     if !lab.subjects.iter().any(|subject| options.is_wanted(&subject.process.name)) {
         let names: Vec<&str> = lab.subjects.iter().map(|subject| subject.process.name.as_str()).collect();
-        return Err(format!(
+        return Err(Failure::new(format!(
             "{path}: no subject has a name with {}: there are {}",
             options.only.join(" or "),
             names.join(", ")
-        ));
+        )));
     }
     let (cells, skipped) = select_cells(&lab, options);
     let stage = LabEnvironment::new(&lab, &options.komainu)?;
@@ -102,9 +103,9 @@ pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, String
         [("md", findings.markdown()), ("html", findings.html()), ("json", format!("{:#}\n", findings.json()))]
     {
         let path = options.out.join(format!("{name}.{ending}"));
-        fs::write(&path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    printed.map_err(|error| format!("cannot print: {error}"))?;
+    printed.context("cannot print")?;
     Ok(findings.rows.iter().all(|row| row.figures.is_ok())
         && !child_processes::stop_flag().load(Ordering::Relaxed))
 }
@@ -201,7 +202,7 @@ fn measure_all(
     cells: &[LabCell],
     kept: &mut ResultsFile,
     options: &LabOptions,
-) -> Result<(), String> {
+) -> Result<(), Failure> {
     let number = |key: &str, default: f64| {
         let mut all = lab.load.clone();
         if options.short {
@@ -245,7 +246,7 @@ fn measure_all(
     Ok(())
 }
 
-fn summarize(figures: &Result<Map<String, Value>, String>) -> String {
+fn summarize(figures: &Result<Map<String, Value>, Failure>) -> String {
     match figures {
         Err(broken) => format!("BROKEN: {broken}"),
         Ok(figures) => {
@@ -265,7 +266,7 @@ fn measure_cell(
     cell: &LabCell,
     options: &LabOptions,
     title: &str,
-) -> Result<Map<String, Value>, String> {
+) -> Result<Map<String, Value>, Failure> {
     let settings = cell_settings(lab, cell, options.short);
     let mut running = stage.start(lab, cell, &settings)?;
     let mut figures = Map::new();
@@ -274,15 +275,15 @@ fn measure_cell(
         idle => measure_with_idle(&running, idle, options, title, &mut figures)?,
     };
     if let Some(dead) = running.ended_process() {
-        return Err(dead);
+        return Err(Failure::new(dead));
     }
     if outcome.measured.tally.responses == 0 {
         let errors = &outcome.measured.tally.errors;
         let example = errors.iter().next().map_or("", |(_, _, example)| example).to_string();
-        return Err(format!("nothing was answered: {example}"));
+        return Err(Failure::new(format!("nothing was answered: {example}")));
     }
     if let Some(wrong) = running.response_error(&outcome.measured.tally) {
-        return Err(wrong);
+        return Err(Failure::new(wrong));
     }
     let record = outcome_export::outcome_json(&outcome);
     figures.extend(record["figures"].as_object().cloned().unwrap_or_default());
@@ -296,7 +297,7 @@ fn measure_cell(
     Ok(figures)
 }
 
-fn measure_load(running: &RunningCell, options: &LabOptions, title: &str) -> Result<BenchOutcome, String> {
+fn measure_load(running: &RunningCell, options: &LabOptions, title: &str) -> Result<BenchOutcome, Failure> {
     session::measure(
         &running.subject,
         child_processes::stop_flag(),
@@ -311,7 +312,7 @@ fn measure_with_idle(
     options: &LabOptions,
     title: &str,
     figures: &mut Map<String, Value>,
-) -> Result<BenchOutcome, String> {
+) -> Result<BenchOutcome, Failure> {
     const SETTLE_TIME: Duration = Duration::from_millis(500);
     const OPEN_S_MAX: u64 = 60;
     raise_descriptor_limit()?;
@@ -346,14 +347,14 @@ fn measure_with_idle(
         let beside = if answered.load(Ordering::Relaxed) {
             measure_load(running, options, title)
         } else {
-            Err(format!("not all of {idle} idle connections were answered"))
+            Err(Failure::new(format!("not all of {idle} idle connections were answered")))
         };
         release.store(true, Ordering::Relaxed);
         let held = held.join().map_err(|_| "the thread of the idle connections panicked".to_string())??;
         let beside = beside?;
         let lost = held.tally.errors.total();
         if lost > 0 {
-            return Err(format!("{lost} of {idle} idle connections were lost"));
+            return Err(Failure::new(format!("{lost} of {idle} idle connections were lost")));
         }
         figures.insert(
             "bytes_per_idle_connection".into(),
@@ -384,23 +385,22 @@ impl load::LoadObserver for AnsweredObserver<'_> {
 }
 
 /// Raises the soft limit on open files to the hard limit; servers started afterwards inherit it.
-fn raise_descriptor_limit() -> Result<(), String> {
+fn raise_descriptor_limit() -> Result<(), Failure> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let hard = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).map_err(|error| error.to_string())
+    setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }).map_err(Failure::new)
 }
 
 /// Implements `komainu lab compare`: compares two saved results of one experiment.
 ///
 /// # Errors
 /// Names the result that cannot be read or compared.
-pub fn compare_files(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), String> {
-    let read = |path: &Path| -> Result<Value, String> {
-        let text =
-            fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+pub fn compare_files(a: &Path, b: &Path, out: &mut dyn Write) -> Result<(), Failure> {
+    let read = |path: &Path| -> Result<Value, Failure> {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_str(&text).map_err(Failure::new).with_context(|| path.display())
     };
     let table = report::compare_results(&read(a)?, &read(b)?)?;
     let text = format!("A  {}\nB  {}\n\n{}", a.display(), b.display(), table.plain("  "));
-    out.write_all(text.as_bytes()).map_err(|error| format!("cannot print: {error}"))
+    out.write_all(text.as_bytes()).context("cannot print")
 }

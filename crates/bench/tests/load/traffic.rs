@@ -267,7 +267,7 @@ fn unreachable_server_is_reported_before_the_run() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let plan = plan(&format!("http://{gone}/"), &KEEP(), 1, 1);
     let error = load::run_load(&plan, &false.into(), &mut ()).unwrap_err();
-    assert_eq!(error, format!("cannot connect to {gone}: connection refused"));
+    assert_eq!(error.to_string(), format!("cannot connect to {gone}: connection refused"));
 }
 
 #[test]

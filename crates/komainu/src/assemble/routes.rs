@@ -18,6 +18,7 @@ use config::{Action, Config, ConfigLine, EncodedSlashes, HiddenRouteKind, PartOf
 use engine::clients::access::ClientAccess;
 use engine::clients::proxies::{peer_set, trusted_proxies};
 use engine::options::https_port;
+use failure::{Failure, IoFailure};
 use files::Files;
 use hosting::cgi_programs::CgiPrograms;
 use hosting::workers::{self, AppHandles, Hosting, MountedApp};
@@ -206,8 +207,9 @@ pub(crate) fn spill_store(config: &Config) -> io::Result<Arc<SpillStore>> {
     let store = SpillStore::new(&folder, config.limits.spill_bytes_max);
     if config.temp_path.is_some() && config.limits.spill_bytes_max > 0 {
         store.create().map_err(|error| {
-            let text = format!("cannot create a file in {} (`temp_path`): {error}", folder.display());
-            io::Error::new(error.kind(), text)
+            error
+                .attempting(format_args!("cannot create a file in {} (`temp_path`)", folder.display()))
+                .about(&folder)
         })?;
     }
     Ok(store)
@@ -243,7 +245,7 @@ pub(crate) fn build_route_table(
     let mut guards = Vec::new();
     let maps = MapValues::new(config, plan.geo.as_ref());
     let server_pages = SitePages::read([&config.error_pages]);
-    let server_pages = server_pages.map_err(|error| add_config_place("error_pages", "file", None, &error))?;
+    let server_pages = server_pages.map_err(|error| add_config_place("error_pages", "file", None, error))?;
     let groups = core_context.map(|core_context| build_groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
         core_context.handles.release_stopped();
@@ -260,7 +262,7 @@ pub(crate) fn build_route_table(
         }
         let guard = plan.guards.site_guard(config, site_index, &plan.releases.counters);
         let guard =
-            guard.map_err(|error| add_config_place("maintenance", "site", site.line.as_ref(), &error))?;
+            guard.map_err(|error| add_config_place("maintenance", "site", site.line.as_ref(), error))?;
         let internals = build_internal_routes(plan, core_context, site_index, cores, &mut routes)?;
         for route in &mut routes {
             if let Some(guard) = &guard {
@@ -272,7 +274,7 @@ pub(crate) fn build_route_table(
         }
         let own = SitePages::read([&site.error_pages, &config.error_pages]);
         pages.push(Rc::new(
-            own.map_err(|error| add_config_place("error_pages", "site", site.line.as_ref(), &error))?,
+            own.map_err(|error| add_config_place("error_pages", "site", site.line.as_ref(), error))?,
         ));
         if core_context.is_none() {
             continue;
@@ -324,9 +326,17 @@ fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
 }
 
 /// Adds the directive and line to an error.
-fn add_config_place(directive: &str, table: &str, line: Option<&ConfigLine>, error: &io::Error) -> io::Error {
+fn add_config_place(directive: &str, table: &str, line: Option<&ConfigLine>, error: io::Error) -> io::Error {
     let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
-    io::Error::new(error.kind(), format!("`{directive}`{place}: {error}"))
+    let kind = error.kind();
+    let failure = Failure::from(error).context(format_args!("`{directive}`{place}"));
+    io::Error::new(
+        kind,
+        match line {
+            Some(line) => failure.named_at(line.file.clone(), line.number),
+            None => failure,
+        },
+    )
 }
 
 /// Converts the value of `merge_slashes`.
@@ -532,7 +542,7 @@ fn open_files(
         php::configure_for_scripts(&mut options)?;
     }
     let line = config.sites[site].routes[index].line.as_ref();
-    Files::new(options).map(Box::new).map_err(|error| add_config_place("files", "route", line, &error))
+    Files::new(options).map(Box::new).map_err(|error| add_config_place("files", "route", line, error))
 }
 
 /// Builds a site's internal routes and moves the guards of `routes` to them: direct requests for these always
@@ -550,7 +560,7 @@ fn build_internal_routes(
         let route = &config.sites[site].routes[index];
         let opened = Files::new(build_route_files(config, (site, index), files, cores, notices));
         let opened =
-            opened.map_err(|error| add_config_place("files", "route", route.line.as_ref(), &error))?;
+            opened.map_err(|error| add_config_place("files", "route", route.line.as_ref(), error))?;
         let steps = &mut routes[index].steps;
         // Direct requests get 404, however many fields they have.
         steps.take(StepKind::HeaderLimit);

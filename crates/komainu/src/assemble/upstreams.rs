@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::{Auth, AuthKind, Config, EncodedSlashes};
+use failure::IoFailure;
 use hosting::cgi_programs;
 use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
@@ -335,7 +336,7 @@ fn build_tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
             let chain_pem = files.read(certificate)?;
             let key_pem = files.read(key)?;
             ServerCertificate::from_pem(&chain_pem, &key_pem)
-                .map_err(|fault| invalid(fault.in_files(certificate, key)))?;
+                .map_err(|fault| invalid(fault.in_files(certificate, key)).about(certificate))?;
             Some((chain_pem, key_pem))
         }
         _ => None,
@@ -343,7 +344,7 @@ fn build_tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     let roots = |path: &Path| {
         let pem = files.read(path)?;
         ClientCertificates::check_authority(&pem)
-            .map_err(|text| invalid(format!("{}: {text}", path.display())))?;
+            .map_err(|text| invalid(format!("{}: {text}", path.display())).about(path))?;
         io::Result::Ok(pem)
     };
     Ok(Tls {

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use config::{ConfigLine, NamedAccount, NamedPath, Report, TextSpan};
+use failure::Failure;
 use rights::file_rights::is_in_procfs;
 use rights::privilege::{find_user, group_id};
 
@@ -71,27 +72,20 @@ pub(crate) fn report_missing(report: &Report) -> Option<Report> {
     (!errors.is_empty()).then(|| report.clone().with_errors(errors))
 }
 
-/// Attaches the error of a start to the path that it names; `None` if it names no path of the configuration.
-pub(crate) fn attach_to_path(report: &Report, title: &str, help: &str) -> Option<Report> {
-    let names = |named: &&NamedPath| {
-        let path = std::path::absolute(&named.path).unwrap_or_else(|_| named.path.clone());
-        [path, named.path.clone()].iter().any(|path| title.contains(&path.display().to_string()))
-    };
+/// Attaches the failure of a start to the directive that names what it is about: the file or directory, or a
+/// directory that contains it. `None` if no path of the configuration does.
+pub(crate) fn attach_to_path(report: &Report, failure: &Failure) -> Option<Report> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let subject = absolute(failure.subject()?);
+    let names = |named: &&NamedPath| subject.starts_with(absolute(&named.path));
     let shortness = |named: &&NamedPath| std::cmp::Reverse(named.path.as_os_str().len());
     // Several directives may name the same path.
-    let at_line = parse_error_line(title).and_then(|line| report.named_paths_from(&line).find(names));
+    let line = failure.naming_line();
+    let line = line.map(|(file, number)| ConfigLine { file: file.map(str::to_owned), number });
+    let at_line = line.and_then(|line| report.named_paths_from(&line).find(names));
     let found = at_line.or_else(|| report.named_paths().iter().filter(names).min_by_key(shortness))?;
-    Some(report.clone().with_errors(vec![(found.span.clone(), title.to_owned(), help.to_owned())]))
-}
-
-/// Parses the line that an error names: `(the route in line 12 of sites/shop.toml)`.
-fn parse_error_line(title: &str) -> Option<ConfigLine> {
-    let place = title.split_once(" in line ")?.1.split_once(')')?.0;
-    let (number, file) = match place.split_once(" of ") {
-        Some((number, file)) => (number, Some(file.to_owned())),
-        None => (place, None),
-    };
-    Some(ConfigLine { file, number: number.parse().ok()? })
+    let remedy = failure.remedy().unwrap_or_default().to_owned();
+    Some(report.clone().with_errors(vec![(found.span.clone(), failure.to_string(), remedy)]))
 }
 
 /// Returns the error for a user or group that does not exist.
@@ -197,16 +191,20 @@ mod tests {
     fn start_error_is_placed_at_the_path_that_it_names() {
         let text = "[[route]]\nfiles = \"/srv/www\"\nauth = { basic = \"/srv/www/users\" }\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
-        let place = |title: &str| {
-            attach_to_path(&report, title, "").map(|report| report.position(&report.findings()[0]))
+        let place = |failure: Failure| {
+            attach_to_path(&report, &failure).map(|report| report.position(&report.findings()[0]))
         };
-        assert_eq!(place("/srv/www/users: line 2 has no password"), Some((3, 18)));
-        assert_eq!(place("cannot open /srv/www: refused"), Some((2, 9)));
-        assert_eq!(place("no more threads"), None);
+        let failure = Failure::new("/srv/www/users: line 2 has no password");
+        assert_eq!(place(failure.clone()), None);
+        assert_eq!(place(failure.about("/srv/www/users")), Some((3, 18)));
+        assert_eq!(place(Failure::new("cannot open /srv/www: refused").about("/srv/www")), Some((2, 9)));
+        assert_eq!(place(Failure::new("cannot open it: refused").about("/srv/www/a/b")), Some((2, 9)));
+        assert_eq!(place(Failure::new("cannot open it: refused").about("/srv")), None);
         let text = "[[site]]\nhosts = \"a.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n[[site]]\nhosts = \"b.test\"\n[[site.route]]\nfiles = \"/srv/www\"\n";
         let (_, report) = Config::parse(text, "k.toml", Path::new(".")).unwrap();
         let title = "`files` (the route in line 7): cannot serve /srv/www: Too many open files";
-        let report = attach_to_path(&report, title, "").unwrap();
+        let failure = Failure::new(title).about("/srv/www").named_at(None, 7);
+        let report = attach_to_path(&report, &failure).unwrap();
         assert_eq!(report.position(&report.findings()[0]).0, 8);
     }
 

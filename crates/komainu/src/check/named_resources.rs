@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use config::{App, Config, Report};
+use failure::Failure;
 use serde_json::Value;
 
 use crate::check::reading::{base_folder, environment};
@@ -87,14 +88,14 @@ fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
 ///
 /// # Errors
 /// The first additional resource, and who may add it.
-pub(crate) fn check_names_subset((path, before): (&Path, &str), after: &str) -> Result<(), String> {
+pub(crate) fn check_names_subset((path, before): (&Path, &str), after: &str) -> Result<(), Failure> {
     let before = NamedResourceSet::read(path, before);
     let after = NamedResourceSet::read(path, after);
     let refused = |what: String| {
-        Err(format!(
+        Err(Failure::new(format!(
             "{what} is not in the configuration's files, and this server acts with root's rights: only root may name further files, \
              users, programs, Unix sockets and variables, by a Unix socket or in the file"
-        ))
+        )))
     };
     let known = before.by_directive();
     if let Some((directive, name)) = after.by_directive().difference(&known).next() {

@@ -1,11 +1,11 @@
 //! Reading of configurations with their includes, and reporting of errors and warnings.
 
 use std::collections::HashSet;
-use std::fmt::Display;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use config::Config;
+use failure::{Failure, FailureContext};
 use operator::config_text::ConfigText;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const NO_FILE_HELP: &str =
     "name the configuration with `-c FILE`; `komainu run FOLDER` serves a folder without one";
 
 /// Rereads a configuration from its origin.
-pub(crate) type RereadConfig = Box<dyn Fn() -> Result<ReadConfig, String>>;
+pub(crate) type RereadConfig = Box<dyn Fn() -> Result<ReadConfig, Failure>>;
 
 /// A configuration that was read.
 pub(crate) struct ReadConfig {
@@ -33,8 +33,8 @@ pub(crate) struct ReadConfig {
 /// Parses the text of a configuration again.
 ///
 /// # Errors
-/// The errors, rendered for the user.
-pub(crate) fn reparse_text(path: &Path, text: String) -> Result<ReadConfig, String> {
+/// The findings, or why a file cannot be read.
+pub(crate) fn reparse_text(path: &Path, text: String) -> Result<ReadConfig, Failure> {
     let (config, warnings) = reparse(path, &text)?;
     Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
 }
@@ -42,8 +42,8 @@ pub(crate) fn reparse_text(path: &Path, text: String) -> Result<ReadConfig, Stri
 /// Reads a configuration file. Returns it with the number of warnings, which are written to stderr.
 ///
 /// # Errors
-/// The errors, rendered for the user.
-pub(crate) fn read(path: &Path) -> Result<(Config, usize), String> {
+/// The findings, or why a file cannot be read.
+pub(crate) fn read(path: &Path) -> Result<(Config, usize), Failure> {
     parse_counted(path, read_text(path)?.as_str())
 }
 
@@ -51,10 +51,10 @@ pub(crate) fn read(path: &Path) -> Result<(Config, usize), String> {
 ///
 /// # Errors
 /// The first file that cannot be read.
-pub(crate) fn read_text(path: &Path) -> Result<String, String> {
-    let text = read_file(path).map_err(|error| match path.try_exists() {
-        Ok(false) => format!("error: {error}\nhelp: {NO_FILE_HELP}"),
-        _ => error,
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+    let text = read_file(path).map_err(|failure| match path.try_exists() {
+        Ok(false) => failure.help(NO_FILE_HELP),
+        _ => failure,
     })?;
     let mut files = vec![(path.to_owned(), text)];
     let mut seen: HashSet<PathBuf> = path.canonicalize().into_iter().collect();
@@ -79,26 +79,28 @@ fn read_included(
     text: &str,
     files_max: usize,
     seen: &mut HashSet<PathBuf>,
-) -> Result<Vec<(PathBuf, String)>, String> {
+) -> Result<Vec<(PathBuf, String)>, Failure> {
     let mut included = Vec::new();
     for pattern in config::include_patterns(text, &environment) {
-        let named = |error: &dyn Display| format!("`include = \"{pattern}\"` in {}: {error}", path.display());
-        for file in matching_files(path, &pattern).map_err(|error| named(&error))? {
+        let directive = || format!("`include = \"{pattern}\"` in {}", path.display());
+        for file in matching_files(path, &pattern).with_context(directive)? {
             let real = file.canonicalize();
             let is_around =
                 |real: &PathBuf| around.iter().any(|one| one.canonicalize().is_ok_and(|one| one == *real));
             if !is_pattern(&pattern) && real.as_ref().is_ok_and(is_around) {
-                return Err(named(
-                    &"this file includes it, directly or by others: files would include each other without end",
-                ));
+                return Err(Failure::new(
+                    "this file includes it, directly or by others: files would include each other without end",
+                )
+                .context(directive()));
             }
             if real.is_ok_and(|real| !seen.insert(real)) {
                 continue;
             }
             if included.len() == files_max {
-                return Err(named(&format_args!("more than {INCLUDED_FILES_MAX} files are included")));
+                let excess = format_args!("more than {INCLUDED_FILES_MAX} files are included");
+                return Err(Failure::new(excess).context(directive()));
             }
-            let text = read_file(&file).map_err(|error| named(&error))?;
+            let text = read_file(&file).with_context(directive)?;
             included.push((file, text));
         }
     }
@@ -106,15 +108,15 @@ fn read_included(
 }
 
 /// Returns the files that an include in `path` matches.
-fn matching_files(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, String> {
+fn matching_files(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, Failure> {
     let folder = path.parent().unwrap_or(Path::new(""));
     if !is_pattern(pattern) {
         return Ok(vec![folder.join(pattern)]);
     }
     let folder = folder.to_str().ok_or("the name of its folder is not UTF-8")?;
     let whole = Path::new(&glob::Pattern::escape(folder)).join(pattern);
-    let found = glob::glob(&whole.to_string_lossy()).map_err(|error| error.to_string())?;
-    found.collect::<Result<_, _>>().map_err(|error| error.to_string())
+    let found = glob::glob(&whole.to_string_lossy()).map_err(Failure::new)?;
+    found.collect::<Result<_, _>>().map_err(Failure::new)
 }
 
 /// Whether an include is a glob pattern, which may match no file.
@@ -157,11 +159,11 @@ pub(crate) fn environment(name: &str) -> Option<String> {
 ///
 /// # Errors
 /// The file cannot be read, is not a regular file, is too large, or is not UTF-8 text.
-pub(crate) fn read_file(path: &Path) -> Result<String, String> {
+pub(crate) fn read_file(path: &Path) -> Result<String, Failure> {
     // Opening a FIFO without a writer would block; those of a shell (`<(…)`) are below /dev and /proc.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());
     if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
-        return Err(format!("cannot read {}: this is no file", path.display()));
+        return Err(Failure::new(format!("cannot read {}: this is no file", path.display())));
     }
     let mut bytes = Vec::new();
     // Files such as /dev/zero are endless.
@@ -169,45 +171,50 @@ pub(crate) fn read_file(path: &Path) -> Result<String, String> {
     let opened = std::fs::File::open(path);
     let read = opened.and_then(|file| file.take(bytes_max + 1).read_to_end(&mut bytes));
     read.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!("cannot read {}: there is no such file", path.display()),
-        _ => format!("cannot read {}: {error}", path.display()),
+        io::ErrorKind::NotFound => {
+            Failure::new(format!("cannot read {}: there is no such file", path.display()))
+        }
+        _ => Failure::from(error).context(format_args!("cannot read {}", path.display())),
     })?;
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         let name = path.display();
-        return Err(format!(
+        return Err(Failure::new(format!(
             "{name}: this is UTF-16, and TOML is UTF-8: save it as UTF-8 (`iconv -f UTF-16 -t UTF-8 {name}`)"
-        ));
+        )));
     }
     if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
-        return Err(format!("{}:{line}: a NUL byte: this is no text", path.display()));
+        return Err(Failure::new("a NUL byte: this is no text").at(path, line, None));
     }
     if bytes.len() as u64 > bytes_max {
         let mib = bytes_max >> 20;
-        return Err(format!("cannot read {}: a configuration has at most {mib} MiB", path.display()));
+        return Err(Failure::new(format!(
+            "cannot read {}: a configuration has at most {mib} MiB",
+            path.display()
+        )));
     }
     String::from_utf8(bytes).map_err(|error| {
         let line =
             1 + error.as_bytes()[..error.utf8_error().valid_up_to()].iter().filter(|&&b| b == b'\n').count();
-        format!("{}:{line}: this is not UTF-8, which TOML is", path.display())
+        Failure::new("this is not UTF-8, which TOML is").at(path, line, None)
     })
 }
 
 /// Parses the text of a configuration file. Warnings are written to stderr.
 ///
 /// # Errors
-/// The errors, rendered for the user.
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, String> {
+/// The findings, or why a file cannot be read.
+pub(crate) fn parse(path: &Path, text: &str) -> Result<Config, Failure> {
     parse_counted(path, text).map(|(config, _)| config)
 }
 
 /// Parses like [`parse`] and returns the number of warnings.
-fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
+fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), Failure> {
     let (config, warnings) = parse_with_paths(path, text)?;
     let doubts_of_paths = path_warnings::path_warnings(&warnings, &config);
     let warnings = warnings.with_warnings(doubts_of_paths);
     if !warnings.is_empty() {
-        let _ = writeln!(io::stderr(), "{}", warnings.render(is_coloured()));
+        let _ = writeln!(io::stderr(), "{}", warnings.render(terminal::is_coloured()));
     }
     let more: Vec<String> = content_warnings(path, text, &config)
         .into_iter()
@@ -222,8 +229,8 @@ fn parse_counted(path: &Path, text: &str) -> Result<(Config, usize), String> {
 /// Parses a configuration for a reload. Returns its warnings, one line each.
 ///
 /// # Errors
-/// The errors, rendered for the user.
-pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), String> {
+/// The findings, or why a file cannot be read.
+pub(crate) fn reparse(path: &Path, text: &str) -> Result<(Config, Vec<String>), Failure> {
     let (config, report) = parse_with_warnings(path, text)?;
     let line = |finding: &config::Finding| {
         let (line, _) = report.position(finding);
@@ -247,21 +254,18 @@ pub(crate) fn parse_for_api(path: &Path, text: &str) -> Result<(Config, Vec<Stri
         return Err(findings_document(&report));
     }
     parsed.map_err(|report| findings_document(&report))?;
-    reparse(path, text).map_err(|error| json!({ "error": error }))
+    reparse(path, text).map_err(|failure| json!({ "error": failure.with_remedy() }))
 }
 
-/// Returns the JSON error, like that of [`exit_code`], for a valid configuration that cannot be used.
-pub(crate) fn unusable_document(path: &Path, text: &str, error: &str) -> Value {
-    let (title, help) = error.split_once("\nhelp: ").unwrap_or((error, ""));
-    let report = parse_with_warnings(path, text).ok();
-    let report =
-        report.and_then(|(_, report)| named_paths::attach_to_path(&report.without_findings(), title, help));
+/// Returns the JSON error, like that of [`parse_for_api`], for a valid configuration that cannot be used.
+pub(crate) fn unusable_document(path: &Path, text: &str, failure: &Failure) -> Value {
+    let report = place_at_directive(path, text, failure);
     let mut document = report.map_or_else(|| json!({}), |report| findings_document(&report));
-    document["error"] = json!(error);
+    document["error"] = json!(failure.with_remedy());
     document
 }
 
-/// Converts a report to the JSON document of [`exit_code`].
+/// Converts a report to the JSON document of [`parse_for_api`].
 fn findings_document(report: &config::Report) -> Value {
     let finding = |finding: &config::Finding| {
         let (line, column) = report.position(finding);
@@ -289,55 +293,51 @@ fn content_warnings(path: &Path, text: &str, config: &Config) -> Vec<String> {
 /// Parses a text whose warnings were shown before.
 ///
 /// # Errors
-/// The errors, rendered for the user.
-pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, String> {
+/// The findings, or why a file cannot be read.
+pub(crate) fn parse_silently(path: &Path, text: &str) -> Result<Config, Failure> {
     parse_with_warnings(path, text).map(|(config, _)| config)
 }
 
 /// Parses a configuration; missing files and directories are reported together with all other errors.
-fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
+fn parse_with_paths(path: &Path, text: &str) -> Result<(Config, config::Report), Failure> {
     check_not_empty(path, text)?;
     let parsed = Config::parse_with(text, &path.display().to_string(), base_folder(path), &environment);
     let report = match &parsed {
         Ok((_, report)) | Err(report) => report,
     };
     if let Some(report) = named_paths::report_missing(report) {
-        return Err(report.render(is_coloured()));
+        return Err(report.into());
     }
-    parsed.map_err(|errors| errors.render(is_coloured()))
+    parsed.map_err(Failure::from)
 }
 
-/// Attaches the error of a start or check (`error: …`) to its position in the configuration, if it names a
-/// path of it.
-pub(crate) fn attach_to_place(path: &Path, error: String) -> String {
-    let Some(said) = error.strip_prefix("error: ").filter(|said| !said.contains(" --> ")) else {
-        return error;
-    };
-    let (title, help) = said.split_once("\nhelp: ").unwrap_or((said, ""));
-    let report = || {
-        let text = read_text(path).ok()?;
-        let (_, report) = parse_with_warnings(path, &text).ok()?;
-        named_paths::attach_to_path(&report.without_findings(), title, help)
-    };
-    match report() {
-        Some(report) => report.render(is_coloured()),
-        None => error,
+/// Converts the failure of a start or check to a finding at the directive that names the file or directory
+/// that it is about, if there is one.
+pub(crate) fn place_failure(path: &Path, failure: Failure) -> Failure {
+    if failure.subject().is_none() {
+        return failure;
     }
+    let text = read_text(path).ok();
+    text.and_then(|text| place_at_directive(path, &text, &failure)).map_or(failure, Failure::from)
 }
 
-fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), String> {
+/// Returns the failure as a finding at the directive that names what it is about.
+fn place_at_directive(path: &Path, text: &str, failure: &Failure) -> Option<config::Report> {
+    let (_, report) = parse_with_warnings(path, text).ok()?;
+    named_paths::attach_to_path(&report.without_findings(), failure)
+}
+
+fn parse_with_warnings(path: &Path, text: &str) -> Result<(Config, config::Report), Failure> {
     check_not_empty(path, text)?;
     let parsed = Config::parse_with(text, &path.display().to_string(), base_folder(path), &environment);
-    parsed.map_err(|errors| errors.render(is_coloured()))
+    parsed.map_err(Failure::from)
 }
 
-fn check_not_empty(path: &Path, text: &str) -> Result<(), String> {
+fn check_not_empty(path: &Path, text: &str) -> Result<(), Failure> {
     // An empty file is more likely an accident than intended.
     if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
-        return Err(format!(
-            "error: {} says nothing: there is no directive in it\nhelp: `[[route]]` and below it `files = \"/var/www\"` serve a \
-             folder; `komainu reference` lists what there is",
-            path.display()
+        return Err(Failure::new(format!("{} says nothing: there is no directive in it", path.display())).help(
+            "`[[route]]` and below it `files = \"/var/www\"` serve a folder; `komainu reference` lists what there is",
         ));
     }
     Ok(())
@@ -349,8 +349,4 @@ pub(crate) fn base_folder(path: &Path) -> &Path {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     }
-}
-
-fn is_coloured() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use certificates::managed;
 use config::{Action, Config};
+use failure::{Failure, FailureContext};
 use hosting::virtualenv::is_inaccessible;
 use hosting::workers;
 use logging::sink;
@@ -20,24 +21,24 @@ use crate::terminal;
 /// environments.
 ///
 /// # Errors
-/// The user or the inaccessible path, rendered for the user.
-pub(crate) fn check_users(config: &Config) -> Result<(), String> {
+/// The user, or the path that is inaccessible.
+pub(crate) fn check_users(config: &Config) -> Result<(), Failure> {
     let look = |user: &Option<String>, group: &Option<String>| {
         user.iter().try_for_each(|user| Identity::named(user, group.as_deref()).map(drop))
     };
-    look(&config.user, &config.group).map_err(|error| format!("error: {error}"))?;
+    look(&config.user, &config.group)?;
     // Root can access paths that the serving user cannot.
     if let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config, false) {
         check_file_access(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
-            workers::check_as(name, app, &user).map_err(|error| format!("error: {error}"))?;
+            workers::check_as(name, app, &user)?;
             if let Some(text) = workers::warning(name, app, Some(&user)) {
                 terminal::print_error_line(&format!("warning: {text}"));
             }
         }
     }
     config.apps.iter().try_for_each(|(name, app)| {
-        look(&app.user, &app.group).map_err(|error| format!("error: the application {name}: {error}"))
+        look(&app.user, &app.group).with_context(|| format!("the application {name}"))
     })
 }
 
@@ -45,8 +46,8 @@ pub(crate) fn check_users(config: &Config) -> Result<(), String> {
 /// enter.
 ///
 /// # Errors
-/// The inaccessible directory and the remedies, rendered for the user.
-pub(crate) fn check_file_access(config: &Config, user: &Identity) -> Result<(), String> {
+/// The inaccessible directory and the remedies.
+pub(crate) fn check_file_access(config: &Config, user: &Identity) -> Result<(), Failure> {
     let routes = config.sites.iter().flat_map(|site| &site.routes);
     let roots = routes.filter_map(|route| match &route.action {
         Action::Files(files) => Some(&files.root),
@@ -74,28 +75,31 @@ pub(crate) fn check_file_access(config: &Config, user: &Identity) -> Result<(), 
 }
 
 /// Checks that the user can enter the ancestors of `path`, beginning `skipped` levels above it.
-fn check_ancestors(path: &Path, skipped: usize, user: &Identity) -> Result<(), String> {
+fn check_ancestors(path: &Path, skipped: usize, user: &Identity) -> Result<(), Failure> {
     let Ok(path) = std::path::absolute(path) else { return Ok(()) };
     // From the root down, because the topmost closed directory must be opened first.
     let folders: Vec<&Path> = path.ancestors().skip(skipped).collect();
     let Some(closed) = folders.into_iter().rev().find(|folder| is_inaccessible(folder, Some(user))) else {
         return Ok(());
     };
-    let path = path.display();
     let closed = closed.display();
     let name = &user.name;
-    Err(format!(
-        "error: user {name}, who is to serve, cannot read {path}: others may not enter {closed}\n\
-         help: keep the files where {name} may read them, as in /srv or /var/www; or name a `user` at the top of the file who may; \
+    let remedy = format!(
+        "keep the files where {name} may read them, as in /srv or /var/www; or name a `user` at the top of the file who may; \
          or let others enter: chmod o+x {closed}"
-    ))
+    );
+    let title = format!(
+        "user {name}, who is to serve, cannot read {}: others may not enter {closed}",
+        path.display()
+    );
+    Err(Failure::new(title).help(remedy).about(path))
 }
 
 /// Checks that the logs can be opened, as far as possible without creating files.
 ///
 /// # Errors
-/// The log and the reason, rendered for the user.
-pub(crate) fn check_logs(config: &Config) -> Result<(), String> {
+/// The log, and why it cannot be opened.
+pub(crate) fn check_logs(config: &Config) -> Result<(), Failure> {
     sink::files(config).into_iter().try_for_each(|path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let fault = match std::fs::metadata(folder) {
@@ -109,7 +113,7 @@ pub(crate) fn check_logs(config: &Config) -> Result<(), String> {
             Err(error) => format!("its folder: {error}"),
             Ok(_) => return Ok(()),
         };
-        Err(format!("error: cannot open the log {}: {fault}", path.display()))
+        Err(Failure::new(format!("cannot open the log {}: {fault}", path.display())).about(path))
     })
 }
 

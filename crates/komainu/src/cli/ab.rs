@@ -10,6 +10,7 @@ use bench::request::{BenchRequest, RequestSettings};
 use bench::session::LoadSubject;
 use bench::url::Url;
 use clap::Args;
+use failure::{Failure, FailureContext};
 use http::Version;
 
 use crate::cli::measure::{self, basic_credentials, parse_fields, refuse_option};
@@ -96,9 +97,9 @@ pub(crate) struct AbArguments {
 }
 
 /// Runs `komainu ab`. Returns false if there was no response.
-pub(crate) fn run_ab(arguments: &AbArguments) -> Result<bool, String> {
+pub(crate) fn run_ab(arguments: &AbArguments) -> Result<bool, Failure> {
     if arguments.html_table {
-        return Err("-w: `komainu bench --html FILE` writes a page".into());
+        return Err(Failure::new("-w: `komainu bench --html FILE` writes a page"));
     }
     let mut header = arguments.header.clone();
     header.extend(arguments.cookie.iter().map(|cookie| format!("Cookie: {cookie}")));
@@ -110,9 +111,7 @@ pub(crate) fn run_ab(arguments: &AbArguments) -> Result<bool, String> {
         (None, None) => (None, if arguments.i { "HEAD" } else { "GET" }),
     };
     let body = match body {
-        Some(path) => {
-            Some(std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?)
-        }
+        Some(path) => Some(std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?),
         None => None,
     };
     if body.is_some() {

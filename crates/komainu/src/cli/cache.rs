@@ -4,6 +4,7 @@ use bench::quantity::{format_bytes, format_thousands};
 use bench::table::TextTable;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
+use failure::Failure;
 use serde_json::{Value, json};
 
 use crate::cli::values::parse_process_id;
@@ -75,7 +76,7 @@ pub(crate) struct CacheWhyArguments {
 ///
 /// # Errors
 /// No server runs, several do and none is named, or the server has no cache or refuses the command.
-pub(crate) fn run_cache(command: &CacheCommand) -> Result<String, String> {
+pub(crate) fn run_cache(command: &CacheCommand) -> Result<String, Failure> {
     match command {
         CacheCommand::Purge(arguments) => purge(arguments),
         CacheCommand::Stats(arguments) => stats(arguments),
@@ -83,7 +84,7 @@ pub(crate) fn run_cache(command: &CacheCommand) -> Result<String, String> {
     }
 }
 
-fn purge(arguments: &CachePurgeArguments) -> Result<String, String> {
+fn purge(arguments: &CachePurgeArguments) -> Result<String, Failure> {
     let pid = status::select_pid(arguments.pid)?;
     let soft = arguments.soft;
     let of = |name: &'static str, texts: &[String]| -> Vec<Value> {
@@ -122,7 +123,7 @@ fn count_responses(count: u64) -> String {
     format!("{} response{plural}", format_thousands(count as f64))
 }
 
-fn stats(arguments: &CacheStatsArguments) -> Result<String, String> {
+fn stats(arguments: &CacheStatsArguments) -> Result<String, Failure> {
     let answer = control_client::send_command(status::select_pid(arguments.pid)?, "cache stats")?;
     if arguments.json { Ok(format!("{answer:#}\n")) } else { Ok(format_stats(&answer)) }
 }
@@ -168,7 +169,7 @@ fn format_stats(answer: &Value) -> String {
     terminal::sanitize(&format!("{holds}{}", table.plain("  ")))
 }
 
-fn why(arguments: &CacheWhyArguments) -> Result<String, String> {
+fn why(arguments: &CacheWhyArguments) -> Result<String, Failure> {
     let document = json!({ "url": arguments.url, "fields": arguments.header });
     let answer =
         control_client::send_command(status::select_pid(arguments.pid)?, &format!("cache why {document}"))?;

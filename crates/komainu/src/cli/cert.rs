@@ -8,6 +8,7 @@ use bench::table::TextTable;
 use certificates::managed::default_state_folder;
 use certificates::{StateFolder, TrustReport, TrustStores};
 use clap::{Args, Subcommand};
+use failure::{Failure, FailureContext};
 use logging::access::rfc3339;
 use operator::socket;
 use process::config_files;
@@ -74,7 +75,7 @@ pub(crate) struct TrustArguments {
 ///
 /// # Errors
 /// No server runs and no state directory can be read, or the name is unknown.
-pub(crate) fn run_cert(command: &CertCommand) -> Result<String, String> {
+pub(crate) fn run_cert(command: &CertCommand) -> Result<String, Failure> {
     match command {
         CertCommand::List(list) => {
             let all = fetch_certificates(&list.of)?;
@@ -97,7 +98,7 @@ pub(crate) fn run_cert(command: &CertCommand) -> Result<String, String> {
 }
 
 /// Returns the certificates reported by servers, or stored in the state directory.
-fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
+fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, Failure> {
     let pids = match (&of.state, of.pid) {
         (Some(_), _) => Vec::new(),
         (None, Some(pid)) => vec![pid],
@@ -107,12 +108,12 @@ fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
         let folder = of.state.clone().unwrap_or_else(own_state_folder);
         let listed = certificates::list(&folder).map_err(|error| {
             let text = format!("the state folder {} cannot be read: {error}", folder.display());
-            match of.state {
+            Failure::new(match of.state {
                 Some(_) => text,
                 None => format!(
                     "no server of this user is running, and {text}; `--state FOLDER` names another one"
                 ),
-            }
+            })
         })?;
         return Ok(listed.iter().map(socket::certificate_document).collect());
     }
@@ -122,14 +123,14 @@ fn fetch_certificates(of: &CertSourceArguments) -> Result<Vec<Value>, String> {
         match answer {
             Ok(answer) => all.extend(answer["certificates"].as_array().cloned().unwrap_or_default()),
             // Servers of older versions do not know the command.
-            Err(error) if error.contains("unknown command") => {
+            Err(error) if error.to_string().contains("unknown command") => {
                 failures.push(format!("process {pid}: this server is older than `komainu cert`: restart it"));
             }
-            Err(error) => failures.push(error),
+            Err(error) => failures.push(error.with_remedy()),
         }
     }
     if failures.len() == pids.len() {
-        Err(failures.join("\n"))
+        Err(Failure::new(failures.join("\n")))
     } else {
         failures.iter().for_each(|text| print_error_line(&format!("warning: {text}")));
         Ok(all)
@@ -283,16 +284,16 @@ fn format_certificate(one: &Value) -> String {
     rows.collect()
 }
 
-fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
+fn renew(names: &[String], pid: Option<u32>) -> Result<String, Failure> {
     let pids = pid.map_or_else(control_client::serving_servers, |pid| vec![pid]);
     let pid = match pids.as_slice() {
         [pid] => *pid,
         [] => {
-            return Err(
-                "no server of this user is running: certificates are renewed by a running server".into()
-            );
+            return Err(Failure::new(
+                "no server of this user is running: certificates are renewed by a running server",
+            ));
         }
-        pids => return Err(status::several_servers_message(pids)),
+        pids => return Err(Failure::new(status::several_servers_message(pids))),
     };
     let mut text = String::new();
     for name in names {
@@ -306,7 +307,7 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, String> {
 ///
 /// # Errors
 /// There is no valid local authority, or no step succeeded.
-pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, String> {
+pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, Failure> {
     let homes: Vec<PathBuf> = std::env::var_os("HOME").map(PathBuf::from).into_iter().collect();
     let stores = TrustStores::of_machine(&homes);
     if arguments.undo && arguments.state.is_none() {
@@ -321,15 +322,15 @@ pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, String> {
     let mut text = Vec::new();
     let read = config_files::open(&root).and_then(|file| file.take(ROOT_BYTES_MAX).read_to_end(&mut text));
     read.map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => format!(
-            "error: there is no local authority in {}: start the server first, or name its folder by --state",
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Failure::new(format!(
+            "there is no local authority in {}: start the server first, or name its folder by --state",
             path.display()
-        ),
-        _ => format!("error: {error}"),
+        )),
+        _ => Failure::from(error),
     })?;
     // The server's user may write to that directory, and root is about to trust its content.
-    let found = certificates::LocalRoot::parse(&text).map_err(|why| {
-        format!("error: {} is not the certificate of a local authority of Komainu: {why}", root.display())
+    let found = certificates::LocalRoot::parse(&text).with_context(|| {
+        format!("{} is not the certificate of a local authority of Komainu", root.display())
     })?;
     let report = if arguments.undo {
         certificates::untrust(Some(&found), &stores)
@@ -341,12 +342,12 @@ pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, String> {
 }
 
 /// Formats the successful and the failed steps; an error if all failed.
-fn format_trust_report(report: &TrustReport, nothing: &str) -> Result<String, String> {
+fn format_trust_report(report: &TrustReport, nothing: &str) -> Result<String, Failure> {
     let done: String = report.done.iter().map(|text| format!("  {text}\n")).collect();
     let failed: String = report.failed.iter().map(|text| format!("  not done: {text}\n")).collect();
     match (report.done.is_empty(), report.failed.is_empty()) {
         (true, true) => Ok(nothing.to_owned()),
-        (true, false) => Err(failed.trim_end().to_owned()),
+        (true, false) => Err(Failure::new(failed.trim_end())),
         _ => Ok(done + &failed),
     }
 }

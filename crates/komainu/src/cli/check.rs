@@ -10,6 +10,7 @@ use clap::Args;
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
 use engine::clients::access::ClientAccess;
+use failure::Failure;
 use http::path::{has_encoded_slash, matched_path};
 use net::Peer;
 use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
@@ -42,11 +43,10 @@ pub(crate) struct CheckArguments {
 ///
 /// # Errors
 /// The errors, rendered for the user.
-pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), String> {
+pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), Failure> {
     let (config, mut warned) = read(&arguments.config)?;
     // Errors that need the file system, such as missing directories and error pages.
-    let plan = crate::assemble::routes::ServerPlan::new(config, None, 1, None)
-        .map_err(|error| format!("error: {error}"))?;
+    let plan = crate::assemble::routes::ServerPlan::new(config, None, 1, None)?;
     let config = &plan.config;
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
@@ -56,10 +56,9 @@ pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), String> {
         warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
-        certificates::managed::dns_server(dns, &process::config_files::ConfigFiles::default())
-            .map_err(|error| format!("error: {error}"))?;
+        certificates::managed::dns_server(dns, &process::config_files::ConfigFiles::default())?;
     }
-    certificates::managed::files_exist(config).map_err(|error| format!("error: {error}"))?;
+    certificates::managed::files_exist(config)?;
     start_checks::check_users(config)?;
     start_checks::check_logs(config)?;
     let text = match &arguments.explain {
@@ -79,7 +78,7 @@ pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), String> {
             format!("{}: {verdict}: {}\n", arguments.config.display(), counts.join(", "))
         }
     };
-    io::stdout().write_all(terminal::sanitize(&text).as_bytes()).map_err(|error| error.to_string())
+    io::stdout().write_all(terminal::sanitize(&text).as_bytes()).map_err(Failure::from)
 }
 
 /// Formats a count with its noun: `1 site`, `2 sites`.
@@ -87,7 +86,7 @@ fn format_count(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-fn explain(config: &Config, url: &str, arguments: &CheckArguments) -> Result<String, String> {
+fn explain(config: &Config, url: &str, arguments: &CheckArguments) -> Result<String, Failure> {
     let (host, target) = split_url(url)?;
     let mut text = String::new();
     let mut target = target.to_owned();
@@ -111,7 +110,7 @@ fn explain_route(
     config: &Config,
     (url, host, target): (&str, &str, &str),
     arguments: &CheckArguments,
-) -> Result<(String, Option<String>), String> {
+) -> Result<(String, Option<String>), Failure> {
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
     let raw_path = if raw_path.is_empty() { "/" } else { raw_path };
     let routes = Routes::compile(config);
@@ -226,19 +225,21 @@ fn explain_path_refusal(
 }
 
 /// Splits a URL or bare path into host and target; the target may be empty, or only a query.
-fn split_url(url: &str) -> Result<(&str, &str), String> {
+fn split_url(url: &str) -> Result<(&str, &str), Failure> {
     if url.starts_with('/') {
         return Ok(("", url));
     }
     let rest = match url.split_once("://") {
         Some(("http" | "https" | "ws" | "wss", rest)) => rest,
-        Some(_) => return Err(format!("{url:?}: the scheme of a URL here is http or https")),
+        Some(_) => return Err(Failure::new(format!("{url:?}: the scheme of a URL here is http or https"))),
         None => url,
     };
     let end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (host, target) = rest.split_at(end);
     if !http::target::is_authority(host.as_bytes()) {
-        return Err(format!("{url:?}: write a URL such as http://example.com/path, or a path such as /path"));
+        return Err(Failure::new(format!(
+            "{url:?}: write a URL such as http://example.com/path, or a path such as /path"
+        )));
     }
     Ok((host, target))
 }

@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use failure::{Failure, FailureContext};
 use operator::socket::{
     CLIENT_TIMEOUT, DRAINING, list_sockets, remove_if_stale, socket_folder, user_socket_folders,
 };
@@ -91,7 +92,7 @@ fn folders_for_pid(pid: u32) -> Vec<ServerFolder> {
 ///
 /// # Errors
 /// The server does not exist or does not answer, or the error that it returns.
-pub(crate) fn send_command(pid: u32, line: &str) -> Result<Value, String> {
+pub(crate) fn send_command(pid: u32, line: &str) -> Result<Value, Failure> {
     let name = format!("{pid}.sock");
     let folders = folders_for_pid(pid);
     let found = folders.iter().map(|folder| (folder, folder.path.join(&name)));
@@ -100,7 +101,7 @@ pub(crate) fn send_command(pid: u32, line: &str) -> Result<Value, String> {
         Some((folder, path)) => send_command_at(folder, &path, line),
         None => Err(io::Error::new(io::ErrorKind::NotFound, "no server of this process id is found")),
     };
-    answer.map_err(|error| format!("process {pid}: {error}"))
+    answer.with_context(|| format!("process {pid}"))
 }
 
 fn send_command_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Value> {
@@ -181,11 +182,11 @@ pub(crate) fn running_servers() -> Vec<u32> {
 
 /// Sends a command to several servers at once, so that one that does not answer delays the others by its
 /// timeout only. Returns the answers in the order of `pids`.
-pub(crate) fn send_command_to_all(pids: &[u32], line: &str) -> Vec<Result<Value, String>> {
+pub(crate) fn send_command_to_all(pids: &[u32], line: &str) -> Vec<Result<Value, Failure>> {
     std::thread::scope(|scope| {
         let asked: Vec<_> = pids.iter().map(|pid| scope.spawn(|| send_command(*pid, line))).collect();
         let answers = asked.into_iter().map(|one| one.join());
-        answers.map(|answer| answer.unwrap_or_else(|_| Err("the command failed".into()))).collect()
+        answers.map(|answer| answer.unwrap_or_else(|_| Err(Failure::new("the command failed")))).collect()
     })
 }
 
@@ -197,6 +198,6 @@ pub(crate) fn serving_servers() -> Vec<u32> {
     }
     let answers = send_command_to_all(&pids, "ping");
     let serves =
-        |answer: &Result<Value, String>| answer.as_ref().is_ok_and(|answer| answer["state"] != DRAINING);
+        |answer: &Result<Value, Failure>| answer.as_ref().is_ok_and(|answer| answer["state"] != DRAINING);
     pids.into_iter().zip(answers).filter(|(_, answer)| serves(answer)).map(|(pid, _)| pid).collect()
 }

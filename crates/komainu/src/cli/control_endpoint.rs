@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use failure::{Failure, FailureContext};
 use net::{TlsClient, TlsClientOptions};
 
 /// Environment variable that names the token file if no argument does.
@@ -40,29 +41,28 @@ impl ControlCredentials {
     ///
     /// # Errors
     /// The first such argument.
-    pub(crate) fn refuse_without_address(&self) -> Result<(), String> {
+    pub(crate) fn refuse_without_address(&self) -> Result<(), Failure> {
         let given = [("--token-file", &self.token_file), ("--cacert", &self.cacert), ("--cert", &self.cert)];
         match given.into_iter().find(|(_, path)| path.is_some()) {
             Some((name, _)) => {
-                Err(format!("{name} is for a control listener over TCP: name its address too"))
+                Err(Failure::new(format!("{name} is for a control listener over TCP: name its address too")))
             }
             None => Ok(()),
         }
     }
 
     /// Reads the token from the given file, or the one named in the environment; `None` if there is neither.
-    fn read_token(&self) -> Result<Option<String>, String> {
+    fn read_token(&self) -> Result<Option<String>, Failure> {
         let named = || std::env::var_os(TOKEN_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let Some(path) = self.token_file.clone().or_else(named) else { return Ok(None) };
         let text = String::from_utf8(read_file(&path)?)
-            .map_err(|_| format!("{}: it is not text", path.display()))?;
-        let token =
-            config::parse_control_token(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+            .map_err(|_| Failure::new(format!("{}: it is not text", path.display())))?;
+        let token = config::parse_control_token(&text).with_context(|| path.display())?;
         Ok(Some(token.to_owned()))
     }
 
     /// Creates the TLS client for a host.
-    fn build_tls(&self, host: &str) -> Result<TlsClient, String> {
+    fn build_tls(&self, host: &str) -> Result<TlsClient, Failure> {
         let roots = self.cacert.as_deref().map(read_file).transpose()?;
         let cert = self.cert.as_deref().map(read_file).transpose()?;
         let key = self.key.as_deref().map(read_file).transpose()?;
@@ -75,17 +75,18 @@ impl ControlCredentials {
             identity_pem,
             ..TlsClientOptions::default()
         };
-        let named = |error: String| match (&self.cacert, &self.cert) {
-            (None, None) => error,
-            (Some(path), None) | (None, Some(path)) => format!("{}: {error}", path.display()),
-            (Some(one), Some(other)) => format!("{} or {}: {error}", one.display(), other.display()),
-        };
-        TlsClient::new(&options).map_err(|failure| named(failure.to_string()))
+        TlsClient::new(&options).map_err(|failure| match (&self.cacert, &self.cert) {
+            (None, None) => failure,
+            (Some(path), None) | (None, Some(path)) => failure.context(path.display()),
+            (Some(one), Some(other)) => {
+                failure.context(format_args!("{} or {}", one.display(), other.display()))
+            }
+        })
     }
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+fn read_file(path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).with_context(|| path.display())
 }
 
 /// Address of a control listener.
@@ -117,7 +118,7 @@ impl ControlEndpoint {
     ///
     /// # Errors
     /// The address is invalid, or a file cannot be read or has invalid content.
-    pub(crate) fn new(address: &str, credentials: &ControlCredentials) -> Result<ControlEndpoint, String> {
+    pub(crate) fn new(address: &str, credentials: &ControlCredentials) -> Result<ControlEndpoint, Failure> {
         let address = parse_address(address)?;
         let (tls, token) = match &address {
             // Unix sockets need neither TLS nor a token.
@@ -125,7 +126,7 @@ impl ControlEndpoint {
             ControlAddress::Tcp { host, is_tls, .. } => {
                 let tls = is_tls.then(|| credentials.build_tls(host)).transpose()?;
                 if tls.is_none() && (credentials.cacert.is_some() || credentials.cert.is_some()) {
-                    return Err("certificates are for TLS: write https:// before the address".into());
+                    return Err(Failure::new("certificates are for TLS: write https:// before the address"));
                 }
                 (tls, credentials.read_token()?)
             }
@@ -201,8 +202,9 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     outcome
 }
 
-fn parse_address(text: &str) -> Result<ControlAddress, String> {
-    let wrong = || format!("`{text}` is no address: write HOST:PORT, https://HOST:PORT or unix:PATH");
+fn parse_address(text: &str) -> Result<ControlAddress, Failure> {
+    let wrong =
+        || Failure::new(format!("`{text}` is no address: write HOST:PORT, https://HOST:PORT or unix:PATH"));
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(ControlAddress::Unix(path.trim_start_matches("//").into()));
     }
@@ -254,7 +256,7 @@ mod tests {
         }
         for text in ["", "localhost", "a b:1", "a:99999", "https://:1", "http://a", "[::1:80", "a:1\r\nX: y"]
         {
-            assert!(parse_address(text).unwrap_err().contains("is no address"), "{text}");
+            assert!(parse_address(text).unwrap_err().to_string().contains("is no address"), "{text}");
         }
     }
 
@@ -285,8 +287,8 @@ mod tests {
     #[test]
     fn certificates_need_tls_and_an_address() {
         let credentials = ControlCredentials { cacert: Some("/nonexistent".into()), ..Default::default() };
-        assert!(credentials.refuse_without_address().unwrap_err().starts_with("--cacert"));
-        let failed = |address| ControlEndpoint::new(address, &credentials).err().unwrap();
+        assert!(credentials.refuse_without_address().unwrap_err().to_string().starts_with("--cacert"));
+        let failed = |address| ControlEndpoint::new(address, &credentials).err().unwrap().to_string();
         assert!(failed("127.0.0.1:1").contains("https://"));
         assert!(failed("https://127.0.0.1:1").starts_with("/nonexistent: "));
     }

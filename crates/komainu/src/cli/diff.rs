@@ -1,12 +1,12 @@
 //! `komainu fmt` and `komainu diff`: formatting of configurations, and the effect of changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use config::Config;
+use failure::{Failure, FailureContext};
 use serde_json::{Map, Value};
 
 use crate::check::reading;
@@ -46,15 +46,14 @@ const HIDDEN: &str = "(hidden)";
 ///
 /// # Errors
 /// A file cannot be read, parsed or written; with `--check`, a file is not formatted.
-pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, String> {
+pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, Failure> {
     let mut others = Vec::new();
     let mut printed = String::new();
     for path in &arguments.files {
         if path == Path::new("-") {
-            let named = |error: &dyn Display| format!("standard input: {error}");
             let mut text = String::new();
-            io::stdin().read_to_string(&mut text).map_err(|error| named(&error))?;
-            let formatted = config::format(&text).map_err(|error| named(&error))?;
+            io::stdin().read_to_string(&mut text).context("standard input")?;
+            let formatted = config::format(&text).context("standard input")?;
             match arguments.check {
                 true if formatted != text => others.push("standard input".to_owned()),
                 true => {}
@@ -63,7 +62,7 @@ pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, String> 
             continue;
         }
         let text = reading::read_file(path)?;
-        let formatted = config::format(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let formatted = config::format(&text).with_context(|| path.display())?;
         if formatted == text {
             continue;
         }
@@ -71,14 +70,16 @@ pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, String> 
         if !arguments.check {
             let staged = StagedFiles::stage(&[(path.clone(), text)], &[(path.clone(), formatted)]);
             let staged = staged.map_err(|error| match error {
-                StageError::Changed(_) => format!("{} has just changed: try again", path.display()),
-                StageError::Unwritable(text) => text,
+                StageError::Changed(_) => {
+                    Failure::new(format!("{} has just changed: try again", path.display()))
+                }
+                StageError::Unwritable(text) => Failure::new(text),
             })?;
-            staged.commit().map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+            staged.commit().with_context(|| format!("{} cannot be written", path.display()))?;
         }
     }
     match (arguments.check, others.is_empty()) {
-        (true, false) => Err(format!("not as `komainu fmt` writes it: {}", others.join(", "))),
+        (true, false) => Err(Failure::new(format!("not as `komainu fmt` writes it: {}", others.join(", ")))),
         _ => Ok(printed),
     }
 }
@@ -87,11 +88,15 @@ pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, String> 
 ///
 /// # Errors
 /// A configuration is invalid, or there is no server.
-pub(crate) fn run_diff(arguments: &DiffArguments) -> Result<String, String> {
+pub(crate) fn run_diff(arguments: &DiffArguments) -> Result<String, Failure> {
     let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
         [] => ((arguments.config.clone(), running_config(arguments)?), arguments.config.clone()),
         [old, new] => ((old.clone(), reading::read_text(old)?), new.clone()),
-        _ => return Err("name two files, or none to compare `--config` with the running server".into()),
+        _ => {
+            return Err(Failure::new(
+                "name two files, or none to compare `--config` with the running server",
+            ));
+        }
     };
     let new_text = reading::read_text(&new_path)?;
     let old = DiffSide::read_side(&old_path, &old_text)?;
@@ -106,7 +111,7 @@ pub(crate) fn run_diff(arguments: &DiffArguments) -> Result<String, String> {
 
 /// Returns the configuration of the running server; of several servers, of the one that uses the
 /// configuration file.
-fn running_config(arguments: &DiffArguments) -> Result<String, String> {
+fn running_config(arguments: &DiffArguments) -> Result<String, Failure> {
     let one = match arguments.pid {
         None => status::select_pid(None).or_else(|_| status::pid_for_file(&arguments.config))?,
         pid => status::select_pid(pid)?,
@@ -114,7 +119,7 @@ fn running_config(arguments: &DiffArguments) -> Result<String, String> {
     let answer = control_client::send_command(one, "config")?;
     match answer["text"].as_str() {
         Some(text) if !text.is_empty() => Ok(text.to_owned()),
-        _ => Err("the server was started without a configuration file: name two files".into()),
+        _ => Err(Failure::new("the server was started without a configuration file: name two files")),
     }
 }
 
@@ -124,7 +129,7 @@ struct DiffSide {
 }
 
 impl DiffSide {
-    fn read_side(path: &Path, text: &str) -> Result<DiffSide, String> {
+    fn read_side(path: &Path, text: &str) -> Result<DiffSide, Failure> {
         let config = reading::parse_silently(path, text)?;
         let tree = config::directive_tree(text, &reading::environment).unwrap_or_default();
         Ok(DiffSide { config, tree })

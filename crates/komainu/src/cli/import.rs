@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
+use failure::{Failure, FailureContext};
 use import::{ImportKind, ImportResult, ImportVerdict, UntranslatedServer};
 
 use crate::cli::values::parse_verify_time;
@@ -60,18 +61,20 @@ struct ImportSource<'a> {
 ///
 /// # Errors
 /// Nothing could be translated, or the comparison failed.
-pub(crate) fn run_import(arguments: &ImportArguments) -> Result<bool, String> {
-    let fault = |error: &dyn std::fmt::Display| error.to_string();
+pub(crate) fn run_import(arguments: &ImportArguments) -> Result<bool, Failure> {
     let source = find_source(arguments)?;
     let imported = translate(&source, arguments)?;
     if let (Some(file), false) = (source.file, has_translations(&source, &imported)) {
-        return Err(format!("{}: there is nothing in it that could be translated", file.display()));
+        return Err(Failure::new(format!(
+            "{}: there is nothing in it that could be translated",
+            file.display()
+        )));
     }
     let written = io::stdout().write_all(imported.toml.as_bytes());
     match written {
         // The reader has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        done => done.map_err(|error| fault(&error))?,
+        done => done?,
     }
     let _ = io::stderr().write_all(sanitize(&imported.report()).as_bytes());
     let is_valid = is_valid(&imported);
@@ -98,7 +101,7 @@ fn has_translations(source: &ImportSource<'_>, imported: &ImportResult) -> bool 
     !is_server || imported.remarks.iter().any(|remark| remark.verdict != ImportVerdict::Impossible)
 }
 
-fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> {
+fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, Failure> {
     let names = || ImportKind::ALL.map(|(name, _)| name).join(", ");
     match arguments.source.as_slice() {
         [kind, file] => {
@@ -116,7 +119,7 @@ fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> 
             {
                 let has_command = !arguments.command.is_empty() && takes_command(kind);
                 return if !has_command {
-                    Err(format!("the file is missing: komainu import {} FILE", one.display()))
+                    Err(Failure::new(format!("the file is missing: komainu import {} FILE", one.display())))
                 } else {
                     Ok(ImportSource { kind, file: None })
                 };
@@ -124,7 +127,7 @@ fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> 
             if let Some(server) =
                 UntranslatedServer::from_name(&one.to_string_lossy()).filter(|_| !one.exists())
             {
-                return Err(untranslated_server_message(&server));
+                return Err(Failure::new(untranslated_server_message(&server)));
             }
             let text = read_beginning(one)?;
             let kind =
@@ -138,7 +141,7 @@ fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, String> 
                 })?;
             Ok(ImportSource { kind, file: Some(one) })
         }
-        _ => Err("the file is missing".to_owned()),
+        _ => Err(Failure::new("the file is missing")),
     }
 }
 
@@ -153,16 +156,15 @@ fn takes_command(kind: ImportKind) -> bool {
     matches!(kind, ImportKind::Gunicorn | ImportKind::Puma | ImportKind::Starman)
 }
 
-fn read_beginning(path: &Path) -> Result<String, String> {
+fn read_beginning(path: &Path) -> Result<String, Failure> {
     use std::io::Read;
-    let fault = |error: io::Error| format!("{}: {error}", path.display());
     let mut bytes = Vec::new();
-    let file = import::open_file(path).map_err(|error| format!("{}: {error}", path.display()))?;
-    file.take(GUESS_BYTES_MAX).read_to_end(&mut bytes).map_err(fault)?;
+    let file = import::open_file(path).map_err(Failure::new).with_context(|| path.display())?;
+    file.take(GUESS_BYTES_MAX).read_to_end(&mut bytes).with_context(|| path.display())?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<ImportResult, String> {
+fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<ImportResult, Failure> {
     let file = source.file.unwrap_or(Path::new(""));
     match source.kind {
         ImportKind::Nginx => import::nginx::import(file, arguments.prefix.as_deref()),
@@ -171,17 +173,17 @@ fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<I
         ImportKind::Unit => import::unit::import(file),
         kind => import::hosting::import(kind, source.file, &arguments.command),
     }
-    .map_err(|error| error.to_string())
+    .map_err(Failure::new)
 }
 
 fn verify(
     source: &ImportSource<'_>,
     imported: &ImportResult,
     arguments: &ImportArguments,
-) -> Result<bool, String> {
+) -> Result<bool, Failure> {
     let (name, file) = match (source.kind, source.file) {
         (ImportKind::Nginx, Some(file)) => ("nginx", file),
-        _ => return Err("--verify compares with nginx".to_owned()),
+        _ => return Err(Failure::new("--verify compares with nginx")),
     };
     let old = match &arguments.old_server {
         Some(program) => program.clone(),
@@ -190,7 +192,7 @@ fn verify(
         })?,
     };
     let options = verify::VerifyOptions {
-        komainu_path: std::env::current_exe().map_err(|error| error.to_string())?,
+        komainu_path: std::env::current_exe()?,
         old_server_path: old,
         requests_max: usize::try_from(arguments.requests).unwrap_or(usize::MAX),
         only_paths: false,
@@ -200,7 +202,7 @@ fn verify(
     let _ = io::stderr().write_all(format!("\n{}", sanitize(&verification.table(name))).as_bytes());
     if let Some(path) = &arguments.verify_json {
         let text = format!("{:#}\n", verification.json());
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(path, text).with_context(|| path.display())?;
     }
     Ok(verification.unexplained_count() == 0)
 }

@@ -13,6 +13,7 @@ use bench::session::{self, LoadSubject};
 use bench::url::Url;
 use bench::{attack, quantity, url_list};
 use clap::{Args, Subcommand, ValueEnum};
+use failure::{Failure, FailureContext};
 use http::{Fields, Version};
 
 use crate::terminal::SanitizedOutput;
@@ -263,7 +264,7 @@ enum ReportFormat {
 }
 
 /// Runs `komainu bench`. Returns whether there were responses and all expectations hold.
-pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, String> {
+pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, Failure> {
     let mut out = SanitizedOutput(io::stdout());
     if let Some(MeasureAction::Compare { a, b, json }) = &arguments.action {
         return bench::job::compare_files(a, b, *json, &mut out);
@@ -303,16 +304,15 @@ pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, String> {
 }
 
 /// Runs `komainu bench attack`. Returns whether the server survives all attacks.
-fn run_attack(arguments: &AttackArguments) -> Result<bool, String> {
+fn run_attack(arguments: &AttackArguments) -> Result<bool, Failure> {
     let mut out = SanitizedOutput(io::stdout());
-    let failed = |error: io::Error| format!("cannot print: {error}");
     let chosen: Vec<Attack> = match arguments.only.as_slice() {
         [] => ATTACKS.iter().filter(|attack| !(arguments.http1 && attack.is_http2)).copied().collect(),
         names => names.iter().map(|name| attacks::find(name).copied()).collect::<Result<_, _>>()?,
     };
     let Some(url) = arguments.url.as_deref().filter(|_| !arguments.list) else {
         for attack in chosen {
-            writeln!(out, "{:<22} {}", attack.name, attack.about).map_err(failed)?;
+            writeln!(out, "{:<22} {}", attack.name, attack.about).context("cannot print")?;
         }
         return Ok(true);
     };
@@ -337,12 +337,12 @@ fn run_attack(arguments: &AttackArguments) -> Result<bool, String> {
         true => writeln!(out, "{:#}", selftest.json()),
         false => write!(out, "{}", selftest.text()),
     }
-    .map_err(failed)?;
+    .context("cannot print")?;
     Ok(selftest.has_survived_all())
 }
 
 /// Returns the load described by the arguments, for these URLs and those of the list.
-fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, String> {
+fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, Failure> {
     let BenchArguments { load, request: asking, report: showing, .. } = arguments;
     let version = match (asking.http10, asking.http2) {
         (true, _) => Version::Http10,
@@ -397,12 +397,10 @@ fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubje
     Ok(LoadSubject { plan, url, version, server_pids: Vec::new(), excluded_pids: Vec::new() })
 }
 
-fn build_requests(asking: &RequestArguments, urls: &[String]) -> Result<Vec<BenchRequest>, String> {
+fn build_requests(asking: &RequestArguments, urls: &[String]) -> Result<Vec<BenchRequest>, Failure> {
     let body = match asking.body.as_deref().map(|text| (text, text.strip_prefix('@'))) {
         None => None,
-        Some((_, Some(file))) => {
-            Some(std::fs::read(file).map_err(|error| format!("cannot read {file}: {error}"))?)
-        }
+        Some((_, Some(file))) => Some(std::fs::read(file).with_context(|| format!("cannot read {file}"))?),
         Some((text, None)) => Some(text.as_bytes().to_vec()),
     };
     let method = asking.method.clone().unwrap_or_else(|| if body.is_some() { "POST" } else { "GET" }.into());
@@ -416,23 +414,21 @@ fn build_requests(asking: &RequestArguments, urls: &[String]) -> Result<Vec<Benc
         });
     }
     if let Some(path) = &asking.list {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let folder = path.parent().unwrap_or(std::path::Path::new("."));
-        asks.extend(
-            url_list::parse_list(&text, folder).map_err(|error| format!("{}: {error}", path.display()))?,
-        );
+        asks.extend(url_list::parse_list(&text, folder).with_context(|| path.display())?);
     }
     Ok(asks)
 }
 
-pub(crate) fn parse_fields(lines: &[String]) -> Result<Fields, String> {
+pub(crate) fn parse_fields(lines: &[String]) -> Result<Fields, Failure> {
     let mut fields = Fields::new();
     for line in lines {
         let (name, value) = line.split_once(':').ok_or(format!("{line:?}: a header field is NAME: VALUE"))?;
         fields
             .try_push(name.trim().as_bytes(), value.trim().as_bytes())
-            .map_err(|_| format!("{line:?} is not a header field"))?;
+            .map_err(|_| Failure::new(format!("{line:?} is not a header field")))?;
     }
     Ok(fields)
 }
@@ -443,36 +439,36 @@ pub(crate) fn basic_credentials(field: &str, user: &str) -> String {
 }
 
 /// Parses the number of connections, at least 1.
-pub(crate) fn parse_connections(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_connections(text: &str) -> Result<usize, Failure> {
     match text.parse() {
-        Ok(0) => Err("there has to be a connection: write 1 or more".into()),
+        Ok(0) => Err(Failure::new("there has to be a connection: write 1 or more")),
         Ok(count) => Ok(count),
-        Err(_) => Err("write a whole number from 1 on".into()),
+        Err(_) => Err(Failure::new("write a whole number from 1 on")),
     }
 }
 
-fn parse_streams(text: &str) -> Result<usize, String> {
+fn parse_streams(text: &str) -> Result<usize, Failure> {
     match text.parse() {
         Ok(count) if count > 0 => Ok(count),
         // In hey, `-m` is the method.
         Err(_) if text.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
-            Err(format!("the method is -X {text}"))
+            Err(Failure::new(format!("the method is -X {text}")))
         }
-        _ => Err("write a whole number from 1 on".into()),
+        _ => Err(Failure::new("write a whole number from 1 on")),
     }
 }
 
 /// Returns a parser that refuses an option of another tool, with the equivalent here as message.
-pub(crate) fn refuse_option(equivalent: &'static str) -> impl Fn(&str) -> Result<String, String> + Clone {
+pub(crate) fn refuse_option(equivalent: &'static str) -> impl Fn(&str) -> Result<String, Failure> + Clone {
     move |_| Err(equivalent.into())
 }
 
-fn parse_named(text: &str) -> Result<(String, String), String> {
+fn parse_named(text: &str) -> Result<(String, String), Failure> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     Ok((name.trim().to_string(), value.trim().to_string()))
 }
 
-fn parse_expectation(text: &str) -> Result<String, String> {
+fn parse_expectation(text: &str) -> Result<String, Failure> {
     Expectation::parse(text).map(|_| text.to_string())
 }
 
@@ -528,7 +524,7 @@ struct LabRunArguments {
 }
 
 /// Runs `komainu lab`. Returns whether every installed subject was measured.
-pub(crate) fn run_lab(arguments: &LabArguments) -> Result<bool, String> {
+pub(crate) fn run_lab(arguments: &LabArguments) -> Result<bool, Failure> {
     match &arguments.action {
         LabAction::Compare { a, b } => {
             bench::lab::run::compare_files(a, b, &mut SanitizedOutput(io::stdout()))?;
@@ -551,7 +547,7 @@ pub(crate) fn run_lab(arguments: &LabArguments) -> Result<bool, String> {
                     .iter()
                     .map(|(name, path)| (name.clone(), PathBuf::from(path)))
                     .collect(),
-                komainu: komainu.map_err(|error| format!("this program cannot be found: {error}"))?,
+                komainu: komainu.context("this program cannot be found")?,
                 quiet: run.quiet,
             };
             bench::lab::run::run_lab(&options, &mut SanitizedOutput(io::stdout()))

@@ -10,6 +10,7 @@ use config::{
     AccessLog, Action, App, CertificateSource, Config, Listen, Listener, Origin, Route, Site, SiteTls,
     Workers,
 };
+use failure::{Failure, FailureContext};
 use hosting::env_file;
 use rights::privilege;
 use rights::privilege::RightsDecision;
@@ -133,14 +134,14 @@ impl RunAppArguments {
 }
 
 /// Runs `komainu run TARGET…`.
-pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState) -> Result<(), String> {
+pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState) -> Result<(), Failure> {
     let InheritedState { inherited, predecessor, inherited_sockets: given } = inherited_state;
     let config = build_config(run)?;
     let warning = match inherited {
         Some(_) => None,
         // As root, `komainu run` keeps root's rights, as similar servers do; `komainu start` changes the user
         // instead.
-        None => match privilege::decide_rights(&config, true).map_err(|error| format!("error: {error}"))? {
+        None => match privilege::decide_rights(&config, true)? {
             RightsDecision::Drop(identity) => {
                 start_checks::check_file_access(&config, &identity)?;
                 return run_supervisor(config, None, identity, (predecessor, given));
@@ -161,14 +162,14 @@ pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState)
 }
 
 /// Converts the arguments to a configuration.
-fn build_config(run: &RunArguments) -> Result<Config, String> {
+fn build_config(run: &RunArguments) -> Result<Config, Failure> {
     let mut folders = Vec::new();
     let mut origins = Vec::new();
     let mut apps = Vec::new();
     for target in &run.targets {
         if is_url(target) {
-            origins.push(Origin::parse(target).map_err(|fault| format!("error: {target}: {fault}"))?);
-        } else if let Some(app) = detect_application(run, target).map_err(|text| format!("error: {text}"))? {
+            origins.push(Origin::parse(target).context(target)?);
+        } else if let Some(app) = detect_application(run, target)? {
             apps.push(app);
         } else {
             check_folder(Path::new(target))?;
@@ -182,16 +183,18 @@ fn build_config(run: &RunArguments) -> Result<Config, String> {
             Some(Action::App(Box::new(config::Mounted { name: name.clone(), ..config::Mounted::default() })))
         }
         _ => {
-            return Err(
-                "error: more than one application, or an application and upstream servers: write a configuration file, and use `komainu start`".into()
-            );
+            return Err(Failure::new(
+                "more than one application, or an application and upstream servers: write a configuration file, and use `komainu start`",
+            ));
         }
     };
     if let Some(flag) = run.app.first_given_flag().filter(|_| apps.is_empty()) {
-        return Err(format!("error: {flag} is only for applications, and no target is an application"));
+        return Err(Failure::new(format!(
+            "{flag} is only for applications, and no target is an application"
+        )));
     }
     if let Some((_, app)) = apps.first_mut() {
-        app.env = environment_variables(&run.app).map_err(|text| format!("error: {text}"))?;
+        app.env = environment_variables(&run.app)?;
     }
     let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
     let (action, otherwise) = match otherwise {
@@ -237,9 +240,9 @@ fn build_config(run: &RunArguments) -> Result<Config, String> {
 }
 
 /// Returns the only route of the configuration.
-fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) -> Result<Route, String> {
+fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) -> Result<Route, Failure> {
     if run.cache && otherwise.is_none() && matches!(action, Action::Files(_)) {
-        return Err("error: --cache is for upstream servers and applications, and no target is one".into());
+        return Err(Failure::new("--cache is for upstream servers and applications, and no target is one"));
     }
     let cache = run.cache.then(|| Some(config::CachePolicy::default()));
     Ok(Route { action, otherwise, cache, ..Route::default() })
@@ -249,7 +252,7 @@ fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) ->
 ///
 /// # Errors
 /// A flag that does not apply to this kind of application, or an address that looks like `MODULE:NAME`.
-fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String, App)>, String> {
+fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String, App)>, Failure> {
     let place = target.split(':').next().unwrap_or_default();
     let path = Path::new(place);
     let file = || Some(PathBuf::from(target));
@@ -261,7 +264,7 @@ fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String
         (Some("php"), _) => App { php: Some(config::PhpApp::from_script(path)), ..App::default() },
         (Some("so"), _) => App { handler: file(), ..App::default() },
         _ if Path::new(target).is_dir() => return Ok(None),
-        _ if is_address(target) => return Err(address_hint(target)),
+        _ if is_address(target) => return Err(Failure::new(address_hint(target))),
         (_, Some(Interface::Wsgi)) => App { wsgi: callable(), ..App::default() },
         (_, Some(Interface::Asgi)) => App { asgi: callable(), ..App::default() },
         (Some("py"), None) => App { python: callable(), ..App::default() },
@@ -271,14 +274,16 @@ fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String
     let is_python =
         kind.psgi.is_none() && kind.rack.is_none() && kind.php.is_none() && kind.handler.is_none();
     if given.interface.is_some() && !is_python {
-        return Err(format!("--interface is only for Python applications, and {target} is not one"));
+        return Err(Failure::new(format!(
+            "--interface is only for Python applications, and {target} is not one"
+        )));
     }
     let single = if kind.psgi.is_some() { Some("Perl") } else { kind.php.is_some().then_some("PHP") };
     if let Some(language) = single.filter(|_| given.worker_threads.is_some_and(|threads| threads > 1)) {
-        return Err(format!(
+        return Err(Failure::new(format!(
             "--worker-threads is not for an application in {language}, and {target} is one: its workers answer one \
              request at a time; write --workers"
-        ));
+        )));
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
     // Interactive use: show errors of the application in the browser.
@@ -309,10 +314,10 @@ fn address_hint(target: &str) -> String {
 
 /// Returns the environment variables of the application in addition to the server's. `--env` overrides the
 /// environment, and the environment overrides the files of `--env-file`.
-fn environment_variables(given: &RunAppArguments) -> Result<Vec<(String, String)>, String> {
+fn environment_variables(given: &RunAppArguments) -> Result<Vec<(String, String)>, Failure> {
     let mut variables: Vec<(String, String)> = Vec::new();
     for path in &given.env_file {
-        let read = env_file::read(path).map_err(|failure| failure.to_string())?;
+        let read = env_file::read(path)?;
         variables.extend(read.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()));
     }
     variables.extend(given.env.iter().cloned());
@@ -349,17 +354,17 @@ fn run_hint(target: &Path) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn check_folder(target: &Path) -> Result<(), String> {
+fn check_folder(target: &Path) -> Result<(), Failure> {
     let shown = target.display();
     if let Some(meant) = run_hint(target).filter(|_| !target.is_dir()) {
-        return Err(format!("error: {shown}: {meant}"));
+        return Err(Failure::new(format!("{shown}: {meant}")));
     }
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("error: {shown}: this file is not an application; {TARGETS_HELP}")),
+        Ok(_) => Err(Failure::new(format!("{shown}: this file is not an application; {TARGETS_HELP}"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(format!("error: {shown}: there is no such folder; {TARGETS_HELP}"))
+            Err(Failure::new(format!("{shown}: there is no such folder; {TARGETS_HELP}")))
         }
-        Err(error) => Err(format!("error: {shown}: {error}")),
+        Err(error) => Err(Failure::from(error).context(shown)),
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
+use failure::Failure;
 use link::LinkRequest;
 use process::inherited::SupervisorHandover;
 use process::sockets::InheritedSockets;
@@ -26,14 +27,14 @@ pub(crate) struct InheritedState {
 
 /// Calls `serve` with the state taken over. If it fails, the reason is reported to the predecessor.
 pub(crate) fn with_inherited_state(
-    serve: impl FnOnce(InheritedState) -> Result<(), String>,
-) -> Result<(), String> {
-    net::sys::set_cloexec_on_inherited().map_err(error_message)?;
-    upgrade::program().map_err(error_message)?;
+    serve: impl FnOnce(InheritedState) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    net::sys::set_cloexec_on_inherited()?;
+    upgrade::program()?;
     // Exceeding the file size limit (`LimitFSIZE`) becomes a write error, like a full disk, instead of ending
     // the process.
-    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(error_message)?;
-    if let Some(inherited) = SupervisorHandover::receive().map_err(error_message)? {
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
+    if let Some(inherited) = SupervisorHandover::receive()? {
         let given = InheritedSockets::default();
         return serve(InheritedState {
             inherited: Some(inherited),
@@ -41,8 +42,8 @@ pub(crate) fn with_inherited_state(
             inherited_sockets: given,
         });
     }
-    let Some((predecessor, given)) = Predecessor::receive().map_err(error_message)? else {
-        let given = systemd::take_sockets().map_err(error_message)?;
+    let Some((predecessor, given)) = Predecessor::receive()? else {
+        let given = systemd::take_sockets()?;
         return serve(InheritedState { inherited: None, predecessor: None, inherited_sockets: given });
     };
     let done = serve(InheritedState {
@@ -50,7 +51,7 @@ pub(crate) fn with_inherited_state(
         predecessor: Some(predecessor.clone()),
         inherited_sockets: given,
     });
-    done.inspect_err(|error| predecessor.report_failure(error.strip_prefix("error: ").unwrap_or(error)))
+    done.inspect_err(|failure| predecessor.report_failure(&failure.with_remedy()))
 }
 
 /// Runs the supervisor of a server that runs as another user, and exits with that server's status if it is
@@ -60,23 +61,20 @@ pub(super) fn run_supervisor(
     file: Option<(PathBuf, String)>,
     identity: Identity,
     inherited: (Option<Predecessor>, InheritedSockets),
-) -> Result<(), String> {
-    match supervisor::supervise(config, file, identity, inherited).map_err(error_message)? {
+) -> Result<(), Failure> {
+    match supervisor::supervise(config, file, identity, inherited)? {
         0 => Ok(()),
         status => std::process::exit(status.into()),
     }
 }
 
-pub(super) fn error_message(error: io::Error) -> String {
-    format!("error: {error}")
-}
-
 /// Runs the server; failures are also reported to the supervisor, if there is one.
-pub(super) fn run_server(start: ServerStart) -> Result<(), String> {
+pub(super) fn run_server(start: ServerStart) -> Result<(), Failure> {
     let link = start.inherited.as_ref().map(|given| given.link.clone());
     start::run_server(start, print_addresses).map_err(|error| {
-        link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Failed(&error.to_string())));
-        error_message(error)
+        let failure = Failure::from(error);
+        link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Failed(&failure.with_remedy())));
+        failure
     })
 }
 

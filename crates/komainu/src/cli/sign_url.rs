@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use admission::{EXPIRES, SIGNATURE};
+use failure::{Failure, FailureContext};
 use http::EmptySegments;
 use http::path::{encoded_path, matched_path};
 use steps::auth;
@@ -13,19 +14,14 @@ use crate::cli::sign_url_arguments::SignUrlArguments;
 ///
 /// # Errors
 /// The secret cannot be read, or the URL has no valid path.
-pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, String> {
+pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, Failure> {
     let file = &arguments.secret_file;
-    let bytes = std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let keys = auth::url_keys(&bytes, file).map_err(|error| error.to_string())?;
+    let bytes = std::fs::read(file).with_context(|| file.display())?;
+    let keys = auth::url_keys(&bytes, file)?;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let until_s = match arguments.until {
         Some(until_s) => until_s,
-        None => {
-            now_s
-                + config::parse_duration(&arguments.valid)
-                    .map_err(|fault| format!("--for: {fault}"))?
-                    .as_secs()
-        }
+        None => now_s + config::parse_duration(&arguments.valid).context("--for")?.as_secs(),
     };
     let url = arguments.url.split('#').next().unwrap_or_default();
     let begin = match url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?'])) {
@@ -34,24 +30,24 @@ pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, String> {
             url.len() - rest.len() + rest.find(['/', '?']).unwrap_or(rest.len())
         }
         Some((scheme, _)) => {
-            return Err(format!(
+            return Err(Failure::new(format!(
                 "{url}: `{scheme}` is no scheme of a web server: write https://HOST/PATH or /PATH"
-            ));
+            )));
         }
     };
     let (origin, rest) = url.split_at(begin);
     let (path, query) = rest.split_once('?').map_or((rest, None), |(path, query)| (path, Some(query)));
     if !path.starts_with('/') {
-        return Err(format!("{url}: this has no path: write https://HOST/PATH or /PATH"));
+        return Err(Failure::new(format!("{url}: this has no path: write https://HOST/PATH or /PATH")));
     }
     if query.is_some_and(|query| {
         query.split('&').any(|part| {
             part.starts_with(&format!("{EXPIRES}=")) || part.starts_with(&format!("{SIGNATURE}="))
         })
     }) {
-        return Err(format!("{url}: it has `{EXPIRES}` or `{SIGNATURE}` already"));
+        return Err(Failure::new(format!("{url}: it has `{EXPIRES}` or `{SIGNATURE}` already")));
     }
-    let refused = |reject: http::Reject| format!("{url}: {}", reject.reason);
+    let refused = |reject: http::Reject| Failure::new(reject.reason).context(url);
     let path = path.replace(' ', "%20");
     let decoded = matched_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
     let encoded = encoded_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;

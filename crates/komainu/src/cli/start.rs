@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use failure::Failure;
 use link::LinkRequest;
 use operator::config_text::ConfigText;
 use process::inherited;
@@ -21,7 +22,7 @@ pub(crate) struct StartArguments {
 }
 
 /// Runs `komainu start -c FILE`.
-pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Result<(), String> {
+pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Result<(), Failure> {
     let InheritedState { inherited, predecessor, inherited_sockets: given } = inherited_state;
     if let Some(text) = inherited.as_ref().map(|given| given.text.clone().unwrap_or_default()) {
         // The supervisor has printed the warnings.
@@ -30,8 +31,8 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
         let link = inherited.as_ref().map(|given| given.link.clone());
         let reread: reading::RereadConfig = Box::new(move || {
             let packet = link.as_ref().map(|link| link.ask(&LinkRequest::Config, &[])).transpose();
-            let packet = packet.map_err(|error| error.to_string())?.ok_or("there is no supervisor")?;
-            reading::reparse_text(&path, inherited::read_text(packet).map_err(|error| error.to_string())?)
+            let packet = packet?.ok_or("there is no supervisor")?;
+            reading::reparse_text(&path, inherited::read_text(packet)?)
         });
         let text = Some(in_force);
         let start = ServerStart {
@@ -48,7 +49,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
     }
     let text = reading::read_text(&path)?;
     let config = reading::parse(&path, &text)?;
-    match privilege::decide_rights(&config, false).map_err(|error| format!("error: {error}"))? {
+    match privilege::decide_rights(&config, false)? {
         RightsDecision::Drop(identity) => {
             start_checks::check_file_access(&config, &identity)?;
             run_supervisor(config, Some((path, text)), identity, (predecessor, given))

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bench::quantity::{format_bytes, format_thousands, format_time};
 use bench::table::TextTable;
 use clap::Args;
+use failure::Failure;
 use operator::socket;
 use serde_json::Value;
 
@@ -54,7 +55,7 @@ pub(crate) struct UpgradeArguments {
 ///
 /// # Errors
 /// No server runs, or none answers.
-pub(crate) fn run_status(arguments: &StatusArguments) -> Result<String, String> {
+pub(crate) fn run_status(arguments: &StatusArguments) -> Result<String, Failure> {
     if let Some(address) = &arguments.address {
         let server = status_fetch::source_for_address(address, &arguments.credentials)?()?;
         return Ok(format_servers(vec![server], arguments.json));
@@ -84,7 +85,7 @@ fn format_servers(servers: Vec<Value>, is_json: bool) -> String {
 /// # Errors
 /// No server runs, or several do and none is named; the server rejects the new configuration, or needs a
 /// restart for a part of it; the application is unknown.
-pub(crate) fn run_reload(arguments: &ReloadArguments) -> Result<String, String> {
+pub(crate) fn run_reload(arguments: &ReloadArguments) -> Result<String, Failure> {
     let line = format!("reload {}", arguments.app.as_deref().unwrap_or_default());
     let pid = match &arguments.config {
         Some(file) => Some(pid_for_file(file)?),
@@ -97,15 +98,13 @@ pub(crate) fn run_reload(arguments: &ReloadArguments) -> Result<String, String> 
 ///
 /// # Errors
 /// The file does not exist, or is not used by exactly one server; the message lists the candidates.
-pub(crate) fn pid_for_file(file: &Path) -> Result<u32, String> {
+pub(crate) fn pid_for_file(file: &Path) -> Result<u32, Failure> {
     let wanted = file.canonicalize().map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!(
-            "there is no file {}\nhelp: `komainu status` shows the running servers and their files",
-            file.display()
-        ),
-        _ => format!("{}: {error}", file.display()),
+        io::ErrorKind::NotFound => Failure::new(format!("there is no file {}", file.display()))
+            .help("`komainu status` shows the running servers and their files"),
+        _ => Failure::from(error).context(file.display()),
     })?;
-    let uses = |pid: u32, answer: Result<Value, String>| {
+    let uses = |pid: u32, answer: Result<Value, Failure>| {
         answer.unwrap_or_default()["file"].as_str().is_some_and(|used| {
             // The server may name its file relative to its working directory.
             let used = Path::new(&format!("/proc/{pid}/cwd")).join(used);
@@ -118,8 +117,12 @@ pub(crate) fn pid_for_file(file: &Path) -> Result<u32, String> {
     let found: Vec<u32> = asked.filter_map(|(pid, answer)| uses(pid, answer).then_some(pid)).collect();
     match found.as_slice() {
         [pid] => Ok(*pid),
-        [] => Err(format!("no server uses {}; {}", wanted.display(), several_servers_message(&running))),
-        found => Err(several_servers_message(found)),
+        [] => Err(Failure::new(format!(
+            "no server uses {}; {}",
+            wanted.display(),
+            several_servers_message(&running)
+        ))),
+        found => Err(Failure::new(several_servers_message(found))),
     }
 }
 
@@ -127,12 +130,12 @@ pub(crate) fn pid_for_file(file: &Path) -> Result<u32, String> {
 ///
 /// # Errors
 /// No server runs, or several do and none is named; the new server does not start.
-pub(crate) fn run_upgrade(arguments: &UpgradeArguments) -> Result<String, String> {
+pub(crate) fn run_upgrade(arguments: &UpgradeArguments) -> Result<String, Failure> {
     send_command(arguments.pid, "upgrade")
 }
 
 /// Sends a command to the selected server.
-fn send_command(pid: Option<u32>, line: &str) -> Result<String, String> {
+fn send_command(pid: Option<u32>, line: &str) -> Result<String, Failure> {
     let answer = control_client::send_command(select_pid(pid)?, line)?;
     for text in as_list(&answer["warnings"]).iter().filter_map(Value::as_str) {
         terminal::print_error_line(&format!("warning: {text}"));
@@ -144,10 +147,10 @@ fn send_command(pid: Option<u32>, line: &str) -> Result<String, String> {
 ///
 /// # Errors
 /// No server runs, or several do and none is named.
-pub(crate) fn select_pid(pid: Option<u32>) -> Result<u32, String> {
+pub(crate) fn select_pid(pid: Option<u32>) -> Result<u32, Failure> {
     match select_pids(pid, control_client::serving_servers)?.as_slice() {
         [pid] => Ok(*pid),
-        pids => Err(several_servers_message(pids)),
+        pids => Err(Failure::new(several_servers_message(pids))),
     }
 }
 
@@ -172,13 +175,13 @@ pub(crate) fn several_servers_message(pids: &[u32]) -> String {
     text
 }
 
-fn select_pids(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, String> {
+fn select_pids(pid: Option<u32>, all: fn() -> Vec<u32>) -> Result<Vec<u32>, Failure> {
     let pids = pid.map_or_else(all, |pid| vec![pid]);
     if pids.is_empty() {
-        Err(format!(
+        Err(Failure::new(format!(
             "no server of this user is running (there is no socket in {})",
             socket::socket_folder().display()
-        ))
+        )))
     } else {
         Ok(pids)
     }

@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::Duration;
 
+use failure::{Failure, FailureContext};
 use serde_json::Value;
 
 use crate::cli::control_endpoint::{ControlCredentials, ControlEndpoint, read_answer};
@@ -14,7 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
 /// Fetches the status on each call.
-pub(crate) type StatusSource = Box<dyn FnMut() -> Result<Value, String>>;
+pub(crate) type StatusSource = Box<dyn FnMut() -> Result<Value, Failure>>;
 
 /// Returns a source of the status of the server at an address.
 ///
@@ -23,14 +24,12 @@ pub(crate) type StatusSource = Box<dyn FnMut() -> Result<Value, String>>;
 pub(crate) fn source_for_address(
     address: &str,
     credentials: &ControlCredentials,
-) -> Result<StatusSource, String> {
+) -> Result<StatusSource, Failure> {
     let endpoint = ControlEndpoint::new(address, credentials)?;
     let shown = address.to_owned();
     Ok(Box::new(move || {
         let connected = endpoint.connect(ANSWER_TIMEOUT);
-        connected
-            .and_then(|(stream, fields)| fetch(stream, &fields))
-            .map_err(|error| format!("{shown}: {error}"))
+        connected.and_then(|(stream, fields)| fetch(stream, &fields)).context(&shown)
     }))
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use clap::Args;
+use failure::Failure;
 
 use crate::cli::control_endpoint::ControlCredentials;
 use crate::cli::status_fetch::{self, StatusSource};
@@ -35,7 +36,7 @@ pub(crate) struct TopArguments {
 ///
 /// # Errors
 /// The server does not exist or does not answer, or the terminal fails.
-pub(crate) fn run_top(arguments: &TopArguments) -> Result<(), String> {
+pub(crate) fn run_top(arguments: &TopArguments) -> Result<(), Failure> {
     let mut ask = status_source(arguments)?;
     let is_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if is_terminal && !arguments.once && !arguments.json {
@@ -52,7 +53,7 @@ pub(crate) fn run_top(arguments: &TopArguments) -> Result<(), String> {
         match io::stdout().write_all(text.as_bytes()) {
             // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written.map_err(|error| error.to_string())?,
+            written => written?,
         }
         // Without a terminal, text is printed for one interval only; JSON continues.
         if arguments.once || !arguments.json {
@@ -62,7 +63,7 @@ pub(crate) fn run_top(arguments: &TopArguments) -> Result<(), String> {
     }
 }
 
-fn status_source(arguments: &TopArguments) -> Result<StatusSource, String> {
+fn status_source(arguments: &TopArguments) -> Result<StatusSource, Failure> {
     let Some(address) = &arguments.address else {
         arguments.credentials.refuse_without_address()?;
         let pid = status::select_pid(arguments.pid)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
 use config::Listen;
+use failure::Failure;
 
 /// Range of `--timeout`, as in the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
@@ -39,40 +40,41 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-pub(super) fn parse_listen(text: &str) -> Result<Listen, String> {
+pub(super) fn parse_listen(text: &str) -> Result<Listen, Failure> {
     Listen::parse(text).map_err(format_fault)
 }
 
-pub(super) fn format_fault(fault: config::InvalidValue) -> String {
+/// Converts the fault of a value; clap prints it after the argument.
+fn format_fault(fault: config::InvalidValue) -> Failure {
     match fault.remedy.as_str() {
-        "" => fault.message,
-        remedy => format!("{}: {remedy}", fault.message),
+        "" => Failure::new(fault.message),
+        remedy => Failure::new(fault.message).caused_by(remedy),
     }
 }
 
 /// Parses an integer within a range; the error message states the range.
-pub(super) fn count_parser(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+pub(super) fn count_parser(range: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, Failure> + Clone {
     move |text| match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
-        _ => Err(format!("write a whole number from {} to {}", range.start(), range.end())),
+        _ => Err(Failure::new(format!("write a whole number from {} to {}", range.start(), range.end()))),
     }
 }
 
-pub(super) fn parse_process_id(text: &str) -> Result<u32, String> {
+pub(super) fn parse_process_id(text: &str) -> Result<u32, Failure> {
     text.parse()
-        .map_err(|_| "write the process id of a server: a number that `komainu status` shows".to_owned())
+        .map_err(|_| Failure::new("write the process id of a server: a number that `komainu status` shows"))
 }
 
-pub(super) fn parse_interval(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_interval(text: &str) -> Result<Duration, Failure> {
     let time = config::parse_duration(text).map_err(format_fault)?;
     let range = Duration::from_millis(250)..=Duration::from_secs(60);
-    if range.contains(&time) { Ok(time) } else { Err("write a time from 250ms to 1m".into()) }
+    if range.contains(&time) { Ok(time) } else { Err(Failure::new("write a time from 250ms to 1m")) }
 }
 
-pub(super) fn parse_verify_time(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_verify_time(text: &str) -> Result<Duration, Failure> {
     let time = config::parse_duration(text).map_err(format_fault)?;
     let range = Duration::from_secs(1)..=Duration::from_secs(3600);
-    if range.contains(&time) { Ok(time) } else { Err("write a time from 1s to 1h".into()) }
+    if range.contains(&time) { Ok(time) } else { Err(Failure::new("write a time from 1s to 1h")) }
 }
 
 /// Parses the format of the access log. The format is optional, so a target after `--log` may be taken for
@@ -108,30 +110,30 @@ impl TypedValueParser for LogFormatParser {
     }
 }
 
-pub(super) fn parse_body_max(text: &str) -> Result<BodyMax, String> {
+pub(super) fn parse_body_max(text: &str) -> Result<BodyMax, Failure> {
     if text == "unlimited" {
         return Ok(BodyMax(None));
     }
     config::parse_size(text).map_err(format_fault).map(|bytes| BodyMax(Some(bytes)))
 }
 
-pub(super) fn parse_memory(text: &str) -> Result<u64, String> {
+pub(super) fn parse_memory(text: &str) -> Result<u64, Failure> {
     match config::parse_size(text).map_err(format_fault)? {
-        bytes if bytes < config::MIB => Err("too small: a worker needs at least 1MiB".into()),
+        bytes if bytes < config::MIB => Err(Failure::new("too small: a worker needs at least 1MiB")),
         bytes => Ok(bytes),
     }
 }
 
 /// Parses a duration; without a unit, in seconds.
-pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_timeout(text: &str) -> Result<Duration, Failure> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let time =
         if digits { config::parse_duration(&format!("{text}s")) } else { config::parse_duration(text) };
     match time.map_err(format_fault)? {
         time if time < TIMEOUT_MIN => {
-            Err("too short: write at least 10ms; there is no value for no limit".into())
+            Err(Failure::new("too short: write at least 10ms; there is no value for no limit"))
         }
-        time if time > TIMEOUT_MAX => Err("too long: at most 1d".into()),
+        time if time > TIMEOUT_MAX => Err(Failure::new("too long: at most 1d")),
         time => Ok(time),
     }
 }

@@ -2,6 +2,7 @@
 
 use config::Config;
 use engine::options;
+use failure::Failure;
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use serde_json::{Value, json};
 
@@ -23,18 +24,18 @@ impl RunningServer {
         let has_rights = self.link.is_some() || rustix::process::geteuid().is_root();
         if has_rights && !edit.is_by_root {
             named_resources::check_names_subset((&path, &edit.base_text), &joined)
-                .map_err(|text| EditError::new(403, text))?;
+                .map_err(|failure| EditError::new(403, failure.to_string()))?;
         }
         let (config, warnings) =
             reading::parse_for_api(&path, &joined).map_err(|document| EditError { status: 422, document })?;
         self.check_adoptable(&config)?;
         let (staged, why) = match self.stage_edit(&before, edit)? {
             Ok(staged) => (Some(staged), None),
-            Err(why) => (None, Some(why)),
+            Err(why) => (None, Some(why.to_string())),
         };
         let text = ConfigText { path: path.clone(), joined: joined.clone().into() };
-        let prepared = self.prepare_config(ReadConfig { config, warnings, text }).map_err(|error| {
-            EditError { status: 422, document: reading::unusable_document(&path, &joined, &error) }
+        let prepared = self.prepare_config(ReadConfig { config, warnings, text }).map_err(|failure| {
+            EditError { status: 422, document: reading::unusable_document(&path, &joined, &failure) }
         })?;
         let mut outcome = self.activate_config(prepared, false);
         outcome.warnings.extend(staged.iter().flat_map(StagedFiles::warnings).cloned());
@@ -57,24 +58,26 @@ impl RunningServer {
         &self,
         before: &ConfigText,
         edit: &ConfigEdit,
-    ) -> Result<Result<StagedFiles, String>, EditError> {
+    ) -> Result<Result<StagedFiles, Failure>, EditError> {
         if edit.persist == Some(false) {
-            return Ok(Err("it was not to be written: it is in force until a reload or a restart".into()));
+            return Ok(Err(Failure::new(
+                "it was not to be written: it is in force until a reload or a restart",
+            )));
         }
         // The supervisor acts on the file with root's rights, so a server without these must not be able to
         // write it.
         let supervised = "this server has given up root's rights and cannot write to the file: change it as root, and \
             reload; the change is in force until then";
         let staged = match &self.link {
-            Some(_) => Err(supervised.to_owned()),
+            Some(_) => Err(Failure::new(supervised)),
             None => match StagedFiles::stage(&before.files(), &edit.files) {
                 Ok(staged) => Ok(staged),
                 Err(StageError::Changed(text)) => return Err(EditError::new(412, text)),
-                Err(StageError::Unwritable(text)) => Err(text),
+                Err(StageError::Unwritable(text)) => Err(Failure::new(text)),
             },
         };
         match staged {
-            Err(text) if edit.persist == Some(true) => Err(EditError::new(403, text)),
+            Err(why) if edit.persist == Some(true) => Err(EditError::new(403, why.to_string())),
             staged => Ok(staged),
         }
     }

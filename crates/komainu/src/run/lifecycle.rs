@@ -14,6 +14,7 @@ use certificates::tls::TlsPlan;
 use config::{Config, Level};
 use engine::generations::Generations;
 use engine::options;
+use failure::Failure;
 use hosting::workers::Hosting;
 use logging::notice::ErrorLog;
 use net::{ListenOptions, Listeners, NewListeners};
@@ -91,7 +92,7 @@ impl ActiveConfig {
 }
 
 /// Receiver of a command's outcome.
-pub(crate) type OutcomeSender = SyncSender<Result<String, String>>;
+pub(crate) type OutcomeSender = SyncSender<Result<String, Failure>>;
 
 /// Events of a running server.
 pub(crate) enum ServerEvent {
@@ -106,7 +107,7 @@ pub(crate) enum ServerEvent {
     /// Start a new process of the program, which takes over.
     Upgrade(Option<OutcomeSender>),
     /// Outcome of an upgrade: another process has taken over, or the reason that it failed.
-    Upgraded(Result<String, String>),
+    Upgraded(Result<String, Failure>),
     /// The server's threads have ended.
     Ended(io::Result<bool>),
 }
@@ -246,7 +247,7 @@ impl RunningServer {
     fn begin_upgrade(&self, waiter: Option<OutcomeSender>, progress: &mut StopProgress) {
         if progress.is_stopping {
             // The receiver may have been dropped.
-            let _ = waiter.map(|asker| asker.send(Err("the server is stopping".into())));
+            let _ = waiter.map(|asker| asker.send(Err(Failure::new("the server is stopping"))));
             return;
         }
         if let Some(upgrade) = &mut progress.upgrade {
@@ -263,7 +264,7 @@ impl RunningServer {
         };
         progress.upgrade = Some(upgrade);
         if let Err(error) = started {
-            self.finish_upgrade(Err(error.to_string()), progress);
+            self.finish_upgrade(Err(error.into()), progress);
         }
     }
 
@@ -277,7 +278,7 @@ impl RunningServer {
         let events = self.events.clone();
         let limit = upgrade::start_timeout(&self.current.active_plan().config);
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
-            let outcome = successor.wait_until_ready(limit).map_err(|failure| failure.to_string());
+            let outcome = successor.wait_until_ready(limit);
             let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::success_message(pid))));
         })?;
         Ok(())
@@ -310,14 +311,14 @@ impl RunningServer {
     }
 
     /// Hands the service over to the successor that serves, or continues without one.
-    fn finish_upgrade(&self, outcome: Result<String, String>, progress: &mut StopProgress) {
+    fn finish_upgrade(&self, outcome: Result<String, Failure>, progress: &mut StopProgress) {
         if outcome.is_ok() && !progress.is_stopping {
             self.warn_of_runtime_changes();
         }
         let Some(UpgradeProgress { waiters: askers, successor }) = progress.upgrade.take() else { return };
         let outcome = match outcome {
             Ok(text) => Ok(text),
-            Err(error) => Err(upgrade::failure_message(&error)),
+            Err(failure) => Err(Failure::new(upgrade::failure_message(&failure.with_remedy()))),
         };
         if outcome.is_ok() {
             // The successor pushes metrics from here on.
@@ -338,7 +339,7 @@ impl RunningServer {
                     });
                     self.begin_drain(progress);
                 }
-                (Err(error), _) => self.logs.notices.error(error),
+                (Err(failure), _) => self.logs.notices.error(&failure.to_string()),
                 (Ok(_), None) => {}
             }
         }
@@ -385,9 +386,9 @@ impl RunningServer {
                 self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Adopted));
                 self.activate_config(prepared, true)
             }
-            Err(error) => {
+            Err(failure) => {
                 self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Rejected));
-                let text = format!("the configuration was not changed:\n{error}");
+                let text = format!("the configuration was not changed:\n{}", failure.with_remedy());
                 notices.report(Level::Error, &text);
                 failed_reload(&text)
             }
@@ -395,16 +396,15 @@ impl RunningServer {
     }
 
     /// Assembles a configuration without using it, so that missing directories and pages are found first.
-    pub(crate) fn prepare_config(&self, read: ReadConfig) -> Result<PreparedConfig, String> {
+    pub(crate) fn prepare_config(&self, read: ReadConfig) -> Result<PreparedConfig, Failure> {
         let (current, before) = (&self.current, self.current.active_plan());
         let ReadConfig { config, warnings, text } = read;
         let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
-        let mut plan = plan.map_err(|error| error.to_string())?;
+        let mut plan = plan?;
         // Bound before anything changes, because an address may be in use.
-        let listeners = self.prepare_listeners(&plan.config).map_err(|error| error.to_string())?;
-        let control =
-            self.control_listener.prepare_change(&plan.config.control).map_err(|error| error.to_string())?;
-        let opened = self.logs.prepare(&before.config, &plan.config).map_err(|error| error.to_string())?;
+        let listeners = self.prepare_listeners(&plan.config)?;
+        let control = self.control_listener.prepare_change(&plan.config.control)?;
+        let opened = self.logs.prepare(&before.config, &plan.config)?;
         plan.sinks = opened.0.clone();
         Ok(PreparedConfig { plan, listeners, listener_change: control, opened_logs: opened, warnings, text })
     }
@@ -567,7 +567,7 @@ pub(crate) fn order_to_event(order: SupervisorOrder) -> ServerEvent {
         SupervisorOrder::Stop => ServerEvent::Stop,
         SupervisorOrder::Reload => ServerEvent::Reload(None),
         SupervisorOrder::Reopen => ServerEvent::Reopen(None),
-        SupervisorOrder::Upgraded(outcome) => ServerEvent::Upgraded(outcome),
+        SupervisorOrder::Upgraded(outcome) => ServerEvent::Upgraded(outcome.map_err(Failure::from)),
     }
 }
 

@@ -20,6 +20,7 @@ use ::link::{LinkRequest, LinkSession};
 use certificates::managed;
 use config::Config;
 use engine::options;
+use failure::Failure;
 use logging::notice::ErrorLog;
 use logging::sink::{LogSink, LogTarget};
 use net::sys::set_process_group;
@@ -66,7 +67,7 @@ enum SupervisorEvent {
     /// The server requests an upgrade.
     Upgrade,
     /// Outcome of an upgrade: the process that has taken over, or the reason that it failed.
-    Upgraded(Result<u32, String>),
+    Upgraded(Result<u32, Failure>),
     Ended(ExitStatus),
 }
 
@@ -271,7 +272,7 @@ impl SupervisorLoop {
                 Ok(SupervisorEvent::Upgrade | SupervisorEvent::Signal(SIGUSR2)) => match self.begin_upgrade()
                 {
                     Ok(()) => continue,
-                    Err(error) => self.handle_upgrade_failure(&error.to_string()),
+                    Err(error) => self.handle_upgrade_failure(&Failure::from(error)),
                 },
                 Ok(SupervisorEvent::Upgraded(Err(error))) => self.handle_upgrade_failure(&error),
                 Ok(SupervisorEvent::Upgraded(Ok(pid))) => {
@@ -382,20 +383,19 @@ impl SupervisorLoop {
                 // The process was reaped, so its id may be reused.
                 lock(&state.app_processes).other_children.retain(|reserved| *reserved != pid);
             }
-            let _ = sender.send(SupervisorEvent::Upgraded(
-                outcome.map(|()| pid).map_err(|failure| failure.to_string()),
-            ));
+            let _ = sender.send(SupervisorEvent::Upgraded(outcome.map(|()| pid)));
         })?;
         Ok(())
     }
 
     /// Records a failed upgrade; returns the order for the server, which continues.
-    fn handle_upgrade_failure(&mut self, reason: &str) -> SupervisorOrder {
+    fn handle_upgrade_failure(&mut self, failure: &Failure) -> SupervisorOrder {
         self.successor = None;
+        let reason = failure.with_remedy();
         if self.stop_requests == 0 {
-            self.notices.error(&upgrade::failure_message(reason));
+            self.notices.error(&upgrade::failure_message(&reason));
         }
-        SupervisorOrder::Upgraded(Err(reason.to_owned()))
+        SupervisorOrder::Upgraded(Err(reason))
     }
 
     /// Hands over to a successor: sockets and their files belong to it. Returns the message for the log.

@@ -123,7 +123,8 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
         total_timeout: Duration::from_secs(300),
     };
     let text = std::fs::read_to_string(&path).unwrap();
-    let found = verify::verify_nginx(&path, None, &imported, &options)?;
+    let found =
+        verify::verify_nginx(&path, None, &imported, &options).map_err(|failure| failure.to_string())?;
     let mut failed: BTreeMap<Option<u64>, Vec<String>> = BTreeMap::new();
     for one in &found.differences {
         let opened = is_opened(one);

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use failure::IoFailure;
 use net::trusted_path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 /// The file cannot be opened; the message contains its path.
 pub fn open_file(path: &Path) -> io::Result<Option<File>> {
     let named = |error: io::Error| {
-        io::Error::new(error.kind(), format!("cannot open the log {}: {error}", path.display()))
+        error.attempting(format_args!("cannot open the log {}", path.display())).about(path)
     };
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
     let opened = trusted_path::open(path, flags, Mode::from_raw_mode(0o666)).map(File::from);

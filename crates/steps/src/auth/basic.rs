@@ -22,6 +22,7 @@ use admission::{
 use aws_lc_rs::hmac;
 use certificates::client_network;
 use config::{Auth, AuthKind, Config, Level, RateLimit};
+use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::clock::Clock;
@@ -124,7 +125,7 @@ impl PasswordPlan {
                 SharedPasswords::new((auth, path), place, plan.pool.clone()).map(Arc::new)
             };
             let named = |error: io::Error| {
-                io::Error::new(error.kind(), format!("`auth.basic` {}: {error}", path.display()))
+                error.attempting(format_args!("`auth.basic` {}", path.display())).about(path)
             };
             plan.shared.push(kept.try_keep_if((), is_unchanged, make).map_err(named)?);
         }

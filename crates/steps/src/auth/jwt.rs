@@ -14,7 +14,7 @@ use std::task::Poll;
 use admission::{ExpiringCache, JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
 use aws_lc_rs::hmac;
 use config::{Auth, AuthKind, Config, JwtAuth, Level};
-use failure::Failure;
+use failure::{Failure, IoFailure};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};
@@ -116,7 +116,7 @@ impl JwtPlan {
             if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.key_count()) {
                 let text =
                     format!("`auth.jwt` {}: it has no key for signatures that can be used", file.display());
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text).about(file));
             }
             plan.0.push(shared);
         }
@@ -165,7 +165,8 @@ impl SharedJwt {
         let bytes = self.files.read(file)?;
         let keys = JwtKeys::parse(&bytes, true);
         let named = |text| {
-            io::Error::new(io::ErrorKind::InvalidData, format!("`auth.jwt` {}: {text}", file.display()))
+            let title = format!("`auth.jwt` {}: {text}", file.display());
+            io::Error::new(io::ErrorKind::InvalidData, title).about(file)
         };
         self.set_keys(keys.map_err(named)?);
         Ok(())

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use admission::{SignedRefusal, UrlKeys};
 use config::{Auth, AuthKind, Config};
+use failure::IoFailure;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Exchange, Fault, Peer};
 use process::config_files::ConfigFiles;
@@ -50,7 +51,8 @@ impl SignedPlan {
 /// The file has no secret, or one that is too easy to guess. The message names the line and the remedy.
 pub fn parse_keys(bytes: &[u8], file: &Path) -> io::Result<UrlKeys> {
     let invalid = |text: String| {
-        io::Error::new(io::ErrorKind::InvalidData, format!("`auth.signed` {}: {text}", file.display()))
+        let title = format!("`auth.signed` {}: {text}", file.display());
+        io::Error::new(io::ErrorKind::InvalidData, title).about(file)
     };
     let text = std::str::from_utf8(bytes).map_err(|_| invalid("it is not text".into()))?;
     let mut secrets = Vec::new();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use admission::Limiter;
 use config::{Config, RateLimit};
+use failure::IoFailure;
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 use reload::KeptState;
@@ -25,7 +26,8 @@ pub fn open_sharing(
     let Some(of) = &config.limits.shared else { return Ok(None) };
     let password = of.password_file.as_ref().map(|path| {
         let text = String::from_utf8(files.read(path)?)
-            .map_err(|_| io::Error::other(format!("`password_file` {}: it is not text", path.display())))?;
+            .map_err(|_| io::Error::other(format!("`password_file` {}: it is not text", path.display())))
+            .map_err(|error| error.about(path))?;
         Ok::<_, io::Error>(text.trim_end_matches(['\r', '\n']).to_owned())
     });
     let options = SharingOptions {

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use failure::{Failure, FailureContext};
 use http::path::encoded_segment;
 use serde_json::{Map, Value, json};
 
@@ -21,7 +22,7 @@ type AnswerFormatter = fn(&Value) -> String;
 ///
 /// # Errors
 /// No server answers, or it refuses; a message for the user.
-pub(crate) fn run_ctl(ctl: &CtlArguments) -> Result<String, String> {
+pub(crate) fn run_ctl(ctl: &CtlArguments) -> Result<String, Failure> {
     if let CtlCommand::Config(CtlConfig::Edit { path }) = &ctl.command {
         return edit(ctl, path.as_deref().unwrap_or_default());
     }
@@ -29,14 +30,14 @@ pub(crate) fn run_ctl(ctl: &CtlArguments) -> Result<String, String> {
     format_result(ctl, send(ctl, &request)?, shown)
 }
 
-fn format_result(ctl: &CtlArguments, answer: CtlAnswer, shown: AnswerFormatter) -> Result<String, String> {
+fn format_result(ctl: &CtlArguments, answer: CtlAnswer, shown: AnswerFormatter) -> Result<String, Failure> {
     let text = match ctl.json {
         true => format!("{:#}\n", answer.document),
         false if answer.status < 300 => shown(&answer.document),
         false => answer_format::format_outcome(&answer.document),
     };
     let text = terminal::sanitize(&text);
-    if answer.status < 300 { Ok(text) } else { Err(text.trim_end().to_owned()) }
+    if answer.status < 300 { Ok(text) } else { Err(Failure::new(text.trim_end())) }
 }
 
 fn format_json(document: &Value) -> String {
@@ -51,7 +52,7 @@ fn change_request(method: &'static str, path: String, body: Value) -> (CtlReques
     (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, answer_format::format_outcome)
 }
 
-fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), String> {
+fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), Failure> {
     Ok(match command {
         CtlCommand::Status => read_request("/v1/status", status::format_server),
         CtlCommand::Config(config) => config_request(config),
@@ -95,7 +96,7 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
             let method = known.into_iter().find(|known| known.eq_ignore_ascii_case(method));
             let method = method.ok_or("the method is GET, PUT, PATCH, POST or DELETE")?;
             let body = body.as_deref().map(serde_json::from_str).transpose();
-            let body = body.map_err(|error| format!("the body is no JSON: {error}"))?;
+            let body = body.map_err(Failure::new).context("the body is no JSON")?;
             let (path, query) = path.split_once('?').unwrap_or((path, ""));
             let if_match = (method != "GET").then(|| "*".to_owned());
             (CtlRequest { method, path: path.into(), query: query.into(), if_match, body }, format_json)
@@ -171,29 +172,27 @@ fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
 
 /// Edits an item in the user's editor. If the configuration has changed meanwhile, the request is refused and
 /// the edited text is kept.
-fn edit(ctl: &CtlArguments, path: &str) -> Result<String, String> {
+fn edit(ctl: &CtlArguments, path: &str) -> Result<String, Failure> {
     let (request, _) = read_request(&config_path(path), format_json);
     let before = send(ctl, &request)?;
     if before.status != 200 {
         return format_result(ctl, before, format_json);
     }
     let file = std::env::temp_dir().join(format!("komainu-{}-edit.json", std::process::id()));
-    let text = |error: std::io::Error| format!("{}: {error}", file.display());
-    write_private_file(&file, &format_json(&before.document)).map_err(text)?;
+    write_private_file(&file, &format_json(&before.document)).with_context(|| file.display())?;
     let named = |name: &&str| std::env::var_os(name).filter(|editor| !editor.is_empty());
     let editor = ["VISUAL", "EDITOR"].iter().find_map(named).unwrap_or_else(|| "vi".into());
     let run = Command::new("sh").arg("-c").arg("$0 \"$1\"").arg(&editor).arg(&file).status();
-    let run = run.map_err(|error| format!("{}: {error}", editor.display()))?;
+    let run = run.with_context(|| editor.display())?;
     if !run.success() {
         let _ = std::fs::remove_file(&file);
-        return Err(format!(
-            "nothing was changed: the editor `{}` ended with {run}\nhelp: `EDITOR` names another one",
-            editor.display()
-        ));
+        let title = format!("nothing was changed: the editor `{}` ended with {run}", editor.display());
+        return Err(Failure::new(title).help("`EDITOR` names another one"));
     }
-    let after = std::fs::read_to_string(&file).map_err(text)?;
+    let after = std::fs::read_to_string(&file).with_context(|| file.display())?;
     let after: Value = serde_json::from_str(&after)
-        .map_err(|error| format!("{} is no JSON, and was left there: {error}", file.display()))?;
+        .map_err(Failure::new)
+        .with_context(|| format!("{} is no JSON, and was left there", file.display()))?;
     if after == before.document {
         let _ = std::fs::remove_file(&file);
         return Ok("nothing was changed\n".into());
@@ -211,7 +210,7 @@ fn edit(ctl: &CtlArguments, path: &str) -> Result<String, String> {
         return format_result(ctl, answer, answer_format::format_outcome);
     }
     let refused = format_result(ctl, answer, answer_format::format_outcome);
-    refused.map_err(|error| format!("{error}\nwhat you have written is in {}", file.display()))
+    refused.map_err(|error| Failure::new(format!("{error}\nwhat you have written is in {}", file.display())))
 }
 
 /// Writes a file that only this user can access, replacing an existing one.

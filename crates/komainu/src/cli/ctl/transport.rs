@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
+use failure::{Failure, FailureContext};
 use serde_json::{Value, json};
 
 use crate::cli::control_endpoint::{ControlEndpoint, read_answer};
@@ -36,17 +37,17 @@ pub(crate) struct CtlAnswer {
 ///
 /// # Errors
 /// There is no server, or it does not answer.
-pub(crate) fn send(ctl: &CtlArguments, request: &CtlRequest) -> Result<CtlAnswer, String> {
+pub(crate) fn send(ctl: &CtlArguments, request: &CtlRequest) -> Result<CtlAnswer, Failure> {
     match &ctl.to {
         None => {
             ctl.credentials.refuse_without_address()?;
             send_by_socket(status::select_pid(ctl.pid)?, request)
         }
-        Some(to) => send_by_listener(to, ctl, request).map_err(|error| format!("{to}: {error}")),
+        Some(to) => send_by_listener(to, ctl, request).context(to),
     }
 }
 
-fn send_by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
+fn send_by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, Failure> {
     let line = json!({
         "method": request.method, "path": request.path, "query": request.query,
         "if_match": request.if_match, "body": request.body,
@@ -59,10 +60,8 @@ fn send_by_socket(pid: u32, request: &CtlRequest) -> Result<CtlAnswer, String> {
     })
 }
 
-fn send_by_listener(to: &str, ctl: &CtlArguments, request: &CtlRequest) -> Result<CtlAnswer, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let (mut connection, fields) =
-        ControlEndpoint::new(to, &ctl.credentials)?.connect(ANSWER_TIMEOUT).map_err(text)?;
+fn send_by_listener(to: &str, ctl: &CtlArguments, request: &CtlRequest) -> Result<CtlAnswer, Failure> {
+    let (mut connection, fields) = ControlEndpoint::new(to, &ctl.credentials)?.connect(ANSWER_TIMEOUT)?;
     let body = request.body.as_ref().map(Value::to_string).unwrap_or_default();
     let target = if request.query.is_empty() {
         request.path.clone()
@@ -76,13 +75,13 @@ fn send_by_listener(to: &str, ctl: &CtlArguments, request: &CtlRequest) -> Resul
     if let Some(version) = &request.if_match {
         head.push_str(&format!("If-Match: {version}\r\n"));
     }
-    connection.write_all(format!("{head}\r\n{body}").as_bytes()).map_err(text)?;
-    let answer = read_answer(connection, ANSWER_BYTES_MAX).map_err(text)?;
+    connection.write_all(format!("{head}\r\n{body}").as_bytes())?;
+    let answer = read_answer(connection, ANSWER_BYTES_MAX)?;
     parse_answer(&String::from_utf8_lossy(&answer))
 }
 
 /// Parses an HTTP response without chunked coding.
-fn parse_answer(answer: &str) -> Result<CtlAnswer, String> {
+fn parse_answer(answer: &str) -> Result<CtlAnswer, Failure> {
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("the answer is cut off")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or("this is no HTTP")?;
     let etag = head
