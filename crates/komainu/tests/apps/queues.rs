@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::hosted::{Client, folder, only, server, start};
+use crate::hosted::{Client, folder, only, server, start, status};
 use crate::loops::http2;
 use crate::rig;
 use crate::rig::{Rig, as_we_are, connect, eventually, text};
@@ -167,22 +169,26 @@ def app(environ, start_response):
     let gate = rig.folder.at("gate");
     // The streams of the first connection are all on one thread and fill the queue; the other connections may
     // be on either thread.
+    let refused = Arc::new(AtomicUsize::new(0));
     let mut streams = vec![(http2(&rig, &gate.display().to_string(), 17), 17)];
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    eventually("the queue is full", || status(&rig)["apps"][0]["queue"]["waiting"] == 16);
     streams.extend((0..6).map(|_| (http2(&rig, &gate.display().to_string(), 8), 8)));
     let readers: Vec<_> = streams
         .into_iter()
-        .map(|(stream, count)| std::thread::spawn(move || successes(stream, count)))
+        .map(|(stream, count)| {
+            let refused = refused.clone();
+            std::thread::spawn(move || successes(stream, count, &refused))
+        })
         .collect();
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    eventually("the others are refused", || refused.load(Ordering::Relaxed) >= 65 - 18);
     fs::write(&gate, "").unwrap();
     let answered: usize = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
     // The worker handles one request; the thread with an empty queue may add one.
     assert!((17..=18).contains(&answered), "{answered} of 65 were answered");
 }
 
-/// Counts the streams, out of `count`, that get status 200.
-fn successes(mut stream: std::net::TcpStream, count: usize) -> usize {
+/// Returns the number of streams, out of `count`, that get status 200; adds the others to `refused` as they come.
+fn successes(mut stream: std::net::TcpStream, count: usize, refused: &AtomicUsize) -> usize {
     let mut heads = 0;
     let mut successes = 0;
     while heads < count {
@@ -193,7 +199,9 @@ fn successes(mut stream: std::net::TcpStream, count: usize) -> usize {
         if head[3] == 1 {
             heads += 1;
             // HPACK index of `:status 200`.
-            successes += usize::from(payload[0] == 0x88);
+            let is_success = payload[0] == 0x88;
+            successes += usize::from(is_success);
+            refused.fetch_add(usize::from(!is_success), Ordering::Relaxed);
         }
     }
     successes

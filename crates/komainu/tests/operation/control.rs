@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use crate::hosted;
 use crate::rig;
-use crate::rig::{Folder, PATIENCE, Rig, as_we_are, komainu, text};
+use crate::rig::{Folder, PATIENCE, Rig, as_we_are, eventually, komainu, text};
 
 /// Starts a server whose control sockets are in a directory of the test.
 fn start(config: &str) -> Rig {
@@ -269,12 +269,20 @@ fn commands_list_servers_when_several_are_running() {
         .env("RUNTIME_DIRECTORY", rig.folder.at("run"));
     let other = Rig::start(command, folder);
     for arguments in [&["reload"][..], &["cache", "stats"], &["cert", "renew", "a.test"]] {
-        let done = run(&rig, arguments);
-        let said = text(&done.stderr);
-        assert!(!done.status.success() && said.contains("name one with --pid"), "{arguments:?}: {said}");
+        let mut said = String::new();
+        let line = |said: &str, rig: &Rig| {
+            let begins = format!("  {}: ", rig.child.id());
+            said.lines().find(|line| line.starts_with(&begins)).map(ToOwned::to_owned)
+        };
+        // Twenty are listed at most, and servers of other tests run too.
+        eventually("both are listed", || {
+            let done = run(&rig, arguments);
+            said = text(&done.stderr);
+            assert!(!done.status.success() && said.contains("name one with --pid"), "{arguments:?}: {said}");
+            [&rig, &other].iter().all(|rig| line(&said, rig).is_some())
+        });
         for (rig, file) in [(&rig, "komainu.toml"), (&other, "other.toml")] {
-            let line = said.lines().find(|line| line.contains(&rig.child.id().to_string()));
-            let line = line.unwrap_or_else(|| panic!("{arguments:?}: {said}"));
+            let line = line(&said, rig).unwrap();
             assert!(line.contains(&rig.listens.to_string()) && line.contains(file), "{arguments:?}: {said}");
         }
     }

@@ -159,6 +159,15 @@ fn hostile_server_gets_only_files_opened_by_applications() {
     rig.get("/").expect_status(200);
 }
 
+/// A process that is killed on drop.
+struct Killed(u32);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        kill(self.0, "-KILL");
+    }
+}
+
 #[test]
 fn hostile_server_gets_no_descriptors_of_its_successor() {
     if !can_be_tested() {
@@ -171,6 +180,8 @@ fn hostile_server_gets_no_descriptors_of_its_successor() {
     hostile.send("upgrade", &[]);
     let until = Instant::now() + Duration::from_secs(20);
     let mut tried = 0;
+    // They would outlive the server that has started them.
+    let mut successors: Vec<Killed> = Vec::new();
     // The supervisor resumes a server that is stopped for long.
     let stop = || {
         rustix::process::kill_process(
@@ -185,6 +196,9 @@ fn hostile_server_gets_no_descriptors_of_its_successor() {
     while Instant::now() < until && tried < 200 {
         stop();
         for successor in children(rig.child.id()).into_iter().filter(|pid| !before.contains(pid)) {
+            if successors.iter().all(|known| known.0 != successor) {
+                successors.push(Killed(successor));
+            }
             for pid in [successor].into_iter().chain(children(successor)) {
                 let Ok(process) = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty())
                 else {

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
 use crate::limit::{metrics, value};
-use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu};
+use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu, read_to_close};
 
 /// Starts a server that answers on request of the test, and `?now` at once; returns its URL and its
 /// connections, each with one request.
@@ -160,12 +160,24 @@ fn of_three(listener: &str, more: &str) -> Rig {
     Rig::start(command, folder)
 }
 
-/// Opens a connection and sends `first`; returns `None` if the server closes it at once.
-fn opens(rig: &Rig, first: &[u8]) -> Option<TcpStream> {
+/// Opens a connection and sends `first`.
+fn opening(rig: &Rig, first: &[u8]) -> TcpStream {
     let mut stream = connect(rig.listens);
     // A refused connection may be reset already.
     let _ = stream.write_all(first);
-    stream.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+    stream
+}
+
+/// Fails if the server does not close such a connection, however long it takes.
+#[track_caller]
+fn expect_refused(rig: &Rig, first: &[u8]) {
+    read_to_close(&mut opening(rig, first));
+}
+
+/// Opens a connection and sends `first`; returns `None` if the server closes it at once.
+fn opens(rig: &Rig, first: &[u8]) -> Option<TcpStream> {
+    let mut stream = opening(rig, first);
+    stream.set_read_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
     match stream.read(&mut [0]) {
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>
@@ -184,13 +196,13 @@ fn connections_per_client_are_limited() {
     for (listener, more, first) in [("\"127.0.0.1:0\"", "", &b""[..]), (tls, certificate, &b"\x16"[..])] {
         let rig = of_three(listener, more);
         let mut open: Vec<TcpStream> = (0..3).map(|_| opens(&rig, first).unwrap()).collect();
-        assert!(opens(&rig, first).is_none(), "{listener}");
+        expect_refused(&rig, first);
         open.pop();
         eventually("its place is free", || {
             open.extend(opens(&rig, first));
             open.len() == 3
         });
-        assert!(opens(&rig, first).is_none(), "{listener}");
+        expect_refused(&rig, first);
         assert!(value(&metrics(&rig), "komainu_limit_refused_total", "connections_per_client") >= 2);
         rig.expect_report("`limits.connections_per_client` of 3");
         // A reload changes the limit.
@@ -201,7 +213,7 @@ fn connections_per_client_are_limited() {
             open.extend(opens(&rig, first));
             open.len() == 4
         });
-        assert!(opens(&rig, first).is_none(), "{listener}");
+        expect_refused(&rig, first);
     }
 }
 
@@ -212,7 +224,7 @@ fn proxied_connections_count_for_the_reported_client() {
     let mut open: Vec<TcpStream> = Vec::new();
     for client in ["192.0.2.1", "192.0.2.2"] {
         open.extend((0..3).map(|_| opens(&rig, &header(client)).unwrap()));
-        assert!(opens(&rig, &header(client)).is_none(), "{client}");
+        expect_refused(&rig, &header(client));
     }
     // Connections whose client is not known yet are not limited, nor are the proxy's own.
     open.extend((0..5).map(|_| opens(&rig, b"PROX").unwrap()));
