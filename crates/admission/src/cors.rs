@@ -1,52 +1,169 @@
 //! Cross-origin requests (the CORS protocol of the Fetch standard): origins that may read responses, and
 //! replies to preflights.
 
+use std::time::Duration;
+
 use http::{Fields, Name};
+use settings::checker::{Checker, InvalidValue};
+use settings::directive_table::table;
+use settings::directives;
+use settings::node::Node;
+use settings::shape::{Flag, List, Maybe, OneOrMore, Shape, Text, Time, Toggle};
+use shapes::header::{is_token_char, parse_name};
 
 /// Maximum bytes of the field names that a preflight asks for.
 const HEADERS_BYTES_MAX: usize = 4096;
 
-/// Pattern of origins that may read responses.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OriginPattern {
-    /// One origin, as browsers write it: `https://app.example`.
+/// `cors` of a site or a route; if absent, the level above applies.
+pub fn policy() -> impl Shape<Out = Option<Option<Cors>>> {
+    Maybe(Toggle { on: Some(|| Some(Cors::default())), off: || None, shape: Maybe(table::<Cors>()) })
+}
+
+/// Origins that may read responses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CorsOrigin {
+    /// All of them.
+    Any,
+    /// A single origin, as browsers write it.
     Exact(String),
-    /// Origins whose host is below a domain, at any depth: `https://*.example`.
-    Below {
-        /// Scheme, such as `https://`.
+    /// Origins below a domain, at any depth.
+    Subdomains {
+        /// `https://`.
         scheme: String,
-        /// Domain with a leading dot, such as `.example`, and the port unless it is the scheme's default.
+        /// `.example`, and the port if it is not the scheme's default.
         suffix: String,
     },
 }
 
-/// CORS rules of a route.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CorsRules {
-    /// Origins that may read responses; `None`: all.
-    pub origins: Option<Vec<OriginPattern>>,
-    /// Allowed methods.
-    pub methods: Vec<String>,
-    /// Allowed request fields; `None`: all that a preflight asks for.
-    pub headers: Option<Vec<String>>,
-    /// Response fields that a script may read, in addition to those that it always may.
-    pub expose: Vec<String>,
-    /// Whether responses to requests with credentials (cookies, `Authorization`) are readable. Not allowed
-    /// with all origins.
-    pub credentials: bool,
-    /// Time for which a browser caches a preflight, in seconds.
-    pub max_age_s: u64,
+const METHODS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a method such as \"GET\"", parse: parse_method });
+const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: parse_field_name });
+const ORIGINS: OneOrMore<Text<CorsOrigin>> = OneOrMore(Text {
+    what: "an origin such as \"https://app.example\" or \"https://*.example\", or \"*\"",
+    parse: parse_origin,
+});
+
+directives! {
+    /// Cross-origin requests (the Fetch standard's CORS protocol): the origins whose pages may read
+    /// responses. `true` allows all of them, without cookies.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = "http://127.0.0.1:3000"
+    /// cors  = { origins = ["https://app.example", "https://*.example"], credentials = true }
+    /// ```
+    ///
+    /// The server answers preflights (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) before
+    /// `auth` is checked. It adds the fields to every response of the route: files, upstream servers,
+    /// applications, cached responses and errors. `Access-Control-Allow-Origin`, `-Credentials` and
+    /// `-Expose-Headers` of upstream servers are replaced. `Vary: Origin` is added wherever the response
+    /// depends on the origin.
+    Cors in "`cors` of a site or route", check cors_agrees {
+        /// Origins that may read: scheme, host and port, as browsers write them; `*.` matches every name
+        /// below a domain; `"*"` is all.
+        "origins" origins: Vec<CorsOrigin> = ["*"], ORIGINS;
+        /// Methods that they may use.
+        "methods" methods: Vec<String> = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], METHODS;
+        /// Fields that requests of these origins may have, besides those that every page may send.
+        "headers" headers: Option<Vec<String>> = absent("all that a browser asks for"), Maybe(NAMES);
+        /// Response fields that scripts of these origins may read, besides those that every script may read.
+        "expose" expose: Vec<String> = [], NAMES;
+        /// Whether requests carry cookies and `Authorization`, and their responses may be read. Not with the origin `"*"`.
+        "credentials" credentials: bool = false, Flag;
+        /// Time for which browsers remember the answer to a preflight. Browsers have limits of their own.
+        "max_age" max_age: Duration = "10m", Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
+    }
+}
+
+fn cors_agrees(cors: &mut Cors, node: &Node, check: &mut Checker) {
+    let any = cors.origins.contains(&CorsOrigin::Any);
+    if let Some(entry) = node.entry("credentials").filter(|_| any && cors.credentials) {
+        let title = format!("`credentials` for every origin in `{}`", check.directive_path_text());
+        let finding = check.error(&entry.value.span, title, "every page could act as its visitor");
+        finding.help("name the origins: `origins = [\"https://app.example\"]`");
+    }
+    if let Some(entry) = node.entry("origins").filter(|_| any && cors.origins.len() > 1) {
+        let title = format!("`\"*\"` beside other origins in `{}`", check.directive_path_text());
+        check.error(&entry.value.span, title, "this is every origin").help("remove the others, or `\"*\"`");
+    }
+}
+
+fn parse_origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
+    let remedy = "write \"https://app.example\", \"https://*.example\" or \"*\"";
+    if text == "*" {
+        return Ok(CorsOrigin::Any);
+    }
+    if text == "null" {
+        return Err(InvalidValue::new("`null` is the origin of every sandboxed page", "name the origins"));
+    }
+    let lower = text.to_ascii_lowercase();
+    let Some((scheme, rest)) = lower.split_once("://").filter(|(scheme, _)| {
+        !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+    }) else {
+        return Err(InvalidValue::new("an origin begins with its scheme", remedy));
+    };
+    let (host, port) = match rest.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+        Some((host, port)) => (host, Some(port)),
+        None => (rest, None),
+    };
+    if let Some(at) = text.find(['?', '#', '@']).or_else(|| rest.find('/').map(|at| scheme.len() + 3 + at)) {
+        return Err(InvalidValue::new("an origin has no path", remedy).within(at..text.len()));
+    }
+    let number =
+        port.map(|port| port.parse::<u16>().ok().filter(|&number| number > 0 && number.to_string() == *port));
+    let Some(number) = number.map_or(Some(None), |number| number.map(Some)) else {
+        return Err(InvalidValue::new("this is not a port", remedy));
+    };
+    let usual = matches!((scheme, number), ("https", Some(443)) | ("http", Some(80)));
+    // Browsers leave out the scheme's own port.
+    let port = number.filter(|_| !usual).map(|number| format!(":{number}")).unwrap_or_default();
+    let (is_below, name) = match host.strip_prefix("*.") {
+        Some(name) => (true, name),
+        None => (false, host),
+    };
+    let is_name = |name: &str| {
+        let is_v6 =
+            name.starts_with('[') && name.ends_with(']') && name.parse::<std::net::Ipv6Addr>().is_err();
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || is_v6 && "[]:".contains(c);
+        !name.is_empty() && !name.starts_with('.') && name.chars().all(fits)
+    };
+    match is_name(name) {
+        false => Err(InvalidValue::new("this is not the host of an origin", remedy)),
+        true if is_below => {
+            Ok(CorsOrigin::Subdomains { scheme: format!("{scheme}://"), suffix: format!(".{name}{port}") })
+        }
+        true => Ok(CorsOrigin::Exact(format!("{scheme}://{host}{port}"))),
+    }
+}
+
+fn parse_method(text: &str) -> Result<String, InvalidValue> {
+    match text {
+        "*" => Err(InvalidValue::new("`*` is no method", "name the methods")),
+        _ if text.is_empty() || !text.chars().all(is_token_char) => {
+            Err(InvalidValue::new("this is not a method", "write a method such as \"GET\""))
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn parse_field_name(text: &str) -> Result<String, InvalidValue> {
+    match text {
+        "*" => Err(InvalidValue::new("`*` is no header name", "name the fields, or leave the directive out")),
+        _ => parse_name(text).map(|_| text.to_owned()),
+    }
 }
 
 /// Reason for refusing a preflight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreflightRefusal(pub &'static str);
 
-impl OriginPattern {
+impl CorsOrigin {
     fn matches(&self, origin: &[u8]) -> bool {
         match self {
-            OriginPattern::Exact(exact) => exact.as_bytes() == origin,
-            OriginPattern::Below { scheme, suffix } => {
+            CorsOrigin::Any => true,
+            CorsOrigin::Exact(exact) => exact.as_bytes() == origin,
+            CorsOrigin::Subdomains { scheme, suffix } => {
                 let rest = origin.strip_prefix(scheme.as_bytes());
                 let label = rest.and_then(|rest| rest.strip_suffix(suffix.as_bytes()));
                 label.is_some_and(|label| {
@@ -60,13 +177,13 @@ impl OriginPattern {
     }
 }
 
-impl CorsRules {
+impl Cors {
     /// Response fields whose values are replaced by those of the rules.
     pub const REPLACED_FIELDS: [&'static str; 3] =
         ["access-control-allow-origin", "access-control-allow-credentials", "access-control-expose-headers"];
 
     fn allows(&self, origin: &[u8]) -> bool {
-        self.origins.as_ref().is_none_or(|origins| origins.iter().any(|known| known.matches(origin)))
+        self.origins.iter().any(|known| known.matches(origin))
     }
 
     /// Returns the fields for a response to a request with this `Origin`; only `Vary` for an origin that may
@@ -82,7 +199,7 @@ impl CorsRules {
     }
 
     fn write_origin(&self, fields: &mut Fields, origin: Option<&[u8]>) {
-        if self.origins.is_none() {
+        if self.origins.contains(&CorsOrigin::Any) {
             push(fields, "Access-Control-Allow-Origin", b"*");
             return;
         }
@@ -112,7 +229,7 @@ impl CorsRules {
             return Err(PreflightRefusal("this method is not allowed from other origins (cors.methods)"));
         }
         let headers = headers.unwrap_or_default();
-        let is_token = |name: &[u8]| !name.is_empty() && name.iter().all(|&byte| is_token_byte(byte));
+        let is_token = |name: &[u8]| !name.is_empty() && name.iter().all(|&byte| is_token_char(byte.into()));
         let may_have = |name: &[u8]| match &self.headers {
             None => is_token(name),
             Some(known) => known.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name)),
@@ -133,15 +250,10 @@ impl CorsRules {
             }
             _ => {}
         }
-        push(&mut fields, "Access-Control-Max-Age", self.max_age_s.to_string().as_bytes());
+        push(&mut fields, "Access-Control-Max-Age", self.max_age.as_secs().to_string().as_bytes());
         fields.push(Name::Vary, b"Access-Control-Request-Method, Access-Control-Request-Headers");
         Ok(fields)
     }
-}
-
-/// Whether a byte is allowed in a token (RFC 9110 section 5.6.2).
-fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 /// Adds a field. An invalid value is omitted, so that permission is not granted.
@@ -153,17 +265,17 @@ fn push(fields: &mut Fields, name: &str, value: &[u8]) {
 mod tests {
     use super::*;
 
-    fn rules() -> CorsRules {
-        CorsRules {
-            origins: Some(vec![
-                OriginPattern::Exact("https://app.example".into()),
-                OriginPattern::Below { scheme: "https://".into(), suffix: ".apps.example:8443".into() },
-            ]),
+    fn rules() -> Cors {
+        Cors {
+            origins: vec![
+                CorsOrigin::Exact("https://app.example".into()),
+                CorsOrigin::Subdomains { scheme: "https://".into(), suffix: ".apps.example:8443".into() },
+            ],
             methods: vec!["GET".into(), "PUT".into()],
             headers: Some(vec!["Content-Type".into()]),
             expose: vec!["X-Total".into()],
             credentials: true,
-            max_age_s: 600,
+            max_age: Duration::from_secs(600),
         }
     }
 
@@ -199,7 +311,7 @@ mod tests {
         ] {
             assert_eq!(text(&rules.response(wrong)), "Vary: Origin|", "{wrong:?}");
         }
-        let all = CorsRules { origins: None, credentials: false, expose: vec![], ..rules };
+        let all = Cors { origins: vec![CorsOrigin::Any], credentials: false, expose: vec![], ..rules };
         assert_eq!(text(&all.response(None)), "Access-Control-Allow-Origin: *|");
     }
 
@@ -222,10 +334,45 @@ mod tests {
         ] {
             assert!(rules.preflight(origin, method, headers).is_err());
         }
-        let any = CorsRules { headers: None, ..rules };
+        let any = Cors { headers: None, ..rules };
         let answer = any.preflight(app, b"GET", Some(b"x-a,x-b")).unwrap();
         assert_eq!(answer.first(b"access-control-allow-headers"), Some(&b"x-a, x-b"[..]));
         assert!(any.preflight(app, b"GET", Some(b"x a")).is_err());
         assert!(any.preflight(app, b"GET", Some(&[b'a'; 5000])).is_err());
+    }
+
+    #[test]
+    fn origins_are_parsed_and_normalized() {
+        for (text, exact) in [
+            ("https://app.example", "https://app.example"),
+            ("HTTPS://App.Example:443", "https://app.example"),
+            ("http://localhost:3000", "http://localhost:3000"),
+            ("http://[::1]:3000", "http://[::1]:3000"),
+            ("capacitor://localhost", "capacitor://localhost"),
+        ] {
+            assert_eq!(parse_origin(text), Ok(CorsOrigin::Exact(exact.into())), "{text}");
+        }
+        let below = CorsOrigin::Subdomains { scheme: "https://".into(), suffix: ".example:8443".into() };
+        assert_eq!(parse_origin("https://*.example:8443"), Ok(below));
+        for wrong in [
+            "",
+            "null",
+            "app.example",
+            "https://",
+            "https://a/",
+            "https://a/b",
+            "https://*",
+            "https://*.",
+            "https://a.*.b",
+            "https://a:0",
+            "https://a:99999",
+            "https://a:x",
+            "https://u@a",
+            "https://a?b",
+            "https://a b",
+            "://a",
+        ] {
+            assert!(parse_origin(wrong).is_err(), "{wrong}");
+        }
     }
 }

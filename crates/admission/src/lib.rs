@@ -2,7 +2,7 @@
 //!
 //! This crate owns the decisions and the state that they need: quotas as pure arithmetic, a bounded
 //! table of keys shared by all cores, rate limit fields, password files, tokens, signed URLs and CORS rules.
-//! The crate never opens sockets, reads clocks or knows configuration files: callers pass the key and the
+//! The crate never opens sockets, reads clocks or opens files: callers pass the key and the
 //! time, and carry out the decision.
 //!
 //! Modules, from low to high; a module uses only those listed before it.
@@ -18,13 +18,14 @@ mod expiring_cache;
 mod split;
 mod basic;
 mod passwords;
-mod cors;
+pub mod cors;
+pub mod limits;
+pub mod queue;
 mod signed;
 mod jwt;
 
 pub use basic::Credentials;
 pub use concurrent::{ConcurrencyLimiter, ConcurrencyPermit, LimitReached};
-pub use cors::{CorsRules, OriginPattern, PreflightRefusal};
 pub use expiring_cache::{ExpiringCache, ExpiringCacheKey};
 pub use jwt::{JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
 pub use limiter::{DelayPermit, KeyHasher, LimitCounters, LimitVerdict, Limiter, LimiterOptions};

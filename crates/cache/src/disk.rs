@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError};
@@ -21,6 +20,7 @@ use crate::file_format;
 use crate::key::url;
 use crate::object::Object;
 use crate::purge::Purge;
+use crate::stores::CacheDisk;
 
 /// Maximum bytes of responses queued for writing; further ones are skipped.
 const QUEUE_BYTES_MAX: u64 = 32 << 20;
@@ -31,12 +31,10 @@ const OBJECT_SHARE: u64 = 8;
 const LIFETIME_S_MIN: u64 = 10;
 
 /// Directory and limits of the cache on disk.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DiskOptions {
-    /// The directory; created if it does not exist.
-    pub path: PathBuf,
-    /// Maximum disk space in bytes, counted in whole blocks.
-    pub bytes_max: u64,
+    /// The directory, which is created if it does not exist, and its size.
+    pub disk: CacheDisk,
     /// Maximum memory for the index in bytes; each file counts as 112 bytes.
     pub index_bytes_max: u64,
     /// Maximum time for which [`Disk::open`] waits until the directory has been read.
@@ -110,7 +108,7 @@ impl Disk {
         account: Arc<dyn Fn(u64, u64) + Send + Sync>,
         report: DiskReport,
     ) -> io::Result<Disk> {
-        let folder = DiskFolder::new(options.path.clone());
+        let folder = DiskFolder::new(options.disk.path.clone());
         Disk::open_folder(options, folder, account, report)
     }
 
@@ -121,8 +119,13 @@ impl Disk {
         report: DiskReport,
     ) -> io::Result<Disk> {
         let files_max = usize::try_from(options.index_bytes_max / FILE_BYTES).unwrap_or(usize::MAX);
-        let shared =
-            DiskShared::new(folder, (options.bytes_max, files_max), options.retry_pause, account, report);
+        let shared = DiskShared::new(
+            folder,
+            (options.disk.bytes_max, files_max),
+            options.retry_pause,
+            account,
+            report,
+        );
         let shared = Arc::new(shared);
         let (orders, received) = channel();
         let theirs = shared.clone();
@@ -150,7 +153,7 @@ impl Disk {
         DiskStats {
             files: index.len() as u64,
             bytes: index.bytes(),
-            bytes_max: self.options.bytes_max,
+            bytes_max: self.options.disk.bytes_max,
             written: count(&self.shared.written),
             read: count(&self.shared.read),
             skipped: count(&self.shared.skipped),
@@ -170,7 +173,7 @@ impl Disk {
         let freshness = object.freshness_when_stored();
         let is_kept = freshness.lifetime_s.saturating_sub(freshness.initial_age_s) >= LIFETIME_S_MIN;
         let bytes = object.weight_bytes() + key.len() as u64;
-        if !is_kept || bytes > self.options.bytes_max / OBJECT_SHARE {
+        if !is_kept || bytes > self.options.disk.bytes_max / OBJECT_SHARE {
             return;
         }
         if !self.shared.is_writable.load(Ordering::Relaxed)

@@ -8,10 +8,14 @@
 //! Modules, from low to high; a module uses only those listed before it.
 
 mod held;
+pub mod stores;
+mod purge_clients;
 mod content_file;
 mod structured_fields;
 pub mod directives;
 pub mod vary;
+pub mod rules;
+pub mod route_policy;
 pub mod tags;
 pub mod query;
 pub mod uses;
@@ -51,8 +55,12 @@ pub use object::{Object, StoredBody, leader_fields, stored_fields};
 pub use outcomes::Outcome;
 pub use policy::{Policy, RulePolicy};
 pub use purge::Purge;
+pub use purge_clients::CachePurge;
 pub use purging::Purged;
+pub use route_policy::CachePolicy;
+pub use rules::{CacheKey, CacheRule, IgnoredField, QueryKey, StripCookies};
 pub use store::{Cache, CacheCounters, CacheEntry, CacheStats, FillStart, StoreLimits};
+pub use stores::{CacheDisk, CacheStore};
 pub use tags::{Tags, TooManyTags};
 pub use uses::UseCounts;
 pub use vary::{KeyFields, RequestVariant};

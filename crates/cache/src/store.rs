@@ -22,6 +22,7 @@ use crate::not_stored::NotStored;
 use crate::object::{Object, StoredBody};
 use crate::outcomes::{Outcome, Outcomes};
 use crate::purge::PurgeLog;
+use crate::stores::CacheStore;
 use crate::tags::{LabelKind, TagIndex, label};
 use crate::uses::UseCounts;
 
@@ -50,6 +51,18 @@ pub struct StoreLimits {
     pub object_bytes_max: u64,
     /// Maximum fills in progress; further requests are forwarded as if there were no cache. Default 1,024.
     pub fills_max: usize,
+}
+
+impl StoreLimits {
+    /// Limits of the store that the configuration declares, with at most this memory.
+    #[must_use]
+    pub fn of(store: &CacheStore, memory_bytes_max: u64) -> StoreLimits {
+        StoreLimits {
+            bytes_max: store.memory_bytes_max.min(memory_bytes_max),
+            object_bytes_max: store.object_bytes_max,
+            ..StoreLimits::default()
+        }
+    }
 }
 
 impl Default for StoreLimits {

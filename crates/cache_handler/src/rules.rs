@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use cache::{KeyFields, Policy, RulePolicy, query, vary};
-use config::{
-    CachePolicy, CacheRule, ConfigLine, HiddenRouteKind, IgnoredField, PartOf, QueryKey, StripCookies,
+use cache::{
+    CacheKey, CachePolicy, CacheRule, IgnoredField, KeyFields, Policy, QueryKey, RulePolicy, StripCookies,
+    query, vary,
 };
+use config::{ConfigLine, HiddenRouteKind, PartOf};
 use http::{Fields, Head, Name, Status};
 use net::{DetachedRequest, Request};
 
@@ -106,7 +107,7 @@ pub(crate) struct KeyRule {
 
 /// Selects the query parameters that are in the key.
 struct QueryRule {
-    key: config::CacheKey,
+    key: CacheKey,
     is_whole: bool,
 }
 
@@ -212,12 +213,8 @@ impl CacheRules {
     /// Returns the rules that apply to a response.
     fn applicable(&self, matched: MatchedRules, status: Status, fields: &Fields) -> Vec<&CacheRule> {
         let media = fields.first(b"content-type").map(http::media::without_parameters).unwrap_or_default();
-        let is_of = |rule: &&Rule| {
-            let status = rule.config.status.is_empty()
-                || rule.config.status.iter().any(|one| one.matches(status.code()));
-            status && (rule.config.types.is_empty() || http::media::matches_any(&media, &rule.config.types))
-        };
-        self.matched_rules(matched).filter(is_of).map(|rule| &rule.config).collect()
+        let rules = self.matched_rules(matched).map(|rule| &rule.config);
+        rules.filter(|rule| rule.applies_to(status, &media)).collect()
     }
 
     /// Whether responses to a request may be personal, because the rules distinguish them by cookies or
@@ -226,7 +223,7 @@ impl CacheRules {
         let is_named =
             |name: &String| ["cookie", "authorization"].iter().any(|one| name.eq_ignore_ascii_case(one));
         self.matched_rules(matched).any(|rule| {
-            let of_key = |key: &config::CacheKey| !key.cookie.is_empty() || key.header.iter().any(is_named);
+            let of_key = |key: &CacheKey| !key.cookie.is_empty() || key.header.iter().any(is_named);
             rule.config.with_authorization == Some(true) || rule.config.key.as_ref().is_some_and(of_key)
         })
     }
@@ -387,7 +384,7 @@ impl CacheRules {
 }
 
 impl KeyRule {
-    fn new(key: &config::CacheKey) -> KeyRule {
+    fn new(key: &CacheKey) -> KeyRule {
         let mut fields = KeyFields::default();
         key.header.iter().for_each(|name| fields.add_field(name));
         key.cookie.iter().for_each(|name| fields.add_cookie(name));
@@ -423,37 +420,5 @@ impl QueryRule {
             QueryKey::Only(names) => is_one(names, name),
         };
         query::normal_query(whole, keeps, self.key.sort_query)
-    }
-}
-
-/// Conditions of a configured rule.
-trait CacheRuleConditions {
-    /// Whether the path and query meet the conditions on the URL.
-    fn matches_url(&self, path: &[u8], query: &[u8]) -> bool;
-    fn matches(&self, request: (&Head, &[u8]), path: &[u8]) -> bool;
-}
-
-impl CacheRuleConditions for CacheRule {
-    fn matches_url(&self, path: &[u8], query: &[u8]) -> bool {
-        let has_parameter = |(name, pattern): &(String, shapes::pattern::ValuePattern)| {
-            config::matcher::has_parameter(query, name, pattern)
-        };
-        (self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path)))
-            && self.query.iter().all(has_parameter)
-    }
-
-    fn matches(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
-        let query = head.target.query.map(|query| query.of(bytes)).unwrap_or_default();
-        if !self.matches_url(path, query) {
-            return false;
-        }
-        let has_field = |(name, pattern): &(String, shapes::pattern::ValuePattern)| {
-            let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
-            let mut same = head.fields.iter().filter(is_it);
-            same.any(|field| pattern.matches_bytes(field.value.of(bytes)))
-        };
-        let is_named = |name: &[u8]| self.cookie.iter().any(|pattern| pattern.matches(name.iter().copied()));
-        self.header.iter().all(has_field)
-            && (self.cookie.is_empty() || vary::cookies((head, bytes)).any(|(name, _)| is_named(name)))
     }
 }

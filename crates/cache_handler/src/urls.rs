@@ -1,8 +1,9 @@
 //! Cache rules for a URL named by an operator: the forms of the URL in keys, and the rules that apply to it.
 
+use cache::CachePolicy;
 use cache::{Cache, key};
+use config::Config;
 use config::matcher::{RouteRequest, Routes};
-use config::{CachePolicy, Config};
 use failure::Failure;
 use http::path::{self, EmptySegments};
 use http::{Limits, RequestHead};

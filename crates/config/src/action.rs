@@ -2,9 +2,9 @@
 
 use crate::app::{self, Mounted};
 use crate::conditions::Conditions;
-use crate::files::Files;
 use crate::proxy::Proxy;
 use crate::upstream_group::Proxied;
+use files::FileOptions;
 use http::{Template, TemplatePart, Variable};
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use settings::directive_table::{brief, table};
@@ -24,7 +24,7 @@ pub enum Action {
     #[default]
     NotFound,
     /// Files of a folder.
-    Files(Box<Files>),
+    Files(Box<FileOptions>),
     /// Upstream servers.
     Proxy(Box<Proxy>),
     /// An application.
@@ -236,7 +236,7 @@ directives! {
     }
     also {
         /// Action: serves files.
-        "files" = brief::<Files>("root") => |branch, files| branch.action = Action::Files(Box::new(files));
+        "files" = brief::<FileOptions>("root") => |branch, files| branch.action = Action::Files(Box::new(files));
         /// Action: forwards requests to upstream servers. With `files`, only requests that no file answers
         /// are forwarded.
         "proxy" = Proxied => |branch, proxy| branch.otherwise = Some(Action::Proxy(Box::new(proxy)));

@@ -1,14 +1,14 @@
 //! Effective settings of a route, merged from all levels.
 
 use crate::auth::Auth;
-use crate::bandwidth::BandwidthLimit;
-use crate::cache::CachePolicy;
-use crate::compress::CompressResponses;
-use crate::cors::Cors;
 use crate::replace::BodyEdit;
 use crate::response_headers::ResponseHeaders;
 use crate::server::Config;
 use crate::site::EncodedSlashes;
+use admission::cors::Cors;
+use cache::CachePolicy;
+use net::BandwidthLimit;
+use net::CompressResponses;
 use std::time::Duration;
 
 /// The settings of one route, with the server's and the site's taken into account.

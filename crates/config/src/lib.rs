@@ -30,27 +30,15 @@ mod telemetry;
 
 mod tracing;
 
-mod compress;
-mod dictionary;
-
-mod rate;
-
-mod sharing;
+mod shared_limits;
 mod redirect_loops;
 mod maintenance;
 
 mod crawlers;
 
-mod cache_purge;
-
-mod cache_rule;
-
-mod cache;
-
 mod control;
 
 mod client_abort;
-mod files;
 
 mod upstream;
 
@@ -69,13 +57,7 @@ mod auth_token;
 
 mod auth;
 
-mod cors;
-
 mod replace;
-
-mod bandwidth;
-
-mod queue;
 
 mod app_sandbox;
 mod app;
@@ -127,20 +109,12 @@ pub use app_sandbox::AppSandbox;
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
 pub use auth_token::{JwtAuth, SignedAuth};
-pub use bandwidth::BandwidthLimit;
-pub use cache::{CacheDisk, CachePolicy, CacheStore};
-pub use cache_purge::CachePurge;
-pub use cache_rule::{CacheKey, CacheRule, IgnoredField, QueryKey, StatusMatch, StripCookies};
 pub use cgi_program::Cgi;
 pub use client_abort::ClientAbort;
-pub use compress::{Compress, CompressResponses, Effort};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
-pub use cors::{Cors, CorsOrigin};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
-pub use dictionary::{DictionaryStore, UseAsDictionary};
 pub use error_pages::{ErrorPages, StatusPattern};
-pub use files::{FileMatch, Files, Symlinks};
 pub use geo::{CountryPattern, Geo};
 pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
@@ -154,8 +128,6 @@ pub use proxy::{
     Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
     Upstream,
 };
-pub use queue::RequestQueue;
-pub use rate::{RateKey, RateLimit};
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
 pub use response_headers::ResponseHeaders;
@@ -166,7 +138,6 @@ pub use settings::format::format;
 pub use settings::joined_text::{ConfigLine, join_files, split_files};
 pub use settings::report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
 pub use settings::units::{GIB, KIB, MIB, parse_duration, parse_size};
-pub use sharing::SharedLimits;
 pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
 };

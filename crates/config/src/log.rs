@@ -1,6 +1,5 @@
 //! Logs: their destinations, formats and conditions.
 
-use crate::cache_rule::{StatusMatch, StatusShape};
 use crate::log_destination::{LogDestination, Sink};
 use http::{Template, Variable};
 use serde_json::json;
@@ -12,6 +11,7 @@ use settings::shape::{List, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Word
 use settings::spelling::nearest_name;
 use shapes::header;
 use shapes::share::SHARE;
+use shapes::status::{StatusMatch, StatusShape};
 use shapes::template::{TemplateShape, parse_template};
 use std::time::Duration;
 

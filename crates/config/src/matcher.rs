@@ -313,7 +313,7 @@ impl ConditionSet {
         if let Some(index) = self.header.iter().position(fails) {
             return Some(RouteMatch::Header(index));
         }
-        let absent = |(name, pattern): &Condition| !has_parameter(request.query, name, pattern);
+        let absent = |(name, pattern): &Condition| !pattern.matches_parameter(request.query, name);
         if let Some(index) = self.query.iter().position(absent) {
             return Some(RouteMatch::Query(index));
         }
@@ -457,38 +457,6 @@ fn normalize_host<'s>(host: &[u8], space: &'s mut [u8; HOST_BYTES_MAX]) -> &'s [
     lower.copy_from_slice(host);
     lower.make_ascii_lowercase();
     lower
-}
-
-/// Whether a query has a parameter of that name with such a value.
-pub fn has_parameter(query: &[u8], name: &str, pattern: &ValuePattern) -> bool {
-    parameters(query)
-        .any(|(key, value)| decode_form(key).eq(name.bytes()) && pattern.matches(decode_form(value)))
-}
-
-/// The names and values of a query, still encoded.
-fn parameters(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    query.split(|&byte| byte == b'&').filter(|pair| !pair.is_empty()).map(|pair| {
-        let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
-        (&pair[..at], pair.get(at + 1..).unwrap_or(&[]))
-    })
-}
-
-/// The bytes of a name or value in form encoding: `+` is a space, `%41` an `A`; a `%` without two digits is itself.
-fn decode_form(text: &[u8]) -> impl Iterator<Item = u8> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let (&first, tail) = rest.split_first()?;
-        rest = tail;
-        let digit = |at: usize| tail.get(at).and_then(|&byte| char::from(byte).to_digit(16));
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                rest = &tail[2..];
-                u8::try_from(high * 16 + low).ok()
-            }
-            (b'+', ..) => Some(b' '),
-            _ => Some(first),
-        }
-    })
 }
 
 #[cfg(test)]

@@ -3,11 +3,8 @@
 use crate::acme::Acme;
 use crate::app::{App, AppMap};
 use crate::auth::Auth;
-use crate::cache::CacheStore;
-use crate::compress::{self, CompressResponses};
 use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
-use crate::dictionary::DictionaryStore;
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
 use crate::hint;
@@ -18,7 +15,7 @@ use crate::maintenance::{self, Maintenance};
 use crate::proxy::Proxy;
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
-use crate::sharing::{SharedLimits, check_shared_limits};
+use crate::shared_limits::check_shared_limits;
 use crate::site::{
     BODY, ENCODED_SLASHES, EncodedSlashes, PATIENCE, Route, Site, branch_nodes, warn_of_unreachable_routes,
 };
@@ -32,6 +29,9 @@ use crate::trusted_proxies::TrustedProxies;
 use crate::upstream_group::Groups;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
+use cache::CacheStore;
+use net::DictionaryStore;
+use net::compress::{self, CompressResponses};
 use settings::checker::{Checker, shorten};
 use settings::directive_table::{all_chapters, brief, table};
 use settings::directives;
@@ -45,6 +45,7 @@ use settings::shape::{
 use settings::spelling::nearest_name;
 use settings::units::{GIB, KIB, MIB, SPILL_MAX};
 use shapes::network::{SOURCE, TrustedSource};
+use sharing::SharedLimits;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 

@@ -3,16 +3,10 @@
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
 use crate::app;
 use crate::auth::{self, Auth};
-use crate::bandwidth::{self, BandwidthLimit};
-use crate::cache::{self, CachePolicy};
 use crate::cgi_program::Cgi;
-use crate::compress::{self, CompressResponses};
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
-use crate::cors::{self, Cors};
 use crate::crawlers::{self, Crawlers};
-use crate::dictionary::{self, UseAsDictionary};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
-use crate::files::Files;
 use crate::geo::{Countries, CountryPattern};
 use crate::host::HostPattern;
 use crate::hsts::{hsts, hsts_year};
@@ -21,8 +15,6 @@ use crate::log::RequestLog;
 use crate::maintenance::{self, Maintenance};
 use crate::mirror::{self, InjectedFault, Mirror};
 use crate::proxy::Proxy;
-use crate::queue::{self, RequestQueue};
-use crate::rate::{self, RateLimit};
 use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, check_replacements};
 use crate::response_headers::ResponseHeaders;
@@ -30,7 +22,16 @@ use crate::rewrite::{REWRITE, check_rewrite, route_table};
 use crate::snippet;
 use crate::tls::{SiteTls, site_tls};
 use crate::upstream_group::{PhpServers, Proxied, programs};
+use admission::cors::{self, Cors};
+use admission::limits::{self, RateLimit};
+use admission::queue::{self, RequestQueue};
+use cache::CachePolicy;
+use cache::route_policy;
+use files::FileOptions;
 use http::{Template, Variable};
+use net::bandwidth::{self, BandwidthLimit};
+use net::compress::{self, CompressResponses};
+use net::dictionary::{self, UseAsDictionary};
 use settings::checker::Checker;
 use settings::directive_table::{brief, table};
 use settings::directives;
@@ -96,7 +97,7 @@ directives! {
         "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
         /// Rate limit of the site's routes, all together. See `limit` below. A route's own limits are applied
         /// after it.
-        "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
         /// Rate at which each response is sent, such as `"1MiB/s"`, or a table. Upgraded connections are not
         /// limited.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
@@ -135,7 +136,7 @@ directives! {
         /// Compression of the site's responses, instead of the server's setting.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the server has it"), compress::responses();
         /// The cache of responses of the site's `proxy` and `app` routes.
-        "cache" cache: Option<Option<CachePolicy>> = absent("none"), cache::policy();
+        "cache" cache: Option<Option<CachePolicy>> = absent("none"), route_policy::policy();
         /// Limits of the site's requests, instead of the server's.
         "limits" limits: RouteLimits = {}, table();
         /// Timeouts of the site's requests, instead of the server's.
@@ -273,7 +274,7 @@ directives! {
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
         /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
-        "limit" limit: Vec<RateLimit> = absent("as often as they like"), rate::limits();
+        "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
         /// Number of header fields of a request; those with more get 431. `headers` of `[limits]` is checked before a route is chosen, so
         /// that a larger number has no effect. `Host` counts. Over HTTP/2, `:authority` counts as `Host`, the other pseudo-header fields do
         /// not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
@@ -299,7 +300,7 @@ directives! {
         /// Compression of the route's responses, instead of the site's setting.
         "compress" compress: Option<Option<CompressResponses>> = absent("as the site has it"), compress::responses();
         /// The cache of responses of the route's `proxy` or `app`, instead of the site's setting.
-        "cache" cache: Option<Option<CachePolicy>> = absent("as the site has it"), cache::policy();
+        "cache" cache: Option<Option<CachePolicy>> = absent("as the site has it"), route_policy::policy();
         /// Responses that clients keep as dictionaries, so that later ones are sent as the difference from them.
         "use_as_dictionary" dictionaries: Vec<UseAsDictionary> = false, dictionary::rules();
         /// Whether clients get 404 here, and only applications and upstream servers of the same site may have these `files` sent: by
@@ -336,7 +337,7 @@ directives! {
     }
     also {
         /// Action: serves files.
-        "files" = brief::<Files>("root") => |route, files| route.action = Action::Files(Box::new(files));
+        "files" = brief::<FileOptions>("root") => |route, files| route.action = Action::Files(Box::new(files));
         /// Action: forwards requests to upstream servers. With `files`, only requests that no file answers
         /// are forwarded.
         "proxy" = Proxied => |route, proxy| route.otherwise = Some(Action::Proxy(Box::new(proxy)));
@@ -436,9 +437,9 @@ fn site_agrees(site: &mut Site, node: &Node, check: &mut Checker) {
         let title = "a site without routes".to_owned();
         check.warning(&node.span, title, "answers 404 to everything").help("add a `[[site.route]]`");
     }
-    rate::check_limits(&site.limit, node, check);
+    limits::check_limits(&site.limit, node, check);
     check_replacements(site.replace.as_deref(), node, check);
-    cache::warn_of_shared_pages(&site.cache, &[], node, check);
+    route_policy::warn_of_shared_pages(&site.cache, &[], node, check);
     for (route, node) in site.routes.iter().zip(node.items("route")) {
         let is_of_site = |host: &HostPattern| {
             site.hosts.is_empty() || site.hosts.iter().any(|own| own.shares_hosts_with(host))
@@ -500,9 +501,9 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
         let finding = check.error(&entry.key_span, title, "this route has another action");
         finding.help("write a route with `files` alone for what applications may have sent");
     }
-    rate::check_limits(&route.limit, node, check);
+    limits::check_limits(&route.limit, node, check);
     check_replacements(route.replace.as_deref(), node, check);
-    cache::warn_of_shared_pages(&route.cache, &route.path, node, check);
+    route_policy::warn_of_shared_pages(&route.cache, &route.path, node, check);
     mirror::check_faults(node, check);
     check_prefix(route, (&route.action, &route.otherwise), node, check);
     if let Action::Split(split) = &route.action {

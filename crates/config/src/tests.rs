@@ -1,20 +1,25 @@
 //! Each default, written out, is the default: for every table there is.
 
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth,
-    BandwidthLimit, Branch, CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore, ClientTls,
-    Compress, CompressResponses, Conditions, Config, Control, Crawlers, DictionaryStore, Eject,
-    ExternalAccountBinding, Files, Forwarded, Health, InjectedFault, KeepAlive, Limits, Listener, Log,
-    LogCondition, Maintenance, Mirror, Mounted, OpenFiles, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts,
-    ProxyTls, RateLimit, Recycle, Redirect, RequestQueue, Respond, ResponseHeaders, Retry, Route,
-    RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing, TrustedProxies, Upstream,
-    UseAsDictionary, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, Branch,
+    ClientTls, Conditions, Config, Control, Crawlers, Eject, ExternalAccountBinding, Forwarded, Health,
+    InjectedFault, KeepAlive, Limits, Listener, Log, LogCondition, Maintenance, Mirror, Mounted, OpenFiles,
+    Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders,
+    Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing, TrustedProxies,
+    Upstream, Workers,
 };
-use crate::{CollectedMetrics, Cors, JwtAuth, OtlpLogs, SharedLimits, SignedAuth};
+use crate::{CollectedMetrics, JwtAuth, OtlpLogs, SignedAuth};
+use admission::cors::Cors;
+use admission::limits::RateLimit;
+use admission::queue::RequestQueue;
+use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};
+use files::{Compress, FileOptions};
+use net::{BandwidthLimit, CompressResponses, DictionaryStore, UseAsDictionary};
 use settings::checker::Checker;
 use settings::directive_table::{DirectiveTable, all_chapters, table};
 use settings::node::Node;
 use settings::shape::Shape;
+use sharing::SharedLimits;
 use std::path::Path;
 
 /// The record with all its defaults written out, which must be the record without.
@@ -70,7 +75,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<Cors>(),
         explicit_defaults::<RouteLimits>(),
         explicit_defaults::<RouteTimeouts>(),
-        explicit_defaults::<Files>(),
+        explicit_defaults::<FileOptions>(),
         explicit_defaults::<Compress>(),
         explicit_defaults::<CompressResponses>(),
         explicit_defaults::<Proxy>(),

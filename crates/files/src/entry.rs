@@ -12,7 +12,7 @@ use times::Moment;
 
 use crate::media;
 use crate::open::Stamp;
-use crate::options::{FileSelector, Options};
+use crate::options::Options;
 use crate::tree::{Content, FilePiece, LoadedFile};
 
 /// Approximate memory of an entry without its contents.
@@ -104,14 +104,14 @@ impl FileEntry {
         let is_coded = stored != Coding::Identity;
         let live =
             loaded.siblings.is_empty() && !is_coded && is_worth_compressing(media, plain.stamp.size, options);
-        let codings = match &options.compression {
+        let codings = match &options.files.compress {
             Some(compression) if live => with_identity(compression.codings.iter().copied()),
             _ if loaded.siblings.is_empty() => Vec::new(),
             _ => with_identity(loaded.siblings.iter().map(|(coding, _)| *coding)),
         };
         let maker = VariantBuilder {
             options,
-            content_type: media::content_type(media, options.charset.as_deref()).into_owned(),
+            content_type: media::content_type(media, options.files.charset.as_deref()).into_owned(),
             cache_control: cache_control(options, &loaded.path, media),
             vary: match &options.dictionaries {
                 Some(of) if !is_coded && http::media::matches_any(media, &of.media) => {
@@ -302,7 +302,7 @@ impl VariantBuilder<'_> {
         let etag = etag(&stamp, coding, false).into_bytes();
         // Last-Modified must not lie in the future (RFC 9110 section 8.8.2.1).
         let modified_s = (stamp.modified_s.max(0) as u64).min(self.now_s);
-        let ranges = self.options.ranges_max > 0;
+        let ranges = self.options.files.ranges_max > 0;
         let mut fields_not_modified = Fields::new();
         fields_not_modified.push(Name::Etag, &etag);
         fields_not_modified.push(Name::LastModified, date_text(modified_s).as_bytes());
@@ -350,20 +350,16 @@ fn etag(stamp: &Stamp, coding: Coding, live: bool) -> String {
 }
 
 fn is_worth_compressing(media: &str, size: u64, options: &Options) -> bool {
-    options.compression.as_ref().is_some_and(|compression| {
-        (compression.bytes_min..=compression.bytes_max).contains(&size)
-            && http::media::matches_any(media, &compression.media)
+    options.files.compress.as_ref().is_some_and(|compression| {
+        (compression.min_bytes..=compression.max_bytes).contains(&size)
+            && http::media::matches_any(media, &compression.types)
             && !http::media::is_compressed(media)
     })
 }
 
 fn cache_control<'o>(options: &'o Options, path: &[u8], media: &str) -> Option<&'o str> {
-    let rule = options.cache_control.iter().find(|rule| match &rule.files {
-        FileSelector::All => true,
-        FileSelector::Path(test) => test(path),
-        FileSelector::Media(pattern) => http::media::matches(media, pattern),
-    });
-    rule.map(|rule| rule.value.as_str())
+    let rule = options.files.cache_control.iter().find(|(files, _)| files.selects(path, media));
+    rule.map(|(_, value)| value.as_str())
 }
 
 fn with_identity(codings: impl Iterator<Item = Coding>) -> Vec<Coding> {

@@ -59,11 +59,11 @@ impl Files {
     /// There is no root, a root cannot be opened, or a value is not valid in a header field.
     pub fn new(options: Options) -> io::Result<Files> {
         let invalid = |why: String| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        if options.roots.is_empty() {
+        if options.files.root.is_empty() {
             return invalid("no folder to serve".into());
         }
-        let cache_control = options.cache_control.iter().map(|rule| &rule.value);
-        for value in cache_control.chain(&options.charset) {
+        let cache_control = options.files.cache_control.iter().map(|(_, value)| value);
+        for value in cache_control.chain(&options.files.charset) {
             if Fields::new().try_push(b"X", value.as_bytes()).is_err() {
                 return invalid(format!("`{}` is not valid in a field", value.escape_debug()));
             }
@@ -183,7 +183,8 @@ impl Files {
                 None => self.choose_variant(entry, &asked, x.core()).await,
             };
             chosen.map(|variant| {
-                let ranges_max = if variant.ranges { self.finder.options().ranges_max } else { 0 };
+                let ranges_max =
+                    if variant.ranges { self.finder.options().files.ranges_max as usize } else { 0 };
                 let plan = asked.plan(method, &variant.validators(), variant.length, ranges_max);
                 (variant, plan)
             })

@@ -106,8 +106,8 @@ impl Finder {
     /// A root cannot be opened, or a candidate is not a valid path.
     pub fn new(options: Options) -> io::Result<Finder> {
         let mut candidates =
-            options.candidates.iter().map(PathCandidate::of).collect::<io::Result<Vec<_>>>()?;
-        if let Some(fallback) = &options.fallback {
+            options.files.candidates.iter().map(PathCandidate::of).collect::<io::Result<Vec<_>>>()?;
+        if let Some(fallback) = &options.files.fallback {
             candidates.push(PathCandidate::fixed(fallback)?);
         }
         Ok(Finder {
@@ -334,7 +334,7 @@ impl Finder {
             Some(CompressedState::Running | CompressedState::Useless) => return None,
             None => {}
         }
-        let effort = self.options.compression.as_ref()?.effort;
+        let effort = self.options.files.compress.as_ref()?.effort;
         entry.set_compressed_state(coding, Some(CompressedState::Running));
         let bell = Rc::new(LocalNotify::new(core));
         let work = CompressionJob { entry: entry.clone(), coding, completion: bell.clone() };

@@ -104,7 +104,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::options::Options;
+    use crate::options::{FileOptions, Options};
     use crate::scratch::ScratchFolder;
 
     #[test]
@@ -123,7 +123,11 @@ mod tests {
         let mode = rustix::fs::Mode::from_raw_mode(0o644);
         rustix::fs::mknodat(rustix::fs::CWD, scratch.path("root/sub/fifo"), FileType::Fifo, mode, 0).unwrap();
         let roots = vec![scratch.path("root"), scratch.path("second")];
-        let tree = FileTree::open(&Options { roots, ..Options::default() }).unwrap();
+        let tree = FileTree::open(&Options {
+            files: FileOptions { root: roots, ..FileOptions::default() },
+            ..Options::default()
+        })
+        .unwrap();
 
         let folder = read(&tree, b"/sub/", 100).unwrap();
         let mut found: Vec<_> =

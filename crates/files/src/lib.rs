@@ -29,6 +29,6 @@ pub mod files;
 
 pub use files::{FileOutcome, Files};
 pub use options::{
-    CacheLimits, CacheRule, FileCompression, FileSelector, Options, RootReport, RootState, Symlinks,
+    CacheLimits, Compress, FileOptions, FileSelector, Options, RootReport, RootState, Symlinks,
 };
 pub use script::{FoundScript, scripts_within};

@@ -64,6 +64,7 @@ pub fn content_type<'m>(media: &'m str, charset: Option<&str>) -> Cow<'m, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{FileOptions, Options};
 
     #[test]
     fn media_type_depends_on_the_extension() {
@@ -95,7 +96,8 @@ mod tests {
     fn configured_types_take_precedence() {
         let types = [("foo", "text/x-foo"), ("html", "application/xhtml+xml"), ("*", "text/plain")];
         let types = types.map(|(extension, media)| (extension.to_owned(), media.to_owned())).to_vec();
-        let options = crate::options::Options { types, ..crate::options::Options::default() };
+        let options =
+            Options { files: FileOptions { types, ..FileOptions::default() }, ..Options::default() };
         for (path, want) in [
             ("/a.foo", "text/x-foo"),
             ("/a.FOO", "text/x-foo"),

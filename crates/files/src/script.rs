@@ -116,7 +116,7 @@ fn is_script(path: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::options::{FileOptions, Options};
     use crate::scratch::ScratchFolder;
     use crate::tree::FoundEntry;
 
@@ -139,8 +139,11 @@ mod tests {
         std::os::unix::fs::symlink("../other.php", scratch.path("root").join("out.php")).unwrap();
         std::os::unix::fs::symlink("a/b.php", scratch.path("root").join("in.php")).unwrap();
         let index = vec!["index.php".to_owned(), "index.html".to_owned()];
-        let options =
-            Options { roots: vec![scratch.path("root")], index, scripts: true, ..Options::default() };
+        let options = Options {
+            files: FileOptions { root: vec![scratch.path("root")], index, ..FileOptions::default() },
+            scripts: true,
+            ..Options::default()
+        };
         let tree = FileTree::open(&options).unwrap();
         for (path, want) in [
             ("/", Some(("/index.php", ""))),
@@ -177,9 +180,11 @@ mod tests {
             });
             assert_eq!(found, want.map(|(name, info)| (name.to_owned(), info.to_owned())), "{path}");
         }
-        let html =
-            FileTree::open(&Options { index: vec!["index.html".into(), "index.php".into()], ..options })
-                .unwrap();
+        let html = FileTree::open(&Options {
+            files: FileOptions { index: vec!["index.html".into(), "index.php".into()], ..options.files },
+            ..options
+        })
+        .unwrap();
         assert_eq!(html.script(b"/html/", BlockingMode::Blocking).unwrap(), None);
     }
 
@@ -202,8 +207,11 @@ mod tests {
             scratch.write(&format!("root/{file}"), "text");
         }
         let index = vec!["index.php".to_owned()];
-        let options =
-            Options { roots: vec![scratch.path("root")], index, scripts: true, ..Options::default() };
+        let options = Options {
+            files: FileOptions { root: vec![scratch.path("root")], index, ..FileOptions::default() },
+            scripts: true,
+            ..Options::default()
+        };
         let tree = FileTree::open(&options).unwrap();
         for file in sources {
             let found = tree.find(format!("/{file}").as_bytes(), BlockingMode::Blocking).unwrap();

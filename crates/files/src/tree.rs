@@ -78,14 +78,14 @@ impl FileTree {
     /// # Errors
     /// A root cannot be opened.
     pub fn open(options: &Options) -> io::Result<FileTree> {
-        let roots = options.roots.iter().map(|root| Root::open(root, options.symlinks));
+        let roots = options.files.root.iter().map(|root| Root::open(root, options.files.symlinks));
         Ok(FileTree {
             roots: roots.map(|root| root.map(Arc::new)).collect::<io::Result<_>>()?,
-            index: options.index.clone(),
+            index: options.files.index.clone(),
             scripts: options.scripts,
-            listing: options.listing,
-            hidden: options.hidden,
-            precompressed: options.precompressed.clone(),
+            listing: options.files.listing,
+            hidden: options.files.hidden,
+            precompressed: options.files.precompressed.clone(),
             memory_bytes_max: options.cache.file_bytes_max,
         })
     }
@@ -284,10 +284,14 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::options::FileOptions;
     use crate::scratch::ScratchFolder;
 
     fn tree(scratch: &ScratchFolder, change: impl FnOnce(&mut Options)) -> FileTree {
-        let mut options = Options { roots: vec![scratch.path("root")], ..Options::default() };
+        let mut options = Options {
+            files: FileOptions { root: vec![scratch.path("root")], ..FileOptions::default() },
+            ..Options::default()
+        };
         change(&mut options);
         FileTree::open(&options).unwrap()
     }
@@ -311,11 +315,12 @@ mod tests {
         scratch.write("root/with/index.htm", "");
         scratch.write("root/without/a.txt", "");
         scratch.write("root/odd/index.html/a.txt", "");
-        let index = |options: &mut Options| options.index = vec!["index.html".into(), "index.htm".into()];
+        let index =
+            |options: &mut Options| options.files.index = vec!["index.html".into(), "index.htm".into()];
         let plain = tree(&scratch, index);
         let listing = tree(&scratch, |options| {
             index(options);
-            options.listing = true;
+            options.files.listing = true;
         });
         for (path, want, want_listing) in [
             ("/", "/index.html", "/index.html"),
@@ -344,7 +349,7 @@ mod tests {
         scratch.write("second/only.txt", "");
         scratch.write("second/folder/index.html", "");
         let second = scratch.path("second");
-        let tree = tree(&scratch, |options| options.roots.push(second));
+        let tree = tree(&scratch, |options| options.files.root.push(second));
         let Ok(FoundEntry::File(both)) = tree.find(b"/both.txt", BlockingMode::Blocking) else {
             panic!("a file")
         };
@@ -357,7 +362,7 @@ mod tests {
     #[test]
     fn dotfiles_are_hidden_except_well_known() {
         let scratch = ScratchFolder::new();
-        let tree_of = |hidden| tree(&scratch, |options| options.hidden = hidden);
+        let tree_of = |hidden| tree(&scratch, |options| options.files.hidden = hidden);
         let hiding = tree_of(false);
         let showing = tree_of(true);
         for (path, hidden) in [
@@ -388,7 +393,7 @@ mod tests {
             opened.set_modified(now - Duration::from_secs(age_s)).unwrap();
         }
         let codings = vec![Coding::Brotli, Coding::Zstd, Coding::Gzip];
-        let tree = tree(&scratch, |options| options.precompressed = codings);
+        let tree = tree(&scratch, |options| options.files.precompressed = codings);
         assert_eq!(describe(&tree, "/a.js"), "/a.js br gzip");
         assert_eq!(describe(&tree, "/b.png"), "/b.png");
         assert_eq!(describe(&tree, "/a.js.br"), "/a.js.br");

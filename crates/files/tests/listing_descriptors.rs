@@ -17,7 +17,7 @@ fn listing_is_complete_or_an_error() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/file", "");
         symlink("file", folder.path("root/link")).unwrap();
-        options.listing = true;
+        options.files.listing = true;
     });
     let open_now = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let maximum = getrlimit(Resource::Nofile).maximum;

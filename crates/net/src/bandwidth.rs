@@ -6,6 +6,11 @@
 
 use std::cell::{Cell, RefCell};
 
+use settings::checker::InvalidValue;
+use settings::directive_table::brief;
+use settings::directives;
+use settings::shape::{Maybe, Shape, Size, Text, Toggle};
+use settings::units::{self, GIB, KIB};
 use times::{Millis, Moment};
 
 use crate::core::{Core, SourceTimer};
@@ -22,13 +27,52 @@ const REFILL_MAX: Millis = Millis(2_000);
 /// Highest rate, in bytes a second: one tebibyte.
 const RATE_MAX: u64 = 1 << 40;
 
-/// Rate limit of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bandwidth {
-    /// Bytes a second.
-    pub bytes_per_s: u64,
-    /// Bytes at the beginning of the response that are not limited.
-    pub exempt_bytes: u64,
+const BYTE_RATE: Text<u64> = Text { what: "bytes a second such as \"1MiB/s\"", parse: parse_rate };
+
+/// `bandwidth` of a site or a route; if absent, the level above applies.
+pub fn policy() -> impl Shape<Out = Option<Option<BandwidthLimit>>> {
+    Maybe(Toggle { on: None, off: || None, shape: Maybe(brief::<BandwidthLimit>("rate")) })
+}
+
+directives! {
+    /// Rate at which a response is sent. A rate alone stands for `rate`. `false` exempts a route of a site
+    /// that has a limit.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path      = "/downloads/*"
+    /// files     = "/srv/downloads"
+    /// bandwidth = { rate = "1MiB/s", after = "10MiB" }
+    /// ```
+    ///
+    /// The rate applies to each response: a client that sends two requests at once gets twice as much. Use
+    /// `concurrent` of `limit` to bound that. The limit covers files, upstream servers, applications and the
+    /// cache, over HTTP/1 and HTTP/2. Upgraded connections (WebSocket) are not limited.
+    BandwidthLimit in "`bandwidth` of a site or route" {
+        /// Bytes a second, from `"1KiB/s"` to `"1TiB/s"`.
+        "rate" bytes_per_s: u64 = required(""), BYTE_RATE;
+        /// Bytes at the beginning of each response that are not limited.
+        "after" after_bytes: u64 = "0B", Size { min: 0, max: 1024 * GIB };
+    }
+}
+
+fn parse_rate(text: &str) -> Result<u64, InvalidValue> {
+    let remedy = "write a size and `/s`, such as \"1MiB/s\" or \"500KiB/s\"";
+    let Some(size) = text.strip_suffix("/s") else {
+        return Err(InvalidValue::new("this is not a rate of bytes", remedy));
+    };
+    // The remedy is one for a whole rate.
+    let in_rate =
+        |fault: InvalidValue| match fault.remedy.split_once('"').and_then(|(_, rest)| rest.split_once('"')) {
+            Some((size, _)) => InvalidValue { remedy: format!("write \"{size}/s\""), ..fault },
+            None => fault,
+        };
+    let bytes = units::parse_size(size).map_err(|fault| in_rate(fault).within(0..size.len()))?;
+    if (KIB..=RATE_MAX).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(InvalidValue::new("too slow or too fast", "write a rate from \"1KiB/s\" to \"1TiB/s\""))
+    }
 }
 
 /// Token bucket of one response.
@@ -51,13 +95,13 @@ pub(crate) struct ResponseBucket {
 
 impl ResponseBucket {
     /// A bucket for a response that begins now; its first bytes may be sent at once.
-    pub(crate) fn new(bandwidth: Bandwidth, now: Moment) -> ResponseBucket {
+    pub(crate) fn new(bandwidth: &BandwidthLimit, now: Moment) -> ResponseBucket {
         let bytes_per_s = bandwidth.bytes_per_s.clamp(1, RATE_MAX);
         let piece_bytes = (bytes_per_s / PIECES_PER_SECOND).max(PIECE_BYTES_MIN.min(bytes_per_s));
         ResponseBucket {
             bytes_per_s,
             piece_bytes,
-            unlimited_bytes: Cell::new(bandwidth.exempt_bytes),
+            unlimited_bytes: Cell::new(bandwidth.after_bytes),
             held_units: Cell::new(piece_bytes.min(PIECE_BYTES_MIN) * UNITS_PER_BYTE),
             refilled_at: Cell::new(now),
             paused_until: Cell::new(Moment::ZERO),
@@ -121,7 +165,7 @@ mod tests {
     use super::*;
 
     fn bucket(bytes_per_s: u64, after_bytes: u64) -> ResponseBucket {
-        ResponseBucket::new(Bandwidth { bytes_per_s, exempt_bytes: after_bytes }, Moment::ZERO)
+        ResponseBucket::new(&BandwidthLimit { bytes_per_s, after_bytes }, Moment::ZERO)
     }
 
     /// Sends all that a bucket allows, asking every `step_ms`. Returns the sum and the largest piece.
@@ -174,5 +218,17 @@ mod tests {
     fn idle_bucket_accumulates_no_more_than_one_piece() {
         let bucket = bucket(100_000, 0);
         assert_eq!(bucket.available_bytes(Moment(86_400_000)), PIECE_BYTES_MIN as usize);
+    }
+
+    #[test]
+    fn byte_rates_are_parsed() {
+        assert_eq!(parse_rate("1KiB/s"), Ok(1024));
+        assert_eq!(parse_rate("2000B/s"), Ok(2000));
+        assert_eq!(parse_rate("10 MiB/s"), Ok(10 << 20));
+        for wrong in
+            ["", "/s", "1MiB", "1MiB/m", "1MB/s", "100k", "1023B/s", "2048TiB/s", "1MiB/s ", "-1KiB/s"]
+        {
+            assert!(parse_rate(wrong).is_err(), "{wrong}");
+        }
     }
 }

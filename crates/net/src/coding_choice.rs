@@ -5,7 +5,7 @@ use std::rc::Rc;
 use coding::Effort;
 use http::{Coding, Fields, Length, Status};
 
-use crate::compress::{Compression, CompressionInput};
+use crate::compress::{CompressResponses, CompressionInput};
 use crate::exchange::Exchange;
 
 impl Exchange<'_> {
@@ -33,7 +33,7 @@ impl Exchange<'_> {
     }
 
     /// Sets which responses are compressed. Responses that have begun are not affected.
-    pub fn set_compression(&mut self, compression: Option<Rc<Compression>>) {
+    pub fn set_compression(&mut self, compression: Option<Rc<CompressResponses>>) {
         self.state.filters.compression = compression;
     }
 }

@@ -10,6 +10,11 @@ use std::rc::Rc;
 use coding::{Effort, Encoder};
 use http::coding::AcceptedCodings;
 use http::{Coding, Fields, Head, Length, Method, Name, Status, Version, media, scan};
+use settings::directive_table::table;
+use settings::directives;
+use settings::shape::{Flag, List, Maybe, OneOrMore, Shape, Size, Toggle, Word};
+use settings::units::GIB;
+use shapes::media::{CODINGS, TYPE};
 
 use crate::fault::Fault;
 
@@ -56,24 +61,55 @@ impl CompressionInput<'_> {
     }
 }
 
-/// Compression settings of a route, shared by its requests.
-#[derive(Clone, Debug)]
-pub struct Compression {
-    /// Codings, in order of preference among those that the client rates equally.
-    pub codings: Vec<Coding>,
-    /// Responses with a known length below this are not compressed.
-    pub bytes_min: u64,
-    /// Compression effort.
-    pub effort: Effort,
-    /// Media types that are compressed, in the syntax of [`media::matches_any`].
-    pub media: Vec<String>,
-    /// Whether to compress responses over TLS that set a cookie and have `Cache-Control: no-store`. These are
-    /// likely to contain both a secret and data of the request: compressed together, their length reveals the
-    /// secret to an attacker who can make requests and observe lengths (BREACH).
-    pub compresses_secrets: bool,
+/// Compression effort.
+pub const EFFORTS: Word<Effort> =
+    Word(&[("fast", Effort::Fast), ("balanced", Effort::Balanced), ("small", Effort::Small)]);
+
+/// `compress` of the server, a site or a route; if absent, the level above applies.
+pub fn responses() -> impl Shape<Out = Option<Option<CompressResponses>>> {
+    Maybe(Toggle {
+        on: Some(|| Some(CompressResponses::default())),
+        off: || None,
+        shape: Maybe(table::<CompressResponses>()),
+    })
 }
 
-impl Compression {
+directives! {
+    /// Compression of responses of files, upstream servers and applications. `true` is `{}`: all defaults.
+    ///
+    /// ```toml
+    /// compress = true
+    ///
+    /// [[route]]
+    /// path  = "/api/*"
+    /// proxy = { to = "http://127.0.0.1:3000" }
+    /// compress = { codings = ["gzip"], min = "2KiB" }
+    /// ```
+    ///
+    /// A response is not compressed if it has a `Content-Encoding` or `no-transform`, is a part (206), or if the client
+    /// uses HTTP/1.0. A compressed response has `Vary: Accept-Encoding` and a weak `ETag`. Event streams and other
+    /// responses without a length are sent at once, event by event. Compressed files are kept in memory; see `compress`
+    /// of `files`.
+    CompressResponses in "`compress`" {
+        /// Codings in the order of preference, for clients that accept several equally.
+        "codings" codings: Vec<Coding> = ["zstd", "br", "gzip"], OneOrMore(Word(CODINGS));
+        /// Responses of a known length below this are sent uncompressed.
+        "min" min_bytes: u64 = "1KiB", Size { min: 0, max: GIB };
+        /// Compression effort: `"fast"`, `"balanced"` or `"small"`.
+        "level" effort: Effort = "balanced", EFFORTS;
+        /// Media types that are compressed.
+        "types" types: Vec<String> = [
+            "text/*", "application/javascript", "application/json", "application/xml", "application/manifest+json",
+            "application/rss+xml", "application/atom+xml", "application/wasm", "image/svg+xml"
+        ], List(TYPE);
+        /// Whether responses over HTTPS with a cookie and `Cache-Control: no-store` are compressed too. Their length
+        /// then reveals their content to an attacker who can make the client send requests and can see the lengths (the
+        /// BREACH attack).
+        "secrets" secrets: bool = false, Flag;
+    }
+}
+
+impl CompressResponses {
     /// Chooses the coding of a response and edits its fields; `None` if it is sent uncompressed. Adds
     /// `Vary: Accept-Encoding` if another client would get it compressed.
     pub(crate) fn choose(
@@ -137,7 +173,7 @@ impl Compression {
             || status.forbids_content()
             || matches!(status, Status::RESET_CONTENT | Status::PARTIAL_CONTENT)
             || request.head.method == Method::Connect
-            || matches!(length, Length::Known(bytes) if bytes < self.bytes_min.max(1));
+            || matches!(length, Length::Known(bytes) if bytes < self.min_bytes.max(1));
         let Some(content_type) = fields.first(b"Content-Type").filter(|_| !excluded) else { return false };
         self.is_compressible(&media::without_parameters(content_type))
             && fields.first(b"Content-Range").is_none()
@@ -145,7 +181,7 @@ impl Compression {
     }
 
     fn is_compressible(&self, media_type: &str) -> bool {
-        media::matches_any(media_type, &self.media) && !media::is_compressed(media_type)
+        media::matches_any(media_type, &self.types) && !media::is_compressed(media_type)
     }
 
     /// Whether the fields forbid to change the bytes, or compression would reveal a secret.
@@ -159,7 +195,7 @@ impl Compression {
         }
         let is_secret =
             request.secure && fields.first(b"Set-Cookie").is_some() && says(b"Cache-Control", b"no-store");
-        is_secret && !self.compresses_secrets
+        is_secret && !self.secrets
     }
 }
 

@@ -10,7 +10,7 @@ use http::{Head, Status};
 use times::{Millis, Moment};
 
 use crate::address::{Client, Peer};
-use crate::bandwidth::{Bandwidth, ResponseBucket};
+use crate::bandwidth::{BandwidthLimit, ResponseBucket};
 use crate::buffer_pool::HeldBuffers;
 use crate::fault::Fault;
 use crate::io_buffers::OutputBuffer;
@@ -114,7 +114,7 @@ impl Conn {
     }
 
     /// Limits the rate at which the response is sent.
-    pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
+    pub(crate) fn limit_bandwidth(&mut self, bandwidth: &BandwidthLimit) {
         let bucket = ResponseBucket::new(bandwidth, self.now());
         self.link.set_bucket(Some(Box::new(bucket)));
     }

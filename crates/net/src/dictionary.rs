@@ -3,7 +3,6 @@
 //!
 //! Decisions depend only on the request and the response's fields; handlers provide and store the content.
 
-use std::fmt;
 use std::sync::Arc;
 
 use coding::{
@@ -12,25 +11,84 @@ use coding::{
 use http::coding::weighted_elements;
 use http::dictionary::{FetchContext, available_hash, pattern_of, use_as_dictionary};
 use http::{Coding, Fields, Method, Name, Status, media, scan};
+use settings::checker::InvalidValue;
+use settings::directive_table::table;
+use settings::directives;
+use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, Size, Text, Toggle};
+use settings::units::{GIB, MIB};
+use shapes::pattern::PathPattern;
 
 use crate::compress::has_fixed_bytes;
 pub use crate::compress::weaken_tag;
 use crate::request::Request;
 
-/// Predicate that tells whether a rule applies to a path.
-pub type DictionaryPathTest = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+/// Characters of a pattern or an identifier.
+const TEXT_MAX: usize = 1024;
 
-/// Rule for responses that clients store as dictionaries.
-#[derive(Clone)]
-pub struct DictionaryRule {
-    /// Tells whether the rule applies to a normalized path.
-    pub applies: DictionaryPathTest,
-    /// URL pattern of the requests for which clients use the dictionary; `None` for the response's own path.
-    pub pattern: Option<String>,
-    /// Destinations of these requests, as defined by the Fetch standard; empty for all.
-    pub destinations: Vec<String>,
-    /// The `id` that clients return in `Dictionary-ID`.
-    pub id: Option<String>,
+const PATHS: OneOrMore<Text<PathPattern>> =
+    OneOrMore(Text { what: "a path such as \"/a\", \"/a/*\" or \"*.php\"", parse: PathPattern::parse });
+const PATTERN: Maybe<Text<String>> =
+    Maybe(Text { what: "a URL pattern such as \"/assets/app.*.js\"", parse: parse_url_pattern });
+const DESTINATIONS: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "a destination such as \"script\" or \"document\"", parse: parse_destination });
+const ID: Maybe<Text<String>> = Maybe(Text { what: "a text of visible ASCII characters", parse: parse_id });
+
+/// `use_as_dictionary` of a route.
+pub fn rules() -> impl Shape<Out = Vec<UseAsDictionary>> {
+    Toggle {
+        on: Some(|| vec![UseAsDictionary::default()]),
+        off: Vec::new,
+        shape: OneOrMore(table::<UseAsDictionary>()),
+    }
+}
+
+directives! {
+    /// Compression dictionaries (RFC 9842): responses of a route that clients keep, and the requests for
+    /// which they are used. Later responses are sent as the difference from the dictionary. `true` is `{}`:
+    /// each response is the dictionary for the next version at its own path.
+    ///
+    /// ```toml
+    /// [[route]]
+    /// path = "/assets/*"
+    /// files = { root = "public", cache_control = "max-age=604800" }
+    /// compress = true
+    ///
+    /// [[route.use_as_dictionary]]
+    /// path = "/assets/app.*.js"
+    /// match = "/assets/app.*.js"
+    /// ```
+    ///
+    /// Available for `files`, and for `proxy` and `app` with `cache`; over HTTPS only. Responses need
+    /// `Cache-Control: max-age`, which says how long a client may use them as dictionaries. Responses that
+    /// are `private` or have `Set-Cookie` are not used. The first rule whose `path` matches applies. Clients
+    /// with a dictionary get responses compressed with it in all routes of the site that have `compress` or
+    /// `use_as_dictionary`.
+    UseAsDictionary in "`[[route.use_as_dictionary]]`" {
+        /// Paths of the responses, as in `path` of a route.
+        "path" path: Vec<PathPattern> = absent("every path of the route"), PATHS;
+        /// Requests for which clients use the dictionary: a URL pattern of the same origin, in which `*`
+        /// matches any run of characters. Regular expressions are not allowed in it.
+        "match" pattern: Option<String> = absent("the path of the response"), PATTERN;
+        /// Destinations of these requests, as the fetch standard names them: `"script"`, `"style"`, `"document"`.
+        "match_dest" destinations: Vec<String> = absent("all"), DESTINATIONS;
+        /// A name for the dictionary, which clients send back in `Dictionary-ID`.
+        "id" id: Option<String> = absent("none"), ID;
+    }
+}
+
+directives! {
+    /// Memory for dictionaries, shared by all routes with `use_as_dictionary`. It counts against
+    /// `limits.memory`, of which it takes at most an eighth. A change discards the dictionaries: clients then
+    /// get other codings until they have new ones.
+    DictionaryStore in "`[dictionaries]`" {
+        /// Bytes of dictionaries and of responses compressed with them. The least recently used are removed
+        /// first.
+        "memory" memory_bytes_max: u64 = "64MiB", Size { min: MIB, max: 64 * GIB };
+        /// Versions of one URL that are kept.
+        "versions" versions_max: u32 = 4, Count { min: 1, max: 1000 };
+        /// Whether it is done without TLS too. For tests alone: proxies on the way may not know the codings.
+        "without_tls" without_tls: bool = false, Flag;
+    }
 }
 
 /// Dictionary settings of a route.
@@ -39,7 +97,7 @@ pub struct DictionaryTransport {
     /// The known dictionaries, shared by all routes.
     pub dictionaries: Arc<Dictionaries>,
     /// Rules; the first one that applies is used.
-    pub rules: Arc<[DictionaryRule]>,
+    pub rules: Arc<[UseAsDictionary]>,
     /// Compression effort.
     pub effort: Effort,
     /// Media types that are compressed with a dictionary, in the syntax of [`media::matches_any`].
@@ -104,13 +162,13 @@ impl DictionaryTransport {
         })
     }
 
-    fn rule(&self, request: &Request<'_>) -> Option<&DictionaryRule> {
+    fn rule(&self, request: &Request<'_>) -> Option<&UseAsDictionary> {
         let reads = matches!(request.method(), Method::Get | Method::Head);
         if self.rules.is_empty() || !self.is_secure(request) || !reads {
             return None;
         }
         let path = request.normal_path().ok()?;
-        self.rules.iter().find(|rule| (rule.applies)(&path))
+        self.rules.iter().find(|rule| rule.path.is_empty() || rule.path.iter().any(|one| one.matches(&path)))
     }
 
     /// Remembers the content of a response stored at `now_s` (seconds since 1970), if clients may store it as
@@ -283,9 +341,46 @@ fn lifetime_s(fields: &Fields) -> Option<u64> {
     (fresh_s > 0).then(|| fresh_s + seconds(b"stale-while-revalidate").unwrap_or(0))
 }
 
-impl fmt::Debug for DictionaryRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DictionaryRule").field("pattern", &self.pattern).finish_non_exhaustive()
+fn parse_url_pattern(text: &str) -> Result<String, InvalidValue> {
+    check_visible(text)?;
+    if !text.starts_with('/') {
+        return Err(InvalidValue::new(
+            "a pattern begins with a slash",
+            "it is for the origin of the response",
+        ));
+    }
+    let is_escaped = |at: usize| text[..at].bytes().rev().take_while(|&byte| byte == b'\\').count() % 2 == 1;
+    if let Some((at, _)) = text.match_indices('(').find(|(at, _)| !is_escaped(*at)) {
+        return Err(InvalidValue::new(
+            "a pattern has no regular expression",
+            "`*` stands for any run of characters",
+        )
+        .within(at..at + 1));
+    }
+    Ok(text.to_owned())
+}
+
+fn parse_destination(text: &str) -> Result<String, InvalidValue> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        Err(InvalidValue::new("a destination is a word such as `script`", ""))
+    } else {
+        Ok(text.to_owned())
+    }
+}
+
+fn parse_id(text: &str) -> Result<String, InvalidValue> {
+    check_visible(text)?;
+    Ok(text.to_owned())
+}
+
+fn check_visible(text: &str) -> Result<(), InvalidValue> {
+    if text.is_empty() || text.len() > TEXT_MAX {
+        return Err(InvalidValue::new("it has 1 to 1024 characters", ""));
+    }
+    if text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        Ok(())
+    } else {
+        Err(InvalidValue::new("it has visible ASCII characters only", "percent-encode others"))
     }
 }
 

@@ -14,7 +14,7 @@ use times::Millis;
 
 use crate::address::{Client, Peer};
 use crate::amend::AmendedHead;
-use crate::bandwidth::Bandwidth;
+use crate::bandwidth::BandwidthLimit;
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, CompressionInput};
 use crate::core::Core;
 use crate::detached::{self, DetachedRequest};
@@ -296,7 +296,7 @@ impl<'c> Exchange<'c> {
     }
 
     /// Limits the rate of the response until its end. An upgrade ends the limit: tunnels have none.
-    pub fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
+    pub fn limit_bandwidth(&mut self, bandwidth: &BandwidthLimit) {
         self.lane.limit_bandwidth(bandwidth);
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{Fields, Length, Method, Name, Status};
 
-use crate::compress::{self, Compressing, Compression, CompressionInput};
+use crate::compress::{self, CompressResponses, Compressing, CompressionInput};
 use crate::fault::Fault;
 use crate::replace::{Replacing, RequestReplacement};
 
@@ -128,7 +128,7 @@ pub(crate) struct Filters {
     /// Replacements in the body.
     pub(crate) replacement: Option<RequestReplacement>,
     /// Compression settings.
-    pub(crate) compression: Option<Rc<Compression>>,
+    pub(crate) compression: Option<Rc<CompressResponses>>,
     /// Whether the client gets `Server-Timing`.
     pub(crate) shows_timing: bool,
     /// Replacement in progress.
@@ -198,7 +198,7 @@ impl Filters {
     /// Compresses the response if its settings say so, given the length that the handler `announced`.
     fn compress(
         &mut self,
-        compression: &Compression,
+        compression: &CompressResponses,
         request: &CompressionInput<'_>,
         status: Status,
         fields: &mut Fields,

@@ -11,7 +11,7 @@ use http::framing::Framing;
 use http::{BodySize, Fields, Head, Length, Reject, Status};
 use times::Millis;
 
-use crate::bandwidth::Bandwidth;
+use crate::bandwidth::BandwidthLimit;
 use crate::conn::Conn;
 use crate::core::Core;
 use crate::detached::DetachedLane;
@@ -177,7 +177,7 @@ impl Lane<'_> {
     }
 
     /// Limits the rate of the response. Detached requests are not limited.
-    pub(crate) fn limit_bandwidth(&mut self, bandwidth: Bandwidth) {
+    pub(crate) fn limit_bandwidth(&mut self, bandwidth: &BandwidthLimit) {
         match self {
             Lane::H1(conn) => conn.limit_bandwidth(bandwidth),
             Lane::Stream(stream) => stream.limit_bandwidth(bandwidth),

@@ -96,18 +96,19 @@ pub mod server;
 pub use address::{
     BindAddress, Client, ConnectAddress, ListenOptions, ListenUrl, Peer, PeerSet, StreamListener,
 };
-pub use bandwidth::Bandwidth;
+pub use bandwidth::BandwidthLimit;
 pub use bind::{Listener, bound_address, remove_socket};
 pub use body_copy::BodyCopyCallback;
 pub use buffer_pool::{BufferPool, Buffers, HeldBuffers};
-pub use compress::{Compression, coded_fields};
+pub use compress::{CompressResponses, coded_fields};
 pub use connections::{OpenConnection, OpenConnections};
 pub use core::Core;
 pub use cost::CpuMeter;
 pub use counters::{Counter, Counters};
 pub use detached::{DetachedRequest, ResponseSink};
 pub use dictionary::{
-    DeltaStart, DictionaryChoice, DictionaryRule, DictionarySource, DictionaryTransport, DictionaryUse,
+    DeltaStart, DictionaryChoice, DictionarySource, DictionaryStore, DictionaryTransport, DictionaryUse,
+    UseAsDictionary,
 };
 pub use durations::{DurationCounts, DurationHistogram};
 pub use exchange::Exchange;

@@ -7,7 +7,7 @@ use http::path::EmptySegments;
 use http::template::CustomVariables;
 use times::Millis;
 
-use crate::compress::Compression;
+use crate::compress::CompressResponses;
 use crate::page::ErrorPages;
 
 /// Properties of a request that its site determines, whatever its route.
@@ -25,7 +25,7 @@ pub struct RequestContext {
 /// Limits of a route's requests, and the compression of its responses.
 pub struct RouteLimits {
     /// Compression of responses. `None`: responses are not compressed.
-    pub compression: Option<Rc<Compression>>,
+    pub compression: Option<Rc<CompressResponses>>,
     /// Maximum size of the request body in bytes, in place of [`crate::Limits::body_bytes_max`].
     pub body_bytes_max: u64,
     /// Maximum time between two pieces of the request body, in milliseconds.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use config::Action;
 use config::matcher::{RouteId, Routes};
 use engine::clients::access::ClientAccess;
-use files::{FileOutcome, Files};
+use files::{FileOptions, FileOutcome, Files};
 use http::path::normal_path;
 use http::{EmptySegments, Fields, Method, Status};
 use net::{Exchange, Fault, FileReference, HeadTap, NamedFile};
@@ -94,7 +94,7 @@ impl InternalRoutes {
     /// Those of `open`.
     pub fn of_site(
         site: &config::Site,
-        mut open: impl FnMut(usize, &config::Files) -> io::Result<(PathPrefix, Files, RouteGuards)>,
+        mut open: impl FnMut(usize, &FileOptions) -> io::Result<(PathPrefix, Files, RouteGuards)>,
     ) -> io::Result<SiteInternals> {
         let mut all = Vec::new();
         for (index, route) in site.routes.iter().enumerate().filter(|(_, route)| route.internal) {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use config::{Action, Config};
-use files::{FileOutcome, Files, FoundScript};
+use files::{FileOptions, FileOutcome, Files, FoundScript};
 use hosting::workers::MountedApp;
 use net::{Exchange, Fault};
 use proxy::{Proxy, Script};
@@ -63,10 +63,10 @@ pub fn php_app<'c>(
 }
 
 /// Returns the files of a route that an application serves: those of the route and those of the application.
-pub fn files_of(route: &config::Route, app: &config::PhpApp) -> config::Files {
+pub fn files_of(route: &config::Route, app: &config::PhpApp) -> FileOptions {
     let mut files = match &route.action {
         Action::Files(files) => (**files).clone(),
-        _ => config::Files::default(),
+        _ => FileOptions::default(),
     };
     if !files.root.contains(&app.root) {
         files.root.push(app.root.clone());
@@ -92,10 +92,10 @@ pub fn prefix_of(
 /// Changes file options for directories that contain scripts.
 pub fn configure_for_scripts(options: &mut files::Options) -> io::Result<()> {
     options.scripts = true;
-    if !options.index.iter().any(|name| name.ends_with(".php")) {
-        options.index.insert(0, "index.php".into());
+    if !options.files.index.iter().any(|name| name.ends_with(".php")) {
+        options.files.index.insert(0, "index.php".into());
     }
-    for root in &mut options.roots {
+    for root in &mut options.files.root {
         // Another process opens the scripts, so roots must be absolute.
         *root = without_parents(root)?;
     }

@@ -213,12 +213,13 @@ pub fn parse_default<S: Shape>(shape: &S, toml: &str) -> S::Out {
 /// }
 /// ```
 ///
-/// The default is TOML; or `absent("what that means")`; or `required("")`.
+/// The default is TOML; or `absent("what that means")`; or `required("")`. `named "Name"` after the type gives the table
+/// another name in the schema and in advice than that of the type.
 #[macro_export]
 macro_rules! directives {
     (
         $(#[doc = $about:literal])*
-        $record:ident in $place:literal $(, check $check:path)? {
+        $record:ident $(named $name:literal)? in $place:literal $(, check $check:path)? {
             $(
                 $(#[doc = $doc:literal])*
                 $key:literal $field:ident: $type:ty = $default:tt $(($absent:literal))?, $shape:expr;
@@ -246,7 +247,7 @@ macro_rules! directives {
         }
 
         impl $crate::directive_table::DirectiveTable for $record {
-            const NAME: &'static str = stringify!($record);
+            const NAME: &'static str = $crate::directives!(@name $record $($name)?);
             const PLACE: &'static str = $place;
             const ABOUT: &'static str = concat!($($about, "\n"),*);
             const DIRECTIVES: &'static [$crate::directive_table::Directive<Self>] = &[
@@ -281,6 +282,8 @@ macro_rules! directives {
             } )?
         }
     };
+    (@name $record:ident $name:literal) => { $name };
+    (@name $record:ident) => { stringify!($record) };
     (@preset absent, $shape:expr) => { Default::default() };
     (@preset required, $shape:expr) => { Default::default() };
     (@preset $default:tt, $shape:expr) => { $crate::directive_table::parse_default(&$shape, stringify!($default)) };

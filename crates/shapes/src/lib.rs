@@ -19,3 +19,4 @@ pub mod pattern;
 pub mod prefix;
 pub mod rate;
 pub mod share;
+pub mod status;

@@ -286,6 +286,12 @@ impl ValuePattern {
         }
     }
 
+    /// Whether a query has a parameter of that name with a value that matches.
+    pub fn matches_parameter(&self, query: &[u8], name: &str) -> bool {
+        http::form::values(query, name.as_bytes())
+            .any(|value| self.matches_bytes(value.as_deref().unwrap_or_default()))
+    }
+
     /// The pattern as it was written; `*` for any value.
     pub fn as_str(&self) -> &str {
         &self.text

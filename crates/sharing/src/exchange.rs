@@ -11,6 +11,7 @@ use data_encoding::HEXLOWER;
 use net::clock::Clock;
 
 use crate::connection::{RedisAddress, RedisConnection};
+use crate::shared_limits::SharedLimits;
 
 /// Maximum keys per command, because Redis serves no other client while a script runs.
 const KEYS_MAX: usize = 500;
@@ -34,27 +35,6 @@ for index, key in ipairs(KEYS) do
 end
 return ahead
 ";
-
-/// Options of the exchange.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct SharingOptions {
-    /// Address: `redis://[USER@]HOST[:PORT][/DATABASE]` or `unix:PATH`.
-    pub address: String,
-    /// Password for Redis.
-    pub password: Option<String>,
-    /// Prefix of the names of keys.
-    pub prefix: String,
-    /// Interval between exchanges.
-    pub interval: Duration,
-    /// Timeout of a reply.
-    pub timeout: Duration,
-}
-
-impl fmt::Debug for SharingOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharingOptions").field("address", &self.address).finish_non_exhaustive()
-    }
-}
 
 /// Spending of a key on this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,30 +75,40 @@ struct SharingState {
 
 /// The exchange of counts; dropping it ends its thread.
 pub struct Sharing {
-    options: SharingOptions,
+    server: SharedLimits,
+    password: Option<String>,
     state: Arc<SharingState>,
     _ends: Sender<()>,
 }
 
 impl Sharing {
-    /// Starts the thread, which also calls `report`.
+    /// Starts the thread, which also calls `report`. `password` is the content of `server.password_file`.
     ///
     /// # Errors
     /// The address is invalid, or the thread cannot be started.
-    pub fn start(options: SharingOptions, report: Box<dyn Fn(SharingEvent) + Send>) -> io::Result<Sharing> {
-        let address = RedisAddress::parse(&options.address)?;
+    pub fn start(
+        server: SharedLimits,
+        password: Option<String>,
+        report: Box<dyn Fn(SharingEvent) + Send>,
+    ) -> io::Result<Sharing> {
+        let address = RedisAddress::parse(&server.redis)?;
         let state = Arc::new(SharingState::default());
         let (ends, ended) = channel();
-        let exchange =
-            CountExchange { address, options: options.clone(), state: state.clone(), connection: None };
+        let exchange = CountExchange {
+            address,
+            server: server.clone(),
+            password: password.clone(),
+            state: state.clone(),
+            connection: None,
+        };
         std::thread::Builder::new().name("sharing".into()).spawn(move || exchange.run(&ended, &*report))?;
-        Ok(Sharing { options, state, _ends: ends })
+        Ok(Sharing { server, password, state, _ends: ends })
     }
 
-    /// Returns the options.
+    /// Whether counts are exchanged with this server by this password.
     #[must_use]
-    pub fn options(&self) -> &SharingOptions {
-        &self.options
+    pub fn is_with(&self, server: &SharedLimits, password: Option<&str>) -> bool {
+        self.server == *server && self.password.as_deref() == password
     }
 
     /// Adds tables whose counts are exchanged for as long as they are referenced elsewhere.
@@ -146,7 +136,7 @@ impl Sharing {
 
 impl fmt::Debug for Sharing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharing").field("options", &self.options).finish_non_exhaustive()
+        f.debug_struct("Sharing").field("redis", &self.server.redis).finish_non_exhaustive()
     }
 }
 
@@ -158,7 +148,8 @@ impl SharingState {
 
 struct CountExchange {
     address: RedisAddress,
-    options: SharingOptions,
+    server: SharedLimits,
+    password: Option<String>,
     state: Arc<SharingState>,
     connection: Option<RedisConnection>,
 }
@@ -168,7 +159,7 @@ impl CountExchange {
         loop {
             let exchanged = self.connect().and_then(|()| self.exchange());
             let pause = match &exchanged {
-                Ok(()) => self.options.interval,
+                Ok(()) => self.server.interval,
                 Err(_) => RETRY_PAUSE,
             };
             let was_away = self.state.is_unreachable.swap(exchanged.is_err(), Ordering::Relaxed);
@@ -190,8 +181,8 @@ impl CountExchange {
         }
         // Counts from the time without a connection apply to this server's own limits only.
         self.live_tables().iter().for_each(|table| drop(table.take()));
-        let password = self.options.password.as_deref();
-        let timeout = self.options.timeout;
+        let password = self.password.as_deref();
+        let timeout = self.server.timeout;
         self.connection = Some(RedisConnection::open(&self.address, password, timeout)?);
         Ok(())
     }
@@ -222,7 +213,7 @@ impl CountExchange {
     fn query_with_reconnect(&mut self, changes: &[SharedChange]) -> io::Result<Vec<u64>> {
         let mut command = vec!["EVAL".to_owned(), SCRIPT.to_owned(), changes.len().to_string()];
         let names = changes.iter().map(|change| HEXLOWER.encode(&change.name));
-        command.extend(names.map(|name| format!("{}:{name}", self.options.prefix)));
+        command.extend(names.map(|name| format!("{}:{name}", self.server.prefix)));
         // Microseconds, because nanoseconds since 1970 exceed the integers that Lua's numbers represent
         // exactly.
         command.extend(changes.iter().map(|change| format!("{:.3}", change.spent_ns as f64 / 1_000.0)));

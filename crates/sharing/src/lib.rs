@@ -6,7 +6,9 @@
 //! once, by the requests of one exchange interval, and not permanently. This crate owns the exchange of
 //! counts; it never sees requests or limits.
 
+mod shared_limits;
 mod connection;
 mod exchange;
 
-pub use exchange::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};
+pub use exchange::{SharedChange, SharedTable, Sharing, SharingEvent};
+pub use shared_limits::SharedLimits;

@@ -1,7 +1,6 @@
 //! Cross-origin requests (CORS): answers to preflights, and the fields of all other responses.
 
-use admission::{CorsRules, OriginPattern};
-use config::{Cors, CorsOrigin};
+use admission::cors::Cors;
 use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, Request};
 
@@ -21,15 +20,9 @@ fn named<'x>(request: &Request<'x>, wanted: &[u8]) -> Option<&'x [u8]> {
 }
 
 /// CORS rules of a route.
-pub struct RouteCors(CorsRules);
+pub struct RouteCors(pub Cors);
 
 impl RouteCors {
-    /// Converts the `cors` directive of a checked configuration.
-    #[must_use]
-    pub fn new(cors: &Cors) -> RouteCors {
-        RouteCors(rules(cors))
-    }
-
     /// Sets the CORS fields of the response, including error responses. They replace those of upstream
     /// servers and applications.
     pub fn set_fields(&self, exchange: &mut Exchange<'_>) {
@@ -38,7 +31,7 @@ impl RouteCors {
             return;
         }
         let fields = self.0.response(exchange.request().field(Name::Origin));
-        exchange.replace_fields(&CorsRules::REPLACED_FIELDS, &fields);
+        exchange.replace_fields(&Cors::REPLACED_FIELDS, &fields);
     }
 
     /// Answers preflights.
@@ -58,23 +51,5 @@ impl RouteCors {
             }
         }
         Ok(Flow::Answered)
-    }
-}
-
-fn rules(cors: &Cors) -> CorsRules {
-    let pattern = |origin: &CorsOrigin| match origin {
-        CorsOrigin::Any => None,
-        CorsOrigin::Exact(exact) => Some(OriginPattern::Exact(exact.clone())),
-        CorsOrigin::Subdomains { scheme, suffix } => {
-            Some(OriginPattern::Below { scheme: scheme.clone(), suffix: suffix.clone() })
-        }
-    };
-    CorsRules {
-        origins: cors.origins.iter().map(pattern).collect(),
-        methods: cors.methods.clone(),
-        headers: cors.headers.clone(),
-        expose: cors.expose.clone(),
-        credentials: cors.credentials,
-        max_age_s: cors.max_age.as_secs(),
     }
 }

@@ -9,11 +9,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use admission::limits::{RateKey, RateLimit};
 use admission::{
     ConcurrencyLimiter, ConcurrencyPermit, DelayPermit, KeyHasher, LimitReached, LimitState, LimitVerdict,
     Limiter, LimiterOptions, Quota, policy_item, state_item,
 };
-use config::{Config, Level, RateKey, RateLimit};
+use config::{Config, Level};
 use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status, form};
 use logging::notice::ErrorLog;

@@ -188,7 +188,7 @@ fn a_new_generation_takes_over_without_loss() {
         });
         load.wait_for_good(200);
     }
-    assert_eq!(load.finish(), []);
+    assert_eq!(load.finish(), [0_u16; 0]);
     rig.get("/").expect(200, "two");
     assert!(before.iter().all(|pid| !is_alive(*pid)));
 }
@@ -292,7 +292,7 @@ fn requests_wait_while_the_application_loads() {
 fn workers_load_for_themselves_without_preloading() {
     let rig = Rig::perl("all", |options| options.preload = false);
     rig.ready(2);
-    assert_eq!(rig.pids("prototype"), []);
+    assert_eq!(rig.pids("prototype"), [0_u32; 0]);
     assert_eq!(rig.get("/").status, 200);
 }
 
@@ -305,7 +305,7 @@ fn workers_are_started_under_load_and_stopped_when_idle() {
     rig.ready(1);
     let load = Load::start(&rig, 8, "/sleep?0.05");
     rig.ready(4);
-    assert_eq!(load.finish(), []);
+    assert_eq!(load.finish(), [0_u16; 0]);
     rig.ready(1);
     assert_eq!(rig.get("/").status, 200);
 }
@@ -320,7 +320,7 @@ fn workers_are_replaced_after_their_request_limit() {
         seen.extend(rig.pids("ready"));
         seen.len() >= 10
     });
-    assert_eq!(load.finish(), []);
+    assert_eq!(load.finish(), [0_u16; 0]);
     until("the end of all but two", || seen.iter().filter(|pid| is_alive(**pid)).count() <= 2);
 }
 

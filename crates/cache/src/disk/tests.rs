@@ -1,7 +1,7 @@
 //! The cache on disk behind a small memory cache: stored responses, purges, failures and restarts.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
 use std::time::Instant;
@@ -79,8 +79,7 @@ fn options(folder: &Folder, bytes_max: u64) -> DiskOptions {
     let wait = Duration::from_secs(30);
     let retry = Duration::from_millis(20);
     DiskOptions {
-        path: folder.0.clone(),
-        bytes_max,
+        disk: CacheDisk { path: folder.0.clone(), bytes_max },
         index_bytes_max: 64 * MIB,
         open_wait: wait,
         retry_pause: retry,
@@ -92,7 +91,7 @@ fn rig_with(options: DiskOptions) -> Rig {
     let held: Arc<AtomicI64> = Arc::default();
     let theirs = reports.clone();
     let account = held.clone();
-    let folder = DiskFolder::new(options.path.clone());
+    let folder = DiskFolder::new(options.disk.path.clone());
     let account: Arc<dyn Fn(u64, u64) + Send + Sync> =
         Arc::new(move |before, after| _ = account.fetch_add(after as i64 - before as i64, Ordering::Relaxed));
     let report = move |event: DiskEvent<'_>| {

@@ -1,9 +1,10 @@
 //! Defaults of an empty file, and how the parts of a file combine.
 
 use config::{
-    AccessLog, Action, Balance, Config, FileMatch, ForwardedFields, KIB, Level, Listen, Listener, MIB,
-    Origin, RouteSettings, Sink, Symlinks,
+    AccessLog, Action, Balance, Config, ForwardedFields, KIB, Level, Listen, Listener, MIB, Origin,
+    RouteSettings, Sink,
 };
+use files::{FileSelector, Symlinks};
 use shapes::network::TrustedSource;
 use shapes::prefix::StripPrefix;
 use std::path::{Path, PathBuf};
@@ -126,8 +127,8 @@ charset = false
     let Action::Files(files) = &route.action else { panic!("{:?}", route.action) };
     assert_eq!(files.root, [PathBuf::from("/srv/a"), PathBuf::from("/b")]);
     assert_eq!(files.candidates.len(), 2);
-    assert!(matches!(&files.cache_control[0].0, FileMatch::Path(path) if path.as_str() == "*.html"));
-    assert_eq!(files.cache_control[1], (FileMatch::Type("image/".into()), "max-age=60".into()));
+    assert!(matches!(&files.cache_control[0].0, FileSelector::Path(path) if path.as_str() == "*.html"));
+    assert_eq!(files.cache_control[1], (FileSelector::Media("image/".into()), "max-age=60".into()));
     assert_eq!(files.precompressed.len(), 3);
     assert_eq!(files.compress.as_ref().map(|compress| compress.min_bytes), Some(2 * KIB));
     assert_eq!((files.symlinks, &files.strip_prefix), (Symlinks::OwnerMatch, &StripPrefix::OfRoute));

@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime};
 use http::{Coding, Fields, Template};
 use times::Millis;
 
-use files::{CacheRule, FileCompression, FileSelector, Files, Options};
+use files::{Compress, FileOptions, FileSelector, Files, Options};
+use shapes::pattern::PathPattern;
 
 use crate::rig::{Answer, Rig, until};
 
@@ -124,7 +125,7 @@ fn unsupported_methods_get_405_and_options_lists_allowed_ones() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a.txt", "a");
         folder.write("root/index.html", "i");
-        options.fallback = Some("/index.html".into());
+        options.files.fallback = Some("/index.html".into());
     });
     for method in ["POST", "PUT", "DELETE", "PATCH", "BREW"] {
         rig.ask(method, "/a.txt", &["Content-Length: 0"])
@@ -186,8 +187,8 @@ fn candidates_are_tried_in_order_before_the_fallback() {
         folder.write("root/both.html", "html");
         folder.write("root/docs.html", "docs page");
         folder.write("root/docs/a.txt", "a");
-        options.candidates = vec![template("$path"), template("$path.html")];
-        options.fallback = Some("/index.html".into());
+        options.files.candidates = vec![template("$path"), template("$path.html")];
+        options.files.fallback = Some("/index.html".into());
     });
     for (target, want) in [
         ("/about", "about"),
@@ -208,7 +209,7 @@ fn candidates_are_tried_in_order_before_the_fallback() {
 fn a_dollar_sign_in_a_candidate_is_no_variable() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/all/$path", "the one");
-        options.candidates = vec![template("/all/$$path")];
+        options.files.candidates = vec![template("/all/$$path")];
     });
     rig.get("/x").expect(200, "the one");
 }
@@ -278,7 +279,7 @@ fn files_are_served_without_a_cache() {
         folder.write("root/a.txt", "one");
         folder.write("root/large.bin", pattern(LARGE));
         options.cache.entries_max = 0;
-        options.fallback = Some("/a.txt".into());
+        options.files.fallback = Some("/a.txt".into());
     });
     rig.get("/a.txt").expect(200, "one");
     rig.get("/else").expect(200, "one");
@@ -324,7 +325,7 @@ fn precompressed_files_are_chosen_by_accept_encoding() {
         folder.write("root/app.js.br", "brotli");
         folder.write("root/app.js.gz", "gzip");
         folder.write("root/alone.js", "alone");
-        options.precompressed = vec![Coding::Brotli, Coding::Zstd, Coding::Gzip];
+        options.files.precompressed = vec![Coding::Brotli, Coding::Zstd, Coding::Gzip];
     });
     let mut tags = Vec::new();
     for (accept, coding, body) in [
@@ -376,7 +377,7 @@ fn directory_candidates_do_not_cause_redirect_loops() {
     let rig = Rig::new(|folder, options| {
         folder.write("root/a/sub/index.html", "index");
         folder.write("root/below/b/index.html", "b");
-        options.candidates = vec![template("$path/sub"), template("/below$path")];
+        options.files.candidates = vec![template("$path/sub"), template("/below$path")];
     });
     // A trailing slash of the request's path does not turn a candidate that appends to the path into a folder.
     for path in ["/a", "/a/"] {
@@ -395,8 +396,7 @@ fn compression_continues_after_its_client_disconnects() {
         folder.write("root/a.txt", &text);
         let file = File::options().write(true).open(folder.path("root/a.txt")).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
-        options.compression =
-            Some(FileCompression { effort: coding::Effort::Small, ..FileCompression::default() });
+        options.files.compress = Some(Compress { effort: coding::Effort::Small, ..Compress::default() });
     });
     let mut gone = rig.connect();
     gone.write_all(b"GET /small.png HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
@@ -425,7 +425,7 @@ fn files_are_compressed_on_demand() {
         folder.write("root/noise.txt", &noise);
         folder.write("root/short.txt", "short");
         folder.write("root/a.png", &text);
-        options.compression = Some(FileCompression::default());
+        options.files.compress = Some(Compress::default());
     });
     for coding in ["gzip", "zstd", "br"] {
         let accept = format!("Accept-Encoding: {coding}");
@@ -466,9 +466,9 @@ fn cache_control_rules_and_extra_fields_are_applied() {
         folder.write("root/a.css", "c");
         folder.write("root/a.png", "p");
         folder.write("root/a.txt", "t");
-        let rule = |applies, value: &str| CacheRule { files: applies, value: value.into() };
-        options.cache_control = vec![
-            rule(FileSelector::Path(std::sync::Arc::new(|path| path.ends_with(b".css"))), "max-age=1"),
+        let rule = |applies, value: &str| (applies, value.to_owned());
+        options.files.cache_control = vec![
+            rule(FileSelector::Path(PathPattern::parse("*.css").unwrap()), "max-age=1"),
             rule(FileSelector::Media("image/".into()), "max-age=2"),
             rule(FileSelector::Media("text/html".into()), "no-cache"),
         ];
@@ -490,7 +490,7 @@ fn listings_are_sent_as_html_and_json() {
         folder.write("root/sub/a.txt", "abc");
         folder.write("root/sub/b.txt", "b");
         folder.write("root/sub/.hidden", "");
-        options.listing = true;
+        options.files.listing = true;
         options.listing_entries_max = 2;
     });
     rig.get("/files/sub").expect(301, "").expect_field("Location", "./sub/");
@@ -514,16 +514,25 @@ fn listings_are_sent_as_html_and_json() {
 #[test]
 fn options_are_checked_at_the_start() {
     let refused = |change: fn(&mut Options)| {
-        let mut options = Options { roots: vec![std::env::temp_dir()], ..Options::default() };
+        let mut options = Options {
+            files: FileOptions { root: vec![std::env::temp_dir()], ..FileOptions::default() },
+            ..Options::default()
+        };
         change(&mut options);
         Files::new(options).unwrap_err().to_string()
     };
-    assert_eq!(refused(|options| options.roots.clear()), "no folder to serve");
-    assert!(refused(|options| options.roots.push("/none".into())).starts_with("cannot serve /none: "));
-    assert_eq!(refused(|options| options.charset = Some("a\nb".into())), "`a\\nb` is not valid in a field");
+    assert_eq!(refused(|options| options.files.root.clear()), "no folder to serve");
+    assert!(refused(|options| options.files.root.push("/none".into())).starts_with("cannot serve /none: "));
+    assert_eq!(
+        refused(|options| options.files.charset = Some("a\nb".into())),
+        "`a\\nb` is not valid in a field"
+    );
     for candidate in ["a", "", "/../a", "$path/../a", "$host"] {
-        let mut options = Options { roots: vec![std::env::temp_dir()], ..Options::default() };
-        options.candidates.push(template(candidate));
+        let mut options = Options {
+            files: FileOptions { root: vec![std::env::temp_dir()], ..FileOptions::default() },
+            ..Options::default()
+        };
+        options.files.candidates.push(template(candidate));
         assert!(Files::new(options).is_err(), "{candidate}");
     }
 }
@@ -537,7 +546,7 @@ fn switched_or_removed_root_is_noticed() {
         folder.write("releases/1/a.txt", "one");
         folder.write("releases/2/a.txt", "two");
         std::os::unix::fs::symlink("releases/1", folder.path("current")).unwrap();
-        options.roots = vec![folder.path("current")];
+        options.files.root = vec![folder.path("current")];
         options.cache.revalidate_after = Millis(50);
         options.root_report = Some(files::RootReport(Arc::new(move |_, state| {
             theirs.lock().unwrap().push(format!("{state:?}").split('(').next().unwrap().to_owned());

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use files::{FileOutcome, Files, Options};
+use files::{FileOptions, FileOutcome, Files, Options};
 use http::Status;
 use net::toy::{self, ToyConnection};
 use net::{BindAddress, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
@@ -36,7 +36,10 @@ fn serve() -> (ScratchFolder, Server, SocketAddr, MemoryBudget) {
     for n in 0..FILES {
         folder.write(&format!("root/{n}.bin"), pattern(n));
     }
-    let options = Options { roots: vec![folder.path("root")], ..Options::default() };
+    let options = Options {
+        files: FileOptions { root: vec![folder.path("root")], ..FileOptions::default() },
+        ..Options::default()
+    };
     let memory = MemoryBudget::new(1 << 40);
     let net_options = net::Options {
         limits: net::Limits { streams_max: 1_000, ..net::Limits::default() },

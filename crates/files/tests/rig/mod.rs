@@ -10,7 +10,7 @@ use http::Status;
 use net::{BindAddress, Counters, Exchange, Fault, MemoryBudget, RequestRecord, Server, Service};
 use times::Millis;
 
-use files::{FileOutcome, Files, Options};
+use files::{FileOptions, FileOutcome, Files, Options};
 
 use crate::scratch::ScratchFolder;
 
@@ -58,7 +58,10 @@ impl Rig {
     /// Like [`Rig::new`], below a path prefix.
     pub(crate) fn stripping(strip: &'static [u8], prepare: impl FnOnce(&ScratchFolder, &mut Options)) -> Rig {
         let folder = ScratchFolder::new();
-        let mut options = Options { roots: vec![folder.path("root")], ..Options::default() };
+        let mut options = Options {
+            files: FileOptions { root: vec![folder.path("root")], ..FileOptions::default() },
+            ..Options::default()
+        };
         // Every request checks the file unless the test changes this, so that no test has to wait.
         options.cache.revalidate_after = Millis(0);
         prepare(&folder, &mut options);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use coding::{Dictionaries, DictionaryLimits, Effort};
-use net::{DictionaryRule, DictionaryTransport, MemoryBudget};
+use coding::{Dictionaries, DictionaryLimits};
+use net::{CompressResponses, DictionaryTransport, MemoryBudget};
 use reload::KeptState;
 
 /// Divisor of `limits.memory` that gives the maximum memory for dictionaries.
@@ -33,7 +33,6 @@ pub(crate) fn route_transport(
     config: &config::Config,
     known: Option<&Arc<Dictionaries>>,
     (site, index): (usize, usize),
-    effort: impl Fn(config::Effort) -> Effort,
 ) -> Option<DictionaryTransport> {
     let routes = &config.sites[site].routes;
     let compress = config.settings(Some(site), Some(index)).compress;
@@ -42,23 +41,13 @@ pub(crate) fn route_transport(
     if !has_some || own.is_empty() && compress.is_none() {
         return None;
     }
-    let usual = config::CompressResponses::default();
+    let usual = CompressResponses::default();
     let compress = compress.unwrap_or(&usual);
     Some(DictionaryTransport {
         dictionaries: known?.clone(),
-        rules: own.iter().map(convert_rule).collect(),
-        effort: effort(compress.effort),
+        rules: own.as_slice().into(),
+        effort: compress.effort,
         media: compress.types.clone(),
         allows_cleartext: config.dictionaries.without_tls,
     })
-}
-
-fn convert_rule(rule: &config::UseAsDictionary) -> DictionaryRule {
-    let paths = rule.path.clone();
-    DictionaryRule {
-        applies: Arc::new(move |path| paths.is_empty() || paths.iter().any(|one| one.matches(path))),
-        pattern: rule.pattern.clone(),
-        destinations: rule.destinations.clone(),
-        id: rule.id.clone(),
-    }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cache::{Cache, Disk, DiskEvent, DiskOptions};
+use cache::{Cache, Disk, DiskEvent, DiskOptions, StoreLimits};
 use config::Config;
 use hosting::workers::Hosting;
 use reload::KeptState;
@@ -28,11 +28,7 @@ pub(crate) fn build_response_cache(
         return Ok(None);
     }
     let memory = hosting.map(Hosting::memory).cloned().unwrap_or_default();
-    let limits = cache::StoreLimits {
-        bytes_max: config.cache.memory_bytes_max.min(memory.bytes_max() / CACHE_SHARE),
-        object_bytes_max: config.cache.object_bytes_max,
-        ..cache::StoreLimits::default()
-    };
+    let limits = StoreLimits::of(&config.cache, memory.bytes_max() / CACHE_SHARE);
     let disk = open_cache_disk(config, limits.bytes_max, kept, hosting)?;
     let has_same_disk = |cache: &Arc<Cache>| cache.disk().map(Arc::as_ptr) == disk.as_ref().map(Arc::as_ptr);
     let make = || {
@@ -52,8 +48,7 @@ fn open_cache_disk(
     // Checking a configuration opens no files.
     let (Some(wanted), Some(hosting)) = (&config.cache.disk, hosting) else { return Ok(None) };
     let options = DiskOptions {
-        path: wanted.path.clone(),
-        bytes_max: wanted.bytes_max,
+        disk: wanted.clone(),
         index_bytes_max: memory_bytes_max / 2,
         open_wait: DISK_INDEX_TIMEOUT,
         retry_pause: DISK_RETRY_PAUSE,
@@ -63,5 +58,7 @@ fn open_cache_disk(
     let account = Arc::new(move |before, after| memory.change(before, after));
     let path = wanted.path.clone();
     let report = Arc::new(move |event: DiskEvent<'_>| notices.log_disk_event(&path, &event));
-    kept.try_share(options.clone(), || Disk::open(options, account, report).map(Arc::new)).map(Some)
+    let is_unchanged = |disk: &Arc<Disk>| *disk.options() == options;
+    kept.try_keep_if((), is_unchanged, || Disk::open(options.clone(), account, report).map(Arc::new))
+        .map(Some)
 }

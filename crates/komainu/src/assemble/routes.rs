@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::Cache;
+use cache::{Cache, CachePurge};
 use cache_handler::handler::RouteCache;
 use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
 use cache_handler::rules::{CacheRules, RouteSuffixes};
@@ -19,14 +19,14 @@ use engine::clients::access::ClientAccess;
 use engine::clients::proxies::{peer_set, trusted_proxies};
 use engine::options::https_port;
 use failure::{Failure, IoFailure};
-use files::Files;
+use files::{FileOptions, Files};
 use hosting::cgi_programs::CgiPrograms;
 use hosting::workers::{self, AppHandles, Hosting, MountedApp};
 use http::{EmptySegments, Fields, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
 use logging::sink::LogSinks;
-use net::{Bandwidth, Core, RouteLimits, SpillStore};
+use net::{Core, RouteLimits, SpillStore};
 use operator::access::ControlAccess;
 use proxy::{Group, GroupShared, Proxy, UpstreamEvent};
 use reload::KeptState;
@@ -58,7 +58,7 @@ use telemetry::metrics::{CoreMetrics, RouteLabels};
 use telemetry::otlp::PushOptions;
 use telemetry::traces::TraceExport;
 
-use crate::assemble::content::{build_route_files, convert_compression, convert_effort, stripped_prefix};
+use crate::assemble::content::{build_route_files, stripped_prefix};
 use crate::assemble::dictionaries;
 use crate::assemble::guards::GuardPlan;
 use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
@@ -384,7 +384,7 @@ fn build_route(
         let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
         handle.map_or_else(not_found, |app| Handler::App(MountedApp { app, prefix, target }))
     };
-    let open_files = |files: &config::Files, has_scripts: bool| {
+    let open_files = |files: &FileOptions, has_scripts: bool| {
         open_files(plan, core_context, (site, index), files, (cores, has_scripts))
     };
     let php_app = php::php_app(config, route);
@@ -445,7 +445,7 @@ fn build_route(
             keeps_encoded_slashes: settings.encoded_slashes == EncodedSlashes::Keep,
         },
         limits: RouteLimits {
-            compression: settings.compress.map(|compress| Rc::new(convert_compression(compress))),
+            compression: settings.compress.map(|compress| Rc::new(compress.clone())),
             body_bytes_max: settings.body_bytes_max.unwrap_or(http::body::NO_LIMIT),
             body_timeout: settings.body_timeout.into(),
             write_timeout: settings.write_timeout.into(),
@@ -472,7 +472,7 @@ fn build_steps(
     let notices = core_context.map(|of| of.notices);
     let mut steps = RouteSteps::default();
     if let Some(cors) = settings.cors {
-        let cors = Rc::new(RouteCors::new(cors));
+        let cors = Rc::new(RouteCors(cors.clone()));
         steps.add(RouteStep::CorsFields(cors.clone()));
         steps.add(RouteStep::Cors(cors));
     }
@@ -501,7 +501,7 @@ fn build_steps(
         steps.add(RouteStep::InterceptErrors);
     }
     if let Some(limit) = settings.bandwidth {
-        steps.add(RouteStep::Bandwidth(convert_bandwidth(limit)));
+        steps.add(RouteStep::Bandwidth(limit.clone()));
     }
     if let Some(cache) = cache {
         steps.add(RouteStep::Cache(cache));
@@ -510,10 +510,6 @@ fn build_steps(
         steps.add(RouteStep::Queue(queue));
     }
     steps
-}
-
-fn convert_bandwidth(limit: &config::BandwidthLimit) -> Bandwidth {
-    Bandwidth { bytes_per_s: limit.bytes_per_s, exempt_bytes: limit.after_bytes }
 }
 
 /// Returns a handler for files with scripts that an application runs; for files alone if the application
@@ -530,14 +526,13 @@ fn open_files(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     (site, index): (usize, usize),
-    files: &config::Files,
+    files: &FileOptions,
     (cores, has_scripts): (usize, bool),
 ) -> io::Result<Box<Files>> {
     let config = &plan.config;
     let notices = core_context.map(|of| of.notices);
     let mut options = build_route_files(config, (site, index), files, cores, notices);
-    options.dictionaries =
-        dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index), convert_effort);
+    options.dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index));
     if has_scripts {
         php::configure_for_scripts(&mut options)?;
     }
@@ -588,7 +583,7 @@ fn build_route_cache(
     let config = &plan.config;
     let policy = config.settings(Some(site), Some(index)).cache?;
     let place = plan.cache_locations.get(site)?.of(index);
-    let access = |purge: &config::CachePurge| PurgeAccess {
+    let access = |purge: &CachePurge| PurgeAccess {
         token: match (&purge.token, &purge.token_file) {
             (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
             (None, Some(file)) => plan.purge_tokens.get(file).cloned(),
@@ -600,8 +595,7 @@ fn build_route_cache(
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
     // Stored content is modified for each client, so it cannot be stored compressed.
     let is_edited = !config.settings(Some(site), Some(index)).replace.is_empty();
-    let dictionaries =
-        dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index), convert_effort);
+    let dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index));
     Some(RouteCache {
         cache: plan.cache.clone()?,
         rules: Rc::new(

@@ -196,7 +196,7 @@ fn build_config(run: &RunArguments) -> Result<Config, Failure> {
     if let Some((_, app)) = apps.first_mut() {
         app.env = environment_variables(&run.app)?;
     }
-    let files = config::Files { root: folders, listing: run.listing, ..config::Files::default() };
+    let files = files::FileOptions { root: folders, listing: run.listing, ..files::FileOptions::default() };
     let (action, otherwise) = match otherwise {
         Some(action) if files.root.is_empty() => (action, None),
         otherwise => (Action::Files(Box::new(files)), otherwise),
@@ -244,7 +244,7 @@ fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) ->
     if run.cache && otherwise.is_none() && matches!(action, Action::Files(_)) {
         return Err(Failure::new("--cache is for upstream servers and applications, and no target is one"));
     }
-    let cache = run.cache.then(|| Some(config::CachePolicy::default()));
+    let cache = run.cache.then(|| Some(cache::CachePolicy::default()));
     Ok(Route { action, otherwise, cache, ..Route::default() })
 }
 

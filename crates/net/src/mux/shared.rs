@@ -7,7 +7,7 @@ use http::Fields;
 use times::{Millis, Moment};
 
 use super::protocol::{AbortReason, ContentFrames, StreamPriority};
-use crate::bandwidth::{Bandwidth, ResponseBucket};
+use crate::bandwidth::{BandwidthLimit, ResponseBucket};
 use crate::file::UnsentFile;
 use crate::source::Source;
 
@@ -198,7 +198,7 @@ impl StreamShared {
     }
 
     /// Limits the rate of the response; only the first call has an effect.
-    pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth, now: Moment) {
+    pub(crate) fn limit_bandwidth(&self, bandwidth: &BandwidthLimit, now: Moment) {
         self.bucket.get_or_init(|| Box::new(ResponseBucket::new(bandwidth, now)));
     }
 

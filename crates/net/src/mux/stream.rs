@@ -11,7 +11,7 @@ use times::Millis;
 use super::conn::MuxConn;
 use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
-use crate::bandwidth::{Bandwidth, ResponseBucket};
+use crate::bandwidth::{BandwidthLimit, ResponseBucket};
 use crate::fault::Fault;
 use crate::file::{self, FileSpan, ReadStop, UnsentFile};
 use crate::filters::DefaultFields;
@@ -173,7 +173,7 @@ impl StreamLane {
     }
 
     /// Limits the rate at which the response is sent.
-    pub(crate) fn limit_bandwidth(&self, bandwidth: Bandwidth) {
+    pub(crate) fn limit_bandwidth(&self, bandwidth: &BandwidthLimit) {
         self.shared.limit_bandwidth(bandwidth, self.conn.core.now());
     }
 

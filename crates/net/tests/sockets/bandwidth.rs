@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use net::{Bandwidth, Exchange, Fault, Options, RequestRecord, Server, Service, Timeouts};
+use net::{BandwidthLimit, Exchange, Fault, Options, RequestRecord, Server, Service, Timeouts};
 use times::Millis;
 
 use crate::rig::{self, BIG_BYTES, Client, FILE_BYTES, PATIENCE, options, pattern, tcp, wait_until};
@@ -23,7 +23,7 @@ impl Service for Limited {
         };
         if let Some(bytes_per_s) = number("rate") {
             let after_bytes = number("after").unwrap_or(0);
-            exchange.limit_bandwidth(Bandwidth { bytes_per_s, exempt_bytes: after_bytes });
+            exchange.limit_bandwidth(&BandwidthLimit { bytes_per_s, after_bytes });
         }
         self.0.serve(exchange).await
     }

@@ -230,7 +230,7 @@ fn early_http2_response_arrives_before_the_request_ends() {
     client.send(&frame(DATA, END_STREAM, 1, b"all of it"));
     client.get(3, "/slow");
     client.read_until("the next one", |client| client.body_bytes == "helloslow".len());
-    assert_eq!(client.resets, []);
+    assert_eq!(client.resets, [0_u32; 0]);
     // Requests that never end are ended, however many there are.
     for stream in 0..200 {
         client.ask(5 + 2 * stream, 0x83, "/", 0);

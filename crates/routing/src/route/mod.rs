@@ -100,7 +100,7 @@ impl RoutedRequest<'_> {
             }
             RouteStep::Replace(replacement) => replacement.begin(exchange, &self.route.paths.prefix),
             RouteStep::InterceptErrors => exchange.intercept_errors(),
-            RouteStep::Bandwidth(bandwidth) => exchange.limit_bandwidth(*bandwidth),
+            RouteStep::Bandwidth(bandwidth) => exchange.limit_bandwidth(bandwidth),
             RouteStep::Files(_) | RouteStep::Cache(_) | RouteStep::Queue(_) | RouteStep::NamedFiles(_) => {}
         }
         Ok(Flow::Continue)

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use cache_handler::handler::RouteCache;
 use files::Files;
-use net::Bandwidth;
+use net::BandwidthLimit;
 use steps::access::RouteAccess;
 use steps::auth::RouteAuth;
 use steps::cors::RouteCors;
@@ -69,7 +69,7 @@ steps! {
     /// Replaces error responses of the handler by the site's error pages.
     InterceptErrors,
     /// Limits the bandwidth of the response.
-    Bandwidth(Bandwidth),
+    Bandwidth(BandwidthLimit),
     /// Serves a file if there is one. The handler serves all other requests.
     Files(Box<Files>),
     /// Serves stored responses.

@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use admission::limits::RateLimit;
 use admission::{
     Credentials, LimitVerdict, Limiter, LimiterOptions, PasswordCheck, PasswordFile, Quota, SeenKeys,
 };
 use aws_lc_rs::hmac;
 use certificates::client_network;
-use config::{Auth, AuthKind, Config, Level, RateLimit};
+use config::{Auth, AuthKind, Config, Level};
 use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;

@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, RandomState};
 
 use admission::ShareSampler;
 use config::Conditions;
-use config::matcher::has_parameter;
 use engine::clients::access::country;
 use engine::clients::proxies::peer_set;
 use net::{PeerSet, Request};
@@ -57,7 +56,7 @@ impl RequestConditions {
         let query = request.query().unwrap_or_default();
         of.header.iter().all(|(name, pattern)| has_field(name, &|value| pattern.matches_bytes(value)))
             && of.cookie.iter().all(|(name, pattern)| has_cookie(name, &|value| pattern.matches_bytes(value)))
-            && of.query.iter().all(|(name, pattern)| has_parameter(query, name, pattern))
+            && of.query.iter().all(|(name, pattern)| pattern.matches_parameter(query, name))
             && self.client.as_ref().is_none_or(|client| client.contains(request.client().address))
             && (of.country.is_empty() || {
                 let country = country(request);

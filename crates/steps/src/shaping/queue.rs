@@ -7,7 +7,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use config::{Config, HiddenRouteKind, Level, PartOf, RequestQueue};
+use admission::queue::RequestQueue;
+use config::{Config, HiddenRouteKind, Level, PartOf};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault};

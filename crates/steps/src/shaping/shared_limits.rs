@@ -4,12 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use admission::Limiter;
-use config::{Config, RateLimit};
+use admission::limits::RateLimit;
+use config::Config;
 use failure::IoFailure;
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 use reload::KeptState;
-use sharing::{SharedChange, SharedTable, Sharing, SharingEvent, SharingOptions};
+use sharing::{SharedChange, SharedTable, Sharing, SharingEvent};
 use telemetry::metrics::RouteLabels;
 
 /// Returns the exchange with other servers, which is kept if its options have not changed. `None` if the
@@ -30,13 +31,7 @@ pub fn open_sharing(
             .map_err(|error| error.about(path))?;
         Ok::<_, io::Error>(text.trim_end_matches(['\r', '\n']).to_owned())
     });
-    let options = SharingOptions {
-        address: of.redis.clone(),
-        password: password.transpose()?,
-        prefix: of.prefix.clone(),
-        interval: of.interval,
-        timeout: of.timeout,
-    };
+    let password = password.transpose()?;
     // Only a running server exchanges counts; without `notices` the configuration is only being checked.
     let Some(notices) = notices else { return Ok(None) };
     let notices = notices.clone();
@@ -51,8 +46,10 @@ pub fn open_sharing(
     };
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("`redis` of `[limits.shared]`: {error}"));
-    let start = || Sharing::start(options.clone(), Box::new(report)).map(Arc::new).map_err(named);
-    kept.try_share(options.clone(), start).map(Some)
+    let is_unchanged = |before: &Arc<Sharing>| before.is_with(of, password.as_deref());
+    let start =
+        || Sharing::start(of.clone(), password.clone(), Box::new(report)).map(Arc::new).map_err(named);
+    kept.try_keep_if((), is_unchanged, start).map(Some)
 }
 
 /// Returns the name of a limit in all servers. Limits that differ in their place, name, rate, burst or key

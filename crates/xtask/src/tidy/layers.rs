@@ -98,11 +98,6 @@ const LAYERS: &[Layer] = &[
         may_use: &["http", "settings"],
         never: &["std::process", "std::thread", "std::fs", "TcpStream", "rustix", "tokio"],
     },
-    Layer {
-        folder: "config",
-        may_use: &["failure", "http", "settings", "shapes"],
-        never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
-    },
     Layer { folder: "tree", may_use: &[], never: NO_IO },
     Layer { folder: "link", may_use: &[], never: NO_IO },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
@@ -113,18 +108,31 @@ const LAYERS: &[Layer] = &[
         never: &["TcpStream", "TcpListener", "tokio"],
     },
     Layer { folder: "coding", may_use: &["http"], never: NO_IO_EXCEPT_TRAITS },
-    Layer { folder: "net", may_use: &["http", "http2", "coding", "failure", "times"], never: &["tokio"] },
-    Layer { folder: "files", may_use: &["http", "coding", "net", "failure", "times"], never: NO_SOCKETS },
+    Layer {
+        folder: "net",
+        may_use: &["coding", "failure", "http", "http2", "settings", "shapes", "times"],
+        never: &["tokio"],
+    },
+    Layer {
+        folder: "files",
+        may_use: &["coding", "failure", "http", "net", "settings", "shapes", "times"],
+        never: NO_SOCKETS,
+    },
     Layer { folder: "proxy", may_use: &["cgi", "failure", "http", "net", "times"], never: &["tokio"] },
-    Layer { folder: "cache", may_use: &["http", "net"], never: NO_SOCKETS },
-    Layer { folder: "admission", may_use: &["failure", "http", "times"], never: NO_IO },
-    Layer { folder: "sharing", may_use: &["failure", "net"], never: &["tokio"] },
+    Layer { folder: "cache", may_use: &["http", "net", "settings", "shapes"], never: NO_SOCKETS },
+    Layer { folder: "admission", may_use: &["failure", "http", "settings", "shapes", "times"], never: NO_IO },
+    Layer { folder: "sharing", may_use: &["failure", "net", "settings"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["failure", "http", "net", "ring", "times"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
     // The control interface is not involved in handling requests.
     Layer { folder: "web_client", may_use: &["failure"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "otlp", may_use: &["failure", "web_client"], never: &["net::", "std::net::TcpListener"] },
     Layer { folder: "top", may_use: &["failure"], never: NO_SOCKETS },
+    Layer {
+        folder: "config",
+        may_use: &["admission", "cache", "failure", "files", "http", "net", "settings", "shapes", "sharing"],
+        never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
+    },
     // `import` reads the configurations of other servers and writes text.
     Layer {
         folder: "import",

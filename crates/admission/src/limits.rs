@@ -57,7 +57,7 @@ const KEY: OneOrMore<Text<RateKey>> = OneOrMore(Text {
 });
 
 /// `limit` of a site or a route.
-pub(crate) fn limits() -> impl Shape<Out = Vec<RateLimit>> {
+pub fn limits() -> impl Shape<Out = Vec<RateLimit>> {
     OneOrMore(brief::<RateLimit>("rate"))
 }
 
@@ -206,7 +206,7 @@ fn check_limit_kind(limit: &RateLimit, node: &Node, check: &mut Checker) {
 }
 
 /// At most so many limits, and no two of one name.
-pub(crate) fn check_limits(limits: &[RateLimit], node: &Node, check: &mut Checker) {
+pub fn check_limits(limits: &[RateLimit], node: &Node, check: &mut Checker) {
     let Some(entry) = node.entry("limit") else { return };
     let items = match node.items("limit") {
         [] => std::slice::from_ref(&entry.value),

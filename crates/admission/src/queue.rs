@@ -6,7 +6,7 @@ use settings::shape::{Count, Maybe, Shape, Time};
 use std::time::Duration;
 
 /// `queue` of a route.
-pub(crate) fn queue() -> impl Shape<Out = Option<RequestQueue>> {
+pub fn queue() -> impl Shape<Out = Option<RequestQueue>> {
     Maybe(brief::<RequestQueue>("active").number("active"))
 }
 

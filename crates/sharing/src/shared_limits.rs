@@ -1,8 +1,7 @@
-//! Limits that servers share.
+//! The server through which several servers share the counts of limits.
 
-use settings::checker::{Checker, InvalidValue};
+use settings::checker::InvalidValue;
 use settings::directives;
-use settings::node::Node;
 use settings::shape::{Maybe, PathShape, Text, Time};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -69,30 +68,6 @@ fn prefix(text: &str) -> Result<String, InvalidValue> {
         Ok(text.to_owned())
     } else {
         Err(InvalidValue::new("this is not a prefix", "write 1 to 64 letters, digits and signs of ASCII"))
-    }
-}
-
-/// A limit that is shared needs a place to share it in.
-pub(crate) fn check_shared_limits(is_configured: bool, node: &Node, check: &mut Checker) {
-    if is_configured {
-        return;
-    }
-    let places = std::iter::once(node).chain(node.items("site")).chain(node.items("route"));
-    let routes = node.items("site").iter().flat_map(|site| site.items("route"));
-    for place in places.chain(routes) {
-        let Some(entry) = place.entry("limit") else { continue };
-        let items = match place.items("limit") {
-            [] => std::slice::from_ref(&entry.value),
-            items => items,
-        };
-        for shared in items.iter().filter_map(|item| item.entry("shared")) {
-            let finding = check.error(
-                &shared.key_span,
-                "`shared` without `[limits.shared]`".to_owned(),
-                "no server to share it in",
-            );
-            finding.help("name a Redis server there, or remove this");
-        }
     }
 }
 

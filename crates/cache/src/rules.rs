@@ -1,6 +1,7 @@
 //! Rules of the cache: exceptions for some requests and responses.
 
-use serde_json::json;
+use crate::vary;
+use http::{Head, Status};
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;
@@ -11,32 +12,13 @@ use shapes::header;
 use shapes::media::parse_type_pattern;
 use shapes::names::{cookie_name, parameter};
 use shapes::pattern::{PathPattern, ValueCondition, ValuePattern};
+use shapes::status::{StatusMatch, StatusShape};
 use std::time::Duration;
 
 /// Fields and cookies that one key may have.
 const KEY_PARTS_MAX: usize = 16;
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 const LIFETIME: Maybe<Time> = Maybe(Time { min: Duration::ZERO, max: YEAR });
-
-/// Statuses to which a rule applies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StatusMatch {
-    /// A single status, 200 to 599.
-    One(u16),
-    /// A class: 4 for 400 to 499.
-    Class(u8),
-}
-
-impl StatusMatch {
-    /// Whether it is this status.
-    #[must_use]
-    pub fn matches(self, status: u16) -> bool {
-        match self {
-            StatusMatch::One(one) => one == status,
-            StatusMatch::Class(class) => u16::from(class) == status / 100,
-        }
-    }
-}
 
 /// A field of a response that a rule has the cache ignore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +77,6 @@ const HEADERS: Map<String, ValueCondition> =
     Map { what: "header names", key: header::parse_name, value: ValueCondition };
 const QUERY: Map<String, ValueCondition> =
     Map { what: "parameter names", key: parameter, value: ValueCondition };
-const CLASSES: Word<u8> = Word(&[("2xx", 2), ("3xx", 3), ("4xx", 4), ("5xx", 5)]);
 const FIELDS: OneOrMore<Word<IgnoredField>> = OneOrMore(Word(&[
     ("Cache-Control", IgnoredField::CacheControl),
     ("Expires", IgnoredField::Expires),
@@ -256,37 +237,38 @@ impl Shape for QueryNames {
     }
 }
 
-/// A status, or a class of them.
-pub(crate) struct StatusShape;
-
-impl Shape for StatusShape {
-    type Out = StatusMatch;
-
-    fn kind(&self) -> ShapeKind {
-        let number = json!({ "type": "integer", "minimum": 200, "maximum": 599 });
-        let schema = json!({ "anyOf": [number, CLASSES.kind().schema] });
-        ShapeKind::new("a status from 200 to 599, or a class such as \"5xx\"", schema)
-    }
-
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<StatusMatch> {
-        match &node.data {
-            NodeData::Integer(number @ 200..=599) => u16::try_from(*number).ok().map(StatusMatch::One),
-            NodeData::Text(_) => CLASSES.read(node, check).map(StatusMatch::Class),
-            NodeData::Integer(_) => {
-                check
-                    .report_invalid(&node.span, "no such status")
-                    .help(format!("expected {}", self.kind().text));
-                None
-            }
-            _ => {
-                check.report_type_mismatch(node, &self.kind().text);
-                None
-            }
-        }
-    }
-}
-
 impl CacheRule {
+    /// Whether a path and a query meet the conditions on the URL.
+    #[must_use]
+    pub fn matches_url(&self, path: &[u8], query: &[u8]) -> bool {
+        (self.path.is_empty() || self.path.iter().any(|pattern| pattern.matches(path)))
+            && self.query.iter().all(|(name, pattern)| pattern.matches_parameter(query, name))
+    }
+
+    /// Whether a request, of which `path` is what routes match, meets the conditions on requests.
+    #[must_use]
+    pub fn matches(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
+        let query = head.target.query.map(|query| query.of(bytes)).unwrap_or_default();
+        if !self.matches_url(path, query) {
+            return false;
+        }
+        let has_field = |(name, pattern): &(String, ValuePattern)| {
+            let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
+            let mut same = head.fields.iter().filter(is_it);
+            same.any(|field| pattern.matches_bytes(field.value.of(bytes)))
+        };
+        let is_named = |name: &[u8]| self.cookie.iter().any(|pattern| pattern.matches(name.iter().copied()));
+        self.header.iter().all(has_field)
+            && (self.cookie.is_empty() || vary::cookies((head, bytes)).any(|(name, _)| is_named(name)))
+    }
+
+    /// Whether a response meets the conditions on responses. `media` is its media type without parameters.
+    #[must_use]
+    pub fn applies_to(&self, status: Status, media: &str) -> bool {
+        (self.status.is_empty() || self.status.iter().any(|one| one.matches(status.code())))
+            && (self.types.is_empty() || http::media::matches_any(media, &self.types))
+    }
+
     /// The first of its directives that is decided before there is a response.
     const REQUEST_DIRECTIVES: [&str; 4] = ["bypass", "key", "strip_cookies", "min_uses"];
     const CONDITIONS: [&str; 6] = ["path", "header", "query", "cookie", "type", "status"];
