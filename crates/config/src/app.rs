@@ -64,26 +64,37 @@ directives! {
     /// The output of the processes goes to the error log; each line has the application's name and the
     /// process. SIGHUP loads the application again: the new workers take over when they are ready, and no
     /// request is lost.
-    App in "`[apps.NAME]`", check app_agrees {
+    App in "`[apps.NAME]`", check app_agrees {}
+    held {
+        /// The application's kind; `None` in the configuration of no application.
+        kind: Option<AppKind>;
+    }
+    also {
         /// A Perl application: a PSGI file.
-        "psgi" psgi: Option<PathBuf> = absent("no PSGI application"), Maybe(PathShape("a PSGI file"));
+        "psgi" absent("no PSGI application") = PathShape("a PSGI file") => |app, file| app.kind = Some(AppKind::Psgi(file));
         /// A Ruby application: a rackup file.
-        "rack" rack: Option<PathBuf> = absent("no Rack application"), Maybe(PathShape("a rackup file"));
+        "rack" absent("no Rack application") = PathShape("a rackup file") => |app, file| app.kind = Some(AppKind::Rack(file));
         /// A Python application: `MODULE:NAME`, `MODULE:FACTORY()`, or a file, with or without `:NAME`. The arguments
         /// of the callable show whether it is WSGI or ASGI.
-        "python" python: Option<String> = absent("no Python application"), Maybe(CALLABLE);
+        "python" absent("no Python application") = CALLABLE => |app, named| app.kind = AppKind::python(PythonInterface::Auto, named);
         /// A Python application that is WSGI.
-        "wsgi" wsgi: Option<String> = absent("no WSGI application"), Maybe(CALLABLE);
+        "wsgi" absent("no WSGI application") = CALLABLE => |app, named| app.kind = AppKind::python(PythonInterface::Wsgi, named);
         /// A Python application that is ASGI.
-        "asgi" asgi: Option<String> = absent("no ASGI application"), Maybe(CALLABLE);
+        "asgi" absent("no ASGI application") = CALLABLE => |app, named| app.kind = AppKind::python(PythonInterface::Asgi, named);
+    }
+    {
         /// More callables of a Python application, by the names that routes use (`app = { name = "shop", target =
         /// "admin" }`). They run in the same processes, and are of the same kind as the first.
         "targets" targets: Vec<(String, String)> = {}, Map { what: "names of targets", key: name, value: CALLABLE };
+    }
+    also {
         /// A PHP application: the folder of its scripts and files, or its front script (`"public/index.php"`). A text alone
         /// stands for `root`.
-        "php" php: Option<PhpApp> = absent("no PHP application"), Maybe(brief::<PhpApp>("root"));
+        "php" absent("no PHP application") = brief::<PhpApp>("root") => |app, php| app.kind = Some(AppKind::Php(php));
         /// A native handler: a shared object, in C or in another language that supports the ABI of `komainu_handler.h`.
-        "handler" handler: Option<PathBuf> = absent("no native handler"), Maybe(PathShape("a shared object"));
+        "handler" absent("no native handler") = PathShape("a shared object") => |app, file| app.kind = Some(AppKind::Native(file));
+    }
+    {
         /// The program that runs it, such as another `perl`; for a native handler, a program that runs the worker, such
         /// as `valgrind`.
         "interpreter" interpreter: Option<String> = absent("the `perl`, `ruby` or `python3` that is found"),
@@ -158,6 +169,83 @@ directives! {
         /// than half of the workers wait and requests are queued, the response that has waited longest for
         /// its client is cut off.
         "spill" spill_bytes_max: u64 = "1GiB", Size { min: 0, max: SPILL_MAX };
+    }
+}
+
+/// Kind of an application: its language, and what is loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AppKind {
+    /// A PSGI file, in Perl.
+    Psgi(PathBuf),
+    /// A rackup file, in Ruby.
+    Rack(PathBuf),
+    /// A callable in Python.
+    Python {
+        /// Interface of the callable.
+        interface: PythonInterface,
+        /// `MODULE:NAME`, `MODULE:FACTORY()`, or a file, with or without `:NAME`.
+        callable: String,
+    },
+    /// Scripts in PHP.
+    Php(PhpApp),
+    /// A shared object.
+    Native(PathBuf),
+}
+
+/// Interface of a Python application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PythonInterface {
+    /// The arguments of the callable decide.
+    Auto,
+    /// WSGI.
+    Wsgi,
+    /// ASGI.
+    Asgi,
+}
+
+impl AppKind {
+    fn python(interface: PythonInterface, callable: String) -> Option<AppKind> {
+        Some(AppKind::Python { interface, callable })
+    }
+}
+
+impl App {
+    /// An application of this kind, with default settings.
+    #[must_use]
+    pub fn of_kind(kind: AppKind) -> App {
+        App { kind: Some(kind), ..App::default() }
+    }
+
+    /// Interface of the application, if it is one of Python.
+    #[must_use]
+    pub fn python_interface(&self) -> Option<PythonInterface> {
+        match &self.kind {
+            Some(AppKind::Python { interface, .. }) => Some(*interface),
+            _ => None,
+        }
+    }
+
+    /// Whether its workers run an event loop, as far as the configuration tells.
+    #[must_use]
+    pub fn runs_event_loop(&self) -> bool {
+        self.python_interface().is_some_and(|interface| interface != PythonInterface::Wsgi)
+    }
+
+    /// Scripts of the application, if it is one of PHP.
+    #[must_use]
+    pub fn php(&self) -> Option<&PhpApp> {
+        match &self.kind {
+            Some(AppKind::Php(php)) => Some(php),
+            _ => None,
+        }
+    }
+
+    /// Whether a worker gets a request only after its whole body was read.
+    #[must_use]
+    pub fn buffers_requests(&self) -> bool {
+        let is_direct = self.python_interface() == Some(PythonInterface::Asgi)
+            || matches!(self.kind, Some(AppKind::Native(_)));
+        self.request_buffering.unwrap_or(!is_direct)
     }
 }
 
@@ -320,23 +408,21 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
                 .help("write two applications, or remove one");
         }
     }
-    if let Some(entry) =
-        node.entry("targets").filter(|_| app.python.is_none() && app.wsgi.is_none() && app.asgi.is_none())
-    {
+    if let Some(entry) = node.entry("targets").filter(|_| app.python_interface().is_none()) {
         check.error(
             &entry.key_span,
             "`targets` of an application that is not Python".to_owned(),
             "write an `[apps.NAME]` for each",
         );
     }
-    if let Some(entry) = node.entry("lifespan").filter(|_| app.python.is_none() && app.asgi.is_none()) {
+    if let Some(entry) = node.entry("lifespan").filter(|_| !app.runs_event_loop()) {
         check.error(
             &entry.key_span,
             "`lifespan` of an application that is not ASGI".to_owned(),
             "remove it: only ASGI has lifespans",
         );
     }
-    if let Some(entry) = node.entry("threads").filter(|_| app.php.is_some() && app.threads > 1) {
+    if let Some(entry) = node.entry("threads").filter(|_| app.php().is_some() && app.threads > 1) {
         let finding =
             check.error(&entry.key_span, "`threads` of a PHP application".to_owned(), "PHP has none");
         finding.help("a worker of PHP answers one request at a time: write `workers`");
@@ -350,7 +436,11 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
 fn resolve_python_paths(app: &mut App, check: &Checker) {
     let folder = check.resolve_path("");
     let more = app.targets.iter_mut().map(|(_, named)| named);
-    for named in [&mut app.python, &mut app.wsgi, &mut app.asgi].into_iter().flatten().chain(more) {
+    let first = match &mut app.kind {
+        Some(AppKind::Python { callable, .. }) => Some(callable),
+        _ => None,
+    };
+    for named in first.into_iter().chain(more) {
         if named.ends_with(".py") || named.contains(".py:") {
             *named = folder.join(&*named).to_string_lossy().into_owned();
         } else if app.folder.is_none() {
@@ -440,7 +530,8 @@ impl Shape for Requests {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Action, Config, Workers};
+    use super::PythonInterface;
+    use crate::{Action, AppKind, Config, Workers};
     use shapes::prefix::StripPrefix;
     use std::path::Path;
     use std::time::Duration;
@@ -457,7 +548,7 @@ mod tests {
             timeouts = { request = \"5s\" }\nenv = { A = \"b\" }\n";
         let config = parse(text).unwrap();
         let (name, app) = &config.apps[0];
-        assert_eq!((name.as_str(), app.psgi.as_deref()), ("shop", Some(Path::new("/etc/k/a.psgi"))));
+        assert_eq!((name.as_str(), &app.kind), ("shop", &Some(AppKind::Psgi("/etc/k/a.psgi".into()))));
         assert_eq!(app.workers, Some(Workers { min: 2, max: 5 }));
         assert_eq!((app.recycle.requests, app.recycle.memory_bytes), (Some(10_000), Some(300 << 20)));
         assert_eq!(app.timeouts.request, Duration::from_secs(5));
@@ -478,12 +569,12 @@ mod tests {
         let first = &config.apps[0].1;
         let second = &config.apps[1].1;
         assert_eq!(
-            (first.wsgi.as_deref(), first.folder.as_deref()),
-            (Some("shop.wsgi:app"), Some(Path::new("/etc/k/")))
+            (&first.kind, first.folder.as_deref()),
+            (&AppKind::python(PythonInterface::Wsgi, "shop.wsgi:app".into()), Some(Path::new("/etc/k/")))
         );
         assert_eq!(
-            (second.asgi.as_deref(), second.folder.as_deref()),
-            (Some("/etc/k/api/main.py:app"), None)
+            (&second.kind, second.folder.as_deref()),
+            (&AppKind::python(PythonInterface::Asgi, "/etc/k/api/main.py:app".into()), None)
         );
     }
 
@@ -500,7 +591,7 @@ mod tests {
         let text = "[apps.a]\nhandler = \"a.so\"\n[apps.b]\nasgi = \"b:app\"\n\
             websockets = { message = \"64KiB\", idle = \"5s\" }\n";
         let config = parse(text).unwrap();
-        assert_eq!(config.apps[0].1.handler.as_deref(), Some(Path::new("/etc/k/a.so")));
+        assert_eq!(config.apps[0].1.kind, Some(AppKind::Native("/etc/k/a.so".into())));
         assert_eq!(config.apps[0].1.websockets.message_bytes_max, 16 << 20);
         let sockets = &config.apps[1].1.websockets;
         assert_eq!((sockets.message_bytes_max, sockets.idle), (64 << 10, Duration::from_secs(5)));
@@ -511,7 +602,7 @@ mod tests {
         let text = "[apps.a]\nphp = \"site\"\n[apps.b]\nphp = \"public/index.php\"\n[apps.c.php]\nroot = \"/srv/c\"\nfront = false\n\
             ini = { memory_limit = \"256M\", \"opcache.enable\" = true, precision = 10 }\nadmin_ini = { allow_url_fopen = false }\n";
         let config = parse(text).unwrap();
-        let php: Vec<_> = config.apps.iter().filter_map(|(_, app)| app.php.as_ref()).collect();
+        let php: Vec<_> = config.apps.iter().filter_map(|(_, app)| app.php()).collect();
         let front = |index: usize| php[index].front.as_deref();
         assert_eq!((php[0].root.as_path(), front(0)), (Path::new("/etc/k/site"), Some("/index.php")));
         assert_eq!((php[1].root.as_path(), front(1)), (Path::new("/etc/k/public"), Some("/index.php")));

@@ -104,7 +104,9 @@ pub mod matcher;
 
 pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
 pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
-pub use app::{App, AppLimits, AppTimeouts, AppWebSockets, Lifespan, Mounted, Recycle, Workers};
+pub use app::{
+    App, AppKind, AppLimits, AppTimeouts, AppWebSockets, Lifespan, Mounted, PythonInterface, Recycle, Workers,
+};
 pub use app_sandbox::AppSandbox;
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};

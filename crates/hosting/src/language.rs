@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use config::{AppKind, PythonInterface};
 use failure::Failure;
 
 /// A language for applications.
@@ -86,15 +87,22 @@ pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, Failure> {
         target.arguments.extend(app.targets.iter().map(|(name, place)| format!("{name}={place}").into()));
         target
     };
-    match app {
-        config::App { psgi: Some(psgi), .. } => file("psgi", &PERL, psgi),
-        config::App { rack: Some(rack), .. } => file("rack", &RUBY, rack),
-        config::App { python: Some(python), .. } => named("auto", python).map(several),
-        config::App { wsgi: Some(wsgi), .. } => named("wsgi", wsgi).map(several),
-        config::App { asgi: Some(asgi), .. } => named("asgi", asgi).map(several),
-        config::App { php: Some(php), .. } => php_target(app, php),
-        config::App { handler: Some(handler), .. } => file("handler", &NATIVE, handler),
-        _ => Err("it has no kind: add `psgi`, `rack`, `python`, `wsgi`, `asgi`, `php` or `handler`".into()),
+    match &app.kind {
+        Some(AppKind::Psgi(psgi)) => file("psgi", &PERL, psgi),
+        Some(AppKind::Rack(rack)) => file("rack", &RUBY, rack),
+        Some(AppKind::Python { interface, callable }) => {
+            let interface = match interface {
+                PythonInterface::Auto => "auto",
+                PythonInterface::Wsgi => "wsgi",
+                PythonInterface::Asgi => "asgi",
+            };
+            named(interface, callable).map(several)
+        }
+        Some(AppKind::Php(php)) => php_target(app, php),
+        Some(AppKind::Native(handler)) => file("handler", &NATIVE, handler),
+        None => {
+            Err("it has no kind: add `psgi`, `rack`, `python`, `wsgi`, `asgi`, `php` or `handler`".into())
+        }
     }
 }
 
@@ -124,9 +132,4 @@ pub(crate) fn installed_module(environment: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(environment.join("lib")).ok()?;
     let mut packages = versions.flatten().map(|version| version.path().join("site-packages/komainu_worker"));
     packages.find(|package| package.join(PYTHON.script).exists())
-}
-
-/// Whether an application is written in Python.
-pub(crate) fn is_python(app: &config::App) -> bool {
-    app.python.is_some() || app.wsgi.is_some() || app.asgi.is_some()
 }

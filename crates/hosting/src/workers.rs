@@ -15,7 +15,7 @@ use apps::{
     App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
     WebSockets, WorkerExit, Workers,
 };
-use config::Level;
+use config::{AppKind, Level};
 use failure::Failure;
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
@@ -26,7 +26,7 @@ use proxy::Script;
 use rights::privilege::{Identity, account_environment};
 use times::Millis;
 
-use crate::language::{app_target, find_module, installed_module, is_python};
+use crate::language::{app_target, find_module, installed_module};
 use crate::virtualenv::{skip_reason, virtual_environment};
 
 /// Translates an application's configuration to the options of the crate `apps`.
@@ -62,7 +62,7 @@ pub fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()
 /// A warning about an application that can be started nevertheless. `user` is the application's user, if that
 /// is not the user of this process.
 pub fn warning(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
-    let text = skip_reason(app, user).filter(|_| is_python(app))?;
+    let text = skip_reason(app, user).filter(|_| app.python_interface().is_some())?;
     Some(format!("the application {name}: {text}"))
 }
 
@@ -75,7 +75,7 @@ fn command(
 ) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = app_target(app).map_err(|error| app_error(name, error))?;
     let folder = app.folder.as_deref().or(target.folder.as_deref()).map(std::path::absolute).transpose()?;
-    let environment = if is_python(app) {
+    let environment = if app.python_interface().is_some() {
         virtual_environment(app, folder.as_deref(), user).map_err(|error| app_error(name, error))?
     } else {
         None
@@ -138,7 +138,6 @@ fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
 /// # Errors
 /// There are too many workers.
 pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options> {
-    let is_python = is_python(app);
     let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
         min: workers.min as usize,
         max: workers.max as usize,
@@ -150,8 +149,8 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
         preload: app.preload,
         workers,
         threads: app.threads as usize,
-        is_event_loop: is_python && app.wsgi.is_none(),
-        concurrency: if is_python && app.wsgi.is_none() { app.concurrency as usize } else { 1 },
+        is_event_loop: app.runs_event_loop(),
+        concurrency: if app.runs_event_loop() { app.concurrency as usize } else { 1 },
         queue_max: app.queue_max as usize,
         queue_timeout: app.timeouts.queue.into(),
         request_max: app.timeouts.request.into(),
@@ -159,12 +158,12 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
         start_max: app.timeouts.start.into(),
         stop_max: app.timeouts.stop.into(),
         idle_timeout: app.timeouts.idle.into(),
-        websockets: (is_python && app.wsgi.is_none()).then_some(WebSockets {
+        websockets: app.runs_event_loop().then_some(WebSockets {
             message_bytes_max: app.websockets.message_bytes_max as usize,
             idle_timeout: app.websockets.idle.into(),
             compress: app.websockets.compress,
         }),
-        hijacked_idle: app.rack.is_some().then_some(app.timeouts.tunnel.into()),
+        hijacked_idle: matches!(app.kind, Some(AppKind::Rack(_))).then_some(app.timeouts.tunnel.into()),
         recycle: Recycle {
             requests: app.recycle.requests,
             memory_bytes: app.recycle.memory_bytes,
@@ -175,7 +174,7 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
         response_bytes: app.response_head_bytes as usize,
         body_ahead_bytes: app.body_ahead_bytes as usize,
         response_ahead_bytes: app.answer_ahead_bytes as usize,
-        request_buffering: app.request_buffering.unwrap_or(app.asgi.is_none() && app.handler.is_none()),
+        request_buffering: app.buffers_requests(),
         ..Options::new(name, Vec::new())
     };
     options.check().map_err(|error| app_error(name, error))?;

@@ -59,7 +59,7 @@ pub fn php_app<'c>(
         _ => None,
     })?;
     let (_, app) = config.apps.iter().find(|(name, _)| *name == mounted.name)?;
-    Some((mounted, app.php.as_ref()?))
+    Some((mounted, app.php()?))
 }
 
 /// Returns the files of a route that an application serves: those of the route and those of the application.

@@ -210,6 +210,7 @@ pub fn parse_default<S: Shape>(shape: &S, toml: &str) -> S::Out {
 ///     }
 ///     held { /// A field without a directive. line: u32; }
 ///     also { /// A directive that has no field of its own. "files" = brief("root") => |route, files| ...; }
+///     { /// Further directives, in the order of the reference. ... }
 /// }
 /// ```
 ///
@@ -219,28 +220,40 @@ pub fn parse_default<S: Shape>(shape: &S, toml: &str) -> S::Out {
 macro_rules! directives {
     (
         $(#[doc = $about:literal])*
-        $record:ident $(named $name:literal)? in $place:literal $(, check $check:path)? {
-            $(
-                $(#[doc = $doc:literal])*
-                $key:literal $field:ident: $type:ty = $default:tt $(($absent:literal))?, $shape:expr;
-            )*
-        }
-        $( held { $( $(#[doc = $held_doc:literal])* $held:ident: $held_type:ty; )* } )?
-        $( also { $( $(#[doc = $also_doc:literal])* $also_key:literal = $also_shape:expr => $put:expr; )* } )?
+        $record:ident $(named $name:literal)? in $place:literal $(, check $check:path)?
+        $(
+            {
+                $(
+                    $(#[doc = $doc:literal])*
+                    $key:literal $field:ident: $type:ty = $default:tt $(($absent:literal))?, $shape:expr;
+                )*
+            }
+            $( held { $( $(#[doc = $held_doc:literal])* $held:ident: $held_type:ty; )* } )?
+            $( also {
+                $(
+                    $(#[doc = $also_doc:literal])*
+                    $also_key:literal $(absent($also_absent:literal))? = $also_shape:expr => $put:expr;
+                )*
+            } )?
+        )+
     ) => {
         $(#[doc = $about])*
         #[derive(Debug, Clone, PartialEq)]
         pub struct $record {
-            $( $(#[doc = $doc])* pub $field: $type, )*
-            $($( $(#[doc = $held_doc])* pub $held: $held_type, )*)?
+            $(
+                $( $(#[doc = $doc])* pub $field: $type, )*
+                $($( $(#[doc = $held_doc])* pub $held: $held_type, )*)?
+            )+
         }
 
         impl Default for $record {
             fn default() -> Self {
                 // Made once, because a file with many routes needs it many times.
                 static DEFAULT: std::sync::LazyLock<$record> = std::sync::LazyLock::new(|| $record {
-                    $( $field: $crate::directives!(@preset $default, $shape), )*
-                    $($( $held: Default::default(), )*)?
+                    $(
+                        $( $field: $crate::directives!(@preset $default, $shape), )*
+                        $($( $held: Default::default(), )*)?
+                    )+
                 });
                 DEFAULT.clone()
             }
@@ -250,7 +263,7 @@ macro_rules! directives {
             const NAME: &'static str = $crate::directives!(@name $record $($name)?);
             const PLACE: &'static str = $place;
             const ABOUT: &'static str = concat!($($about, "\n"),*);
-            const DIRECTIVES: &'static [$crate::directive_table::Directive<Self>] = &[
+            const DIRECTIVES: &'static [$crate::directive_table::Directive<Self>] = &[$(
                 $( $crate::directive_table::Directive {
                     name: $key,
                     doc: concat!($($doc, "\n"),*),
@@ -267,7 +280,7 @@ macro_rules! directives {
                     name: $also_key,
                     doc: concat!($($also_doc, "\n"),*),
                     default: "absent",
-                    absent: "",
+                    absent: concat!($($also_absent)?),
                     kind: || $crate::shape::Shape::kind(&$also_shape),
                     read: |record, node, check| {
                         if let Some(value) = $crate::shape::Shape::read(&$also_shape, node, check) {
@@ -276,7 +289,7 @@ macro_rules! directives {
                         }
                     },
                 }, )*)?
-            ];
+            )+];
             $( fn check(&mut self, node: &$crate::node::Node, check: &mut $crate::checker::Checker) {
                 $check(self, node, check);
             } )?

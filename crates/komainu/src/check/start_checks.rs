@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use certificates::managed;
-use config::{Action, Config};
+use config::{Action, AppKind, Config};
 use failure::{Failure, FailureContext};
 use hosting::virtualenv::is_inaccessible;
 use hosting::workers;
@@ -62,13 +62,15 @@ pub(crate) fn check_file_access(config: &Config, user: &Identity) -> Result<(), 
         // The application's own user is looked up, and reported if missing, when the application is started.
         let own = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref()));
         let Ok(user) = own.as_ref().map_or(Ok(user), Result::as_ref) else { continue };
-        let named = [&app.psgi, &app.rack, &app.handler].into_iter().flatten().map(PathBuf::as_path);
-        let python = [&app.python, &app.wsgi, &app.asgi].into_iter().flatten().filter_map(|named| {
-            let place = named.split(':').next().filter(|place| place.ends_with(".py"));
-            place.map(Path::new)
-        });
-        named.chain(python).try_for_each(|file| check_ancestors(file, 1, user))?;
-        let folders = app.php.as_ref().map(|php| &php.root).into_iter().chain(&app.folder);
+        let file = match &app.kind {
+            Some(AppKind::Psgi(file) | AppKind::Rack(file) | AppKind::Native(file)) => Some(file.as_path()),
+            Some(AppKind::Python { callable, .. }) => {
+                callable.split(':').next().filter(|place| place.ends_with(".py")).map(Path::new)
+            }
+            Some(AppKind::Php(_)) | None => None,
+        };
+        file.map_or(Ok(()), |file| check_ancestors(file, 1, user))?;
+        let folders = app.php().map(|php| &php.root).into_iter().chain(&app.folder);
         folders.into_iter().try_for_each(|folder| check_ancestors(folder, 0, user))?;
     }
     Ok(())

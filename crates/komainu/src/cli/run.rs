@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use config::{
-    AccessLog, Action, App, CertificateSource, Config, Listen, Listener, Origin, Route, Site, SiteTls,
-    Workers,
+    AccessLog, Action, App, AppKind, CertificateSource, Config, Listen, Listener, Origin, PythonInterface,
+    Route, Site, SiteTls, Workers,
 };
 use failure::{Failure, FailureContext};
 use hosting::env_file;
@@ -255,30 +255,31 @@ fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) ->
 fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String, App)>, Failure> {
     let place = target.split(':').next().unwrap_or_default();
     let path = Path::new(place);
-    let file = || Some(PathBuf::from(target));
-    let callable = || Some(target.to_owned());
     let given = &run.app;
+    let python = |interface| AppKind::Python { interface, callable: target.to_owned() };
     let kind = match (path.extension().and_then(|extension| extension.to_str()), given.interface) {
-        (Some("psgi" | "pl"), _) => App { psgi: file(), ..App::default() },
-        (Some("ru" | "rb"), _) => App { rack: file(), ..App::default() },
-        (Some("php"), _) => App { php: Some(config::PhpApp::from_script(path)), ..App::default() },
-        (Some("so"), _) => App { handler: file(), ..App::default() },
+        (Some("psgi" | "pl"), _) => AppKind::Psgi(target.into()),
+        (Some("ru" | "rb"), _) => AppKind::Rack(target.into()),
+        (Some("php"), _) => AppKind::Php(config::PhpApp::from_script(path)),
+        (Some("so"), _) => AppKind::Native(target.into()),
         _ if Path::new(target).is_dir() => return Ok(None),
         _ if is_address(target) => return Err(Failure::new(address_hint(target))),
-        (_, Some(Interface::Wsgi)) => App { wsgi: callable(), ..App::default() },
-        (_, Some(Interface::Asgi)) => App { asgi: callable(), ..App::default() },
-        (Some("py"), None) => App { python: callable(), ..App::default() },
-        _ if target.contains(':') => App { python: callable(), ..App::default() },
+        (_, Some(Interface::Wsgi)) => python(PythonInterface::Wsgi),
+        (_, Some(Interface::Asgi)) => python(PythonInterface::Asgi),
+        (Some("py"), None) => python(PythonInterface::Auto),
+        _ if target.contains(':') => python(PythonInterface::Auto),
         _ => return Ok(None),
     };
-    let is_python =
-        kind.psgi.is_none() && kind.rack.is_none() && kind.php.is_none() && kind.handler.is_none();
-    if given.interface.is_some() && !is_python {
+    if given.interface.is_some() && !matches!(kind, AppKind::Python { .. }) {
         return Err(Failure::new(format!(
             "--interface is only for Python applications, and {target} is not one"
         )));
     }
-    let single = if kind.psgi.is_some() { Some("Perl") } else { kind.php.is_some().then_some("PHP") };
+    let single = match &kind {
+        AppKind::Psgi(_) => Some("Perl"),
+        AppKind::Php(_) => Some("PHP"),
+        _ => None,
+    };
     if let Some(language) = single.filter(|_| given.worker_threads.is_some_and(|threads| threads > 1)) {
         return Err(Failure::new(format!(
             "--worker-threads is not for an application in {language}, and {target} is one: its workers answer one \
@@ -287,7 +288,8 @@ fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
     // Interactive use: show errors of the application in the browser.
-    let mut app = App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..kind };
+    let mut app =
+        App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..App::of_kind(kind) };
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
     app.recycle.requests = given.max_requests.map(u64::from);
     app.recycle.memory_bytes = given.max_memory;
