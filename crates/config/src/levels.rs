@@ -1,6 +1,9 @@
 //! Effective settings of a route, merged from all levels.
 
 use crate::auth::Auth;
+use crate::crawlers::Crawlers;
+use crate::error_pages::ErrorPages;
+use crate::maintenance::Maintenance;
 use crate::replace::BodyEdit;
 use crate::response_headers::ResponseHeaders;
 use crate::server::Config;
@@ -9,6 +12,7 @@ use admission::cors::Cors;
 use cache::CachePolicy;
 use net::BandwidthLimit;
 use net::CompressResponses;
+use shapes::network::TrustedSource;
 use std::time::Duration;
 
 /// The settings of one route, with the server's and the site's taken into account.
@@ -38,6 +42,16 @@ pub struct RouteSettings<'a> {
     pub bandwidth: Option<&'a BandwidthLimit>,
     /// Origins that may read responses.
     pub cors: Option<&'a Cors>,
+    /// Maintenance mode of the site.
+    pub maintenance: Option<&'a Maintenance>,
+    /// Rules of the site for crawlers.
+    pub crawlers: Option<&'a Crawlers>,
+    /// Clients that each level admits, where it names some; a client must be in all of them.
+    pub allow: Vec<&'a [TrustedSource]>,
+    /// Clients that a level refuses.
+    pub deny: Vec<&'a [TrustedSource]>,
+    /// Error pages, the innermost level first.
+    pub error_pages: Vec<&'a ErrorPages>,
     /// Texts that are replaced in bodies.
     pub replace: &'a [BodyEdit],
     /// Changes to response headers, in the order in which they apply.
@@ -74,6 +88,20 @@ impl Config {
             ]),
             cache: innermost([route.map(|route| &route.cache), site.map(|site| &site.cache)]),
             cors: innermost([route.map(|route| &route.cors), site.map(|site| &site.cors)]),
+            maintenance: innermost([site.map(|site| &site.maintenance), Some(&self.maintenance)]),
+            crawlers: innermost([site.map(|site| &site.crawlers), Some(&self.crawlers)]),
+            allow: [site.map(|site| &site.allow), route.map(|route| &route.allow)]
+                .into_iter()
+                .flatten()
+                .filter_map(Option::as_deref)
+                .collect(),
+            deny: [site.map(|site| &site.deny), route.map(|route| &route.deny)]
+                .into_iter()
+                .flatten()
+                .filter(|denied| !denied.is_empty())
+                .map(Vec::as_slice)
+                .collect(),
+            error_pages: site.map(|site| &site.error_pages).into_iter().chain([&self.error_pages]).collect(),
             intercept_errors: route
                 .and_then(|route| route.intercept_errors)
                 .or(site.and_then(|site| site.intercept_errors))

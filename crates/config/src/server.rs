@@ -357,18 +357,6 @@ impl Config {
         let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
         self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
     }
-
-    /// The maintenance of a site, if it has one.
-    pub fn site_maintenance(&self, site: usize) -> Option<&Maintenance> {
-        let own = self.sites.get(site)?.maintenance.as_ref();
-        own.or(self.maintenance.as_ref())?.as_ref()
-    }
-
-    /// The rules of a site for crawlers, if it has some.
-    pub fn site_crawlers(&self, site: usize) -> Option<&Crawlers> {
-        let own = self.sites.get(site)?.crawlers.as_ref();
-        own.or(self.crawlers.as_ref())?.as_ref()
-    }
 }
 
 /// The table of each key.

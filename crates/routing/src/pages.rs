@@ -31,9 +31,9 @@ impl SitePages {
     ///
     /// # Errors
     /// A file cannot be read or is too large.
-    pub fn read<const N: usize>(levels: [&config::ErrorPages; N]) -> io::Result<SitePages> {
+    pub fn read(levels: &[&config::ErrorPages]) -> io::Result<SitePages> {
         let mut pages = SitePages::default();
-        for (pattern, path) in levels.into_iter().rev().flatten() {
+        for (pattern, path) in levels.iter().rev().copied().flatten() {
             let page = read(path)?;
             match pattern {
                 StatusPattern::One(code) => pages.exact.insert(*code, page),
@@ -184,7 +184,7 @@ mod tests {
             (StatusPattern::One(404), file("404.html", "of the server")),
             (StatusPattern::Class(5), file("5xx.json", "{}")),
         ];
-        let pages = SitePages::read([&site, &server]).unwrap();
+        let pages = SitePages::read(&[&site, &server]).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let page = |status, accept: &'static str| pages.page(status, "a reason", Some(accept.as_bytes()));
         assert_eq!(page(Status::NOT_FOUND, "").body, b"of the site");
@@ -213,7 +213,7 @@ mod tests {
         let own = PagesWithoutSite::new(Rc::new(pages), b"a.test");
         assert_eq!(own.page(Status::NOT_FOUND, NO_SITE, None).body, b"of the site");
         let missing = vec![(StatusPattern::One(404), folder.join("none"))];
-        let error = SitePages::read([&missing]).unwrap_err().to_string();
+        let error = SitePages::read(&[&missing]).unwrap_err().to_string();
         assert!(error.starts_with("cannot read the error page /"), "{error}");
     }
 }

@@ -30,22 +30,18 @@ pub struct ClientAccess {
 }
 
 impl ClientAccess {
-    /// Admits clients that are in every `allow` list that is set, and in no `deny` list.
+    /// Admits clients that are in every list of `allow`, and in no list of `deny`.
     pub fn new<'c>(
-        allow: impl IntoIterator<Item = &'c Option<Vec<TrustedSource>>>,
-        deny: impl IntoIterator<Item = &'c Vec<TrustedSource>>,
+        allow: impl IntoIterator<Item = &'c [TrustedSource]>,
+        deny: impl IntoIterator<Item = &'c [TrustedSource]>,
     ) -> ClientAccess {
-        let allow = allow.into_iter().flatten();
         let deny = deny.into_iter().filter(|denied| !denied.is_empty());
-        ClientAccess {
-            allow: allow.map(|allowed| peer_set(allowed)).collect(),
-            deny: deny.map(|denied| peer_set(denied)).collect(),
-        }
+        ClientAccess { allow: allow.into_iter().map(peer_set).collect(), deny: deny.map(peer_set).collect() }
     }
 
-    /// Access rules of a route, combined with those of its site.
-    pub fn of_route(site: &config::Site, route: &config::Route) -> ClientAccess {
-        ClientAccess::new([&site.allow, &route.allow], [&site.deny, &route.deny])
+    /// Access rules of a route, with those of its site.
+    pub fn of_route(settings: &config::RouteSettings<'_>) -> ClientAccess {
+        ClientAccess::new(settings.allow.iter().copied(), settings.deny.iter().copied())
     }
 
     /// Whether all clients are admitted.

@@ -35,7 +35,7 @@ impl GuardPlan {
     ) -> GuardPlan {
         let crawlers = |site: usize| {
             let label = RouteLabels::of_site(&config.sites[site]);
-            let rules = config.site_crawlers(site)?;
+            let rules = config.settings(Some(site), None).crawlers?;
             let make = || SharedCrawlers {
                 rules: rules.clone(),
                 shared: Arc::new(CrawlerShared::new(rules, &label, memory, counters)),
@@ -60,7 +60,7 @@ impl GuardPlan {
     ) -> io::Result<Option<Rc<SiteGuard>>> {
         let of_site = &config.sites[site];
         let mut guard = SiteGuard::default();
-        if let Some(maintenance) = config.site_maintenance(site) {
+        if let Some(maintenance) = config.settings(Some(site), None).maintenance {
             let page = maintenance.page.as_deref().map(pages::read).transpose()?;
             let labels = vec![("site", RouteLabels::of_site(of_site))];
             let answered = counters.counter("komainu_maintenance_responses", labels);

@@ -244,7 +244,7 @@ pub(crate) fn build_route_table(
     let mut https = Vec::new();
     let mut guards = Vec::new();
     let maps = MapValues::new(config, plan.geo.as_ref());
-    let server_pages = SitePages::read([&config.error_pages]);
+    let server_pages = SitePages::read(&config.settings(None, None).error_pages);
     let server_pages = server_pages.map_err(|error| add_config_place("error_pages", "file", None, error))?;
     let groups = core_context.map(|core_context| build_groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
@@ -272,7 +272,7 @@ pub(crate) fn build_route_table(
                 route.steps.add(RouteStep::NamedFiles(internals.clone()));
             }
         }
-        let own = SitePages::read([&site.error_pages, &config.error_pages]);
+        let own = SitePages::read(&config.settings(Some(site_index), None).error_pages);
         pages.push(Rc::new(
             own.map_err(|error| add_config_place("error_pages", "site", site.line.as_ref(), error))?,
         ));
@@ -476,7 +476,7 @@ fn build_steps(
         steps.add(RouteStep::CorsFields(cors.clone()));
         steps.add(RouteStep::Cors(cors));
     }
-    let access = ClientAccess::of_route(&config.sites[site], route);
+    let access = ClientAccess::of_route(&settings);
     if !access.admits_all() {
         steps.add(RouteStep::Access(RouteAccess(access)));
     }

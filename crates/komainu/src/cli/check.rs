@@ -199,8 +199,7 @@ impl config::matcher::ConditionFields for ExplainedFields<'_> {
 
 /// Explains that the site or route refuses the client.
 fn explain_client_refusal(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
-    let site = &config.sites[found.site];
-    let access = ClientAccess::of_route(site, &site.routes[found.route]);
+    let access = ClientAccess::of_route(&config.settings(Some(found.site), Some(found.route)));
     let is_admitted = access.admits(Peer::Tcp((client, 0).into()));
     (!is_admitted).then(|| format!("  but the client {client} gets 403 (`allow`, `deny`)\n"))
 }

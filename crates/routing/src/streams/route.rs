@@ -72,7 +72,7 @@ impl StreamRoutes {
             table.streams.push(Rc::new(StreamRoute {
                 names: stream.names.clone(),
                 limits: limits.clone(),
-                access: ClientAccess::new([&stream.allow], [&stream.deny]),
+                access: ClientAccess::new(stream.allow.as_deref(), [stream.deny.as_slice()]),
                 connect_timeout: stream.timeouts.connect.into(),
                 idle_timeout: stream.timeouts.idle.into(),
                 logs_connections: stream.log,
