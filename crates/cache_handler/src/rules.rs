@@ -134,7 +134,7 @@ impl CacheRules {
     }
 
     /// Adds the request fields that the route's proxy sets to values that depend on the request.
-    pub fn with_written_fields(mut self, proxy: Option<&config::Proxy>) -> CacheRules {
+    pub fn with_written_fields(mut self, proxy: Option<&proxy::options::ProxyOptions>) -> CacheRules {
         let changes = proxy.map(|proxy| &proxy.request_headers);
         let fields = changes.into_iter().flat_map(|changes| changes.set.iter().chain(&changes.add));
         self.written_fields = fields

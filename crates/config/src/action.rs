@@ -2,10 +2,10 @@
 
 use crate::app::{self, Mounted};
 use crate::conditions::Conditions;
-use crate::proxy::Proxy;
-use crate::upstream_group::Proxied;
 use files::FileOptions;
 use http::{Template, TemplatePart, Variable};
+use proxy::options::ProxyOptions;
+use proxy::upstream_group::Proxied;
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use settings::directive_table::{brief, table};
 use settings::directives;
@@ -26,7 +26,7 @@ pub enum Action {
     /// Files of a folder.
     Files(Box<FileOptions>),
     /// Upstream servers.
-    Proxy(Box<Proxy>),
+    Proxy(Box<ProxyOptions>),
     /// An application.
     App(Box<Mounted>),
     /// A redirect.

@@ -1,7 +1,6 @@
 //! Applications: how they are started, the number of workers, and their lifetimes.
 
 use crate::app_sandbox::{AppSandbox, share_written_paths};
-use crate::client_abort::{CLIENT_ABORT, ClientAbort};
 use crate::php::PhpApp;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
@@ -13,6 +12,7 @@ use settings::shape::{
     plain_name,
 };
 use settings::units::{GIB, KIB, MIB, SPILL_MAX};
+use shapes::client_abort::{CLIENT_ABORT, ClientAbort};
 use shapes::prefix::{StripPrefix, parse_strip_prefix};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use crate::auth_server::{AuthServer, SignInPart, parse_auth_server, parse_identity_field, sign_in};
 use crate::auth_token::{JwtAuth, SignedAuth};
-use crate::proxy::{ProxyTls, upstream_host};
-use crate::upstream::UpstreamHost;
+use proxy::directives::{ProxyTls, upstream_host};
+use proxy::options::Host;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;
@@ -68,7 +68,7 @@ directives! {
         /// Maximum time for the whole exchange with the server.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(300) };
         /// The `Host` that the server is asked with: `"pass"`, that of the request; `"upstream"`, its own name; or a text.
-        "host" host: UpstreamHost = "pass", Text { what: "\"pass\", \"upstream\" or a host", parse: upstream_host };
+        "host" host: Host = "pass", Text { what: "\"pass\", \"upstream\" or a host", parse: upstream_host };
         /// TLS to a server with an `https` URL.
         "tls" tls: ProxyTls = {}, table();
         /// Sign-in page: a path or a URL. If the server answers 401 to a GET request of a browser for a page,

@@ -1,6 +1,6 @@
 //! Servers that are asked whether a request may be served.
 
-use crate::upstream::Origin;
+use proxy::options::Origin;
 use settings::checker::InvalidValue;
 use shapes::header;
 

@@ -1,7 +1,7 @@
 //! Proofs that a request carries itself: JSON Web Tokens and signatures of URLs.
 
 use crate::auth_server::{AuthServer, parse_auth_server, parse_identity_field};
-use crate::upstream::Origin;
+use proxy::options::Origin;
 use settings::checker::{Checker, InvalidValue};
 use settings::directives;
 use settings::node::Node;

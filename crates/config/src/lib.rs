@@ -38,19 +38,9 @@ mod crawlers;
 
 mod control;
 
-mod client_abort;
-
-mod upstream;
-
 mod scripts;
 
-mod cgi_program;
-
 mod php;
-mod proxy;
-
-mod upstream_group;
-
 mod auth_server;
 
 mod auth_token;
@@ -111,8 +101,6 @@ pub use app_sandbox::AppSandbox;
 pub use auth::{Auth, AuthKind};
 pub use auth_server::{AuthServer, SignInPart};
 pub use auth_token::{JwtAuth, SignedAuth};
-pub use cgi_program::Cgi;
-pub use client_abort::ClientAbort;
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
@@ -126,10 +114,6 @@ pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
 pub use php::PhpApp;
-pub use proxy::{
-    Eject, Forwarded, Health, KeepAlive, Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Retry,
-    Upstream,
-};
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
 pub use response_headers::ResponseHeaders;
@@ -143,12 +127,11 @@ pub use settings::units::{GIB, KIB, MIB, parse_duration, parse_size};
 pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
 };
-pub use stream::{BalanceWord, Stream, StreamServer, StreamTimeouts};
+pub use stream::{Stream, StreamServer, StreamTimeouts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, Tracing};
 pub use trusted_proxies::{ForwardedFields, TrustedProxies};
-pub use upstream::{Balance, CgiScheme, Origin, ProxyHttp, ProxyProtocol, UpstreamHost};
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
 
 const INTRODUCTION: &str = "\

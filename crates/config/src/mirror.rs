@@ -1,8 +1,8 @@
 //! Mirroring of requests to test servers, and fault injection.
 
 use crate::conditions::Conditions;
-use crate::proxy::Proxy;
-use crate::upstream_group::Proxied;
+use proxy::options::ProxyOptions;
+use proxy::upstream_group::Proxied;
 use settings::checker::Checker;
 use settings::directive_table::{brief, table};
 use settings::directives;
@@ -42,7 +42,7 @@ directives! {
     /// response is read up to 64 KiB and discarded.
     Mirror in "`mirror`" {
         /// The servers: a URL, a list, or a table as of `proxy`, which may name a group (`{ upstream = "NAME" }`).
-        "to" to: Proxy = required(""), Proxied;
+        "to" to: ProxyOptions = required(""), Proxied;
         /// Share of the requests that are copied: `"0%"` to `"100%"`.
         "share" share: u32 = "100%", SHARE;
         /// Only requests that meet these conditions.

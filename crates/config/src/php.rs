@@ -1,11 +1,11 @@
 //! `php` of an application: PHP that runs in the server's own workers.
 
-use crate::scripts::FRONT;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
 use settings::directives;
 use settings::node::{Node, NodeData};
 use settings::shape::{Map, Maybe, PathShape, Shape, ShapeKind, Toggle};
+use shapes::prefix::FRONT;
 use std::path::{Path, PathBuf};
 
 directives! {

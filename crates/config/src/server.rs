@@ -12,7 +12,6 @@ use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
 use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
-use crate::proxy::Proxy;
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
 use crate::shared_limits::check_shared_limits;
@@ -26,12 +25,13 @@ use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::trusted_proxies::TrustedProxies;
-use crate::upstream_group::Groups;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
 use cache::CacheStore;
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
+use proxy::options::ProxyOptions;
+use proxy::upstream_group::Groups;
 use settings::checker::{Checker, shorten};
 use settings::directive_table::{all_chapters, brief, table};
 use settings::directives;
@@ -149,7 +149,7 @@ directives! {
         /// not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
-        "upstreams" upstreams: Vec<(String, Proxy)> = {}, Groups;
+        "upstreams" upstreams: Vec<(String, ProxyOptions)> = {}, Groups;
         /// Directives shared by several sites or routes, by name: `[snippet.NAME]` has directives of a site
         /// or of a route, and applies to those with `use = "NAME"`. Directives of the site or route itself
         /// take precedence; tables are joined key by key, and lists of tables are concatenated. No directive

@@ -3,7 +3,6 @@
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
 use crate::app;
 use crate::auth::{self, Auth};
-use crate::cgi_program::Cgi;
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
 use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
@@ -14,14 +13,12 @@ use crate::listen::Listener;
 use crate::log::RequestLog;
 use crate::maintenance::{self, Maintenance};
 use crate::mirror::{self, InjectedFault, Mirror};
-use crate::proxy::Proxy;
 use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, check_replacements};
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::{REWRITE, check_rewrite, route_table};
 use crate::snippet;
 use crate::tls::{SiteTls, site_tls};
-use crate::upstream_group::{PhpServers, Proxied, programs};
 use admission::cors::{self, Cors};
 use admission::limits::{self, RateLimit};
 use admission::queue::{self, RequestQueue};
@@ -32,6 +29,9 @@ use http::{Template, Variable};
 use net::bandwidth::{self, BandwidthLimit};
 use net::compress::{self, CompressResponses};
 use net::dictionary::{self, UseAsDictionary};
+use proxy::cgi_program::Cgi;
+use proxy::options::ProxyOptions;
+use proxy::upstream_group::{PhpServers, Proxied, programs};
 use settings::checker::Checker;
 use settings::directive_table::{brief, table};
 use settings::directives;
@@ -387,7 +387,7 @@ directives! {
 
 impl Route {
     /// Returns the route's proxy, also if it is a fallback of `files`.
-    pub fn proxy(&self) -> Option<&Proxy> {
+    pub fn proxy(&self) -> Option<&ProxyOptions> {
         std::iter::once(&self.action).chain(&self.otherwise).find_map(|action| match action {
             Action::Proxy(proxy) => Some(&**proxy),
             _ => None,

@@ -2,19 +2,23 @@
 
 use crate::host::HostPattern;
 use crate::listen::{Listen, Listener};
-use crate::proxy::{Eject, Health};
-use crate::upstream::{Balance, Origin, ProxyProtocol};
+use net::ProxyProtocol;
+use proxy::directives::{PROXY_PROTOCOL, duration};
+use proxy::options::{Balance, Eject, HashKey, HealthCheck, Origin};
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::{brief, table};
 use settings::directives;
 use settings::node::Node;
-use settings::shape::{Count, Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word};
+use settings::shape::{
+    Count, Flag, Mapped, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word,
+};
 use shapes::network::{SOURCE, TrustedSource};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
+use times::Millis;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -25,7 +29,8 @@ const NAMES: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a name such as \"git.example.com\" or \"*.example.com\"",
     parse: parse_server_name,
 });
-const BALANCE: Word<BalanceWord> = Word(&[
+const BALANCE: Mapped<Word<BalanceWord>, Balance> = Mapped { shape: BALANCE_WORDS, map: Balance::from };
+const BALANCE_WORDS: Word<BalanceWord> = Word(&[
     ("round-robin", BalanceWord::RoundRobin),
     ("least-connections", BalanceWord::LeastConnections),
     ("two-choices", BalanceWord::TwoChoices),
@@ -65,23 +70,22 @@ directives! {
         /// Load-balancing method. `"round-robin"`: each server in turn. `"least-connections"`: the server
         /// with the fewest connections. `"two-choices"`: the less busy of two random servers.
         /// `"hash:client"`: the same server for the same client address.
-        "balance" balance: BalanceWord = "round-robin", BALANCE;
+        "balance" balance: Balance = "round-robin", BALANCE;
         /// The version of the PROXY protocol that sends the client's address to servers at the start of a connection: `"v1"` is a
         /// text line, `"v2"` is binary.
-        "proxy_protocol" proxy_protocol: ProxyProtocol = "off",
-            Word(&[("off", ProxyProtocol::Off), ("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)]);
+        "proxy_protocol" proxy_protocol: Option<ProxyProtocol> = "off", PROXY_PROTOCOL;
         /// Timeouts.
         "timeouts" timeouts: StreamTimeouts = {}, table();
         /// Conditions for ejecting a server that cannot be connected to, so that it gets no connections for a
         /// time. `false` ejects none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Health checks: `true` only connects; a path asks for it over HTTP.
-        "health" health: Option<Health> = false,
-            Toggle { on: Some(|| Some(Health::default())), off: || None, shape: Maybe(brief::<Health>("path")) };
+        "health" health: Option<HealthCheck> = false,
+            Toggle { on: Some(|| Some(HealthCheck::default())), off: || None, shape: Maybe(brief::<HealthCheck>("path")) };
         /// The time after which a server that is back in service gets its full share of connections.
-        "slow_start" slow_start: Duration = "0s", Time { min: Duration::ZERO, max: HOUR };
+        "slow_start" slow_start: Millis = "0s", duration(Duration::ZERO, HOUR);
         /// Interval at which names of servers are resolved again.
-        "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
+        "resolve" resolve: Millis = "30s", duration(SECOND, DAY);
         /// Connections of the stream at the same time; more are closed at once. They count as `connections` of `[limits]` too.
         "connections" connections_max: Option<u32> = "unlimited", Unlimited(Count { min: 1, max: 10_000_000 });
         /// Connections of one client at the same time: an IPv4 address, or an IPv6 network of 64 bits. More are closed at once.
@@ -124,7 +128,7 @@ directives! {
 
 /// Load-balancing method of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BalanceWord {
+enum BalanceWord {
     /// Each in turn.
     RoundRobin,
     /// The one with the fewest connections.
@@ -141,7 +145,7 @@ impl From<BalanceWord> for Balance {
             BalanceWord::RoundRobin => Balance::RoundRobin,
             BalanceWord::LeastConnections => Balance::LeastRequests,
             BalanceWord::TwoChoices => Balance::TwoChoices,
-            BalanceWord::HashClient => Balance::HashClient,
+            BalanceWord::HashClient => Balance::Hash(HashKey::Client),
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, Branch,
-    ClientTls, Conditions, Config, Control, Crawlers, Eject, ExternalAccountBinding, Forwarded, Health,
-    InjectedFault, KeepAlive, Limits, Listener, Log, LogCondition, Maintenance, Mirror, Mounted, OpenFiles,
-    Proxy, ProxyHeaders, ProxyLimits, ProxyTimeouts, ProxyTls, Recycle, Redirect, Respond, ResponseHeaders,
-    Retry, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing, TrustedProxies,
-    Upstream, Workers,
+    ClientTls, Conditions, Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits,
+    Listener, Log, LogCondition, Maintenance, Mirror, Mounted, OpenFiles, Recycle, Redirect, Respond,
+    ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing,
+    TrustedProxies, Workers,
 };
 use crate::{CollectedMetrics, JwtAuth, OtlpLogs, SignedAuth};
 use admission::cors::Cors;
@@ -15,6 +14,10 @@ use admission::queue::RequestQueue;
 use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};
 use files::{Compress, FileOptions};
 use net::{BandwidthLimit, CompressResponses, DictionaryStore, UseAsDictionary};
+use proxy::directives::{ProxyTls, Upstream};
+use proxy::options::{
+    Eject, Forwarded, HealthCheck, KeepAlive, ProxyHeaders, ProxyLimits, ProxyOptions, ProxyTimeouts, Retry,
+};
 use settings::checker::Checker;
 use settings::directive_table::{DirectiveTable, all_chapters, table};
 use settings::node::Node;
@@ -78,14 +81,14 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<FileOptions>(),
         explicit_defaults::<Compress>(),
         explicit_defaults::<CompressResponses>(),
-        explicit_defaults::<Proxy>(),
-        explicit_defaults::<crate::scripts::Scripts>(),
+        explicit_defaults::<ProxyOptions>(),
+        explicit_defaults::<proxy::scripts::Scripts>(),
         explicit_defaults::<Upstream>(),
         explicit_defaults::<KeepAlive>(),
         explicit_defaults::<ProxyTimeouts>(),
         explicit_defaults::<Retry>(),
         explicit_defaults::<Eject>(),
-        explicit_defaults::<Health>(),
+        explicit_defaults::<HealthCheck>(),
         explicit_defaults::<ProxyTls>(),
         explicit_defaults::<Forwarded>(),
         explicit_defaults::<ProxyHeaders>(),
@@ -128,7 +131,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<crate::StreamServer>(),
         explicit_defaults::<crate::StreamTimeouts>(),
         explicit_defaults::<crate::PhpApp>(),
-        explicit_defaults::<crate::Cgi>(),
+        explicit_defaults::<proxy::cgi_program::Cgi>(),
     ];
     for chapter in all_chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);

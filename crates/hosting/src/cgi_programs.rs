@@ -19,10 +19,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apps::Orphans;
-use config::{Cgi, Config};
+use config::Config;
 use failure::IoFailure;
 use logging::notice::ErrorLog;
 use net::sys::set_process_group;
+use proxy::cgi_program::Cgi;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{Access, AtFlags, FileType, Mode, OFlags, ResolveFlags, accessat, openat2};
 use rustix::net::sockopt;

@@ -169,7 +169,9 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
             memory_bytes: app.recycle.memory_bytes,
             age: app.recycle.age.map(Millis::of),
         },
-        cancels_on_client_close: app.client_abort.map(|abort| abort == config::ClientAbort::Cancel),
+        cancels_on_client_close: app
+            .client_abort
+            .map(|abort| abort == shapes::client_abort::ClientAbort::Cancel),
         show_errors: app.show_errors,
         response_bytes: app.response_head_bytes as usize,
         body_ahead_bytes: app.body_ahead_bytes as usize,

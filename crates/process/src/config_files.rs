@@ -8,11 +8,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use config::{Action, Auth, CertificateSource, Config, Proxy, ProxyTls, SiteTls};
+use config::{Action, Auth, CertificateSource, Config, SiteTls};
 use failure::{Failure, IoFailure};
 use link::LinkRequest;
 use logging::sink;
 use net::trusted_path;
+use proxy::directives::ProxyTls;
+use proxy::options::ProxyOptions;
 use rustix::fs::{Mode, OFlags};
 
 use crate::link::{SupervisorLink, path_text};
@@ -66,7 +68,7 @@ impl NamedFiles {
         self.files.extend(client.flat_map(|client| client.ca.iter().chain(&client.crl)).cloned());
     }
 
-    fn add_proxy(&mut self, proxy: &Proxy) {
+    fn add_proxy(&mut self, proxy: &ProxyOptions) {
         let own = proxy.to.iter().filter_map(|upstream| upstream.tls.as_ref());
         own.chain([&proxy.tls]).for_each(|tls| self.add_tls(tls));
     }
@@ -281,13 +283,13 @@ mod tests {
 
     #[test]
     fn tls_files_of_upstream_servers_are_allowed() {
-        let tls = config::ProxyTls {
+        let tls = ProxyTls {
             ca: Some("ca".into()),
             certificate: Some("certificate".into()),
             key: Some("key".into()),
-            ..config::ProxyTls::default()
+            ..ProxyTls::default()
         };
-        let proxy = Proxy { tls, ..Proxy::default() };
+        let proxy = ProxyOptions { tls, ..ProxyOptions::default() };
         let route =
             config::Route { action: Action::Proxy(Box::new(proxy.clone())), ..config::Route::default() };
         let site = config::Site { routes: vec![route], ..config::Site::default() };

@@ -9,7 +9,7 @@ use times::Millis;
 use crate::cgi_side::CgiSide;
 use crate::dial::{DialOptions, dial};
 use crate::failure::AttemptFailure;
-use crate::options::{CgiProtocol, GroupOptions, HealthCheck, Probe, UpstreamProtocol};
+use crate::options::{CgiProtocol, GroupOptions, HealthCheck, UpstreamProtocol};
 use crate::shared::Upstream;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
@@ -38,8 +38,9 @@ pub(crate) async fn probe(
         Err(AttemptFailure::ResourcesExhausted) => return None,
         Err(failure) => return Some(Err(failure)),
     };
-    let Probe::Get { path, host, first, last } = &check.probe else { return Some(Ok(true)) };
-    let host = host.as_deref().unwrap_or(&upstream.authority);
+    let Some(path) = &check.path else { return Some(Ok(true)) };
+    let (first, last) = check.expect;
+    let host = check.host.as_deref().unwrap_or(&upstream.authority);
     // Health checks accept the same heads as routes do.
     let limits = options.head_limits();
     let bounds = RequestBounds { limits, head_timeout: Millis::MAX, between: Millis::MAX, deadline };
@@ -66,7 +67,7 @@ pub(crate) async fn probe(
     };
     let mut request = UpstreamRequest::new(side, Method::Get, bounds);
     let answered = request.read_head().await;
-    Some(answered.map(|()| (*first..=*last).contains(&request.head().0.status.code())))
+    Some(answered.map(|()| (first..=last).contains(&request.head().0.status.code())))
 }
 
 /// Builds a request to a server of the CGI family. The path is passed as the script's, because PHP-FPM

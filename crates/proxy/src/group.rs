@@ -388,7 +388,7 @@ impl GroupState {
             UpstreamSide::H1(_) | UpstreamSide::Cgi(_) | UpstreamSide::Stream(_) => None,
         };
         if let Some((link, rested)) = kept {
-            self.pools[server].put(link, rested, options.keep_alive.idle_max);
+            self.pools[server].put(link, rested, options.keep_alive.idle_max as usize);
         }
     }
 
@@ -479,7 +479,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
         inner.buffers.trim();
         for (server, pool) in inner.pools.iter().enumerate() {
             let down = inner.shared.state(server, now) == ServerState::Down;
-            pool.sweep(inner.shared.options.keep_alive.idle_max, |rested| {
+            pool.sweep(inner.shared.options.keep_alive.idle_max as usize, |rested| {
                 !down && inner.has_current_address(server, rested)
             });
             inner.h2_pools[server].sweep(|address| !down && inner.is_address_of_server(server, address));

@@ -33,7 +33,7 @@ impl H2Pool {
         let options = H2Options {
             // Connections are shared by routes, so the group's limits apply.
             head: group.head_limits(),
-            requests_max: keep_alive.requests_max,
+            requests_max: keep_alive.requests_max.unwrap_or(0),
             idle_timeout: if keep_alive.idle_max == 0 { Millis::ZERO } else { keep_alive.idle_timeout },
             ..H2Options::default()
         };

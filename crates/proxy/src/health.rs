@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use times::{AtomicMoment, Millis, Moment};
 
-use crate::options::{Ejection, HealthCheck};
+use crate::options::{Eject, HealthCheck};
 
 /// Percentage of its weight that a server gets on its return to service (`slow_start`).
 const FIRST_SHARE_PERCENT: u64 = 10;
@@ -139,7 +139,7 @@ impl Health {
     }
 
     /// Records a failure. True if that ejects the server.
-    pub fn record_failure(&self, now: Moment, ejection: &Ejection) -> bool {
+    pub fn record_failure(&self, now: Moment, ejection: &Eject) -> bool {
         let failures = self.failures.fetch_add(1, Relaxed).saturating_add(1);
         let until = self.ejected_until.load(Relaxed);
         let probe_failed = until != Moment::ZERO && now >= until;
@@ -214,7 +214,7 @@ impl Health {
 mod tests {
     use super::*;
 
-    const EJECTION: Ejection = Ejection { failures_max: 3, first: Millis(1_000), max: Millis(3_000) };
+    const EJECTION: Eject = Eject { failures_max: 3, first: Millis(1_000), max: Millis(3_000) };
 
     #[test]
     fn consecutive_failures_eject_a_server_with_backoff() {

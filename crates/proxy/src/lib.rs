@@ -10,6 +10,11 @@
 
 mod hash;
 pub mod template;
+pub mod origin;
+pub mod cgi_program;
+pub mod scripts;
+pub mod directives;
+pub mod upstream_group;
 pub mod options;
 pub mod path;
 pub mod reverse;

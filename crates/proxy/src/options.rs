@@ -2,9 +2,15 @@
 
 use std::path::PathBuf;
 
-use http::{Status, Template};
+use http::Template;
 pub use net::ProxyProtocol;
+use shapes::client_abort::ClientAbort;
 use times::Millis;
+
+pub use crate::directives::{
+    Eject, Forwarded, HealthCheck, KeepAlive, ProxyHeaders, ProxyLimits, ProxyOptions, ProxyTimeouts, Retry,
+};
+pub use crate::origin::{Balance, CgiProtocol, HashKey, Host, Origin};
 
 /// A group of upstream servers: options that all its routes share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +22,7 @@ pub struct GroupOptions {
     /// Options of connections kept for the next request.
     pub keep_alive: KeepAlive,
     /// Rules for ejecting a failing server; `None`: servers are never ejected.
-    pub ejection: Option<Ejection>,
+    pub ejection: Option<Eject>,
     /// Active health checks; `None` for none.
     pub check: Option<HealthCheck>,
     /// Time over which the weight of a server that is back in service grows to its full value, in
@@ -40,7 +46,7 @@ pub struct GroupOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteOptions {
     /// Timeouts.
-    pub timeouts: UpstreamTimeouts,
+    pub timeouts: ProxyTimeouts,
     /// Rules for retrying a request.
     pub retry: Retry,
     /// Rules for rewriting request heads.
@@ -98,20 +104,6 @@ pub enum UpstreamProtocol {
     Tcp,
 }
 
-/// A protocol that carries variables instead of an HTTP head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CgiProtocol {
-    /// FastCGI 1.0, responder role. Connections are kept.
-    FastCgi,
-    /// uwsgi, modifier 0. One request per connection.
-    Uwsgi,
-    /// SCGI. One request per connection.
-    Scgi,
-    /// SCGI to this server's own process that starts CGI programs. The sending side is closed after the body,
-    /// because a program reads its input to the end.
-    Program,
-}
-
 /// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum UpstreamAddress {
@@ -140,151 +132,16 @@ pub struct Tls {
     pub insecure: bool,
 }
 
-/// The load-balancing method.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Balance {
-    /// Servers in turn, by weight (default).
-    #[default]
-    RoundRobin,
-    /// The server with the fewest requests under way, by weight.
-    LeastRequests,
-    /// The less busy of two servers picked at random: nearly as even, without herding.
-    TwoChoices,
-    /// The same server for the same key; few keys move when servers are added or removed.
-    Hash(HashKey),
-    /// The server that a cookie names. For a client without the cookie, round robin; the response then sets
-    /// the cookie.
-    Sticky {
-        /// Name of the cookie.
-        cookie: String,
-    },
-}
-
-/// Source of the hash key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HashKey {
-    /// The client's IP address.
-    Client,
-    /// The value of a request field.
-    Field(String),
-    /// The value of a cookie.
-    Cookie(String),
-    /// The path and query.
-    Uri,
-}
-
-/// Connections kept for the next request. All numbers are per server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct KeepAlive {
-    /// Maximum idle connections, over all cores. 0: none are kept, and requests are sent with `Connection:
-    /// close`. Default 1,024.
-    pub idle_max: usize,
-    /// Maximum idle time of a connection, in milliseconds; less if the server announces less (`Keep-Alive:
-    /// timeout`). Default 60,000.
-    pub idle_timeout: Millis,
-    /// Number of requests after which a connection is closed; 0: no limit (default).
-    pub requests_max: u32,
-}
-
-/// Timeouts in milliseconds, with a resolution of a tenth of a second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UpstreamTimeouts {
-    /// To connect, including name resolution and TLS handshake. Default 5,000.
-    pub connect: Millis,
-    /// From the last byte of the request to the complete response head. Default 60,000.
-    pub head: Millis,
-    /// Between two pieces of a body, in either direction. Default 60,000.
-    pub between: Millis,
-    /// The whole request, including retries and the body; 0: no limit (default).
-    pub total: Millis,
-    /// Wait in the queue while all servers are at their limits. Default 10,000.
-    pub queue: Millis,
-    /// Idle time of an upgraded connection. Default 3,600,000.
-    pub tunnel: Millis,
-    /// Wait for the server's `100 Continue`; after it the body is sent anyway. Default 1,000.
-    pub expect_continue: Millis,
-    /// Since the client closed its sending side, or since the server last sent something after that, while
-    /// the client may still wait for the response. 0: no limit (default).
-    pub half_closed: Millis,
-}
-
-/// Rules for retrying a request, on another server if there is one. A request is retried only before the
-/// response to the client begins, and only if nothing was sent or the method is idempotent (RFC 9110 section
-/// 9.2.2). A kept connection that turns out to be closed does not count as an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Retry {
-    /// Maximum attempts, including the first; at least 1. Default 3.
-    pub attempts_max: u32,
-    /// Retries per 100 requests, so that retries do not overload the remaining servers of a failing group.
-    /// Ten retries are available initially. Default 20.
-    pub budget_percent: u32,
-    /// Response statuses that count as failures: 502, 503, 504, 429. Default none.
-    pub statuses: Vec<Status>,
-    /// Whether requests with non-idempotent methods are retried too. Default no.
-    pub non_idempotent: bool,
-    /// Maximum bytes of a request body kept for a retry; a longer body is not retried. Default 64 KiB.
-    pub body_bytes_max: usize,
-}
-
-/// Rules for ejecting a failing server, which then gets no requests for some time. Failures are connections
-/// that cannot be opened or break before the response, timeouts and invalid responses. The only server of a
-/// group is never ejected; if all servers are ejected, they get requests nevertheless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ejection {
-    /// Consecutive failures that eject a server; at least 1. Default 3.
-    pub failures_max: u32,
-    /// Duration of the first ejection, in milliseconds, doubled by each consecutive one. After it, one
-    /// request probes the server. Default 5,000.
-    pub first: Millis,
-    /// Maximum duration in milliseconds. Default 300,000.
-    pub max: Millis,
-}
-
-/// Active health checks: requests that the proxy itself sends to each server.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct HealthCheck {
-    /// The check.
-    pub probe: Probe,
-    /// Interval in milliseconds. Default 5,000.
-    pub interval: Millis,
-    /// Timeout of a check in milliseconds. Default 2,000.
-    pub timeout: Millis,
-    /// Consecutive successful checks that return a server to service. Default 2.
-    pub rise: u32,
-    /// Consecutive failed checks that take a server out of service. Default 3.
-    pub fall: u32,
-}
-
-/// A health check.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Probe {
-    /// Opens a connection (and completes the TLS handshake).
-    Connect,
-    /// Sends `GET path`; the response must have a status in `first..=last`.
-    Get {
-        /// The path.
-        path: String,
-        /// Value of `Host`; `None`: the server's own.
-        host: Option<String>,
-        /// Lowest status of a healthy server. Default 200.
-        first: u16,
-        /// Highest status of a healthy server. Default 399.
-        last: u16,
-    },
-}
-
 /// Rules for rewriting request heads. Hop-by-hop fields and those that `Connection` names are never
 /// forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestOptions {
     /// Value of `Host`. Default: the client's.
     pub host: Host,
-    /// Fields that name the client. Default `X-Forwarded-For`, `-Proto`, `-Host`. Values from a trusted proxy
-    /// ([`net::Client::vouched`]) are extended; those from any other sender are replaced.
+    /// Fields that name the client and this proxy. Default `X-Forwarded-For`, `-Proto`, `-Host` and `Via`. Values from a
+    /// trusted proxy ([`net::Client::vouched`]) are extended; those from any other sender are replaced. Without `Via`
+    /// loops are not detected.
     pub forwarded: Forwarded,
-    /// Pseudonym of this proxy in `Via`. Empty: no `Via` is sent and loops are not detected. Default
-    /// `komainu`.
-    pub via: String,
     /// Whether fields with `_` in their names are forwarded, which many applications confuse with `-`.
     /// Default no.
     pub underscores: bool,
@@ -292,39 +149,7 @@ pub struct RequestOptions {
     /// confuse with one of them are not forwarded.
     pub routing_fields: Vec<String>,
     /// Fields to remove, set and add.
-    pub edits: Edits,
-}
-
-/// Value of `Host` in forwarded requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Host {
-    /// The client's value (default).
-    #[default]
-    Pass,
-    /// The server's own `host[:port]`.
-    Upstream,
-    /// This value.
-    Set(String),
-}
-
-/// Fields that name the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forwarded {
-    /// `X-Forwarded-For`, `X-Forwarded-Proto`, `X-Forwarded-Host`.
-    pub x_forwarded: bool,
-    /// `Forwarded` (RFC 7239).
-    pub standard: bool,
-}
-
-/// Fields to remove, set and add, in this order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Edits {
-    /// Names of fields to remove, case-insensitive.
-    pub remove: Vec<String>,
-    /// Fields that replace those of the same name.
-    pub set: Vec<(String, Template)>,
-    /// Fields added, beside existing ones of the same name.
-    pub add: Vec<(String, Template)>,
+    pub edits: ProxyHeaders,
 }
 
 /// Rules for changing responses.
@@ -336,7 +161,7 @@ pub struct ResponseOptions {
     /// Cookie domains and their replacements; an empty replacement removes the attribute.
     pub cookie_domains: Vec<(String, String)>,
     /// Fields to remove, set and add.
-    pub edits: Edits,
+    pub edits: ProxyHeaders,
 }
 
 /// Options for FastCGI, uwsgi and SCGI servers.
@@ -401,12 +226,7 @@ impl std::fmt::Display for UpstreamServer {
             return f.write_str(name);
         }
         if let UpstreamProtocol::Cgi(protocol) = self.protocol {
-            let scheme = match protocol {
-                CgiProtocol::FastCgi => "fastcgi",
-                CgiProtocol::Uwsgi => "uwsgi",
-                CgiProtocol::Scgi => "scgi",
-                CgiProtocol::Program => "cgi",
-            };
+            let scheme = protocol.name();
             return match &self.address {
                 UpstreamAddress::Unix(path) => write!(f, "{scheme}+unix:{}", path.display()),
                 UpstreamAddress::Tcp { .. } => write!(f, "{scheme}://{}", self.authority()),
@@ -435,13 +255,30 @@ impl GroupOptions {
             servers,
             balance: Balance::default(),
             keep_alive: KeepAlive::default(),
-            ejection: Some(Ejection::default()),
+            ejection: Some(Eject::default()),
             check: None,
             slow_start: Millis(0),
             queue_max: 1_000,
             resolve_interval: Millis(30_000),
             proxy_protocol: None,
             lenient_heads: false,
+        }
+    }
+
+    /// Creates the options of the group that a table declares, with these servers.
+    #[must_use]
+    pub fn of(proxy: &ProxyOptions, servers: Vec<UpstreamServer>) -> GroupOptions {
+        GroupOptions {
+            servers,
+            balance: proxy.balance.clone(),
+            keep_alive: proxy.keep_alive.clone(),
+            ejection: proxy.eject.clone(),
+            check: proxy.health.clone(),
+            slow_start: proxy.slow_start,
+            queue_max: proxy.queue_max as usize,
+            resolve_interval: proxy.resolve,
+            proxy_protocol: proxy.proxy_protocol,
+            lenient_heads: proxy.lenient_heads,
         }
     }
 
@@ -459,10 +296,49 @@ impl GroupOptions {
     }
 }
 
+impl RouteOptions {
+    /// Creates the options of a route that a table declares. `path` maps its paths to those of its servers, and
+    /// `are_of_cgi` says whether these speak a protocol of the CGI family, which has the client's address in variables.
+    #[must_use]
+    pub fn of(proxy: &ProxyOptions, path: Option<PathMap>, are_of_cgi: bool) -> RouteOptions {
+        let mut forwarded = proxy.forwarded.clone();
+        forwarded.x_forwarded = forwarded.x_forwarded.or(Some(!are_of_cgi));
+        forwarded.via = forwarded.via.filter(|_| !are_of_cgi);
+        RouteOptions {
+            timeouts: proxy.timeouts.clone(),
+            retry: proxy.retry.clone(),
+            request: RequestOptions {
+                host: proxy.host.clone(),
+                forwarded,
+                underscores: proxy.underscores,
+                routing_fields: Vec::new(),
+                edits: proxy.request_headers.clone(),
+            },
+            response: ResponseOptions {
+                rewrite: proxy.rewrite,
+                cookie_domains: proxy.cookie_domains.clone(),
+                edits: proxy.response_headers.clone(),
+            },
+            path,
+            upgrades: proxy.upgrades.clone(),
+            cancels_on_disconnect: proxy.client_abort == ClientAbort::Cancel,
+            read_ahead_bytes: proxy.read_ahead_bytes as usize,
+            cgi: CgiOptions { variables: proxy.variables.clone(), keeps_encoded_slashes: false },
+            head_limits: http::Limits {
+                head_bytes_max: proxy.limits.head_bytes_max as usize,
+                start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
+                fields_max: proxy.limits.headers_max as usize,
+                bare_lf: proxy.lenient_heads || proxy.limits.lenient_bare_lf,
+                lenient_heads: proxy.lenient_heads,
+            },
+        }
+    }
+}
+
 impl Default for RouteOptions {
     fn default() -> RouteOptions {
         RouteOptions {
-            timeouts: UpstreamTimeouts::default(),
+            timeouts: ProxyTimeouts::default(),
             retry: Retry::default(),
             request: RequestOptions::default(),
             response: ResponseOptions::default(),
@@ -480,67 +356,20 @@ impl Default for RouteOptions {
     }
 }
 
-impl Default for KeepAlive {
-    fn default() -> KeepAlive {
-        KeepAlive { idle_max: 1_024, idle_timeout: Millis(60_000), requests_max: 0 }
-    }
-}
-
-impl Default for UpstreamTimeouts {
-    fn default() -> UpstreamTimeouts {
-        UpstreamTimeouts {
-            connect: Millis(5_000),
-            head: Millis(60_000),
-            between: Millis(60_000),
-            total: Millis(0),
-            queue: Millis(10_000),
-            tunnel: Millis(3_600_000),
-            expect_continue: Millis(1_000),
-            half_closed: Millis(0),
-        }
-    }
-}
-
-impl Default for Retry {
-    fn default() -> Retry {
-        Retry {
-            attempts_max: 3,
-            budget_percent: 20,
-            statuses: Vec::new(),
-            non_idempotent: false,
-            body_bytes_max: 64 * 1024,
-        }
-    }
-}
-
-impl Default for Ejection {
-    fn default() -> Ejection {
-        Ejection { failures_max: 3, first: Millis(5_000), max: Millis(300_000) }
-    }
-}
-
-impl Default for HealthCheck {
-    fn default() -> HealthCheck {
-        let probe = Probe::Get { path: "/".into(), host: None, first: 200, last: 399 };
-        HealthCheck { probe, interval: Millis(5_000), timeout: Millis(2_000), rise: 2, fall: 3 }
-    }
-}
-
 impl Default for RequestOptions {
     fn default() -> RequestOptions {
         RequestOptions {
             host: Host::default(),
-            forwarded: Forwarded { x_forwarded: true, standard: false },
-            via: "komainu".into(),
+            forwarded: Forwarded { x_forwarded: Some(true), ..Forwarded::default() },
             underscores: false,
             routing_fields: Vec::new(),
-            edits: Edits::default(),
+            edits: ProxyHeaders::default(),
         }
     }
 }
 
 impl Default for ResponseOptions {
     fn default() -> ResponseOptions {
-        ResponseOptions { rewrite: true, cookie_domains: Vec::new(), edits: Edits::default() }
+        ResponseOptions { rewrite: true, cookie_domains: Vec::new(), edits: ProxyHeaders::default() }
     }
 }

@@ -201,8 +201,8 @@ impl Proxy {
         let options = &self.rules.options;
         self.group.budget.set(self.group.budget.get().earn(&options.retry));
         let deadline = match options.timeouts.total {
-            Millis::ZERO => Moment::NEVER,
-            total => self.group.core.now() + total,
+            None => Moment::NEVER,
+            Some(total) => self.group.core.now() + total,
         };
         Attempts {
             deadline,
@@ -269,7 +269,11 @@ impl Proxy {
         // A server may refuse a stream before processing it, and then any request may be sent again.
         let may_be_refused =
             self.group.shared.options.servers.iter().any(|server| server.protocol != UpstreamProtocol::Http1);
-        if self.may_repeat(x) || may_be_refused { self.rules.options.retry.body_bytes_max } else { 0 }
+        if self.may_repeat(x) || may_be_refused {
+            self.rules.options.retry.body_bytes_max as usize
+        } else {
+            0
+        }
     }
 
     /// Whether the request may be sent twice.

@@ -7,7 +7,7 @@ use http::{
 };
 use net::websocket;
 
-use crate::options::{self, Edits, GroupOptions, Host, PathMap, RouteOptions};
+use crate::options::{self, GroupOptions, Host, PathMap, ProxyHeaders, RouteOptions};
 use crate::path;
 use crate::template::TemplateContext;
 
@@ -94,9 +94,9 @@ impl RequestRules {
 
     fn with_mark(group: &GroupOptions, route: &RouteOptions, mark: String) -> RequestRules {
         let is_safe = |protocol: &&String| !protocol.eq_ignore_ascii_case("h2c");
-        let via = &route.request.via;
+        let via = &route.request.forwarded.via;
         RequestRules {
-            via: if via.is_empty() { String::new() } else { format!(" {via}{mark}\r\n") },
+            via: via.as_ref().map(|via| format!(" {via}{mark}\r\n")).unwrap_or_default(),
             options: route.request.clone(),
             path: route.path.clone(),
             upgrades: route.upgrades.iter().filter(is_safe).cloned().collect(),
@@ -319,7 +319,7 @@ impl RequestRules {
             Name::Expect => ask.head.expects_continue,
             Name::XRequestId | Name::Traceparent | Name::Tracestate => ask.ids.is_forwarded(field.id),
             Name::XForwardedFor | Name::XForwardedProto | Name::XForwardedHost => {
-                !self.options.forwarded.x_forwarded && vouched(Dialect::XForwarded)
+                !self.options.forwarded.sends_x_forwarded() && vouched(Dialect::XForwarded)
             }
             Name::Forwarded => !self.options.forwarded.standard && vouched(Dialect::Standard),
             // Addressed to this proxy, not to the upstream (RFC 9110 section 11.7.1).
@@ -348,7 +348,7 @@ impl RequestRules {
             let client = if elsewhere { ask.client_address() } else { None };
             client.map(|address| address.ip()).filter(|&ip| Some(ip) != sender)
         };
-        if self.options.forwarded.x_forwarded {
+        if self.options.forwarded.sends_x_forwarded() {
             match (ask.client.trusted_dialect, sender) {
                 (None, Some(ip)) => {
                     lines.begin(b"X-Forwarded-For");
@@ -504,27 +504,27 @@ fn is_disguised(name: &[u8], known: &[u8]) -> bool {
 }
 
 /// Whether edits remove or replace the field.
-pub(crate) fn is_edited(edits: &Edits, name: &[u8]) -> bool {
+pub(crate) fn is_edited(edits: &ProxyHeaders, name: &[u8]) -> bool {
     has_edited(edits, |other| other.eq_ignore_ascii_case(name))
 }
 
 /// Whether edits remove or replace the field, or one that applications may confuse with it: `X_Role` and
 /// `X-Role`.
-fn is_edited_or_confusable(edits: &Edits, name: &[u8]) -> bool {
+fn is_edited_or_confusable(edits: &ProxyHeaders, name: &[u8]) -> bool {
     has_edited(edits, |other| is_confusable(other, name))
 }
 
-fn has_edited(edits: &Edits, is: impl Fn(&[u8]) -> bool) -> bool {
+fn has_edited(edits: &ProxyHeaders, is: impl Fn(&[u8]) -> bool) -> bool {
     edits.remove.iter().chain(edits.set.iter().map(|(name, _)| name)).any(|name| is(name.as_bytes()))
 }
 
 /// Whether edits remove or replace any field.
-pub(crate) fn removes(edits: &Edits) -> bool {
+pub(crate) fn removes(edits: &ProxyHeaders) -> bool {
     !(edits.remove.is_empty() && edits.set.is_empty())
 }
 
 /// Writes the lines that edits set and add.
-pub(crate) fn write_edits(lines: &mut FieldWriter<'_>, edits: &Edits, context: &TemplateContext<'_>) {
+pub(crate) fn write_edits(lines: &mut FieldWriter<'_>, edits: &ProxyHeaders, context: &TemplateContext<'_>) {
     if edits.set.is_empty() && edits.add.is_empty() {
         return;
     }

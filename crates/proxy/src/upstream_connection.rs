@@ -267,7 +267,7 @@ impl UpstreamConnection {
     ) -> Option<(Link, IdleConnection)> {
         let clean = is_done && self.buffers.input.is_empty() && !self.has_pending_output();
         let served = self.request_count.saturating_add(1);
-        let worn = options.idle_max == 0 || (options.requests_max > 0 && served >= options.requests_max);
+        let worn = options.idle_max == 0 || options.requests_max.is_some_and(|most| served >= most);
         if !clean || worn || !self.link.is_reusable() {
             return None;
         }

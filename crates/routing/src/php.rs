@@ -8,6 +8,7 @@ use config::{Action, Config};
 use files::{FileOptions, FileOutcome, Files, FoundScript};
 use hosting::workers::MountedApp;
 use net::{Exchange, Fault};
+use proxy::options::ProxyOptions;
 use proxy::{Proxy, Script};
 
 /// Backend that runs the scripts of a route.
@@ -41,7 +42,7 @@ pub(crate) enum PhpTarget {
 }
 
 /// Returns the FastCGI server of the scripts among a route's files, if there is one.
-pub fn script_server(route: &config::Route) -> Option<&config::Proxy> {
+pub fn script_server(route: &config::Route) -> Option<&ProxyOptions> {
     match &route.otherwise {
         Some(Action::Proxy(proxy)) if proxy.is_php => Some(proxy),
         _ => None,
@@ -116,7 +117,7 @@ fn without_parents(path: &Path) -> io::Result<PathBuf> {
 
 impl PhpRoute {
     /// Creates a route whose scripts are run by a FastCGI server.
-    pub fn new(php: &config::Proxy, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
+    pub fn new(php: &ProxyOptions, files: Box<Files>, proxy: Proxy, prefix: &[u8]) -> PhpRoute {
         let bytes = |text: &Option<String>| text.clone().map(String::into_bytes);
         let front = bytes(&php.scripts.front);
         let root = bytes(&php.scripts.root);

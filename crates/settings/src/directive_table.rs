@@ -215,12 +215,12 @@ pub fn parse_default<S: Shape>(shape: &S, toml: &str) -> S::Out {
 /// ```
 ///
 /// The default is TOML; or `absent("what that means")`; or `required("")`. `named "Name"` after the type gives the table
-/// another name in the schema and in advice than that of the type.
+/// another name in the schema and in advice than that of the type; `derives (Eq Hash)` after that derives further traits.
 #[macro_export]
 macro_rules! directives {
     (
         $(#[doc = $about:literal])*
-        $record:ident $(named $name:literal)? in $place:literal $(, check $check:path)?
+        $record:ident $(named $name:literal)? $(derives ($($derive:ident)+))? in $place:literal $(, check $check:path)?
         $(
             {
                 $(
@@ -238,7 +238,7 @@ macro_rules! directives {
         )+
     ) => {
         $(#[doc = $about])*
-        #[derive(Debug, Clone, PartialEq)]
+        #[derive(Debug, Clone, PartialEq $($(, $derive)+)?)]
         pub struct $record {
             $(
                 $( $(#[doc = $doc])* pub $field: $type, )*

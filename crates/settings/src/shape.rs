@@ -277,6 +277,26 @@ impl<S: Shape> Shape for Unlimited<S> {
     }
 }
 
+/// `S`, converted to the type that the code uses.
+pub struct Mapped<S: Shape, T> {
+    /// Shape of the value in the file.
+    pub shape: S,
+    /// Converts the value.
+    pub map: fn(S::Out) -> T,
+}
+
+impl<S: Shape, T> Shape for Mapped<S, T> {
+    type Out = T;
+
+    fn kind(&self) -> ShapeKind {
+        self.shape.kind()
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
+        self.shape.read(node, check).map(self.map)
+    }
+}
+
 /// Optional `S`, for a directive that may be absent.
 pub struct Maybe<S>(pub S);
 

@@ -19,4 +19,5 @@ pub mod pattern;
 pub mod prefix;
 pub mod rate;
 pub mod share;
+pub mod client_abort;
 pub mod status;

@@ -1,6 +1,10 @@
 //! Paths below a root, and prefixes of paths that are removed.
 
 use settings::checker::InvalidValue;
+use settings::shape::Text;
+
+/// A script below a root, such as `/index.php`.
+pub const FRONT: Text<String> = Text { what: "a script such as \"/index.php\"", parse: parse_front };
 
 /// The prefix to remove from a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,5 +42,14 @@ pub fn parse_strip_prefix(text: &str) -> Result<StripPrefix, InvalidValue> {
             Err(InvalidValue::new("a prefix does not end with `/`", format!("write \"{stripped}\"")))
         }
         None => Ok(StripPrefix::Text(path)),
+    }
+}
+
+fn parse_front(text: &str) -> Result<String, InvalidValue> {
+    let is_path = text.starts_with('/') && !text.contains("..") && !text.contains('\0');
+    if is_path && text.ends_with(".php") {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
     }
 }

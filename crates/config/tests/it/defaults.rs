@@ -1,14 +1,15 @@
 //! Defaults of an empty file, and how the parts of a file combine.
 
 use config::{
-    AccessLog, Action, Balance, Config, ForwardedFields, KIB, Level, Listen, Listener, MIB, Origin,
-    RouteSettings, Sink,
+    AccessLog, Action, Config, ForwardedFields, KIB, Level, Listen, Listener, MIB, RouteSettings, Sink,
 };
 use files::{FileSelector, Symlinks};
+use proxy::options::{Balance, Origin, ProxyOptions};
 use shapes::network::TrustedSource;
 use shapes::prefix::StripPrefix;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use times::Millis;
 
 fn parse(text: &str) -> Config {
     match Config::parse(text, "test.toml", Path::new("/srv")) {
@@ -205,8 +206,8 @@ forwarded = { via = false }
     let Action::Proxy(proxy) = &route.action else { panic!("{:?}", route.action) };
     assert_eq!(proxy.to[0].tls.as_ref().and_then(|tls| tls.ca.clone()), Some(PathBuf::from("/srv/a.pem")));
     assert_eq!((proxy.to[0].weight, &proxy.to[1].url), (2, &Origin::Unix("/srv/run/b.sock".into())));
-    assert_eq!(proxy.balance, Balance::Sticky("komainu".into()));
-    assert_eq!((proxy.keep_alive.connections_max, proxy.retry.attempts_max), (0, 1));
+    assert_eq!(proxy.balance, Balance::Sticky { cookie: "komainu".into() });
+    assert_eq!((proxy.keep_alive.idle_max, proxy.retry.attempts_max), (0, 1));
     assert_eq!((&proxy.eject, &proxy.forwarded.via), (&None, &None));
     assert_eq!(proxy.health.as_ref().and_then(|health| health.path.as_deref()), Some("/up"));
     assert_eq!(proxy.health.as_ref().map(|health| health.expect), Some((200, 399)));
@@ -271,10 +272,10 @@ timeouts = { connect = "1s" }
     assert_eq!((name.as_str(), shop.to.len(), &shop.upstream), ("shop", 2, &None));
     let plain = proxy(1);
     assert_eq!(plain.upstream.as_deref(), Some("shop"));
-    assert_eq!(&config::Proxy { upstream: None, ..*plain }, shop);
+    assert_eq!(&ProxyOptions { upstream: None, ..*plain }, shop);
     // What the route says takes the place of the group's, as a whole.
     let reports = proxy(0);
     assert_eq!((&reports.to, &reports.balance), (&shop.to, &Balance::LeastRequests));
-    assert_eq!(reports.timeouts.head, std::time::Duration::from_secs(600));
-    assert_eq!(reports.timeouts.connect, std::time::Duration::from_secs(5));
+    assert_eq!(reports.timeouts.head, Millis(600_000));
+    assert_eq!(reports.timeouts.connect, Millis(5_000));
 }

@@ -8,19 +8,17 @@ use std::sync::Arc;
 use config::{Auth, AuthKind, Config, EncodedSlashes};
 use failure::IoFailure;
 use hosting::cgi_programs;
-use http::Status;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
 use process::config_files::ConfigFiles;
+use proxy::directives::{ProxyTls, Upstream};
 use proxy::options::{
-    Balance, CgiOptions, CgiProtocol, Edits, Ejection, Forwarded, GroupOptions, HashKey, HealthCheck, Host,
-    KeepAlive, PathMap, Probe, ProxyProtocol, RequestOptions, ResponseOptions, Retry, RouteOptions, Tls,
-    UpstreamAddress, UpstreamProtocol, UpstreamServer, UpstreamTimeouts,
+    Host, KeepAlive, Origin, PathMap, ProxyOptions, Tls, UpstreamAddress, UpstreamProtocol, UpstreamServer,
 };
-use proxy::{Group, GroupReload, GroupShared};
+use proxy::origin::ProxyHttp;
+use proxy::{Group, GroupOptions, GroupReload, GroupShared, RouteOptions};
 use reload::KeptState;
 use shapes::prefix::StripPrefix;
 use telemetry::metrics::RouteLabels;
-use times::Millis;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.
 #[derive(Default)]
@@ -177,13 +175,13 @@ fn route_group_name(site: &config::Site, route: &config::Route) -> String {
 }
 
 /// Returns the proxy settings for an authentication server, or one with token keys (JWKS).
-fn auth_proxy(auth: &Auth) -> Option<config::Proxy> {
+fn auth_proxy(auth: &Auth) -> Option<ProxyOptions> {
     let (server, host) = match auth.kind()? {
         AuthKind::Server(server) => (server, auth.host.clone()),
-        AuthKind::Jwt(jwt) => (jwt.jwks.as_ref()?, config::UpstreamHost::Upstream),
+        AuthKind::Jwt(jwt) => (jwt.jwks.as_ref()?, Host::Upstream),
         AuthKind::Basic(_) | AuthKind::Signed(_) => return None,
     };
-    let mut proxy = config::Proxy::with_servers([server.origin.clone()]);
+    let mut proxy = ProxyOptions::with_servers([server.origin.clone()]);
     proxy.tls = auth.tls.clone();
     proxy.host = host;
     // Authorization requests carry this information in their own fields.
@@ -192,45 +190,19 @@ fn auth_proxy(auth: &Auth) -> Option<config::Proxy> {
     Some(proxy)
 }
 
-fn group_options(proxy: &config::Proxy, files: &ConfigFiles) -> io::Result<GroupOptions> {
-    let servers =
-        proxy.to.iter().map(|upstream| build_server(proxy, upstream, files)).collect::<io::Result<_>>()?;
-    Ok(GroupOptions {
-        servers,
-        balance: convert_balance(&proxy.balance),
-        keep_alive: KeepAlive {
-            idle_max: proxy.keep_alive.connections_max as usize,
-            idle_timeout: proxy.keep_alive.idle.into(),
-            requests_max: proxy.keep_alive.requests_max.unwrap_or(0),
-        },
-        ejection: proxy.eject.as_ref().map(convert_ejection),
-        check: proxy.health.as_ref().map(convert_health_check),
-        slow_start: proxy.slow_start.into(),
-        queue_max: proxy.queue_max as usize,
-        resolve_interval: proxy.resolve.into(),
-        proxy_protocol: convert_proxy_protocol(proxy.proxy_protocol),
-        lenient_heads: proxy.lenient_heads,
-    })
-}
-
-fn convert_proxy_protocol(version: config::ProxyProtocol) -> Option<ProxyProtocol> {
-    match version {
-        config::ProxyProtocol::Off => None,
-        config::ProxyProtocol::V1 => Some(ProxyProtocol::V1),
-        config::ProxyProtocol::V2 => Some(ProxyProtocol::V2),
-    }
+fn group_options(proxy: &ProxyOptions, files: &ConfigFiles) -> io::Result<GroupOptions> {
+    let servers = proxy.to.iter().map(|upstream| build_server(proxy, upstream, files));
+    Ok(GroupOptions::of(proxy, servers.collect::<io::Result<_>>()?))
 }
 
 /// Returns the group options of a stream.
 fn stream_options(stream: &config::Stream) -> GroupOptions {
     let server = |server: &config::StreamServer| {
         let at = match &server.address {
-            config::Origin::Tcp { host, port, .. } => {
-                UpstreamAddress::Tcp { host: host.clone(), port: *port }
-            }
-            config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
+            Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
+            Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
             // Streams cannot have CGI addresses.
-            config::Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
+            Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
         };
         UpstreamServer {
             protocol: UpstreamProtocol::Tcp,
@@ -241,70 +213,50 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
         }
     };
     GroupOptions {
-        balance: convert_balance(&stream.balance.into()),
+        balance: stream.balance.clone(),
         keep_alive: KeepAlive { idle_max: 0, ..KeepAlive::default() },
-        ejection: stream.eject.as_ref().map(convert_ejection),
-        check: stream.health.as_ref().map(convert_health_check),
-        slow_start: stream.slow_start.into(),
-        resolve_interval: stream.resolve.into(),
-        proxy_protocol: convert_proxy_protocol(stream.proxy_protocol),
+        ejection: stream.eject.clone(),
+        check: stream.health.clone(),
+        slow_start: stream.slow_start,
+        resolve_interval: stream.resolve,
+        proxy_protocol: stream.proxy_protocol,
         ..GroupOptions::new(stream.to.iter().map(server).collect())
     }
 }
 
-/// Converts the options of a route. `are_of_cgi` is whether its servers speak a protocol of the CGI family.
-fn route_options(route: &config::Route, proxy: &config::Proxy, are_of_cgi: bool) -> RouteOptions {
-    RouteOptions {
-        timeouts: UpstreamTimeouts {
-            half_closed: if proxy.cgi.is_some() { cgi_programs::HALF_CLOSED_TIMEOUT } else { Millis::ZERO },
-            ..convert_timeouts(&proxy.timeouts)
-        },
-        cancels_on_disconnect: proxy.client_abort == config::ClientAbort::Cancel,
-        retry: convert_retry(&proxy.retry),
-        request: build_request_options(proxy, are_of_cgi),
-        response: ResponseOptions {
-            rewrite: proxy.rewrite,
-            cookie_domains: proxy.cookie_domains.clone(),
-            edits: convert_edits(&proxy.response_headers),
-        },
-        path: build_path_map(route, proxy),
-        upgrades: proxy.upgrades.clone(),
-        read_ahead_bytes: proxy.read_ahead_bytes as usize,
-        cgi: CgiOptions { variables: proxy.variables.clone(), keeps_encoded_slashes: false },
-        head_limits: http::Limits {
-            head_bytes_max: proxy.limits.head_bytes_max as usize,
-            start_line_bytes_max: proxy.limits.status_line_bytes_max as usize,
-            fields_max: proxy.limits.headers_max as usize,
-            bare_lf: proxy.lenient_heads || proxy.limits.lenient_bare_lf,
-            lenient_heads: proxy.lenient_heads,
-        },
+/// Returns the options of a route. `are_of_cgi` is whether its servers speak a protocol of the CGI family.
+fn route_options(route: &config::Route, proxy: &ProxyOptions, are_of_cgi: bool) -> RouteOptions {
+    let mut options = RouteOptions::of(proxy, build_path_map(route, proxy), are_of_cgi);
+    if proxy.cgi.is_some() {
+        options.timeouts.half_closed = cgi_programs::HALF_CLOSED_TIMEOUT;
     }
+    options
 }
 
 fn build_server(
-    proxy: &config::Proxy,
-    upstream: &config::Upstream,
+    proxy: &ProxyOptions,
+    upstream: &Upstream,
     files: &ConfigFiles,
 ) -> io::Result<UpstreamServer> {
     let (cgi, url) = match &upstream.url {
-        config::Origin::Cgi(scheme, at) => (Some(convert_cgi_scheme(*scheme)), &**at),
+        Origin::Cgi(protocol, at) => (Some(*protocol), &**at),
         url => (None, url),
     };
     let at = match url {
         // A dedicated thread starts CGI programs and listens on its own socket.
-        config::Origin::Unix(_) if proxy.cgi.is_some() => {
+        Origin::Unix(_) if proxy.cgi.is_some() => {
             UpstreamAddress::Unix(proxy.cgi.as_ref().map(cgi_programs::socket).unwrap_or_default())
         }
-        config::Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
-        config::Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
-        config::Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
+        Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
+        Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
+        Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
     };
     let tls = upstream
         .url
         .is_tls()
         .then(|| build_tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files))
         .transpose()?;
-    let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == config::ProxyHttp::Http2);
+    let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == ProxyHttp::Http2);
     Ok(UpstreamServer {
         tls,
         protocol: match cgi {
@@ -320,16 +272,7 @@ fn build_server(
     })
 }
 
-fn convert_cgi_scheme(scheme: config::CgiScheme) -> CgiProtocol {
-    match scheme {
-        config::CgiScheme::FastCgi => CgiProtocol::FastCgi,
-        config::CgiScheme::Uwsgi => CgiProtocol::Uwsgi,
-        config::CgiScheme::Scgi => CgiProtocol::Scgi,
-        config::CgiScheme::Program => CgiProtocol::Program,
-    }
-}
-
-fn build_tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
+fn build_tls(tls: &ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, format!("`proxy.tls`: {text}"));
     let identity_pem = match (&tls.certificate, &tls.key) {
         (Some(certificate), Some(key)) => {
@@ -355,83 +298,7 @@ fn build_tls(tls: &config::ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
     })
 }
 
-fn convert_balance(balance: &config::Balance) -> Balance {
-    match balance {
-        config::Balance::RoundRobin => Balance::RoundRobin,
-        config::Balance::LeastRequests => Balance::LeastRequests,
-        config::Balance::TwoChoices => Balance::TwoChoices,
-        config::Balance::HashClient => Balance::Hash(HashKey::Client),
-        config::Balance::HashUri => Balance::Hash(HashKey::Uri),
-        config::Balance::HashHeader(name) => Balance::Hash(HashKey::Field(name.clone())),
-        config::Balance::HashCookie(name) => Balance::Hash(HashKey::Cookie(name.clone())),
-        config::Balance::Sticky(cookie) => Balance::Sticky { cookie: cookie.clone() },
-    }
-}
-
-fn convert_timeouts(timeouts: &config::ProxyTimeouts) -> UpstreamTimeouts {
-    UpstreamTimeouts {
-        connect: timeouts.connect.into(),
-        head: timeouts.head.into(),
-        between: timeouts.between.into(),
-        total: timeouts.total.map_or(Millis::ZERO, Millis::of),
-        queue: timeouts.queue.into(),
-        tunnel: timeouts.tunnel.into(),
-        expect_continue: timeouts.expect.into(),
-        half_closed: Millis::ZERO,
-    }
-}
-
-fn convert_retry(retry: &config::Retry) -> Retry {
-    let status = |code: &u16| Status::of(*code).expect("the configuration holds statuses of three digits");
-    Retry {
-        attempts_max: retry.attempts_max,
-        budget_percent: retry.budget_percent,
-        statuses: retry.statuses.iter().map(status).collect(),
-        non_idempotent: retry.non_idempotent,
-        body_bytes_max: retry.body_bytes_max as usize,
-    }
-}
-
-fn convert_ejection(eject: &config::Eject) -> Ejection {
-    Ejection { failures_max: eject.failures_max, first: eject.first.into(), max: eject.max.into() }
-}
-
-fn convert_health_check(health: &config::Health) -> HealthCheck {
-    let (first, last) = health.expect;
-    let get = |path: &String| Probe::Get { path: path.clone(), host: health.host.clone(), first, last };
-    HealthCheck {
-        probe: health.path.as_ref().map_or(Probe::Connect, get),
-        interval: health.interval.into(),
-        timeout: health.timeout.into(),
-        rise: health.rise,
-        fall: health.fall,
-    }
-}
-
-fn build_request_options(proxy: &config::Proxy, are_of_cgi: bool) -> RequestOptions {
-    RequestOptions {
-        host: match &proxy.host {
-            config::UpstreamHost::Pass => Host::Pass,
-            config::UpstreamHost::Upstream => Host::Upstream,
-            config::UpstreamHost::Text(text) => Host::Set(text.clone()),
-        },
-        forwarded: Forwarded {
-            // CGI servers receive this information in variables.
-            x_forwarded: proxy.forwarded.x_forwarded.unwrap_or(!are_of_cgi),
-            standard: proxy.forwarded.standard,
-        },
-        via: proxy.forwarded.via.clone().filter(|_| !are_of_cgi).unwrap_or_default(),
-        underscores: proxy.underscores,
-        routing_fields: Vec::new(),
-        edits: convert_edits(&proxy.request_headers),
-    }
-}
-
-fn convert_edits(headers: &config::ProxyHeaders) -> Edits {
-    Edits { remove: headers.remove.clone(), set: headers.set.clone(), add: headers.add.clone() }
-}
-
-fn build_path_map(route: &config::Route, proxy: &config::Proxy) -> Option<PathMap> {
+fn build_path_map(route: &config::Route, proxy: &ProxyOptions) -> Option<PathMap> {
     let from = match &proxy.strip_prefix {
         // The path below the prefix names the program.
         StripPrefix::None if proxy.cgi.is_some() => route.prefix().unwrap_or_default(),
@@ -449,8 +316,8 @@ mod tests {
 
     #[test]
     fn the_defaults_of_the_configuration_are_those_of_the_proxy() {
-        let url = config::Origin::parse("http://127.0.0.1:3000").unwrap();
-        let proxy = config::Proxy::with_servers([url]);
+        let url = Origin::parse("http://127.0.0.1:3000").unwrap();
+        let proxy = ProxyOptions::with_servers([url]);
         let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
         let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
         assert_eq!(group, GroupOptions::new(vec![server]));

@@ -7,8 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use config::{Config, NamedPath, Origin, Report, TextSpan};
+use config::{Config, NamedPath, Report, TextSpan};
 use process::config_files::{self, FILE_BYTES_MAX};
+use proxy::options::Origin;
 use rights::file_rights::{FileRight, describe, inaccessible_folder, lacks_right, socket_refusal};
 use rights::privilege::{self, Identity, RightsDecision};
 

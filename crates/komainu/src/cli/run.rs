@@ -7,11 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use config::{
-    AccessLog, Action, App, AppKind, CertificateSource, Config, Listen, Listener, Origin, PythonInterface,
-    Route, Site, SiteTls, Workers,
+    AccessLog, Action, App, AppKind, CertificateSource, Config, Listen, Listener, PythonInterface, Route,
+    Site, SiteTls, Workers,
 };
 use failure::{Failure, FailureContext};
 use hosting::env_file;
+use proxy::options::Origin;
 use rights::privilege;
 use rights::privilege::RightsDecision;
 
@@ -178,7 +179,7 @@ fn build_config(run: &RunArguments) -> Result<Config, Failure> {
     }
     let otherwise = match (apps.as_slice(), origins.is_empty()) {
         ([], true) => None,
-        ([], false) => Some(Action::Proxy(Box::new(config::Proxy::with_servers(origins)))),
+        ([], false) => Some(Action::Proxy(Box::new(proxy::options::ProxyOptions::with_servers(origins)))),
         ([(name, _)], true) => {
             Some(Action::App(Box::new(config::Mounted { name: name.clone(), ..config::Mounted::default() })))
         }

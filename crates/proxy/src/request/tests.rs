@@ -134,8 +134,8 @@ fn forwarding_fields_of_untrusted_peers_are_removed() {
         format!("GET / HTTP/1.1\nHost: a.test\n{SENT}")
     );
     let mut quiet = RouteOptions::default();
-    quiet.request.forwarded = Forwarded { x_forwarded: false, standard: false };
-    quiet.request.via = String::new();
+    quiet.request.forwarded = Forwarded { x_forwarded: Some(false), standard: false, via: None };
+    quiet.request.forwarded.via = None;
     assert_eq!(forwarded(&quiet, request).0, "GET / HTTP/1.1\nHost: a.test");
 }
 
@@ -143,7 +143,7 @@ fn forwarding_fields_of_untrusted_peers_are_removed() {
 fn only_the_trusted_forwarding_fields_are_extended() {
     let mut options = RouteOptions::default();
     options.request.forwarded.standard = true;
-    options.request.via = String::new();
+    options.request.forwarded.via = None;
     let request = "GET / HTTP/1.1\nHost: a.test\nX-Forwarded-For: 10.0.0.1\nX-Forwarded-For: 10.0.0.2\n\
                    X-Forwarded-Proto: ftp\nX-Forwarded-Host: b.test\nX-Forwarded-Port: 1\nForwarded: for=10.0.0.9\n\n";
     let address = Peer::Tcp("10.0.0.2:0".parse().unwrap());
@@ -167,10 +167,10 @@ fn only_the_trusted_forwarding_fields_are_extended() {
 #[test]
 fn host_option_and_field_edits_are_applied() {
     let mut options = RouteOptions::default();
-    options.request.via = String::new();
-    options.request.forwarded.x_forwarded = false;
+    options.request.forwarded.via = None;
+    options.request.forwarded.x_forwarded = Some(false);
     options.request.host = Host::Upstream;
-    options.request.edits = Edits {
+    options.request.edits = ProxyHeaders {
         remove: vec!["cookie".into()],
         set: vec![("X-Id".into(), Template::parse("$client_ip", |_| true).unwrap())],
         add: vec![("X-Tag".into(), Template::parse("b", |_| true).unwrap())],

@@ -498,7 +498,9 @@ fn fetch_and_health_checks_work_over_fastcgi() {
     });
     let mut options = options(&origin, CgiProtocol::FastCgi);
     options.group.check = Some(proxy::options::HealthCheck {
-        probe: proxy::options::Probe::Get { path: "/ping".into(), host: None, first: 200, last: 299 },
+        path: Some("/ping".into()),
+        host: None,
+        expect: (200, 299),
         interval: Millis(20),
         timeout: Millis(20_000),
         rise: 1,

@@ -91,7 +91,7 @@ fn total_timeout_bounds_the_whole_request() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    options.route.timeouts.total = Millis(400);
+    options.route.timeouts.total = Some(Millis(400));
     let rig = Rig::with(options);
     let mut client = rig.client();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");

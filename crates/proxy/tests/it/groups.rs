@@ -8,7 +8,7 @@ use crate::rig;
 use crate::rig::{Client, Options, Origin, Rig, nobody, server};
 use proxy::GroupReload;
 use proxy::health::ServerState;
-use proxy::options::{Balance, Ejection, HashKey, HealthCheck, Probe};
+use proxy::options::{Balance, Eject, HashKey, HealthCheck};
 use times::{Millis, Moment};
 
 /// Starts an origin that responds with its name.
@@ -63,7 +63,7 @@ fn failing_server_is_ejected() {
     let mut options = group(&[&a]);
     options.group.servers.push(server(nobody()));
     options.group.ejection =
-        Some(Ejection { failures_max: 2, first: Millis(3_600_000), max: Millis(3_600_000) });
+        Some(Eject { failures_max: 2, first: Millis(3_600_000), max: Millis(3_600_000) });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 20), "a".repeat(20));
     assert!(matches!(rig.shared.state(1, Moment::ZERO), proxy::health::ServerState::Ejected(_)));
@@ -83,7 +83,7 @@ fn recovered_server_is_used_again() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    options.group.ejection = Some(Ejection { failures_max: 1, first: Millis(1), max: Millis(1) });
+    options.group.ejection = Some(Eject { failures_max: 1, first: Millis(1), max: Millis(1) });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 6), "aaaaaa", "its failures are retried elsewhere");
     well.store(true, Ordering::SeqCst);
@@ -273,9 +273,10 @@ fn health_checks_accept_heads_as_long_as_routes_do() {
     });
     for (path, standing) in [("/", ServerState::Up), ("/long", ServerState::Down)] {
         let mut options = group(&[&origin]);
-        let probe = Probe::Get { path: path.into(), host: None, first: 200, last: 299 };
+        let probe =
+            HealthCheck { path: Some(path.into()), host: None, expect: (200, 299), ..HealthCheck::default() };
         options.group.check =
-            Some(HealthCheck { probe, interval: Millis(5), timeout: Millis(5_000), rise: 1, fall: 1 });
+            Some(HealthCheck { interval: Millis(5), timeout: Millis(5_000), rise: 1, fall: 1, ..probe });
         checks.store(0, Ordering::SeqCst);
         let rig = Rig::with(options);
         // The result of a check is known before the next one begins.
@@ -299,9 +300,14 @@ fn health_checks_remove_and_restore_a_server() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    let probe = Probe::Get { path: "/health".into(), host: Some("b.test".into()), first: 200, last: 299 };
+    let probe = HealthCheck {
+        path: Some("/health".into()),
+        host: Some("b.test".into()),
+        expect: (200, 299),
+        ..HealthCheck::default()
+    };
     options.group.check =
-        Some(HealthCheck { probe, interval: Millis(5), timeout: Millis(5_000), rise: 2, fall: 2 });
+        Some(HealthCheck { interval: Millis(5), timeout: Millis(5_000), rise: 2, fall: 2, ..probe });
     let rig = Rig::with(options);
     let until = |want: &str| {
         for _ in 0..2_000 {
@@ -369,7 +375,7 @@ fn endless_response_still_marks_its_server_as_recovered() {
     });
     let a = named("a");
     let mut options = group(&[&a, &b]);
-    options.group.ejection = Some(Ejection { failures_max: 1, first: Millis(1), max: Millis(1) });
+    options.group.ejection = Some(Eject { failures_max: 1, first: Millis(1), max: Millis(1) });
     let rig = Rig::with(options);
     assert_eq!(names(&rig, 4), "aaaa");
     well.store(true, Ordering::SeqCst);
@@ -413,7 +419,7 @@ fn ejected_backup_is_not_probed_while_others_serve() {
     let backup = Origin::start(|mut caller, _| drop(caller.request()));
     let mut options = group(&[&a, &backup]);
     options.group.servers[1].backup = true;
-    options.group.ejection = Some(Ejection { failures_max: 1, first: Millis(1), max: Millis(1) });
+    options.group.ejection = Some(Eject { failures_max: 1, first: Millis(1), max: Millis(1) });
     let rig = Rig::with(options);
     rig.shared.set_order(0, proxy::health::UpstreamOrder::Drain, Moment(1));
     assert_eq!(rig.get("/").status, 502);
@@ -433,7 +439,7 @@ fn total_timeout_applies_in_the_queue() {
     });
     let mut options = group(&[&origin]);
     options.group.servers[0].connections_max = 1;
-    options.route.timeouts.total = Millis(200);
+    options.route.timeouts.total = Some(Millis(200));
     options.route.timeouts.queue = Millis(3_600_000);
     let rig = Rig::with(options);
     // A tunnel occupies the only connection indefinitely.
@@ -449,8 +455,8 @@ fn slow_client_does_not_eject_the_server() {
     let b = named("b");
     let mut options = group(&[&a, &b]);
     options.group.ejection =
-        Some(Ejection { failures_max: 1, first: Millis(3_600_000), max: Millis(3_600_000) });
-    options.route.timeouts.total = Millis(100);
+        Some(Eject { failures_max: 1, first: Millis(3_600_000), max: Millis(3_600_000) });
+    options.route.timeouts.total = Some(Millis(100));
     let rig = Rig::with(options);
     for _ in 0..4 {
         let response = rig.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nh");

@@ -12,7 +12,7 @@ use crate::rig;
 use crate::rig::{Client, Options, Origin, Rig};
 use http::{Fields, Method, Status};
 use http2::{ErrorCode, Options as H2};
-use proxy::options::{HealthCheck, Probe, Retry};
+use proxy::options::{HealthCheck, Retry};
 use times::{Millis, Moment};
 
 fn rig(origin: &H2Origin) -> Rig {
@@ -512,7 +512,7 @@ fn idle_timeout_and_request_limit_end_connections() {
     assert_eq!(rig.get("/").text(), "ok");
     origin.wait_noted("closed");
     drop(rig);
-    options.group.keep_alive.requests_max = 2;
+    options.group.keep_alive.requests_max = Some(2);
     options.group.keep_alive.idle_timeout = Millis(60_000);
     let rig = Rig::with(options);
     let before = origin.connections();
@@ -538,9 +538,9 @@ fn health_checks_work_over_http2() {
         }
     });
     let mut options = Options::to(vec![origin.server(), ill.server()]);
-    let probe = Probe::Get { path: "/up".into(), host: None, first: 200, last: 399 };
-    options.group.check =
-        Some(HealthCheck { probe, interval: Millis(20), fall: 1, ..HealthCheck::default() });
+    let probe =
+        HealthCheck { path: Some("/up".into()), host: None, expect: (200, 399), ..HealthCheck::default() };
+    options.group.check = Some(HealthCheck { interval: Millis(20), fall: 1, ..probe });
     let rig = Rig::with(options);
     let began = std::time::Instant::now();
     while rig.shared.state(1, Moment::ZERO) != proxy::health::ServerState::Down {

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 fn one_request_each(origin: &H2Origin) -> Options {
     let mut options = Options::to(vec![origin.server()]);
-    options.group.keep_alive.requests_max = 1;
+    options.group.keep_alive.requests_max = Some(1);
     options
 }
 

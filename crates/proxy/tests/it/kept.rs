@@ -234,7 +234,7 @@ fn connections_are_closed_for_each_reason_not_to_keep_them() {
     let change: [fn(&mut Options); 4] = [
         |options| options.group.keep_alive.idle_max = 0,
         |options| options.group.keep_alive.idle_timeout = Millis(0),
-        |options| options.group.keep_alive.requests_max = 1,
+        |options| options.group.keep_alive.requests_max = Some(1),
         |options| options.group.proxy_protocol = Some(ProxyProtocol::V1),
     ];
     for change in change {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::rig;
 use crate::rig::{Caller, Options, Origin, Rig};
 use http::Method;
-use proxy::options::{HealthCheck, Probe, UpstreamServer};
+use proxy::options::{HealthCheck, UpstreamServer};
 use proxy::{Group, GroupOptions, GroupReload, GroupShared, Proxy, RouteOptions};
 use times::{Millis, Moment};
 
@@ -127,14 +127,14 @@ fn health_check_passes_while_workers_hold_idle_connections() {
         }
     });
     let mut options = Options::to(vec![origin.server()]);
-    let probe = Probe::Get { path: "/health".into(), host: None, first: 200, last: 200 };
-    options.group.check = Some(HealthCheck {
-        probe,
-        interval: Millis(20),
-        timeout: Millis(5_000),
-        fall: 1,
+    let probe = HealthCheck {
+        path: Some("/health".into()),
+        host: None,
+        expect: (200, 200),
         ..HealthCheck::default()
-    });
+    };
+    options.group.check =
+        Some(HealthCheck { interval: Millis(20), timeout: Millis(5_000), fall: 1, ..probe });
     let rig = Rig::on(2, options);
     let deadline = Instant::now() + Duration::from_secs(30);
     // A request after each check occupies the only worker again.

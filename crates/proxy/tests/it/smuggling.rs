@@ -92,8 +92,8 @@ fn ambiguous_requests_never_reach_an_upstream() {
         let mut options = Options::to(vec![origin.server()]);
         // The client closes its sending side after the last byte, and still waits for responses.
         options.route.cancels_on_disconnect = false;
-        options.route.request.via = String::new();
-        options.route.request.forwarded.x_forwarded = false;
+        options.route.request.forwarded.via = None;
+        options.route.request.forwarded.x_forwarded = Some(false);
         let rig = Rig::with(options);
         let mut client = rig.client();
         client.send_bytes(&case.sent);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::rig;
 use crate::rig::{Options, Rig};
-use proxy::options::{GroupOptions, HealthCheck, Probe, Tls, UpstreamAddress, UpstreamServer};
+use proxy::options::{GroupOptions, HealthCheck, Tls, UpstreamAddress, UpstreamServer};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -314,8 +314,7 @@ fn health_checks_verify_the_certificate() {
     let secure = Secure::start(&authority, "app.test", false);
     let tls = Tls { name: Some("app.test".into()), roots_pem: Some(stranger.pem()), ..Tls::default() };
     let mut options = secure.options(tls);
-    options.group.check =
-        Some(HealthCheck { probe: Probe::Connect, interval: Millis(1), fall: 1, ..HealthCheck::default() });
+    options.group.check = Some(HealthCheck { interval: Millis(1), fall: 1, ..HealthCheck::default() });
     let rig = Rig::with(options);
     for _ in 0..5_000 {
         if rig.get("/").status == 503 {

@@ -118,7 +118,11 @@ const LAYERS: &[Layer] = &[
         may_use: &["coding", "failure", "http", "net", "settings", "shapes", "times"],
         never: NO_SOCKETS,
     },
-    Layer { folder: "proxy", may_use: &["cgi", "failure", "http", "net", "times"], never: &["tokio"] },
+    Layer {
+        folder: "proxy",
+        may_use: &["cgi", "failure", "http", "net", "settings", "shapes", "times"],
+        never: &["tokio"],
+    },
     Layer { folder: "cache", may_use: &["http", "net", "settings", "shapes"], never: NO_SOCKETS },
     Layer { folder: "admission", may_use: &["failure", "http", "settings", "shapes", "times"], never: NO_IO },
     Layer { folder: "sharing", may_use: &["failure", "net", "settings"], never: &["tokio"] },
@@ -130,7 +134,19 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "top", may_use: &["failure"], never: NO_SOCKETS },
     Layer {
         folder: "config",
-        may_use: &["admission", "cache", "failure", "files", "http", "net", "settings", "shapes", "sharing"],
+        may_use: &[
+            "admission",
+            "cache",
+            "failure",
+            "files",
+            "http",
+            "net",
+            "proxy",
+            "settings",
+            "shapes",
+            "sharing",
+            "times",
+        ],
         never: &["std::process", "std::thread", "TcpStream", "rustix", "tokio"],
     },
     // `import` reads the configurations of other servers and writes text.
@@ -154,7 +170,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "process",
-        may_use: &["apps", "config", "failure", "link", "logging", "net", "otlp", "rights"],
+        may_use: &["apps", "config", "failure", "link", "logging", "net", "otlp", "proxy", "rights"],
         never: &["tokio"],
     },
     Layer {
@@ -180,7 +196,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "hosting",
-        may_use: &["apps", "config", "failure", "logging", "net", "process", "proxy", "rights", "times"],
+        may_use: &[
+            "apps", "config", "failure", "logging", "net", "process", "proxy", "rights", "shapes", "times",
+        ],
         never: &["tokio"],
     },
     Layer {
@@ -208,7 +226,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "cache_handler",
         may_use: &[
-            "cache", "coding", "config", "failure", "http", "logging", "net", "process", "shapes", "steps",
+            "cache", "coding", "config", "failure", "http", "logging", "net", "process", "proxy", "shapes",
+            "steps",
         ],
         never: &["tokio"],
     },

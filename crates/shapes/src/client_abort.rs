@@ -3,7 +3,7 @@
 use settings::shape::Word;
 
 /// The value of `client_abort`.
-pub(crate) const CLIENT_ABORT: Word<ClientAbort> =
+pub const CLIENT_ABORT: Word<ClientAbort> =
     Word(&[("ignore", ClientAbort::Ignore), ("cancel", ClientAbort::Cancel)]);
 
 /// Action for a request whose client closes its side of the connection early.

@@ -1,8 +1,8 @@
 //! Groups of upstream servers under a name, and the routes that share them.
 
 use crate::cgi_program::Cgi;
-use crate::proxy::{Proxy, Upstream};
-use crate::upstream::{CgiScheme, Origin, group_name};
+use crate::directives::{ProxyOptions, Upstream};
+use crate::origin::{CgiProtocol, Origin, group_name};
 use settings::checker::{Checker, shorten};
 use settings::directive_table::{brief, table};
 use settings::node::{Entry, Node, NodeData};
@@ -10,16 +10,16 @@ use settings::shape::{Map, Shape, ShapeKind};
 use settings::spelling::nearest_name;
 
 /// The action `proxy`: its own group, or one that it shares with other routes.
-pub(crate) struct Proxied;
+pub struct Proxied;
 
 impl Shape for Proxied {
-    type Out = Proxy;
+    type Out = ProxyOptions;
 
     fn kind(&self) -> ShapeKind {
-        brief::<Proxy>("to").kind()
+        brief::<ProxyOptions>("to").kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<ProxyOptions> {
         if let NodeData::Integer(port @ 1..=65_535) = node.data {
             let finding = check.report_type_mismatch(node, "the URL of an upstream server");
             finding.help(format!("write \"http://127.0.0.1:{port}\""));
@@ -32,7 +32,9 @@ impl Shape for Proxied {
             finding.help(format!("write `{{ upstream = \"{name}\" }}`"));
             return None;
         }
-        let Some(entry) = node.entry("upstream") else { return brief::<Proxy>("to").read(node, check) };
+        let Some(entry) = node.entry("upstream") else {
+            return brief::<ProxyOptions>("to").read(node, check);
+        };
         let (NodeData::Table(own), NodeData::Text(name)) = (&node.data, &entry.value.data) else {
             return table().read(node, check);
         };
@@ -75,16 +77,16 @@ fn php_server_remedy(text: &str) -> Option<String> {
 }
 
 /// The action `php`: the servers that run the scripts among the route's files.
-pub(crate) struct PhpServers;
+pub struct PhpServers;
 
 impl Shape for PhpServers {
-    type Out = Proxy;
+    type Out = ProxyOptions;
 
     fn kind(&self) -> ShapeKind {
         Proxied.kind()
     }
 
-    fn read(&self, node: &Node, check: &mut Checker) -> Option<Proxy> {
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<ProxyOptions> {
         if let NodeData::Integer(port @ 1..=65_535) = node.data {
             let finding = check.report_type_mismatch(node, "the URL of a PHP server");
             finding.help(format!("write \"fastcgi://127.0.0.1:{port}\""));
@@ -112,11 +114,11 @@ impl Shape for PhpServers {
                 && matches!(&upstream.url, Origin::Unix(path) if !path.as_os_str().is_empty())
             {
                 let at = Box::new(std::mem::take(&mut upstream.url));
-                upstream.url = Origin::Cgi(CgiScheme::FastCgi, at);
+                upstream.url = Origin::Cgi(CgiProtocol::FastCgi, at);
             }
         }
         let is_fastcgi = |upstream: &Upstream| {
-            matches!(upstream.url, Origin::Cgi(CgiScheme::FastCgi, _)) || upstream.url == Origin::default()
+            matches!(upstream.url, Origin::Cgi(CgiProtocol::FastCgi, _)) || upstream.url == Origin::default()
         };
         if let Some(other) = proxy.to.iter().find(|upstream| !is_fastcgi(upstream)) {
             let title = format!("`php` with the server {}", other.url);
@@ -129,31 +131,31 @@ impl Shape for PhpServers {
 }
 
 /// Programs in the place of servers, one request each.
-pub(crate) fn programs(cgi: Cgi) -> Proxy {
+pub fn programs(cgi: Cgi) -> ProxyOptions {
     let at = Box::new(Origin::Unix(cgi.root.clone()));
-    let mut proxy = Proxy::with_servers([Origin::Cgi(CgiScheme::Program, at)]);
+    let mut proxy = ProxyOptions::with_servers([Origin::Cgi(CgiProtocol::Program, at)]);
     proxy.to[0].connections_max = Some(cgi.processes_max);
-    proxy.keep_alive.connections_max = 0;
+    proxy.keep_alive.idle_max = 0;
     proxy.retry.attempts_max = 1;
     proxy.eject = None;
     // The program's own paths are those that clients use.
     proxy.rewrite = false;
     proxy.lenient_heads = cgi.lenient_heads;
-    proxy.timeouts.head = cgi.time;
-    proxy.timeouts.between = cgi.time;
-    proxy.timeouts.total = Some(cgi.time);
+    proxy.timeouts.head = cgi.time.into();
+    proxy.timeouts.between = cgi.time.into();
+    proxy.timeouts.total = Some(cgi.time.into());
     proxy.cgi = Some(cgi);
     proxy
 }
 
 /// The groups of upstream servers, by name.
-pub(crate) struct Groups;
+pub struct Groups;
 
 impl Shape for Groups {
-    type Out = Vec<(String, Proxy)>;
+    type Out = Vec<(String, ProxyOptions)>;
 
     fn kind(&self) -> ShapeKind {
-        Map { what: "names of groups", key: group_name, value: table::<Proxy>() }.kind()
+        Map { what: "names of groups", key: group_name, value: table::<ProxyOptions>() }.kind()
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {
@@ -171,7 +173,7 @@ impl Shape for Groups {
                 let title = format!("`upstream` in `[upstreams.{}]`", shorten(key));
                 check.error(&entry.key_span, title, "a group needs its own servers, in `to`");
             }
-            let group = table::<Proxy>().read(value, check);
+            let group = table::<ProxyOptions>().read(value, check);
             let fine = check.report.error_count() == errors;
             check.upstream_groups.insert(key.clone(), fine.then(|| value.clone()));
             groups.extend(group.map(|group| (key.clone(), group)));

@@ -35,24 +35,25 @@ pub enum Origin {
     Unix(PathBuf),
     /// A server that speaks a protocol of the CGI family: `fastcgi://HOST:PORT`, `fastcgi+unix:PATH`. The address is one of those
     /// above, without TLS.
-    Cgi(CgiScheme, Box<Origin>),
+    Cgi(CgiProtocol, Box<Origin>),
 }
 
-/// The protocols of the CGI family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CgiScheme {
-    /// FastCGI.
+/// A protocol that carries variables instead of an HTTP head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CgiProtocol {
+    /// FastCGI 1.0, responder role. Connections are kept.
     FastCgi,
-    /// uwsgi.
+    /// uwsgi, modifier 0. One request per connection.
     Uwsgi,
-    /// SCGI.
+    /// SCGI. One request per connection.
     Scgi,
-    /// Programs that this server starts itself: no URL has it.
+    /// SCGI to this server's own process that starts CGI programs. The sending side is closed after the body,
+    /// because a program reads its input to the end.
     Program,
 }
 
-impl CgiScheme {
-    const ALL: [CgiScheme; 3] = [CgiScheme::FastCgi, CgiScheme::Uwsgi, CgiScheme::Scgi];
+impl CgiProtocol {
+    const ALL: [CgiProtocol; 3] = [CgiProtocol::FastCgi, CgiProtocol::Uwsgi, CgiProtocol::Scgi];
 
     /// As URLs begin.
     pub fn name(self) -> &'static str {
@@ -64,7 +65,7 @@ impl CgiScheme {
         }
     }
 
-    fn from_name(name: &str) -> Option<CgiScheme> {
+    fn from_name(name: &str) -> Option<CgiProtocol> {
         Self::ALL.into_iter().find(|scheme| scheme.name() == name)
     }
 
@@ -93,7 +94,7 @@ impl Origin {
             return parse_unix(path);
         }
         if let Some((scheme, path)) = text.split_once("+unix:")
-            && let Some(scheme) = CgiScheme::from_name(scheme)
+            && let Some(scheme) = CgiProtocol::from_name(scheme)
         {
             let at = scheme.name().len() + 1;
             return parse_unix(path).map(|origin| Self::Cgi(scheme, Box::new(origin))).map_err(|fault| {
@@ -103,7 +104,7 @@ impl Origin {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(missing_scheme(text));
         };
-        let cgi = CgiScheme::from_name(&scheme.to_ascii_lowercase());
+        let cgi = CgiProtocol::from_name(&scheme.to_ascii_lowercase());
         let (tls, h2c) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (false, false),
             "https" => (true, false),
@@ -142,7 +143,7 @@ impl Origin {
             span: fault.span.map(|at| start + at.start..start + at.end),
             ..fault
         })?;
-        let default = cgi.map_or(if tls { 443 } else { 80 }, CgiScheme::default_port);
+        let default = cgi.map_or(if tls { 443 } else { 80 }, CgiProtocol::default_port);
         let origin = Self::Tcp { host, port: port.unwrap_or(default), is_tls: tls, is_h2c: h2c };
         Ok(match cgi {
             Some(scheme) => Self::Cgi(scheme, Box::new(origin)),
@@ -260,7 +261,7 @@ impl fmt::Display for Origin {
 }
 
 /// A URL in the file: a relative socket path is relative to the file's folder.
-pub(crate) struct UrlShape;
+pub struct UrlShape;
 
 impl Shape for UrlShape {
     type Out = Origin;
@@ -288,15 +289,16 @@ impl Shape for UrlShape {
     }
 }
 
-/// The value of `Host`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum UpstreamHost {
-    /// The client's.
+/// Value of `Host` in forwarded requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Host {
+    /// The client's value (default).
+    #[default]
     Pass,
-    /// The name of the upstream server.
+    /// The server's own `host[:port]`.
     Upstream,
-    /// This text.
-    Text(String),
+    /// This value.
+    Set(String),
 }
 
 /// The version of HTTP that servers with `https` URLs are asked over.
@@ -308,36 +310,37 @@ pub enum ProxyHttp {
     Http2,
 }
 
-/// A version of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProxyProtocol {
-    /// None.
-    Off,
-    /// The text line.
-    V1,
-    /// The binary header.
-    V2,
+/// The load-balancing method.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Balance {
+    /// Servers in turn, by weight (default).
+    #[default]
+    RoundRobin,
+    /// The server with the fewest requests under way, by weight.
+    LeastRequests,
+    /// The less busy of two servers picked at random: nearly as even, without herding.
+    TwoChoices,
+    /// The same server for the same key; few keys move when servers are added or removed.
+    Hash(HashKey),
+    /// The server that a cookie names. For a client without the cookie, round robin; the response then sets
+    /// the cookie.
+    Sticky {
+        /// Name of the cookie.
+        cookie: String,
+    },
 }
 
-/// Load-balancing method.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Balance {
-    /// Each in turn.
-    RoundRobin,
-    /// The one with the fewest running requests.
-    LeastRequests,
-    /// The less busy of two random ones.
-    TwoChoices,
-    /// The same for the same client address.
-    HashClient,
-    /// The same for the same path and query.
-    HashUri,
-    /// Same server for the same value of a header field, whose name is in lower case.
-    HashHeader(String),
-    /// The same for the same value of a cookie.
-    HashCookie(String),
-    /// The one named by this cookie.
-    Sticky(String),
+/// Source of the hash key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HashKey {
+    /// The client's IP address.
+    Client,
+    /// The value of a request field.
+    Field(String),
+    /// The value of a cookie.
+    Cookie(String),
+    /// The path and query.
+    Uri,
 }
 
 impl Balance {
@@ -345,27 +348,29 @@ impl Balance {
         ["round-robin", "least-requests", "two-choices", "hash:client", "hash:uri", "sticky"];
 
     /// Parses one of the words, `hash:header:NAME`, `hash:cookie:NAME` or `sticky:COOKIE`.
-    pub(crate) fn parse(text: &str) -> Result<Self, InvalidValue> {
+    pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(name) = text.strip_prefix("hash:header:") {
             return header::parse_name(name)
-                .map(Self::HashHeader)
+                .map(|name| Self::Hash(HashKey::Field(name)))
                 .map_err(|fault| shift_fault(fault, "hash:header:"));
         }
         if let Some(name) = text.strip_prefix("hash:cookie:") {
             return parse_cookie_name(name)
-                .map(Self::HashCookie)
+                .map(|name| Self::Hash(HashKey::Cookie(name)))
                 .map_err(|fault| shift_fault(fault, "hash:cookie:"));
         }
         if let Some(name) = text.strip_prefix("sticky:") {
-            return parse_cookie_name(name).map(Self::Sticky).map_err(|fault| shift_fault(fault, "sticky:"));
+            return parse_cookie_name(name)
+                .map(|cookie| Self::Sticky { cookie })
+                .map_err(|fault| shift_fault(fault, "sticky:"));
         }
         Ok(match text {
             "round-robin" => Self::RoundRobin,
             "least-requests" => Self::LeastRequests,
             "two-choices" => Self::TwoChoices,
-            "hash:client" => Self::HashClient,
-            "hash:uri" => Self::HashUri,
-            "sticky" => Self::Sticky(STICKY_COOKIE.to_owned()),
+            "hash:client" => Self::Hash(HashKey::Client),
+            "hash:uri" => Self::Hash(HashKey::Uri),
+            "sticky" => Self::Sticky { cookie: STICKY_COOKIE.to_owned() },
             _ => return Err(unknown_balance(text)),
         })
     }
@@ -391,11 +396,7 @@ fn unknown_balance(text: &str) -> InvalidValue {
 }
 
 /// The servers of a group speak HTTP, or one protocol of the CGI family, all of them.
-pub(crate) fn check_protocols<'o>(
-    origins: impl Iterator<Item = &'o Origin>,
-    items: &[Node],
-    check: &mut Checker,
-) {
+pub fn check_protocols<'o>(origins: impl Iterator<Item = &'o Origin>, items: &[Node], check: &mut Checker) {
     let name = |origin: &Origin| match origin {
         Origin::Cgi(scheme, _) => scheme.name(),
         _ => "HTTP",
@@ -411,7 +412,7 @@ pub(crate) fn check_protocols<'o>(
 }
 
 /// The name of a group.
-pub(crate) fn group_name(text: &str) -> Result<String, InvalidValue> {
+pub fn group_name(text: &str) -> Result<String, InvalidValue> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match text.char_indices().find(|(_, c)| !fits(*c)) {
         Some((at, wrong)) => {
@@ -498,9 +499,9 @@ mod tests {
         for word in Balance::WORDS {
             assert!(Balance::parse(word).is_ok(), "{word}");
         }
-        assert_eq!(Balance::parse("hash:header:X-Id"), Ok(Balance::HashHeader("x-id".into())));
-        assert_eq!(Balance::parse("hash:cookie:sid"), Ok(Balance::HashCookie("sid".into())));
-        assert_eq!(Balance::parse("sticky:s"), Ok(Balance::Sticky("s".into())));
+        assert_eq!(Balance::parse("hash:header:X-Id"), Ok(Balance::Hash(HashKey::Field("x-id".into()))));
+        assert_eq!(Balance::parse("hash:cookie:sid"), Ok(Balance::Hash(HashKey::Cookie("sid".into()))));
+        assert_eq!(Balance::parse("sticky:s"), Ok(Balance::Sticky { cookie: "s".into() }));
         for (wrong, said) in [
             ("least_conn", "least-requests"),
             ("ip_hash", "hash:client"),

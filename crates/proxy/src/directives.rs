@@ -1,35 +1,46 @@
 //! The `proxy` action: which upstream servers, and how requests and responses are forwarded.
 
 use crate::cgi_program::Cgi;
-use crate::client_abort::{CLIENT_ABORT, ClientAbort};
+use crate::origin::{Balance, Host, Origin, ProxyHttp, UrlShape, check_protocols, group_name};
 use crate::scripts::Scripts;
-use crate::upstream::{
-    Balance, Origin, ProxyHttp, ProxyProtocol, UpstreamHost, UrlShape, check_protocols, group_name,
-};
-use http::Template;
+use http::{Status, Template};
+use net::ProxyProtocol;
 use settings::checker::{Checker, DefinedVariables, InvalidValue};
 use settings::directive_table::{brief, table};
 use settings::directives;
 use settings::node::{Entry, Node};
 use settings::shape::{
-    Count, Flag, List, Map, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
+    Count, Flag, List, Map, Mapped, Maybe, OneOrMore, PathShape, Size, Text, Time, Toggle, Unlimited, Word,
 };
 use settings::units::{KIB, MIB, SPILL_MAX};
+use shapes::client_abort::{CLIENT_ABORT, ClientAbort};
 use shapes::header;
 use shapes::names::parse_variable_name;
 use shapes::prefix::{StripPrefix, parse_rooted_path, parse_strip_prefix};
 use shapes::template::{TemplateShape, parse_template};
 use std::path::PathBuf;
 use std::time::Duration;
+use times::Millis;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
-const WAIT: Time = Time { min: Duration::from_millis(10), max: DAY };
+const WAIT: Mapped<Time, Millis> = duration(Duration::from_millis(10), DAY);
+/// Versions of the PROXY protocol, or none.
+pub const PROXY_PROTOCOL: Word<Option<ProxyProtocol>> =
+    Word(&[("off", None), ("v1", Some(ProxyProtocol::V1)), ("v2", Some(ProxyProtocol::V2))]);
+
+/// A length of time that a core measures.
+pub const fn duration(min: Duration, max: Duration) -> Mapped<Time, Millis> {
+    Mapped { shape: Time { min, max }, map: Millis::of }
+}
 
 const BALANCE: Text<Balance> =
     Text { what: "a way of balancing such as \"least-requests\"", parse: Balance::parse };
-const STATUSES: List<Count<u16>> = List(Count { min: 400, max: 599 });
+const STATUSES: List<Mapped<Count<u16>, Status>> = List(Mapped {
+    shape: Count { min: 400, max: 599 },
+    map: |code| Status::of(code).unwrap_or(Status::BAD_GATEWAY),
+});
 const PROTOCOLS: List<Text<String>> =
     List(Text { what: "a protocol such as \"websocket\"", parse: parse_protocol });
 const NAMES: List<Text<String>> = List(Text { what: "a header name", parse: parse_rule_name });
@@ -79,7 +90,7 @@ directives! {
     /// [[route]]
     /// proxy = { upstream = "shop" }
     /// ```
-    Proxy in "`proxy` and `[upstreams.NAME]`", check proxy_agrees {
+    ProxyOptions named "Proxy" in "`proxy` and `[upstreams.NAME]`", check proxy_agrees {
         /// The upstream server, or several: URLs, or tables with more settings.
         "to" to: Vec<Upstream> = absent("the servers of `upstream`"), OneOrMore(brief::<Upstream>("url"));
         /// The `[upstreams.NAME]` that has the servers.
@@ -102,14 +113,14 @@ directives! {
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
         /// Health checks: requests of the proxy itself that find out which servers are healthy. A path alone requests
         /// that path; `true` only connects.
-        "health" health: Option<Health> = false,
-            Toggle { on: Some(|| Some(Health::default())), off: || None, shape: Maybe(brief::<Health>("path")) };
+        "health" health: Option<HealthCheck> = false,
+            Toggle { on: Some(|| Some(HealthCheck::default())), off: || None, shape: Maybe(brief::<HealthCheck>("path")) };
         /// The time after which a server that is back in service gets its full share of requests.
-        "slow_start" slow_start: Duration = "0s", Time { min: Duration::ZERO, max: HOUR };
+        "slow_start" slow_start: Millis = "0s", duration(Duration::ZERO, HOUR);
         /// Requests that wait while every server is at its `connections`; if there are more, they are answered 503.
         "queue" queue_max: u32 = 1000, Count { min: 0, max: 1_000_000 };
         /// Interval at which names are resolved again.
-        "resolve" resolve: Duration = "30s", Time { min: SECOND, max: DAY };
+        "resolve" resolve: Millis = "30s", duration(SECOND, DAY);
         /// The version of HTTP that servers with `https` URLs are asked over: `"1.1"`, or `"2"`, which they have to offer (ALPN).
         /// Requests share few connections over HTTP/2, which gRPC needs. A server in the clear is asked over HTTP/2 if its URL
         /// begins with `h2c://`.
@@ -118,7 +129,7 @@ directives! {
         "tls" tls: ProxyTls = {}, table();
         /// The value of `Host`: `"pass"`, what the client sent, even if it is empty; `"upstream"`, the name of the
         /// upstream server; or a text.
-        "host" host: UpstreamHost = "pass",
+        "host" host: Host = "pass",
             Text { what: "\"pass\", \"upstream\" or a host", parse: upstream_host };
         /// Fields with the client's address.
         "forwarded" forwarded: Forwarded = {}, table();
@@ -148,8 +159,7 @@ directives! {
         "cookie_domains" cookie_domains: Vec<(String, String)> = {}, DOMAINS;
         /// The version of the PROXY protocol that sends the client's address to servers at the start of a connection:
         /// `"v1"` is a text line, `"v2"` is binary. Each connection then serves only one client and is not kept.
-        "proxy_protocol" proxy_protocol: ProxyProtocol = "off",
-            Word(&[("off", ProxyProtocol::Off), ("v1", ProxyProtocol::V1), ("v2", ProxyProtocol::V2)]);
+        "proxy_protocol" proxy_protocol: Option<ProxyProtocol> = "off", PROXY_PROTOCOL;
         /// Protocols to which clients may switch with `Upgrade`.
         "upgrades" upgrades: Vec<String> = ["websocket"], PROTOCOLS;
         /// Bytes of a response that are read ahead of a slow client. A response that fits releases its upstream
@@ -225,11 +235,11 @@ directives! {
     /// server, share its idle connections: Komainu opens a new one only if none is idle. Some servers use one process
     /// for each connection: while a new connection waits several times as long as the server usually takes to answer,
     /// other connections are closed after their request instead of kept.
-    KeepAlive in "`keep_alive` of `proxy`" {
+    KeepAlive derives (Eq Hash) in "`keep_alive` of `proxy`" {
         /// Idle connections kept, of all threads together.
-        "connections" connections_max: u32 = 1024, Count { min: 0, max: 100_000 };
+        "connections" idle_max: u32 = 1024, Count { min: 0, max: 100_000 };
         /// Maximum idle time of a connection. A shorter time that the server announces takes precedence.
-        "idle" idle: Duration = "60s", WAIT;
+        "idle" idle_timeout: Millis = "60s", WAIT;
         /// Requests after which a connection is closed.
         "requests" requests_max: Option<u32> = "unlimited", Unlimited(Count { min: 1, max: 1_000_000_000 });
     }
@@ -237,23 +247,28 @@ directives! {
 
 directives! {
     /// Timeouts of the proxy.
-    ProxyTimeouts in "`timeouts` of `proxy`" {
+    ProxyTimeouts derives (Eq) in "`timeouts` of `proxy`" {
         /// Maximum time to connect, including name resolution and TLS handshake.
-        "connect" connect: Duration = "5s", WAIT;
+        "connect" connect: Millis = "5s", WAIT;
         /// Maximum time from the last byte of the request to the end of the response head.
-        "head" head: Duration = "60s", WAIT;
+        "head" head: Millis = "60s", WAIT;
         /// Maximum time in which the server neither sends nor reads a byte of a body.
-        "between" between: Duration = "60s", WAIT;
+        "between" between: Millis = "60s", WAIT;
         /// Maximum time for the whole request, including retries and body.
-        "total" total: Option<Duration> = "unlimited", Unlimited(WAIT);
+        "total" total: Option<Millis> = "unlimited", Unlimited(WAIT);
         /// Maximum time that a request waits in the queue while every server is at its `connections`.
-        "queue" queue: Duration = "10s", WAIT;
+        "queue" queue: Millis = "10s", WAIT;
         /// Maximum time without a byte in either direction on an upgraded connection (a WebSocket). Then it
         /// is closed.
-        "tunnel" tunnel: Duration = "1h", WAIT;
+        "tunnel" tunnel: Millis = "1h", WAIT;
         /// Maximum wait for the server's `100 Continue`. Then the body is sent without it. If the client
         /// sends the body at once, Komainu does not wait.
-        "continue" expect: Duration = "1s", WAIT;
+        "continue" expect_continue: Millis = "1s", WAIT;
+    }
+    held {
+        /// Since the client closed its sending side, or since the server last sent something after that, while
+        /// the client may still wait for the response. Zero: no limit.
+        half_closed: Millis;
     }
 }
 
@@ -262,13 +277,13 @@ directives! {
     /// has received nothing. In addition, nothing must have been sent to the server, or the method must be
     /// idempotent (RFC 9110 section 9.2.2). The first time that a kept-alive connection turns out to be
     /// closed, or that the server refuses a stream of HTTP/2, does not count.
-    Retry in "`retry` of `proxy`" {
+    Retry derives (Eq) in "`retry` of `proxy`" {
         /// Attempts, including the first.
         "attempts" attempts_max: u32 = 3, Count { min: 1, max: 100 };
         /// Retries for each 100 requests, so that retries do not overload the remaining servers of a failing group.
         "budget" budget_percent: u32 = 20, Count { min: 0, max: 1000 };
         /// Statuses of responses that count as failures, such as 502, 503 and 429.
-        "statuses" statuses: Vec<u16> = [], STATUSES;
+        "statuses" statuses: Vec<Status> = [], STATUSES;
         /// Whether requests with other methods are sent again too, as if they were idempotent. An order may then be
         /// placed twice.
         "non_idempotent" non_idempotent: bool = false, Flag;
@@ -281,14 +296,14 @@ directives! {
     /// When a server is ejected, so that it gets no requests for a time. Failures are connections that are refused,
     /// close before the response, time out, or have no valid response. The only server of a group is never ejected; if
     /// all servers are ejected, they get requests anyway.
-    Eject in "`eject` of `proxy`", check eject_agrees {
+    Eject derives (Eq Hash) in "`eject` of `proxy`", check eject_agrees {
         /// Failures in a row.
         "failures" failures_max: u32 = 3, Count { min: 1, max: 1000 };
         /// Duration of the first ejection of a server. Each further ejection is twice as long. Afterwards one
         /// request tests whether the server answers again.
-        "first" first: Duration = "5s", WAIT;
+        "first" first: Millis = "5s", WAIT;
         /// The longest time for which a server is ejected.
-        "max" max: Duration = "5m", WAIT;
+        "max" max: Millis = "5m", WAIT;
     }
 }
 
@@ -299,7 +314,7 @@ directives! {
     /// [[route]]
     /// proxy = { to = ["http://10.0.0.1:3000", "http://10.0.0.2:3000"], health = { path = "/up", interval = "2s" } }
     /// ```
-    Health in "`health` of `proxy`", check health_agrees {
+    HealthCheck named "Health" derives (Eq Hash) in "`health` of `proxy`", check health_agrees {
         /// The path to request.
         "path" path: Option<String> = absent("connecting is enough"),
             Maybe(Text { what: "a path such as \"/up\"", parse: asked_path });
@@ -310,9 +325,9 @@ directives! {
         "expect" expect: (u16, u16) = "200-399",
             Text { what: "a status such as \"200\", or a range such as \"200-399\"", parse: statuses };
         /// The time between two checks.
-        "interval" interval: Duration = "5s", Time { min: Duration::from_millis(100), max: DAY };
+        "interval" interval: Millis = "5s", duration(Duration::from_millis(100), DAY);
         /// Maximum time for a response.
-        "timeout" timeout: Duration = "2s", WAIT;
+        "timeout" timeout: Millis = "2s", WAIT;
         /// Successful checks in a row that put a server back in service.
         "rise" rise: u32 = 2, Count { min: 1, max: 1000 };
         /// Failed checks in a row that take a server out of service.
@@ -341,7 +356,7 @@ directives! {
 directives! {
     /// Fields that tell upstream servers the client's address. The values that `trusted_proxies` sent are kept and
     /// extended; those that other clients sent are replaced.
-    Forwarded in "`forwarded` of `proxy`" {
+    Forwarded derives (Eq) in "`forwarded` of `proxy`" {
         /// Whether `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` are sent. Servers of FastCGI, uwsgi and
         /// SCGI, and programs, get the client's address in `REMOTE_ADDR`.
         "x_forwarded" x_forwarded: Option<bool> = absent("true; for FastCGI, uwsgi, SCGI and programs false"), Maybe(Flag);
@@ -356,7 +371,7 @@ directives! {
 
 directives! {
     /// Changes to header fields: `remove`, then `set`, then `add`.
-    ProxyHeaders in "`request_headers` and `response_headers` of `proxy`" {
+    ProxyHeaders derives (Eq) in "`request_headers` and `response_headers` of `proxy`" {
         /// Fields to set; they replace those of the same name. A value may contain the variables of the site's
         /// `response_headers`, and `$upstream`, the `host:port` of the server that gets the request.
         "set" set: Vec<(String, Template)> = {}, FIELDS;
@@ -381,9 +396,17 @@ directives! {
     }
 }
 
+impl Forwarded {
+    /// Whether `X-Forwarded-For` and the like are sent.
+    #[must_use]
+    pub fn sends_x_forwarded(&self) -> bool {
+        self.x_forwarded.unwrap_or(true)
+    }
+}
+
 impl KeepAlive {
     fn none() -> Self {
-        Self { connections_max: 0, ..Self::default() }
+        Self { idle_max: 0, ..Self::default() }
     }
 }
 
@@ -393,7 +416,7 @@ impl Retry {
     }
 }
 
-impl Proxy {
+impl ProxyOptions {
     /// The default settings with these servers.
     pub fn with_servers(urls: impl IntoIterator<Item = Origin>) -> Self {
         let upstream = |url| Upstream { url, ..Upstream::default() };
@@ -401,7 +424,7 @@ impl Proxy {
     }
 }
 
-fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
+fn proxy_agrees(proxy: &mut ProxyOptions, node: &Node, check: &mut Checker) {
     if proxy.upstream.is_some() {
         return; // the group's directives are checked with the group
     }
@@ -453,7 +476,7 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
     check_protocols(proxy.to.iter().map(|upstream| &upstream.url), items, check);
     check_http2(proxy, node, check);
     match node.entry("keep_alive") {
-        Some(entry) if proxy.proxy_protocol != ProxyProtocol::Off && proxy.keep_alive.connections_max > 0 => {
+        Some(entry) if proxy.proxy_protocol.is_some() && proxy.keep_alive.idle_max > 0 => {
             let title = "`keep_alive` beside `proxy_protocol`".to_owned();
             check
                 .warning(&entry.value.span, title, "has no effect")
@@ -464,7 +487,7 @@ fn proxy_agrees(proxy: &mut Proxy, node: &Node, check: &mut Checker) {
 }
 
 /// Reports directives that HTTP/2 does not support.
-fn check_http2(proxy: &Proxy, node: &Node, check: &mut Checker) {
+fn check_http2(proxy: &ProxyOptions, node: &Node, check: &mut Checker) {
     let has_tls = proxy.to.iter().any(|upstream| upstream.url.is_tls());
     if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_tls) {
         let title = "`http = \"2\"` without an `https` URL".to_owned();
@@ -473,8 +496,7 @@ fn check_http2(proxy: &Proxy, node: &Node, check: &mut Checker) {
     }
     let is_http2 = |url: &Origin| url.is_h2c() || (proxy.http == ProxyHttp::Http2 && url.is_tls());
     let any_http2 = proxy.to.iter().any(|upstream| is_http2(&upstream.url));
-    if let Some(entry) =
-        node.entry("proxy_protocol").filter(|_| any_http2 && proxy.proxy_protocol != ProxyProtocol::Off)
+    if let Some(entry) = node.entry("proxy_protocol").filter(|_| any_http2 && proxy.proxy_protocol.is_some())
     {
         let title = "`proxy_protocol` beside HTTP/2".to_owned();
         let finding = check.error(&entry.value.span, title, "clients share connections over HTTP/2");
@@ -501,7 +523,7 @@ fn eject_agrees(eject: &mut Eject, node: &Node, check: &mut Checker) {
     );
 }
 
-fn health_agrees(health: &mut Health, node: &Node, check: &mut Checker) {
+fn health_agrees(health: &mut HealthCheck, node: &Node, check: &mut Checker) {
     for key in ["host", "expect"] {
         if let Some(entry) = node.entry(key).filter(|_| health.path.is_none() && node.entry("path").is_none())
         {
@@ -584,11 +606,15 @@ fn host_text(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-pub(crate) fn upstream_host(text: &str) -> Result<UpstreamHost, InvalidValue> {
+/// Parses a value of `host`.
+///
+/// # Errors
+/// The text is neither a word nor a host.
+pub fn upstream_host(text: &str) -> Result<Host, InvalidValue> {
     match text {
-        "pass" => Ok(UpstreamHost::Pass),
-        "upstream" => Ok(UpstreamHost::Upstream),
-        _ => host_text(text).map(UpstreamHost::Text),
+        "pass" => Ok(Host::Pass),
+        "upstream" => Ok(Host::Upstream),
+        _ => host_text(text).map(Host::Set),
     }
 }
 
