@@ -131,7 +131,7 @@ pub use stream::{Stream, StreamServer, StreamTimeouts};
 pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use tracing::{IdSource, Tracing};
-pub use trusted_proxies::{ForwardedFields, TrustedProxies};
+pub use trusted_proxies::TrustedProxies;
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
 
 const INTRODUCTION: &str = "\

@@ -1,17 +1,9 @@
 //! Trusted proxies.
 
+use http::Dialect;
 use settings::directives;
 use settings::shape::{List, Word};
 use shapes::network::{SOURCE, TrustedSource};
-
-/// The fields that a trusted proxy sets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForwardedFields {
-    /// `X-Forwarded-For` and `X-Forwarded-Proto`.
-    XForwarded,
-    /// `Forwarded` (RFC 7239).
-    Standard,
-}
 
 directives! {
     /// Proxies in front of this server, such as a load balancer, that send the client's address. A list of networks
@@ -31,7 +23,7 @@ directives! {
         /// The fields with the client's address: `"x-forwarded"` is `X-Forwarded-For` and `X-Forwarded-Proto`,
         /// `"forwarded"` is the field of RFC 7239. Only one kind is used, because a proxy that does not know the other
         /// one forwards what the client wrote there.
-        "fields" fields: ForwardedFields = "x-forwarded",
-            Word(&[("x-forwarded", ForwardedFields::XForwarded), ("forwarded", ForwardedFields::Standard)]);
+        "fields" fields: Dialect = "x-forwarded",
+            Word(&[("x-forwarded", Dialect::XForwarded), ("forwarded", Dialect::Standard)]);
     }
 }

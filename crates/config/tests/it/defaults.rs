@@ -1,9 +1,8 @@
 //! Defaults of an empty file, and how the parts of a file combine.
 
-use config::{
-    AccessLog, Action, Config, ForwardedFields, KIB, Level, Listen, Listener, MIB, RouteSettings, Sink,
-};
+use config::{AccessLog, Action, Config, KIB, Level, Listen, Listener, MIB, RouteSettings, Sink};
 use files::{FileSelector, Symlinks};
+use http::Dialect;
 use proxy::options::{Balance, Origin, ProxyOptions};
 use shapes::network::TrustedSource;
 use shapes::prefix::StripPrefix;
@@ -227,12 +226,12 @@ fn trusted_sources_are_parsed() {
         from.iter().map(shown).collect()
     };
     assert_eq!(shown(&config.trusted_proxies.from), ["10.0.0.0/8", "unix"]);
-    assert_eq!(config.trusted_proxies.fields, ForwardedFields::XForwarded);
+    assert_eq!(config.trusted_proxies.fields, Dialect::XForwarded);
     let listeners = config.listen.iter().map(|listener| listener.proxy_protocol.as_deref().map(shown));
     let all = Some(vec!["10.0.0.0/8".to_owned(), "unix".to_owned()]);
     assert_eq!(listeners.collect::<Vec<_>>(), [None, all, Some(vec!["::1/128".to_owned()])]);
     let long = parse("trusted_proxies = { from = [\"10.0.0.0/8\"], fields = \"forwarded\" }\n");
-    assert_eq!(long.trusted_proxies.fields, ForwardedFields::Standard);
+    assert_eq!(long.trusted_proxies.fields, Dialect::Standard);
     parse("listen = { address = \"unix:a\", proxy_protocol = true }\n");
 }
 

@@ -33,11 +33,8 @@ impl TrustedProxies {
 
 /// The proxies that may send forwarding fields; `None` if there are none.
 pub fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
-    let dialect = match trusted.fields {
-        config::ForwardedFields::XForwarded => http::Dialect::XForwarded,
-        config::ForwardedFields::Standard => http::Dialect::Standard,
-    };
-    (!trusted.from.is_empty()).then(|| TrustedProxies { peers: peer_set(&trusted.from), dialect })
+    (!trusted.from.is_empty())
+        .then(|| TrustedProxies { peers: peer_set(&trusted.from), dialect: trusted.fields })
 }
 
 /// Converts the peers that may send the PROXY protocol or forwarding fields.
