@@ -16,14 +16,8 @@ struct SharedName {
     reason: &'static str,
 }
 
-/// Reason for types that `config` shares with the crate that uses the setting.
-const SETTING_REASON: &str = "the same setting, as `config` reads it and as the crate takes it";
-
 const SHARED_NAMES: &[SharedName] = &[
     SharedName { name: "Options", reason: "the settings of a crate, which `komainu::assemble` writes" },
-    SharedName { name: "Balance", reason: SETTING_REASON },
-    SharedName { name: "Coding", reason: SETTING_REASON },
-    SharedName { name: "Effort", reason: SETTING_REASON },
     SharedName {
         name: "ErrorPages",
         reason: "the setting (`config`), and what makes the pages of it (`net`)",
@@ -46,9 +40,6 @@ const SHARED_NAMES: &[SharedName] = &[
         reason: "a request body under way: to a worker, and in the test protocol of `net`",
     },
     SharedName { name: "Limits", reason: "limits of a message's head (`http`) and of a connection (`net`)" },
-    SharedName { name: "Listen", reason: SETTING_REASON },
-    SharedName { name: "ProxyProtocol", reason: SETTING_REASON },
-    SharedName { name: "Symlinks", reason: SETTING_REASON },
 ];
 
 /// Returns all findings about type names used in two crates. Types declared by macros are not seen.
@@ -74,7 +65,7 @@ fn duplicate_finding(name: &str, places: &[(&str, usize)]) -> Option<TidyFinding
     let (first, line) = places.first()?;
     let (file, at) = places.iter().find(|(file, _)| crate_of(file) != crate_of(first))?;
     let what = format!("`{name}` is also the name of a type at {first}:{line}");
-    let remedy = "name the type for what it is of, or add it to TWINS in xtask's twins.rs with the reason";
+    let remedy = "name the type for what it is of, or add it to SHARED_NAMES in xtask's shared_names.rs with the reason";
     Some(TidyFinding::new(file, *at, what, remedy))
 }
 
