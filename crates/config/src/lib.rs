@@ -1,8 +1,8 @@
 //! The configuration: reads TOML text and returns a checked [`Config`], or all errors, each with its line and a caret.
 //!
-//! This crate owns the directives (each is one item: name, documentation, type, default, range, parser), the sites'
-//! routes and the search for the route of a request. It never opens a file or a socket, and starts nothing: the caller
-//! reads the file, and turns the [`Config`] into the options of the other crates.
+//! This crate owns the tables of server, site and route, which join the directives that other crates declare, the levels
+//! among them, and the search for the route of a request. It never opens a file or a socket, and starts nothing: the
+//! caller reads the file, and hands the parts of the [`Config`] to the crates that act on them.
 //!
 //! The modules, from low to high; each imports only from those above it.
 

@@ -3,7 +3,7 @@
 //! This crate owns the declaration and reading of tables. A crate declares a table with [`directives!`]: names,
 //! documentation, types, defaults, ranges and parsers. The reading of a file, its errors with their places, the
 //! reference, the JSON Schema and the formatter follow from the declaration. This crate never knows a directive:
-//! `config` declares them and gives the [`checker::Advice`].
+//! the crates that act on them declare them, and `config` gives the [`checker::Advice`].
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 
