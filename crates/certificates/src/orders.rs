@@ -230,7 +230,7 @@ impl Orders {
             Ok(Some(lock)) => lock,
             Ok(None) => return,
             Err(error) => {
-                state.set_error(subject, &error.to_string());
+                state.set_error(subject, error.to_string());
                 return state.sink.error(&format!("certificates: {subject}: the state folder: {error}"));
             }
         };

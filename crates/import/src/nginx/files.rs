@@ -371,11 +371,10 @@ impl<'d> Translation<'d> {
                 )
             }
         }
-        if let Some(one) = self.take(scope, "default_type") {
-            if !matches!(one.first_arg(), "application/octet-stream" | "") && one.first_arg().contains('/') {
+        if let Some(one) = self.take(scope, "default_type")
+            && !matches!(one.first_arg(), "application/octet-stream" | "") && one.first_arg().contains('/') {
                 types.push(("*".to_owned(), TomlItem::text(one.first_arg())));
             }
-        }
         if !types.is_empty() && types.len() <= TYPES_MAX {
             files.set("types", TomlItem::Table(types));
         }

@@ -302,7 +302,7 @@ impl<'d> Translation<'d> {
         };
         section.set("files", TomlItem::Table(files.entries));
         section.set("php", php);
-        self.translate_intercept_errors(&scope, "fastcgi_intercept_errors", section);
+        self.translate_intercept_errors(scope, "fastcgi_intercept_errors", section);
         self.translate_cache("fastcgi", scope, section);
         if let Some(one) = scope.innermost_last("try_files") {
             let refuses = one.args.last().is_some_and(|last| last.starts_with('='));
