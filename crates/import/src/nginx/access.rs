@@ -33,19 +33,17 @@ impl Translation<'_> {
         self.translate_rate_limits(scope, section);
         self.translate_guards(scope, section);
         if let Some(one) = self.take(scope, "satisfy")
-            && one.first_arg() == "any" {
-                let has_addresses = section.get("allow").or(section.get("deny")).is_some();
-                let reason = "a request has to meet both, addresses and password: write a route with `client` for the addresses that need no password before this one";
-                if has_addresses && section.get("auth").is_some() {
-                    self.ledger.mark_impossible(one.entry, reason);
-                    self.ledger
-                        .manual_comment(one.entry)
-                        .into_iter()
-                        .for_each(|check| section.comment(check));
-                } else {
-                    self.ledger.mark_different(one.entry, reason);
-                }
+            && one.first_arg() == "any"
+        {
+            let has_addresses = section.get("allow").or(section.get("deny")).is_some();
+            let reason = "a request has to meet both, addresses and password: write a route with `client` for the addresses that need no password before this one";
+            if has_addresses && section.get("auth").is_some() {
+                self.ledger.mark_impossible(one.entry, reason);
+                self.ledger.manual_comment(one.entry).into_iter().for_each(|check| section.comment(check));
+            } else {
+                self.ledger.mark_different(one.entry, reason);
             }
+        }
     }
 
     /// Translates `auth_request`, and reports access checks without an equivalent.

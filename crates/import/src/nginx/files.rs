@@ -372,9 +372,11 @@ impl<'d> Translation<'d> {
             }
         }
         if let Some(one) = self.take(scope, "default_type")
-            && !matches!(one.first_arg(), "application/octet-stream" | "") && one.first_arg().contains('/') {
-                types.push(("*".to_owned(), TomlItem::text(one.first_arg())));
-            }
+            && !matches!(one.first_arg(), "application/octet-stream" | "")
+            && one.first_arg().contains('/')
+        {
+            types.push(("*".to_owned(), TomlItem::text(one.first_arg())));
+        }
         if !types.is_empty() && types.len() <= TYPES_MAX {
             files.set("types", TomlItem::Table(types));
         }
