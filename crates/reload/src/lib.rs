@@ -212,8 +212,8 @@ mod tests {
         first.keep("a", || 1_u8);
         first.keep("a", || 2_u8);
         let mut second = first.successor();
-        assert_eq!(second.keep_if("a", |value| *value == 2, || 3), 2);
-        assert_eq!(second.keep_if("a", |value| *value == 2, || 3), 3);
+        assert_eq!(second.keep_if("a", |value| *value == 2, || 3_u8), 2);
+        assert_eq!(second.keep_if("a", |value| *value == 2, || 3_u8), 3);
     }
 
     #[test]

@@ -84,7 +84,7 @@ sub {
 const RACK: &str = r#"
 worker = nil
 at_exit { puts(Process.pid == worker ? "at_exit in worker" : "at_exit in prototype") }
-def stands_still = sleep(Millis(3600))
+def stands_still = sleep(3600)
 lambda do |env|
   worker = Process.pid
   case env["PATH_INFO"]
@@ -111,7 +111,7 @@ const HANDLER: &str = r#"
 static void farewell(void) { puts("atexit"); }
 static int start(void **process, char *error, size_t size) { (void)process; (void)error; (void)size; atexit(farewell); return 0; }
 static void stop(void *process) { (void)process; puts("stop"); }
-__attribute__((noinline)) void stands_still(void) { for (;;) sleep(Millis(3600)); }
+__attribute__((noinline)) void stands_still(void) { for (;;) sleep(3600); }
 static int handle(komainu_request *request, void *process, void *thread) {
     char pid[16];
     komainu_text path = komainu_part(request, KOMAINU_PATH);

@@ -100,6 +100,6 @@ fn unchanged_limit_keeps_its_counts_across_reloads() {
         assert_eq!(same(&first, &LimitPlan::new(&config(rate, path), &mut state.successor(), &memory)), kept);
     }
     assert_eq!(memory.held_bytes(), held);
-    drop(first);
+    drop((first, state));
     assert_eq!(memory.held_bytes(), 0);
 }
