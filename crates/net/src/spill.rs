@@ -197,7 +197,16 @@ impl SpillQuota {
             }
             self.was_full.store(false, Ordering::Relaxed);
         }
-        self.charge(bytes).map(|()| self.release(bytes))
+        // Nothing is charged for a moment: other files could not be extended meanwhile.
+        let has_room = |used: &AtomicU64, max: u64| {
+            used.load(Ordering::Relaxed).checked_add(bytes).is_some_and(|sum| sum <= max)
+        };
+        if !has_room(&self.used, self.bytes_max) {
+            self.was_full.store(true, Ordering::Relaxed);
+            return Err(SpillError::QuotaFull(self.bytes_max));
+        }
+        let store_max = self.store.bytes_max();
+        if has_room(&self.store.used, store_max) { Ok(()) } else { Err(SpillError::StoreFull(store_max)) }
     }
 
     fn charge(&self, bytes: u64) -> Result<(), SpillError> {

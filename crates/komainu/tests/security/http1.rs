@@ -256,9 +256,10 @@ fn incomplete_control_commands_stay_within_bounds() {
     drop(hold(&rig, "control socket, line begun", 60, open, |_| {}));
 }
 
-/// Asserts that temporary files use a good part of their limit, but do not exceed it.
+/// Asserts that temporary files use a good part of their limit, but do not exceed it. Responses whose files do
+/// not fit wait for their clients, and how many have begun by then differs: a quarter of the limit is usual.
 fn assert_files(what: &str, rig: &Rig, bytes_max: u64) {
-    eventually(what, || file_bytes(rig, rig.folder.path()) > bytes_max / 4);
+    eventually(what, || file_bytes(rig, rig.folder.path()) > bytes_max / 8);
     let bytes = file_bytes(rig, rig.folder.path());
     assert!(bytes <= bytes_max, "{what}: {bytes}");
 }
