@@ -160,6 +160,7 @@ fn a_burst_on_several_threads_is_bounded_by_the_queue() {
     let app = "\
 import os, time
 def app(environ, start_response):
+    open(environ['PATH_INFO'] + '.begun', 'w').close()
     while not os.path.exists(environ['PATH_INFO']):
         time.sleep(.01)
     start_response('200 OK', [])
@@ -167,10 +168,12 @@ def app(environ, start_response):
 ";
     let rig = with_queue_of_16(app, 2);
     let gate = rig.folder.at("gate");
-    // The streams of the first connection are all on one thread and fill the queue; the other connections may
-    // be on either thread.
+    // The worker has a request before any waits. The streams of the second connection are all on one thread
+    // and fill the queue; the other connections may be on either thread.
     let refused = Arc::new(AtomicUsize::new(0));
-    let mut streams = vec![(http2(&rig, &gate.display().to_string(), 17), 17)];
+    let mut streams = vec![(http2(&rig, &gate.display().to_string(), 1), 1)];
+    eventually("a request has begun", || rig.folder.at("gate.begun").exists());
+    streams.push((http2(&rig, &gate.display().to_string(), 16), 16));
     eventually("the queue is full", || status(&rig)["apps"][0]["queue"]["waiting"] == 16);
     streams.extend((0..6).map(|_| (http2(&rig, &gate.display().to_string(), 8), 8)));
     let readers: Vec<_> = streams
