@@ -117,17 +117,12 @@ impl HpackDecoder {
 
     fn indexed(&mut self, index: usize, block: &mut FieldBlock, limits: &Limits) -> Result<(), &'static str> {
         if let Some(entry) = index.checked_sub(1).and_then(|place| STATIC_ENTRIES.get(place)) {
-            if block.admit(entry.name_len, entry.line.len() - 4 - entry.name_len, limits) {
-                block.push_line(entry.id, entry.line.as_bytes(), entry.name_len);
-            }
+            block.push_line(entry.id, entry.line.as_bytes(), entry.name_len, limits);
             return Ok(());
         }
         let entry = self.dynamic(index)?;
-        let line = self.table.line(entry);
         block.is_valid &= entry.is_valid;
-        if block.admit(entry.name_len(), line.len() - 4 - entry.name_len(), limits) {
-            block.push_line(entry.id, line, entry.name_len());
-        }
+        block.push_line(entry.id, self.table.line(entry), entry.name_len(), limits);
         Ok(())
     }
 
@@ -176,14 +171,8 @@ impl HpackDecoder {
         if literal == Literal::Indexed {
             self.table.add(id, name, value, is_valid, false);
         }
-        let value_len = value.len();
         block.is_valid &= is_valid;
-        block.bytes.extend_from_slice(b"\r\n");
-        if block.admit(name_len, value_len, limits) {
-            block.push_written(id, start, name_len);
-        } else {
-            block.bytes.truncate(start);
-        }
+        block.end_field(id, start, name_len, limits);
         Ok(rest)
     }
 }

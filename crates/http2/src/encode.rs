@@ -57,9 +57,9 @@ impl HpackEncoder {
     pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
         if let Some((smallest, size)) = self.pending_update.take() {
             if smallest < size {
-                integer::write(out, 0x20, 5, smallest);
+                integer::write(out, 0x20, 5, smallest as u64);
             }
-            integer::write(out, 0x20, 5, size);
+            integer::write(out, 0x20, 5, size as u64);
         }
     }
 
@@ -143,7 +143,7 @@ impl HpackEncoder {
         let hashed = hash(id, name, value);
         let is_same = |other: &[u8], text: &[u8]| text == value && other.eq_ignore_ascii_case(name);
         if let Some(index) = self.find(hashed, is_same) {
-            return integer::write(out, 0x80, 7, index);
+            return integer::write(out, 0x80, 7, index as u64);
         }
         if name.len() + value.len() + ENTRY_OVERHEAD_BYTES > self.table.size_max() / 2 {
             return literal(out, 0x00, 4, self.name_index(id, name, named), name, value);
@@ -175,7 +175,7 @@ const ACCEPT_ENCODING: usize = 16;
 
 /// Writes a literal field after its opcode, with the index of its name or the name itself.
 fn literal(out: &mut Vec<u8>, opcode: u8, prefix: u32, index: usize, name: &[u8], value: &[u8]) {
-    integer::write(out, opcode, prefix, index);
+    integer::write(out, opcode, prefix, index as u64);
     if index == 0 {
         let at = out.len();
         out.extend_from_slice(name);

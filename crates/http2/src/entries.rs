@@ -2,7 +2,7 @@
 
 use http::Name;
 use sections::static_entries;
-use sections::static_entry::StaticEntry;
+use sections::static_entry::{NO_ENTRY, StaticEntry, first_by_name};
 
 /// The entries; the first entry has index 1.
 pub(crate) static STATIC_ENTRIES: [StaticEntry; STATIC_LEN] = ENTRIES;
@@ -76,21 +76,13 @@ const ENTRIES: [StaticEntry; STATIC_LEN] = static_entries! {
 
 /// The index of the first entry with a known name; 0 if there is none.
 pub(crate) const fn static_name(id: Name) -> usize {
-    BY_NAME[id as usize] as usize
+    match BY_NAME[id as usize] {
+        NO_ENTRY => 0,
+        index => index as usize + 1,
+    }
 }
 
-const BY_NAME: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut place = 0;
-    while place < STATIC_LEN {
-        let id = ENTRIES[place].id as usize;
-        if id != Name::Other as usize {
-            table[id] = place as u8 + 1;
-        }
-        place += 1;
-    }
-    table
-};
+const BY_NAME: [u8; 256] = first_by_name(&ENTRIES);
 
 #[cfg(test)]
 mod tests {

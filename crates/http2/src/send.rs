@@ -8,6 +8,7 @@ use crate::frame::{self, FrameHeader, HEADER_BYTES, MAX_31_BITS, PAYLOAD_BYTES_M
 use crate::ledger::price;
 use crate::machine::{Machine, SHUTDOWN_PING, Shutdown};
 use crate::streams::{Receiving, Sending};
+use sections::lines;
 
 /// A DATA frame smaller than this, in bytes, that was limited by a window earns no credit: the peer opens its
 /// window in tiny steps.
@@ -411,14 +412,7 @@ impl HeadWriter<'_> {
             name.escape_ascii()
         );
         let id = Name::of(name);
-        if !matches!(
-            id,
-            Name::Connection
-                | Name::KeepAlive
-                | Name::ProxyConnection
-                | Name::TransferEncoding
-                | Name::Upgrade
-        ) {
+        if !lines::is_connection_specific(id) {
             self.encoder.named_field(self.out, id, name, value);
         }
     }
@@ -432,13 +426,7 @@ impl HeadWriter<'_> {
 
     /// Writes field lines in HTTP/1 form, such as those that every response carries.
     pub fn lines(&mut self, lines: &[u8]) {
-        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
-        for line in lines.split_inclusive(|&byte| byte == b'\n') {
-            let line = line.strip_suffix(b"\r\n").unwrap_or(line);
-            if let Some(colon) = line.iter().position(|&byte| byte == b':') {
-                self.field(&line[..colon], http::scan::trim(&line[colon + 1..]));
-            }
-        }
+        lines::for_each(lines, |name, value| self.field(name, value));
     }
 
     /// Writes `Content-Length`.

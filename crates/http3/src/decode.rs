@@ -195,7 +195,7 @@ impl QpackDecoder {
         self.credit_bytes = (self.credit_bytes + CREDIT_BYTES_PER_SECTION).min(CREDIT_BYTES_MAX);
         if prefix.required > 0 {
             // Section Acknowledgment, which also acknowledges the entries (section 4.4.1).
-            long_integer::write(&mut self.out, 0x80, 7, stream);
+            integer::write(&mut self.out, 0x80, 7, stream);
             self.acknowledged = self.acknowledged.max(prefix.required);
             self.check_out()?;
         }
@@ -252,9 +252,7 @@ impl QpackDecoder {
                     let (index, after) = integer::read(rest, 6)?;
                     if first & 0x40 != 0 {
                         let entry = STATIC_ENTRIES.get(index).ok_or("index outside the static table")?;
-                        if block.admit(entry.name_len, entry.line.len() - 4 - entry.name_len, limits) {
-                            block.push_line(entry.id, entry.line.as_bytes(), entry.name_len);
-                        }
+                        block.push_line(entry.id, entry.line.as_bytes(), entry.name_len, limits);
                     } else {
                         self.indexed(self.before_base(prefix, index)?, block, limits);
                     }
@@ -296,11 +294,8 @@ impl QpackDecoder {
     }
 
     fn indexed(&self, entry: &DynamicEntry, block: &mut FieldBlock, limits: &Limits) {
-        let line = self.table.line(entry);
         block.is_valid &= entry.is_valid;
-        if block.admit(entry.name_len(), line.len() - 4 - entry.name_len(), limits) {
-            block.push_line(entry.id, line, entry.name_len());
-        }
+        block.push_line(entry.id, self.table.line(entry), entry.name_len(), limits);
     }
 
     fn before_base(&self, prefix: SectionPrefix, index: usize) -> Result<&DynamicEntry, &'static str> {
@@ -340,7 +335,7 @@ impl QpackDecoder {
         if self.table_bytes_max == 0 {
             return Ok(());
         }
-        long_integer::write(&mut self.out, 0x40, 6, stream);
+        integer::write(&mut self.out, 0x40, 6, stream);
         self.check_out()
     }
 
@@ -348,7 +343,7 @@ impl QpackDecoder {
     pub fn out(&mut self) -> &mut Vec<u8> {
         let increment = self.table.added() - self.acknowledged;
         if increment > 0 {
-            long_integer::write(&mut self.out, 0x00, 6, increment);
+            integer::write(&mut self.out, 0x00, 6, increment);
             self.acknowledged = self.table.added();
         }
         &mut self.out
@@ -405,14 +400,7 @@ fn value<'i>(
     block.bytes.extend_from_slice(b": ");
     let after = string::read(rest, 7, &mut block.bytes)?;
     let (name, value) = block.bytes[start..].split_at(name_len);
-    let value = &value[2..];
-    block.is_valid &= is_valid(name, value);
-    let value_len = value.len();
-    block.bytes.extend_from_slice(b"\r\n");
-    if block.admit(name_len, value_len, limits) {
-        block.push_written(id, start, name_len);
-    } else {
-        block.bytes.truncate(start);
-    }
+    block.is_valid &= is_valid(name, &value[2..]);
+    block.end_field(id, start, name_len, limits);
     Ok(after)
 }

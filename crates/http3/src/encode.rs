@@ -5,12 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use http::{Name, Status};
 use sections::block::ENTRY_OVERHEAD_BYTES;
 use sections::indexing::{Indexing, hash, indexing};
-use sections::string;
 use sections::table::DynamicTable;
+use sections::{integer, lines, string};
 
 use crate::error::{Http3Code, Http3Error};
 use crate::instruction::InstructionReader;
-use crate::long_integer;
 use crate::static_table::{StaticMatch, find};
 
 /// Maximum size of the encoder's dynamic table, in bytes, even if the peer allows more.
@@ -79,7 +78,7 @@ impl QpackEncoder {
         self.blocked_streams_max = blocked_streams_max;
         if size >= ENTRY_OVERHEAD_BYTES {
             self.table.resize(size);
-            long_integer::write(&mut self.out, 0x20, 5, size as u64);
+            integer::write(&mut self.out, 0x20, 5, size as u64);
         }
     }
 
@@ -180,14 +179,15 @@ impl QpackEncoder {
     }
 
     /// Whether an entry of `bytes` can be added: only entries may be evicted that the peer has acknowledged
-    /// and that no section refers to (section 2.1.1).
-    fn has_room(&self, bytes: usize) -> bool {
+    /// and that no section refers to (section 2.1.1). `lowest` is the lowest entry of the section being
+    /// written.
+    fn has_room(&self, bytes: usize, lowest: u64) -> bool {
         let free = self.table.size_max() - self.table.size();
         if free >= bytes {
             return true;
         }
         let sections = self.unacknowledged.values().flatten();
-        let lowest = sections.map(|section| section.lowest).min().unwrap_or(u64::MAX);
+        let lowest = sections.map(|section| section.lowest).fold(lowest, u64::min);
         let kept_from = lowest.min(self.acknowledged);
         let oldest = self.table.added() - self.table.len() as u64;
         let mut room = free;
@@ -224,14 +224,15 @@ impl QpackEncoder {
         value: &[u8],
         named: Option<usize>,
         hashed: u32,
+        lowest: u64,
     ) -> Option<u64> {
         let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
         let is_small = size <= self.table.size_max() / 2 && self.out.len() < OUT_BYTES_MAX;
-        if !is_small || !self.has_room(size) {
+        if !is_small || !self.has_room(size, lowest) {
             return None;
         }
         match named {
-            Some(index) => long_integer::write(&mut self.out, 0xc0, 6, index as u64),
+            Some(index) => integer::write(&mut self.out, 0xc0, 6, index as u64),
             None => {
                 let lower = name.to_ascii_lowercase();
                 string::write(&mut self.out, 0x40, 5, &lower);
@@ -281,14 +282,7 @@ impl SectionWriter<'_> {
     /// 4.2).
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
         let id = Name::of(name);
-        if matches!(
-            id,
-            Name::Connection
-                | Name::KeepAlive
-                | Name::ProxyConnection
-                | Name::TransferEncoding
-                | Name::Upgrade
-        ) {
+        if lines::is_connection_specific(id) {
             return;
         }
         match indexing(id, name, value) {
@@ -300,13 +294,7 @@ impl SectionWriter<'_> {
 
     /// Writes field lines in HTTP/1 form, such as those that every response carries.
     pub fn lines(&mut self, lines: &[u8]) {
-        debug_assert!(lines.is_empty() || lines.ends_with(b"\r\n"));
-        for line in lines.split_inclusive(|&byte| byte == b'\n') {
-            let line = line.strip_suffix(b"\r\n").unwrap_or(line);
-            if let Some(colon) = line.iter().position(|&byte| byte == b':') {
-                self.field(&line[..colon], http::scan::trim(&line[colon + 1..]));
-            }
-        }
+        lines::for_each(lines, |name, value| self.field(name, value));
     }
 
     /// Appends the section to `out`.
@@ -315,10 +303,10 @@ impl SectionWriter<'_> {
         if required == 0 {
             out.extend_from_slice(&[0, 0]);
         } else {
-            long_integer::write(out, 0x00, 8, required % (2 * self.encoder.entries_max) + 1);
+            integer::write(out, 0x00, 8, required % (2 * self.encoder.entries_max) + 1);
             match self.base.checked_sub(required) {
-                Some(delta) => long_integer::write(out, 0x00, 7, delta),
-                None => long_integer::write(out, 0x80, 7, required - self.base - 1),
+                Some(delta) => integer::write(out, 0x00, 7, delta),
+                None => integer::write(out, 0x80, 7, required - self.base - 1),
             }
             self.encoder.unacknowledged.entry(self.stream).or_default().push_back(self.sent);
             self.encoder.unacknowledged_count += 1;
@@ -338,29 +326,11 @@ impl SectionWriter<'_> {
         let hashed = hash(id, name, value);
         let is_same = |other: &[u8], text: &[u8]| text == value && other.eq_ignore_ascii_case(name);
         let known = self.encoder.find(hashed, is_same);
-        let found = known.or_else(|| self.insert(id, name, value, named, hashed));
+        let found = known.or_else(|| self.encoder.insert(id, name, value, named, hashed, self.sent.lowest));
         match found.filter(|absolute| self.may_block || *absolute < self.encoder.acknowledged) {
             Some(absolute) => self.refer(absolute),
             None => self.literal(named, name, value, false),
         }
-    }
-
-    /// Adds an entry, unless that would evict one that this section refers to.
-    fn insert(
-        &mut self,
-        id: Name,
-        name: &[u8],
-        value: &[u8],
-        named: Option<usize>,
-        hashed: u32,
-    ) -> Option<u64> {
-        let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
-        let table = &self.encoder.table;
-        let evicts = table.size() + size > table.size_max();
-        if evicts && self.sent.required > 0 {
-            return None;
-        }
-        self.encoder.insert(id, name, value, named, hashed)
     }
 
     /// Writes a reference to a dynamic entry.
@@ -393,6 +363,6 @@ impl SectionWriter<'_> {
     }
 
     fn push(&mut self, opcode: u8, prefix: u32, index: u64) {
-        long_integer::write(&mut self.encoder.lines, opcode, prefix, index);
+        integer::write(&mut self.encoder.lines, opcode, prefix, index);
     }
 }

@@ -18,6 +18,7 @@ pub mod encode;
 pub mod message;
 pub mod unidirectional;
 pub mod connection;
+mod control;
 
 pub use connection::{Connection, ConnectionEvent, Options, OwnStream};
 pub use decode::QpackDecoder;

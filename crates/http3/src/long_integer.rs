@@ -26,26 +26,11 @@ pub(crate) fn read(bytes: &[u8], prefix: u32) -> Result<Option<(u64, usize)>, &'
     if rest.len() < CONTINUED_MAX { Ok(None) } else { Err(TOO_LARGE) }
 }
 
-/// Writes `value` with an integer prefix of the low `prefix` bits; the other bits of the first byte are those
-/// of `opcode`.
-pub(crate) fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: u64) {
-    let max = (1u64 << prefix) - 1;
-    if value < max {
-        return out.push(opcode | value as u8);
-    }
-    out.push(opcode | max as u8);
-    let mut rest = value - max;
-    while rest >= 128 {
-        out.push(rest as u8 | 128);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::varint::VARINT_MAX;
+    use sections::integer::write;
 
     #[test]
     fn long_integers_round_trip_and_truncated_ones_are_incomplete() {

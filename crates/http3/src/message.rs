@@ -66,12 +66,12 @@ pub(crate) enum Phase {
 
 #[derive(Clone, Copy, Debug)]
 struct OpenFrame {
-    kind: FrameKind,
+    kind: MessageFrameKind,
     left: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FrameKind {
+enum MessageFrameKind {
     Data,
     Headers,
     /// A head that exceeds the limit; its payload is dropped.
@@ -160,8 +160,8 @@ impl MessageStream {
                 let frame = self.begin_frame(header, section_bytes_max, is_server)?;
                 self.frame = Some(frame);
                 match frame.kind {
-                    FrameKind::Oversized => return Ok((at, FrameStep::Oversized)),
-                    FrameKind::Headers if frame.left == 0 => {
+                    MessageFrameKind::Oversized => return Ok((at, FrameStep::Oversized)),
+                    MessageFrameKind::Headers if frame.left == 0 => {
                         self.frame = None;
                         return Ok((at, FrameStep::Section(&bytes[at..at])));
                     }
@@ -182,18 +182,18 @@ impl MessageStream {
             let start = at;
             at += len;
             match kind {
-                FrameKind::Data if self.is_refused => {}
-                FrameKind::Data => return Ok((at, FrameStep::Data(Span::new(start, at)))),
-                FrameKind::Headers if is_whole && self.section.is_empty() => {
+                MessageFrameKind::Data if self.is_refused => {}
+                MessageFrameKind::Data => return Ok((at, FrameStep::Data(Span::new(start, at)))),
+                MessageFrameKind::Headers if is_whole && self.section.is_empty() => {
                     return Ok((at, FrameStep::Section(&bytes[start..at])));
                 }
-                FrameKind::Headers => {
+                MessageFrameKind::Headers => {
                     self.section.extend_from_slice(&bytes[start..at]);
                     if is_whole {
                         return Ok((at, FrameStep::BufferedSection));
                     }
                 }
-                FrameKind::Oversized | FrameKind::Unknown => {}
+                MessageFrameKind::Oversized | MessageFrameKind::Unknown => {}
             }
         }
     }
@@ -227,13 +227,13 @@ impl MessageStream {
             kind::DATA if self.phase == Phase::Trailers => return unexpected("DATA after the trailers"),
             kind::DATA => {
                 self.count_content(header.len)?;
-                FrameKind::Data
+                MessageFrameKind::Data
             }
             kind::HEADERS if self.phase == Phase::Trailers => {
                 return unexpected("HEADERS after the trailers");
             }
-            kind::HEADERS if header.len > section_bytes_max as u64 => FrameKind::Oversized,
-            kind::HEADERS => FrameKind::Headers,
+            kind::HEADERS if header.len > section_bytes_max as u64 => MessageFrameKind::Oversized,
+            kind::HEADERS => MessageFrameKind::Headers,
             kind::PUSH_PROMISE if !is_server => {
                 return Err(Http3Error::connection(Http3Code::ID_ERROR, "push is not enabled"));
             }
@@ -252,7 +252,7 @@ impl MessageStream {
                     let reason = "too many frames of unknown types";
                     return Err(Http3Error::connection(Http3Code::EXCESSIVE_LOAD, reason));
                 }
-                FrameKind::Unknown
+                MessageFrameKind::Unknown
             }
         };
         Ok(OpenFrame { kind, left: header.len })

@@ -2,12 +2,10 @@
 
 use http::Name;
 use sections::static_entries;
-use sections::static_entry::StaticEntry;
+use sections::static_entry::{NO_ENTRY, StaticEntry, first_by_name};
 
 /// Number of entries.
 const STATIC_LEN: usize = 99;
-/// Marks the end of a chain of entries with the same name.
-const END: u8 = u8::MAX;
 
 /// The entries; the first entry has index 0.
 pub(crate) static STATIC_ENTRIES: [StaticEntry; STATIC_LEN] = ENTRIES;
@@ -115,22 +113,11 @@ const ENTRIES: [StaticEntry; STATIC_LEN] = static_entries! {
 };
 
 /// The index of the first entry with each known name.
-const FIRST_OF_KNOWN: [u8; 256] = {
-    let mut table = [END; 256];
-    let mut place = STATIC_LEN;
-    while place > 0 {
-        place -= 1;
-        let id = ENTRIES[place].id as usize;
-        if id != Name::Other as usize {
-            table[id] = place as u8;
-        }
-    }
-    table
-};
+const FIRST_OF_KNOWN: [u8; 256] = first_by_name(&ENTRIES);
 
-/// For each entry, the next one with the same name.
+/// For each entry, the next one with the same name; [`NO_ENTRY`] for the last.
 const NEXT_OF_NAME: [u8; STATIC_LEN] = {
-    let mut next = [END; STATIC_LEN];
+    let mut next = [NO_ENTRY; STATIC_LEN];
     let mut place = 0;
     while place < STATIC_LEN {
         let mut other = place + 1;

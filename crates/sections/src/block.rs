@@ -32,25 +32,33 @@ impl FieldBlock {
         (self.size, self.is_too_large, self.is_valid) = (0, false, true);
     }
 
+    /// Appends a complete field line, `name: value\r\n`, unless it exceeds a limit.
+    pub fn push_line(&mut self, id: Name, line: &[u8], name_len: usize, limits: &Limits) {
+        let start = self.bytes.len();
+        if self.admit(name_len, line.len() - 4 - name_len, limits) {
+            self.bytes.extend_from_slice(line);
+            self.fields.push(field(id, start, name_len, line.len() - 4 - name_len));
+        }
+    }
+
+    /// Ends the field whose name, colon and value were written at the end of `bytes`, beginning at `start`;
+    /// removes it again if it exceeds a limit.
+    pub fn end_field(&mut self, id: Name, start: usize, name_len: usize, limits: &Limits) {
+        let value_len = self.bytes.len() - start - name_len - 2;
+        if self.admit(name_len, value_len, limits) {
+            self.bytes.extend_from_slice(b"\r\n");
+            self.fields.push(field(id, start, name_len, value_len));
+        } else {
+            self.bytes.truncate(start);
+        }
+    }
+
     /// Counts a field and returns whether it is within the limits.
-    pub fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
+    fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
         self.size = self.size.saturating_add(name_len + value_len + ENTRY_OVERHEAD_BYTES);
         self.is_too_large |= self.size > limits.head_bytes_max + limits.fields_max * ENTRY_OVERHEAD_BYTES
             || self.fields.len() >= limits.fields_max + PSEUDO_FIELDS_MAX;
         !self.is_too_large
-    }
-
-    /// Appends a complete field line.
-    pub fn push_line(&mut self, id: Name, line: &[u8], name_len: usize) {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(line);
-        self.fields.push(field(id, start, name_len, line.len() - 2 - name_len - 2));
-    }
-
-    /// Adds the field whose line was already written at the end of `bytes`, beginning at `start`.
-    pub fn push_written(&mut self, id: Name, start: usize, name_len: usize) {
-        let value_len = self.bytes.len() - start - name_len - 4;
-        self.fields.push(field(id, start, name_len, value_len));
     }
 
     /// Name and value of each field.

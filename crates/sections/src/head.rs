@@ -7,6 +7,7 @@ use http::{
 };
 
 use crate::block::FieldBlock;
+use crate::lines;
 use crate::priority::Priority;
 
 /// The reason for rejecting a field section.
@@ -277,11 +278,7 @@ impl CombinedFields {
                     b"priority" => facts.priority = Some(Priority::of(value())),
                     _ => {}
                 },
-                Name::Connection
-                | Name::KeepAlive
-                | Name::ProxyConnection
-                | Name::TransferEncoding
-                | Name::Upgrade => return Err(Malformed("field of a connection")),
+                id if lines::is_connection_specific(id) => return Err(Malformed("field of a connection")),
                 Name::Te if !value().eq_ignore_ascii_case(b"trailers") => {
                     return Err(Malformed("te other than trailers"));
                 }

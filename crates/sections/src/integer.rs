@@ -5,8 +5,8 @@ const CONTINUED_MAX: usize = 4;
 
 /// Writes `value` with an integer prefix of the low `prefix` bits; the other bits of the first byte are those
 /// of `opcode`.
-pub fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: usize) {
-    let max = (1usize << prefix) - 1;
+pub fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, value: u64) {
+    let max = (1u64 << prefix) - 1;
     if value < max {
         out.push(opcode | value as u8);
         return;
@@ -67,7 +67,7 @@ mod tests {
                 let mut out = Vec::new();
                 write(&mut out, 0, prefix, value);
                 out.push(99);
-                assert_eq!(read(&out, prefix), Ok((value, &[99][..])));
+                assert_eq!(read(&out, prefix), Ok((value as usize, &[99][..])));
                 for len in 0..out.len() - 1 {
                     assert!(read(&out[..len], prefix).is_err(), "{value} in {len} bytes");
                 }

@@ -14,6 +14,7 @@ pub mod indexing;
 pub mod table;
 pub mod static_entry;
 pub mod priority;
+pub mod lines;
 pub mod head;
 
 pub use block::FieldBlock;

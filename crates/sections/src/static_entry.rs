@@ -28,6 +28,25 @@ impl StaticEntry {
     }
 }
 
+/// Marks a known name that no entry has.
+pub const NO_ENTRY: u8 = u8::MAX;
+
+/// Returns the index of the first entry with each known name, by the number of the name; [`NO_ENTRY`] if there
+/// is none.
+#[must_use]
+pub const fn first_by_name(entries: &[StaticEntry]) -> [u8; 256] {
+    let mut table = [NO_ENTRY; 256];
+    let mut index = entries.len();
+    while index > 0 {
+        index -= 1;
+        let id = entries[index].id as usize;
+        if id != Name::Other as usize {
+            table[id] = index as u8;
+        }
+    }
+    table
+}
+
 /// Makes an array of entries from lines of `KnownName "name" "value";`.
 #[macro_export]
 macro_rules! static_entries {

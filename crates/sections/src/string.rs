@@ -25,10 +25,10 @@ pub fn read<'i>(input: &'i [u8], prefix: u32, out: &mut Vec<u8>) -> Result<&'i [
 pub fn write(out: &mut Vec<u8>, opcode: u8, prefix: u32, text: &[u8]) {
     let coded = huffman::encoded_len(text);
     if coded < text.len() {
-        integer::write(out, opcode | 1 << prefix, prefix, coded);
+        integer::write(out, opcode | 1 << prefix, prefix, coded as u64);
         huffman::encode(text, out);
     } else {
-        integer::write(out, opcode, prefix, text.len());
+        integer::write(out, opcode, prefix, text.len() as u64);
         out.extend_from_slice(text);
     }
 }
