@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use crate::StapleOwner;
 use config::matcher::Routes;
-use config::{CertificateSource, ClientTls, Config, ConfigLine, HostPattern, SiteTls, TlsVersion};
+use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion, add_config_place};
 use failure::{Failure, IoFailure};
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
@@ -55,7 +55,7 @@ impl TlsPlan {
         let site = |site: &config::Site| {
             let read = site.tls.as_ref().map(|tls| read_site(tls, files, &mut known)).transpose();
             let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
-            let read = read.map_err(|error| add_config_place(error, &place, site.line.as_ref()))?;
+            let read = read.map_err(|error| add_config_place("tls", "site", site.line.as_ref(), error))?;
             let found =
                 read.iter().flat_map(|(_, files)| certificate_warnings(&site.hosts, files, now_unix_s));
             warnings.extend(found.map(|text| format!("`tls`{place}: {text}")));
@@ -116,19 +116,6 @@ fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync 
         Ok(address) => routes.site(format!("[{address}]").as_bytes(), listener_key),
         Err(_) => routes.site(host.as_bytes(), listener_key),
     }
-}
-
-/// Adds the site to an error, and the line by which the directive is found.
-fn add_config_place(error: io::Error, place: &str, line: Option<&ConfigLine>) -> io::Error {
-    let kind = error.kind();
-    let failure = Failure::from(error).context(format_args!("`tls`{place}"));
-    io::Error::new(
-        kind,
-        match line {
-            Some(line) => failure.named_at(line.file.clone(), line.number),
-            None => failure,
-        },
-    )
 }
 
 fn invalid(error: impl Into<Failure>) -> io::Error {

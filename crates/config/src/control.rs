@@ -123,7 +123,7 @@ const ROLES: Word<TokenRole> =
 /// The token in the text of a file for the control listener, without white space around it.
 ///
 /// # Errors
-/// It is too short or too long, or has characters that no token has.
+/// The token is too short or too long, or has characters that no token has.
 pub fn parse_control_token(text: &str) -> Result<&str, InvalidValue> {
     let remedy = "`openssl rand -hex 32` makes one";
     let text = text.trim();

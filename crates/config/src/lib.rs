@@ -121,7 +121,7 @@ pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
 pub use settings::checker::InvalidValue;
 pub use settings::document::{EnvironmentLookup, directive_tree, include_patterns};
 pub use settings::format::format;
-pub use settings::joined_text::{ConfigLine, join_files, split_files};
+pub use settings::joined_text::{ConfigLine, add_config_place, join_files, split_files};
 pub use settings::report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};
 pub use settings::units::{GIB, KIB, MIB, parse_duration, parse_size};
 pub use site::{

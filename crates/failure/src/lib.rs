@@ -249,7 +249,7 @@ impl IoFailure for io::Error {
     }
 }
 
-/// What was attempted, added to the error of a result.
+/// Results whose error can be told what was attempted.
 pub trait FailureContext<T> {
     /// Adds what was attempted: `read(path).context("cannot read the keys")?`.
     ///

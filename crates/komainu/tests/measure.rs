@@ -319,7 +319,7 @@ fn untrusted_certificate_is_reported_with_remedies() {
         .output()
         .expect("openssl, from the package openssl");
     assert!(made.status.success(), "{}", text(&made.stderr));
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = bench::job::free_port().unwrap().to_string();
     let mut server = Command::new("openssl")
         .args(["s_server", "-www", "-quiet", "-accept", &format!("127.0.0.1:{port}")])
         .args(["-cert", &folder.file("cert.pem"), "-key", &folder.file("key.pem")])

@@ -1,7 +1,10 @@
 //! The text of a configuration: the file and the files that it includes, one after another.
 
 use std::fmt;
+use std::io;
 use std::path::PathBuf;
+
+use failure::Failure;
 
 /// Separates the files. TOML cannot contain it.
 const SEPARATOR: char = '\0';
@@ -42,6 +45,27 @@ impl fmt::Display for ConfigLine {
         write!(out, "line {}", self.number)?;
         self.file.iter().try_for_each(|file| write!(out, " of {file}"))
     }
+}
+
+/// Adds to an error which directive of which `table` (a file, a site, a route) it is about, and the line by which
+/// that table is found.
+#[must_use]
+pub fn add_config_place(
+    directive: &str,
+    table: &str,
+    line: Option<&ConfigLine>,
+    error: io::Error,
+) -> io::Error {
+    let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
+    let kind = error.kind();
+    let failure = Failure::from(error).context(format_args!("`{directive}`{place}"));
+    io::Error::new(
+        kind,
+        match line {
+            Some(line) => failure.named_at(line.file.clone(), line.number),
+            None => failure,
+        },
+    )
 }
 
 /// A file in the joined text.

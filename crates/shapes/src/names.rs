@@ -61,7 +61,7 @@ pub fn parse_variable_name(text: &str) -> Result<String, InvalidValue> {
 /// Reads a token, from the configuration or from its file.
 ///
 /// # Errors
-/// It is too short, or has characters that no token has.
+/// The token is too short, or has characters that no token has.
 pub fn token(text: &str) -> Result<String, InvalidValue> {
     let remedy = "`openssl rand -hex 32` makes one";
     if text.chars().count() < TOKEN_CHARS_MIN {

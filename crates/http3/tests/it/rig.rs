@@ -97,7 +97,7 @@ pub(crate) fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What a request stream has delivered.
+/// Parts of a message that a request stream has delivered.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
     /// Head, as lines.

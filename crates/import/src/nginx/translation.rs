@@ -33,10 +33,10 @@ pub(crate) struct DirectiveRow {
 /// How a directive is translated.
 #[derive(Clone, Copy)]
 pub(crate) enum Treatment {
-    /// By itself: `Translation::apply` calls the function for each directive that applies in a place, in the
+    /// Translated by itself: `Translation::apply` calls the function for each directive that applies in a place, in the
     /// order of the table.
     Each(Part, TranslateFn),
-    /// By itself, as [`Each`](Self::Each), without an effect: the remark says why.
+    /// Translated by itself, as [`Each`](Self::Each), without an effect: the remark says why.
     Noted(Part, Remark),
     /// A block, whose directives are translated one by one.
     Block,

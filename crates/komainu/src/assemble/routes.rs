@@ -14,11 +14,11 @@ use cache_handler::rules::{CacheRules, RouteSuffixes};
 use certificates::tls::TlsPlan;
 use coding::Dictionaries;
 use config::matcher::Routes;
-use config::{Action, Config, ConfigLine, EncodedSlashes, HiddenRouteKind, PartOf};
+use config::{Action, Config, EncodedSlashes, HiddenRouteKind, PartOf, add_config_place};
 use engine::clients::access::ClientAccess;
 use engine::clients::proxies::{peer_set, trusted_proxies};
 use engine::options::https_port;
-use failure::{Failure, IoFailure};
+use failure::IoFailure;
 use files::{FileOptions, Files};
 use hosting::cgi_programs::CgiPrograms;
 use hosting::workers::{self, AppHandles, Hosting, MountedApp};
@@ -323,20 +323,6 @@ fn redirect_port(plan: &ServerPlan, site: &config::Site) -> Option<u16> {
     } else {
         https_port(plan.config.site_listeners(site)).filter(|port| *port != 0)
     }
-}
-
-/// Adds the directive and line to an error.
-fn add_config_place(directive: &str, table: &str, line: Option<&ConfigLine>, error: io::Error) -> io::Error {
-    let place = line.map_or(String::new(), |line| format!(" (the {table} in {line})"));
-    let kind = error.kind();
-    let failure = Failure::from(error).context(format_args!("`{directive}`{place}"));
-    io::Error::new(
-        kind,
-        match line {
-            Some(line) => failure.named_at(line.file.clone(), line.number),
-            None => failure,
-        },
-    )
 }
 
 /// Converts the value of `merge_slashes`.
