@@ -31,6 +31,22 @@ impl Ports {
         Pebble::start(&folder.at("pebble"), &options)
     }
 
+    /// A configuration for a private name, whose certificate is of the local authority.
+    fn local_config(&self, name: &str) -> String {
+        let Ports { http, tls } = self;
+        format!(
+            r#"
+            listen = ["127.0.0.1:{http}", {{ address = "127.0.0.1:{tls}", tls = true }}]
+            acme.state = "state"
+            [[site]]
+            hosts = "{name}"
+            tls = "auto"
+            [[site.route]]
+            respond = "fine"
+            "#
+        )
+    }
+
     /// A configuration for the name, with more settings of `[acme]`.
     fn config(&self, directory: &str, ca: &Path, acme: &str) -> String {
         let Ports { http, tls } = self;
@@ -203,26 +219,11 @@ fn unreachable_acme_directory_does_not_delay_handshakes() {
 fn local_root_survives_restart_and_reload_adds_names() {
     let folder = Folder::new();
     let ports = Ports::new();
-    let Ports { http, tls } = ports;
-    let config = |name: &str| {
-        format!(
-            r#"
-            listen = ["127.0.0.1:{http}", {{ address = "127.0.0.1:{tls}", tls = true }}]
-            acme.state = "state"
-            [[site]]
-            hosts = "{name}"
-            tls = "auto"
-            [[site.route]]
-            respond = "fine"
-            "#
-        )
-    };
-    let ports = Ports { http, tls };
-    let rig = start(folder, &config("x.localhost"));
+    let rig = start(folder, &ports.local_config("x.localhost"));
     let root = rig.folder.at("state/local/root.crt");
     let first = fs::read(&root).unwrap();
     assert!(ports.is_served("x.localhost", &root));
-    rig.folder.write("komainu.toml", rig::as_we_are().to_owned() + &config("y.localhost"));
+    rig.folder.write("komainu.toml", rig::as_we_are().to_owned() + &ports.local_config("y.localhost"));
     rig.signal("-HUP");
     eventually("the other name", || ports.is_served("y.localhost", &root));
     eventually("the name is gone", || !ports.is_served("x.localhost", &root));
@@ -234,7 +235,7 @@ fn local_root_survives_restart_and_reload_adds_names() {
         said.starts_with(&format!("no certificate is stored in {state}, but a local authority")),
         "{said}"
     );
-    let rig = start(folder, &config("x.localhost"));
+    let rig = start(folder, &ports.local_config("x.localhost"));
     let root = rig.folder.at("state/local/root.crt");
     assert_eq!(fs::read(&root).unwrap(), first);
     assert!(ports.is_served("x.localhost", &root));
@@ -248,19 +249,7 @@ fn state_directory_belongs_to_server_user() {
     }
     let folder = Folder::new();
     let ports = Ports::new();
-    let config = format!(
-        r#"
-        user = "nobody"
-        listen = ["127.0.0.1:{}", {{ address = "127.0.0.1:{}", tls = true }}]
-        acme.state = "state"
-        [[site]]
-        hosts = "x.localhost"
-        tls = "auto"
-        [[site.route]]
-        respond = "fine"
-        "#,
-        ports.http, ports.tls
-    );
+    let config = format!("user = \"nobody\"\n{}", ports.local_config("x.localhost"));
     folder.write("komainu.toml", config);
     let mut command = komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
@@ -353,19 +342,7 @@ fn broken_local_authority_is_reported() {
     let folder = Folder::new();
     let ports = Ports::new();
     folder.write("state/local/authority.pem", "nonsense");
-    let config = format!(
-        r#"
-        listen = ["127.0.0.1:{}", {{ address = "127.0.0.1:{}", tls = true }}]
-        acme.state = "state"
-        [[site]]
-        hosts = "x.localhost"
-        tls = "auto"
-        [[site.route]]
-        respond = "fine"
-        "#,
-        ports.http, ports.tls
-    );
-    let rig = start(folder, &config);
+    let rig = start(folder, &ports.local_config("x.localhost"));
     eventually("an error", || rig.reported().contains("state/local/authority.pem cannot be read"));
     rig.expect_report("remove the file");
 }

@@ -71,6 +71,35 @@ fn latest(collector: &Origin, status: &str) -> (u64, Value) {
     (count, document)
 }
 
+/// Starts a server that exports traces, metrics and logs to a collector, and answers `A` at a path.
+fn export_all(url: &str, access: &str, path: &str) -> Rig {
+    Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            threads = 1
+
+            [tracing]
+            enabled = true
+            sample = "100%"
+            to = "{url}"
+
+            [metrics]
+            to = "{url}"
+            every = "1s"
+
+            [log]
+            access = "{access}"
+            file = {{ otlp = "{url}" }}
+
+            [[route]]
+            path = "{path}"
+            respond = "A"
+            "#
+        ),
+    )
+}
+
 #[test]
 fn otlp_metrics_are_exported_periodically_and_at_stop() {
     let collector = Origin::start(|_| answer("200 OK", "", "{}"));
@@ -297,31 +326,7 @@ fn otlp_data_is_resent_after_temporary_collector_errors() {
         }
     });
     let url = &collector.url;
-    let rig = Rig::config(
-        Folder::new(),
-        &format!(
-            r#"
-            threads = 1
-
-            [tracing]
-            enabled = true
-            sample = "100%"
-            to = "{url}"
-
-            [metrics]
-            to = "{url}"
-            every = "1s"
-
-            [log]
-            access = '$uri'
-            file = {{ otlp = "{url}" }}
-
-            [[route]]
-            path = "/a"
-            respond = "A"
-            "#
-        ),
-    );
+    let rig = export_all(url, "$uri", "/a");
     rig.get("/a?1").expect(200, "A");
     let paths = ["/v1/traces", "/v1/metrics", "/v1/logs"];
     eventually("each is refused twice", || paths.iter().all(|path| sent(&collector, path).len() >= 2));
@@ -371,31 +376,7 @@ fn stalled_otlp_collector_does_not_block_requests_or_stop() {
     // A collector that accepts connections but reads nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let mut rig = Rig::config(
-        Folder::new(),
-        &format!(
-            r#"
-            threads = 1
-
-            [tracing]
-            enabled = true
-            sample = "100%"
-            to = "{url}"
-
-            [metrics]
-            to = "{url}"
-            every = "1s"
-
-            [log]
-            access = "json"
-            file = {{ otlp = "{url}" }}
-
-            [[route]]
-            path = "/*"
-            respond = "A"
-            "#
-        ),
-    );
+    let mut rig = export_all(&url, "json", "/*");
     let many = "GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
     for _ in 0..100 {
         rig.send(&format!("{many}GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
