@@ -21,9 +21,14 @@ mod passwords;
 pub mod cors;
 pub mod limits;
 pub mod queue;
+mod auth_server;
+mod auth_token;
+pub mod auth;
 mod signed;
 mod jwt;
 
+pub use auth_server::{AuthServer, SignInPart};
+pub use auth_token::{JwtAuth, SignedAuth};
 pub use basic::Credentials;
 pub use concurrent::{ConcurrencyLimiter, ConcurrencyPermit, LimitReached};
 pub use expiring_cache::{ExpiringCache, ExpiringCacheKey};

@@ -1,6 +1,5 @@
 //! Effective settings of a route, merged from all levels.
 
-use crate::auth::Auth;
 use crate::crawlers::Crawlers;
 use crate::error_pages::ErrorPages;
 use crate::maintenance::Maintenance;
@@ -8,6 +7,7 @@ use crate::replace::BodyEdit;
 use crate::response_headers::ResponseHeaders;
 use crate::server::Config;
 use crate::site::EncodedSlashes;
+use admission::auth::Auth;
 use admission::cors::Cors;
 use cache::CachePolicy;
 use net::BandwidthLimit;

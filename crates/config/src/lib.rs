@@ -41,12 +41,6 @@ mod control;
 mod scripts;
 
 mod php;
-mod auth_server;
-
-mod auth_token;
-
-mod auth;
-
 mod replace;
 
 mod app_sandbox;
@@ -98,9 +92,6 @@ pub use app::{
     App, AppKind, AppLimits, AppTimeouts, AppWebSockets, Lifespan, Mounted, PythonInterface, Recycle, Workers,
 };
 pub use app_sandbox::AppSandbox;
-pub use auth::{Auth, AuthKind};
-pub use auth_server::{AuthServer, SignInPart};
-pub use auth_token::{JwtAuth, SignedAuth};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};

@@ -2,7 +2,6 @@
 
 use crate::acme::Acme;
 use crate::app::{App, AppMap};
-use crate::auth::Auth;
 use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
@@ -27,6 +26,7 @@ use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::trusted_proxies::TrustedProxies;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
+use admission::auth::Auth;
 use cache::CacheStore;
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};

@@ -2,7 +2,6 @@
 
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
 use crate::app;
-use crate::auth::{self, Auth};
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
 use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
@@ -19,6 +18,7 @@ use crate::response_headers::ResponseHeaders;
 use crate::rewrite::{REWRITE, check_rewrite, route_table};
 use crate::snippet;
 use crate::tls::{SiteTls, site_tls};
+use admission::auth::{self, Auth};
 use admission::cors::{self, Cors};
 use admission::limits::{self, RateLimit};
 use admission::queue::{self, RequestQueue};

@@ -8,7 +8,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use config::{Action, Auth, CertificateSource, Config, SiteTls};
+use admission::auth::Auth;
+use config::{Action, CertificateSource, Config, SiteTls};
 use failure::{Failure, IoFailure};
 use link::LinkRequest;
 use logging::sink;

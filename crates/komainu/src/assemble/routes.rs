@@ -363,7 +363,7 @@ fn build_route(
     let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
     let proxy =
         || plan.groups.upstream_route(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
-    let asked = |auth: &config::Auth| plan.groups.auth_route(auth).and_then(reach);
+    let asked = |auth: &admission::auth::Auth| plan.groups.auth_route(auth).and_then(reach);
     let app = |app: &config::Mounted| {
         let prefix = stripped_prefix(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
@@ -450,7 +450,7 @@ fn build_steps(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     (site, index): (usize, usize),
-    proxy: impl FnOnce(&config::Auth) -> Option<Proxy>,
+    proxy: impl FnOnce(&admission::auth::Auth) -> Option<Proxy>,
 ) -> RouteSteps {
     let config = &plan.config;
     let route = &config.sites[site].routes[index];

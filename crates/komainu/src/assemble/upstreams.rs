@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use config::{Auth, AuthKind, Config, EncodedSlashes};
+use admission::auth::{Auth, AuthKind};
+use config::{Config, EncodedSlashes};
 use failure::IoFailure;
 use hosting::cgi_programs;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};

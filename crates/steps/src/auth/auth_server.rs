@@ -11,9 +11,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use admission::{ExpiringCache, ExpiringCacheKey};
+use admission::auth::{Auth, AuthKind};
+use admission::{AuthServer, ExpiringCache, ExpiringCacheKey, SignInPart};
 use aws_lc_rs::hmac;
-use config::{Auth, AuthKind, AuthServer, Config, Level, SignInPart};
+use config::{Config, Level};
 use http::{Fields, Method, Name, Reject, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};

@@ -16,13 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use admission::auth::{Auth, AuthKind};
 use admission::limits::RateLimit;
 use admission::{
     Credentials, LimitVerdict, Limiter, LimiterOptions, PasswordCheck, PasswordFile, Quota, SeenKeys,
 };
 use aws_lc_rs::hmac;
 use certificates::client_network;
-use config::{Auth, AuthKind, Config, Level};
+use config::{Config, Level};
 use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;

@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
-use admission::{ExpiringCache, JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
+use admission::auth::{Auth, AuthKind};
+use admission::{ExpiringCache, JwtAuth, JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
 use aws_lc_rs::hmac;
-use config::{Auth, AuthKind, Config, JwtAuth, Level};
+use config::{Config, Level};
 use failure::{Failure, IoFailure};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;

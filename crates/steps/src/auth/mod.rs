@@ -12,7 +12,8 @@ mod signed;
 use std::io;
 use std::sync::Arc;
 
-use config::{Auth, AuthKind, Config};
+use admission::auth::{Auth, AuthKind};
+use config::Config;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};

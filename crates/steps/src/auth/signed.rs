@@ -4,8 +4,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use admission::auth::{Auth, AuthKind};
 use admission::{SignedRefusal, UrlKeys};
-use config::{Auth, AuthKind, Config};
+use config::Config;
 use failure::IoFailure;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Exchange, Fault, Peer};

@@ -124,7 +124,7 @@ const LAYERS: &[Layer] = &[
         never: &["tokio"],
     },
     Layer { folder: "cache", may_use: &["http", "net", "settings", "shapes"], never: NO_SOCKETS },
-    Layer { folder: "admission", may_use: &["failure", "http", "settings", "shapes", "times"], never: NO_IO },
+    Layer { folder: "admission", may_use: &["failure", "http", "proxy", "settings", "shapes", "times"], never: NO_IO },
     Layer { folder: "sharing", may_use: &["failure", "net", "settings"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["failure", "http", "net", "ring", "times"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
@@ -170,7 +170,9 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "process",
-        may_use: &["apps", "config", "failure", "link", "logging", "net", "otlp", "proxy", "rights"],
+        may_use: &[
+            "admission", "apps", "config", "failure", "link", "logging", "net", "otlp", "proxy", "rights",
+        ],
         never: &["tokio"],
     },
     Layer {

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// `auth` of a site or a route; if absent, the level above applies.
-pub(crate) fn policy() -> impl Shape<Out = Option<Option<Auth>>> {
+pub fn policy() -> impl Shape<Out = Option<Option<Auth>>> {
     Maybe(Toggle { on: None, off: || None, shape: Maybe(table::<Auth>()) })
 }
 
