@@ -12,6 +12,8 @@ use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
 
+use crate::auth_token::JwtAuth;
+
 /// Maximum length of a token in bytes.
 pub const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Maximum keys used of a set.
@@ -20,21 +22,6 @@ const KEYS_MAX: usize = 100;
 const KEYS_TRIED_MAX: usize = 4;
 /// Minimum length of an HMAC secret in bytes (RFC 7518 section 3.2).
 const SECRET_BYTES_MIN: usize = 32;
-
-/// Requirements of a token.
-#[derive(Clone, Debug, Default)]
-pub struct JwtRules {
-    /// Allowed issuers; empty: any whose key is in the set.
-    pub issuers: Vec<String>,
-    /// Allowed audiences, of which the token must name one; empty: any.
-    pub audiences: Vec<String>,
-    /// Allowed algorithms, by their names in RFC 7518.
-    pub algorithms: Vec<String>,
-    /// Allowed clock difference in seconds.
-    pub leeway_s: u64,
-    /// Required claims, and for each the values of which it must have one.
-    pub claims: Vec<(String, Vec<String>)>,
-}
 
 /// Set of keys that tokens are signed with.
 pub struct JwtKeys(Vec<JwtKey>);
@@ -100,13 +87,13 @@ impl JwtKeys {
         self.0.len()
     }
 
-    /// Verifies a token at a time in seconds since 1970. Takes about 20 to 200 µs.
+    /// Verifies a token by the rules of `rules` at a time in seconds since 1970. Takes about 20 to 200 µs.
     ///
     /// # Errors
     /// The reason for refusing the token.
-    pub fn verify(&self, rules: &JwtRules, token: &[u8], now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
+    pub fn verify(&self, rules: &JwtAuth, token: &[u8], now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
         let head = TokenHead::read(token)?;
-        let kind = kind_of(&head.algorithm).filter(|_| rules.algorithms.contains(&head.algorithm));
+        let kind = kind_of(&head.algorithm).filter(|_| rules.algorithms.contains(&head.algorithm.as_str()));
         let kind = kind.ok_or(JwtRefusal::Invalid("its algorithm is not allowed"))?;
         let algorithm: Algorithm =
             head.algorithm.parse().map_err(|_| JwtRefusal::Invalid("its algorithm is not known"))?;
@@ -197,17 +184,18 @@ impl TokenHead {
     }
 }
 
-impl JwtRules {
+impl JwtAuth {
     fn check(&self, claims: Map<String, Value>, now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
         let invalid = |why| Err(JwtRefusal::Invalid(why));
+        let leeway_s = self.leeway.as_secs();
         let Some(expires_s) = claims.get("exp").and_then(seconds) else { return invalid("it never expires") };
-        let until_s = expires_s.saturating_add(self.leeway_s);
+        let until_s = expires_s.saturating_add(leeway_s);
         if until_s <= now_s {
             return invalid("it has expired");
         }
         if let Some(from) = claims.get("nbf") {
             match seconds(from) {
-                Some(from_s) if from_s <= now_s.saturating_add(self.leeway_s) => {}
+                Some(from_s) if from_s <= now_s.saturating_add(leeway_s) => {}
                 _ => return invalid("it is not valid yet"),
             }
         }

@@ -32,7 +32,7 @@ pub use auth_token::{JwtAuth, SignedAuth};
 pub use basic::Credentials;
 pub use concurrent::{ConcurrencyLimiter, ConcurrencyPermit, LimitReached};
 pub use expiring_cache::{ExpiringCache, ExpiringCacheKey};
-pub use jwt::{JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
+pub use jwt::{JwtKeys, JwtRefusal, TOKEN_BYTES_MAX, VerifiedToken};
 pub use limiter::{DelayPermit, KeyHasher, LimitCounters, LimitVerdict, Limiter, LimiterOptions};
 pub use passwords::{PasswordCheck, PasswordFile};
 pub use quota::{Decision, Quota};

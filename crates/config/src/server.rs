@@ -354,8 +354,7 @@ impl Config {
 
     /// Returns the authentication rules of all sites and routes, including repetitions.
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
-        let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.auth);
-        self.sites.iter().map(|site| &site.auth).chain(routes).flatten().flatten()
+        self.sites.iter().flat_map(Site::auths)
     }
 }
 

@@ -523,6 +523,12 @@ pub(crate) fn branch_nodes(route: &Node) -> &[Node] {
 }
 
 impl Site {
+    /// Returns the authentication rules of the site and its routes, including repetitions.
+    pub fn auths(&self) -> impl Iterator<Item = &Auth> {
+        let routes = self.routes.iter().map(|route| &route.auth);
+        [&self.auth].into_iter().chain(routes).flatten().flatten()
+    }
+
     /// Appends hidden routes for branches and mirrors, which no request matches. They give branches and
     /// mirrors the properties of routes.
     pub(crate) fn add_hidden_routes(&mut self) {

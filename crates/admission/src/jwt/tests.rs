@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
@@ -52,13 +54,13 @@ fn secret_token(secret: &[u8], head: &Value, claims: &Value) -> String {
     format!("{text}.{}", encode(tag.as_ref()))
 }
 
-fn rules() -> JwtRules {
-    JwtRules {
+fn rules() -> JwtAuth {
+    JwtAuth {
         issuers: vec!["https://issuer.test".into()],
         audiences: vec!["shop".into()],
-        algorithms: ["RS256", "ES256"].map(str::to_owned).to_vec(),
-        leeway_s: 10,
-        claims: vec![],
+        algorithms: vec!["RS256", "ES256"],
+        leeway: Duration::from_secs(10),
+        ..JwtAuth::default()
     }
 }
 
@@ -106,7 +108,7 @@ fn valid_token_exposes_its_claims() {
 fn registered_and_required_claims_are_verified() {
     let signer = Signer::new("one");
     let keys = keys(&[&signer]);
-    let verify = |change: Value, rules: &JwtRules, now_s| {
+    let verify = |change: Value, rules: &JwtAuth, now_s| {
         let mut claims = good();
         for (name, value) in change.as_object().unwrap() {
             match value {
@@ -147,7 +149,7 @@ fn registered_and_required_claims_are_verified() {
         ("realm_access.roles", "c", true),
         ("none", "", false),
     ] {
-        let rules = JwtRules { claims: vec![(name.into(), vec!["z".into(), value.into()])], ..rules.clone() };
+        let rules = JwtAuth { claims: vec![(name.into(), vec!["z".into(), value.into()])], ..rules.clone() };
         let expected = if passes { Ok(()) } else { Err(JwtRefusal::Insufficient) };
         assert_eq!(verify(json!({}), &rules, 500), expected, "{name} {value}");
     }
@@ -158,7 +160,7 @@ fn tokens_with_unexpected_algorithm_or_form_are_rejected() {
     let signer = Signer::new("one");
     let keys = keys(&[&signer]);
     let mut rules = rules();
-    rules.algorithms.extend(["HS256", "none"].map(str::to_owned));
+    rules.algorithms.extend(["HS256", "none"]);
     let valid = signer.token(&good());
     let parts: Vec<&str> = valid.split('.').collect();
     let unsigned = |alg: &str| encode(json!({"alg": alg, "kid": "one"}).to_string().as_bytes());
@@ -190,7 +192,7 @@ fn tokens_with_unexpected_algorithm_or_form_are_rejected() {
         assert!(refused.is_err(), "{token}");
     }
     assert!(keys.verify(&rules, valid.as_bytes(), 500).is_ok());
-    rules.algorithms = vec!["RS256".into()];
+    rules.algorithms = vec!["RS256"];
     assert!(keys.verify(&rules, valid.as_bytes(), 500).is_err());
     // A key for another use is ignored.
     let mut jwk = signer.jwk();
@@ -207,7 +209,7 @@ fn secret_keys_must_come_from_files_and_be_long() {
     let keys = JwtKeys::parse(set(&secret).as_bytes(), true).unwrap();
     let token = secret_token(&secret, &json!({"alg": "HS256"}), &good());
     assert!(keys.verify(&rules(), token.as_bytes(), 500).is_err());
-    let rules = JwtRules { algorithms: vec!["HS256".into()], ..rules() };
+    let rules = JwtAuth { algorithms: vec!["HS256"], ..rules() };
     assert!(keys.verify(&rules, token.as_bytes(), 500).is_ok());
     for wrong in ["", "{}", "[]", "{\"keys\": {}}"] {
         assert!(JwtKeys::parse(wrong.as_bytes(), true).is_err(), "{wrong}");

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use admission::auth::Auth;
 use cache::{Cache, CachePurge};
 use cache_handler::handler::RouteCache;
 use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
@@ -131,7 +132,8 @@ impl ServerPlan {
         let dictionaries = dictionaries::build_store(&config, &mut kept, &budget);
         let limits = LimitPlan::new(&config, &mut kept, &budget);
         let sharing = shared_limits::open_sharing(&config, &mut kept, &files, notices)?;
-        let auth = AuthPlan::new(&config, &mut kept, (&files, &budget, notices), cores)?;
+        let site_auths: Vec<Vec<&Auth>> = config.sites.iter().map(|site| site.auths().collect()).collect();
+        let auth = AuthPlan::new(&site_auths, &mut kept, (&files, &budget, notices), cores)?;
         let releases = ReleasePlan::new(&config, &mut kept);
         let queues = QueuePlan::new(&config, &mut kept, &releases.counters);
         let tracing = &config.tracing;
@@ -363,7 +365,7 @@ fn build_route(
     let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
     let proxy =
         || plan.groups.upstream_route(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
-    let asked = |auth: &admission::auth::Auth| plan.groups.auth_route(auth).and_then(reach);
+    let asked = |auth: &Auth| plan.groups.auth_route(auth).and_then(reach);
     let app = |app: &config::Mounted| {
         let prefix = stripped_prefix(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
@@ -450,7 +452,7 @@ fn build_steps(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     (site, index): (usize, usize),
-    proxy: impl FnOnce(&admission::auth::Auth) -> Option<Proxy>,
+    proxy: impl FnOnce(&Auth) -> Option<Proxy>,
 ) -> RouteSteps {
     let config = &plan.config;
     let route = &config.sites[site].routes[index];
@@ -476,7 +478,7 @@ fn build_steps(
         steps.add(RouteStep::Limit(Rc::new(rates), counted));
     }
     let core = core_context.map(|of| of.core);
-    if let Some(auth) = plan.auth.of_route(config, (site, index), proxy, (core, notices)) {
+    if let Some(auth) = plan.auth.of_route(site, settings.auth, proxy, (core, notices)) {
         steps.add(RouteStep::Auth(auth));
     }
     if let Some(replacement) = RouteReplacement::new(settings.replace) {

@@ -14,7 +14,7 @@ use std::task::Poll;
 use admission::auth::{Auth, AuthKind};
 use admission::{AuthServer, ExpiringCache, ExpiringCacheKey, SignInPart};
 use aws_lc_rs::hmac;
-use config::{Config, Level};
+use config::Level;
 use http::{Fields, Method, Name, Reject, Status};
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, Request};
@@ -69,12 +69,12 @@ struct AuthAnswer {
 
 impl AuthServerPlan {
     pub(super) fn new(
-        config: &Config,
+        auths: &[&Auth],
         kept: &mut KeptState,
         memory: &MemoryBudget,
     ) -> io::Result<AuthServerPlan> {
         let mut plan = AuthServerPlan::default();
-        for auth in config.auths() {
+        for &auth in auths {
             if !matches!(auth.kind(), Some(AuthKind::Server(_))) || plan.of(auth).is_some() {
                 continue;
             }

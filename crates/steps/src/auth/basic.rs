@@ -23,7 +23,7 @@ use admission::{
 };
 use aws_lc_rs::hmac;
 use certificates::client_network;
-use config::{Config, Level};
+use config::Level;
 use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
@@ -110,14 +110,14 @@ impl PasswordPlan {
     /// # Errors
     /// A file cannot be read or contains an invalid line; the message names the file.
     pub(super) fn new(
-        config: &Config,
+        auths: &[&Auth],
         kept: &mut KeptState,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
     ) -> io::Result<PasswordPlan> {
         let pool = kept.share("passwords", || OffloadPool::new(cores.div_ceil(2)));
         let mut plan = PasswordPlan { shared: Vec::new(), pool };
-        for auth in config.auths() {
+        for &auth in auths {
             let Some(AuthKind::Basic(path)) = auth.kind().filter(|_| plan.of(auth).is_none()) else {
                 continue;
             };

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use admission::auth::{Auth, AuthKind};
-use admission::{ExpiringCache, JwtAuth, JwtKeys, JwtRefusal, JwtRules, TOKEN_BYTES_MAX, VerifiedToken};
+use admission::{ExpiringCache, JwtAuth, JwtKeys, JwtRefusal, TOKEN_BYTES_MAX, VerifiedToken};
 use aws_lc_rs::hmac;
-use config::{Config, Level};
+use config::Level;
 use failure::{Failure, IoFailure};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
@@ -51,7 +51,7 @@ pub(super) struct JwtPlan(Vec<Arc<SharedJwt>>);
 /// Keys and cached tokens of one `auth.jwt` directive, shared by all cores.
 pub(super) struct SharedJwt {
     config: Auth,
-    rules: Arc<JwtRules>,
+    rules: Arc<JwtAuth>,
     keys: Mutex<Option<Arc<JwtKeys>>>,
     /// Time of the next refresh, and the earliest time of one that is triggered by an unknown key, in
     /// milliseconds.
@@ -71,7 +71,6 @@ pub(super) struct SharedJwt {
 /// Token authentication of one route on one core.
 pub(crate) struct JwtRoute {
     shared: Arc<SharedJwt>,
-    jwt: JwtAuth,
     /// Request fields that only the claims of tokens may set.
     names: Vec<Vec<u8>>,
     proxy: Option<Proxy>,
@@ -103,17 +102,17 @@ fn if_current(keys: &Mutex<Option<Arc<JwtKeys>>>, used: &Arc<JwtKeys>, insert: i
 impl JwtPlan {
     /// Creates the key sets. Files are read at once and must contain a usable key; URLs are fetched later.
     pub(super) fn new(
-        config: &Config,
+        auths: &[&Auth],
         kept: &mut KeptState,
         (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
     ) -> io::Result<JwtPlan> {
         let mut plan = JwtPlan::default();
-        for auth in config.auths() {
+        for &auth in auths {
             let Some(AuthKind::Jwt(jwt)) = auth.kind().filter(|_| plan.of(auth).is_none()) else { continue };
             let is_unchanged = |shared: &Arc<SharedJwt>| shared.config == *auth;
             let make = || SharedJwt::new(auth, jwt, (files, memory, notices)).map(Arc::new);
             let shared = kept.try_keep_if((), is_unchanged, make)?;
-            shared.read_file(jwt)?;
+            shared.read_file()?;
             if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.key_count()) {
                 let text =
                     format!("`auth.jwt` {}: it has no key for signatures that can be used", file.display());
@@ -138,16 +137,9 @@ impl SharedJwt {
         let secret = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new());
         let memory = memory.clone();
         let account = Arc::new(move |before, after| memory.change(before, after));
-        let rules = JwtRules {
-            issuers: jwt.issuers.clone(),
-            audiences: jwt.audiences.clone(),
-            algorithms: jwt.algorithms.iter().map(|name| (*name).to_owned()).collect(),
-            leeway_s: jwt.leeway.as_secs(),
-            claims: jwt.claims.clone(),
-        };
         Ok(SharedJwt {
             config: auth.clone(),
-            rules: Arc::new(rules),
+            rules: Arc::new(jwt.clone()),
             keys: Mutex::default(),
             refresh_at: AtomicMoment::default(),
             refresh_allowed_at: AtomicMoment::default(),
@@ -161,8 +153,8 @@ impl SharedJwt {
         })
     }
 
-    fn read_file(&self, jwt: &JwtAuth) -> io::Result<()> {
-        let Some(file) = &jwt.jwks_file else { return Ok(()) };
+    fn read_file(&self) -> io::Result<()> {
+        let Some(file) = &self.rules.jwks_file else { return Ok(()) };
         let bytes = self.files.read(file)?;
         let keys = JwtKeys::parse(&bytes, true);
         let named = |text| {
@@ -218,11 +210,10 @@ impl JwtRoute {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    pub(super) fn new(shared: Arc<SharedJwt>, jwt: &JwtAuth, proxy: Option<Proxy>) -> JwtRoute {
+    pub(super) fn new(shared: Arc<SharedJwt>, proxy: Option<Proxy>) -> JwtRoute {
         JwtRoute {
             names: shared.config.identity_fields().map(|name| name.as_bytes().to_vec()).collect(),
             timeout: shared.config.timeout.into(),
-            jwt: jwt.clone(),
             shared,
             proxy,
         }
@@ -274,7 +265,7 @@ impl JwtRoute {
 
     fn apply_token(&self, x: &mut Exchange<'_>, token: &VerifiedToken) -> bool {
         let mut own = Fields::new();
-        for (name, claim) in &self.jwt.headers {
+        for (name, claim) in &self.shared.rules.headers {
             if let Some(text) = token.text(claim) {
                 // A claim that is not a valid field value is left out.
                 let _ = own.try_push(name.as_bytes(), text.as_bytes());
@@ -315,14 +306,14 @@ impl JwtRoute {
             let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && given.next().is_none();
             return is_bearer.then(|| token.trim_ascii().to_vec());
         }
-        if let Some(name) = &self.jwt.cookie {
+        if let Some(name) = &self.shared.rules.cookie {
             let cookies = cache::vary::cookies(request.head());
             let mut named = cookies.filter(|(other, _)| *other == name.as_bytes()).map(|(_, value)| value);
             if let Some(value) = named.next() {
                 return named.next().is_none().then(|| value.to_vec());
             }
         }
-        let name = self.jwt.query.as_ref()?;
+        let name = self.shared.rules.query.as_ref()?;
         let mut values = http::form::values(request.query().unwrap_or_default(), name.as_bytes());
         match (values.next(), values.next()) {
             (Some(value), None) => value.map(Cow::into_owned),
@@ -405,16 +396,14 @@ impl JwtRoute {
         }
         let shared = shared.clone();
         let proxy = self.proxy.clone();
-        let jwt = self.jwt.clone();
         let theirs = core.clone();
         let timeout = self.timeout;
         core.spawn(async move {
-            let outcome = match &jwt.jwks {
+            let outcome = match &shared.rules.jwks {
                 Some(url) => fetch(proxy.as_ref(), &url.path_and_query, timeout).await,
                 None => {
                     let shared = shared.clone();
-                    let jwt = jwt.clone();
-                    let read = move || shared.read_file(&jwt).map_err(Failure::from);
+                    let read = move || shared.read_file().map_err(Failure::from);
                     theirs.offload(read).await.map(|()| None)
                 }
             };
@@ -426,7 +415,7 @@ impl JwtRoute {
                         shared.set_keys(keys);
                         shared.report_count();
                     }
-                    let due = now + jwt.refresh.into();
+                    let due = now + shared.rules.refresh.into();
                     shared.refresh_at.store(due, Ordering::Relaxed);
                     shared.expires_at.store(due + STALE_KEYS, Ordering::Relaxed);
                     REFRESH_INTERVAL

@@ -13,7 +13,6 @@ use std::io;
 use std::sync::Arc;
 
 use admission::auth::{Auth, AuthKind};
-use config::Config;
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, MemoryBudget, Request};
@@ -68,34 +67,35 @@ impl RouteAuth {
 }
 
 impl AuthPlan {
-    /// Reads the files of keys and passwords. Methods that are configured as before keep their state.
+    /// Reads the files of keys and passwords. `sites` has the `auth` of each site and of its routes. Methods
+    /// that are configured as before keep their state.
     ///
     /// # Errors
     /// A file cannot be read or contains an invalid line; the message names the file.
     pub fn new(
-        config: &Config,
+        sites: &[Vec<&Auth>],
         kept: &mut KeptState,
         resources: (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
         cores: usize,
     ) -> io::Result<AuthPlan> {
-        let passwords = PasswordPlan::new(config, kept, resources, cores)?;
-        let asked = AuthServerPlan::new(config, kept, resources.1)?;
-        let tokens = JwtPlan::new(config, kept, resources)?;
-        let signed = SignedPlan::new(config, resources.0)?;
-        let identity_fields = (0..config.sites.len()).map(|site| identity_fields(config, site)).collect();
+        let auths = &sites.concat();
+        let passwords = PasswordPlan::new(auths, kept, resources, cores)?;
+        let asked = AuthServerPlan::new(auths, kept, resources.1)?;
+        let tokens = JwtPlan::new(auths, kept, resources)?;
+        let signed = SignedPlan::new(auths, resources.0)?;
+        let identity_fields = sites.iter().map(|auths| identity_fields(auths)).collect();
         Ok(AuthPlan { passwords, auth_servers: asked, tokens, signed, identity_fields })
     }
 
-    /// Returns the authentication of a route. `proxy` makes the proxy for the server of an `auth` directive.
+    /// Returns the authentication of a route of a site, which has this `auth`. `proxy` makes the proxy for the server of an `auth` directive.
     pub fn of_route(
         &self,
-        config: &Config,
-        (site, route): (usize, usize),
+        site: usize,
+        auth: Option<&Auth>,
         proxy: impl FnOnce(&Auth) -> Option<Proxy>,
         (core, notices): (Option<&Core>, Option<&ErrorLog>),
     ) -> Option<RouteAuth> {
         let removed = self.identity_fields.get(site).cloned().unwrap_or_default();
-        let auth = config.settings(Some(site), Some(route)).auth;
         let check = auth.and_then(|auth| self.check(auth, proxy, (core, notices)));
         (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed_fields: removed, check })
     }
@@ -113,8 +113,8 @@ impl AuthPlan {
                 let route = RouteAuthServer::new(shared, server, proxy(auth), notices.cloned());
                 Some(AuthCheck::Server(Box::new(route)))
             }
-            AuthKind::Jwt(jwt) => {
-                let route = JwtRoute::new(self.tokens.of(auth)?, jwt, proxy(auth));
+            AuthKind::Jwt(_) => {
+                let route = JwtRoute::new(self.tokens.of(auth)?, proxy(auth));
                 if let Some(core) = core {
                     route.refresh(core, false);
                 }
@@ -125,14 +125,11 @@ impl AuthPlan {
     }
 }
 
-/// Returns the names of the fields that identify clients in a site or one of its routes. `authorization` and
+/// Returns the names of the fields that identify clients in a site or one of its routes, by their `auth`. `authorization` and
 /// `cookie` are not included: they may also carry credentials for other servers, so the check itself replaces
 /// them.
-fn identity_fields(config: &Config, site: usize) -> Vec<Vec<u8>> {
-    let routes = (0..config.sites.get(site).map_or(0, |site| site.routes.len())).map(Some);
-    let auths = [None].into_iter().chain(routes).filter_map(|route| config.settings(Some(site), route).auth);
-    let names =
-        auths.flat_map(Auth::identity_fields).filter(|name| !matches!(*name, "authorization" | "cookie"));
+fn identity_fields(auths: &[&Auth]) -> Vec<Vec<u8>> {
+    let names = auths.iter().flat_map(|auth| auth.identity_fields()).filter(|name| !matches!(*name, "authorization" | "cookie"));
     let mut names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
     names.sort_unstable();
     names.dedup();

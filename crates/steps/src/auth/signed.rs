@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use admission::auth::{Auth, AuthKind};
 use admission::{SignedRefusal, UrlKeys};
-use config::Config;
 use failure::IoFailure;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Exchange, Fault, Peer};
@@ -25,9 +24,9 @@ pub(crate) struct SignedUrls {
 }
 
 impl SignedPlan {
-    pub(super) fn new(config: &Config, files: &ConfigFiles) -> io::Result<SignedPlan> {
+    pub(super) fn new(auths: &[&Auth], files: &ConfigFiles) -> io::Result<SignedPlan> {
         let mut plan = SignedPlan::default();
-        for auth in config.auths() {
+        for &auth in auths {
             let Some(AuthKind::Signed(signed)) = auth.kind().filter(|_| plan.of(auth).is_none()) else {
                 continue;
             };
