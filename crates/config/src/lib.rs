@@ -26,10 +26,6 @@ mod variable_map;
 
 mod response_headers;
 mod trusted_proxies;
-mod telemetry;
-
-mod tracing;
-
 mod shared_limits;
 mod redirect_loops;
 mod maintenance;
@@ -119,9 +115,7 @@ pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
 };
 pub use stream::{Stream, StreamServer, StreamTimeouts};
-pub use telemetry::{CollectedMetrics, HistogramForm, OtlpLogs, parse_header_lines};
 pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
-pub use tracing::{IdSource, Tracing};
 pub use trusted_proxies::TrustedProxies;
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
 

@@ -1,6 +1,6 @@
 //! Destinations of log lines.
 
-use crate::telemetry::OtlpLogs;
+use otlp::OtlpLogs;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;

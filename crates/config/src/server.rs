@@ -20,9 +20,7 @@ use crate::site::{
 use crate::site_listeners::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
 use crate::snippet::{self, Snippets};
 use crate::stream::{Stream, check_streams};
-use crate::telemetry::CollectedMetrics;
 use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
-use crate::tracing::{ID_SOURCE, IdSource, Tracing};
 use crate::trusted_proxies::TrustedProxies;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
@@ -30,6 +28,8 @@ use admission::auth::Auth;
 use cache::CacheStore;
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
+use otlp::CollectedMetrics;
+use otlp::tracing::{ID_SOURCE, IdSource, Tracing};
 use proxy::options::ProxyOptions;
 use proxy::upstream_group::Groups;
 use settings::checker::{Checker, shorten};

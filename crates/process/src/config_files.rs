@@ -165,7 +165,7 @@ impl ConfigFiles {
                 io::Error::from(Failure::new(title).about(path))
             };
             let text = String::from_utf8(self.read(path)?).map_err(|_| failed("it is not text"))?;
-            headers.extend(config::parse_header_lines(&text).map_err(|why| failed(&why.to_string()))?);
+            headers.extend(otlp::parse_header_lines(&text).map_err(|why| failed(&why.to_string()))?);
         }
         Ok(headers)
     }

@@ -3,10 +3,10 @@
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 
-use config::IdSource;
 use http::ids::{is_request_id, is_tracestate, traceparent};
 use http::{Name, RequestId, RequestIds, TraceSpan};
 use net::Request;
+use otlp::tracing::IdSource;
 use shapes::share::SHARE_MAX;
 
 /// Rules for request ids and traces.

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use config::{CollectedMetrics, HistogramForm};
 use logging::remote::host_name;
 use net::durations::{DURATION_BOUNDS_US, NATIVE_SCHEMA, NATIVE_ZERO_MAX_S};
-use otlp::{OtlpOptions, attribute, attribute_number};
+use otlp::{CollectedMetrics, HistogramForm, OtlpOptions, attribute, attribute_number};
 use serde_json::{Map, Value, json};
 
 use crate::families::{DurationSample, Family, FamilyKind, Sample};

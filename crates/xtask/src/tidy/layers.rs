@@ -130,7 +130,11 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
     // The control interface is not involved in handling requests.
     Layer { folder: "web_client", may_use: &["failure"], never: &["net::", "std::net::TcpListener"] },
-    Layer { folder: "otlp", may_use: &["failure", "web_client"], never: &["net::", "std::net::TcpListener"] },
+    Layer {
+        folder: "otlp",
+        may_use: &["failure", "settings", "shapes", "web_client"],
+        never: &["net::", "std::net::TcpListener"],
+    },
     Layer { folder: "top", may_use: &["failure"], never: NO_SOCKETS },
     Layer {
         folder: "config",
@@ -141,6 +145,7 @@ const LAYERS: &[Layer] = &[
             "files",
             "http",
             "net",
+            "otlp",
             "proxy",
             "settings",
             "shapes",
@@ -247,6 +252,7 @@ const LAYERS: &[Layer] = &[
             "http",
             "logging",
             "net",
+            "otlp",
             "process",
             "proxy",
             "reload",

@@ -1,6 +1,6 @@
 //! Ids of requests, and traces.
 
-use crate::telemetry::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
+use crate::exports::{COLLECTOR, HEADERS, HEADERS_FILE, SERVICE};
 use settings::directives;
 use settings::shape::{Flag, Maybe, Time, Word};
 use shapes::share::SHARE;
@@ -20,7 +20,8 @@ pub enum IdSource {
     Any,
 }
 
-pub(crate) const ID_SOURCE: Word<IdSource> = Word(&[
+/// Shape of `request_ids`.
+pub const ID_SOURCE: Word<IdSource> = Word(&[
     ("off", IdSource::Off),
     ("new", IdSource::New),
     ("trusted", IdSource::Trusted),
