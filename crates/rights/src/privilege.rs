@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::{fs, io};
 
-use config::Config;
 use failure::Failure;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist, setgroups, setresgid, setresuid};
 use rustix::fs::Mode;
@@ -168,14 +167,17 @@ pub enum RightsDecision {
     Keep(Option<String>),
 }
 
-/// Decides from the configuration and the user of this process. `stays` keeps root if no user is configured.
+/// Decides from the configured user and group and the user of this process. `keeps_root` keeps root if no user
+/// is configured.
 ///
 /// # Errors
 /// The configured user does not exist, or this process may not change its user.
-pub fn decide_rights(config: &Config, keeps_root: bool) -> Result<RightsDecision, Failure> {
+pub fn decide_rights(
+    user: Option<&str>,
+    group: Option<&str>,
+    keeps_root: bool,
+) -> Result<RightsDecision, Failure> {
     let root = rustix::process::geteuid().is_root();
-    let user = config.user.as_deref();
-    let group = config.group.as_deref();
     if !root {
         let other = |user: &str| {
             Identity::named(user, group).is_ok_and(|other| other.uid != rustix::process::getuid().as_raw())

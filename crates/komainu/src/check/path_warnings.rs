@@ -119,7 +119,7 @@ fn socket_path(url: &Origin) -> Option<&Path> {
 
 /// Returns the user who will serve, and whether it differs from the user of this process.
 fn serving_user(config: &Config) -> Option<(Identity, bool)> {
-    match privilege::decide_rights(config, false).ok()? {
+    match privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false).ok()? {
         RightsDecision::Drop(user) => Some((user, true)),
         RightsDecision::Keep(_) => Some((Identity::of_process(), false)),
     }

@@ -28,7 +28,7 @@ pub(crate) fn check_users(config: &Config) -> Result<(), Failure> {
     };
     look(&config.user, &config.group)?;
     // Root can access paths that the serving user cannot.
-    if let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config, false) {
+    if let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false) {
         check_file_access(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             workers::check_as(name, app, &user)?;
@@ -139,7 +139,7 @@ pub(crate) fn start_warnings(config: &Config) -> Vec<String> {
 
 /// Returns a warning if the serving user cannot enter an ancestor of the certificate state directory.
 fn state_folder_warning(config: &Config) -> Option<String> {
-    let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config, false) else { return None };
+    let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false) else { return None };
     if !config.sites.iter().any(managed::is_automatic) {
         return None;
     }

@@ -142,7 +142,7 @@ pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState)
         Some(_) => None,
         // As root, `komainu run` keeps root's rights, as similar servers do; `komainu start` changes the user
         // instead.
-        None => match privilege::decide_rights(&config, true)? {
+        None => match privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), true)? {
             RightsDecision::Drop(identity) => {
                 start_checks::check_file_access(&config, &identity)?;
                 return run_supervisor(config, None, identity, (predecessor, given));

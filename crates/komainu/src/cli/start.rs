@@ -49,7 +49,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
     }
     let text = reading::read_text(&path)?;
     let config = reading::parse(&path, &text)?;
-    match privilege::decide_rights(&config, false)? {
+    match privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false)? {
         RightsDecision::Drop(identity) => {
             start_checks::check_file_access(&config, &identity)?;
             run_supervisor(config, Some((path, text)), identity, (predecessor, given))

@@ -164,7 +164,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "verify", may_use: &["failure", "http", "import"], never: &["tokio"] },
     // `reload` keeps values that it does not know.
     Layer { folder: "reload", may_use: &[], never: NO_IO },
-    Layer { folder: "rights", may_use: &["config", "failure", "net"], never: &["tokio"] },
+    Layer { folder: "rights", may_use: &["failure", "net"], never: &["tokio"] },
     Layer {
         folder: "logging",
         may_use: &[
