@@ -44,10 +44,6 @@ mod app;
 
 mod acme;
 
-mod log_destination;
-
-mod log;
-
 mod error_pages;
 
 mod condition_fields;
@@ -96,8 +92,6 @@ pub use geo::{CountryPattern, Geo};
 pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
 pub use listen::{EarlyHints, Listen, Listener};
-pub use log::{AccessLog, Level, Log, LogCondition, LogField, RequestLog};
-pub use log_destination::{Journal, Sink, Syslog, SyslogAddress};
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
 pub use php::PhpApp;

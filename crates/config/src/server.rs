@@ -9,7 +9,6 @@ use crate::geo::Geo;
 use crate::hint;
 use crate::host::HostPattern;
 use crate::listen::{EarlyHints, Listen, Listener};
-use crate::log::{Log, RequestLog};
 use crate::maintenance::{self, Maintenance};
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
@@ -26,6 +25,7 @@ use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
 use admission::auth::Auth;
 use cache::CacheStore;
+use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
 use otlp::CollectedMetrics;
@@ -291,14 +291,19 @@ directives! {
 }
 
 impl Config {
-    /// The access logs of every request.
-    pub fn access_logs(&self) -> impl Iterator<Item = RequestLog> + '_ {
-        self.log.with_site_logs(&self.logs)
+    /// Returns the access logs of all requests, and those of each site.
+    pub fn request_logs(&self) -> RequestLogs {
+        RequestLogs::new(&self.log, &self.logs, self.sites.iter().map(|site| site.logs.as_slice()))
     }
 
-    /// Returns the access logs of a site's requests, besides those of all requests.
-    pub fn site_access_logs(&self, site: usize) -> impl Iterator<Item = RequestLog> + '_ {
-        self.log.additional_logs(self.sites.get(site).map(|site| site.logs.as_slice()).unwrap_or_default())
+    /// Returns the destinations of all access logs and of the audit log, without duplicates.
+    pub fn log_destinations(&self) -> Vec<Sink> {
+        logging::sink::destinations(&self.request_logs(), self.control.audit.as_ref())
+    }
+
+    /// Returns the files of the access logs, of the audit log and of the error log.
+    pub fn log_files(&self) -> Vec<PathBuf> {
+        logging::sink::files(self.log_destinations().into_iter().chain([self.log.errors.clone()]))
     }
 
     /// Reads a configuration. `name` is the name of the file in errors; relative paths are relative to `base`. Returns

@@ -1,19 +1,22 @@
 //! Each default, written out, is the default: for every table there is.
 
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Auth, Branch,
-    ClientTls, Conditions, Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits,
-    Listener, Log, LogCondition, Maintenance, Mirror, Mounted, OpenFiles, Recycle, Redirect, Respond,
-    ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, Tracing,
-    TrustedProxies, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Branch, ClientTls,
+    Conditions, Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits, Listener,
+    Maintenance, Mirror, Mounted, OpenFiles, Recycle, Redirect, Respond, ResponseHeaders, Route, RouteLimits,
+    RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, TrustedProxies, Workers,
 };
-use crate::{CollectedMetrics, JwtAuth, OtlpLogs, SignedAuth};
+use admission::auth::Auth;
 use admission::cors::Cors;
 use admission::limits::RateLimit;
 use admission::queue::RequestQueue;
+use admission::{JwtAuth, SignedAuth};
 use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};
 use files::{Compress, FileOptions};
+use logging::{Journal, Log, LogCondition, RequestLog, Syslog};
 use net::{BandwidthLimit, CompressResponses, DictionaryStore, UseAsDictionary};
+use otlp::tracing::Tracing;
+use otlp::{CollectedMetrics, OtlpLogs};
 use proxy::directives::{ProxyTls, Upstream};
 use proxy::options::{
     Eject, Forwarded, HealthCheck, KeepAlive, ProxyHeaders, ProxyLimits, ProxyOptions, ProxyTimeouts, Retry,
@@ -53,9 +56,9 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<Timeouts>(),
         explicit_defaults::<Log>(),
         explicit_defaults::<LogCondition>(),
-        explicit_defaults::<crate::RequestLog>(),
-        explicit_defaults::<crate::Syslog>(),
-        explicit_defaults::<crate::Journal>(),
+        explicit_defaults::<RequestLog>(),
+        explicit_defaults::<Syslog>(),
+        explicit_defaults::<Journal>(),
         explicit_defaults::<OpenFiles>(),
         explicit_defaults::<CacheStore>(),
         explicit_defaults::<CacheDisk>(),

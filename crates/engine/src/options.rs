@@ -91,7 +91,7 @@ impl Descriptors {
     }
 
     /// The log line about the limit at startup, with its level.
-    pub fn startup_message(&self, config: &Config) -> (config::Level, String) {
+    pub fn startup_message(&self, config: &Config) -> (logging::Level, String) {
         let Descriptors { limit, reserved: kept, files, .. } = self;
         let room = self.connections();
         let twice = if self.per_connection == 2 { ", two for each connection that is passed on" } else { "" };
@@ -106,10 +106,10 @@ impl Descriptors {
             "the limit on open files, {limit}, {room_for} ({kept} are kept for the server, {files} for files{twice})"
         );
         if room >= wanted.unwrap_or(CONNECTIONS_WARNING_BELOW) {
-            return (config::Level::Info, text);
+            return (logging::Level::Info, text);
         }
         let remedy = "raise it with `LimitNOFILE=` in the systemd unit, or `ulimit -n`";
-        (config::Level::Warn, format!("{text}: {remedy}"))
+        (logging::Level::Warn, format!("{text}: {remedy}"))
     }
 }
 
@@ -319,14 +319,14 @@ mod tests {
         assert_eq!([256, 1_024, 4_096].map(|limit| room(&config, limit)), [192, 768, 3_328]);
         let notice = |config: &Config, limit| Descriptors::new(config, limit).startup_message(config);
         let (level, text) = notice(&config, 256);
-        assert_eq!(level, config::Level::Warn);
+        assert_eq!(level, logging::Level::Warn);
         assert!(["256", "192", "LimitNOFILE", "ulimit -n"].iter().all(|part| text.contains(part)), "{text}");
-        assert_eq!(notice(&config, 4_096).0, config::Level::Info);
+        assert_eq!(notice(&config, 4_096).0, logging::Level::Info);
         config.limits.connections_max = Some(5_000);
         let (level, text) = notice(&config, 4_096);
-        assert!(level == config::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
+        assert!(level == logging::Level::Warn && text.contains("`limits.connections` = 5000"), "{text}");
         config.limits.connections_max = Some(100);
-        assert_eq!(notice(&config, 256).0, config::Level::Info);
+        assert_eq!(notice(&config, 256).0, logging::Level::Info);
         // A very small limit still allows one connection; below what the server itself needs, the start
         // fails.
         let of = |limit| Descriptors::new(&config, limit);

@@ -15,8 +15,9 @@ use apps::{
     App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
     WebSockets, WorkerExit, Workers,
 };
-use config::{AppKind, Level};
+use config::AppKind;
 use failure::Failure;
+use logging::Level;
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, SpillQuota, SpillStore};
 use process::config_files::ConfigFiles;

@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-use config::{LogCondition, RequestLog};
 use http::encode::write_decimal;
 use http::path::encode_beyond_ascii;
 use http::template::{TlsValues, VariableValues};
@@ -18,6 +17,7 @@ use times::Millis;
 
 use self::escape::{LineText, escaped, is_plain_json, json_escaped};
 use self::format::{LineField, LineFormat, ValueKind};
+use crate::directives::{LogCondition, RequestLog, RequestLogs};
 use crate::masks::Masks;
 use crate::sink::{Collector, LineForm, LogSink, LogSinks};
 
@@ -47,13 +47,12 @@ pub struct AccessLogs {
 }
 
 impl AccessLogs {
-    /// Access logs of a configuration whose destinations are open in `sinks`; `None` if it has none.
-    pub fn new(config: &config::Config, sinks: &LogSinks) -> Option<AccessLogs> {
-        let access = |log: RequestLog| Some(CoreAccessLog::new(&log, sinks.of(&log.file)?));
-        let all: Vec<CoreAccessLog> = config.access_logs().filter_map(access).collect();
-        let of_site = |site| config.site_access_logs(site).filter_map(access).collect::<Vec<_>>();
-        let sites: Vec<Vec<CoreAccessLog>> = (0..config.sites.len()).map(of_site).collect();
-        let logs = AccessLogs { all, sites };
+    /// Access logs whose destinations are open in `sinks`; `None` if there are none.
+    pub fn new(logs: &RequestLogs, sinks: &LogSinks) -> Option<AccessLogs> {
+        let access = |log: &RequestLog| Some(CoreAccessLog::new(log, sinks.of(&log.file)?));
+        let open =
+            |logs: &Vec<RequestLog>| -> Vec<CoreAccessLog> { logs.iter().filter_map(access).collect() };
+        let logs = AccessLogs { all: open(&logs.all), sites: logs.sites.iter().map(open).collect() };
         let is_empty = logs.logs().next().is_none();
         (!is_empty).then_some(logs)
     }

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Instant, SystemTime};
 
 use cache::DiskEvent;
-use config::Level;
 use files::RootState;
 use http::path::redact_target;
 use proxy::{HealthChange, SOCKET_FORBIDDEN, UpstreamError, UpstreamEvent};
@@ -15,6 +14,7 @@ use rights::file_rights::socket_refusal;
 use rights::privilege::Identity;
 
 use crate::access::rfc3339;
+use crate::directives::Level;
 use crate::events::EventRing;
 use crate::otlp_record::error_record;
 use crate::sink::{LineForm, LogSink};

@@ -2,8 +2,9 @@
 
 use std::time::SystemTime;
 
-use config::Level;
 use serde_json::json;
+
+use crate::directives::Level;
 
 /// Current time in nanoseconds since 1970.
 pub fn now_ns() -> u64 {

@@ -7,12 +7,14 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, SystemTime};
 
-use config::{Journal, Level, Syslog, SyslogAddress};
 use http::encode::write_decimal;
 use otlp::{OtlpClient, OtlpOptions, OtlpSignal};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use time::OffsetDateTime;
+
+use crate::destination::{Journal, Syslog, SyslogAddress};
+use crate::directives::Level;
 
 /// Timeout for connecting, and for writing to a receiver.
 const RECEIVER_TIMEOUT: Duration = Duration::from_secs(5);

@@ -17,6 +17,8 @@ use rustix::thread::gettid;
 pub(crate) use self::counts::Collector;
 use self::counts::SinkCounts;
 pub use self::open::open_file;
+use crate::destination::Sink;
+use crate::directives::RequestLogs;
 use crate::remote::{RemoteLog, RemoteTarget, SendError, SyslogSeverity};
 
 mod counts;
@@ -66,17 +68,17 @@ pub enum LogTarget {
     Remote(RemoteTarget),
 }
 
-impl From<&config::Sink> for LogTarget {
-    fn from(sink: &config::Sink) -> LogTarget {
+impl From<&Sink> for LogTarget {
+    fn from(sink: &Sink) -> LogTarget {
         match sink {
-            config::Sink::Stdout => LogTarget::Stdout,
-            config::Sink::Stderr => LogTarget::Stderr,
-            config::Sink::File(path) => LogTarget::File(path.clone()),
-            config::Sink::Syslog(syslog) => LogTarget::Remote(RemoteTarget::Syslog(syslog.clone())),
-            config::Sink::Journal(journal) => LogTarget::Remote(RemoteTarget::Journal(journal.clone())),
+            Sink::Stdout => LogTarget::Stdout,
+            Sink::Stderr => LogTarget::Stderr,
+            Sink::File(path) => LogTarget::File(path.clone()),
+            Sink::Syslog(syslog) => LogTarget::Remote(RemoteTarget::Syslog(syslog.clone())),
+            Sink::Journal(journal) => LogTarget::Remote(RemoteTarget::Journal(journal.clone())),
             // The component that knows the service's keys creates the target. The supervisor, which reads
             // nothing from the network, does not.
-            config::Sink::Otlp(_) => LogTarget::Stderr,
+            Sink::Otlp(_) => LogTarget::Stderr,
         }
     }
 }
@@ -517,20 +519,19 @@ impl LogOutput {
 
 /// The open destinations of access logs. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct LogSinks(Arc<Vec<(config::Sink, LogSink)>>);
+pub struct LogSinks(Arc<Vec<(Sink, LogSink)>>);
 
 impl LogSinks {
-    /// Sinks of a configuration: those open in `before` are kept, `open` opens the others.
+    /// Sinks of these destinations: those open in `previous` are kept, `open` opens the others.
     ///
     /// # Errors
     /// A destination cannot be opened.
     pub fn new(
-        config: &config::Config,
+        destinations: Vec<Sink>,
         previous: &LogSinks,
-        open: impl Fn(&config::Sink) -> io::Result<LogSink>,
+        open: impl Fn(&Sink) -> io::Result<LogSink>,
     ) -> io::Result<LogSinks> {
-        let each = destinations(config).into_iter();
-        let sinks = each.map(|sink| match previous.of(&sink) {
+        let sinks = destinations.into_iter().map(|sink| match previous.of(&sink) {
             Some(kept) => Ok((sink, kept)),
             None => open(&sink).map(|opened| (sink, opened)),
         });
@@ -538,7 +539,7 @@ impl LogSinks {
     }
 
     /// The sink of a destination.
-    pub fn of(&self, sink: &config::Sink) -> Option<LogSink> {
+    pub fn of(&self, sink: &Sink) -> Option<LogSink> {
         self.0.iter().find(|(other, _)| other == sink).map(|(_, open)| open.clone())
     }
 
@@ -549,7 +550,7 @@ impl LogSinks {
 
     /// The threads of the sinks that are not in `after`.
     pub fn removed_in(&self, after: &LogSinks) -> impl Iterator<Item = SinkThread> {
-        let left = |(sink, open): &(config::Sink, LogSink)| after.of(sink).is_none().then(|| open.thread());
+        let left = |(sink, open): &(Sink, LogSink)| after.of(sink).is_none().then(|| open.thread());
         self.0.iter().filter_map(left)
     }
 }
@@ -565,26 +566,24 @@ fn report(target: &LogTarget, text: &str) {
     let _ = writeln!(io::stderr(), "komainu: the log {name}: {text}");
 }
 
-/// The destinations of all access logs and of the audit log, without duplicates.
-pub fn destinations(config: &config::Config) -> Vec<config::Sink> {
-    let of_sites = (0..config.sites.len()).flat_map(|site| config.site_access_logs(site));
-    let mut all: Vec<config::Sink> = Vec::new();
-    for log in config.access_logs().chain(of_sites) {
-        if !all.contains(&log.file) {
-            all.push(log.file);
+/// The destinations of these access logs and of the audit log, without duplicates.
+pub fn destinations(logs: &RequestLogs, audit: Option<&PathBuf>) -> Vec<Sink> {
+    let mut all: Vec<Sink> = Vec::new();
+    let audit = audit.cloned().map(Sink::File);
+    for sink in logs.iter().map(|log| log.file.clone()).chain(audit) {
+        if !all.contains(&sink) {
+            all.push(sink);
         }
     }
-    let audit = config.control.audit.clone().map(config::Sink::File);
-    all.extend(audit.filter(|audit| !all.contains(audit)));
     all
 }
 
-/// The files of the access logs, of the audit log and of the error log.
-pub fn files(config: &config::Config) -> Vec<PathBuf> {
-    let all = destinations(config).into_iter().chain([config.log.errors.clone()]);
-    let files: BTreeSet<PathBuf> = all
+/// The files among these destinations, sorted and without duplicates.
+pub fn files(sinks: impl IntoIterator<Item = Sink>) -> Vec<PathBuf> {
+    let files: BTreeSet<PathBuf> = sinks
+        .into_iter()
         .filter_map(|sink| match sink {
-            config::Sink::File(path) => Some(path),
+            Sink::File(path) => Some(path),
             _ => None,
         })
         .collect();

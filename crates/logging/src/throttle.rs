@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use config::Level;
+use crate::directives::Level;
 
 /// Period for which further lines of a kind are suppressed.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use admission::auth::Auth;
 use config::{Action, CertificateSource, Config, SiteTls};
 use failure::{Failure, IoFailure};
 use link::LinkRequest;
-use logging::sink;
+use logging::Sink;
 use net::trusted_path;
 use proxy::directives::ProxyTls;
 use proxy::options::ProxyOptions;
@@ -108,9 +108,9 @@ pub fn purge_token_files(config: &Config) -> impl Iterator<Item = &PathBuf> {
 
 /// Files with header fields for requests to collectors.
 fn collector_files(config: &Config) -> impl Iterator<Item = PathBuf> {
-    let logs = sink::destinations(config).into_iter().chain([config.log.errors.clone()]);
+    let logs = config.log_destinations().into_iter().chain([config.log.errors.clone()]);
     let of_logs = logs.filter_map(|sink| match sink {
-        config::Sink::Otlp(otlp) => otlp.headers_file,
+        Sink::Otlp(otlp) => otlp.headers_file,
         _ => None,
     });
     [config.tracing.headers_file.clone(), config.metrics.headers_file.clone()]

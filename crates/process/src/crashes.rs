@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 
-use config::Level;
+use logging::Level;
 use logging::notice::ErrorLog;
 use rustix::process::Signal;
 

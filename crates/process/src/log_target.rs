@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use logging::Sink;
 use logging::remote::{RemoteTarget, host_name};
 use logging::sink::LogTarget;
 use otlp::OtlpOptions;
@@ -14,9 +15,9 @@ use crate::link::{self, SupervisorLink};
 ///
 /// # Errors
 /// The file of header fields cannot be read.
-pub(crate) fn log_target(link: Option<&SupervisorLink>, sink: &config::Sink) -> io::Result<LogTarget> {
+pub(crate) fn log_target(link: Option<&SupervisorLink>, sink: &Sink) -> io::Result<LogTarget> {
     Ok(match (link.cloned(), sink) {
-        (link, config::Sink::Otlp(otlp)) => {
+        (link, Sink::Otlp(otlp)) => {
             let headers =
                 ConfigFiles::new(link).headers("a log", &otlp.headers, otlp.headers_file.as_ref())?;
             let url = otlp.to.clone();
@@ -24,7 +25,7 @@ pub(crate) fn log_target(link: Option<&SupervisorLink>, sink: &config::Sink) -> 
             let options = OtlpOptions { url, service, instance: host_name(), headers };
             LogTarget::Remote(RemoteTarget::Otlp(options))
         }
-        (Some(link), config::Sink::File(path)) => {
+        (Some(link), Sink::File(path)) => {
             let named = path.clone();
             LogTarget::OpenedElsewhere {
                 path: path.clone(),

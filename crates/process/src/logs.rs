@@ -5,9 +5,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use config::Config;
 use logging::notice::ErrorLog;
 use logging::sink::{CLOSE_TIMEOUT, LogSink, LogSinks, SinkThread};
+use logging::{Level, Log, Sink};
 
 use crate::link::SupervisorLink;
 use crate::log_target::log_target;
@@ -37,16 +37,21 @@ struct ReopenState {
 }
 
 impl Logs {
-    /// Opens the logs, through the supervisor if there is one. `again`: a server has served before this
-    /// process.
-    pub fn open(config: &Config, link: Option<&SupervisorLink>, is_restart: bool) -> io::Result<Logs> {
+    /// Opens the destinations of the access logs and the error log of `log`, through the supervisor if there is
+    /// one. `is_restart`: a server has served before this process.
+    pub fn open(
+        log: &Log,
+        destinations: Vec<Sink>,
+        link: Option<&SupervisorLink>,
+        is_restart: bool,
+    ) -> io::Result<Logs> {
         // A server that has served before continues even if its logs cannot be opened.
         let open = if is_restart { LogSink::open_or_stderr } else { LogSink::open };
-        let access = LogSinks::new(config, &LogSinks::default(), |sink| open(log_target(link, sink)?))?;
-        let errors = open(log_target(link, &config.log.errors)?)?;
+        let access = LogSinks::new(destinations, &LogSinks::default(), |sink| open(log_target(link, sink)?))?;
+        let errors = open(log_target(link, &log.errors)?)?;
         Ok(Logs {
             access: Arc::new(Mutex::new(access)),
-            notices: ErrorLog::new(errors, config.log.level),
+            notices: ErrorLog::new(errors, log.level),
             link: link.cloned(),
             retired: Arc::default(),
             reopening: Arc::default(),
@@ -58,16 +63,17 @@ impl Logs {
         self.access.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Opens the destinations of `new` that `old` does not have: access logs, and the error log.
-    pub fn prepare(&self, old: &Config, new: &Config) -> io::Result<OpenedLogs> {
-        let open = |sink: &config::Sink| LogSink::open(log_target(self.link.as_ref(), sink)?);
-        let access = LogSinks::new(new, &self.access(), open)?;
-        let errors = (old.log.errors != new.log.errors).then(|| open(&new.log.errors)).transpose()?;
+    /// Opens the destinations that are not open: those of access logs, and the error log of `new` if `old` has
+    /// another one.
+    pub fn prepare(&self, old: &Log, new: &Log, destinations: Vec<Sink>) -> io::Result<OpenedLogs> {
+        let open = |sink: &Sink| LogSink::open(log_target(self.link.as_ref(), sink)?);
+        let access = LogSinks::new(destinations, &self.access(), open)?;
+        let errors = (old.errors != new.errors).then(|| open(&new.errors)).transpose()?;
         Ok((access, errors))
     }
 
     /// Switches to other destinations; cores adopt them with the new configuration.
-    pub fn replace(&self, sinks: LogSinks, errors: Option<LogSink>, level: config::Level) {
+    pub fn replace(&self, sinks: LogSinks, errors: Option<LogSink>, level: Level) {
         let mut access = self.access.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *access, sinks);
         let mut left = self.retired.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use http::ids::{is_request_id, is_tracestate, traceparent};
 use http::{Name, RequestId, RequestIds, TraceSpan};
 use net::Request;
-use otlp::tracing::IdSource;
+use otlp::tracing::{IdSource, Tracing};
 use shapes::share::SHARE_MAX;
 
 /// Rules for request ids and traces.
@@ -48,12 +48,8 @@ impl IdGenerator {
 
 impl IdRules {
     /// Creates the rules of `request_ids` and `[tracing]`.
-    pub fn new(config: &config::Config) -> IdRules {
-        let tracing = &config.tracing;
-        IdRules {
-            request: config.request_ids,
-            trace: tracing.enabled.then_some((tracing.from, tracing.sample)),
-        }
+    pub fn new(request_ids: IdSource, tracing: &Tracing) -> IdRules {
+        IdRules { request: request_ids, trace: tracing.enabled.then_some((tracing.from, tracing.sample)) }
     }
 
     /// Returns the ids of a request. The sender must have been determined before ([`Request::client`]).

@@ -14,9 +14,10 @@ use admission::{
     ConcurrencyLimiter, ConcurrencyPermit, DelayPermit, KeyHasher, LimitReached, LimitState, LimitVerdict,
     Limiter, LimiterOptions, Quota, policy_item, state_item,
 };
-use config::{Config, Level};
+use config::Config;
 use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status, form};
+use logging::Level;
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, PeerSet, Request};
 use reload::KeptState;

@@ -5,10 +5,11 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use config::{AccessLog, Config};
 use engine::clients::proxies::peer_set;
 use http::{LogVariable, TemplatePart, Variable};
+use logging::{AccessLog, RequestLog, RequestLogs};
 use net::{CpuMeter, Exchange, MeasuredCosts, PeerSet};
+use shapes::network::TrustedSource;
 
 /// Interval at which requests are measured for metrics.
 const SAMPLE_EVERY: u32 = 64;
@@ -23,12 +24,10 @@ pub struct CostPlan {
 }
 
 impl CostPlan {
-    /// Determines the costs that `config` requires.
-    pub fn new(config: &Config) -> CostPlan {
-        let shown_to = (!config.server_timing.is_empty()).then(|| peer_set(&config.server_timing));
-        let sites = 0..config.sites.len();
-        let logs = config.access_logs().chain(sites.flat_map(|site| config.site_access_logs(site)));
-        CostPlan { timing_clients: shown_to, logged: logs.map(|log| logged(&log)).max().unwrap_or_default() }
+    /// Determines the costs that `server_timing` and the access logs require.
+    pub fn new(server_timing: &[TrustedSource], logs: &RequestLogs) -> CostPlan {
+        let shown_to = (!server_timing.is_empty()).then(|| peer_set(server_timing));
+        CostPlan { timing_clients: shown_to, logged: logs.iter().map(logged).max().unwrap_or_default() }
     }
 
     /// Decides what to measure for a request; `turn` counts the core's requests. `None` if nothing is
@@ -64,7 +63,7 @@ impl CostPlan {
 }
 
 /// Costs that a log contains.
-fn logged(log: &config::RequestLog) -> MeasuredCosts {
+fn logged(log: &RequestLog) -> MeasuredCosts {
     let of = |variable: &Variable| match variable {
         Variable::Log(LogVariable::WorkerMemoryKib) => MeasuredCosts::All,
         Variable::Log(LogVariable::ServerCpuMs | LogVariable::WorkerCpuMs) => MeasuredCosts::Cpu,

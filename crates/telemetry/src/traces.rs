@@ -3,11 +3,11 @@
 use std::io;
 use std::time::SystemTime;
 
-use config::Config;
 use http::path::redact_target;
 use http::{Name, TraceSpan};
 use logging::notice::ErrorLog;
 use net::{Peer, RequestNotes, RequestRecord};
+use otlp::tracing::Tracing;
 use otlp::{EndedSpan, OtlpOptions, SpanExporter, SpanKind, SpanValue};
 use reload::KeptState;
 
@@ -28,12 +28,11 @@ impl TraceExport {
     /// # Errors
     /// The thread cannot be started.
     pub fn new(
-        config: &Config,
+        tracing: &Tracing,
         headers: Vec<(String, String)>,
         kept: &mut KeptState,
         notices: &ErrorLog,
     ) -> io::Result<Option<TraceExport>> {
-        let tracing = &config.tracing;
         let Some(url) = tracing.to.clone().filter(|_| tracing.enabled) else { return Ok(None) };
         let options =
             OtlpOptions { url, service: tracing.service.clone(), headers, ..OtlpOptions::default() };

@@ -1,8 +1,9 @@
 //! Defaults of an empty file, and how the parts of a file combine.
 
-use config::{AccessLog, Action, Config, KIB, Level, Listen, Listener, MIB, RouteSettings, Sink};
+use config::{Action, Config, KIB, Listen, Listener, MIB, RouteSettings};
 use files::{FileSelector, Symlinks};
 use http::Dialect;
+use logging::{AccessLog, Level, Sink};
 use proxy::options::{Balance, Origin, ProxyOptions};
 use shapes::network::TrustedSource;
 use shapes::prefix::StripPrefix;

@@ -139,7 +139,7 @@ impl ServerPlan {
         let tracing = &config.tracing;
         let metrics = &config.metrics;
         let headers = files.headers("`[tracing]`", &tracing.headers, tracing.headers_file.as_ref())?;
-        let traces = notices.map(|notices| TraceExport::new(&config, headers, &mut kept, notices));
+        let traces = notices.map(|notices| TraceExport::new(&config.tracing, headers, &mut kept, notices));
         let headers = files.headers("`[metrics]`", &metrics.headers, metrics.headers_file.as_ref())?;
         let push = PushOptions::new(metrics, headers);
         let traces = traces.transpose()?.flatten();
@@ -298,6 +298,7 @@ pub(crate) fn build_route_table(
     let introducers = trusted_proxies(&config.trusted_proxies);
     let of_streams = plan.groups.stream_groups(&groups);
     let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
+    let request_logs = config.request_logs();
     let routes = Routes::compile(config);
     Ok(RouteTable {
         uses_country: routes.uses_country(),
@@ -310,11 +311,11 @@ pub(crate) fn build_route_table(
         guards,
         trusted_proxies: introducers,
         maps,
-        ids: IdRules::new(config),
-        costs: CostPlan::new(config),
+        ids: IdRules::new(config.request_ids, &config.tracing),
+        costs: CostPlan::new(&config.server_timing, &request_logs),
         traces: plan.traces.clone(),
         streams: core_context.map(streams).unwrap_or_default(),
-        access: Cell::new(core_context.and_then(|_| AccessLogs::new(config, &plan.sinks))),
+        access: Cell::new(core_context.and_then(|_| AccessLogs::new(&request_logs, &plan.sinks))),
     })
 }
 

@@ -10,7 +10,6 @@ use config::{Action, AppKind, Config};
 use failure::{Failure, FailureContext};
 use hosting::virtualenv::is_inaccessible;
 use hosting::workers;
-use logging::sink;
 use rights::file_rights::{inaccessible_folder, is_in_procfs};
 use rights::privilege::{self, Identity, RightsDecision};
 
@@ -28,7 +27,9 @@ pub(crate) fn check_users(config: &Config) -> Result<(), Failure> {
     };
     look(&config.user, &config.group)?;
     // Root can access paths that the serving user cannot.
-    if let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false) {
+    if let Ok(RightsDecision::Drop(user)) =
+        privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false)
+    {
         check_file_access(config, &user)?;
         for (name, app) in config.apps.iter().filter(|(_, app)| app.user.is_none()) {
             workers::check_as(name, app, &user)?;
@@ -102,7 +103,7 @@ fn check_ancestors(path: &Path, skipped: usize, user: &Identity) -> Result<(), F
 /// # Errors
 /// The log, and why it cannot be opened.
 pub(crate) fn check_logs(config: &Config) -> Result<(), Failure> {
-    sink::files(config).into_iter().try_for_each(|path| {
+    config.log_files().into_iter().try_for_each(|path| {
         let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let fault = match std::fs::metadata(folder) {
             Ok(found) if !found.is_dir() => format!("{} is not a folder", folder.display()),
@@ -139,7 +140,11 @@ pub(crate) fn start_warnings(config: &Config) -> Vec<String> {
 
 /// Returns a warning if the serving user cannot enter an ancestor of the certificate state directory.
 fn state_folder_warning(config: &Config) -> Option<String> {
-    let Ok(RightsDecision::Drop(user)) = privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false) else { return None };
+    let Ok(RightsDecision::Drop(user)) =
+        privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false)
+    else {
+        return None;
+    };
     if !config.sites.iter().any(managed::is_automatic) {
         return None;
     }

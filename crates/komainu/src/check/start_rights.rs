@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use config::{Config, Listen};
-use logging::sink;
 use rights::file_rights::{FileRight, describe, inaccessible_folder, lacks_right};
 use rights::privilege::{Identity, group_id};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -20,7 +19,7 @@ pub(crate) fn rights_warnings(config: &Config) -> Vec<String> {
     if user.uid == 0 {
         return Vec::new();
     }
-    let logs = sink::files(config);
+    let logs = config.log_files();
     let logs = logs.iter().filter_map(|path| unwritable_warning("the log", path, true, &user));
     let of_sites = config.sites.iter().flat_map(|site| &site.listen);
     let listens = config.listen.iter().chain(of_sites).map(|listener| &listener.address);

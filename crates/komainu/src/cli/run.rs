@@ -7,11 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use config::{
-    AccessLog, Action, App, AppKind, CertificateSource, Config, Listen, Listener, PythonInterface, Route,
-    Site, SiteTls, Workers,
+    Action, App, AppKind, CertificateSource, Config, Listen, Listener, PythonInterface, Route, Site, SiteTls,
+    Workers,
 };
 use failure::{Failure, FailureContext};
 use hosting::env_file;
+use logging::{AccessLog, Level};
 use proxy::options::Origin;
 use rights::privilege;
 use rights::privilege::RightsDecision;
@@ -222,10 +223,10 @@ fn build_config(run: &RunArguments) -> Result<Config, Failure> {
     config.control.listen.clone_from(&run.control);
     config.limits.body_bytes_max = run.body_max.0;
     config.log.level = match run.log_level {
-        LogLevel::Error => config::Level::Error,
-        LogLevel::Warn => config::Level::Warn,
-        LogLevel::Info => config::Level::Info,
-        LogLevel::Debug => config::Level::Debug,
+        LogLevel::Error => Level::Error,
+        LogLevel::Warn => Level::Warn,
+        LogLevel::Info => Level::Info,
+        LogLevel::Debug => Level::Debug,
     };
     let is_watched = io::stdout().is_terminal();
     let shown = if is_watched && !run.quiet { LogFormat::Console } else { LogFormat::Off };

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use ::link::LinkRequest;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
-use config::{Config, Level};
+use config::Config;
 use engine::generations::Generations;
 use engine::options;
 use failure::Failure;
 use hosting::workers::Hosting;
+use logging::Level;
 use logging::notice::ErrorLog;
 use net::{ListenOptions, Listeners, NewListeners};
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
@@ -404,7 +405,8 @@ impl RunningServer {
         // Bound before anything changes, because an address may be in use.
         let listeners = self.prepare_listeners(&plan.config)?;
         let control = self.control_listener.prepare_change(&plan.config.control)?;
-        let opened = self.logs.prepare(&before.config, &plan.config)?;
+        let opened =
+            self.logs.prepare(&before.config.log, &plan.config.log, plan.config.log_destinations())?;
         plan.sinks = opened.0.clone();
         Ok(PreparedConfig { plan, listeners, listener_change: control, opened_logs: opened, warnings, text })
     }

@@ -110,7 +110,12 @@ pub(crate) fn run_server(
         let events = events.clone();
         link.listen(move |order| _ = events.send(order_to_event(order)))?;
     }
-    let logs = Logs::open(&config, link.as_ref(), inherited.as_ref().is_some_and(|given| given.is_restart))?;
+    let logs = Logs::open(
+        &config.log,
+        config.log_destinations(),
+        link.as_ref(),
+        inherited.as_ref().is_some_and(|given| given.is_restart),
+    )?;
     warning.iter().for_each(|text| logs.notices.warn(text));
     let (level, notice) = descriptors.startup_message(&config);
     logs.notices.log(level, &notice);
@@ -186,7 +191,7 @@ fn control_api(info: Arc<ServerInfo>, active_config: &Arc<ActiveConfig>, logs: &
     let admitted = active_config.clone();
     let file = move || {
         let path = audited.active_plan().config.control.audit.clone()?;
-        sinks.access().of(&config::Sink::File(path))
+        sinks.access().of(&logging::Sink::File(path))
     };
     let audit = AuditLog::new(Box::new(file), logs.notices.clone());
     Api::new(info, audit, Box::new(move || admitted.active_plan().control_access.clone()))
@@ -541,7 +546,7 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
         return;
     }
     let kind = "`limits.memory` is nearly used up: requests are answered 503".to_owned();
-    notices.throttled(config::Level::Error, kind.clone(), || {
+    notices.throttled(logging::Level::Error, kind.clone(), || {
         let budget = memory.budget();
         format!(
             "{kind} ({} of {} bytes held, {} requests refused)",

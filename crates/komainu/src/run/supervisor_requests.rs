@@ -20,7 +20,7 @@ use config::Config;
 use engine::options;
 use hosting::workers;
 use logging::notice::ErrorLog;
-use logging::sink::{self, LogSink, LogTarget, open_file};
+use logging::sink::{LogSink, LogTarget, open_file};
 use net::Listener;
 use operator::socket::ControlSocket;
 use process::config_files::{self, NamedFiles};
@@ -229,7 +229,7 @@ impl SupervisorState {
     }
 
     /// Applies the log settings of the offered configuration to the supervisor.
-    fn update_log(&self, log: &config::Log) {
+    fn update_log(&self, log: &logging::Log) {
         let is_same = lock(&self.current).config.log.errors == log.errors;
         let sink = if is_same { None } else { LogSink::open_or_stderr(LogTarget::from(&log.errors)).ok() };
         self.notices.replace(sink, log.level);
@@ -309,7 +309,7 @@ impl SupervisorState {
     /// Opens and sends a log that the configuration in force, or the offered one, names.
     fn send_opened_log(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         let is_named =
-            |loaded: &LoadedConfig| sink::files(&loaded.config).iter().any(|named| named.as_path() == path);
+            |loaded: &LoadedConfig| loaded.config.log_files().iter().any(|named| named.as_path() == path);
         if !is_named(&lock(&self.current)) && !lock(&self.offered_config).as_ref().is_some_and(is_named) {
             return Err(io::Error::other("there is no such log"));
         }

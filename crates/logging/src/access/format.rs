@@ -1,9 +1,9 @@
 //! Formats of access log lines, with the literal text before each field.
 
-use config::{AccessLog, LogField, RequestLog};
 use http::{LogVariable, TemplatePart, Variable};
 
 use super::escape::json_escaped;
+use crate::directives::{AccessLog, LogField, RequestLog};
 
 /// Format of a line.
 pub(super) enum LineFormat {

@@ -1,12 +1,12 @@
 //! Requests as log records for a collector: the line is the body; attributes are named by OpenTelemetry's
 //! semantic conventions for HTTP.
 
-use config::Level;
 use http::encode::write_decimal;
 use http::{LogVariable, Variable};
 
 use super::stream::{RelayedConnection, write_client};
 use super::{CoreAccessLog, LineFormat, LineRecord, json_escaped, thousandths};
+use crate::directives::Level;
 use crate::otlp_record::{now_ns, severity};
 
 /// Encoding of an attribute's value.

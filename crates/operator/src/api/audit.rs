@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use config::Level;
+use logging::Level;
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use logging::sink::LogSink;

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::pin::pin;
 use std::rc::Rc;
 
-use config::Level;
 use http::path::redact_target;
+use logging::Level;
 use net::{
     Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
     StreamStart,

@@ -23,9 +23,9 @@ use admission::{
 };
 use aws_lc_rs::hmac;
 use certificates::client_network;
-use config::Level;
 use failure::IoFailure;
 use http::{Fields, Name, Status};
+use logging::Level;
 use logging::notice::ErrorLog;
 use net::clock::Clock;
 use net::offload::OffloadPool;

@@ -129,7 +129,10 @@ impl AuthPlan {
 /// `cookie` are not included: they may also carry credentials for other servers, so the check itself replaces
 /// them.
 fn identity_fields(auths: &[&Auth]) -> Vec<Vec<u8>> {
-    let names = auths.iter().flat_map(|auth| auth.identity_fields()).filter(|name| !matches!(*name, "authorization" | "cookie"));
+    let names = auths
+        .iter()
+        .flat_map(|auth| auth.identity_fields())
+        .filter(|name| !matches!(*name, "authorization" | "cookie"));
     let mut names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
     names.sort_unstable();
     names.dedup();

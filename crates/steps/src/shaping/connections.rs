@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use admission::{ConcurrencyLimiter, LimitReached};
-use config::{Config, Level};
+use config::Config;
 use engine::clients::proxies::peer_set;
+use logging::Level;
 use logging::notice::ErrorLog;
 use net::{ConnectionGate, GatePermit, MemoryBudget, Peer, PeerSet, TooManyConnections};
 use telemetry::families::LimitMetrics;

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use admission::queue::RequestQueue;
-use config::{Config, HiddenRouteKind, Level, PartOf};
+use config::{Config, HiddenRouteKind, PartOf};
 use http::{Fields, Name, Status};
+use logging::Level;
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault};
 use reload::KeptState;

@@ -124,7 +124,11 @@ const LAYERS: &[Layer] = &[
         never: &["tokio"],
     },
     Layer { folder: "cache", may_use: &["http", "net", "settings", "shapes"], never: NO_SOCKETS },
-    Layer { folder: "admission", may_use: &["failure", "http", "proxy", "settings", "shapes", "times"], never: NO_IO },
+    Layer {
+        folder: "admission",
+        may_use: &["failure", "http", "proxy", "settings", "shapes", "times"],
+        never: NO_IO,
+    },
     Layer { folder: "sharing", may_use: &["failure", "net", "settings"], never: &["tokio"] },
     Layer { folder: "apps", may_use: &["failure", "http", "net", "ring", "times"], never: &["tokio"] },
     Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
@@ -144,6 +148,7 @@ const LAYERS: &[Layer] = &[
             "failure",
             "files",
             "http",
+            "logging",
             "net",
             "otlp",
             "proxy",
@@ -168,7 +173,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "logging",
         may_use: &[
-            "bench", "cache", "config", "failure", "files", "http", "net", "otlp", "proxy", "rights",
+            "bench", "cache", "failure", "files", "http", "net", "otlp", "proxy", "rights", "settings",
             "shapes", "times",
         ],
         never: &["tokio"],
@@ -176,7 +181,16 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "process",
         may_use: &[
-            "admission", "apps", "config", "failure", "link", "logging", "net", "otlp", "proxy", "rights",
+            "admission",
+            "apps",
+            "config",
+            "failure",
+            "link",
+            "logging",
+            "net",
+            "otlp",
+            "proxy",
+            "rights",
         ],
         never: &["tokio"],
     },
@@ -192,7 +206,7 @@ const LAYERS: &[Layer] = &[
         folder: "telemetry",
         may_use: &[
             "apps", "config", "engine", "failure", "http", "logging", "net", "otlp", "proxy", "reload",
-            "times",
+            "shapes", "times",
         ],
         never: &["tokio"],
     },

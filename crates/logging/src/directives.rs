@@ -1,6 +1,6 @@
-//! Logs: their destinations, formats and conditions.
+//! Directives of logs: their destinations, formats and conditions.
 
-use crate::log_destination::{LogDestination, Sink};
+use crate::destination::{LogDestination, Sink};
 use http::{Template, Variable};
 use serde_json::json;
 use settings::checker::{Checker, DefinedVariables, InvalidValue};
@@ -158,30 +158,39 @@ directives! {
     }
 }
 
-impl Log {
-    /// The access logs of all requests: this one, if there is one, and `more`.
-    pub(crate) fn with_site_logs<'l>(
-        &'l self,
-        site_logs: &'l [RequestLog],
-    ) -> impl Iterator<Item = RequestLog> + 'l {
-        let Log { access, fields, only, file, .. } = self.clone();
+/// The access logs of a configuration, without those that are off. All of them mask what `[log]` masks.
+#[derive(Debug, Clone, Default)]
+pub struct RequestLogs {
+    /// Logs of the requests of all sites.
+    pub all: Vec<RequestLog>,
+    /// Further logs of each site's requests, indexed by site.
+    pub sites: Vec<Vec<RequestLog>>,
+}
+
+impl RequestLogs {
+    /// Collects the access logs of `[log]`, `[[logs]]` and each site.
+    pub fn new<'l>(
+        log: &Log,
+        logs: &'l [RequestLog],
+        sites: impl Iterator<Item = &'l [RequestLog]>,
+    ) -> RequestLogs {
+        let Log { access, fields, only, file, .. } = log.clone();
         let own = RequestLog { access, fields, only, file, mask_query: Vec::new(), mask_headers: Vec::new() };
-        let masked = |mut log: RequestLog| {
-            log.mask_query.extend(self.mask_query.iter().cloned());
-            log.mask_headers.extend(self.mask_headers.iter().cloned());
-            log
+        let masked = |mut request_log: RequestLog| {
+            request_log.mask_query.extend(log.mask_query.iter().cloned());
+            request_log.mask_headers.extend(log.mask_headers.iter().cloned());
+            request_log
         };
-        let all = std::iter::once(own).chain(site_logs.iter().cloned());
-        all.filter(|log| log.access != AccessLog::Off).map(masked)
+        let collect = |logs: &[RequestLog]| -> Vec<RequestLog> {
+            logs.iter().filter(|log| log.access != AccessLog::Off).cloned().map(masked).collect()
+        };
+        let all = [std::slice::from_ref(&own), logs].concat();
+        RequestLogs { all: collect(&all), sites: sites.map(collect).collect() }
     }
 
-    /// The access logs of a site alone.
-    pub(crate) fn additional_logs<'l>(
-        &'l self,
-        logs: &'l [RequestLog],
-    ) -> impl Iterator<Item = RequestLog> + 'l {
-        let own = usize::from(self.access != AccessLog::Off);
-        self.with_site_logs(logs).skip(own)
+    /// Iterates over all of them.
+    pub fn iter(&self) -> impl Iterator<Item = &RequestLog> {
+        self.all.iter().chain(self.sites.iter().flatten())
     }
 }
 
