@@ -13,10 +13,10 @@ use crate::{
     ExternalAccount, HttpChallenges, Intervals, Issuer, Options, RenewerEnvironment, StapleOwner, Subject,
     TsigKey,
 };
-use config::{AcmeChallenge, CertificateSource, Config, HostPattern, Listen};
+use config::{AcmeChallenge, CertificateSource, Config, HostPattern};
 use failure::{Failure, IoFailure};
 use logging::notice::ErrorLog;
-use net::{CertificateStore, ServerCertificate, strip_byte_order_marks};
+use net::{CertificateStore, ConfiguredListener, Listen, ServerCertificate, strip_byte_order_marks};
 use process::config_files::ConfigFiles;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
@@ -350,13 +350,13 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
     if !kinds.is_empty() {
         return kinds;
     }
-    let port = |listener: &config::Listener| match &listener.address {
+    let port = |listener: &ConfiguredListener| match &listener.address {
         Listen::Tcp(address) => Some(address.port()),
         Listen::Any(port) => Some(*port),
         Listen::Localhost(_) | Listen::Unix(_) => None,
     };
     let listens = |wanted: Option<u16>, is_tls: bool| {
-        let with = |listener: &config::Listener| {
+        let with = |listener: &ConfiguredListener| {
             listener.is_tls() == is_tls
                 && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
         };

@@ -1,7 +1,8 @@
 //! The control interface and the permissions of its clients.
 
-use crate::listen::{Address, Listen};
 use crate::tls::{CertificateSource, SiteTls, site_tls};
+use net::Listen;
+use net::listen::Address;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;

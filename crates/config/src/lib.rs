@@ -12,8 +12,6 @@ mod unknown_keys;
 
 mod snippet;
 
-mod listen;
-
 mod host;
 
 mod hsts;
@@ -91,7 +89,6 @@ pub use error_pages::{ErrorPages, StatusPattern};
 pub use geo::{CountryPattern, Geo};
 pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
-pub use listen::{EarlyHints, Listen, Listener};
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
 pub use php::PhpApp;

@@ -1,20 +1,21 @@
 //! The addresses that the server listens on, and which of them a site has.
 
-use crate::listen::{Listen, Listener};
 use crate::server::Config;
 use crate::site::Site;
+use net::{ConfiguredListener, Listen};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 impl Config {
     /// Returns all addresses of sites: those at the top of the file, then the additional ones of sites.
-    pub fn listeners(&self) -> impl Iterator<Item = &Listener> {
+    pub fn listeners(&self) -> impl Iterator<Item = &ConfiguredListener> {
         self.listen.iter().chain(&self.site_listeners)
     }
 
     /// The addresses at which a site answers.
-    pub fn site_listeners(&self, site: &Site) -> impl Iterator<Item = &Listener> {
-        let is_own =
-            move |listener: &&Listener| site.listen.iter().any(|own| own.address == listener.address);
+    pub fn site_listeners(&self, site: &Site) -> impl Iterator<Item = &ConfiguredListener> {
+        let is_own = move |listener: &&ConfiguredListener| {
+            site.listen.iter().any(|own| own.address == listener.address)
+        };
         let top = if site.listen.is_empty() { self.listen.as_slice() } else { &[] };
         let own = self.listeners().filter(is_own);
         top.iter().chain(own)

@@ -8,7 +8,6 @@ use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
 use crate::hint;
 use crate::host::HostPattern;
-use crate::listen::{EarlyHints, Listen, Listener};
 use crate::maintenance::{self, Maintenance};
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
@@ -28,6 +27,7 @@ use cache::CacheStore;
 use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
+use net::{ConfiguredListener, EarlyHints, Listen};
 use otlp::CollectedMetrics;
 use otlp::tracing::{ID_SOURCE, IdSource, Tracing};
 use proxy::options::ProxyOptions;
@@ -74,7 +74,7 @@ directives! {
         "include" include: Vec<String> = absent("none"), OneOrMore(Text { what: "the name or pattern of a file", parse: |text| Ok(text.to_owned()) });
         /// Addresses to listen on, or tables with more settings. All sites answer at them, except those with
         /// a `listen` of their own.
-        "listen" listen: Vec<Listener> = ["127.0.0.1:8080"], OneOrMore(brief::<Listener>("address").number("address"));
+        "listen" listen: Vec<ConfiguredListener> = ["127.0.0.1:8080"], OneOrMore(brief::<ConfiguredListener>("address").number("address"));
         /// The user of the server: a name or a number. Only for a server that is started as root: root binds its
         /// addresses and opens its logs; the process that reads from the network, and the applications, run as this
         /// user without capabilities. `"root"` keeps root's rights. A change needs a restart or an upgrade.
@@ -189,7 +189,7 @@ directives! {
         /// Streams.
         streams: Vec<Stream>;
         /// The addresses that sites have beside those of `listen`.
-        site_listeners: Vec<Listener>;
+        site_listeners: Vec<ConfiguredListener>;
     }
     also {
         /// Sites.
@@ -396,7 +396,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     let of_sites = site_listeners(&config.listen, &config.sites, node, check);
     check_hosts(&config.listen, &config.sites, node, check);
     config.site_listeners = of_sites.iter().map(|one| one.listener.clone()).collect();
-    let all: Vec<Listener> = config.listen.iter().chain(&config.site_listeners).cloned().collect();
+    let all: Vec<ConfiguredListener> = config.listen.iter().chain(&config.site_listeners).cloned().collect();
     check_streams(&config.streams, &all, node, check);
     set_default_tls(config, node);
     check_tls(config, &of_sites, node, check);
@@ -443,11 +443,11 @@ fn check_listeners(config: &mut Config, node: &Node, check: &mut Checker) {
     if items.len() != config.listen.len() {
         return;
     }
-    for (index, Listener { address, .. }) in config.listen.iter().enumerate() {
+    for (index, ConfiguredListener { address, .. }) in config.listen.iter().enumerate() {
         if *address == Listen::default() {
             continue; // reported already: it could not be read
         }
-        let overlaps = |first: &Listener| first.address.overlaps(address);
+        let overlaps = |first: &ConfiguredListener| first.address.overlaps(address);
         let Some(first) = config.listen[..index].iter().position(overlaps) else { continue };
         let before = &config.listen[first].address;
         let title = if before == address {
@@ -465,7 +465,7 @@ fn check_listeners(config: &mut Config, node: &Node, check: &mut Checker) {
 
 /// Replaces `proxy_protocol = true` by the networks of `trusted_proxies`.
 fn resolve_proxy_protocol(
-    listener: &mut Listener,
+    listener: &mut ConfiguredListener,
     trusted: &[TrustedSource],
     item: &Node,
     check: &mut Checker,
@@ -493,7 +493,7 @@ fn set_default_tls(config: &mut Config, node: &Node) {
     // Sites are in the order of the file, including the site of the top-level routes.
     let mut items = node.items("site").iter();
     for index in 0..config.sites.len() {
-        let speaks_tls = config.site_listeners(&config.sites[index]).any(Listener::is_tls);
+        let speaks_tls = config.site_listeners(&config.sites[index]).any(ConfiguredListener::is_tls);
         let is_automatic = default.is_none() && speaks_tls;
         let site = &mut config.sites[index];
         let says_itself = site.line.is_some() && items.next().is_some_and(|item| item.entry("tls").is_some());
@@ -513,7 +513,7 @@ fn check_tls(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mu
     if check.report.error_count() > 0 {
         return;
     }
-    let has_tls = |at: &Listener| {
+    let has_tls = |at: &ConfiguredListener| {
         let mut sites = config.sites.iter().filter(|site| site.tls.is_some());
         sites.any(|site| config.site_listeners(site).any(|listener| listener.address == at.address))
     };
@@ -535,7 +535,8 @@ fn check_tls(config: &Config, of_sites: &[SiteListener], node: &Node, check: &mu
     }
     let tables = config.sites.iter().filter(|site| site.line.is_some()).zip(node.items("site"));
     let mut unused = tables.filter_map(|(site, table)| Some((site, table.entry("tls")?)));
-    let speaks_none = |site: &Site| site.tls.is_some() && !config.site_listeners(site).any(Listener::is_tls);
+    let speaks_none =
+        |site: &Site| site.tls.is_some() && !config.site_listeners(site).any(ConfiguredListener::is_tls);
     if let Some((site, entry)) = unused.find(|(site, _)| speaks_none(site)) {
         let title = "`tls` without an address that speaks it".to_owned();
         let place = if site.listen.is_empty() { "" } else { " of the site" };

@@ -8,7 +8,6 @@ use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::geo::{Countries, CountryPattern};
 use crate::host::HostPattern;
 use crate::hsts::{hsts, hsts_year};
-use crate::listen::Listener;
 use crate::maintenance::{self, Maintenance};
 use crate::mirror::{self, InjectedFault, Mirror};
 use crate::referer::{REFERER, RefererPattern};
@@ -26,6 +25,7 @@ use cache::route_policy;
 use files::FileOptions;
 use http::{Template, Variable};
 use logging::RequestLog;
+use net::ConfiguredListener;
 use net::bandwidth::{self, BandwidthLimit};
 use net::compress::{self, CompressResponses};
 use net::dictionary::{self, UseAsDictionary};
@@ -82,8 +82,8 @@ directives! {
         /// their settings there. Others are the site's own, or shared with other sites that name them. A site
         /// without `listen` answers at all addresses at the top of the file, and at no others. At each
         /// address a host belongs to one site, and one site may be the default.
-        "listen" listen: Vec<Listener> = absent("all addresses of `listen` at the top of the file"),
-            OneOrMore(brief::<Listener>("address").number("address"));
+        "listen" listen: Vec<ConfiguredListener> = absent("all addresses of `listen` at the top of the file"),
+            OneOrMore(brief::<ConfiguredListener>("address").number("address"));
         /// Snippets whose directives the site uses, by name: see `snippet`.
         "use" uses: Vec<String> = absent("none"), snippet::USE;
         /// The clients that the site answers, by address: networks, addresses and `"unix"` for Unix sockets; all others get 403.

@@ -1,7 +1,7 @@
 //! The addresses of sites that have their own: which listeners there are, and that a host belongs to one site at each.
 
-use crate::listen::{Listen, Listener};
 use crate::site::Site;
+use net::{ConfiguredListener, Listen};
 use settings::checker::{Checker, shorten};
 use settings::node::{Node, NodeData};
 use settings::report::TextSpan;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// An address that sites have and the top of the file has not.
 pub(crate) struct SiteListener {
-    pub(crate) listener: Listener,
+    pub(crate) listener: ConfiguredListener,
     /// Place where the settings are given, else of the first mention.
     pub(crate) span: TextSpan,
     has_settings: bool,
@@ -25,7 +25,7 @@ fn sites_with_nodes<'a>(sites: &'a [Site], node: &'a Node) -> Vec<(&'a Site, &'a
 
 /// Returns the addresses of sites that are not in `top`, the addresses at the top of the file; each once.
 pub(crate) fn site_listeners(
-    top: &[Listener],
+    top: &[ConfiguredListener],
     sites: &[Site],
     node: &Node,
     check: &mut Checker,
@@ -68,7 +68,12 @@ pub(crate) fn site_listeners(
 }
 
 /// Adds an address of a site to `own`; reports overlapping addresses and conflicting settings.
-fn add_listener(own: &mut Vec<SiteListener>, listener: &Listener, item: &Node, check: &mut Checker) {
+fn add_listener(
+    own: &mut Vec<SiteListener>,
+    listener: &ConfiguredListener,
+    item: &Node,
+    check: &mut Checker,
+) {
     let address = &listener.address;
     let has_settings = address_settings(item).next().is_some();
     let Some(known) = own.iter_mut().find(|known| known.listener.address == *address) else {
@@ -126,7 +131,7 @@ enum ClaimScope<'s> {
 }
 
 /// At each address a host belongs to one site, and one site is the default.
-pub(crate) fn check_hosts(top: &[Listener], sites: &[Site], node: &Node, check: &mut Checker) {
+pub(crate) fn check_hosts(top: &[ConfiguredListener], sites: &[Site], node: &Node, check: &mut Checker) {
     let mut seen: HashMap<(String, ClaimScope<'_>), TextSpan> = HashMap::new();
     for (site, table) in sites_with_nodes(sites, node) {
         let items = table.one_or_more("hosts");
@@ -158,7 +163,7 @@ pub(crate) fn check_hosts(top: &[Listener], sites: &[Site], node: &Node, check: 
 fn claim_host<'s>(
     seen: &mut HashMap<(String, ClaimScope<'s>), TextSpan>,
     (host, at): (&str, &TextSpan),
-    top: &[Listener],
+    top: &[ConfiguredListener],
     site: &'s Site,
 ) -> Option<(TextSpan, Option<&'s Listen>)> {
     let found = |place: ClaimScope<'s>| seen.get(&(host.to_owned(), place)).cloned();
@@ -173,14 +178,14 @@ fn claim_host<'s>(
         seen.insert((host.to_owned(), ClaimScope::AllTop), at.clone());
         return None;
     }
-    for Listener { address, .. } in &site.listen {
+    for ConfiguredListener { address, .. } in &site.listen {
         let first =
             found(ClaimScope::At(address)).or_else(|| found(ClaimScope::AllTop).filter(|_| is_top(address)));
         if let Some(first) = first {
             return Some((first, Some(address)));
         }
     }
-    for Listener { address, .. } in &site.listen {
+    for ConfiguredListener { address, .. } in &site.listen {
         seen.insert((host.to_owned(), ClaimScope::At(address)), at.clone());
         if is_top(address) {
             seen.entry((host.to_owned(), ClaimScope::SomeOfTop)).or_insert_with(|| at.clone());
@@ -204,7 +209,7 @@ fn find_claimed_address<'s>(
 /// Warns of addresses at the top of the file at which no site answers. `streams` are the addresses of
 /// streams.
 pub(crate) fn warn_of_unserved_addresses(
-    top: &[Listener],
+    top: &[ConfiguredListener],
     sites: &[Site],
     streams: &[&Listen],
     node: &Node,

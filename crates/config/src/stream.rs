@@ -1,8 +1,8 @@
 //! Streams: connections that are relayed to upstream servers as they are, without HTTP.
 
 use crate::host::HostPattern;
-use crate::listen::{Listen, Listener};
 use net::ProxyProtocol;
+use net::{ConfiguredListener, Listen};
 use proxy::directives::{PROXY_PROTOCOL, duration};
 use proxy::options::{Balance, Eject, HashKey, HealthCheck, Origin};
 use serde_json::json;
@@ -59,7 +59,7 @@ directives! {
     Stream in "`[[stream]]`", check stream_agrees {
         /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. An
         /// address that is in `listen` at the top of the file has its settings there.
-        "listen" listen: Vec<Listener> = required(""), OneOrMore(brief::<Listener>("address").number("address"));
+        "listen" listen: Vec<ConfiguredListener> = required(""), OneOrMore(brief::<ConfiguredListener>("address").number("address"));
         /// Names that clients ask for by TLS: a name, or `*.example.com` for every name below `example.com`, at any depth.
         "names" names: Vec<HostPattern> = absent("every connection that no other stream takes"), NAMES;
         /// The upstream server, or several: addresses, or tables with more settings.
@@ -261,7 +261,12 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
 
 /// Checks that streams and sites share addresses only if each connection can be assigned to one of them.
 /// `listen` are the addresses of sites.
-pub(crate) fn check_streams(streams: &[Stream], listen: &[Listener], node: &Node, check: &mut Checker) {
+pub(crate) fn check_streams(
+    streams: &[Stream],
+    listen: &[ConfiguredListener],
+    node: &Node,
+    check: &mut Checker,
+) {
     let nodes = node.items("stream");
     if nodes.len() != streams.len() || check.report.error_count() > 0 {
         return;
@@ -344,7 +349,7 @@ fn reaches_listener(listen: &Listen, server: &Origin) -> bool {
 
 fn check_shared_with_sites(
     stream: &Stream,
-    listener: &Listener,
+    listener: &ConfiguredListener,
     sites: &Listen,
     item: &Node,
     check: &mut Checker,

@@ -2,8 +2,8 @@
 
 use crate::{
     Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Branch, ClientTls,
-    Conditions, Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits, Listener,
-    Maintenance, Mirror, Mounted, OpenFiles, Recycle, Redirect, Respond, ResponseHeaders, Route, RouteLimits,
+    Conditions, Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits, Maintenance,
+    Mirror, Mounted, OpenFiles, Recycle, Redirect, Respond, ResponseHeaders, Route, RouteLimits,
     RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, TrustedProxies, Workers,
 };
 use admission::auth::Auth;
@@ -14,7 +14,7 @@ use admission::{JwtAuth, SignedAuth};
 use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};
 use files::{Compress, FileOptions};
 use logging::{Journal, Log, LogCondition, RequestLog, Syslog};
-use net::{BandwidthLimit, CompressResponses, DictionaryStore, UseAsDictionary};
+use net::{BandwidthLimit, CompressResponses, ConfiguredListener, DictionaryStore, UseAsDictionary};
 use otlp::tracing::Tracing;
 use otlp::{CollectedMetrics, OtlpLogs};
 use proxy::directives::{ProxyTls, Upstream};
@@ -50,7 +50,7 @@ fn explicit_defaults<R: DirectiveTable + PartialEq + std::fmt::Debug>() -> &'sta
 fn explicit_defaults_change_nothing() {
     let known = [
         explicit_defaults::<Config>(),
-        explicit_defaults::<Listener>(),
+        explicit_defaults::<ConfiguredListener>(),
         explicit_defaults::<TrustedProxies>(),
         explicit_defaults::<Limits>(),
         explicit_defaults::<Timeouts>(),

@@ -5,7 +5,7 @@ use std::{fs, io};
 
 use bench::procfs;
 use config::{Action, Config};
-use net::{BindAddress, ListenOptions, Listener, PeerSet};
+use net::{BindAddress, ConfiguredListener, Listen, ListenOptions, Listener, PeerSet};
 use process::sockets::InheritedSockets;
 use rustix::process::{Resource, getrlimit};
 
@@ -140,7 +140,7 @@ pub fn engine_options(config: &Config, descriptors: &Descriptors) -> net::Option
             idle: config.timeouts.idle.into(),
             drain: config.timeouts.drain.into(),
         },
-        hints_over_http1: config.early_hints == config::EarlyHints::All,
+        hints_over_http1: config.early_hints == net::EarlyHints::All,
         memory: memory::budget(limits.memory_bytes_max),
         release_memory: Some(memory::release_cached),
         ..net::Options::default()
@@ -229,10 +229,10 @@ pub fn thread_count(config: &Config) -> usize {
 
 /// Addresses to listen on.
 pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
-    let listens = |listener: &config::Listener| {
+    let listens = |listener: &ConfiguredListener| {
         let sources = listener.proxy_protocol.as_ref().map(|from| PeerSet {
             // The permissions of the socket's file decide who may connect.
-            includes_unix: matches!(listener.address, config::Listen::Unix(_)),
+            includes_unix: matches!(listener.address, Listen::Unix(_)),
             ..peer_set(from)
         });
         let tls = listener.is_tls();
@@ -253,21 +253,21 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
 }
 
 /// Port of the first address that uses TLS; 0 if the kernel chooses it.
-pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l config::Listener>) -> Option<u16> {
+pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l ConfiguredListener>) -> Option<u16> {
     listeners.find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
-        config::Listen::Tcp(address) => Some(address.port()),
-        config::Listen::Any(port) | config::Listen::Localhost(port) => Some(*port),
-        config::Listen::Unix(_) => None,
+        Listen::Tcp(address) => Some(address.port()),
+        Listen::Any(port) | Listen::Localhost(port) => Some(*port),
+        Listen::Unix(_) => None,
     })
 }
 
 /// Socket addresses of a configured address.
-pub fn bind_addresses(address: &config::Listen) -> Vec<BindAddress> {
+pub fn bind_addresses(address: &Listen) -> Vec<BindAddress> {
     match address {
-        config::Listen::Tcp(address) => vec![BindAddress::Tcp(*address)],
-        config::Listen::Any(port) => vec![BindAddress::Any(*port)],
-        config::Listen::Unix(path) => vec![BindAddress::Unix(path.clone())],
-        config::Listen::Localhost(port) => {
+        Listen::Tcp(address) => vec![BindAddress::Tcp(*address)],
+        Listen::Any(port) => vec![BindAddress::Any(*port)],
+        Listen::Unix(path) => vec![BindAddress::Unix(path.clone())],
+        Listen::Localhost(port) => {
             let mut binds = vec![BindAddress::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
             let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
             // Only if the machine has IPv6; with port 0 one port is enough.

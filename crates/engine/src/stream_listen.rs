@@ -1,7 +1,7 @@
 //! Listening addresses of streams, in addition to those of sites.
 
-use config::{Config, Listen};
-use net::StreamListener;
+use config::Config;
+use net::{ConfiguredListener, Listen, StreamListener};
 
 /// Stream settings of a listening address; `None` if no stream uses it.
 pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<StreamListener> {
@@ -14,12 +14,12 @@ pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<Strea
 }
 
 /// Listeners of streams at addresses that no site uses.
-pub(crate) fn stream_only_listeners(config: &Config) -> Vec<config::Listener> {
-    let mut own: Vec<config::Listener> = Vec::new();
+pub(crate) fn stream_only_listeners(config: &Config) -> Vec<ConfiguredListener> {
+    let mut own: Vec<ConfiguredListener> = Vec::new();
     for listener in config.streams.iter().flat_map(|stream| &stream.listen) {
-        let is_known = |known: &config::Listener| known.address == listener.address;
+        let is_known = |known: &ConfiguredListener| known.address == listener.address;
         if !config.listeners().any(is_known) && !own.iter().any(is_known) {
-            own.push(config::Listener { tls: Some(false), ..listener.clone() });
+            own.push(ConfiguredListener { tls: Some(false), ..listener.clone() });
         }
     }
     own

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use config::{Control, Listen};
+use config::Control;
 use engine::options;
 use failure::IoFailure;
 use logging::notice::ErrorLog;
-use net::{CertificateStore, Listener, Listeners, NewListeners, TlsAcceptor};
+use net::{CertificateStore, Listen, Listener, Listeners, NewListeners, TlsAcceptor};
 use process::control_file;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;

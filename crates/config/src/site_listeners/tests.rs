@@ -19,7 +19,7 @@ fn site(head: &str) -> String {
     )
 }
 
-fn addresses<'l>(listeners: impl Iterator<Item = &'l crate::listen::Listener>) -> Vec<String> {
+fn addresses<'l>(listeners: impl Iterator<Item = &'l net::ConfiguredListener>) -> Vec<String> {
     listeners.map(|listener| listener.address.to_string()).collect()
 }
 

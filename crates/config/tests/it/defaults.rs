@@ -1,9 +1,10 @@
 //! Defaults of an empty file, and how the parts of a file combine.
 
-use config::{Action, Config, KIB, Listen, Listener, MIB, RouteSettings};
+use config::{Action, Config, KIB, MIB, RouteSettings};
 use files::{FileSelector, Symlinks};
 use http::Dialect;
 use logging::{AccessLog, Level, Sink};
+use net::{ConfiguredListener, Listen};
 use proxy::options::{Balance, Origin, ProxyOptions};
 use shapes::network::TrustedSource;
 use shapes::prefix::StripPrefix;
@@ -27,7 +28,7 @@ fn empty_file_yields_the_default_configuration() {
 #[test]
 fn defaults_have_the_documented_values() {
     let config = Config::default();
-    assert_eq!(config.listen, [Listener::plain(Listen::Tcp(([127, 0, 0, 1], 8080).into()))]);
+    assert_eq!(config.listen, [ConfiguredListener::plain(Listen::Tcp(([127, 0, 0, 1], 8080).into()))]);
     assert_eq!(config.threads, 0);
     assert_eq!(config.limits.connections_max, None);
     assert_eq!(config.limits.requests_per_connection_max, None);

@@ -3,8 +3,9 @@
 
 use crate::laws::configuration;
 use crate::place;
-use config::{Listen, TEXT_BYTES_MAX};
+use config::TEXT_BYTES_MAX;
 use http::Template;
+use net::Listen;
 use shapes::pattern::{PathPattern, ValuePattern};
 
 #[test]

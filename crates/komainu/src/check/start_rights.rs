@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use config::{Config, Listen};
+use config::Config;
+use net::Listen;
 use rights::file_rights::{FileRight, describe, inaccessible_folder, lacks_right};
 use rights::privilege::{Identity, group_id};
 use rustix::thread::{CapabilitySet, capabilities};

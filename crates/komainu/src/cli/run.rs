@@ -7,12 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use config::{
-    Action, App, AppKind, CertificateSource, Config, Listen, Listener, PythonInterface, Route, Site, SiteTls,
-    Workers,
+    Action, App, AppKind, CertificateSource, Config, PythonInterface, Route, Site, SiteTls, Workers,
 };
 use failure::{Failure, FailureContext};
 use hosting::env_file;
 use logging::{AccessLog, Level};
+use net::{ConfiguredListener, Listen};
 use proxy::options::Origin;
 use rights::privilege;
 use rights::privilege::RightsDecision;
@@ -209,9 +209,12 @@ fn build_config(run: &RunArguments) -> Result<Config, Failure> {
         key: run.tls_key.iter().cloned().collect(),
         ..SiteTls::default()
     });
-    let speaks_tls = |address: &config::Listen| tls.is_some() && !matches!(address, config::Listen::Unix(_));
-    let listener =
-        |at: config::Listen| Listener { tls: Some(speaks_tls(&at)), h2c: run.h2c, ..Listener::plain(at) };
+    let speaks_tls = |address: &Listen| tls.is_some() && !matches!(address, Listen::Unix(_));
+    let listener = |at: Listen| ConfiguredListener {
+        tls: Some(speaks_tls(&at)),
+        h2c: run.h2c,
+        ..ConfiguredListener::plain(at)
+    };
     let mut config = Config {
         listen: run.listen.iter().cloned().map(listener).collect(),
         threads: run.threads,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
-use config::Listen;
 use failure::Failure;
+use net::Listen;
 
 /// Range of `--timeout`, as in the configuration.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);

@@ -21,7 +21,7 @@ use engine::options;
 use hosting::workers;
 use logging::notice::ErrorLog;
 use logging::sink::{LogSink, LogTarget, open_file};
-use net::Listener;
+use net::{Listen, Listener};
 use operator::socket::ControlSocket;
 use process::config_files::{self, NamedFiles};
 use process::systemd::Notifier;
@@ -278,7 +278,7 @@ impl SupervisorState {
     fn set_control_file(&self, link: &OwnedFd, path: &Path) -> io::Result<()> {
         let of = |loaded: &LoadedConfig| {
             let control = &loaded.config.control;
-            let is_it = matches!(&control.listen, Some(config::Listen::Unix(named)) if named == path);
+            let is_it = matches!(&control.listen, Some(Listen::Unix(named)) if named == path);
             is_it.then(|| control.clone())
         };
         let offered = lock(&self.offered_config).as_ref().and_then(of);

@@ -1,4 +1,4 @@
-//! Addresses to listen on.
+//! Directives of addresses to listen on.
 
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue, format_list, shorten};
@@ -229,7 +229,7 @@ directives! {
     /// ```toml
     /// listen = ["127.0.0.1:8080", { address = ":80", proxy_protocol = ["10.0.0.0/8"] }]
     /// ```
-    Listener in "`listen`" {
+    ConfiguredListener named "Listener" in "`listen`" {
         /// `"127.0.0.1:8080"`, `"[::1]:8080"`, `":80"` or `"*:80"` for every address of the machine, IPv4 and IPv6,
         /// `"localhost:8080"`, or `"unix:/run/k.sock"`. `"[::]:80"` accepts only IPv6 connections. Port 0 is any free
         /// port.
@@ -249,7 +249,7 @@ directives! {
     }
 }
 
-impl Listener {
+impl ConfiguredListener {
     /// An address for HTTP without the PROXY protocol.
     pub fn plain(address: Listen) -> Self {
         Self { address, ..Self::default() }
@@ -273,7 +273,7 @@ impl Default for Listen {
 }
 
 /// An address in the file: a relative socket path is relative to the file's folder.
-pub(crate) struct Address;
+pub struct Address;
 
 impl Shape for Address {
     type Out = Listen;
