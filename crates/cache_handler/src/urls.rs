@@ -7,7 +7,7 @@ use config::matcher::{RouteRequest, Routes};
 use failure::Failure;
 use http::path::{self, EmptySegments};
 use http::{Limits, RequestHead};
-use net::{ConfiguredListener, Listen};
+use net::ConfiguredListener;
 
 use crate::rules::{CacheRules, MatchedRules, RouteSuffix};
 
@@ -68,11 +68,7 @@ pub fn listener_key_for(config: &Config, host: &[u8], is_https: bool) -> u64 {
     let port = http::target::split_port(host).and_then(|(_, port)| port);
     let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse::<u16>().ok());
     let port = port.unwrap_or(if is_https { 443 } else { 80 });
-    let has_port = |listener: &&ConfiguredListener| match &listener.address {
-        Listen::Tcp(address) => address.port() == port,
-        Listen::Any(own) | Listen::Localhost(own) => *own == port,
-        Listen::Unix(_) => false,
-    };
+    let has_port = |listener: &&ConfiguredListener| listener.address.port() == Some(port);
     let named = config.listeners().find(has_port).or_else(|| config.listeners().next());
     named.map_or(0, |listener| config.listener_key(&listener.address))
 }

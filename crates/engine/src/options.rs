@@ -247,36 +247,14 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
             streams: streams.clone(),
             key,
         };
-        bind_addresses(&listener.address).into_iter().map(listen)
+        listener.address.bind_addresses().into_iter().map(listen)
     };
     config.listeners().chain(&stream_only_listeners(config)).flat_map(listens).collect()
 }
 
 /// Port of the first address that uses TLS; 0 if the kernel chooses it.
 pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l ConfiguredListener>) -> Option<u16> {
-    listeners.find(|listener| listener.is_tls()).and_then(|listener| match &listener.address {
-        Listen::Tcp(address) => Some(address.port()),
-        Listen::Any(port) | Listen::Localhost(port) => Some(*port),
-        Listen::Unix(_) => None,
-    })
-}
-
-/// Socket addresses of a configured address.
-pub fn bind_addresses(address: &Listen) -> Vec<BindAddress> {
-    match address {
-        Listen::Tcp(address) => vec![BindAddress::Tcp(*address)],
-        Listen::Any(port) => vec![BindAddress::Any(*port)],
-        Listen::Unix(path) => vec![BindAddress::Unix(path.clone())],
-        Listen::Localhost(port) => {
-            let mut binds = vec![BindAddress::Tcp((std::net::Ipv4Addr::LOCALHOST, *port).into())];
-            let v6 = std::net::SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, *port));
-            // Only if the machine has IPv6; with port 0 one port is enough.
-            if *port != 0 && std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).is_ok() {
-                binds.push(BindAddress::Tcp(v6));
-            }
-            binds
-        }
-    }
+    listeners.find(|listener| listener.is_tls()).and_then(|listener| listener.address.port())
 }
 
 #[cfg(test)]

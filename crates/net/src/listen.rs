@@ -1,5 +1,6 @@
 //! Directives of addresses to listen on.
 
+use crate::address::BindAddress;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue, format_list, shorten};
 use settings::directives;
@@ -8,7 +9,7 @@ use settings::report::NamedPath;
 use settings::shape::{Flag, Maybe, OneOrMore, Shape, ShapeKind, Text, Toggle};
 use shapes::network::{SOURCE, TrustedSource};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -108,6 +109,32 @@ impl Listen {
             return Err(fault.within(host.len() + 1..text.len()));
         };
         parse_host_and_port(host, port)
+    }
+
+    /// Returns the port; `None` for a Unix socket.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Any(port) | Self::Localhost(port) => Some(*port),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Returns the addresses to bind on this machine.
+    pub fn bind_addresses(&self) -> Vec<BindAddress> {
+        match self {
+            Self::Tcp(address) => vec![BindAddress::Tcp(*address)],
+            Self::Any(port) => vec![BindAddress::Any(*port)],
+            Self::Unix(path) => vec![BindAddress::Unix(path.clone())],
+            Self::Localhost(port) => {
+                let mut binds = vec![BindAddress::Tcp((Ipv4Addr::LOCALHOST, *port).into())];
+                // Only if the machine has IPv6; with port 0 one port is enough.
+                if *port != 0 && TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+                    binds.push(BindAddress::Tcp((Ipv6Addr::LOCALHOST, *port).into()));
+                }
+                binds
+            }
+        }
     }
 
     /// The socket addresses that it binds.

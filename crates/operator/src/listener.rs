@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Control;
-use engine::options;
 use failure::IoFailure;
 use logging::notice::ErrorLog;
 use net::{CertificateStore, Listen, Listener, Listeners, NewListeners, TlsAcceptor};
@@ -25,7 +24,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Returns the sockets to bind for an address.
 fn sockets_to_bind(address: &Listen, is_tls: bool) -> Vec<net::ListenOptions> {
     let listen = |bind: net::BindAddress| net::ListenOptions { is_tls, ..bind.into() };
-    options::bind_addresses(address).into_iter().map(listen).collect()
+    address.bind_addresses().into_iter().map(listen).collect()
 }
 
 /// The control listener, open or not. Clones share their state.
