@@ -13,9 +13,10 @@ use crate::{
     ExternalAccount, HttpChallenges, Intervals, Issuer, Options, RenewerEnvironment, StapleOwner, Subject,
     TsigKey,
 };
-use config::{AcmeChallenge, CertificateSource, Config, HostPattern};
+use config::{AcmeChallenge, Config, HostPattern};
 use failure::{Failure, IoFailure};
 use logging::notice::ErrorLog;
+use net::tls::directives::CertificateSource;
 use net::{CertificateStore, ConfiguredListener, Listen, ServerCertificate, strip_byte_order_marks};
 use process::config_files::ConfigFiles;
 use process::link::SupervisorLink;

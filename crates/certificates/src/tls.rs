@@ -9,10 +9,11 @@ use std::time::SystemTime;
 
 use crate::StapleOwner;
 use config::matcher::Routes;
-use config::{CertificateSource, ClientTls, Config, HostPattern, SiteTls, TlsVersion, add_config_place};
+use config::{Config, HostPattern, add_config_place};
 use failure::{Failure, IoFailure};
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
+use net::tls::directives::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 use net::{
     CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
 };
@@ -122,7 +123,7 @@ fn invalid(error: impl Into<Failure>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.into())
 }
 
-fn ticket_keys(tls: &config::Tls, own: &TicketKeys, files: &ConfigFiles) -> io::Result<Option<TicketKeys>> {
+fn ticket_keys(tls: &Tls, own: &TicketKeys, files: &ConfigFiles) -> io::Result<Option<TicketKeys>> {
     if !tls.tickets {
         return Ok(None);
     }

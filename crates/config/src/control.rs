@@ -1,8 +1,8 @@
 //! The control interface and the permissions of its clients.
 
-use crate::tls::{CertificateSource, SiteTls, site_tls};
 use net::Listen;
 use net::listen::Address;
+use net::tls::directives::{CertificateSource, SiteTls, site_tls};
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;

@@ -16,8 +16,6 @@ mod host;
 
 mod hsts;
 
-mod tls;
-
 mod geo;
 
 mod variable_map;
@@ -106,7 +104,6 @@ pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
 };
 pub use stream::{Stream, StreamServer, StreamTimeouts};
-pub use tls::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
 pub use trusted_proxies::TrustedProxies;
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
 

@@ -18,7 +18,6 @@ use crate::site::{
 use crate::site_listeners::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
 use crate::snippet::{self, Snippets};
 use crate::stream::{Stream, check_streams};
-use crate::tls::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use crate::trusted_proxies::TrustedProxies;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
@@ -27,6 +26,7 @@ use cache::CacheStore;
 use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
+use net::tls::directives::{CertificateSource, ServerTlsShape, SiteTls, Tls};
 use net::{ConfiguredListener, EarlyHints, Listen};
 use otlp::CollectedMetrics;
 use otlp::tracing::{ID_SOURCE, IdSource, Tracing};

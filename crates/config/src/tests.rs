@@ -1,10 +1,10 @@
 //! Each default, written out, is the default: for every table there is.
 
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Branch, ClientTls,
-    Conditions, Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits, Maintenance,
-    Mirror, Mounted, OpenFiles, Recycle, Redirect, Respond, ResponseHeaders, Route, RouteLimits,
-    RouteTimeouts, Site, SiteTls, Split, Timeouts, Tls, TrustedProxies, Workers,
+    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Branch, Conditions,
+    Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits, Maintenance, Mirror, Mounted,
+    OpenFiles, Recycle, Redirect, Respond, ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, Split,
+    Timeouts, TrustedProxies, Workers,
 };
 use admission::auth::Auth;
 use admission::cors::Cors;
@@ -14,6 +14,7 @@ use admission::{JwtAuth, SignedAuth};
 use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};
 use files::{Compress, FileOptions};
 use logging::{Journal, Log, LogCondition, RequestLog, Syslog};
+use net::tls::directives::{ClientTls, SiteTls, Tls};
 use net::{BandwidthLimit, CompressResponses, ConfiguredListener, DictionaryStore, UseAsDictionary};
 use otlp::tracing::Tracing;
 use otlp::{CollectedMetrics, OtlpLogs};

@@ -1,5 +1,6 @@
 //! TLS for clients and servers. Only this module uses rustls.
 
+pub mod directives;
 mod pem;
 mod certificate;
 mod store;

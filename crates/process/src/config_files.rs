@@ -9,10 +9,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use admission::auth::Auth;
-use config::{Action, CertificateSource, Config, SiteTls};
+use config::{Action, Config};
 use failure::{Failure, IoFailure};
 use link::LinkRequest;
 use logging::Sink;
+use net::tls::directives::{CertificateSource, SiteTls};
 use net::trusted_path;
 use proxy::directives::ProxyTls;
 use proxy::options::ProxyOptions;

@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use config::{
-    Action, App, AppKind, CertificateSource, Config, PythonInterface, Route, Site, SiteTls, Workers,
-};
+use config::{Action, App, AppKind, Config, PythonInterface, Route, Site, Workers};
 use failure::{Failure, FailureContext};
 use hosting::env_file;
 use logging::{AccessLog, Level};
+use net::tls::directives::{CertificateSource, SiteTls};
 use net::{ConfiguredListener, Listen};
 use proxy::options::Origin;
 use rights::privilege;

@@ -1,4 +1,4 @@
-//! TLS with clients.
+//! Directives of TLS with clients.
 
 use serde_json::json;
 use settings::checker::Checker;
@@ -122,7 +122,7 @@ directives! {
 }
 
 /// Returns the shape of a site's `tls`.
-pub(crate) fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
+pub fn site_tls() -> impl Shape<Out = Option<SiteTls>> {
     SiteTlsValueShape(Toggle { on: None, off: || None, shape: Maybe(brief::<SiteTls>("certificate")) })
 }
 
@@ -152,7 +152,7 @@ impl<S: Shape> Shape for SiteTlsValueShape<S> {
 }
 
 /// Shape of `[tls]`; explains values that belong to a site's `tls`.
-pub(crate) struct ServerTlsShape;
+pub struct ServerTlsShape;
 
 impl Shape for ServerTlsShape {
     type Out = Tls;
