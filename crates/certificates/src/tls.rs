@@ -13,7 +13,7 @@ use config::{Config, HostPattern, add_config_place};
 use failure::{Failure, IoFailure};
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
-use net::tls::directives::{CertificateSource, ClientTls, SiteTls, Tls, TlsVersion};
+use net::tls::directives::{CertificateSource, ClientTls, SiteTls, Tls};
 use net::{
     CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
 };
@@ -46,8 +46,7 @@ impl TlsPlan {
         let own_keys = kept.share((), TicketKeys::random);
         let tickets = ticket_keys(&config.tls, &own_keys, files)
             .map_err(|error| error.attempting("`tls.ticket_keys`"))?;
-        let options =
-            TlsOptions { tls13_only: config.tls.min == TlsVersion::Tls13, tickets, ..TlsOptions::default() };
+        let options = TlsOptions { min: config.tls.min, tickets, ..TlsOptions::default() };
         let now_unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut warnings = Vec::new();

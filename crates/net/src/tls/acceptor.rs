@@ -20,6 +20,7 @@ use rustls::{CipherSuite, RootCertStore, ServerConfig, SignatureScheme, Supporte
 
 use super::certificate::ServerCertificate;
 use super::client_expiry::ClientTrust;
+use super::directives::TlsVersion;
 use super::pem::{certificates, describe_syntax_error, strip_byte_order_marks};
 use super::store::CertificateStore;
 use super::tickets::{TicketKeys, Ticketer};
@@ -36,8 +37,8 @@ const TICKETS_PER_HANDSHAKE: usize = 2;
 /// Options for all sites.
 #[derive(Clone, Debug)]
 pub struct TlsOptions {
-    /// Whether to refuse TLS 1.2.
-    pub tls13_only: bool,
+    /// The oldest version that clients may speak.
+    pub min: TlsVersion,
     /// Application protocols (ALPN), in the server's order of preference.
     pub protocols: Vec<Vec<u8>>,
     /// Source of the session ticket keys; `None` disables resumption, by tickets and by IDs.
@@ -48,7 +49,7 @@ impl Default for TlsOptions {
     /// TLS 1.2 and 1.3; HTTP/2 before HTTP/1.1 and HTTP/1.0; ticket keys of this process.
     fn default() -> TlsOptions {
         TlsOptions {
-            tls13_only: false,
+            min: TlsVersion::Tls12,
             protocols: vec![ALPN_HTTP2.to_vec(), b"http/1.1".to_vec(), b"http/1.0".to_vec()],
             tickets: Some(TicketKeys::random()),
         }
@@ -376,7 +377,10 @@ fn suite_rank(suite: CipherSuite) -> u8 {
 
 fn versions(options: &TlsOptions) -> &'static [&'static SupportedProtocolVersion] {
     static ALL: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
-    if options.tls13_only { &ALL[..1] } else { &ALL }
+    match options.min {
+        TlsVersion::Tls12 => &ALL,
+        TlsVersion::Tls13 => &ALL[..1],
+    }
 }
 
 /// A configuration without tickets, and the verifier of its clients.
