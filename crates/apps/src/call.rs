@@ -286,7 +286,8 @@ impl<'c> Call<'c> {
         body: &[u8],
         stop: Option<ReceivedPart>,
     ) -> Result<Option<CallOutcome>, Fault> {
-        let limits = self.pending.dispatcher.generation.options.websockets;
+        let generation = self.pending.dispatcher.generation.clone();
+        let limits = generation.options.settings.websocket_limits();
         let (Ok(reply), Some(limits)) = (AppResponse::read(head, self.header_names), limits) else {
             self.app_log.report(AppLogLevel::Error, "its answer makes no WebSocket");
             return end_invalid(x);
@@ -312,7 +313,7 @@ impl<'c> Call<'c> {
     /// Hands the connection over to the application. The worker is free as soon as its descriptor was copied.
     async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<CallOutcome>, Fault> {
         let process = self.worker_process(x).await?;
-        let idle_timeout = self.pending.dispatcher.generation.options.hijacked_idle;
+        let idle_timeout = self.pending.dispatcher.generation.options.settings.hijacked_idle();
         let taken = match idle_timeout {
             Some(idle_timeout) => hijack::take_socket(&process, part).map(|socket| (socket, idle_timeout)),
             None => Err("its language takes no connections over".into()),
@@ -338,7 +339,7 @@ impl<'c> Call<'c> {
                 Ok(Some(_)) | Err(_) => break,
             }
         }
-        let head_timeout = self.pending.dispatcher.generation.options.request_max;
+        let head_timeout = self.pending.dispatcher.generation.options.settings.timeouts.request.into();
         hijack::relay(x, socket, head_timeout, idle_timeout).await?;
         Ok(Some(CallOutcome::Answered))
     }
@@ -442,7 +443,10 @@ impl<'c> Call<'c> {
     /// Applies backpressure if the client's backlog exceeds the buffer. After the `last` piece no worker
     /// waits.
     async fn apply_backpressure(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
-        if x.backlog() > x.buffered_bytes_max(self.pending.dispatcher.generation.options.response_ahead_bytes)
+        if x.backlog()
+            > x.buffered_bytes_max(
+                self.pending.dispatcher.generation.options.settings.answer_ahead_bytes as usize,
+            )
         {
             Box::pin(self.make_room(x, last)).await
         } else {
@@ -454,7 +458,7 @@ impl<'c> Call<'c> {
     async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         let options = &self.pending.dispatcher.generation.options;
         self.pending.set_deadline(Deadline::Other);
-        while x.backlog() > x.buffered_bytes_max(options.response_ahead_bytes) {
+        while x.backlog() > x.buffered_bytes_max(options.settings.answer_ahead_bytes as usize) {
             let spilled = match &options.spill {
                 Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
                 None if last => break,

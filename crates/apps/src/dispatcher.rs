@@ -89,8 +89,8 @@ impl RequestEntry {
     fn deadline(&self, options: &Options) -> Moment {
         let since = self.deadline_since.max(self.claimed_at.unwrap_or_default());
         match self.deadline {
-            Deadline::Worker => since + options.request_max,
-            Deadline::NextPiece => since + options.between_max,
+            Deadline::Worker => since + Millis::of(options.settings.timeouts.request),
+            Deadline::NextPiece => since + options.settings.timeouts.between_max(),
             Deadline::Client(time) | Deadline::ClientRead(time) | Deadline::Poll(time) => since + time,
             Deadline::Other => Moment::NEVER,
         }
@@ -237,7 +237,7 @@ impl Dispatcher {
     fn make_room(&self) {
         let counted = &self.generation.core_loads[self.index].waiting;
         counted.store(counted.load(Ordering::Relaxed).max(1) + 1, Ordering::Relaxed);
-        if self.waiting() <= self.generation.options.queue_max {
+        if self.waiting() <= self.generation.options.settings.queue_max as usize {
             return;
         }
         self.update_claims();
@@ -246,7 +246,7 @@ impl Dispatcher {
             entries.iter().flatten().filter(|entry| entry.claimed_at.is_none() && entry.completion.is_none())
         };
         counted.store(waiting().count() + 1, Ordering::Relaxed);
-        if self.waiting() <= self.generation.options.queue_max {
+        if self.waiting() <= self.generation.options.settings.queue_max as usize {
             return;
         }
         let Some(at) = waiting().min_by_key(|entry| entry.queued_at).map(|entry| entry.ticket.index()) else {
@@ -330,7 +330,7 @@ impl Dispatcher {
                 continue;
             }
             let waited = now - entry.queued_at;
-            if waited >= self.generation.options.queue_timeout {
+            if waited >= Millis::of(self.generation.options.settings.timeouts.queue) {
                 self.complete(entry, Completion::Unclaimed);
                 continue;
             }

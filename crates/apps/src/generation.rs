@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex};
 
 use ring::Channel;
+use shapes::client_abort::ClientAbort;
 use times::Millis;
 
 use crate::log::{AppLog, AppLogLevel};
@@ -128,15 +129,15 @@ pub(crate) struct Generation {
 impl Generation {
     pub(crate) fn new(number: u64, options: Arc<Options>, cores: usize) -> io::Result<Generation> {
         let places = options.place_count();
-        let threads = options.threads.max(1);
+        let threads = options.settings.threads.max(1) as usize;
         let channel = Channel::create(&ring::Options {
             threads: cores,
             worker_slots: places * threads,
             process_slots: threads,
             slots: slots(&options, cores),
             request_bytes: options.request_bytes,
-            response_bytes: options.response_bytes,
-            slot_fds: options.is_event_loop,
+            response_bytes: options.settings.response_head_bytes as usize,
+            slot_fds: options.settings.runs_event_loop(),
         })?;
         Ok(Generation {
             number,
@@ -157,7 +158,7 @@ impl Generation {
 
     /// Whether each worker thread runs one request at a time (is not an event loop).
     pub(crate) fn is_one_request_per_thread(&self) -> bool {
-        self.options.concurrency == 1 || self.has_reported_single.load(Ordering::Relaxed)
+        self.options.settings.concurrency_max() == 1 || self.has_reported_single.load(Ordering::Relaxed)
     }
 
     /// Whether a woken worker may be unable to claim a request while another one is idle: an event loop that
@@ -174,17 +175,20 @@ impl Generation {
 
     /// Whether requests run in an event loop. A Python application may turn out to be WSGI when it is loaded.
     fn is_asgi(&self) -> bool {
-        self.options.is_event_loop && !self.has_reported_single.load(Ordering::Relaxed)
+        self.options.settings.runs_event_loop() && !self.has_reported_single.load(Ordering::Relaxed)
     }
 
     /// Whether a client that closes its sending side cancels its request.
     pub(crate) fn cancels_on_client_close(&self) -> bool {
-        self.options.cancels_on_client_close.unwrap_or_else(|| self.is_asgi())
+        match self.options.settings.client_abort {
+            Some(abort) => abort == ClientAbort::Cancel,
+            None => self.is_asgi(),
+        }
     }
 
     /// Whether slow clients occupy more than half of the worker threads, and more than one, while requests wait.
     pub(crate) fn is_blocked_by_clients(&self) -> bool {
-        let held_max = (self.options.workers.max * self.threads / 2).max(1);
+        let held_max = (self.options.workers.max as usize * self.threads / 2).max(1);
         self.is_one_request_per_thread()
             && self.held_workers.load(Ordering::Relaxed) > held_max
             && self.core_loads.iter().any(|load| load.waiting.load(Ordering::Relaxed) > 0)
@@ -215,11 +219,14 @@ const DROPPED_SLOTS: usize = 32;
 /// Returns the maximum number of concurrent requests of one core.
 fn slots(options: &Options, cores: usize) -> usize {
     // Queued and claimed requests: a single core may have all of them.
-    let worker_slots = options.place_count() * options.threads.max(1);
-    let wanted = options.queue_max + worker_slots * options.concurrency.max(1) + DROPPED_SLOTS;
+    let worker_slots = options.place_count() * options.settings.threads.max(1) as usize;
+    let wanted = options.settings.queue_max as usize
+        + worker_slots * options.settings.concurrency_max()
+        + DROPPED_SLOTS;
     // The slots of all cores must fit into one channel, whose words are counted in 32 bits; a slot has two
     // cells in the lane of each worker slot. With more cores, each has fewer slots.
-    let bytes = options.request_bytes.next_power_of_two() + options.response_bytes.next_power_of_two();
+    let bytes = options.request_bytes.next_power_of_two()
+        + (options.settings.response_head_bytes as usize).next_power_of_two();
     let words = bytes / 4 + SLOT_WORDS + 2 * (worker_slots + 1);
     let fitting = (CHANNEL_WORDS / cores / words).max(1);
     wanted.min(1 << fitting.ilog2()).min(SLOTS_MAX)
@@ -228,6 +235,7 @@ fn slots(options: &Options, cores: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::directives::{AppKind, PythonInterface, Workers};
 
     #[test]
     fn head_start_has_method_and_target() {
@@ -247,16 +255,18 @@ mod tests {
     fn event_loop_channel_has_slots_for_any_number_of_cores() {
         for cores in [1, 2, 11, 16, 64, 256] {
             let mut options = Options::new("api", Vec::new());
-            (options.is_event_loop, options.concurrency) = (true, 1000);
-            options.workers = crate::options::Workers { min: cores, max: cores };
-            let queue_max = options.queue_max;
+            options.settings.kind =
+                Some(AppKind::Python { interface: PythonInterface::Asgi, callable: "api".into() });
+            let count = u32::try_from(cores).unwrap();
+            options.workers = Workers { min: count, max: count };
+            let queue_max = options.settings.queue_max as usize;
             let places = options.place_count();
             let slots = slots(&options, cores);
-            assert!(slots <= queue_max + places * options.concurrency + DROPPED_SLOTS);
+            assert!(slots <= queue_max + places * options.settings.concurrency_max() + DROPPED_SLOTS);
             assert!(slots * cores >= queue_max + places, "{slots} slots on each of {cores}");
             // Memory is committed only when it is touched. Descriptors would be opened immediately, and this
             // test does not need them.
-            options.is_event_loop = false;
+            options.settings.kind = None;
             Generation::new(1, Arc::new(options), cores).unwrap();
         }
     }

@@ -187,7 +187,7 @@ impl Handle {
         let length = upload.length().filter(|_| chunked);
         let socket = match upgrade_request {
             Some(upgrade_request) => HandshakeForm::ByServer(upgrade_request),
-            None if dispatcher.generation.options.hijacked_idle.is_some()
+            None if dispatcher.generation.options.settings.hijacked_idle().is_some()
                 && upgrade::lacks_handshake(&request) =>
             {
                 HandshakeForm::Handshake
@@ -333,7 +333,7 @@ impl HandleState {
         self.dispatchers
             .borrow()
             .last()
-            .is_some_and(|dispatcher| dispatcher.generation.options.websockets.is_some())
+            .is_some_and(|dispatcher| dispatcher.generation.options.settings.websocket_limits().is_some())
     }
 
     fn read_ahead(&self) -> ReadAhead {

@@ -51,11 +51,11 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
         .env("KOMAINU_CONTROL", launch.control.as_raw_fd().to_string())
         .env("KOMAINU_SERVER", std::process::id().to_string())
         .env("KOMAINU_APP", &options.name)
-        .env("KOMAINU_CONCURRENCY", options.concurrency.to_string())
+        .env("KOMAINU_CONCURRENCY", options.settings.concurrency_max().to_string())
         .stdin(Stdio::null())
         .stdout(launch.output.try_clone_to_owned()?)
         .stderr(launch.errors.try_clone_to_owned()?);
-    set_process_group(&mut command, options.leads_session);
+    set_process_group(&mut command, options.settings.leads_session());
     SERVER_VARIABLES.iter().for_each(|name| _ = command.env_remove(name));
     match &launch.worker_slots {
         None => command.env("KOMAINU_ROLE", "prototype"),
@@ -83,9 +83,9 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     let pid = Pid::from_child(&process);
     // The whole channel is mapped, and counts as address space.
     let mapped = rustix::fs::fstat(launch.channel[0])?.st_size as u64;
-    for (resource, value) in &options.limits {
-        let ours = if *resource == Resource::As { mapped } else { 0 };
-        set_limit(pid, *resource, value.saturating_add(ours))?;
+    for (resource, value) in options.settings.limits.resources() {
+        let ours = if resource == Resource::As { mapped } else { 0 };
+        set_limit(pid, resource, value.saturating_add(ours))?;
     }
     Ok(pid)
 }

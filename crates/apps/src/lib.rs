@@ -2,8 +2,8 @@
 //!
 //! This crate owns everything between an HTTP exchange and the [`ring`] channel: encoding of requests for a
 //! worker, conversion of its output to a response, the time limits of both, and starting, replacing and
-//! stopping processes. It is independent of the programming language: a worker is a command that speaks the
-//! protocol of `workers/README.md`.
+//! stopping processes, and the directives of applications. It never knows how a language is started: a worker is
+//! a command that speaks the protocol of `workers/README.md`.
 //!
 //! # The path of a request
 //!
@@ -27,6 +27,9 @@
 
 pub mod process;
 mod launcher;
+mod sandbox;
+mod php;
+pub mod directives;
 pub mod options;
 mod log;
 mod deflate;
@@ -57,11 +60,17 @@ mod supervisor;
 mod app;
 
 pub use app::App;
+pub use directives::{
+    AppKind, AppLimits, AppSettings, AppTimeouts, AppWebSockets, Lifespan, Mounted, PythonInterface, Recycle,
+    Workers,
+};
 pub use handle::{Handle, Mount};
 pub use launch::{spawn, spawn_unrelated, switch_off_huge_pages};
 pub use launcher::{Launch, Launcher};
 pub use load_results::LoadError;
 pub use log::{AppLogLevel, Log, LogLine};
-pub use options::{Options, Recycle, Resource, WebSockets, Workers};
+pub use options::Options;
 pub use orphans::Orphans;
+pub use php::PhpApp;
 pub use process::{AppSnapshot, CurrentRequest, ProcessInfo, Usage, WorkerExit};
+pub use sandbox::AppSandbox;

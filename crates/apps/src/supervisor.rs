@@ -161,7 +161,7 @@ impl Supervisor {
             processes: shown.flat_map(|worker_pool| worker_pool.processes(now)).collect(),
             waiting: pools().map(|worker_pool| worker_pool.load().0).sum(),
             claimed: pools().map(|worker_pool| worker_pool.load().1).sum(),
-            waiting_max: self.options.queue_max,
+            waiting_max: self.options.settings.queue_max as usize,
         }
     }
 
@@ -300,7 +300,7 @@ impl Supervisor {
                 self.has_sent_load_failure = true;
                 self.broadcast(&CoreEvent::LoadFailed {
                     error_text: text.into(),
-                    is_shown: self.options.show_errors,
+                    is_shown: self.options.settings.show_errors,
                 });
             }
             _ => {}
@@ -374,7 +374,7 @@ impl Supervisor {
             SupervisorCommand::AwaitLoad(_) => {}
             SupervisorCommand::Stop => {
                 self.load_results.close();
-                let stop_max = self.options.stop_max.duration();
+                let stop_max = self.options.settings.timeouts.stop;
                 self.stopping = Some(now + stop_max + STACK_DUMP_MAX + CHECK_INTERVAL);
                 // Requests that wait for a worker will not get one.
                 self.broadcast(&CoreEvent::LoadFailed {
@@ -483,7 +483,7 @@ impl Supervisor {
 
     /// Starts one more worker for waiting requests, unless one is starting already.
     fn start_worker(&mut self) {
-        let max = self.options.workers.max;
+        let max = self.options.workers.max as usize;
         self.slack_since = None;
         for (role, worker_pool) in &mut self.worker_pools {
             if *role == GenerationRole::Serving
@@ -508,8 +508,8 @@ impl Supervisor {
         self.round += 1;
         let worn = self.round.is_multiple_of(MEMORY_CHECK_ROUNDS);
         let wakes = self.round.is_multiple_of(SIGNAL_ROUNDS);
-        let min = self.options.workers.min.max(1);
-        let threads = self.options.threads.max(1);
+        let min = self.options.workers.min.max(1) as usize;
+        let threads = self.options.settings.threads.max(1) as usize;
         for (role, worker_pool) in &mut self.worker_pools {
             if worn {
                 worker_pool.recycle_worn(now);
@@ -530,7 +530,7 @@ impl Supervisor {
                 continue;
             }
             let since = *self.slack_since.get_or_insert(now);
-            if now.duration_since(since) >= self.options.idle_timeout.duration() {
+            if now.duration_since(since) >= self.options.settings.timeouts.idle {
                 worker_pool.target -= 1;
                 self.slack_since = None;
             }

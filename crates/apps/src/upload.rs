@@ -46,8 +46,12 @@ impl ReadAhead {
     }
 
     pub(crate) fn of(options: &Options) -> ReadAhead {
-        let quota = options.spill.clone().filter(|_| options.request_buffering);
-        ReadAhead { bytes_max: options.body_ahead_bytes, waits_for_body: options.request_buffering, quota }
+        let quota = options.spill.clone().filter(|_| options.settings.buffers_requests());
+        ReadAhead {
+            bytes_max: options.settings.body_ahead_bytes as usize,
+            waits_for_body: options.settings.buffers_requests(),
+            quota,
+        }
     }
 }
 

@@ -24,11 +24,11 @@ use ring::ResponsePart;
 use times::{Millis, Moment};
 
 use crate::deflate::DeflateParameters;
+use crate::directives::AppWebSockets;
 use crate::dispatcher::{Completion, Deadline, PendingRequest};
 use crate::frame::{self, FIN};
 use crate::inbound::{Inbound, ReceivedFrame, Violation};
 use crate::log::{AppLog, AppLogLevel};
-use crate::options::WebSockets;
 use crate::outbound::{MessagePiece, Outbound};
 use crate::websocket_record::{self, RecordReader, WorkerRecord};
 
@@ -88,7 +88,8 @@ impl FrameBudget {
 
 /// A WebSocket, from its acceptance to its end.
 pub(crate) struct WebSocketSession<'s> {
-    limits: WebSockets,
+    /// Time without a byte from the client after which the socket is closed; a ping is sent after half of it.
+    idle_timeout: Millis,
     ahead_bytes: usize,
     app_log: &'s AppLog,
     inbound: Inbound,
@@ -125,16 +126,16 @@ pub(crate) struct WebSocketSession<'s> {
 impl<'s> WebSocketSession<'s> {
     pub(crate) fn new(
         pending: &PendingRequest,
-        limits: WebSockets,
+        limits: &AppWebSockets,
         deflate: Option<DeflateParameters>,
         app_log: &'s AppLog,
     ) -> WebSocketSession<'s> {
         let now = pending.dispatcher.core.now();
         WebSocketSession {
-            limits,
-            ahead_bytes: pending.dispatcher.generation.options.response_ahead_bytes,
+            idle_timeout: limits.idle.into(),
+            ahead_bytes: pending.dispatcher.generation.options.settings.answer_ahead_bytes as usize,
             app_log,
-            inbound: Inbound::new(limits.message_bytes_max, deflate.is_some()),
+            inbound: Inbound::new(limits.message_bytes_max as usize, deflate.is_some()),
             outbound: Outbound::new(deflate),
             budget: FrameBudget::new(now),
             input: Vec::new(),
@@ -526,7 +527,7 @@ impl<'s> WebSocketSession<'s> {
             self.report_close(code, "");
             return self.close(x, code, "");
         }
-        if x.backlog() > 0 && now - self.read_at >= self.limits.idle_timeout {
+        if x.backlog() > 0 && now - self.read_at >= self.idle_timeout {
             // The client reads nothing, so a close would not reach it. The application gets the same time to
             // end as after a close.
             self.report_close(ABNORMAL_CLOSURE, "");
@@ -534,10 +535,10 @@ impl<'s> WebSocketSession<'s> {
             return;
         }
         let silent_for = now - self.received_at;
-        if self.to_worker.is_empty() && silent_for >= self.limits.idle_timeout {
+        if self.to_worker.is_empty() && silent_for >= self.idle_timeout {
             self.report_close(ABNORMAL_CLOSURE, "");
             self.close(x, GOING_AWAY, "the client was silent for too long");
-        } else if !self.is_ping_sent && silent_for >= self.limits.idle_timeout / 2 {
+        } else if !self.is_ping_sent && silent_for >= self.idle_timeout / 2 {
             self.is_ping_sent = true;
             self.write_frame(x, FIN | frame::PING, b"");
         }
@@ -553,7 +554,7 @@ impl<'s> WebSocketSession<'s> {
         let look_after = match self.has_closed() {
             true => CLOSE_TIMEOUT,
             // The end of the server or of the generation wakes the task.
-            false => self.limits.idle_timeout / 4,
+            false => self.idle_timeout / 4,
         };
         x.release_buffers();
         x.hold(self.held_bytes());

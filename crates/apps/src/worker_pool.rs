@@ -137,7 +137,7 @@ impl WorkerPool {
         let options = shared.options.clone();
         WorkerPool {
             places: (0..options.place_count()).map(|_| WorkerPlace::Free).collect(),
-            target: options.workers.min.max(1),
+            target: options.workers.min.max(1) as usize,
             shared,
             options,
             app_log,
@@ -209,11 +209,11 @@ impl WorkerPool {
     }
 
     fn stop_max(&self) -> Duration {
-        self.options.stop_max.duration()
+        self.options.settings.timeouts.stop
     }
 
     fn start_max(&self) -> Duration {
-        self.options.start_max.duration()
+        self.options.settings.timeouts.start
     }
 
     // ---- input from the processes ----
@@ -315,7 +315,10 @@ impl WorkerPool {
                     && worker.state == WorkerState::Starting
                 {
                     (worker.state, worker.deadline) = (WorkerState::Ready, None);
-                    worker.progress = vec![ThreadProgress { polls: 0, at: now }; self.options.threads.max(1)];
+                    worker.progress = vec![
+                        ThreadProgress { polls: 0, at: now };
+                        self.options.settings.threads.max(1) as usize
+                    ];
                     self.shared.has_been_ready.store(true, Ordering::Relaxed);
                     events.push(PoolEvent::Ready);
                 }
@@ -429,7 +432,7 @@ impl WorkerPool {
 
     /// Whether workers can be started; starts the prototype if needed.
     fn prepare_start(&mut self, now: Instant, events: &mut Vec<PoolEvent>) -> bool {
-        if !self.options.preload {
+        if !self.options.settings.preload {
             return true;
         }
         match &self.prototype {
@@ -458,7 +461,7 @@ impl WorkerPool {
 
     fn start(&mut self, at: usize, now: Instant, events: &mut Vec<PoolEvent>) -> io::Result<()> {
         let worker_slots = self.shared.worker_slots_of(at);
-        let recycle = self.options.recycle;
+        let recycle = self.options.settings.recycle.clone();
         let requests_max = recycle.requests.map_or(0, |max| self.vary(max).max(1));
         let counts = &self.shared.counts[at];
         counts.requests.store(0, Ordering::Relaxed);
@@ -481,7 +484,7 @@ impl WorkerPool {
             state: WorkerState::Starting,
             since: now,
             deadline: Some(now + self.start_max()),
-            age_max: recycle.age.map(|age| Duration::from_millis(self.vary(age.0))),
+            age_max: recycle.age.map(|age| Duration::from_millis(self.vary(Millis::of(age).0))),
             memory_max: recycle.memory_bytes.map(|bytes| self.vary(bytes)),
             overdue: 0,
             overdue_until: None,

@@ -1,7 +1,7 @@
 //! Actions of routes: the handlers of requests.
 
-use crate::app::{self, Mounted};
 use crate::conditions::Conditions;
+use apps::Mounted;
 use files::FileOptions;
 use http::{Template, TemplatePart, Variable};
 use proxy::options::ProxyOptions;
@@ -241,7 +241,7 @@ directives! {
         /// are forwarded.
         "proxy" = Proxied => |branch, proxy| branch.otherwise = Some(Action::Proxy(Box::new(proxy)));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
-        "app" = app::mounted() => |branch, app| branch.otherwise = Some(Action::App(Box::new(app)));
+        "app" = apps::directives::mounted() => |branch, app| branch.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.
         "redirect" = brief::<Redirect>("to") => |branch, to| branch.action = Action::Redirect(Box::new(to));
         /// Action: sends a fixed response.

@@ -32,11 +32,7 @@ mod control;
 
 mod scripts;
 
-mod php;
 mod replace;
-
-mod app_sandbox;
-mod app;
 
 mod acme;
 
@@ -76,10 +72,6 @@ pub mod matcher;
 
 pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
 pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
-pub use app::{
-    App, AppKind, AppLimits, AppTimeouts, AppWebSockets, Lifespan, Mounted, PythonInterface, Recycle, Workers,
-};
-pub use app_sandbox::AppSandbox;
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
@@ -89,7 +81,6 @@ pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
-pub use php::PhpApp;
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
 pub use response_headers::ResponseHeaders;

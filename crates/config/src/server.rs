@@ -1,7 +1,6 @@
 //! The whole configuration: the server's own directives, and the sites.
 
 use crate::acme::Acme;
-use crate::app::{App, AppMap};
 use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
@@ -22,6 +21,8 @@ use crate::trusted_proxies::TrustedProxies;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
 use admission::auth::Auth;
+use apps::AppSettings;
+use apps::directives::AppMap;
 use cache::CacheStore;
 use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
@@ -171,7 +172,7 @@ directives! {
         /// Variables whose values depend on those of others, by name.
         "maps" maps: Vec<(String, VariableMap)> = {}, Maps;
         /// Applications, by name.
-        "apps" apps: Vec<(String, App)> = {}, AppMap;
+        "apps" apps: Vec<(String, AppSettings)> = {}, AppMap;
         /// Files to send with errors, by status or by class; a status takes precedence over its class.
         "error_pages" error_pages: ErrorPages = {}, ERROR_PAGES;
         /// Changes to the header fields of every response.

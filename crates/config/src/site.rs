@@ -1,7 +1,6 @@
 //! Sites and their routes: which handler answers a request.
 
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
-use crate::app;
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
 use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
@@ -356,7 +355,7 @@ directives! {
         /// Action: runs a program for each request, by CGI.
         "cgi" = brief::<Cgi>("root") => |route, cgi| route.otherwise = Some(Action::Proxy(Box::new(programs(cgi))));
         /// Action: lets an application answer. Beside `files`, only requests that no file answers.
-        "app" = app::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
+        "app" = apps::directives::mounted() => |route, app| route.otherwise = Some(Action::App(Box::new(app)));
         /// Action: redirects.
         "redirect" = brief::<Redirect>("to") => |route, to| route.action = Action::Redirect(Box::new(to));
         /// Action: sends a fixed response.

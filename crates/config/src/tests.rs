@@ -1,11 +1,13 @@
 //! Each default, written out, is the default: for every table there is.
 
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, App, AppLimits, AppSandbox, AppTimeouts, AppWebSockets, Branch, Conditions,
-    Config, Control, Crawlers, ExternalAccountBinding, InjectedFault, Limits, Maintenance, Mirror, Mounted,
-    OpenFiles, Recycle, Redirect, Respond, ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, Split,
-    Timeouts, TrustedProxies, Workers,
+    Acme, AcmeDirectory, AcmeDns, Branch, Conditions, Config, Control, Crawlers, ExternalAccountBinding,
+    InjectedFault, Limits, Maintenance, Mirror, OpenFiles, Redirect, Respond, ResponseHeaders, Route,
+    RouteLimits, RouteTimeouts, Site, Split, Timeouts, TrustedProxies,
 };
+mod apps;
+
+use ::apps::{AppLimits, AppSandbox, AppSettings, AppTimeouts, AppWebSockets, Mounted, Recycle, Workers};
 use admission::auth::Auth;
 use admission::cors::Cors;
 use admission::limits::RateLimit;
@@ -97,7 +99,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<Forwarded>(),
         explicit_defaults::<ProxyHeaders>(),
         explicit_defaults::<ProxyLimits>(),
-        explicit_defaults::<App>(),
+        explicit_defaults::<AppSettings>(),
         explicit_defaults::<AppTimeouts>(),
         explicit_defaults::<AppWebSockets>(),
         explicit_defaults::<AppLimits>(),
@@ -134,7 +136,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<crate::Stream>(),
         explicit_defaults::<crate::StreamServer>(),
         explicit_defaults::<crate::StreamTimeouts>(),
-        explicit_defaults::<crate::PhpApp>(),
+        explicit_defaults::<::apps::PhpApp>(),
         explicit_defaults::<proxy::cgi_program::Cgi>(),
     ];
     for chapter in all_chapters::<Config>() {

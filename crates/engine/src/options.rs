@@ -47,11 +47,12 @@ impl Descriptors {
         let of_files = routes().filter(|route| matches!(route.action, Action::Files(_))).count() as u64;
         let files_open = u64::from(config.open_files.entries_max).saturating_mul(of_files);
         let cores = thread_count(config) as u64;
-        let processes = |app: &config::App| {
+        let processes = |app: &apps::AppSettings| {
             app.workers.as_ref().map_or(cores.max(2), |workers| u64::from(workers.max)) + 1
         };
-        let fewest = |app: &config::App| app.workers.as_ref().map_or(1, |workers| u64::from(workers.min)) + 1;
-        let of_processes = |count: &dyn Fn(&config::App) -> u64| {
+        let fewest =
+            |app: &apps::AppSettings| app.workers.as_ref().map_or(1, |workers| u64::from(workers.min)) + 1;
+        let of_processes = |count: &dyn Fn(&apps::AppSettings) -> u64| {
             config.apps.iter().map(|(_, app)| count(app)).sum::<u64>() * DESCRIPTORS_PER_PROCESS
         };
         let own = DESCRIPTORS_BASE + cores * (DESCRIPTORS_PER_CORE + listen_options(config).len() as u64);

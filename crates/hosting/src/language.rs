@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use config::{AppKind, PythonInterface};
+use apps::{AppKind, AppSettings, PhpApp, PythonInterface};
 use failure::Failure;
 
 /// A language for applications.
@@ -56,7 +56,7 @@ pub(crate) struct AppTarget {
     pub(crate) folder: Option<PathBuf>,
 }
 
-pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, Failure> {
+pub(crate) fn app_target(app: &AppSettings) -> Result<AppTarget, Failure> {
     let file = |directive: &str, language: &'static Language, file: &Path| {
         let file = std::path::absolute(file).map_err(Failure::new)?;
         if file.is_file() {
@@ -107,7 +107,7 @@ pub(crate) fn app_target(app: &config::App) -> Result<AppTarget, Failure> {
 }
 
 /// The script directory and the PHP settings.
-fn php_target(app: &config::App, php: &config::PhpApp) -> Result<AppTarget, Failure> {
+fn php_target(app: &AppSettings, php: &PhpApp) -> Result<AppTarget, Failure> {
     let root = std::path::absolute(&php.root).map_err(Failure::new)?;
     let front = php.front.as_ref().filter(|_| php.names_front).map(|front| root.join(&front[1..]));
     match front {

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use apps::AppSettings;
 use failure::Failure;
 use rights::file_rights::{FileRight, lacks_right};
 use rights::privilege::Identity;
@@ -19,7 +20,7 @@ const LINKS_MAX: usize = 8;
 /// The configured directory is no virtual environment, or `user` cannot enter the only one found; with the
 /// remedy.
 pub(crate) fn virtual_environment(
-    app: &config::App,
+    app: &AppSettings,
     folder: Option<&Path>,
     user: Option<&Identity>,
 ) -> Result<Option<PathBuf>, Failure> {
@@ -56,13 +57,13 @@ pub(crate) fn virtual_environment(
 }
 
 /// The active environment of the user who started the server, if the configuration names none.
-fn active_environment(app: &config::App) -> Option<PathBuf> {
+fn active_environment(app: &AppSettings) -> Option<PathBuf> {
     std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|_| app.virtualenv.is_none())
 }
 
 /// Explains why the active environment is skipped, if it is. This is no error, because the environment may be
 /// intended for other programs.
-pub(crate) fn skip_reason(app: &config::App, user: Option<&Identity>) -> Option<String> {
+pub(crate) fn skip_reason(app: &AppSettings, user: Option<&Identity>) -> Option<String> {
     active_environment(app)
         .and_then(|active| access_problem(&active, user))
         .map(|text| format!("{text}; it is passed over"))

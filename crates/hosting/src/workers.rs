@@ -12,10 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use apps::{
-    App, AppLogLevel, AppSnapshot, Handle, LogLine, Mount, Options, ProcessInfo, Recycle, Resource,
-    WebSockets, WorkerExit, Workers,
+    App, AppLogLevel, AppSettings, AppSnapshot, Handle, Lifespan, LogLine, Mount, Options, ProcessInfo,
+    WorkerExit, Workers,
 };
-use config::AppKind;
 use failure::Failure;
 use logging::Level;
 use logging::notice::ErrorLog;
@@ -25,16 +24,15 @@ use process::link::{IDENTITY, SupervisorLink};
 use process::sandbox;
 use proxy::Script;
 use rights::privilege::{Identity, account_environment};
-use times::Millis;
 
 use crate::language::{app_target, find_module, installed_module};
 use crate::virtualenv::{skip_reason, virtual_environment};
 
-/// Translates an application's configuration to the options of the crate `apps`.
+/// Finds what an application needs on this machine: its command, folder, user and environment.
 ///
 /// # Errors
 /// A file, the language's module or the user is missing; or there are too many workers.
-pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
+pub fn options(name: &str, app: &AppSettings) -> io::Result<Options> {
     let user = app.user.as_ref().map(|user| Identity::named(user, app.group.as_deref())).transpose();
     let user = user.map_err(|error| app_error(name, error))?;
     let (command, folder) = command(name, app, user.as_ref())?;
@@ -56,13 +54,13 @@ pub fn options(name: &str, app: &config::App) -> io::Result<Options> {
 ///
 /// # Errors
 /// A file, program or module is missing.
-pub fn check_as(name: &str, app: &config::App, user: &Identity) -> io::Result<()> {
+pub fn check_as(name: &str, app: &AppSettings, user: &Identity) -> io::Result<()> {
     command(name, app, Some(user)).map(drop)
 }
 
 /// A warning about an application that can be started nevertheless. `user` is the application's user, if that
 /// is not the user of this process.
-pub fn warning(name: &str, app: &config::App, user: Option<&Identity>) -> Option<String> {
+pub fn warning(name: &str, app: &AppSettings, user: Option<&Identity>) -> Option<String> {
     let text = skip_reason(app, user).filter(|_| app.python_interface().is_some())?;
     Some(format!("the application {name}: {text}"))
 }
@@ -71,7 +69,7 @@ pub fn warning(name: &str, app: &config::App, user: Option<&Identity>) -> Option
 /// the user of this process.
 fn command(
     name: &str,
-    app: &config::App,
+    app: &AppSettings,
     user: Option<&Identity>,
 ) -> io::Result<(Vec<OsString>, Option<PathBuf>)> {
     let target = app_target(app).map_err(|error| app_error(name, error))?;
@@ -110,7 +108,7 @@ fn command(
 }
 
 /// Checks that an interpreter exists; a bare name is searched in the application's `PATH`.
-fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> Result<(), Failure> {
+fn check_program(app: &AppSettings, program: &OsStr, folder: Option<&Path>) -> Result<(), Failure> {
     let is_program = |path: &Path| {
         path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
@@ -138,46 +136,11 @@ fn check_program(app: &config::App, program: &OsStr, folder: Option<&Path>) -> R
 ///
 /// # Errors
 /// There are too many workers.
-pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options> {
-    let workers = app.workers.clone().map_or_else(default_workers, |workers| Workers {
-        min: workers.min as usize,
-        max: workers.max as usize,
-    });
+pub(crate) fn base_options(name: &str, app: &AppSettings) -> io::Result<Options> {
     let options = Options {
+        settings: app.clone(),
         env: environment_of(app),
-        leads_session: app.sandbox.is_some() || app.user.is_some(),
-        limits: limits(&app.limits),
-        preload: app.preload,
-        workers,
-        threads: app.threads as usize,
-        is_event_loop: app.runs_event_loop(),
-        concurrency: if app.runs_event_loop() { app.concurrency as usize } else { 1 },
-        queue_max: app.queue_max as usize,
-        queue_timeout: app.timeouts.queue.into(),
-        request_max: app.timeouts.request.into(),
-        between_max: app.timeouts.between.unwrap_or(app.timeouts.request).into(),
-        start_max: app.timeouts.start.into(),
-        stop_max: app.timeouts.stop.into(),
-        idle_timeout: app.timeouts.idle.into(),
-        websockets: app.runs_event_loop().then_some(WebSockets {
-            message_bytes_max: app.websockets.message_bytes_max as usize,
-            idle_timeout: app.websockets.idle.into(),
-            compress: app.websockets.compress,
-        }),
-        hijacked_idle: matches!(app.kind, Some(AppKind::Rack(_))).then_some(app.timeouts.tunnel.into()),
-        recycle: Recycle {
-            requests: app.recycle.requests,
-            memory_bytes: app.recycle.memory_bytes,
-            age: app.recycle.age.map(Millis::of),
-        },
-        cancels_on_client_close: app
-            .client_abort
-            .map(|abort| abort == shapes::client_abort::ClientAbort::Cancel),
-        show_errors: app.show_errors,
-        response_bytes: app.response_head_bytes as usize,
-        body_ahead_bytes: app.body_ahead_bytes as usize,
-        response_ahead_bytes: app.answer_ahead_bytes as usize,
-        request_buffering: app.buffers_requests(),
+        workers: app.workers.clone().unwrap_or_else(default_workers),
         ..Options::new(name, Vec::new())
     };
     options.check().map_err(|error| app_error(name, error))?;
@@ -185,9 +148,8 @@ pub(crate) fn base_options(name: &str, app: &config::App) -> io::Result<Options>
 }
 
 /// Environment variables of the processes, in addition to those of the server.
-fn environment_of(app: &config::App) -> Vec<(OsString, OsString)> {
-    let lifespan =
-        (app.lifespan != config::Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
+fn environment_of(app: &AppSettings) -> Vec<(OsString, OsString)> {
+    let lifespan = (app.lifespan != Lifespan::Auto).then_some(("KOMAINU_LIFESPAN", app.lifespan.text()));
     let given = app.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     given.chain(lifespan).map(|(name, value)| (name.into(), value.into())).collect()
 }
@@ -197,24 +159,14 @@ fn app_error(app: &str, error: impl Into<Failure>) -> io::Error {
 }
 
 fn default_workers() -> Workers {
-    let count = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let count = u32::try_from(cores).unwrap_or(u32::MAX).max(2);
     Workers { min: count, max: count }
-}
-
-fn limits(limits: &config::AppLimits) -> Vec<(Resource, u64)> {
-    let given = [
-        (Resource::As, limits.memory_bytes),
-        (Resource::Nofile, limits.files.map(u64::from)),
-        (Resource::Nproc, limits.processes.map(u64::from)),
-        (Resource::Core, limits.core_bytes),
-        (Resource::Fsize, limits.file_bytes),
-    ];
-    given.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
 }
 
 /// The running applications.
 pub struct Hosting {
-    running: Mutex<Vec<(config::App, Arc<App>)>>,
+    running: Mutex<Vec<(AppSettings, Arc<App>)>>,
     cores: usize,
     notices: ErrorLog,
     spill: Arc<SpillStore>,
@@ -269,7 +221,7 @@ impl Hosting {
     }
 
     /// Options of an application, with its quota of temporary files.
-    fn options(&self, name: &str, app: &config::App) -> io::Result<Options> {
+    fn options(&self, name: &str, app: &AppSettings) -> io::Result<Options> {
         let options = match &self.link {
             // This process may have no access to the application's files.
             Some(link) if app.user.is_some() => {
@@ -284,11 +236,11 @@ impl Hosting {
     ///
     /// # Errors
     /// A file, program or module is missing.
-    pub fn check(&self, name: &str, app: &config::App) -> io::Result<()> {
+    pub fn check(&self, name: &str, app: &AppSettings) -> io::Result<()> {
         self.options(name, app).map(drop)
     }
 
-    fn running(&self) -> MutexGuard<'_, Vec<(config::App, Arc<App>)>> {
+    fn running(&self) -> MutexGuard<'_, Vec<(AppSettings, Arc<App>)>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -297,7 +249,7 @@ impl Hosting {
     ///
     /// # Errors
     /// An application could not be started; the others are started.
-    pub fn apply(&self, configured: &[(String, config::App)], reloads: bool) -> io::Result<()> {
+    pub fn apply(&self, configured: &[(String, AppSettings)], reloads: bool) -> io::Result<()> {
         let mut running = self.running();
         running.retain(|(_, app)| configured.iter().any(|(name, _)| name == app.name()));
         let mut outcome = Ok(());
@@ -321,7 +273,7 @@ impl Hosting {
         outcome
     }
 
-    fn start(&self, name: &str, config: &config::App) -> io::Result<Arc<App>> {
+    fn start(&self, name: &str, config: &AppSettings) -> io::Result<Arc<App>> {
         let user = config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
         warning(name, config, user.as_ref()).iter().for_each(|text| self.notices.warn(text));
         let notices = self.notices.clone();
@@ -334,7 +286,7 @@ impl Hosting {
         self.sandboxed_uids.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
     }
 
-    fn record_sandbox(&self, config: &config::App) {
+    fn record_sandbox(&self, config: &AppSettings) {
         if config.sandbox.is_some() {
             let named =
                 config.user.as_ref().and_then(|user| Identity::named(user, config.group.as_deref()).ok());
@@ -367,7 +319,7 @@ impl Hosting {
 
     /// Directory of each application.
     pub fn folders(&self) -> Vec<(String, PathBuf)> {
-        let folder = |config: &config::App| {
+        let folder = |config: &AppSettings| {
             let file = app_target(config).ok().and_then(|target| target.folder);
             let folder = config.folder.clone().or(file).unwrap_or_default();
             std::path::absolute(folder.join("."))
@@ -457,7 +409,7 @@ pub struct AppLoading {
 const LOADING_GRACE: Duration = Duration::from_secs(2);
 
 impl AppLoading {
-    fn of(config: &config::App, app: &App) -> AppLoading {
+    fn of(config: &AppSettings, app: &App) -> AppLoading {
         let start_max = config.timeouts.start;
         AppLoading {
             name: app.name().to_owned(),

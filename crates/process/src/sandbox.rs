@@ -144,7 +144,7 @@ fn has_scopes() -> bool {
 /// # Errors
 /// A path of the sandbox leads through a symbolic link that an application can replace.
 pub fn confine_command(
-    sandbox: &config::AppSandbox,
+    sandbox: &apps::AppSandbox,
     reads: Vec<PathBuf>,
     interpreter: Option<PathBuf>,
     command: Vec<OsString>,
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn confine_command_has_the_sandbox_options() {
-        let sandbox = config::AppSandbox {
+        let sandbox = apps::AppSandbox {
             read: Some(vec!["/data".into()]),
             write: vec!["/data/own".into()],
             network: false,

@@ -53,7 +53,7 @@ pub fn script_server(route: &config::Route) -> Option<&ProxyOptions> {
 pub fn php_app<'c>(
     config: &'c Config,
     route: &'c config::Route,
-) -> Option<(&'c config::Mounted, &'c config::PhpApp)> {
+) -> Option<(&'c apps::Mounted, &'c apps::PhpApp)> {
     let mut actions = std::iter::once(&route.action).chain(&route.otherwise);
     let mounted = actions.find_map(|action| match action {
         Action::App(mounted) => Some(mounted),
@@ -64,7 +64,7 @@ pub fn php_app<'c>(
 }
 
 /// Returns the files of a route that an application serves: those of the route and those of the application.
-pub fn files_of(route: &config::Route, app: &config::PhpApp) -> FileOptions {
+pub fn files_of(route: &config::Route, app: &apps::PhpApp) -> FileOptions {
     let mut files = match &route.action {
         Action::Files(files) => (**files).clone(),
         _ => FileOptions::default(),
@@ -79,7 +79,7 @@ pub fn files_of(route: &config::Route, app: &config::PhpApp) -> FileOptions {
 /// `strip_prefix` of the route.
 pub fn prefix_of(
     route: &config::Route,
-    app: &config::Mounted,
+    app: &apps::Mounted,
     stripped: impl Fn(&config::Route, &shapes::prefix::StripPrefix) -> Vec<u8>,
 ) -> Vec<u8> {
     match &route.action {
@@ -131,7 +131,7 @@ impl PhpRoute {
     }
 
     /// Creates a route whose scripts are run by an application.
-    pub fn of_app(php: &config::PhpApp, files: Box<Files>, app: MountedApp, prefix: &[u8]) -> PhpRoute {
+    pub fn of_app(php: &apps::PhpApp, files: Box<Files>, app: MountedApp, prefix: &[u8]) -> PhpRoute {
         let front = php.front.clone().map(String::into_bytes);
         PhpRoute {
             files,

@@ -97,11 +97,11 @@ impl PendingRequest {
     /// Logs that the request timed out.
     pub(crate) fn log_timeout(&self, exchange: &Exchange<'_>, app_log: &AppLog) {
         let Some(unreported) = self.dispatcher.may_log() else { return };
-        let options = &self.dispatcher.generation.options;
+        let timeouts = &self.dispatcher.generation.options.settings.timeouts;
         let (what, limit, name) = if exchange.has_begun() {
-            ("its answer paused, and is cut short:", options.between_max, "timeouts.between")
+            ("its answer paused, and is cut short:", timeouts.between_max(), "timeouts.between")
         } else {
-            ("no answer", options.request_max, "timeouts.request")
+            ("no answer", timeouts.request.into(), "timeouts.request")
         };
         let (held_for, pid) = self.claim_age();
         let more = if unreported > 0 { format!(" (and {unreported} more like it)") } else { String::new() };

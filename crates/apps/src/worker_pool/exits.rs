@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process_group};
+use times::Millis;
 
 use super::{PoolEvent, ProcessRole, ThreadProgress, WorkerPlace, WorkerPool, WorkerProcess, WorkerState};
 use crate::child::{ChildProcess, ProcessEnd};
@@ -127,7 +128,7 @@ impl WorkerPool {
     /// Kills workers that hang outside of requests: none of their requests has a deadline, because the
     /// response is complete or the client is gone, and they neither sleep nor poll for requests.
     pub(crate) fn kill_hanging(&mut self, now: Instant) {
-        let request_max = self.options.request_max.duration();
+        let request_max = self.options.settings.timeouts.request;
         for at in 0..self.places.len() {
             let WorkerPlace::Occupied(worker) = &mut self.places[at] else { continue };
             // `kill_overdue` has a deadline for it, and knows the reason.
@@ -158,8 +159,8 @@ impl WorkerPool {
     pub(super) fn enforce(&mut self, now: Instant, events: &mut Vec<PoolEvent>) {
         self.kill_overdue(now);
         self.enforce_on_prototype(now, events);
-        let start_s = self.options.start_max.seconds_rounded_up();
-        let stop_s = self.options.stop_max.as_secs_f64();
+        let start_s = Millis::of(self.options.settings.timeouts.start).seconds_rounded_up();
+        let stop_s = self.options.settings.timeouts.stop.as_secs_f64();
         let mut unborn = false;
         for at in 0..self.places.len() {
             let WorkerPlace::Occupied(worker) = &mut self.places[at] else { continue };

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::rig::{Rig, is_alive, kill, modules, native_handler, one_worker, scratch, until};
+use crate::rig::{Rig, is_alive, kill, modules, native_handler, one_worker, run_event_loop, scratch, until};
 use apps::Options;
-use times::Millis;
 
 const SHARED: [&str; 6] = ["-TERM", "-INT", "-HUP", "-QUIT", "-USR1", "-USR2"];
 
@@ -22,8 +21,10 @@ fn serve(language: &str, arguments: &[&str], file: &Path, adapt: impl FnOnce(&mu
     command.push(file.into());
     let mut options = Options::new("shop", command);
     one_worker(&mut options);
-    options.stop_max = Millis(20_000);
-    options.is_event_loop = language == "python";
+    options.settings.timeouts.stop = Duration::from_millis(20_000);
+    if language == "python" {
+        run_event_loop(&mut options, 1);
+    }
     adapt(&mut options);
     Rig::start(options)
 }
@@ -36,7 +37,7 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
 fn python_events(adapt: impl FnOnce(&mut Options)) -> Rig {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/ends.py:events");
     serve("python", &["asgi"], &file, |options| {
-        options.concurrency = 100;
+        options.settings.concurrency = 100;
         adapt(options);
     })
 }
@@ -151,7 +152,7 @@ fn python_worker_runs_exit_handlers_on_every_kind_of_end() {
     for end in ["reload", "recycle", "stop", "exit"] {
         let rig = python(|options| {
             if end == "recycle" {
-                options.recycle.requests = Some(2);
+                options.settings.recycle.requests = Some(2);
             }
         });
         let worker = rig.ready(1)[0];
@@ -217,7 +218,7 @@ fn perl_ruby_and_native_workers_run_exit_handlers() {
 #[test]
 fn worker_that_does_not_exit_in_time_is_killed_with_its_stack() {
     for end in ["reload", "exit"] {
-        let rig = python(|options| options.stop_max = Millis(500));
+        let rig = python(|options| options.settings.timeouts.stop = Duration::from_millis(500));
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/leave-a-thread-that-stays").status, 200);
         match end {
@@ -255,7 +256,7 @@ fn common_signals_end_no_worker() {
     stays(&native("signals-native", |_| {}));
     stays(&python(|_| {}));
     stays(&python_events(|_| {}));
-    stays(&python(|options| options.threads = 3));
+    stays(&python(|options| options.settings.threads = 3));
 }
 
 #[test]
@@ -276,13 +277,19 @@ fn application_may_fork_and_install_signal_handlers() {
 #[test]
 fn killed_worker_logs_request_duration_and_stack() {
     // a busy machine may use part of this time until the worker claims the request
-    let short = |options: &mut Options| options.request_max = Millis(2_000);
+    let short = |options: &mut Options| options.settings.timeouts.request = Duration::from_millis(2_000);
     for (rig, place) in [
         (perl("where-perl", short), "called Komainu::App::stands_still"),
         (ruby("where-ruby", short), "stands_still"),
         (native("where-native", short), "stands_still"),
         (python(short), "in stands_still"),
-        (python(|options| (options.threads, options.request_max) = (2, Millis(2_000))), "in stands_still"),
+        (
+            python(|options| {
+                options.settings.threads = 2;
+                options.settings.timeouts.request = Duration::from_secs(2);
+            }),
+            "in stands_still",
+        ),
     ] {
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/stuck?secret=1").status, 504);
@@ -299,7 +306,7 @@ fn killed_worker_logs_request_duration_and_stack() {
 
 #[test]
 fn slow_event_loop_request_is_logged_with_the_blocking_place() {
-    let rig = python_events(|options| options.request_max = Millis(500));
+    let rig = python_events(|options| options.settings.timeouts.request = Duration::from_millis(500));
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/stuck").status, 504);
     rig.logged(&format!(
@@ -315,7 +322,8 @@ fn slow_event_loop_request_is_logged_with_the_blocking_place() {
 fn non_async_worker_is_killed_at_the_request_timeout() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/ends.py");
     let rig = serve("python", &["auto"], &file, |options| {
-        (options.concurrency, options.request_max) = (100, Millis(500));
+        options.settings.concurrency = 100;
+        options.settings.timeouts.request = Duration::from_millis(500);
     });
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/stuck").status, 504);
@@ -327,7 +335,7 @@ fn non_async_worker_is_killed_at_the_request_timeout() {
 
 #[test]
 fn blocked_event_loop_is_replaced_before_it_is_killed() {
-    let rig = python_events(|options| options.request_max = Millis(500));
+    let rig = python_events(|options| options.settings.timeouts.request = Duration::from_millis(500));
     let worker = rig.ready(1)[0];
     assert_eq!(rig.get("/blocked").status, 504);
     let mut both = false;
@@ -344,8 +352,10 @@ fn blocked_event_loop_is_replaced_before_it_is_killed() {
 #[test]
 fn blocked_worker_is_killed_despite_reload_stop_or_drain() {
     for end in ["reload", "stop", "drain"] {
-        let rig =
-            python_events(|options| (options.request_max, options.stop_max) = (Millis(500), Millis(50_000)));
+        let rig = python_events(|options| {
+            options.settings.timeouts.request = Duration::from_millis(500);
+            options.settings.timeouts.stop = Duration::from_secs(50);
+        });
         let worker = rig.ready(1)[0];
         assert_eq!(rig.get("/blocked").status, 504);
         match end {
@@ -363,9 +373,12 @@ fn blocked_worker_is_killed_despite_reload_stop_or_drain() {
 
 #[test]
 fn pause_in_a_response_has_its_own_timeout() {
-    let rig = python(|options| options.request_max = Millis(500));
+    let rig = python(|options| {
+        options.settings.timeouts.request = Duration::from_millis(500);
+        options.settings.timeouts.between = Some(Duration::from_secs(60));
+    });
     rig.get("/pause?2").expect(200, "first second");
-    let rig = python(|options| options.between_max = Millis(500));
+    let rig = python(|options| options.settings.timeouts.between = Some(Duration::from_millis(500)));
     let mut client = rig.connect();
     client.send("GET /pause?60 HTTP/1.1\r\nHost: a\r\n\r\n");
     assert!(String::from_utf8(client.rest()).unwrap().contains("first "));
@@ -407,7 +420,8 @@ fn a_damaged_channel_is_replaced() {
 fn server_survives_random_data_in_the_channel() {
     for noise in ["ff", "00", "01", "55"] {
         let rig = perl("noise", |options| {
-            (options.request_max, options.queue_timeout) = (Millis(2_000), Millis(2_000))
+            options.settings.timeouts.request = Duration::from_secs(2);
+            options.settings.timeouts.queue = Duration::from_secs(2);
         });
         rig.ready(1);
         let mut client = rig.connect();

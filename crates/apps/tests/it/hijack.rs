@@ -2,21 +2,22 @@
 
 use std::io::Write;
 use std::net::Shutdown;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::rig::{Client, Rig, is_alive, modules, one_worker, until};
 use crate::websocket_h2::{FIN, Streams, TEXT, frame};
-use apps::Options;
+use apps::{AppKind, Options};
 use http2::ErrorCode;
-use times::Millis;
 
 /// Serves `tests/ruby/FILE` with one worker that handles one request at a time.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
     let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
-    options.stop_max = Millis(5_000);
-    options.hijacked_idle = Some(Millis(600_000));
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
+    options.settings.kind = Some(AppKind::Rack(PathBuf::new()));
+    options.settings.timeouts.tunnel = Duration::from_secs(600);
     one_worker(&mut options);
     adapt(&mut options);
     Rig::start(options)
@@ -104,7 +105,7 @@ fn hijack_passes_rack_lint() {
 
 #[test]
 fn hijacked_connection_that_is_never_read_or_closed_times_out() {
-    let rig = ruby("hijack.ru", |options| options.hijacked_idle = Some(Millis(500)));
+    let rig = ruby("hijack.ru", |options| options.settings.timeouts.tunnel = Duration::from_millis(500));
     let mut client = rig.connect();
     client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
     // The buffers of both ends are filled, and no more is accepted.
@@ -162,7 +163,7 @@ fn replaced_worker_keeps_its_hijacked_connections() {
 
 #[test]
 fn disabled_hijack_yields_502() {
-    let rig = ruby("hijack.ru", |options| options.hijacked_idle = None);
+    let rig = ruby("hijack.ru", |options| options.settings.kind = None);
     assert_eq!(rig.get("/echo").status, 502);
     rig.get("/").expect(200, "plain");
 }
@@ -238,7 +239,7 @@ fn action_cable_works_over_http2() {
 
 #[test]
 fn http2_websocket_stream_is_hijacked_as_http1_handshake() {
-    let rig = ruby("hijack.ru", |options| options.request_max = Millis(1_000));
+    let rig = ruby("hijack.ru", |options| options.settings.timeouts.request = Duration::from_millis(1_000));
     let mut client = Streams::to(&rig);
     let own_key = format!("{VERSION}sec-websocket-key: the-client's-own\r\n");
     let id = client.ask("/switch", "websocket", &own_key);

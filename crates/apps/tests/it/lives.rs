@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::rig;
 use crate::rig::{Rig, is_alive, kill, scratch, until};
 use apps::{Recycle, Workers};
-use times::Millis;
+use shapes::client_abort::ClientAbort;
 
-fn workers(min: usize, max: usize) -> Workers {
+fn workers(min: u32, max: u32) -> Workers {
     Workers { min, max }
 }
 
@@ -100,7 +101,7 @@ fn killed_workers_fail_only_requests_they_held() {
 fn stuck_worker_is_killed_after_its_client_got_504() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.request_max = Millis(300);
+        options.settings.timeouts.request = Duration::from_millis(300);
     });
     let stuck = rig.ready(1)[0];
     assert_eq!(rig.get("/sleep?60").status, 504);
@@ -114,7 +115,7 @@ fn stuck_worker_is_killed_after_its_client_got_504() {
 fn full_queue_refuses_the_oldest_request() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.queue_max = 3;
+        options.settings.queue_max = 3;
     });
     rig.ready(1);
     let mut busy = rig.connect();
@@ -141,7 +142,7 @@ fn full_queue_refuses_the_oldest_request() {
 fn request_is_refused_after_the_queue_timeout() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.queue_timeout = Millis(200);
+        options.settings.timeouts.queue = Duration::from_millis(200);
     });
     rig.ready(1);
     let mut busy = rig.connect();
@@ -156,7 +157,7 @@ fn request_is_refused_after_the_queue_timeout() {
 fn request_of_a_disconnected_client_is_not_run() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.cancels_on_client_close = Some(true);
+        options.settings.client_abort = Some(ClientAbort::Cancel);
     });
     rig.ready(1);
     let mut busy = rig.connect();
@@ -225,8 +226,8 @@ fn load_error_is_shown_and_loading_is_retried() {
     for preload in [true, false] {
         app.write(BROKEN);
         let rig = Rig::perl_file(&app.0, |options| {
-            options.preload = preload;
-            options.show_errors = true;
+            options.settings.preload = preload;
+            options.settings.show_errors = true;
         });
         let page = rig.get("/");
         assert_eq!(page.status, 500);
@@ -269,7 +270,7 @@ fn failed_loads_are_retried_with_growing_pauses() {
 #[test]
 fn loading_is_ended_by_the_start_timeout() {
     let app = Changing::new("slow", "sleep 60; sub { [200, [], []] }");
-    let rig = Rig::perl_file(&app.0, |options| options.start_max = Millis(300));
+    let rig = Rig::perl_file(&app.0, |options| options.settings.timeouts.start = Duration::from_millis(300));
     assert_eq!(rig.get("/").status, 503);
     rig.logged("did not load within 1 s");
 }
@@ -290,7 +291,7 @@ fn requests_wait_while_the_application_loads() {
 
 #[test]
 fn workers_load_for_themselves_without_preloading() {
-    let rig = Rig::perl("all", |options| options.preload = false);
+    let rig = Rig::perl("all", |options| options.settings.preload = false);
     rig.ready(2);
     assert_eq!(rig.pids("prototype"), [0_u32; 0]);
     assert_eq!(rig.get("/").status, 200);
@@ -300,7 +301,7 @@ fn workers_load_for_themselves_without_preloading() {
 fn workers_are_started_under_load_and_stopped_when_idle() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 4);
-        options.idle_timeout = Millis(1);
+        options.settings.timeouts.idle = Duration::from_millis(1);
     });
     rig.ready(1);
     let load = Load::start(&rig, 8, "/sleep?0.05");
@@ -312,8 +313,9 @@ fn workers_are_started_under_load_and_stopped_when_idle() {
 
 #[test]
 fn workers_are_replaced_after_their_request_limit() {
-    let rig =
-        Rig::perl("all", |options| options.recycle = Recycle { requests: Some(50), ..Recycle::default() });
+    let rig = Rig::perl("all", |options| {
+        options.settings.recycle = Recycle { requests: Some(50), ..Recycle::default() }
+    });
     let mut seen: HashSet<u32> = rig.ready(2).into_iter().collect();
     let load = Load::start(&rig, 4, "/");
     until("ten workers", || {
@@ -328,7 +330,7 @@ fn workers_are_replaced_after_their_request_limit() {
 fn workers_are_replaced_at_their_age_or_memory_limit() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.recycle = Recycle { age: Some(Millis(1_000)), ..Recycle::default() };
+        options.settings.recycle = Recycle { age: Some(Duration::from_millis(1_000)), ..Recycle::default() };
     });
     let old = rig.ready(1)[0];
     until("the end of the old one", || !is_alive(old));
@@ -336,7 +338,7 @@ fn workers_are_replaced_at_their_age_or_memory_limit() {
 
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
-        options.recycle = Recycle { memory_bytes: Some(50 << 20), ..Recycle::default() };
+        options.settings.recycle = Recycle { memory_bytes: Some(50 << 20), ..Recycle::default() };
     });
     let fat = rig.ready(1)[0];
     rig.get("/eat").expect(200, "full");
@@ -368,7 +370,7 @@ fn directory_environment_and_limits_are_applied() {
     let rig = Rig::perl_file(&app.0, |options| {
         options.folder = Some(folder.clone());
         options.env = vec![("GREETING".into(), "moin".into())];
-        options.limits = vec![(apps::Resource::Nofile, 99)];
+        options.settings.limits.files = Some(99);
     });
     rig.get("/").expect(200, &format!("{} moin 99\n", folder.display()));
 }
@@ -397,7 +399,7 @@ fn late_notice_of_a_dead_worker_does_not_end_the_next_request() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         // More than is received from the channel at once.
-        options.response_bytes = 512 * 1024;
+        options.settings.response_head_bytes = 512 * 1024;
     });
     let worker = rig.ready(1)[0];
     let mut slow = rig.connect();
@@ -441,7 +443,7 @@ fn application_that_closes_its_output_uses_no_cpu_time() {
     let app = Changing::new("closes-output", text);
     let rig = Rig::perl_file(&app.0, |options| {
         options.name = "quiet".into();
-        options.preload = false;
+        options.settings.preload = false;
     });
     rig.ready(2);
     rig.get("/").expect(200, "quiet");
@@ -459,8 +461,8 @@ fn a_prototype_that_is_stuck_is_replaced() {
     let rig = Rig::perl("all", |options| {
         options.workers = workers(1, 1);
         // Also limits the next prototype, which must load within this time on a busy machine.
-        options.start_max = Millis(3_000);
-        options.queue_timeout = Millis(5_000);
+        options.settings.timeouts.start = Duration::from_millis(3_000);
+        options.settings.timeouts.queue = Duration::from_millis(5_000);
     });
     let worker = rig.ready(1)[0];
     let prototype = rig.pids("prototype")[0];
@@ -479,7 +481,7 @@ fn orphaned_processes_are_reaped() {
     let left = app.0.with_extension("psgi.left");
     let _ = std::fs::remove_file(&left);
     for preload in [true, false] {
-        let rig = Rig::perl_file(&app.0, |options| options.preload = preload);
+        let rig = Rig::perl_file(&app.0, |options| options.settings.preload = preload);
         rig.get("/").expect(200, "left");
         let pid = std::fs::read_to_string(&left).unwrap().lines().last().unwrap().to_owned();
         until("its end", || !std::path::Path::new(&format!("/proc/{pid}")).exists());

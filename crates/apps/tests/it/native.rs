@@ -1,11 +1,11 @@
 //! Native handlers: the examples in C, C++ and Rust, compiled and served.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::rig;
 use crate::rig::{Rig, modules, native_handler, one_worker, scratch, until};
 use apps::Options;
-use times::Millis;
 
 /// Compiles one of `workers/native/examples` with warnings as errors.
 fn example(name: &str) -> PathBuf {
@@ -18,7 +18,7 @@ fn example(name: &str) -> PathBuf {
 fn native(object: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("native").join("worker");
     let mut options = Options::new("native", vec![worker.into(), object.into()]);
-    options.stop_max = Millis(5_000);
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
     adapt(&mut options);
     Rig::start(options)
 }
@@ -60,7 +60,7 @@ fn crash_of_a_native_worker_fails_only_its_request() {
 fn native_threads_have_their_own_state_and_are_ended() {
     let rig = native(&example("tour.c"), |options| {
         one_worker(options);
-        options.threads = 3;
+        options.settings.threads = 3;
     });
     let worker = rig.ready(1);
     for _ in 0..20 {
@@ -120,7 +120,7 @@ fn invalid_native_handler_is_reported_with_the_reason() {
     ] {
         let rig = native(object, |options| {
             one_worker(options);
-            options.show_errors = true;
+            options.settings.show_errors = true;
             options.env.extend(env);
         });
         rig.logged(reported);

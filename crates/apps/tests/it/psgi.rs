@@ -122,7 +122,7 @@ fn lines_of_a_body_can_be_read() {
 fn unbuffered_request_body_is_readable_before_its_end() {
     let file = rig::scratch("as-it-arrives").join("app.psgi");
     std::fs::write(&file, "sub { $_[0]{'psgi.input'}->read(my $piece, 5); [200, [], [$piece]] }").unwrap();
-    let rig = Rig::perl_file(&file, |options| options.request_buffering = false);
+    let rig = Rig::perl_file(&file, |options| options.settings.request_buffering = Some(false));
     let mut client = rig.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
     client.answer().expect(200, "hello");
@@ -330,7 +330,7 @@ fn truncated_request_body_is_not_seen_as_complete() {
     .unwrap();
     let rig = Rig::perl_file(&file, |options| {
         one_worker(options);
-        options.body_ahead_bytes = 1_000;
+        options.settings.body_ahead_bytes = 1_000;
     });
     rig.ready(1);
     let mut client = rig.connect();

@@ -1,11 +1,11 @@
 //! WSGI and ASGI with the system's Python: supported application behaviour and its results.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::rig;
-use crate::rig::{Rig, modules, one_worker, until};
+use crate::rig::{Rig, modules, one_worker, run_event_loop, until};
 use apps::Options;
-use times::Millis;
 
 /// Serves `tests/python/TARGET` with two workers; `adapt` may change the options.
 fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
@@ -14,9 +14,8 @@ fn python(interface: &str, target: &str, adapt: impl FnOnce(&mut Options)) -> Ri
     place.push("/");
     place.push(target);
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), interface.into(), place]);
-    options.stop_max = Millis(5_000);
-    options.is_event_loop = true;
-    options.concurrency = if interface == "wsgi" { 1 } else { 100 };
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
+    run_event_loop(&mut options, if interface == "wsgi" { 1 } else { 100 });
     adapt(&mut options);
     Rig::start(options)
 }
@@ -59,7 +58,7 @@ fn wsgi_application_errors_are_logged() {
 
 #[test]
 fn files_and_long_bodies_are_sent() {
-    let rig = python("wsgi", "plain.py", |options| options.threads = 2);
+    let rig = python("wsgi", "plain.py", |options| options.settings.threads = 2);
     let text = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/plain.py")).unwrap();
     assert_eq!(rig.get("/file").body, text[3..7]);
     assert_eq!(rig.get("/large").body.len(), 5_000_000);
@@ -79,7 +78,7 @@ fn worker_that_dies_fails_only_its_request() {
 fn threaded_worker_exits_on_reload() {
     let rig = python("wsgi", "plain.py", |options| {
         one_worker(options);
-        options.threads = 3;
+        options.settings.threads = 3;
     });
     let worker = rig.ready(1);
     rig.get("/").expect(200, "made");
@@ -129,7 +128,7 @@ fn asgi_application_receives_disconnect() {
 fn timed_out_async_request_does_not_affect_others() {
     let rig = python("asgi", "events.py", |options| {
         one_worker(options);
-        options.request_max = Millis(1_000);
+        options.settings.timeouts.request = Duration::from_millis(1_000);
     });
     let worker = rig.ready(1);
     assert_eq!(rig.get("/stuck").status, 504);
@@ -175,7 +174,7 @@ fn lifespan_can_be_required_or_disabled() {
         move |options: &mut Options| {
             one_worker(options);
             options.env.push(("KOMAINU_LIFESPAN".into(), what.into()));
-            options.show_errors = true;
+            options.settings.show_errors = true;
         }
     };
     for target in ["legacy.py", "legacy.py:fails"] {
@@ -204,7 +203,7 @@ fn python_load_errors_are_reported() {
     ] {
         let rig = python(interface, target, |options| {
             one_worker(options);
-            options.show_errors = true;
+            options.settings.show_errors = true;
         });
         rig.logged(reported);
         let answer = rig.get("/");
@@ -241,7 +240,7 @@ def app(environ, start_response):
     let worker = modules("python").join("worker.py");
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
     one_worker(&mut options);
-    options.is_event_loop = true;
+    run_event_loop(&mut options, 1);
     let rig = Rig::start(options);
     rig.logged("the prototype could not fork: no more processes");
     rig.ready(1);
@@ -267,7 +266,8 @@ def app(environ, start_response):
     let worker = modules("python").join("worker.py");
     let mut options = Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.into()]);
     one_worker(&mut options);
-    (options.is_event_loop, options.threads) = (true, 2);
+    run_event_loop(&mut options, 1);
+    options.settings.threads = 2;
     let rig = Rig::start(options);
     let mut slow = rig.connect();
     slow.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -310,7 +310,7 @@ def app(environ, start_response):
     let mut options =
         Options::new("shop", vec!["python3".into(), worker.into(), "wsgi".into(), file.clone().into()]);
     one_worker(&mut options);
-    options.is_event_loop = true;
+    run_event_loop(&mut options, 1);
     let since = std::time::Instant::now();
     let rig = Rig::start(options);
     until("the first", || !rig.pids("prototype").is_empty());

@@ -2,17 +2,17 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::rig::{Rig, is_alive, modules, one_worker, scratch, until};
 use apps::Options;
-use times::Millis;
 
 /// Serves `tests/ruby/FILE` with two workers; `adapt` may change the options.
 fn ruby(file: &str, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby").join(file);
     let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
-    options.stop_max = Millis(5_000);
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
     adapt(&mut options);
     Rig::start(options)
 }
@@ -356,7 +356,7 @@ fn reloaded_worker_finishes_its_request_first() {
 fn threads_run_requests_concurrently() {
     let rig = ruby("all.ru", |options| {
         one_worker(options);
-        options.threads = 4;
+        options.settings.threads = 4;
     });
     let pid = rig.ready(1)[0];
     let mut clients: Vec<_> = (0..4).map(|_| rig.connect()).collect();

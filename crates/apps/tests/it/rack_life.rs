@@ -1,16 +1,16 @@
 //! Rack: locating and loading of applications, process lifecycle hooks, and frameworks.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::rig::{Rig, modules, scratch, until};
 use apps::{Options, Workers};
-use times::Millis;
 
 fn ruby(file: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
     let worker = modules("ruby").join("worker.rb");
     let mut options = Options::new("shop", vec!["ruby".into(), worker.into(), file.into()]);
-    options.stop_max = Millis(5_000);
-    options.show_errors = true;
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
+    options.settings.show_errors = true;
     adapt(&mut options);
     Rig::start(options)
 }
@@ -54,7 +54,7 @@ fn process_lifecycle_hooks_are_called() {
     for (preload, loads, forks) in [(true, 1, 2), (false, 2, 0)] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ruby/hooks/config.ru");
         let rig = ruby(&file, |options| {
-            options.preload = preload;
+            options.settings.preload = preload;
             options.workers = Workers { min: 2, max: 2 };
         });
         let pids = rig.ready(2);

@@ -117,7 +117,7 @@ fn buffered_body_of_unknown_length_gets_content_length() {
 
 #[test]
 fn unbuffered_body_has_neither_length_nor_transfer_coding() {
-    let (rig, _quota) = spilling(u64::MAX, |options| options.request_buffering = false);
+    let (rig, _quota) = spilling(u64::MAX, |options| options.settings.request_buffering = Some(false));
     let mut client = rig.connect();
     client.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     for _ in 0..40 {

@@ -10,7 +10,7 @@ fn body(n: usize) -> Vec<u8> {
 /// Serves one application with a queue of 2,000 requests.
 fn serve() -> Rig {
     toy::enable();
-    Rig::perl("all", |options| options.queue_max = 2_000)
+    Rig::perl("all", |options| options.settings.queue_max = 2_000)
 }
 
 #[test]

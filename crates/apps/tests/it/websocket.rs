@@ -2,11 +2,11 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::rig;
-use crate::rig::{Client, Rig, modules, until};
-use apps::{Options, WebSockets, Workers};
-use times::Millis;
+use crate::rig::{Client, Rig, modules, run_event_loop, until};
+use apps::{Options, Workers};
 
 const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -21,11 +21,9 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     let mut options =
         Options::new("chat", vec!["python3".into(), worker.into(), "asgi".into(), place.into()]);
     options.workers = Workers { min: 1, max: 1 };
-    options.stop_max = Millis(5_000);
-    options.is_event_loop = true;
-    options.concurrency = 100;
-    options.websockets =
-        Some(WebSockets { message_bytes_max: 1_000_000, idle_timeout: Millis(60_000), compress: true });
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
+    run_event_loop(&mut options, 100);
+    options.settings.websockets.message_bytes_max = 1_000_000;
     adapt(&mut options);
     Rig::start(options)
 }
@@ -193,7 +191,7 @@ fn refused_handshake_yields_a_response() {
 
 #[test]
 fn invalid_frames_are_answered_with_close_codes() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().message_bytes_max = 1000);
+    let rig = python(|options| options.settings.websockets.message_bytes_max = 1000);
     let unmasked = vec![FIN | TEXT, 2, b'h', b'i'];
     let huge = [&[FIN | BINARY, 0xff][..], &(u64::MAX >> 1).to_be_bytes(), &[1, 2, 3, 4]].concat();
     for (what, bytes, code) in [
@@ -226,7 +224,7 @@ fn invalid_frames_are_answered_with_close_codes() {
 
 #[test]
 fn disconnected_and_idle_clients_are_reported_to_application() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(1_000));
+    let rig = python(|options| options.settings.websockets.idle = Duration::from_millis(1_000));
     drop(open(&rig, "/gone"));
     rig.logged("/gone received 1006");
     let mut silent = open(&rig, "/silent-client");
@@ -267,14 +265,14 @@ fn reload_and_drain_close_open_sockets() {
 /// Idle sockets rarely wake up, but the shutdown must reach them immediately.
 #[test]
 fn idle_sockets_are_closed_immediately_on_drain_and_reload() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(3_600_000));
+    let rig = python(|options| options.settings.websockets.idle = Duration::from_millis(3_600_000));
     let mut clients: Vec<_> = (0..20).map(|_| open(&rig, "/")).collect();
     rig.drain();
     for client in &mut clients {
         assert_eq!(closed(client).0, 1001);
     }
     drop(clients);
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(3_600_000));
+    let rig = python(|options| options.settings.websockets.idle = Duration::from_millis(3_600_000));
     let mut client = open(&rig, "/");
     rig.app.reload();
     assert_eq!(closed(&mut client).0, 1012);
@@ -302,7 +300,7 @@ fn only_the_last_of_many_pings_is_answered() {
 #[test]
 fn compressed_messages_are_exchanged() {
     const COMPRESSED: u8 = 0x40;
-    let rig = python(|options| options.websockets.as_mut().unwrap().message_bytes_max = 100_000);
+    let rig = python(|options| options.settings.websockets.message_bytes_max = 100_000);
     let offer = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
     let offered = || {
         let mut client = rig.connect();
@@ -347,7 +345,7 @@ fn compressed_messages_are_exchanged() {
 
 #[test]
 fn compression_can_be_disabled() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().compress = false);
+    let rig = python(|options| options.settings.websockets.compress = false);
     let head = ask(&mut rig.connect(), "/", "Sec-WebSocket-Extensions: permessage-deflate\r\n");
     assert!(head.starts_with("HTTP/1.1 101") && !head.contains("deflate"), "{head}");
 }
@@ -365,8 +363,8 @@ fn a_worker_that_dies_ends_its_sockets() {
 #[test]
 fn client_that_reads_nothing_does_not_block_the_application() {
     let rig = python(|options| {
-        options.websockets.as_mut().unwrap().idle_timeout = Millis(1_000);
-        options.request_max = Millis(15_000);
+        options.settings.websockets.idle = Duration::from_millis(1_000);
+        options.settings.timeouts.request = Duration::from_millis(15_000);
     });
     let client = open(&rig, "/many");
     rig.logged("/many received 1006");
@@ -377,9 +375,9 @@ fn client_that_reads_nothing_does_not_block_the_application() {
 #[test]
 fn worker_at_its_concurrency_limit_exits_when_asked() {
     let rig = python(|options| {
-        options.concurrency = 2;
-        options.stop_max = Millis(30_000);
-        options.recycle.age = Some(Millis(2_000));
+        options.settings.concurrency = 2;
+        options.settings.timeouts.stop = Duration::from_millis(30_000);
+        options.settings.recycle.age = Some(Duration::from_millis(2_000));
     });
     let worker = rig.ready(1)[0];
     let mut clients = [open(&rig, "/one"), open(&rig, "/two")];
@@ -408,7 +406,7 @@ fn application_that_only_sends_learns_of_the_disconnect() {
 /// Buffered output for the client can never be sent and must not block anything.
 #[test]
 fn client_reset_with_unread_data_does_not_block_others() {
-    let rig = python(|options| options.response_ahead_bytes = 64 << 20);
+    let rig = python(|options| options.settings.answer_ahead_bytes = 64 << 20);
     let client = open(&rig, "/many");
     // The application has sent everything and waits.
     rig.logged("/many sent");

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::rig::{Rig, modules, until};
-use apps::{Options, WebSockets, Workers};
+use crate::rig::{Rig, modules, run_event_loop, until};
+use apps::{Options, Workers};
 use http2::{ErrorCode, Event, Machine, RequestLine};
-use times::Millis;
 
 pub(crate) const TEXT: u8 = 1;
 const BINARY: u8 = 2;
@@ -24,11 +24,9 @@ fn python(adapt: impl FnOnce(&mut Options)) -> Rig {
     let mut options =
         Options::new("chat", vec!["python3".into(), worker.into(), "asgi".into(), place.into()]);
     options.workers = Workers { min: 1, max: 1 };
-    options.stop_max = Millis(5_000);
-    options.is_event_loop = true;
-    options.concurrency = 100;
-    options.websockets =
-        Some(WebSockets { message_bytes_max: 2_000_000, idle_timeout: Millis(60_000), compress: true });
+    options.settings.timeouts.stop = Duration::from_millis(5_000);
+    run_event_loop(&mut options, 100);
+    options.settings.websockets.message_bytes_max = 2_000_000;
     adapt(&mut options);
     Rig::start(options)
 }
@@ -337,7 +335,7 @@ fn ends_of_streams_and_of_the_application_close_sockets() {
 
 #[test]
 fn silent_client_is_pinged_and_closed() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(4_000));
+    let rig = python(|options| options.settings.websockets.idle = Duration::from_millis(4_000));
     let mut client = Streams::to(&rig);
     let id = client.open("/silent-client");
     assert_eq!(client.next(id), (FIN | PING, vec![]));
@@ -347,7 +345,7 @@ fn silent_client_is_pinged_and_closed() {
 
 #[test]
 fn reload_and_drain_close_sockets_on_streams() {
-    let rig = python(|options| options.websockets.as_mut().unwrap().idle_timeout = Millis(3_600_000));
+    let rig = python(|options| options.settings.websockets.idle = Duration::from_millis(3_600_000));
     let mut client = Streams::to(&rig);
     let sockets: Vec<_> = (0..10).map(|_| client.open("/")).collect();
     rig.app.reload();

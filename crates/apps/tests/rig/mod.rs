@@ -10,9 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use apps::{App, Handle, LogLine, Mount, Options, Workers};
+use apps::{App, AppKind, Handle, LogLine, Mount, Options, PythonInterface, Workers};
 use net::{BindAddress, Exchange, Fault, ListenOptions, MemoryBudget, RequestRecord, Service};
-use times::Millis;
 
 /// Timeout of all waits; reached only if the awaited event never happens.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,7 +69,7 @@ impl Rig {
     pub(crate) fn perl_file(file: &Path, adapt: impl FnOnce(&mut Options)) -> Rig {
         let worker = modules("perl").join("worker.pl");
         let mut options = Options::new("shop", vec!["perl".into(), worker.into(), file.into()]);
-        options.stop_max = Millis(5_000);
+        options.settings.timeouts.stop = Duration::from_millis(5_000);
         adapt(&mut options);
         Rig::start(options)
     }
@@ -185,6 +184,13 @@ impl Drop for Rig {
             drained.unwrap();
         }
     }
+}
+
+/// Lets the workers run an event loop, with at most this number of requests at once.
+pub fn run_event_loop(options: &mut Options, concurrency: u32) {
+    options.settings.kind =
+        Some(AppKind::Python { interface: PythonInterface::Auto, callable: String::new() });
+    options.settings.concurrency = concurrency;
 }
 
 /// Sets the number of workers to exactly one.

@@ -367,7 +367,7 @@ fn build_route(
     let proxy =
         || plan.groups.upstream_route(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
     let asked = |auth: &Auth| plan.groups.auth_route(auth).and_then(reach);
-    let app = |app: &config::Mounted| {
+    let app = |app: &apps::Mounted| {
         let prefix = stripped_prefix(route, &app.strip_prefix);
         let target = app.target.clone().unwrap_or_default().into_bytes();
         let handle = core_context.and_then(|core_context| core_context.handles.of(&app.name));
@@ -503,7 +503,7 @@ fn build_steps(
 
 /// Returns a handler for files with scripts that an application runs; for files alone if the application
 /// could not be started.
-fn handler_with_app(php: &config::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
+fn handler_with_app(php: &apps::PhpApp, files: Box<Files>, app: Handler, strip: &[u8]) -> Handler {
     match app {
         Handler::App(app) => Handler::Php(Box::new(PhpRoute::of_app(php, files, app, strip))),
         _ => Handler::Files(files),

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use config::{App, Config, Report};
+use apps::AppSettings;
+use config::{Config, Report};
 use failure::Failure;
 use serde_json::Value;
 
@@ -53,9 +54,9 @@ impl NamedResourceSet {
     }
 
     /// Returns the applications, disregarding their numbers of workers.
-    fn programs(&self) -> Vec<(String, App)> {
+    fn programs(&self) -> Vec<(String, AppSettings)> {
         let mut apps = self.config.as_ref().map_or_else(Vec::new, |config| config.apps.clone());
-        apps.iter_mut().for_each(|(_, app)| app.workers = App::default().workers);
+        apps.iter_mut().for_each(|(_, app)| app.workers = AppSettings::default().workers);
         apps
     }
 }

@@ -5,8 +5,9 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 
+use apps::AppKind;
 use certificates::managed;
-use config::{Action, AppKind, Config};
+use config::{Action, Config};
 use failure::{Failure, FailureContext};
 use hosting::virtualenv::is_inaccessible;
 use hosting::workers;

@@ -4,9 +4,10 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use apps::{AppKind, AppSettings, Mounted, PhpApp, PythonInterface, Workers};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use config::{Action, App, AppKind, Config, PythonInterface, Route, Site, Workers};
+use config::{Action, Config, Route, Site};
 use failure::{Failure, FailureContext};
 use hosting::env_file;
 use logging::{AccessLog, Level};
@@ -181,7 +182,7 @@ fn build_config(run: &RunArguments) -> Result<Config, Failure> {
         ([], true) => None,
         ([], false) => Some(Action::Proxy(Box::new(proxy::options::ProxyOptions::with_servers(origins)))),
         ([(name, _)], true) => {
-            Some(Action::App(Box::new(config::Mounted { name: name.clone(), ..config::Mounted::default() })))
+            Some(Action::App(Box::new(Mounted { name: name.clone(), ..Mounted::default() })))
         }
         _ => {
             return Err(Failure::new(
@@ -256,7 +257,7 @@ fn build_route(run: &RunArguments, action: Action, otherwise: Option<Action>) ->
 ///
 /// # Errors
 /// A flag that does not apply to this kind of application, or an address that looks like `MODULE:NAME`.
-fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String, App)>, Failure> {
+fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String, AppSettings)>, Failure> {
     let place = target.split(':').next().unwrap_or_default();
     let path = Path::new(place);
     let given = &run.app;
@@ -264,7 +265,7 @@ fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String
     let kind = match (path.extension().and_then(|extension| extension.to_str()), given.interface) {
         (Some("psgi" | "pl"), _) => AppKind::Psgi(target.into()),
         (Some("ru" | "rb"), _) => AppKind::Rack(target.into()),
-        (Some("php"), _) => AppKind::Php(config::PhpApp::from_script(path)),
+        (Some("php"), _) => AppKind::Php(PhpApp::from_script(path)),
         (Some("so"), _) => AppKind::Native(target.into()),
         _ if Path::new(target).is_dir() => return Ok(None),
         _ if is_address(target) => return Err(Failure::new(address_hint(target))),
@@ -292,8 +293,12 @@ fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String
     }
     let workers = given.workers.map(|count| Workers { min: count, max: count });
     // Interactive use: show errors of the application in the browser.
-    let mut app =
-        App { workers, threads: given.worker_threads.unwrap_or(1), show_errors: true, ..App::of_kind(kind) };
+    let mut app = AppSettings {
+        workers,
+        threads: given.worker_threads.unwrap_or(1),
+        show_errors: true,
+        ..AppSettings::of_kind(kind)
+    };
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
     app.recycle.requests = given.max_requests.map(u64::from);
     app.recycle.memory_bytes = given.max_memory;

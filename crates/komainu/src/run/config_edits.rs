@@ -87,7 +87,7 @@ impl RunningServer {
     fn check_adoptable(&self, config: &Config) -> Result<(), EditError> {
         let plan = self.current.active_plan();
         let before = &plan.config;
-        let of_users = |config: &Config| -> Vec<(String, config::App)> {
+        let of_users = |config: &Config| -> Vec<(String, apps::AppSettings)> {
             config.apps.iter().filter(|(_, app)| app.user.is_some()).cloned().collect()
         };
         let same = options::listen_options(before) == options::listen_options(config)

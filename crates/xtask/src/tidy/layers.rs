@@ -130,7 +130,11 @@ const LAYERS: &[Layer] = &[
         never: NO_IO,
     },
     Layer { folder: "sharing", may_use: &["failure", "net", "settings"], never: &["tokio"] },
-    Layer { folder: "apps", may_use: &["failure", "http", "net", "ring", "times"], never: &["tokio"] },
+    Layer {
+        folder: "apps",
+        may_use: &["failure", "http", "net", "ring", "settings", "shapes", "times"],
+        never: &["tokio"],
+    },
     Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
     // The control interface is not involved in handling requests.
     Layer { folder: "web_client", may_use: &["failure"], never: &["net::", "std::net::TcpListener"] },
@@ -144,6 +148,7 @@ const LAYERS: &[Layer] = &[
         folder: "config",
         may_use: &[
             "admission",
+            "apps",
             "cache",
             "failure",
             "files",
@@ -256,6 +261,7 @@ const LAYERS: &[Layer] = &[
         folder: "routing",
         may_use: &[
             "admission",
+            "apps",
             "cache_handler",
             "certificates",
             "config",

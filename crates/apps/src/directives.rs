@@ -1,7 +1,8 @@
-//! Applications: how they are started, the number of workers, and their lifetimes.
+//! Directives of applications: how they are started, the number of workers, and their lifetimes.
 
-use crate::app_sandbox::{AppSandbox, share_written_paths};
 use crate::php::PhpApp;
+use crate::sandbox::{AppSandbox, share_written_paths};
+use rustix::process::Resource;
 use serde_json::json;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::{brief, table};
@@ -16,6 +17,7 @@ use shapes::client_abort::{CLIENT_ABORT, ClientAbort};
 use shapes::prefix::{StripPrefix, parse_strip_prefix};
 use std::path::PathBuf;
 use std::time::Duration;
+use times::Millis;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -25,10 +27,11 @@ const WAIT: Time = Time { min: Duration::from_millis(10), max: DAY };
 const WORKERS_MAX: u32 = 1024;
 const ONE: Count<u32> = Count { min: 1, max: WORKERS_MAX };
 
-/// `[apps]`: each application by its name.
-pub(crate) type Apps = Vec<(String, App)>;
+/// Each application by its name.
+type Apps = Vec<(String, AppSettings)>;
 
-pub(crate) struct AppMap;
+/// `[apps]`: the applications by their names.
+pub struct AppMap;
 
 impl Shape for AppMap {
     type Out = Apps;
@@ -44,7 +47,7 @@ impl Shape for AppMap {
     }
 }
 
-fn named_apps() -> Map<String, settings::directive_table::TableShape<App>> {
+fn named_apps() -> Map<String, settings::directive_table::TableShape<AppSettings>> {
     Map { what: "names of applications", key: name, value: table() }
 }
 
@@ -64,7 +67,7 @@ directives! {
     /// The output of the processes goes to the error log; each line has the application's name and the
     /// process. SIGHUP loads the application again: the new workers take over when they are ready, and no
     /// request is lost.
-    App in "`[apps.NAME]`", check app_agrees {}
+    AppSettings named "App" in "`[apps.NAME]`", check app_agrees {}
     held {
         /// The application's kind; `None` in the configuration of no application.
         kind: Option<AppKind>;
@@ -209,11 +212,11 @@ impl AppKind {
     }
 }
 
-impl App {
+impl AppSettings {
     /// An application of this kind, with default settings.
     #[must_use]
-    pub fn of_kind(kind: AppKind) -> App {
-        App { kind: Some(kind), ..App::default() }
+    pub fn of_kind(kind: AppKind) -> AppSettings {
+        AppSettings { kind: Some(kind), ..AppSettings::default() }
     }
 
     /// Interface of the application, if it is one of Python.
@@ -238,6 +241,29 @@ impl App {
             Some(AppKind::Php(php)) => Some(php),
             _ => None,
         }
+    }
+
+    /// Requests that the event loop of a worker has in progress at once; 1 without one. Above 1, a request that
+    /// takes too long is cancelled individually, and its worker is killed only if it does not end the request.
+    pub(crate) fn concurrency_max(&self) -> usize {
+        if self.runs_event_loop() { self.concurrency as usize } else { 1 }
+    }
+
+    /// Limits of WebSockets; `None` if the application does not support them, so that handshakes are passed on
+    /// as ordinary requests.
+    pub(crate) fn websocket_limits(&self) -> Option<&AppWebSockets> {
+        self.runs_event_loop().then_some(&self.websockets)
+    }
+
+    /// Time without data in either direction on a connection that the application has taken over; `None` if it
+    /// cannot take over connections.
+    pub(crate) fn hijacked_idle(&self) -> Option<Millis> {
+        matches!(self.kind, Some(AppKind::Rack(_))).then_some(self.timeouts.tunnel.into())
+    }
+
+    /// Whether the processes lead a session of their own even if the server has no terminal.
+    pub(crate) fn leads_session(&self) -> bool {
+        self.sandbox.is_some() || self.user.is_some()
     }
 
     /// Whether a worker gets a request only after its whole body was read.
@@ -308,6 +334,13 @@ directives! {
     }
 }
 
+impl AppTimeouts {
+    /// Maximum pause between two pieces of a response while the client waits.
+    pub(crate) fn between_max(&self) -> Millis {
+        self.between.unwrap_or(self.request).into()
+    }
+}
+
 directives! {
     /// Settings of each WebSocket of an application. The server itself handles frames and pings.
     AppWebSockets in "`websockets` of an application" {
@@ -352,6 +385,21 @@ directives! {
     }
 }
 
+impl AppLimits {
+    /// Resource limits, both soft and hard. The one on address space does not include memory shared with the
+    /// server.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = (Resource, u64)> {
+        let given = [
+            (Resource::As, self.memory_bytes),
+            (Resource::Nofile, self.files.map(u64::from)),
+            (Resource::Nproc, self.processes.map(u64::from)),
+            (Resource::Core, self.core_bytes),
+            (Resource::Fsize, self.file_bytes),
+        ];
+        given.into_iter().filter_map(|(resource, value)| Some((resource, value?)))
+    }
+}
+
 directives! {
     /// Lets an application answer. A name alone stands for `name`.
     ///
@@ -381,7 +429,7 @@ directives! {
 }
 
 /// The `app` directive of a route.
-pub(crate) fn mounted() -> impl Shape<Out = Mounted> {
+pub fn mounted() -> impl Shape<Out = Mounted> {
     brief::<Mounted>("name")
 }
 
@@ -391,7 +439,7 @@ const KIND_DIRECTIVES: [&str; 7] = ["psgi", "rack", "python", "wsgi", "asgi", "p
 const CALLABLE: Text<String> =
     Text { what: "a Python application, such as \"shop.wsgi:application\"", parse: parse_callable };
 
-fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
+fn app_agrees(app: &mut AppSettings, node: &Node, check: &mut Checker) {
     let given: Vec<_> = KIND_DIRECTIVES.iter().filter_map(|name| node.entry(name)).collect();
     match given.as_slice() {
         [] => {
@@ -433,7 +481,7 @@ fn app_agrees(app: &mut App, node: &Node, check: &mut Checker) {
 }
 
 /// Relative paths in Python names are relative to the configuration file, as paths of files are.
-fn resolve_python_paths(app: &mut App, check: &Checker) {
+fn resolve_python_paths(app: &mut AppSettings, check: &Checker) {
     let folder = check.resolve_path("");
     let more = app.targets.iter_mut().map(|(_, named)| named);
     let first = match &mut app.kind {
@@ -525,143 +573,5 @@ impl Shape for Requests {
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<u64> {
         Count { min: 1u32, max: u32::MAX }.read(node, check).map(u64::from)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::PythonInterface;
-    use crate::{Action, AppKind, Config, Workers};
-    use shapes::prefix::StripPrefix;
-    use std::path::Path;
-    use std::time::Duration;
-
-    fn parse(text: &str) -> Result<Config, String> {
-        let parsed = Config::parse(text, "k.toml", Path::new("/etc/k"));
-        parsed.map(|(config, _)| config).map_err(|report| report.render(false))
-    }
-
-    #[test]
-    fn application_and_its_route_are_parsed() {
-        let text = "[[route]]\npath = \"/shop/*\"\napp = { name = \"shop\", strip_prefix = true }\n[apps.shop]\n\
-            psgi = \"a.psgi\"\nworkers = { min = 2, max = 5 }\nrecycle = { requests = 10_000, memory = \"300MiB\" }\n\
-            timeouts = { request = \"5s\" }\nenv = { A = \"b\" }\n";
-        let config = parse(text).unwrap();
-        let (name, app) = &config.apps[0];
-        assert_eq!((name.as_str(), &app.kind), ("shop", &Some(AppKind::Psgi("/etc/k/a.psgi".into()))));
-        assert_eq!(app.workers, Some(Workers { min: 2, max: 5 }));
-        assert_eq!((app.recycle.requests, app.recycle.memory_bytes), (Some(10_000), Some(300 << 20)));
-        assert_eq!(app.timeouts.request, Duration::from_secs(5));
-        let Action::App(mounted) = &config.sites[0].routes[0].action else { panic!("an application") };
-        assert_eq!((mounted.name.as_str(), &mounted.strip_prefix), ("shop", &StripPrefix::OfRoute));
-    }
-
-    #[test]
-    fn single_worker_number_sets_minimum_and_maximum() {
-        let config = parse("[apps.a]\nrack = \"config.ru\"\nworkers = 3\n").unwrap();
-        assert_eq!(config.apps[0].1.workers, Some(Workers { min: 3, max: 3 }));
-    }
-
-    #[test]
-    fn python_targets_are_resolved_from_the_configuration() {
-        let config =
-            parse("[apps.a]\nwsgi = \"shop.wsgi:app\"\n[apps.b]\nasgi = \"api/main.py:app\"\n").unwrap();
-        let first = &config.apps[0].1;
-        let second = &config.apps[1].1;
-        assert_eq!(
-            (&first.kind, first.folder.as_deref()),
-            (&AppKind::python(PythonInterface::Wsgi, "shop.wsgi:app".into()), Some(Path::new("/etc/k/")))
-        );
-        assert_eq!(
-            (&second.kind, second.folder.as_deref()),
-            (&AppKind::python(PythonInterface::Asgi, "/etc/k/api/main.py:app".into()), None)
-        );
-    }
-
-    #[test]
-    fn between_timeout_is_unset_by_default() {
-        let text = "[apps.a]\npsgi = \"a\"\n[apps.b]\npsgi = \"b\"\ntimeouts = { request = \"5s\", between = \"1m\" }\n";
-        let config = parse(text).unwrap();
-        let between: Vec<_> = config.apps.iter().map(|(_, app)| app.timeouts.between).collect();
-        assert_eq!(between, [None, Some(Duration::from_secs(60))]);
-    }
-
-    #[test]
-    fn handler_and_websocket_settings_are_parsed() {
-        let text = "[apps.a]\nhandler = \"a.so\"\n[apps.b]\nasgi = \"b:app\"\n\
-            websockets = { message = \"64KiB\", idle = \"5s\" }\n";
-        let config = parse(text).unwrap();
-        assert_eq!(config.apps[0].1.kind, Some(AppKind::Native("/etc/k/a.so".into())));
-        assert_eq!(config.apps[0].1.websockets.message_bytes_max, 16 << 20);
-        let sockets = &config.apps[1].1.websockets;
-        assert_eq!((sockets.message_bytes_max, sockets.idle), (64 << 10, Duration::from_secs(5)));
-    }
-
-    #[test]
-    fn php_is_configured_by_directory_script_or_table() {
-        let text = "[apps.a]\nphp = \"site\"\n[apps.b]\nphp = \"public/index.php\"\n[apps.c.php]\nroot = \"/srv/c\"\nfront = false\n\
-            ini = { memory_limit = \"256M\", \"opcache.enable\" = true, precision = 10 }\nadmin_ini = { allow_url_fopen = false }\n";
-        let config = parse(text).unwrap();
-        let php: Vec<_> = config.apps.iter().filter_map(|(_, app)| app.php()).collect();
-        let front = |index: usize| php[index].front.as_deref();
-        assert_eq!((php[0].root.as_path(), front(0)), (Path::new("/etc/k/site"), Some("/index.php")));
-        assert_eq!((php[1].root.as_path(), front(1)), (Path::new("/etc/k/public"), Some("/index.php")));
-        assert_eq!((php[2].root.as_path(), front(2)), (Path::new("/srv/c"), None));
-        let pairs = |pairs: &[(String, String)]| {
-            pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(pairs(&php[2].ini), "memory_limit=256M opcache.enable=1 precision=10");
-        assert_eq!(pairs(&php[2].admin_ini), "allow_url_fopen=0");
-    }
-
-    #[test]
-    fn files_fall_back_to_the_application() {
-        let config = parse("[[route]]\nfiles = \"public\"\napp = \"a\"\n[apps.a]\npsgi = \"a\"\n").unwrap();
-        let route = &config.sites[0].routes[0];
-        assert_eq!(route.action.name(), "files");
-        assert_eq!(route.otherwise.as_ref().map(Action::name), Some("app"));
-    }
-
-    #[test]
-    fn application_errors_name_the_mistake() {
-        for (text, said) in [
-            ("[apps.a]\n", "an application without a kind"),
-            ("[apps.a]\npsgi = \"a\"\nrack = \"b\"\n", "of two kinds"),
-            ("[apps.a]\nhandler = \"a.so\"\nwsgi = \"b\"\n", "of two kinds"),
-            ("[apps.a]\nasgi = \"a\"\nwebsockets = { idle = \"1ms\" }\n", "too short"),
-            ("[apps.a]\npsgi = \"a\"\nworkers = { min = 3, max = 2 }\n", "`min` is more than `max`"),
-            ("[apps.a]\npsgi = \"a\"\ntargets = { b = \"c\" }\n", "not Python"),
-            (
-                "[[route]]\napp = { name = \"a\", target = \"admn\" }\n[apps.a]\nwsgi = \"a\"\ntargets = { admin = \"b\" }\n",
-                "did you mean `admin`?",
-            ),
-            ("[apps.a]\npsgi = \"a\"\nlifespan = \"on\"\n", "not ASGI"),
-            ("[apps.a]\nasgi = \"a\"\nlifespan = \"yes\"\n", "lifespan"),
-            ("[apps.a]\npsgi = \"a\"\nworkers = 0\n", "too small"),
-            ("[apps.a]\nwsgi = \":app\"\n", "the module is missing"),
-            ("[apps.a]\npsgi = \"a\"\ngroup = \"www\"\n", "`group` without `user`"),
-            ("[apps.a]\nphp = \"a\"\npsgi = \"b\"\n", "of two kinds"),
-            ("[apps.a]\nphp = \"a\"\nthreads = 2\n", "PHP has none"),
-            ("[apps.a]\nphp = {}\n", "`apps.php.root` is missing"),
-            ("[apps.a]\nphp = \"unix:/run/php/fpm.sock\"\n", "beside `files`"),
-            (
-                "[apps.a]\nphp = { root = \"a\", front = \"index.html\" }\n",
-                "this is no script below the root",
-            ),
-            ("[apps.a]\nphp = { root = \"a/x.php\", front = \"/y.php\" }\n", "a front script already"),
-            ("[apps.a]\nphp = { root = \"a\", ini = { \"a b\" = \"c\" } }\n", "the name of a setting"),
-            ("[apps.a]\nphp = { root = \"a\", ini = { a = \"b\\nc\" } }\n", "one line"),
-            ("[apps.a]\nphp = { root = \"a\", ini = { a = [] } }\n", "a text, a number or a flag"),
-            ("[apps.\"a b\"]\npsgi = \"a\"\n", "must not contain ' '"),
-            ("[[route]]\napp = \"shoop\"\n[apps.shop]\npsgi = \"a\"\n", "did you mean `shop`?"),
-            ("[[route]]\napp = \"a\"\nproxy = \"http://b\"\n[apps.a]\npsgi = \"a\"\n", "two actions"),
-            (
-                "[[route]]\napp = { name = \"a\", strip_prefix = true }\n[apps.a]\npsgi = \"a\"\n",
-                "there is no prefix to remove",
-            ),
-        ] {
-            let report = parse(text).unwrap_err();
-            assert!(report.contains(said), "{text}\n{report}");
-        }
     }
 }
