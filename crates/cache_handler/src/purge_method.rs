@@ -11,13 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use cache::{Cache, Purge, Purged, key, tags};
-use config::Config;
 use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::Level;
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, PeerSet, Request};
-use process::config_files::{ConfigFiles, purge_token_files};
+use process::config_files::ConfigFiles;
 use steps::auth;
 
 /// Maximum tags in one request.
@@ -60,13 +59,16 @@ impl PurgeToken {
     }
 }
 
-/// Reads the token files of a configuration.
+/// Reads token files.
 ///
 /// # Errors
 /// A file cannot be read or has no valid token; the message names the file.
-pub fn purge_tokens(config: &Config, files: &ConfigFiles) -> io::Result<HashMap<PathBuf, PurgeToken>> {
+pub fn purge_tokens<'p>(
+    paths: impl Iterator<Item = &'p PathBuf>,
+    files: &ConfigFiles,
+) -> io::Result<HashMap<PathBuf, PurgeToken>> {
     let mut tokens = HashMap::new();
-    for path in purge_token_files(config) {
+    for path in paths {
         let failed =
             |text: &str| io::Error::other(format!("`token_file` {}: {text}", path.display())).about(path);
         let bytes = files.read(path)?;

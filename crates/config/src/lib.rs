@@ -68,6 +68,8 @@ mod listeners;
 
 mod levels;
 
+mod named_files;
+
 pub mod matcher;
 
 pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
@@ -81,12 +83,13 @@ pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
+pub use named_files::NamedFiles;
 pub use referer::{RefererExpression, RefererPattern};
 pub use replace::BodyEdit;
 pub use response_headers::ResponseHeaders;
-pub use server::{Config, Limits, OpenFiles, TEXT_BYTES_MAX, Timeouts};
+pub use server::{Config, Limits, OpenFiles, Timeouts};
 pub use settings::checker::InvalidValue;
-pub use settings::document::{EnvironmentLookup, directive_tree, include_patterns};
+pub use settings::document::{EnvironmentLookup, TEXT_BYTES_MAX, directive_tree, include_patterns};
 pub use settings::format::format;
 pub use settings::joined_text::{ConfigLine, add_config_place, join_files, split_files};
 pub use settings::report::{Finding, NamedAccount, NamedPath, Report, Severity, TextSpan};

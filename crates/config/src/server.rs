@@ -36,7 +36,7 @@ use proxy::upstream_group::Groups;
 use settings::checker::{Checker, shorten};
 use settings::directive_table::{all_chapters, brief, table};
 use settings::directives;
-use settings::document::{self, EnvironmentLookup};
+use settings::document::{self, EnvironmentLookup, TEXT_BYTES_MAX};
 use settings::node::{Entry, Node, NodeData};
 use settings::report::Report;
 use settings::shape::{
@@ -49,9 +49,6 @@ use shapes::network::{SOURCE, TrustedSource};
 use sharing::SharedLimits;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// The largest configuration file, in bytes.
-pub const TEXT_BYTES_MAX: usize = 8 << 20;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -143,7 +143,9 @@ impl ControlListener {
 
     fn set_socket_permissions(&self, address: &Listen, control: &Control) -> io::Result<()> {
         match address {
-            Listen::Unix(path) => control_file::apply(Path::new(path), control, self.link.as_ref()),
+            Listen::Unix(path) => {
+                control_file::apply(path, control.mode, control.group.as_deref(), self.link.as_ref())
+            }
             _ => Ok(()),
         }
     }

@@ -6,7 +6,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use config::Control;
 use link::LinkRequest;
 use net::trusted_path;
 use rights::privilege::group_id;
@@ -19,13 +18,18 @@ use crate::link::{SupervisorLink, path_text};
 ///
 /// # Errors
 /// The system or the supervisor refused the change.
-pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> io::Result<()> {
-    if control.mode.is_none() && control.group.is_none() {
+pub fn apply(
+    path: &Path,
+    mode: Option<u32>,
+    group: Option<&str>,
+    link: Option<&SupervisorLink>,
+) -> io::Result<()> {
+    if mode.is_none() && group.is_none() {
         return Ok(());
     }
     match link {
         Some(link) => link.ask(&LinkRequest::ControlFile(path_text(path)?), &[]).map(drop),
-        None => set(path, control, rustix::process::geteuid().as_raw()),
+        None => set(path, mode, group, rustix::process::geteuid().as_raw()),
     }
 }
 
@@ -34,7 +38,7 @@ pub fn apply(path: &Path, control: &Control, link: Option<&SupervisorLink>) -> i
 ///
 /// # Errors
 /// The system refused the change, or `path` is no socket of that user.
-pub fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> {
+pub fn set(path: &Path, mode: Option<u32>, group: Option<&str>, owner: u32) -> io::Result<()> {
     let named = |what: &str, error: &dyn std::fmt::Display| {
         io::Error::other(format!("`control.{what}` of {}: {error}", path.display()))
     };
@@ -44,14 +48,14 @@ pub fn set(path: &Path, control: &Control, owner: u32) -> io::Result<()> {
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_uid != owner {
         return Err(named("listen", &"this is no socket of the user who serves"));
     }
-    if let Some(group) = &control.group {
+    if let Some(group) = group {
         let gid = Gid::from_raw(group_id(group).map_err(|error| named("group", &error))?);
         rustix::fs::chownat(&file, c"", None, Some(gid), AtFlags::EMPTY_PATH).map_err(|error| {
             let text = format!("\"{group}\": {error}: name a group that the user who serves belongs to");
             named("group", &text)
         })?;
     }
-    if let Some(mode) = control.mode {
+    if let Some(mode) = mode {
         // An O_PATH descriptor cannot be used with fchmod(2).
         let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(itself, Permissions::from_mode(mode)).map_err(|error| named("mode", &error))?;

@@ -86,7 +86,7 @@ impl SupervisorHandover {
 pub fn read_text(packet: Packet) -> io::Result<String> {
     let file = packet.descriptors.into_iter().next().map(File::from);
     let mut text = String::new();
-    let limit = config::TEXT_BYTES_MAX as u64 + 1;
+    let limit = settings::document::TEXT_BYTES_MAX as u64 + 1;
     file.ok_or_else(|| io::Error::other("no text came"))?.take(limit).read_to_string(&mut text)?;
     Ok(text)
 }

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use config::Config;
 use failure::Failure;
 use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
@@ -59,12 +58,12 @@ struct ThreadRules {
 }
 
 impl Sandbox {
-    /// Creates the sandbox of a configuration; `temporary` is the directory of temporary files.
+    /// Creates the sandbox; `temporary` is the directory of temporary files. Restricts nothing unless `is_enabled`.
     ///
     /// # Errors
     /// The system calls of this machine's architecture are not known.
-    pub fn new(config: &Config, temporary: PathBuf) -> io::Result<Sandbox> {
-        if !config.sandbox {
+    pub fn new(is_enabled: bool, temporary: PathBuf) -> io::Result<Sandbox> {
+        if !is_enabled {
             return Ok(Sandbox(None));
         }
         let of_service = ["STATE_DIRECTORY", "CACHE_DIRECTORY"].into_iter().filter_map(std::env::var_os);
@@ -266,7 +265,7 @@ mod tests {
         folder: &std::path::Path,
         run: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        let sandbox = Sandbox::new(&Config::default(), folder.to_path_buf()).unwrap();
+        let sandbox = Sandbox::new(true, folder.to_path_buf()).unwrap();
         std::thread::spawn(move || {
             sandbox.restrict_thread().unwrap();
             run()
@@ -276,7 +275,7 @@ mod tests {
     }
 
     fn has_landlock() -> bool {
-        let sandbox = Sandbox::new(&Config::default(), std::env::temp_dir()).unwrap();
+        let sandbox = Sandbox::new(true, std::env::temp_dir()).unwrap();
         sandbox.description().contains("Landlock and")
     }
 
@@ -330,8 +329,7 @@ mod tests {
 
     #[test]
     fn disabled_sandbox_restricts_nothing() {
-        let config = Config { sandbox: false, ..Config::default() };
-        let sandbox = Sandbox::new(&config, PathBuf::new()).unwrap();
+        let sandbox = Sandbox::new(false, PathBuf::new()).unwrap();
         assert!(sandbox.description().starts_with("off"));
         std::thread::spawn(move || {
             sandbox.restrict_thread().unwrap();

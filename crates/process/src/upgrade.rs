@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{env, io};
 
+use apps::AppSettings;
 use failure::Failure;
 use link::DESCRIPTORS_MAX;
 use net::{BindAddress, Listener, trusted_path};
@@ -34,9 +35,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum length of a reported reason, in characters.
 const REASON_CHARS_MAX: usize = 2_000;
 
-/// Time limit for a successor to serve.
-pub fn start_timeout(config: &config::Config) -> Duration {
-    START_TIMEOUT + config.apps.iter().map(|(_, app)| app.timeouts.start).max().unwrap_or_default()
+/// Time limit for a successor to serve, and to load these applications before.
+pub fn start_timeout(apps: &[(String, AppSettings)]) -> Duration {
+    START_TIMEOUT + apps.iter().map(|(_, app)| app.timeouts.start).max().unwrap_or_default()
 }
 
 /// The program to start for an upgrade: the file that this process was started from. Call this at the start,

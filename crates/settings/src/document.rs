@@ -7,6 +7,9 @@ use crate::report::TextSpan;
 use serde_json::Value;
 use std::path::Path;
 
+/// The largest configuration file, in bytes.
+pub const TEXT_BYTES_MAX: usize = 8 << 20;
+
 /// Bytes that the values of environment variables may add to a configuration.
 const EXPANDED_BYTES_MAX: usize = 1 << 20;
 

@@ -149,7 +149,7 @@ impl ServerPlan {
         let streams = StreamLimits::of(&config, &mut kept, &budget);
         let groups = GroupPlan::new(&config, &mut kept, &spill, &files)?;
         kept.release_unused();
-        let purge_tokens = purge_tokens(&config, &files)?;
+        let purge_tokens = purge_tokens(config.purge_token_files(), &files)?;
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
         let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
             RouteSuffixes::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())

@@ -277,7 +277,7 @@ impl RunningServer {
         self.logs.notices.info(&format!("upgrade: process {pid} is started"));
         upgrade.successor = Some((pid, successor.pidfd()?));
         let events = self.events.clone();
-        let limit = upgrade::start_timeout(&self.current.active_plan().config);
+        let limit = upgrade::start_timeout(&self.current.active_plan().config.apps);
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {
             let outcome = successor.wait_until_ready(limit);
             let _ = events.send(ServerEvent::Upgraded(outcome.map(|()| upgrade::success_message(pid))));

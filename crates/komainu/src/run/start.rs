@@ -122,7 +122,7 @@ pub(crate) fn run_server(
     let cores = options.threads;
     let spill = routes::spill_store(&config)?;
     let hosting = Arc::new(Hosting::new(cores, &logs.notices, &spill, &options.memory, link.clone()));
-    let sandbox = Sandbox::new(&config, routes::temporary_folder(&config))?;
+    let sandbox = Sandbox::new(config.sandbox, routes::temporary_folder(&config))?;
     let sandboxed = sandbox.description();
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces =

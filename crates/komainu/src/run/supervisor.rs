@@ -374,7 +374,7 @@ impl SupervisorLoop {
         self.notices.info(&format!("upgrade: process {pid} is started"));
         lock(&self.state.app_processes).other_children.push(pid);
         self.successor = Some(successor.pidfd()?);
-        let limit = upgrade::start_timeout(&lock(&self.state.current).config);
+        let limit = upgrade::start_timeout(&lock(&self.state.current).config.apps);
         let sender = self.sender.clone();
         let state = self.state.clone();
         std::thread::Builder::new().name("upgrade".into()).spawn(move || {

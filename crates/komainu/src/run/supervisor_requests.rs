@@ -16,14 +16,14 @@ use std::time::Duration;
 
 use ::link::{DESCRIPTORS_MAX, LinkRequest, LinkSession, TEXT_BYTES_MAX};
 use apps::{Launch, Usage};
-use config::Config;
+use config::{Config, NamedFiles};
 use engine::options;
 use hosting::workers;
 use logging::notice::ErrorLog;
 use logging::sink::{LogSink, LogTarget, open_file};
 use net::{Listen, Listener};
 use operator::socket::ControlSocket;
-use process::config_files::{self, NamedFiles};
+use process::config_files;
 use process::systemd::Notifier;
 use process::upgrade::Predecessor;
 use process::{control_file, link};
@@ -285,7 +285,7 @@ impl SupervisorState {
         let control = offered.or_else(|| of(&lock(&self.current)));
         let control =
             control.ok_or_else(|| io::Error::other("the configuration has no such control listener"))?;
-        control_file::set(path, &control, self.identity.uid)?;
+        control_file::set(path, control.mode, control.group.as_deref(), self.identity.uid)?;
         link::send(link, "done", &[])
     }
 

@@ -185,18 +185,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "process",
-        may_use: &[
-            "admission",
-            "apps",
-            "config",
-            "failure",
-            "link",
-            "logging",
-            "net",
-            "otlp",
-            "proxy",
-            "rights",
-        ],
+        may_use: &["apps", "failure", "link", "logging", "net", "otlp", "rights", "settings"],
         never: &["tokio"],
     },
     Layer {
