@@ -1,12 +1,14 @@
 //! Certificates: those that the server presents, and how it obtains, renews and staples them.
 //!
-//! This crate owns certificate orders (ACME, RFC 8555), the state folder with accounts, keys and certificates,
+//! This crate owns the directives of ACME, certificate orders (ACME, RFC 8555), the state folder with accounts, keys and certificates,
 //! the local authority for private names, the renewal schedule, OCSP responses, and the choice of a certificate
 //! for a name. Its background threads use tokio. It never touches a request: serving threads receive
 //! certificates through [`CertificateSink`], and look up tokens in [`HttpChallenges`].
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+pub mod directives;
+pub mod certified_sites;
 mod subject;
 
 mod certificate;
@@ -58,7 +60,7 @@ pub use dns_records::DnsRecords;
 pub use dns_update::DnsServer;
 pub use local::LocalAuthority;
 pub use on_demand::client_network;
-pub use order::{ChallengeKind, Directory, ExternalAccount, Options};
+pub use order::Options;
 pub use orders::RenewerEnvironment;
 pub use renewer::{CertificateRenewer, MissingNames};
 pub use schedule::Intervals;

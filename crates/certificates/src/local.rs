@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
-use config::PRIVATE_SUFFIXES;
 use failure::Failure;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
@@ -15,6 +14,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use shapes::host::PRIVATE_SUFFIXES;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 

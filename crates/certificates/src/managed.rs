@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use crate::certified_sites::CertificateSettings;
+use crate::directives::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress};
 use crate::{
-    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, DnsRecords, DnsServer,
-    ExternalAccount, HttpChallenges, Intervals, Issuer, Options, RenewerEnvironment, StapleOwner, Subject,
-    TsigKey,
+    CertificateRenewer, CertificateSink, CertificateStatus, DnsRecords, DnsServer, HttpChallenges, Intervals,
+    Issuer, Options, RenewerEnvironment, StapleOwner, Subject, TsigKey,
 };
-use config::{AcmeChallenge, Config, HostPattern};
 use failure::{Failure, IoFailure};
 use logging::notice::ErrorLog;
-use net::tls::directives::CertificateSource;
 use net::{CertificateStore, ConfiguredListener, Listen, ServerCertificate, strip_byte_order_marks};
 use process::config_files::ConfigFiles;
 use process::link::SupervisorLink;
 use rights::privilege::Identity;
+use shapes::host::HostPattern;
 
 use crate::staples::Staples;
 
@@ -81,14 +81,14 @@ impl RunningCertificates {
     /// Installs the stored certificates and starts the thread; `None` if no site has `tls = "auto"`. Failures
     /// are logged, and the server runs without managed certificates.
     fn start(
-        config: &Config,
+        settings: &CertificateSettings<'_>,
         files: &ConfigFiles,
         is_system: bool,
         serving: &AutomaticCertificates,
         log: &ErrorLog,
     ) -> Option<RunningCertificates> {
-        let subjects = subjects(config, log);
-        let is_on_demand = config.acme.ask.is_some() && config.sites.iter().any(is_automatic);
+        let subjects = subjects(settings, log);
+        let is_on_demand = settings.acme.ask.is_some() && settings.automatic_sites().next().is_some();
         if subjects.is_empty() && !is_on_demand {
             return None;
         }
@@ -101,7 +101,7 @@ impl RunningCertificates {
         let AutomaticCertificates { store, challenges, staples, .. } = serving.clone();
         let missed = store.clone();
         let sink = Arc::new(ServerSink { store, staples, log: log.clone() });
-        let options = options(config, files, is_system)
+        let options = options(settings, files, is_system)
             .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
             Ok(renewer) => {
@@ -120,8 +120,13 @@ impl RunningCertificates {
     ///
     /// # Errors
     /// A file cannot be read; the previous names keep their certificates.
-    fn reload(&self, config: &Config, files: &ConfigFiles, log: &ErrorLog) -> io::Result<()> {
-        self.renewer.serve(options(config, files, self.is_system)?, subjects(config, log));
+    fn reload(
+        &self,
+        settings: &CertificateSettings<'_>,
+        files: &ConfigFiles,
+        log: &ErrorLog,
+    ) -> io::Result<()> {
+        self.renewer.serve(options(settings, files, self.is_system)?, subjects(settings, log));
         Ok(())
     }
 
@@ -166,15 +171,15 @@ impl AutomaticCertificates {
     /// The errors of [`RunningCertificates::reload`].
     pub fn apply(
         &self,
-        config: &Config,
+        settings: &CertificateSettings<'_>,
         files: &ConfigFiles,
         is_system: bool,
         log: &ErrorLog,
     ) -> io::Result<()> {
         if let Some(running) = self.running.get() {
-            return running.reload(config, files, log);
+            return running.reload(settings, files, log);
         }
-        if let Some(started) = RunningCertificates::start(config, files, is_system, self, log) {
+        if let Some(started) = RunningCertificates::start(settings, files, is_system, self, log) {
             // No other thread sets it: reloads are sequential.
             let _ = self.running.set(started);
         }
@@ -193,9 +198,9 @@ pub(crate) fn host_name() -> String {
 }
 
 /// Subjects to obtain certificates for: the hosts of sites with `tls = "auto"`.
-fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
+fn subjects(settings: &CertificateSettings<'_>, log: &ErrorLog) -> Vec<Subject> {
     let mut subjects = BTreeSet::new();
-    for (_, name) in names(config) {
+    for (_, name) in names(settings) {
         match Subject::parse(&name) {
             Ok(subject) => _ = subjects.insert(subject),
             Err(error) => log.error(&format!("certificates: {error}")),
@@ -204,25 +209,20 @@ fn subjects(config: &Config, log: &ErrorLog) -> Vec<Subject> {
     subjects.into_iter().collect()
 }
 
-/// Whether a site has `tls = "auto"`.
-pub fn is_automatic(site: &config::Site) -> bool {
-    site.tls.as_ref().is_some_and(|tls| tls.certificate == CertificateSource::Auto)
-}
-
 /// Hosts of sites with `tls = "auto"`, each preceded by its site for messages.
-fn names(config: &Config) -> Vec<(String, String)> {
+fn names(settings: &CertificateSettings<'_>) -> Vec<(String, String)> {
     let mut names = Vec::new();
     // With `ask`, names below a wildcard are obtained individually if the wildcard itself cannot be.
-    let skips_wildcards = config.acme.ask.is_some() && !challenges(config).contains(&ChallengeKind::Dns);
-    for site in config.sites.iter().filter(|site| is_automatic(site)) {
+    let skips_wildcards =
+        settings.acme.ask.is_some() && !challenges(settings).contains(&AcmeChallenge::Dns01);
+    for site in settings.automatic_sites() {
         let hosts = site.hosts.iter().filter_map(|host| match host {
             HostPattern::Exact(name) => Some(name.clone()),
             HostPattern::Subdomains(_) if skips_wildcards => None,
             HostPattern::Subdomains(name) => Some(format!("*{name}")),
         });
         let own = OWN_NAMES.iter().map(|name| (*name).to_owned()).filter(|_| site.hosts.is_empty());
-        let place =
-            site.line.as_ref().map_or("the default site".to_owned(), |line| format!("the site in {line}"));
+        let place = site.line.map_or("the default site".to_owned(), |line| format!("the site in {line}"));
         names.extend(hosts.chain(own).map(|name| (place.clone(), name)));
     }
     names
@@ -230,10 +230,10 @@ fn names(config: &Config) -> Vec<(String, String)> {
 
 /// Warnings of `komainu check` about names without a certificate, or with one that clients do not trust by
 /// default.
-pub fn warnings(config: &Config) -> Vec<String> {
+pub fn warnings(settings: &CertificateSettings<'_>) -> Vec<String> {
     let mut warnings = Vec::new();
-    let kinds = challenges(config);
-    for (place, name) in names(config) {
+    let kinds = challenges(settings);
+    for (place, name) in names(settings) {
         let subject = match Subject::parse(&name) {
             Ok(subject) => subject,
             Err(error) => {
@@ -264,13 +264,13 @@ pub fn warnings(config: &Config) -> Vec<String> {
 }
 
 /// Checks the files named by `[acme]`, which a running server uses only when a certificate is due.
-pub fn files_exist(config: &Config) -> Result<(), Failure> {
-    if let Some(path) = &config.acme.ca {
+pub fn files_exist(acme: &Acme) -> Result<(), Failure> {
+    if let Some(path) = &acme.ca {
         let pem = ConfigFiles::default().read(path).map_err(|error| format!("`[acme] ca`: {error}"))?;
         net::ClientCertificates::check_authority(&pem)
             .map_err(|text| format!("`[acme] ca`: {}: {text}", path.display()))?;
     }
-    let Some(program) = config.acme.dns_hook.first().map(Path::new) else { return Ok(()) };
+    let Some(program) = acme.dns_hook.first().map(Path::new) else { return Ok(()) };
     let is_program = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     };
@@ -298,16 +298,12 @@ fn is_local(subject: &Subject) -> bool {
     }
 }
 
-fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<Options> {
-    let acme = &config.acme;
-    let external = |binding: &config::ExternalAccountBinding| ExternalAccount {
-        id: binding.id.clone(),
-        key: binding.key.clone(),
-    };
-    let directories = acme.directories.iter().map(|directory| Directory {
+fn options(settings: &CertificateSettings<'_>, files: &ConfigFiles, is_system: bool) -> io::Result<Options> {
+    let acme = settings.acme;
+    let directories = acme.directories.iter().map(|directory| AcmeDirectory {
         url: directory.url.clone(),
-        external_account: directory.eab.as_ref().or(acme.eab.as_ref()).map(external),
-        profile: directory.profile.clone().or_else(|| acme.profile.clone()),
+        eab: directory.eab.as_ref().or(acme.eab.as_ref()).cloned(),
+        profile: directory.profile.as_ref().or(acme.profile.as_ref()).cloned(),
     });
     let dns = match &acme.dns {
         Some(dns) => Some(DnsRecords::Update(dns_server(dns, files)?)),
@@ -318,10 +314,10 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
     Ok(Options {
         directories: directories.collect(),
         email: acme.email.clone(),
-        challenges: challenges(config),
+        challenges: challenges(settings),
         dns,
         ask: acme.ask.clone(),
-        state_folder: state_folder(config, is_system),
+        state_folder: state_folder(acme, is_system),
         roots_pem: strip_byte_order_marks(&roots_pem).into_owned(),
     })
 }
@@ -330,27 +326,23 @@ fn options(config: &Config, files: &ConfigFiles, is_system: bool) -> io::Result<
 ///
 /// # Errors
 /// The key file cannot be read or contains no valid key.
-pub fn dns_server(dns: &config::AcmeDns, files: &ConfigFiles) -> io::Result<DnsServer> {
+pub fn dns_server(dns: &AcmeDns, files: &ConfigFiles) -> io::Result<DnsServer> {
     let key = TsigKey::parse(&files.read(&dns.secret_file)?, dns.key.as_deref(), dns.algorithm);
     let key = key.map_err(|text| {
         let text = format!("`[acme] dns`: {}: {text}", dns.secret_file.display());
         io::Error::new(io::ErrorKind::InvalidData, text).about(&dns.secret_file)
     })?;
-    let config::DnsAddress { host, port } = dns.server.clone();
+    let DnsAddress { host, port } = dns.server.clone();
     Ok(DnsServer { host, port, zone: dns.zone.clone(), key, wait: dns.wait })
 }
 
 /// Usable challenge types: the configured ones, or those that the listening addresses allow.
-fn challenges(config: &Config) -> Vec<ChallengeKind> {
-    let configured = config.acme.challenges.iter().map(|challenge| match challenge {
-        AcmeChallenge::Http01 => ChallengeKind::Http,
-        AcmeChallenge::TlsAlpn01 => ChallengeKind::TlsAlpn,
-        AcmeChallenge::Dns01 => ChallengeKind::Dns,
-    });
-    let mut kinds: Vec<ChallengeKind> = configured.collect();
-    if !kinds.is_empty() {
-        return kinds;
+fn challenges(settings: &CertificateSettings<'_>) -> Vec<AcmeChallenge> {
+    let acme = settings.acme;
+    if !acme.challenges.is_empty() {
+        return acme.challenges.clone();
     }
+    let mut kinds = Vec::new();
     let port = |listener: &ConfiguredListener| match &listener.address {
         Listen::Tcp(address) => Some(address.port()),
         Listen::Any(port) => Some(*port),
@@ -361,15 +353,15 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
             listener.is_tls() == is_tls
                 && port(listener).is_some_and(|port| wanted.is_none_or(|wanted| wanted == port))
         };
-        config.listeners().any(with)
+        settings.listeners.iter().copied().any(with)
     };
-    if config.acme.dns.is_some() || !config.acme.dns_hook.is_empty() {
-        kinds.push(ChallengeKind::Dns);
+    if acme.dns.is_some() || !acme.dns_hook.is_empty() {
+        kinds.push(AcmeChallenge::Dns01);
     }
     let of = |http: Option<u16>, tls: Option<u16>| {
-        [(listens(http, false), ChallengeKind::Http), (listens(tls, true), ChallengeKind::TlsAlpn)]
+        [(listens(http, false), AcmeChallenge::Http01), (listens(tls, true), AcmeChallenge::TlsAlpn01)]
     };
-    let mut reachable: Vec<ChallengeKind> =
+    let mut reachable: Vec<AcmeChallenge> =
         of(Some(80), Some(443)).into_iter().filter_map(|(is, kind)| is.then_some(kind)).collect();
     if reachable.is_empty() {
         // Ports 80 and 443 may be forwarded to other ports of this machine.
@@ -380,8 +372,8 @@ fn challenges(config: &Config) -> Vec<ChallengeKind> {
 }
 
 /// State directory: configured, from the systemd unit, of the system, or of the user.
-pub fn state_folder(config: &Config, is_system: bool) -> PathBuf {
-    config.acme.state.clone().unwrap_or_else(|| default_state_folder(is_system))
+pub fn state_folder(acme: &Acme, is_system: bool) -> PathBuf {
+    acme.state.clone().unwrap_or_else(|| default_state_folder(is_system))
 }
 
 /// Default state directory. `is_system`: the server was started as root.
@@ -406,11 +398,11 @@ pub fn default_state_folder(is_system: bool) -> PathBuf {
 ///
 /// # Errors
 /// The directory cannot be created.
-pub fn create_state_folder(config: &Config, identity: &Identity) -> io::Result<()> {
-    if !config.sites.iter().any(is_automatic) {
+pub fn create_state_folder(settings: &CertificateSettings<'_>, identity: &Identity) -> io::Result<()> {
+    if settings.automatic_sites().next().is_none() {
         return Ok(());
     }
-    let path = state_folder(config, true);
+    let path = state_folder(settings.acme, true);
     identity
         .create_folder(&path)
         .map_err(|error| error.attempting(format_args!("the state folder {}", path.display())).about(&path))
@@ -420,18 +412,34 @@ pub fn create_state_folder(config: &Config, identity: &Identity) -> io::Result<(
 mod tests {
     use std::fs;
 
+    use net::tls::directives::Tls;
+    use settings::checker::Checker;
+    use settings::directive_table::{DirectiveTable, brief, table};
+    use settings::node::Node;
+    use settings::shape::{OneOrMore, Shape};
+
     use super::*;
 
-    fn config(text: &str) -> Config {
-        Config::parse(text, "test.toml", Path::new("/etc/komainu")).unwrap().0
+    fn read<T: DirectiveTable>(text: &str) -> T {
+        let mut check = Checker::new(text, "test.toml", Path::new("/etc/komainu"));
+        table().read(&Node::parse_document(text).unwrap(), &mut check).unwrap()
     }
 
     #[test]
     fn acme_challenges_depend_on_the_listening_addresses() {
-        use ChallengeKind::{Dns, Http, TlsAlpn};
+        use AcmeChallenge::{Dns01 as Dns, Http01 as Http, TlsAlpn01 as TlsAlpn};
         let of = |listen: &str, acme: &str| {
-            let site = "[[site]]\nhosts = \"example.com\"\ntls = \"auto\"\n[[site.route]]\nrespond = \"x\"\n";
-            challenges(&config(&format!("listen = {listen}\n[acme]\n{acme}\n{site}")))
+            let text = format!("listen = {listen}");
+            let node = Node::parse_document(&text).unwrap();
+            let mut check = Checker::new(&text, "test.toml", Path::new("/etc/komainu"));
+            let shape = OneOrMore(brief::<ConfiguredListener>("address"));
+            let listeners = shape.read(&node.entry("listen").unwrap().value, &mut check).unwrap();
+            challenges(&CertificateSettings {
+                acme: &read(acme),
+                tls: &Tls::default(),
+                sites: Vec::new(),
+                listeners: listeners.iter().collect(),
+            })
         };
         assert_eq!(of("[\":80\", \":443\"]", ""), [Http, TlsAlpn]);
         assert_eq!(of("\":443\"", ""), [TlsAlpn]);
@@ -446,10 +454,8 @@ mod tests {
     #[test]
     fn invalid_dns_key_file_is_named_in_the_error() {
         let path = std::env::temp_dir().join(format!("komainu-dns-key-{}", std::process::id()));
-        let text = format!(
-            "[[route]]\nrespond = \"x\"\n[acme]\ndns = {{ server = \"ns\", secret_file = {path:?} }}\n"
-        );
-        let parsed = || config(&text).acme.dns.unwrap();
+        let text = format!("server = \"ns\"\nsecret_file = {path:?}\n");
+        let parsed = || read::<AcmeDns>(&text);
         let error = dns_server(&parsed(), &ConfigFiles::default()).unwrap_err().to_string();
         assert!(error.contains(&path.display().to_string()), "{error}");
         fs::write(&path, "secret").unwrap();

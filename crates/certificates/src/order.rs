@@ -14,6 +14,7 @@ use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, Publ
 use crate::certificate::KeyedChain;
 use web_client::WebClient;
 
+use crate::directives::{AcmeChallenge, AcmeDirectory};
 use crate::directory_client::DirectoryClient;
 use crate::dns_records::DnsRecords;
 use crate::problem::{PROBLEM, describe, problem};
@@ -22,64 +23,20 @@ use crate::sink::{CertificateSink, HttpChallenges};
 use crate::state_folder::StateFolder;
 use crate::subject::Subject;
 
-/// An ACME directory of an authority (RFC 8555 section 7.1.1).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Directory {
-    /// URL with the scheme `https`.
-    pub url: String,
-    /// External account that new ACME accounts are bound to.
-    pub external_account: Option<ExternalAccount>,
-    /// Certificate profile, such as `shortlived`.
-    pub profile: Option<String>,
-}
-
-impl Directory {
-    /// Creates a directory with a URL and nothing else.
-    pub fn new(url: impl Into<String>) -> Directory {
-        Directory { url: url.into(), external_account: None, profile: None }
-    }
-}
-
-/// External account that a new ACME account is bound to (RFC 8555 section 7.3.4).
-#[derive(Clone, PartialEq, Eq)]
-pub struct ExternalAccount {
-    /// Key identifier.
-    pub id: String,
-    /// HMAC key, decoded.
-    pub key: Vec<u8>,
-}
-
-impl std::fmt::Debug for ExternalAccount {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "ExternalAccount({})", self.id)
-    }
-}
-
-/// Method of proving control over a name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChallengeKind {
-    /// HTTP-01: a resource on port 80 (RFC 8555 section 8.3).
-    Http,
-    /// TLS-ALPN-01: a certificate on port 443 (RFC 8737).
-    TlsAlpn,
-    /// DNS-01: a TXT record (RFC 8555 section 8.4).
-    Dns,
-}
-
-impl ChallengeKind {
+impl AcmeChallenge {
     fn of_acme(self) -> ChallengeType {
         match self {
-            ChallengeKind::Http => ChallengeType::Http01,
-            ChallengeKind::TlsAlpn => ChallengeType::TlsAlpn01,
-            ChallengeKind::Dns => ChallengeType::Dns01,
+            AcmeChallenge::Http01 => ChallengeType::Http01,
+            AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+            AcmeChallenge::Dns01 => ChallengeType::Dns01,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            ChallengeKind::Http => "http-01",
-            ChallengeKind::TlsAlpn => "tls-alpn-01",
-            ChallengeKind::Dns => "dns-01",
+            AcmeChallenge::Http01 => "http-01",
+            AcmeChallenge::TlsAlpn01 => "tls-alpn-01",
+            AcmeChallenge::Dns01 => "dns-01",
         }
     }
 
@@ -87,8 +44,8 @@ impl ChallengeKind {
     /// not possible for addresses (RFC 8738).
     fn supports(self, subject: &Subject) -> bool {
         match subject {
-            Subject::Ip(_) => self != ChallengeKind::Dns,
-            Subject::Dns(_) => !subject.is_wildcard() || self == ChallengeKind::Dns,
+            Subject::Ip(_) => self != AcmeChallenge::Dns01,
+            Subject::Dns(_) => !subject.is_wildcard() || self == AcmeChallenge::Dns01,
         }
     }
 }
@@ -96,7 +53,7 @@ impl ChallengeKind {
 impl Subject {
     /// Returns why control over the subject cannot be proved with these challenges, and the remedy; `None` if
     /// it can.
-    pub fn missing_challenge(&self, kinds: &[ChallengeKind]) -> Option<&'static str> {
+    pub fn missing_challenge(&self, kinds: &[AcmeChallenge]) -> Option<&'static str> {
         if kinds.iter().any(|kind| kind.supports(self)) {
             return None;
         }
@@ -110,14 +67,14 @@ impl Subject {
 }
 
 /// Options for obtaining certificates.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Options {
     /// Directories in order of preference; each is tried if those before it fail.
-    pub directories: Vec<Directory>,
+    pub directories: Vec<AcmeDirectory>,
     /// Contact address of the account.
     pub email: Option<String>,
     /// Challenges in order of preference; after each failure the next one is used.
-    pub challenges: Vec<ChallengeKind>,
+    pub challenges: Vec<AcmeChallenge>,
     /// Provider of the TXT records of DNS-01 challenges.
     pub dns: Option<DnsRecords>,
     /// URL that confirms names which clients request and the configuration does not list; `None` to disable
@@ -136,13 +93,13 @@ impl Options {
         subject: &Subject,
         failures: u32,
         is_shared: bool,
-    ) -> Result<ChallengeKind, Failure> {
-        let mut kinds: Vec<ChallengeKind> =
+    ) -> Result<AcmeChallenge, Failure> {
+        let mut kinds: Vec<AcmeChallenge> =
             self.challenges.iter().copied().filter(|kind| kind.supports(subject)).collect();
         // The authority may connect to any server that shares the state folder; only the token is available
         // to all of them.
-        if is_shared && kinds.iter().any(|kind| *kind != ChallengeKind::TlsAlpn) {
-            kinds.retain(|kind| *kind != ChallengeKind::TlsAlpn);
+        if is_shared && kinds.iter().any(|kind| *kind != AcmeChallenge::TlsAlpn01) {
+            kinds.retain(|kind| *kind != AcmeChallenge::TlsAlpn01);
         }
         if let Some(text) = subject.missing_challenge(&kinds) {
             return Err(text.into());
@@ -252,7 +209,11 @@ impl<'a> OrderContext<'a> {
 
     /// Returns the account at a directory: the stored one, or a new one. An account that the authority has
     /// `forgotten` is not reused.
-    async fn account(&self, directory: &Directory, forgotten: Option<&str>) -> Result<Account, OrderFailure> {
+    async fn account(
+        &self,
+        directory: &AcmeDirectory,
+        forgotten: Option<&str>,
+    ) -> Result<Account, OrderFailure> {
         let asked = Instant::now();
         let lock = self.accounts.get(&directory.url).expect("each directory of the options has a lock");
         let mut failure = lock.lock().await;
@@ -278,13 +239,12 @@ impl<'a> OrderContext<'a> {
         made
     }
 
-    fn client_of(&self, directory: &Directory) -> DirectoryClient {
+    fn client_of(&self, directory: &AcmeDirectory) -> DirectoryClient {
         DirectoryClient { web: self.client.clone(), url: directory.url.clone() }
     }
 
-    async fn create_account(&self, directory: &Directory) -> Result<Account, OrderFailure> {
-        let external =
-            directory.external_account.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
+    async fn create_account(&self, directory: &AcmeDirectory) -> Result<Account, OrderFailure> {
+        let external = directory.eab.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
         let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.as_deref().into_iter().collect();
         let terms =
@@ -308,9 +268,9 @@ impl<'a> OrderContext<'a> {
     /// Reason of the failure, and whether the directory can be asked again soon.
     pub(crate) async fn obtain(
         &'a self,
-        directory: &Directory,
+        directory: &AcmeDirectory,
         subject: &Subject,
-        kind: ChallengeKind,
+        kind: AcmeChallenge,
         replaces: Option<&KeyedChain>,
     ) -> Result<KeyedChain, OrderFailure> {
         // Discard the value of an earlier step.
@@ -351,7 +311,7 @@ impl<'a> OrderContext<'a> {
     async fn new_order(
         &self,
         account: &Account,
-        directory: &Directory,
+        directory: &AcmeDirectory,
         subject: &Subject,
         replaces: Option<&KeyedChain>,
     ) -> Result<Order, Error> {
@@ -404,7 +364,7 @@ impl<'a> OrderContext<'a> {
         &'a self,
         order: &mut Order,
         subject: &Subject,
-        kind: ChallengeKind,
+        kind: AcmeChallenge,
         shown: &mut Vec<ChallengeResponse<'a>>,
     ) -> Result<(), OrderFailure> {
         let mut count = 0;
@@ -458,12 +418,12 @@ impl<'a> OrderContext<'a> {
         &'a self,
         challenge: &ChallengeHandle<'_>,
         subject: &Subject,
-        kind: ChallengeKind,
+        kind: AcmeChallenge,
         shown: &mut Vec<ChallengeResponse<'a>>,
     ) -> Result<(), Failure> {
         let response = challenge.key_authorization();
         match kind {
-            ChallengeKind::Http => {
+            AcmeChallenge::Http01 => {
                 let token = challenge.token.clone();
                 let written = self.store.write_token(&token, response.as_str());
                 written.map_err(|error| format!("the token cannot be stored: {error}"))?;
@@ -473,14 +433,14 @@ impl<'a> OrderContext<'a> {
                     tokio::time::sleep(self.intervals.token_read_time).await;
                 }
             }
-            ChallengeKind::TlsAlpn => {
+            AcmeChallenge::TlsAlpn01 => {
                 let made = challenge_certificate(subject, response.digest().as_ref());
                 let (certificate, key) = made.map_err(Failure::new)?;
                 let name = subject.server_name();
                 self.sink.set_challenge(&name, &(certificate.pem() + &key.serialize_pem()))?;
                 shown.push(ChallengeResponse::ServerName(self, name));
             }
-            ChallengeKind::Dns => {
+            AcmeChallenge::Dns01 => {
                 let dns = self.options.dns.as_ref().ok_or("neither `dns` nor `dns_hook` is set")?;
                 let name = format!("_acme-challenge.{}", subject.base());
                 let value = response.dns_value();
@@ -531,7 +491,7 @@ impl<'a> OrderContext<'a> {
     /// Returns the renewal window that the authority suggests, and the time until the next query.
     pub(crate) async fn renewal_info(
         &self,
-        directory: &Directory,
+        directory: &AcmeDirectory,
         certificate: &KeyedChain,
     ) -> Result<Option<((SystemTime, SystemTime), Duration)>, OrderFailure> {
         let Some(identifier) = certificate.identifier() else { return Ok(None) };
@@ -573,7 +533,7 @@ fn challenge_certificate(
 mod tests {
     use super::*;
 
-    fn options(challenges: &[ChallengeKind]) -> Options {
+    fn options(challenges: &[AcmeChallenge]) -> Options {
         Options {
             directories: Vec::new(),
             email: None,
@@ -587,8 +547,8 @@ mod tests {
 
     #[test]
     fn next_challenge_type_is_tried_after_a_failure() {
-        use ChallengeKind::{Dns, Http, TlsAlpn};
-        let of = |challenges: &[ChallengeKind], name: &str, failures, is_shared| {
+        use AcmeChallenge::{Dns01 as Dns, Http01 as Http, TlsAlpn01 as TlsAlpn};
+        let of = |challenges: &[AcmeChallenge], name: &str, failures, is_shared| {
             options(challenges).challenge(&Subject::parse(name).unwrap(), failures, is_shared).ok()
         };
         let all = [Http, TlsAlpn, Dns];

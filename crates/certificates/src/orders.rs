@@ -10,8 +10,9 @@ use failure::Failure;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::certificate::KeyedChain;
+use crate::directives::AcmeDirectory;
 use crate::on_demand::Confirmer;
-use crate::order::{AccountLocks, Directory, Options, OrderContext, OrderFailure};
+use crate::order::{AccountLocks, Options, OrderContext, OrderFailure};
 use crate::schedule::{self, FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
 use crate::state_folder::{CertificateRecord, StateFolder};
@@ -201,7 +202,7 @@ impl Orders {
         }
     }
 
-    fn directory(&self, url: &str) -> Option<&Directory> {
+    fn directory(&self, url: &str) -> Option<&AcmeDirectory> {
         self.options.directories.iter().find(|directory| directory.url == url)
     }
 
@@ -288,7 +289,7 @@ impl Orders {
         &self,
         subject: &Subject,
         loaded: &mut LoadedCertificate,
-        directory: &Directory,
+        directory: &AcmeDirectory,
         new: KeyedChain,
     ) {
         let state = &self.state;
@@ -314,7 +315,7 @@ impl Orders {
         subject: &Subject,
         loaded: &LoadedCertificate,
         record: &mut CertificateRecord,
-        failures: &[(&Directory, OrderFailure)],
+        failures: &[(&AcmeDirectory, OrderFailure)],
         blocked: &HashMap<String, SystemTime>,
     ) {
         let (state, now) = (&self.state, self.state.now());

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use config::PRIVATE_SUFFIXES;
 use failure::Failure;
+use shapes::host::PRIVATE_SUFFIXES;
 
 /// Reserved suffixes for which no certificates are issued.
 const UNUSABLE_SUFFIXES: [&str; 3] = ["invalid", "example", "onion"];

@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
-use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::StapleOwner;
-use config::matcher::Routes;
-use config::{Config, HostPattern, add_config_place};
+use crate::certified_sites::{CertificateSettings, CertifiedSite};
 use failure::{Failure, IoFailure};
 use logging::access::rfc3339;
 use logging::notice::ErrorLog;
@@ -19,6 +17,8 @@ use net::{
 };
 use process::config_files::ConfigFiles;
 use reload::KeptState;
+use settings::joined_text::add_config_place;
+use shapes::host::HostPattern;
 
 use crate::staples::{Staples, must_staple_problem};
 
@@ -39,49 +39,58 @@ impl TlsPlan {
     ///
     /// # Errors
     /// A file cannot be read or is invalid; the message names the site.
-    pub fn new(config: &Config, kept: &mut KeptState, files: &ConfigFiles) -> io::Result<Option<TlsPlan>> {
-        if config.sites.iter().all(|site| site.tls.is_none()) {
+    pub fn new(
+        settings: &CertificateSettings<'_>,
+        kept: &mut KeptState,
+        files: &ConfigFiles,
+    ) -> io::Result<Option<TlsPlan>> {
+        if settings.sites.iter().all(|site| site.tls.is_none()) {
             return Ok(None);
         }
         let own_keys = kept.share((), TicketKeys::random);
-        let tickets = ticket_keys(&config.tls, &own_keys, files)
+        let tickets = ticket_keys(settings.tls, &own_keys, files)
             .map_err(|error| error.attempting("`tls.ticket_keys`"))?;
-        let options = TlsOptions { min: config.tls.min, tickets, ..TlsOptions::default() };
+        let options = TlsOptions { min: settings.tls.min, tickets, ..TlsOptions::default() };
         let now_unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut warnings = Vec::new();
         let mut all = Vec::new();
         let mut known = KnownCertificates::new();
-        let site = |site: &config::Site| {
-            let read = site.tls.as_ref().map(|tls| read_site(tls, files, &mut known)).transpose();
-            let place = site.line.as_ref().map_or(String::new(), |line| format!(" (the site in {line})"));
-            let read = read.map_err(|error| add_config_place("tls", "site", site.line.as_ref(), error))?;
+        let site = |site: &CertifiedSite<'_>| {
+            let read = site.tls.map(|tls| read_site(tls, files, &mut known)).transpose();
+            let place = site.line.map_or(String::new(), |line| format!(" (the site in {line})"));
+            let read = read.map_err(|error| add_config_place("tls", "site", site.line, error))?;
             let found =
-                read.iter().flat_map(|(_, files)| certificate_warnings(&site.hosts, files, now_unix_s));
+                read.iter().flat_map(|(_, files)| certificate_warnings(site.hosts, files, now_unix_s));
             warnings.extend(found.map(|text| format!("`tls`{place}: {text}")));
             Ok(read.map(|(site, files)| {
                 all.extend(files);
                 site
             }))
         };
-        let sites = config.sites.iter().map(site).collect::<io::Result<Vec<_>>>()?;
+        let sites = settings.sites.iter().map(site).collect::<io::Result<Vec<_>>>()?;
         // Sites that inherit `tls` from one `default` give the same warnings for the same files.
         warnings.dedup();
         all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
         let plan = TlsPlan { options, sites, warnings, files: all };
         // Validates authorities and revocation lists.
-        TlsPlan::activate(Some(&plan), config, &TlsAcceptor::new(CertificateStore::new()))?;
+        TlsPlan::activate(Some(&plan), |_, _| None, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))
     }
 
-    /// Applies a plan and its configuration; without a plan, no site has TLS.
+    /// Applies a plan; without one, no site has TLS. `find` returns the site of a name or IP address at a
+    /// listener.
     ///
     /// # Errors
     /// Authorities or revocation lists are invalid.
-    pub fn activate(plan: Option<&TlsPlan>, config: &Config, acceptor: &TlsAcceptor) -> io::Result<()> {
+    pub fn activate(
+        plan: Option<&TlsPlan>,
+        find: impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static,
+        acceptor: &TlsAcceptor,
+    ) -> io::Result<()> {
         let (options, sites) =
             plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
-        acceptor.replace(&options, finder(config), sites).map_err(invalid)
+        acceptor.replace(&options, find, sites).map_err(invalid)
     }
 
     /// Keeps OCSP responses for the certificates in files that name a responder.
@@ -106,15 +115,6 @@ impl TlsPlan {
     pub fn policy(&self, site: usize) -> u64 {
         let site = self.sites.get(site).and_then(Option::as_ref);
         site.and_then(|site| site.client.as_ref()).map_or(0, ClientCertificates::policy)
-    }
-}
-
-/// Returns a function that finds the site of a host as the router does.
-fn finder(config: &Config) -> impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static {
-    let routes = Routes::compile(config);
-    move |host, listener_key| match host.parse::<Ipv6Addr>() {
-        Ok(address) => routes.site(format!("[{address}]").as_bytes(), listener_key),
-        Err(_) => routes.site(host.as_bytes(), listener_key),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Conditions of requests, for directives that apply to some of them.
 
 use crate::geo::{Countries, CountryPattern};
-use crate::host::HostPattern;
 use crate::referer::{REFERER, RefererPattern};
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::brief;
@@ -9,6 +8,7 @@ use settings::directives;
 use settings::node::{Node, NodeData};
 use settings::shape::{Map, OneOrMore, Text};
 use shapes::header;
+use shapes::host::HostPattern;
 use shapes::names::{cookie_name, parameter};
 use shapes::network::{SOURCE, TrustedSource};
 use shapes::pattern::{PathPattern, ValueCondition, ValuePattern};

@@ -12,8 +12,6 @@ mod unknown_keys;
 
 mod snippet;
 
-mod host;
-
 mod hsts;
 
 mod geo;
@@ -33,8 +31,6 @@ mod control;
 mod scripts;
 
 mod replace;
-
-mod acme;
 
 mod error_pages;
 
@@ -72,14 +68,12 @@ mod named_files;
 
 pub mod matcher;
 
-pub use acme::{Acme, AcmeChallenge, AcmeDirectory, AcmeDns, DnsAddress, ExternalAccountBinding};
 pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
 pub use error_pages::{ErrorPages, StatusPattern};
 pub use geo::{CountryPattern, Geo};
-pub use host::{HostPattern, PRIVATE_SUFFIXES};
 pub use levels::RouteSettings;
 pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};

@@ -3,12 +3,12 @@
 use crate::action::Action;
 pub use crate::condition_fields::ConditionFields;
 use crate::conditions::ConditionSet;
-use crate::host::{HOST_BYTES_MAX, HostPattern};
 use crate::server::Config;
 use crate::site::{Route, Site};
+use shapes::host::{HOST_BYTES_MAX, HostPattern};
 use shapes::pattern::ValuePattern;
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A route: the site, and its route, as indexes into `Config::sites`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +92,14 @@ impl Routes {
     pub fn compile_site(site: &Site) -> Self {
         let found = site.routes.iter().filter(|route| route.part_of.is_none());
         Self { sites: vec![found.map(RouteConditions::compile).collect()], ..Self::default() }
+    }
+
+    /// Returns the site for the name of a TLS client (SNI) or an IP address, as for the host of a request.
+    pub fn site_of_name(&self, name: &str, listener_key: u64) -> Option<usize> {
+        match name.parse::<Ipv6Addr>() {
+            Ok(address) => self.site(format!("[{address}]").as_bytes(), listener_key),
+            Err(_) => self.site(name.as_bytes(), listener_key),
+        }
     }
 
     /// Returns the site for a host at a listener, by the listener's key. The host may have a port, and be in

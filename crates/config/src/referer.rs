@@ -1,10 +1,10 @@
 //! Matching of the `Referer` field: the page that links to or embeds the requested resource.
 
 use crate::condition_fields::ConditionFields;
-use crate::host::HostPattern;
 use settings::checker::InvalidValue;
 use settings::shape::{OneOrMore, Text};
 use shapes::expression::Expression;
+use shapes::host::HostPattern;
 
 /// `referer` of a route.
 pub(crate) const REFERER: OneOrMore<Text<RefererPattern>> = OneOrMore(Text {

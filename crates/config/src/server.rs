@@ -1,12 +1,10 @@
 //! The whole configuration: the server's own directives, and the sites.
 
-use crate::acme::Acme;
 use crate::control::{Control, check_separate_address};
 use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
 use crate::hint;
-use crate::host::HostPattern;
 use crate::maintenance::{self, Maintenance};
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
@@ -24,6 +22,8 @@ use admission::auth::Auth;
 use apps::AppSettings;
 use apps::directives::AppMap;
 use cache::CacheStore;
+use certificates::certified_sites::{CertificateSettings, CertifiedSite};
+use certificates::directives::Acme;
 use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
@@ -45,6 +45,7 @@ use settings::shape::{
 };
 use settings::spelling::nearest_name;
 use settings::units::{GIB, KIB, MIB, SPILL_MAX};
+use shapes::host::HostPattern;
 use shapes::network::{SOURCE, TrustedSource};
 use sharing::SharedLimits;
 use std::path::{Path, PathBuf};
@@ -292,6 +293,21 @@ impl Config {
     /// Returns the access logs of all requests, and those of each site.
     pub fn request_logs(&self) -> RequestLogs {
         RequestLogs::new(&self.log, &self.logs, self.sites.iter().map(|site| site.logs.as_slice()))
+    }
+
+    /// Returns what concerns the certificates of the server.
+    pub fn certificate_settings(&self) -> CertificateSettings<'_> {
+        let sites = self.sites.iter().map(|site| CertifiedSite {
+            hosts: &site.hosts,
+            tls: site.tls.as_ref(),
+            line: site.line.as_ref(),
+        });
+        CertificateSettings {
+            acme: &self.acme,
+            tls: &self.tls,
+            sites: sites.collect(),
+            listeners: self.listeners().collect(),
+        }
     }
 
     /// Returns the destinations of all access logs and of the audit log, without duplicates.

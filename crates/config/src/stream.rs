@@ -1,6 +1,5 @@
 //! Streams: connections that are relayed to upstream servers as they are, without HTTP.
 
-use crate::host::HostPattern;
 use net::ProxyProtocol;
 use net::{ConfiguredListener, Listen};
 use proxy::directives::{PROXY_PROTOCOL, duration};
@@ -13,6 +12,7 @@ use settings::node::Node;
 use settings::shape::{
     Count, Flag, Mapped, Maybe, OneOrMore, Shape, ShapeKind, Text, Time, Toggle, Unlimited, Word,
 };
+use shapes::host::HostPattern;
 use shapes::network::{SOURCE, TrustedSource};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

@@ -1,9 +1,9 @@
 //! Each default, written out, is the default: for every table there is.
 
 use crate::{
-    Acme, AcmeDirectory, AcmeDns, Branch, Conditions, Config, Control, Crawlers, ExternalAccountBinding,
-    InjectedFault, Limits, Maintenance, Mirror, OpenFiles, Redirect, Respond, ResponseHeaders, Route,
-    RouteLimits, RouteTimeouts, Site, Split, Timeouts, TrustedProxies,
+    Branch, Conditions, Config, Control, Crawlers, InjectedFault, Limits, Maintenance, Mirror, OpenFiles,
+    Redirect, Respond, ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, Split, Timeouts,
+    TrustedProxies,
 };
 mod apps;
 
@@ -14,6 +14,7 @@ use admission::limits::RateLimit;
 use admission::queue::RequestQueue;
 use admission::{JwtAuth, SignedAuth};
 use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};
+use certificates::directives::{Acme, AcmeDirectory, AcmeDns, ExternalAccountBinding};
 use files::{Compress, FileOptions};
 use logging::{Journal, Log, LogCondition, RequestLog, Syslog};
 use net::tls::directives::{ClientTls, SiteTls, Tls};

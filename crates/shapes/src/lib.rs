@@ -1,5 +1,5 @@
 //! Values that tables of several crates have: header fields, networks, patterns of paths and values, texts with
-//! variables, rates, shares, names.
+//! variables, rates, shares, names, hosts.
 //!
 //! This crate owns the notation of these values: their parsers, the errors with remedies, and the types that match
 //! requests. It never declares a directive: a table belongs to the crate that acts on it. It is apart from `settings`,
@@ -8,6 +8,7 @@
 //! Modules, from low to high; a module uses only those above it.
 
 mod glob;
+pub mod host;
 
 pub mod template;
 pub mod header;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::pebble::{PebbleOptions, free_port};
 use crate::rig::{Rig, Scratch, options, pebble};
-use certificates::{ChallengeKind, Directory, DnsRecords, ExternalAccount, HttpChallenges, Options, Subject};
+use certificates::directives::{AcmeChallenge, AcmeDirectory, ExternalAccountBinding};
+use certificates::{DnsRecords, HttpChallenges, Options, Subject};
 
 #[test]
 fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
@@ -42,7 +43,7 @@ fn a_certificate_is_obtained_stored_and_used_after_a_restart() {
     let accounts = || fs::read_dir(scratch.0.join("state/accounts")).unwrap().map(|one| one.unwrap().path());
     let account = fs::read(accounts().next().unwrap()).unwrap();
     let both = ["a.komainu-test.com", "*.b.komainu-test.com"].map(|name| Subject::parse(name).unwrap());
-    again.challenges.push(ChallengeKind::Dns);
+    again.challenges.push(AcmeChallenge::Dns01);
     again.dns = Some(DnsRecords::Hook(vec![pebble.dns_hook().into()]));
     rig.renewer.serve(again.clone(), both.to_vec());
     rig.obtained("*.b.komainu-test.com");
@@ -127,7 +128,7 @@ fn unreachable_directory_is_retried_and_replaced_by_another() {
     let scratch = Scratch::new("fallback");
     let challenges = HttpChallenges::default();
     let Some(pebble) = pebble(&scratch, vec![challenges.clone()], PebbleOptions::default()) else { return };
-    let down = Directory::new(format!("https://127.0.0.1:{}/dir", free_port()));
+    let down = AcmeDirectory::at(format!("https://127.0.0.1:{}/dir", free_port()));
     let mut first = options(&scratch, &[&pebble]);
     first.directories.insert(0, down.clone());
     let name = "a.komainu-test.com";
@@ -163,7 +164,7 @@ fn accounts_are_bound_externally_and_recreated_if_unknown() {
     let rig = Rig::start(bound.clone(), &[name], &challenges);
     let refused = rig.until(name, "an error", |status| status.last_error.is_some());
     assert!(refused.last_error.unwrap().1.contains("externalAccountRequired"));
-    bound.directories[0].external_account = Some(ExternalAccount { id: "kid-1".into(), key: vec![0; 32] });
+    bound.directories[0].eab = Some(ExternalAccountBinding { id: "kid-1".into(), key: vec![0; 32] });
     rig.renewer.serve(bound.clone(), vec![Subject::parse(name).unwrap()]);
     let first = rig.obtained(name);
     // Replace the stored account by one that Pebble does not know.
@@ -225,9 +226,9 @@ fn unwritable_state_directory_is_reported() {
     let state = scratch.0.join("state");
     fs::write(&state, "a file").unwrap();
     let options = Options {
-        directories: vec![Directory::new(format!("https://127.0.0.1:{}/dir", free_port()))],
+        directories: vec![AcmeDirectory::at(format!("https://127.0.0.1:{}/dir", free_port()))],
         email: None,
-        challenges: vec![ChallengeKind::Http],
+        challenges: vec![AcmeChallenge::Http01],
         dns: None,
         ask: None,
         state_folder: state.clone(),

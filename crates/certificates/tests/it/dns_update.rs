@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::named::{Named, SECRET};
 use crate::pebble::{Pebble, PebbleOptions};
 use crate::rig::{Rig, Scratch, options};
-use certificates::{ChallengeKind, DnsRecords, DnsServer, HttpChallenges, Options, Subject, TsigKey};
+use certificates::directives::AcmeChallenge;
+use certificates::{DnsRecords, DnsServer, HttpChallenges, Options, Subject, TsigKey};
 
 /// Returns the server with a key of this name, algorithm and secret.
 fn server(port: u16, name: &str, algorithm: &str, secret: &str) -> DnsServer {
@@ -22,7 +23,7 @@ fn start(scratch: &Scratch) -> Option<(Pebble, Named)> {
 
 fn with(scratch: &Scratch, pebble: &Pebble, dns: DnsServer) -> Options {
     let dns = Some(DnsRecords::Update(dns));
-    Options { challenges: vec![ChallengeKind::Dns], dns, ..options(scratch, &[pebble]) }
+    Options { challenges: vec![AcmeChallenge::Dns01], dns, ..options(scratch, &[pebble]) }
 }
 
 #[test]

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use certificates::directives::{AcmeChallenge, AcmeDirectory};
 use certificates::{
-    CertificateRenewer, CertificateSink, CertificateStatus, ChallengeKind, Directory, HttpChallenges,
-    Intervals, Options, RenewerEnvironment, Subject,
+    CertificateRenewer, CertificateSink, CertificateStatus, HttpChallenges, Intervals, Options,
+    RenewerEnvironment, Subject,
 };
 use failure::Failure;
 
@@ -132,9 +133,9 @@ pub(crate) fn environment(moved_s: &Arc<AtomicU64>) -> RenewerEnvironment {
 
 pub(crate) fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
     Options {
-        directories: pebbles.iter().map(|pebble| Directory::new(&pebble.directory)).collect(),
+        directories: pebbles.iter().map(|pebble| AcmeDirectory::at(&pebble.directory)).collect(),
         email: Some("admin@komainu-test.com".into()),
-        challenges: vec![ChallengeKind::Http],
+        challenges: vec![AcmeChallenge::Http01],
         dns: None,
         ask: None,
         state_folder: scratch.0.join("state"),

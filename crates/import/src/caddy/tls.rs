@@ -1,6 +1,6 @@
 //! Translation of TLS: addresses, certificates, and client certificates.
 
-use config::PRIVATE_SUFFIXES;
+use shapes::host::PRIVATE_SUFFIXES;
 
 use super::handlers::CaddyReader;
 use crate::data::DataNode;

@@ -10,7 +10,7 @@ use crate::conditions::{RouteCondition, compare_cookie, compare_value, exact_val
 use crate::draft::{TomlItem, TomlSection, table_path};
 use crate::expressions::{escape_literal, path_expression};
 use crate::findings::Untranslatable;
-use config::HostPattern;
+use shapes::host::HostPattern;
 
 /// Maximum number of values of a map that become conditions of routes.
 const CONDITIONS_MAX: usize = 100;

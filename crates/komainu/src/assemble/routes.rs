@@ -120,7 +120,7 @@ impl ServerPlan {
         };
         let files = hosting.map(Hosting::files).unwrap_or_default();
         let mut kept = previous.map(|plan| plan.kept.successor()).unwrap_or_default();
-        let tls = TlsPlan::new(&config, &mut kept, &files)?;
+        let tls = TlsPlan::new(&config.certificate_settings(), &mut kept, &files)?;
         // A port chosen by the kernel is kept.
         let https_port = match https_port(config.listen.iter()) {
             Some(0) => previous.and_then(|plan| plan.https_port),

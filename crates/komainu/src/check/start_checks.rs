@@ -11,6 +11,7 @@ use config::{Action, Config};
 use failure::{Failure, FailureContext};
 use hosting::virtualenv::is_inaccessible;
 use hosting::workers;
+use net::tls::directives::SiteTls;
 use rights::file_rights::{inaccessible_folder, is_in_procfs};
 use rights::privilege::{self, Identity, RightsDecision};
 
@@ -146,10 +147,10 @@ fn state_folder_warning(config: &Config) -> Option<String> {
     else {
         return None;
     };
-    if !config.sites.iter().any(managed::is_automatic) {
+    if !config.sites.iter().any(|site| site.tls.as_ref().is_some_and(SiteTls::is_automatic)) {
         return None;
     }
-    let state = std::path::absolute(managed::state_folder(config, true)).ok()?;
+    let state = std::path::absolute(managed::state_folder(&config.acme, true)).ok()?;
     let closed = inaccessible_folder(&state, &user)?;
     let name = &user.name;
     let closed = closed.display();

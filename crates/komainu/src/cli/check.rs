@@ -51,14 +51,16 @@ pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), Failure> {
     let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     let of_system = start_checks::start_warnings(config);
-    for text in of_files.chain(certificates::managed::warnings(config)).chain(of_system) {
+    for text in
+        of_files.chain(certificates::managed::warnings(&config.certificate_settings())).chain(of_system)
+    {
         terminal::print_error_line(&format!("warning: {text}"));
         warned += 1;
     }
     if let Some(dns) = &config.acme.dns {
         certificates::managed::dns_server(dns, &process::config_files::ConfigFiles::default())?;
     }
-    certificates::managed::files_exist(config)?;
+    certificates::managed::files_exist(&config.acme)?;
     start_checks::check_users(config)?;
     start_checks::check_logs(config)?;
     let text = match &arguments.explain {

@@ -12,6 +12,7 @@ use ::link::LinkRequest;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
 use config::Config;
+use config::matcher::Routes;
 use engine::generations::Generations;
 use engine::options;
 use failure::Failure;
@@ -439,13 +440,17 @@ impl RunningServer {
         warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
         warnings.extend(plan.control_access.warnings().iter().cloned());
         warnings.iter().for_each(|text| notices.warn(text));
-        if let Err(error) = TlsPlan::activate(plan.tls.as_ref(), &plan.config, &current.tls) {
+        let routes = Routes::compile(&plan.config);
+        let find = move |name: &str, key| routes.site_of_name(name, key);
+        if let Err(error) = TlsPlan::activate(plan.tls.as_ref(), find, &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
         let files = current.hosting.files();
         let system = is_system(self.link.as_ref());
-        if let Err(error) = current.certificates.apply(&plan.config, &files, system, notices) {
+        if let Err(error) =
+            current.certificates.apply(&plan.config.certificate_settings(), &files, system, notices)
+        {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }

@@ -14,6 +14,7 @@ use cache_handler::commands;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
 use config::Config;
+use config::matcher::Routes;
 use engine::generations::Generations;
 use engine::options::{self, Descriptors};
 use failure::Failure;
@@ -179,7 +180,12 @@ fn load_stored_certificates(
     let plan = active_config.active_plan();
     plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
     plan.control_access.warnings().iter().for_each(|text| notices.warn(text));
-    active_config.certificates.apply(&plan.config, &active_config.hosting.files(), system, notices)?;
+    active_config.certificates.apply(
+        &plan.config.certificate_settings(),
+        &active_config.hosting.files(),
+        system,
+        notices,
+    )?;
     TlsPlan::watch_staples(plan.tls.as_ref(), &active_config.certificates.staples, notices);
     Ok(())
 }
@@ -275,7 +281,8 @@ fn build_first_plan(
     plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
-    TlsPlan::activate(plan.tls.as_ref(), &plan.config, &tls)?;
+    let routes = Routes::compile(&plan.config);
+    TlsPlan::activate(plan.tls.as_ref(), move |name, key| routes.site_of_name(name, key), &tls)?;
     hosting.apply(&plan.config.apps, true)?;
     if replaces {
         hosting.wait_until_loaded()?;

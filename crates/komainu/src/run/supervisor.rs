@@ -106,7 +106,7 @@ pub(crate) fn supervise(
     options::check_descriptors(&config)?;
     let listeners = options::open(&config, &mut given, threads)?;
     let notices = ErrorLog::new(LogSink::open(LogTarget::from(&config.log.errors))?, config.log.level);
-    if let Err(error) = managed::create_state_folder(&config, &identity) {
+    if let Err(error) = managed::create_state_folder(&config.certificate_settings(), &identity) {
         notices.error(&error.to_string());
     }
     if let Some(disk) = &config.cache.disk

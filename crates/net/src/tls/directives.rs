@@ -92,6 +92,13 @@ directives! {
     }
 }
 
+impl SiteTls {
+    /// Whether the server obtains the certificates.
+    pub fn is_automatic(&self) -> bool {
+        self.certificate == CertificateSource::Auto
+    }
+}
+
 directives! {
     /// Client certificates. The file of the authority alone stands for `ca`.
     ///

@@ -5,13 +5,14 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use config::{Config, HostPattern};
+use config::Config;
 use engine::clients::access::ClientAccess;
 use engine::generations::CoreGeneration;
 use engine::stream_listen::key;
 use logging::access::stream::{RelayedConnection, StreamEnd};
 use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
 use proxy::{Group, OpenStreamError};
+use shapes::host::HostPattern;
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
 use times::Millis;
 

@@ -150,6 +150,7 @@ const LAYERS: &[Layer] = &[
             "admission",
             "apps",
             "cache",
+            "certificates",
             "failure",
             "files",
             "http",
@@ -206,7 +207,17 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "certificates",
-        may_use: &["config", "failure", "logging", "net", "process", "reload", "rights", "web_client"],
+        may_use: &[
+            "failure",
+            "logging",
+            "net",
+            "process",
+            "reload",
+            "rights",
+            "settings",
+            "shapes",
+            "web_client",
+        ],
         never: &["std::net::TcpListener"],
     },
     Layer {

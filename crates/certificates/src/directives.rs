@@ -1,4 +1,4 @@
-//! Certificates that the server obtains (ACME, RFC 8555).
+//! Directives of certificates that the server obtains (ACME, RFC 8555).
 
 use data_encoding::BASE64URL_NOPAD;
 use settings::checker::{Checker, InvalidValue};
@@ -106,6 +106,13 @@ directives! {
         "eab" eab: Option<ExternalAccountBinding> = absent("that of `[acme]`"), Maybe(table::<ExternalAccountBinding>());
         /// The profile of certificates.
         "profile" profile: Option<String> = absent("that of `[acme]`"), Maybe(PROFILE);
+    }
+}
+
+impl AcmeDirectory {
+    /// A directory at a URL.
+    pub fn at(url: impl Into<String>) -> AcmeDirectory {
+        AcmeDirectory { url: url.into(), ..AcmeDirectory::default() }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 
 /// The longest host, in bytes (RFC 1035 section 2.3.4).
-pub(crate) const HOST_BYTES_MAX: usize = 253;
+pub const HOST_BYTES_MAX: usize = 253;
 
 /// Suffixes of names that no public authority issues certificates for: RFC 2606, 6761, 6762, 7686 and 8375, ICANN's `internal`, and those that
 /// networks use by custom.
@@ -63,7 +63,8 @@ impl HostPattern {
 
 impl HostPattern {
     /// Whether it is the host of an authority, `host` or `host:port`, in any case.
-    pub(crate) fn matches_authority(&self, authority: &[u8]) -> bool {
+    #[must_use]
+    pub fn matches_authority(&self, authority: &[u8]) -> bool {
         let end = match authority.first() {
             Some(b'[') => {
                 authority.iter().position(|&byte| byte == b']').map_or(authority.len(), |at| at + 1)
@@ -83,7 +84,8 @@ impl HostPattern {
 
 impl HostPattern {
     /// Whether there are hosts that both match.
-    pub(crate) fn shares_hosts_with(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn shares_hosts_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Exact(this), Self::Exact(that)) => this == that,
             (Self::Subdomains(below), Self::Exact(name)) | (Self::Exact(name), Self::Subdomains(below)) => {
