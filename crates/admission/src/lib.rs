@@ -1,7 +1,8 @@
 //! Admission control: rate limits, concurrency limits, authentication and cross-origin rules of requests.
 //!
 //! This crate owns the decisions and the state that they need: quotas as pure arithmetic, a bounded
-//! table of keys shared by all cores, rate limit fields, password files, tokens, signed URLs and CORS rules.
+//! table of keys shared by all cores, rate limit fields, password files, tokens, signed URLs, CORS rules, and the
+//! directives of crawlers and of maintenance.
 //! The crate never opens sockets, reads clocks or opens files: callers pass the key and the
 //! time, and carry out the decision.
 //!
@@ -21,6 +22,8 @@ mod passwords;
 pub mod cors;
 pub mod limits;
 pub mod queue;
+pub mod crawlers;
+pub mod maintenance;
 mod auth_server;
 mod auth_token;
 pub mod auth;

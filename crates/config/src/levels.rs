@@ -1,14 +1,14 @@
 //! Effective settings of a route, merged from all levels.
 
-use crate::crawlers::Crawlers;
 use crate::error_pages::ErrorPages;
-use crate::maintenance::Maintenance;
 use crate::replace::BodyEdit;
 use crate::response_headers::ResponseHeaders;
 use crate::server::Config;
 use crate::site::EncodedSlashes;
 use admission::auth::Auth;
 use admission::cors::Cors;
+use admission::crawlers::Crawlers;
+use admission::maintenance::Maintenance;
 use cache::CachePolicy;
 use net::BandwidthLimit;
 use net::CompressResponses;

@@ -22,10 +22,6 @@ mod response_headers;
 mod trusted_proxies;
 mod shared_limits;
 mod redirect_loops;
-mod maintenance;
-
-mod crawlers;
-
 mod control;
 
 mod scripts;
@@ -71,11 +67,9 @@ pub mod matcher;
 pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
-pub use crawlers::{Crawlers, DeniedCrawlerName, KnownCrawler, known_crawlers};
 pub use error_pages::{ErrorPages, StatusPattern};
 pub use geo::{CountryPattern, Geo};
 pub use levels::RouteSettings;
-pub use maintenance::Maintenance;
 pub use mirror::{InjectedFault, Mirror};
 pub use named_files::NamedFiles;
 pub use referer::{RefererExpression, RefererPattern};

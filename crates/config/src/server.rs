@@ -1,11 +1,9 @@
 //! The whole configuration: the server's own directives, and the sites.
 
 use crate::control::{Control, check_separate_address};
-use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages, error_page};
 use crate::geo::Geo;
 use crate::hint;
-use crate::maintenance::{self, Maintenance};
 use crate::response_headers::ResponseHeaders;
 use crate::rewrite::route_table;
 use crate::shared_limits::check_shared_limits;
@@ -19,6 +17,8 @@ use crate::trusted_proxies::TrustedProxies;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
 use admission::auth::Auth;
+use admission::crawlers::{self, Crawlers};
+use admission::maintenance::{self, Maintenance};
 use apps::AppSettings;
 use apps::directives::AppMap;
 use cache::CacheStore;

@@ -2,11 +2,9 @@
 
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
-use crate::crawlers::{self, Crawlers};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::geo::{Countries, CountryPattern};
 use crate::hsts::{hsts, hsts_year};
-use crate::maintenance::{self, Maintenance};
 use crate::mirror::{self, InjectedFault, Mirror};
 use crate::referer::{REFERER, RefererPattern};
 use crate::replace::{self, BodyEdit, check_replacements};
@@ -15,7 +13,9 @@ use crate::rewrite::{REWRITE, check_rewrite, route_table};
 use crate::snippet;
 use admission::auth::{self, Auth};
 use admission::cors::{self, Cors};
+use admission::crawlers::{self, Crawlers};
 use admission::limits::{self, RateLimit};
+use admission::maintenance::{self, Maintenance};
 use admission::queue::{self, RequestQueue};
 use cache::CachePolicy;
 use cache::route_policy;

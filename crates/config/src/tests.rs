@@ -1,16 +1,17 @@
 //! Each default, written out, is the default: for every table there is.
 
 use crate::{
-    Branch, Conditions, Config, Control, Crawlers, InjectedFault, Limits, Maintenance, Mirror, OpenFiles,
-    Redirect, Respond, ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, Split, Timeouts,
-    TrustedProxies,
+    Branch, Conditions, Config, Control, InjectedFault, Limits, Mirror, OpenFiles, Redirect, Respond,
+    ResponseHeaders, Route, RouteLimits, RouteTimeouts, Site, Split, Timeouts, TrustedProxies,
 };
 mod apps;
 
 use ::apps::{AppLimits, AppSandbox, AppSettings, AppTimeouts, AppWebSockets, Mounted, Recycle, Workers};
 use admission::auth::Auth;
 use admission::cors::Cors;
+use admission::crawlers::Crawlers;
 use admission::limits::RateLimit;
+use admission::maintenance::Maintenance;
 use admission::queue::RequestQueue;
 use admission::{JwtAuth, SignedAuth};
 use cache::{CacheDisk, CacheKey, CachePolicy, CachePurge, CacheRule, CacheStore};

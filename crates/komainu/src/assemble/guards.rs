@@ -4,7 +4,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use config::{Config, Crawlers};
+use admission::crawlers::Crawlers;
+use config::Config;
 use net::MemoryBudget;
 use reload::KeptState;
 use routing::pages;

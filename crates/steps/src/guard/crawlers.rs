@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::crawlers::Crawlers;
 use admission::limits::RateLimit;
 use admission::{LimitVerdict, Limiter, LimiterOptions, Quota, SeenKeys};
-use config::Crawlers;
 use engine::clients::proxies::peer_set;
 use http::{Fields, Method, Name, Status};
 use net::{Exchange, Fault, MemoryBudget, PeerSet, Request};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use config::Maintenance;
+use admission::maintenance::Maintenance;
 use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Page, PeerSet};

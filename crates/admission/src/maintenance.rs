@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// `maintenance` of the server or of a site; if absent, the level above applies.
-pub(crate) fn policy() -> impl Shape<Out = Option<Option<Maintenance>>> {
+pub fn policy() -> impl Shape<Out = Option<Option<Maintenance>>> {
     Maybe(Toggle {
         on: Some(|| Some(Maintenance::default())),
         off: || None,

@@ -38,7 +38,7 @@ pub fn known_crawlers() -> impl Iterator<Item = KnownCrawler> {
 }
 
 /// `crawlers` of the server or of a site; if absent, the level above applies.
-pub(crate) fn policy() -> impl Shape<Out = Option<Option<Crawlers>>> {
+pub fn policy() -> impl Shape<Out = Option<Option<Crawlers>>> {
     Maybe(Toggle { on: None, off: || None, shape: Maybe(brief::<Crawlers>("deny")) })
 }
 
@@ -60,7 +60,7 @@ directives! {
     /// `/robots.txt` is answered to all clients.
     Crawlers in "`crawlers`", check crawlers_agree {
         /// Crawlers that get 403: the groups `"ai-training"`, `"ai-search"`, `"ai-user"` and `"seo"`, names of the list
-        /// (`crates/config/data/crawlers.txt` of the source has it, with the source of each name), and `"name:TOKEN"` for others.
+        /// (`crates/admission/data/crawlers.txt` of the source has it, with the source of each name), and `"name:TOKEN"` for others.
         "deny" deny: Vec<String> = absent("none"),
             OneOrMore(Text { what: "a group of crawlers such as \"ai-training\", or a name such as \"GPTBot\"", parse: crawler });
         /// Whether `/robots.txt` is made from `deny`, `disallow` and `trap` if the site has none: no route
