@@ -1,7 +1,6 @@
 //! Maintenance mode of a site.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +8,6 @@ use admission::maintenance::Maintenance;
 use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault, Page, PeerSet};
-use shapes::pattern::PathPattern;
 use telemetry::rule_counters::RuleCounter;
 use times::{AtomicMoment, Millis};
 
@@ -28,29 +26,25 @@ pub struct MaintenanceShared {
 /// Maintenance rule of a site, on one core.
 pub struct MaintenanceRule {
     shared: Arc<MaintenanceShared>,
-    file: Option<PathBuf>,
+    settings: Maintenance,
     page: Option<Page>,
     except: PeerSet,
-    except_paths: Vec<PathPattern>,
-    retry_after_s: u64,
     answered_counter: Arc<RuleCounter>,
 }
 
 impl MaintenanceRule {
     /// Creates the rule. `page` is the body of the answers; without it they are ordinary error responses.
     pub fn new(
-        config: &Maintenance,
+        settings: &Maintenance,
         page: Option<Page>,
         shared: Arc<MaintenanceShared>,
         answered: Arc<RuleCounter>,
     ) -> MaintenanceRule {
         MaintenanceRule {
             shared,
-            file: config.file.clone(),
+            settings: settings.clone(),
             page,
-            except: peer_set(&config.except),
-            except_paths: config.except_paths.clone(),
-            retry_after_s: config.retry_after.as_secs(),
+            except: peer_set(&settings.except),
             answered_counter: answered,
         }
     }
@@ -63,13 +57,13 @@ impl MaintenanceRule {
         let request = exchange.request();
         let path = request.route_path().unwrap_or_default();
         let is_excepted = self.except.contains(request.client().address)
-            || self.except_paths.iter().any(|pattern| pattern.matches(&path));
+            || self.settings.except_paths.iter().any(|pattern| pattern.matches(&path));
         if is_excepted {
             return Ok(false);
         }
         self.answered_counter.add(1);
         let mut fields = Fields::new();
-        fields.push(Name::RetryAfter, self.retry_after_s.to_string().as_bytes());
+        fields.push(Name::RetryAfter, self.settings.retry_after.as_secs().to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
         match &self.page {
             Some(page) if !exchange.request().is_grpc_call() => {
@@ -85,7 +79,7 @@ impl MaintenanceRule {
     /// Whether maintenance is on. Once a second, one request waits for a check of the file; others use its
     /// last result.
     async fn is_on(&self, x: &Exchange<'_>) -> bool {
-        let Some(file) = &self.file else { return true };
+        let Some(file) = &self.settings.file else { return true };
         let shared = &self.shared;
         let now = x.core().now();
         let due = shared.check_at.load(Ordering::Relaxed);
