@@ -22,13 +22,7 @@ impl NamedFiles {
     pub fn of(config: &Config) -> NamedFiles {
         let mut named = NamedFiles::default();
         let groups = config.upstreams.iter().map(|(_, proxy)| proxy);
-        let routes = config.sites.iter().flat_map(|site| &site.routes);
-        let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
-        let inline = actions.filter_map(|action| match action {
-            Action::Proxy(proxy) => Some(&**proxy),
-            _ => None,
-        });
-        groups.chain(inline).for_each(|proxy| named.add_proxy(proxy));
+        groups.chain(config.proxies()).for_each(|proxy| named.add_proxy(proxy));
         let of_sites = config.sites.iter().filter_map(|site| site.tls.as_ref());
         of_sites.chain(&config.control.tls).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(config.purge_token_files());
@@ -83,6 +77,16 @@ impl NamedFiles {
 }
 
 impl Config {
+    /// Returns the `proxy`, `php` and `cgi` actions of all routes.
+    pub fn proxies(&self) -> impl Iterator<Item = &ProxyOptions> {
+        let routes = self.sites.iter().flat_map(|site| &site.routes);
+        let actions = routes.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
+        actions.filter_map(|action| match action {
+            Action::Proxy(proxy) => Some(&**proxy),
+            _ => None,
+        })
+    }
+
     /// Returns the token files that authorize clients to purge the cache.
     pub fn purge_token_files(&self) -> impl Iterator<Item = &PathBuf> {
         let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.cache);

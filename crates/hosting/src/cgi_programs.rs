@@ -19,7 +19,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apps::Orphans;
-use config::Config;
 use failure::IoFailure;
 use logging::notice::ErrorLog;
 use net::sys::set_process_group;
@@ -66,13 +65,17 @@ impl CgiPrograms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds the directories of a configuration; standard error of programs is written to `notices`. Without
+    /// Adds directories of programs; standard error of programs is written to `notices`. Without
     /// `notices` they are only checked.
     ///
     /// # Errors
     /// A directory or program is missing, or a thread or socket cannot be created.
-    pub fn apply(&self, config: &Config, notices: Option<&ErrorLog>) -> io::Result<()> {
-        for cgi in programs(config) {
+    pub fn apply<'c>(
+        &self,
+        programs: impl Iterator<Item = &'c Cgi>,
+        notices: Option<&ErrorLog>,
+    ) -> io::Result<()> {
+        for cgi in programs {
             let metadata = std::fs::metadata(&cgi.root);
             let wrong = |error| {
                 let title = format!("`cgi`: cannot serve {}: {error}", cgi.root.display());
@@ -113,16 +116,6 @@ impl CgiPrograms {
     fn find_folder(&self, name: &str) -> Option<Arc<Cgi>> {
         self.folders().folders.get(name).cloned()
     }
-}
-
-/// The `cgi` actions of a configuration.
-fn programs(config: &Config) -> impl Iterator<Item = &Cgi> {
-    let actions = config.sites.iter().flat_map(|site| &site.routes);
-    let actions = actions.flat_map(|route| std::iter::once(&route.action).chain(&route.otherwise));
-    actions.filter_map(|action| match action {
-        config::Action::Proxy(proxy) => proxy.cgi.as_ref(),
-        _ => None,
-    })
 }
 
 /// Name of the abstract socket for a directory's programs, unique to this process and to the settings.

@@ -145,7 +145,8 @@ impl ServerPlan {
         let traces = traces.transpose()?.flatten();
         let guards = GuardPlan::new(&config, &mut kept, &budget, &releases.counters);
         let geo = CountryDatabase::of(config.geo.as_ref(), &mut kept, &files, notices)?;
-        kept.share((), CgiPrograms::default).apply(&config, notices)?;
+        let programs = config.proxies().filter_map(|proxy| proxy.cgi.as_ref());
+        kept.share((), CgiPrograms::default).apply(programs, notices)?;
         let streams = StreamLimits::of(&config, &mut kept, &budget);
         let groups = GroupPlan::new(&config, &mut kept, &spill, &files)?;
         kept.release_unused();

@@ -222,9 +222,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "hosting",
-        may_use: &[
-            "apps", "config", "failure", "logging", "net", "process", "proxy", "rights", "shapes", "times",
-        ],
+        may_use: &["apps", "failure", "logging", "net", "process", "proxy", "rights", "times"],
         never: &["tokio"],
     },
     Layer {
