@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 
+use other_servers::{ForeignDirective, Ours};
+
 /// Outcome of a directive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ImportVerdict {
@@ -45,7 +47,7 @@ pub struct ImportResult {
     /// Directives of the source, in the order in which they were read.
     pub remarks: Vec<ImportRemark>,
     /// Differences between the servers that do not depend on the source.
-    pub general_differences: Vec<String>,
+    pub general_differences: &'static [&'static str],
 }
 
 impl ImportResult {
@@ -147,6 +149,21 @@ impl Outcome {
         self.verdict = self.verdict.max(verdict);
         self.reasons.push(reason.into());
         self
+    }
+}
+
+/// Returns the outcome of a directive that is not translated, from the table of other servers.
+pub(crate) fn advice_outcome(directive: &ForeignDirective) -> Outcome {
+    match directive.ours {
+        Ours::NotNeeded(reason) => Outcome::not_needed(format!("not needed: {reason}")),
+        Ours::NotThere(reason) => Outcome::not_possible(reason),
+        Ours::Here(equivalent) => {
+            let page = match directive.page.split('#').next() {
+                Some("") | None => String::new(),
+                Some(page) => format!(": docs/{page}"),
+            };
+            Outcome::not_possible(format!("write {equivalent}{page}"))
+        }
     }
 }
 

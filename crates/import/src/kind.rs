@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use other_servers::{APACHE, HAPROXY, OtherServer, VARNISH};
+
 /// A server whose configuration can be translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ImportKind {
@@ -92,14 +94,11 @@ impl ImportKind {
     }
 }
 
-/// A server whose configuration cannot be translated, with the page of the documentation that shows the
-/// equivalents.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A server whose configuration cannot be translated: its page shows the equivalents.
+#[derive(Debug, Clone, Copy)]
 pub struct UntranslatedServer {
-    /// Name of the server.
-    pub server: &'static str,
-    /// Page of the documentation.
-    pub page: &'static str,
+    /// The server.
+    pub server: &'static OtherServer,
     /// Names of the server and its program, in lower case.
     program_names: &'static [&'static str],
     /// Line beginnings, in lower case, that are specific to its configuration.
@@ -109,8 +108,7 @@ pub struct UntranslatedServer {
 impl UntranslatedServer {
     const ALL: [UntranslatedServer; 3] = [
         UntranslatedServer {
-            server: "Apache",
-            page: "docs/from/apache.md",
+            server: &APACHE,
             program_names: &["apache", "apache2", "httpd", "htaccess"],
             line_beginnings: &[
                 "<virtualhost",
@@ -124,14 +122,12 @@ impl UntranslatedServer {
             ],
         },
         UntranslatedServer {
-            server: "HAProxy",
-            page: "docs/from/haproxy.md",
+            server: &HAPROXY,
             program_names: &["haproxy"],
             line_beginnings: &["frontend ", "backend ", "defaults"],
         },
         UntranslatedServer {
-            server: "Varnish",
-            page: "docs/from/varnish.md",
+            server: &VARNISH,
             program_names: &["varnish", "vcl"],
             line_beginnings: &["vcl 4", "sub vcl_"],
         },

@@ -2,6 +2,7 @@
 
 use http::template::{TemplateError, TemplateFault};
 use http::{Template, Variable};
+use other_servers::Ours;
 use serde_json::json;
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use settings::node::{Node, NodeData};
@@ -108,44 +109,20 @@ fn is_number(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Variables of nginx, and how they are written here.
-const FOREIGN_VARIABLES: [(&str, &str); 26] = [
-    ("binary_remote_addr", "$remote_addr"),
-    ("body_bytes_sent", "$body_bytes"),
-    ("bytes_sent", "$body_bytes"),
-    ("connection", "none: `$client_port` is another one for each connection of a client"),
-    ("document_uri", "$path"),
-    ("geoip_country_code", "$country"),
-    ("is_args", "none: `$query` has its `?`"),
-    ("msec", "$time"),
-    ("proxy_add_x_forwarded_for", "none: X-Forwarded-For is sent by itself"),
-    ("query_string", "$args"),
-    ("remote_host", "$remote_addr"),
-    ("remote_port", "$client_port"),
-    ("request", "$method $uri $version"),
-    ("request_length", "$request_bytes"),
-    ("request_method", "$method"),
-    ("request_path", "$path"),
-    ("request_uri", "$uri"),
-    ("server_name", "$host"),
-    ("server_protocol", "$version"),
-    ("ssl_cipher", "$tls_cipher"),
-    ("ssl_protocol", "$tls_version"),
-    ("time_iso8601", "$time"),
-    ("upstream_addr", "$upstream"),
-    ("upstream_cache_status", "$cache"),
-    ("upstream_response_time", "$upstream_ms"),
-    ("upstream_status", "none: `$status` is what the client gets"),
-];
-
 /// Returns the equivalent of an nginx variable, if its parts are among `names`.
 fn variable_hint(name: &str, names: &[&str]) -> Option<String> {
-    let (_, here) = FOREIGN_VARIABLES.iter().find(|(known, _)| *known == name)?;
-    let Some(reason) = here.strip_prefix("none: ") else {
-        let has_all = here.split(' ').all(|one| names.contains(&one.trim_start_matches('$')));
-        return has_all.then(|| format!("nginx's `${name}` is `{here}` here"));
-    };
-    Some(format!("there is nothing like nginx's `${name}`: {reason}"))
+    let (_, directive) = other_servers::find(&[&other_servers::NGINX], &format!("${name}")).next()?;
+    match directive.ours {
+        Ours::Here(here) => {
+            let here = here.trim_matches('`');
+            let has_all =
+                here.split(' ').all(|one| one.strip_prefix('$').is_some_and(|one| names.contains(&one)));
+            has_all.then(|| format!("nginx's `${name}` is `{here}` here"))
+        }
+        Ours::NotNeeded(reason) | Ours::NotThere(reason) => {
+            Some(format!("there is nothing like nginx's `${name}`: {reason}"))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ pub(crate) mod naming;
 pub(crate) mod shared_names;
 pub(crate) mod words;
 pub(crate) mod safety;
+pub(crate) mod foreign_directives;
 pub(crate) mod documents;
 pub(crate) mod links;
 pub(crate) mod includes;
@@ -52,8 +53,10 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
 
 /// Writes every generated document.
 pub(crate) fn write_documents(root: &Path) -> Fallible<ExitCode> {
-    for document in &documents::GENERATED_DOCUMENTS {
-        std::fs::write(root.join(document.file), (document.text)())?;
+    for document in documents::generated_documents() {
+        let file = root.join(&document.file);
+        let written = std::fs::read_to_string(&file).unwrap_or_default();
+        std::fs::write(&file, (document.text)(&written))?;
         println!("{}", document.file);
     }
     Ok(ExitCode::SUCCESS)

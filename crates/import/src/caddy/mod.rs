@@ -19,6 +19,8 @@ mod variants;
 use std::cell::Cell;
 use std::path::Path;
 
+use other_servers::CADDY;
+
 use crate::conditions::{RouteCondition, add_conditions, any_value, close_route, compare_value};
 use crate::data::{DataNode, DataValue, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
@@ -33,12 +35,6 @@ use restrictions::{
 use scripts::{CaddyScripts, fastcgi_handler};
 use variants::VARIANTS_MAX;
 
-/// Differences between the servers that do not depend on the configuration.
-const GENERAL_DIFFERENCES: [&str; 3] = [
-    "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
-    "HTTP/3 is not there: clients use HTTP/2.",
-    "Files with a leading dot are not served (`hidden` in `files`).",
-];
 /// Maximum nesting depth of routes.
 const DEPTH_MAX: usize = 16;
 
@@ -107,7 +103,7 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     Ok(ImportResult {
         toml: draft.to_toml(),
         remarks: ledger.into_remarks(),
-        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
+        general_differences: CADDY.differences,
     })
 }
 

@@ -11,20 +11,13 @@ mod command;
 
 use std::path::Path;
 
+use other_servers::GUNICORN;
+
 use crate::data::{DataNode, DataValue, parse_json, read_file};
 use crate::findings::{ImportError, ImportLedger, ImportResult};
 use crate::kind::ImportKind;
 use literal::{LiteralSetting, read_python, read_ruby};
 use settings::AppSettings;
-
-/// Differences between the servers that do not depend on the configuration.
-const GENERAL_DIFFERENCES: [&str; 4] = [
-    "The web server and the workers are one: requests and responses are buffered, so that slow clients occupy no worker.",
-    "Workers are forked from a process that has loaded the application (`preload`); code that opens connections when it is loaded runs \
-     once, and `preload = false` loads it in each worker.",
-    "The output of the application goes to the error log.",
-    "SIGHUP loads the configuration and the application again, without a lost request.",
-];
 
 /// Translates the configuration of an application server: its file, a Procfile, a systemd unit, or `command`,
 /// a command line split into words.
@@ -75,7 +68,7 @@ pub fn import(
     Ok(ImportResult {
         toml: draft.to_toml(),
         remarks: ledger.into_remarks(),
-        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
+        general_differences: GUNICORN.differences,
     })
 }
 

@@ -1,13 +1,16 @@
 //! Translation of settings of application servers.
 
+use other_servers::APPLICATION_SERVERS;
+
 use super::literal::{LiteralSetting, PER_CORE_PLACEHOLDER};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, table_path};
-use crate::findings::{EntryIndex, ImportLedger};
+use crate::findings::{EntryIndex, ImportLedger, advice_outcome};
 use crate::kind::ImportKind;
 
-/// Settings that need no translation, and the reasons.
-const NOT_NEEDED: &[(&[&str], &str)] = &[
+/// Settings that are not translated, by the name for which `other_servers` has the reason.
+const UNTRANSLATED: &[(&str, &[&str])] = &[
     (
+        "pidfile",
         &[
             "pidfile",
             "pid",
@@ -20,56 +23,17 @@ const NOT_NEEDED: &[(&[&str], &str)] = &[
             "name",
             "default_proc_name",
         ],
-        "not needed: `komainu status` finds the server, a service manager starts it in the foreground",
     ),
+    ("max_requests_jitter", &["max_requests_jitter"]),
+    ("fork_worker", &["fork_worker", "nakayoshi_fork"]),
+    ("reload", &["reload", "reload_engine", "plugin"]),
+    ("first_data_timeout", &["first_data_timeout", "wait_for_less_busy_worker"]),
+    ("statsd_host", &["statsd_host", "statsd_prefix", "dogstatsd_tags"]),
+    ("logconfig", &["logconfig", "logconfig_dict", "logger_class", "log_formatter"]),
+    ("activate_control_app", &["activate_control_app"]),
+    ("access_log_format", &["access_log_format", "access_logformat"]),
     (
-        &[
-            "worker_tmp_dir",
-            "tmp_upload_dir",
-            "sendfile",
-            "no_sendfile",
-            "reuse_port",
-            "backlog",
-            "queue_requests",
-            "low_latency",
-            "worker_connections",
-            "quiet",
-            "q",
-            "prune_bundler",
-            "umask",
-            "capture_output",
-            "check_config",
-            "spew",
-        ],
-        "not needed here",
-    ),
-    (&["max_requests_jitter"], "not needed: the numbers vary by up to a tenth by themselves"),
-    (
-        &["fork_worker", "nakayoshi_fork"],
-        "not needed: workers are forked from a process that has loaded the application",
-    ),
-    (
-        &["reload", "reload_engine", "plugin"],
-        "not needed: `komainu reload` loads the application again; `komainu run` watches its files",
-    ),
-    (&["config"], "its file is not read: `komainu import` reads it by itself"),
-    (&["first_data_timeout", "wait_for_less_busy_worker"], "not needed: no worker waits for a client"),
-    (&["passenger_version", "engine", "log_requests", "friendly_error_pages_auto"], "not needed here"),
-];
-
-/// Settings without an equivalent, and the alternatives.
-const IMPOSSIBLE: &[(&[&str], &str)] = &[
-    (
-        &["statsd_host", "statsd_prefix", "dogstatsd_tags"],
-        "there is no StatsD: `[control] listen` serves `/metrics`",
-    ),
-    (
-        &["logconfig", "logconfig_dict", "logger_class", "log_formatter"],
-        "the format of logs is set in `[log]`: see docs/operations.md",
-    ),
-    (&["activate_control_app"], "`komainu ctl` and `[control] listen` do it"),
-    (&["access_log_format", "access_logformat"], "write `[log] access` with Komainu's variables"),
-    (
+        "ssl_version",
         &[
             "ssl_version",
             "ciphers",
@@ -78,17 +42,37 @@ const IMPOSSIBLE: &[(&[&str], &str)] = &[
             "do_handshake_on_connect",
             "suppress_ragged_eofs",
         ],
-        "TLS 1.3 and 1.2 with their safe ciphers are spoken: `min` of `[tls]` says which",
     ),
     (
+        "secure_scheme_headers",
         &["set_remote_address", "secure_scheme_headers", "proxy_protocol", "proxy_allow_ips"],
-        "write `trusted_proxies` with the addresses of the proxies, and `proxy_protocol` of `listen`",
     ),
-    (&["include", "M"], "write it in `env` as PERL5LIB"),
-    (
-        &["lowlevel_error_handler", "before_fork", "on_worker_boot"],
-        "it is code: do it where the application is loaded",
-    ),
+    ("-M", &["include", "M"]),
+    ("lowlevel_error_handler", &["lowlevel_error_handler", "before_fork", "on_worker_boot"]),
+];
+
+/// Settings that need no translation.
+const NOT_NEEDED: [&str; 20] = [
+    "worker_tmp_dir",
+    "tmp_upload_dir",
+    "sendfile",
+    "no_sendfile",
+    "reuse_port",
+    "backlog",
+    "queue_requests",
+    "low_latency",
+    "worker_connections",
+    "quiet",
+    "q",
+    "prune_bundler",
+    "umask",
+    "capture_output",
+    "check_config",
+    "spew",
+    "passenger_version",
+    "engine",
+    "log_requests",
+    "friendly_error_pages_auto",
 ];
 
 /// Settings that restrict access to an application: it is closed if their value is code.
@@ -173,7 +157,6 @@ impl<'a> AppSettings<'a> {
 
     /// Translates a setting.
     pub(super) fn translate_setting(&mut self, setting: LiteralSetting) {
-        let is_in = |list: &&(&[&str], &str)| list.0.contains(&setting.name.as_str());
         if setting.is_code {
             match setting.name.as_str() {
                 "bind" | "port" | "listen" => self.code_addresses.push(setting.entry),
@@ -194,12 +177,20 @@ impl<'a> AppSettings<'a> {
             self.untranslated_guards.push(setting.entry);
             return;
         }
-        if let Some((_, reason)) = NOT_NEEDED.iter().find(is_in) {
-            self.ledger.mark_not_needed(setting.entry, reason);
+        if setting.name == "config" {
+            self.ledger
+                .mark_not_needed(setting.entry, "its file is not read: `komainu import` reads it by itself");
             return;
         }
-        if let Some((_, reason)) = IMPOSSIBLE.iter().find(is_in) {
-            self.ledger.mark_impossible(setting.entry, reason);
+        if NOT_NEEDED.contains(&setting.name.as_str()) {
+            self.ledger.mark_not_needed(setting.entry, "not needed here");
+            return;
+        }
+        if let Some((advised, _)) =
+            UNTRANSLATED.iter().find(|(_, names)| names.contains(&setting.name.as_str()))
+            && let Some((_, directive)) = other_servers::find(&APPLICATION_SERVERS, advised).next()
+        {
+            self.ledger.enter(setting.entry, &advice_outcome(directive));
             return;
         }
         let first = setting.values.first().cloned().unwrap_or_default();

@@ -102,7 +102,7 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     Ok(ImportResult {
         toml: draft.to_toml(),
         remarks: ledger.into_remarks(),
-        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
+        general_differences: &GENERAL_DIFFERENCES,
     })
 }
 

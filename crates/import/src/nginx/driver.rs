@@ -1,12 +1,14 @@
 //! The driver of the table of directives: finds the row of each directive, checks where it stands and how many
 //! arguments it has, has it translated, and enters the outcome in the ledger.
 
+use other_servers::{ForeignDirective, NGINX};
+
 use super::directive::{Contexts, Part};
 use super::scope::Scope;
 use super::translation::{AppliedDirective, DirectiveRow, Remark, Translation, Treatment};
 use super::tree::{NginxDirective, is_data_block};
 use crate::draft::TomlSection;
-use crate::findings::{ImportLedger, Outcome};
+use crate::findings::{ImportLedger, ImportVerdict, Outcome, advice_outcome};
 
 /// Beginnings of the names of directives that refuse no requests: those that are not in the table are harmless
 /// too.
@@ -42,7 +44,6 @@ impl Remark {
         match self {
             Self::NotNeeded(reason) => Outcome::not_needed(reason),
             Self::Differs(reason) => Outcome::differs(reason),
-            Self::NotPossible(reason) => Outcome::not_possible(reason),
         }
     }
 }
@@ -51,9 +52,21 @@ impl DirectiveRow {
     /// Returns the part that reads the directive; `None` if none does.
     pub(crate) fn part(&self) -> Option<Part> {
         match self.treatment {
-            Treatment::Each(part, _) | Treatment::Noted(part, _) | Treatment::Together(part) => Some(part),
-            Treatment::Untranslated(_) | Treatment::Block => None,
+            Treatment::Each(part, _)
+            | Treatment::Noted(part)
+            | Treatment::Different(part)
+            | Treatment::Together(part) => Some(part),
+            Treatment::Untranslated | Treatment::Block => None,
         }
+    }
+
+    /// Returns what `other_servers` says of the directive, as an outcome.
+    pub(crate) fn advice(&self) -> Outcome {
+        let is_stream = |directive: &ForeignDirective| directive.context == "stream";
+        let mut rows: Vec<&ForeignDirective> =
+            other_servers::find(&[&NGINX], self.name).map(|(_, directive)| directive).collect();
+        rows.sort_by_key(|directive| is_stream(directive) != (self.contexts == Contexts::STREAMS));
+        rows.first().map_or(Outcome::TRANSLATED, |directive| advice_outcome(directive))
     }
 }
 
@@ -85,12 +98,15 @@ pub(crate) fn enter_untranslated(
                     ledger.enter(one.entry, &Outcome::not_possible(reason));
                 }
                 match row.treatment {
-                    Treatment::Untranslated(_) if row.neutral == Some(one.first_arg()) => {
+                    Treatment::Untranslated if row.neutral == Some(one.first_arg()) => {
                         ledger.enter(one.entry, &Outcome::TRANSLATED);
                     }
-                    Treatment::Untranslated(remark) => ledger.enter(one.entry, &remark.to_outcome()),
+                    Treatment::Untranslated => ledger.enter(one.entry, &row.advice()),
                     Treatment::Block => ledger.enter(one.entry, &Outcome::TRANSLATED),
-                    Treatment::Each(..) | Treatment::Noted(..) | Treatment::Together(_) => {}
+                    Treatment::Each(..)
+                    | Treatment::Noted(_)
+                    | Treatment::Different(_)
+                    | Treatment::Together(_) => {}
                 }
             }
             None if is_known => {
@@ -170,7 +186,8 @@ impl<'d> Translation<'d> {
     ) {
         let outcome = match row.treatment {
             Treatment::Each(_, translate) => translate(applied, section),
-            Treatment::Noted(_, remark) | Treatment::Untranslated(remark) => remark.to_outcome(),
+            Treatment::Noted(_) | Treatment::Untranslated => row.advice(),
+            Treatment::Different(_) => Outcome { verdict: ImportVerdict::Differs, ..row.advice() },
             Treatment::Together(_) | Treatment::Block => return,
         };
         self.ledger.enter(applied.directive.entry, &outcome);

@@ -74,6 +74,8 @@ mod explanations;
 
 use std::path::Path;
 
+use other_servers::NGINX;
+
 use crate::draft::{ConfigDraft, TomlItem, TomlSection};
 use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportResult};
 pub use explanations::LocatedRequest;
@@ -85,35 +87,6 @@ use scope::Scope;
 use translation::Translation;
 use tree::{NginxDirective, TreeReader, visit};
 
-/// Differences between the servers that do not depend on the configuration.
-const GENERAL_DIFFERENCES: [&str; 15] = [
-    "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
-    "Paths with an encoded slash (`%2F`) are matched with it, and answered 400 by most routes (`encoded_slashes`); files and folders with a leading dot are not served \
-     (`hidden` in `files`), except `/.well-known/`.",
-    "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host, X-Request-Id and Via (`forwarded` in `proxy`, \
-     `request_ids`); what clients send in them is replaced unless `trusted_proxies` has them.",
-    "A request that neither server answers may be refused with another status.",
-    "Paths with a line feed (`%0A`) are 404 where a server has expressions.",
-    "Of files: a folder without a page is 404, also without a final slash; OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
-     If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; listings say Vary: Accept; media types are \
-     those of Komainu's list.",
-    "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
-     400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route.",
-    "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments and those of dots. The limit of contents is that of the location that answers, and counts before redirects and fixed responses. Vary \
-     has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
-    "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
-     HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",
-    "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
-    "What `auth` refuses has Cache-Control: no-store, and `charset=\"UTF-8\"` in WWW-Authenticate. What the cache knows has Age, and HEAD \
-     and parts (Range) of what it does not know are asked for as they are.",
-    "X-Accel-Redirect names files of internal locations alone; other X-Accel fields of upstream servers have no effect and are removed.",
-    "Requests without an answer are sent to another upstream server at most 3 times (`retry`); WebSockets are passed on by default \
-     (`upgrades`).",
-    "Where a directive is absent, the defaults of Komainu count, except for `client_max_body_size` (1 MiB), `gzip` (off) and links in \
-     folders (followed): docs/import.md has the list.",
-    "The old server keeps running: Komainu cannot take its addresses until it is stopped.",
-];
-
 /// Translates nginx's configuration and the files that it includes. Relative names are resolved against
 /// `prefix`, by default the directory of the file.
 ///
@@ -123,8 +96,7 @@ pub fn import(path: &Path, prefix: Option<&Path>) -> Result<ImportResult, Import
     // Directives without a translation are known only at the end: the second pass adds comments for them.
     let (_, ledger) = translate(path, prefix, &[])?;
     let (toml, ledger) = translate(path, prefix, &ledger.entries_without_verdict())?;
-    let general = GENERAL_DIFFERENCES.iter().map(|one| (*one).to_owned()).collect();
-    Ok(ImportResult { toml, remarks: ledger.into_remarks(), general_differences: general })
+    Ok(ImportResult { toml, remarks: ledger.into_remarks(), general_differences: NGINX.differences })
 }
 
 /// Returns the translation and the outcome of each directive. Directives in `unread` are reported as not

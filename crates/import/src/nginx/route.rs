@@ -298,17 +298,9 @@ impl<'d> Translation<'d> {
             self.write_cgi_proxy(pass, scope, section);
             return None;
         }
-        if let Some(one) = own(&["stub_status"]) {
-            self.ledger.mark_impossible(
-                one.entry,
-                "`[control] listen` serves `/metrics` and `/v1/status` at an address of its own",
-            );
-            make_unavailable(section);
-            return None;
-        }
         if scope.innermost().iter().any(|one| {
             one.name.contains("_by_lua")
-                || matches!(one.name.as_str(), "memcached_pass" | "js_content" | "perl")
+                || matches!(one.name.as_str(), "stub_status" | "memcached_pass" | "js_content" | "perl")
         }) {
             make_unavailable(section);
             return None;

@@ -36,25 +36,25 @@ pub(crate) enum Treatment {
     /// Translated by itself: `Translation::apply` calls the function for each directive that applies in a place, in the
     /// order of the table.
     Each(Part, TranslateFn),
-    /// Translated by itself, as [`Each`](Self::Each), without an effect: the remark says why.
-    Noted(Part, Remark),
+    /// Without an effect where a part applies; `other_servers` says why.
+    Noted(Part),
+    /// With another effect where a part applies; `other_servers` says which.
+    Different(Part),
     /// A block, whose directives are translated one by one.
     Block,
     /// Together with other directives: the function of the part takes it (`Translation::take`).
     Together(Part),
-    /// Not at all, wherever it stands.
-    Untranslated(Remark),
+    /// Not at all, wherever it stands; `other_servers` says why, and what to write.
+    Untranslated,
 }
 
-/// Remark on a directive that has no effect on the translation.
+/// Remark on a directive that no translated route uses.
 #[derive(Clone, Copy)]
 pub(crate) enum Remark {
     /// Komainu does the same by itself.
     NotNeeded(&'static str),
     /// The reason names the difference.
     Differs(&'static str),
-    /// The reason names the alternative.
-    NotPossible(&'static str),
 }
 
 /// Translates one directive to a table of the configuration.

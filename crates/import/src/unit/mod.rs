@@ -8,17 +8,12 @@ mod routes;
 
 use std::path::Path;
 
+use other_servers::UNIT;
+
 use crate::data::{DataNode, parse_json, read_file};
 use crate::draft::{ConfigDraft, TomlItem, table_path};
 use crate::findings::{ImportError, ImportLedger, ImportResult};
 use routes::UnitRoutes;
-
-/// Differences between the servers that do not depend on the configuration.
-const GENERAL_DIFFERENCES: [&str; 3] = [
-    "All listeners have the same sites and routes.",
-    "Upstream servers get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Via (`forwarded` in `proxy`).",
-    "Files with a leading dot are not served (`hidden` in `files`), and upper and lower case differ in paths.",
-];
 
 /// Translates the configuration of NGINX Unit, as returned by `GET /config` on its control socket.
 ///
@@ -65,11 +60,7 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     draft.hoist_shared();
     draft.move_fields_to_snippets();
     let toml = draft.to_toml();
-    Ok(ImportResult {
-        toml,
-        remarks: ledger.into_remarks(),
-        general_differences: GENERAL_DIFFERENCES.map(str::to_owned).into(),
-    })
+    Ok(ImportResult { toml, remarks: ledger.into_remarks(), general_differences: UNIT.differences })
 }
 
 /// Writes `listen`; returns the target of the first listener, and the TLS settings of all.

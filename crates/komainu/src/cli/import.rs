@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use failure::{Failure, FailureContext};
 use import::{ImportKind, ImportResult, ImportVerdict, UntranslatedServer};
+use other_servers::OtherServer;
 
 use crate::cli::values::parse_verify_time;
 use crate::terminal::sanitize;
@@ -147,8 +148,8 @@ fn find_source(arguments: &ImportArguments) -> Result<ImportSource<'_>, Failure>
 
 /// Returns the message for a server whose configuration cannot be translated.
 fn untranslated_server_message(server: &UntranslatedServer) -> String {
-    let UntranslatedServer { server, page, .. } = server;
-    format!("{server}'s configuration is not translated: {page} shows how each part of it is written here")
+    let OtherServer { name, page, .. } = server.server;
+    format!("{name}'s configuration is not translated: docs/{page} shows how each part of it is written here")
 }
 
 /// Whether the server can be configured entirely by its command line.

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use other_servers::{OtherServer, SERVERS};
+
 use crate::tidy::finding::TidyFinding;
+use crate::tidy::foreign_directives;
 use crate::tidy::tree::SourceTree;
 
 /// Split so that this rule does not match its own source.
@@ -10,20 +13,30 @@ const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const TODO_MARKERS: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Document that is generated from the code.
+/// Document that is generated from the code, or has a part that is.
 pub(crate) struct GeneratedDocument {
-    pub(crate) file: &'static str,
-    pub(crate) text: fn() -> String,
+    pub(crate) file: String,
+    /// Returns the text; its argument is the text that is there.
+    pub(crate) text: Box<dyn Fn(&str) -> String>,
 }
 
-/// All generated documents, which `cargo xtask docs` writes.
-pub(crate) const GENERATED_DOCUMENTS: [GeneratedDocument; 1] =
-    [GeneratedDocument { file: "docs/configuration.md", text: config::reference }];
+/// Returns all generated documents, which `cargo xtask docs` writes.
+pub(crate) fn generated_documents() -> Vec<GeneratedDocument> {
+    let reference = GeneratedDocument {
+        file: "docs/configuration.md".to_owned(),
+        text: Box::new(|_| config::reference()),
+    };
+    let page = |server: &'static OtherServer| GeneratedDocument {
+        file: format!("docs/{}", server.page),
+        text: Box::new(|text| foreign_directives::write_tables(text, server)),
+    };
+    std::iter::once(reference).chain(SERVERS.into_iter().map(page)).collect()
+}
 
 /// Returns all findings about documents.
 pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
     let mut findings: Vec<TidyFinding> =
-        GENERATED_DOCUMENTS.iter().filter_map(|document| check_generated(tree, document)).collect();
+        generated_documents().iter().filter_map(|document| check_generated(tree, document)).collect();
     for (name, text) in tree.files() {
         // The examples must be valid configurations.
         if name.starts_with("demo/") && name.ends_with(".toml") {
@@ -39,14 +52,14 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
 }
 
 fn check_generated(tree: &SourceTree, document: &GeneratedDocument) -> Option<TidyFinding> {
-    let written = tree.text(document.file).unwrap_or_default();
-    let wanted = (document.text)();
+    let written = tree.text(&document.file).unwrap_or_default();
+    let wanted = (document.text)(written);
     if written == wanted {
         return None;
     }
     let same = written.lines().zip(wanted.lines()).take_while(|(a, b)| a == b).count();
     Some(TidyFinding::new(
-        document.file,
+        &document.file,
         same + 1,
         "differs from what the code says",
         "write it again: cargo xtask docs",
@@ -112,7 +125,8 @@ mod tests {
 
     #[test]
     fn outdated_generated_document_is_reported_with_its_line() {
-        let document = GeneratedDocument { file: "docs/a.md", text: || "one\ntwo\n".to_string() };
+        let document =
+            GeneratedDocument { file: "docs/a.md".to_owned(), text: Box::new(|_| "one\ntwo\n".to_owned()) };
         let reported = |text: &str| {
             check_generated(&SourceTree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
         };

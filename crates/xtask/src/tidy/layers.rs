@@ -25,6 +25,7 @@ const ALL_CRATES: &[&str] = &[
     "cgi",
     "coding",
     "failure",
+    "other_servers",
     "settings",
     "reload",
     "shapes",
@@ -88,6 +89,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "http3", may_use: &["http", "sections"], never: NO_IO },
     Layer { folder: "cgi", may_use: &[], never: NO_IO },
     Layer { folder: "failure", may_use: &[], never: NO_IO_EXCEPT_TRAITS },
+    Layer { folder: "other_servers", may_use: &[], never: NO_IO },
     Layer {
         folder: "settings",
         may_use: &["failure"],
@@ -95,7 +97,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         folder: "shapes",
-        may_use: &["http", "settings"],
+        may_use: &["http", "other_servers", "settings"],
         never: &["std::process", "std::thread", "std::fs", "TcpStream", "rustix", "tokio"],
     },
     Layer { folder: "tree", may_use: &[], never: NO_IO },
@@ -157,6 +159,7 @@ const LAYERS: &[Layer] = &[
             "logging",
             "net",
             "otlp",
+            "other_servers",
             "proxy",
             "settings",
             "shapes",
@@ -168,7 +171,7 @@ const LAYERS: &[Layer] = &[
     // `import` reads the configurations of other servers and writes text.
     Layer {
         folder: "import",
-        may_use: &["config", "failure", "shapes"],
+        may_use: &["config", "failure", "other_servers", "shapes"],
         never: &["std::process", "std::thread", "std::net::Tcp", "rustix", "tokio"],
     },
     // `verify` starts both servers and sends them requests.
@@ -304,7 +307,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer { folder: "komainu", may_use: ALL_CRATES, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
-    Layer { folder: "xtask", may_use: &["config", "bench", "failure"], never: &["tokio"] },
+    Layer { folder: "xtask", may_use: &["config", "bench", "failure", "other_servers"], never: &["tokio"] },
 ];
 
 /// Returns all findings about crates and their dependencies.

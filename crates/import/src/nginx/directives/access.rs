@@ -2,11 +2,9 @@
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::DirectiveRow;
-use super::row::{not_needed, not_possible, together};
+use super::row::{together, untranslated};
 
 const GUARDED: In = In::PLACES.or(In::LIMIT_EXCEPT);
-const JWT: &str = "write `auth = { jwt = { … } }`: docs/auth.md";
-const MODULE: &str = "this module is not there: let an application answer such requests";
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("allow", GUARDED, Args::ONE, Part::Access).repeatable(),
@@ -16,15 +14,10 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("auth_request", In::PLACES, Args::ONE, Part::Access),
     together("auth_request_set", In::PLACES, Args::TWO, Part::Access).harmless().repeatable(),
     together("satisfy", In::PLACES, Args::ONE, Part::Access),
-    not_possible("auth_jwt", GUARDED, Args::ONE_OR_TWO, JWT),
-    not_possible("auth_jwt_key_file", GUARDED, Args::ONE, JWT),
-    not_needed(
-        "auth_delay",
-        In::PLACES,
-        Args::ONE,
-        "not needed: `failures` in `auth` limits wrong passwords",
-    ),
-    not_possible("secure_link", In::PLACES, Args::ONE, MODULE),
-    not_possible("secure_link_md5", In::PLACES, Args::ONE, MODULE),
-    not_possible("secure_link_secret", In::PLACES, Args::ONE, MODULE),
+    untranslated("auth_jwt", GUARDED, Args::ONE_OR_TWO),
+    untranslated("auth_jwt_key_file", GUARDED, Args::ONE),
+    untranslated("auth_delay", In::PLACES, Args::ONE),
+    untranslated("secure_link", In::PLACES, Args::ONE),
+    untranslated("secure_link_md5", In::PLACES, Args::ONE),
+    untranslated("secure_link_secret", In::PLACES, Args::ONE),
 ];

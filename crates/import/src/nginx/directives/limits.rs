@@ -3,9 +3,8 @@
 use super::super::access;
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::{DirectiveRow, Remark};
-use super::row::{each, not_needed, not_possible, together};
+use super::row::{each, together, untranslated};
 
-const REFUSED_ARE_LOGGED: &str = "not needed: what is refused is in the access log";
 const UNUSED_ZONE: Remark = Remark::Differs("no location that was translated uses it, so it is left out");
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
@@ -24,13 +23,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
         .repeatable()
         .unused(UNUSED_ZONE),
     together("limit_conn_zone", In::HTTP, Args::TWO, Part::Definitions).repeatable(),
-    not_possible(
-        "limit_conn_dry_run",
-        In::PLACES,
-        Args::ONE,
-        "`dry_run` of `limit` is for one limit: write it there",
-    )
-    .harmless(),
-    not_needed("limit_conn_log_level", In::PLACES, Args::ONE, REFUSED_ARE_LOGGED),
-    not_needed("limit_req_log_level", In::PLACES, Args::ONE, REFUSED_ARE_LOGGED),
+    untranslated("limit_conn_dry_run", In::PLACES, Args::ONE).harmless(),
+    untranslated("limit_conn_log_level", In::PLACES, Args::ONE),
+    untranslated("limit_req_log_level", In::PLACES, Args::ONE),
 ];

@@ -2,7 +2,7 @@
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::{DirectiveRow, Remark};
-use super::row::{block, not_possible, together};
+use super::row::{block, together, untranslated};
 
 const ANY_IF: In = In::SERVER_IF.or(In::LOCATION_IF);
 const EXECUTED: In = In::SERVER.or(In::LOCATION).or(ANY_IF);
@@ -24,10 +24,5 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
         .unused(Remark::Differs("no `if ($invalid_referer)` that was translated uses it, so it is left out")),
     together("map", In::HTTP.or(In::STREAM), Args::TWO, Part::Definitions).repeatable(),
     together("geo", In::HTTP.or(In::STREAM), Args::ONE_OR_TWO, Part::Definitions).repeatable(),
-    not_possible(
-        "split_clients",
-        In::HTTP.or(In::STREAM),
-        Args::TWO,
-        "write `split` in the route: docs/releases.md",
-    ),
+    untranslated("split_clients", In::HTTP.or(In::STREAM), Args::TWO),
 ];

@@ -2,22 +2,12 @@
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::proxy;
-use super::super::translation::Remark::{NotNeeded, NotPossible};
 use super::super::translation::{DirectiveRow, Remark};
-use super::row::{each, not_needed, not_possible, noted, together};
+use super::row::{each, noted, together, untranslated};
 
 const PASSING: In = In::LOCATION.or(In::LOCATION_IF).or(In::LIMIT_EXCEPT);
 /// Directives of streams have some of the names.
 const PLACES_AND_STREAMS: In = In::PLACES.or(In::STREAMS);
-const BUFFERS: &str = "not needed: `read_ahead` and `spill` in `proxy` are enough for most";
-const ALWAYS_SO: &str = "not needed: it is always so, with TLS 1.2 or newer";
-const CACHE_LOCK: &str =
-    "not needed: requests for the same response wait for one, and stale responses are validated";
-const COOKIES: &str = "paths of cookies follow `strip_prefix` and `add_prefix` by themselves; other changes are the application's";
-const AS_THEY_ARE: &str = "requests are passed on as they are, from the address that the kernel chooses";
-const CANNOT_BE_SET: &str = "this cannot be set; keys must not have a passphrase";
-const MIRROR: &str = "write `mirror = { to = \"http://…\" }` in the route";
-const TABLES: &str = "not needed: tables have the size that they need";
 const UNUSED_ZONE: Remark = Remark::Differs("no location that was translated uses it, so it is left out");
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
@@ -27,14 +17,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("grpc_set_header", In::PLACES, Args::TWO, Part::Proxy).repeatable(),
     each("proxy_hide_header", In::PLACES, Args::ONE, Part::ProxySettings, proxy::proxy_hide_header)
         .repeatable(),
-    noted(
-        "proxy_pass_header",
-        In::PLACES,
-        Args::ONE,
-        Part::ProxySettings,
-        NotNeeded("not needed: fields of upstream servers are passed on"),
-    )
-    .repeatable(),
+    noted("proxy_pass_header", In::PLACES, Args::ONE, Part::ProxySettings).repeatable(),
     each(
         "proxy_cookie_domain",
         In::PLACES,
@@ -52,14 +35,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     each("grpc_read_timeout", In::PLACES, Args::ONE, Part::ProxySettings, proxy::read_timeout),
     each("proxy_send_timeout", In::PLACES, Args::ONE, Part::ProxySettings, proxy::proxy_send_timeout),
     each("grpc_send_timeout", In::PLACES, Args::ONE, Part::ProxySettings, proxy::proxy_send_timeout),
-    noted(
-        "proxy_next_upstream_timeout",
-        In::PLACES,
-        Args::ONE,
-        Part::ProxySettings,
-        NotPossible("`total` in `timeouts` counts the response's body too: set it by hand"),
-    )
-    .harmless(),
+    noted("proxy_next_upstream_timeout", In::PLACES, Args::ONE, Part::ProxySettings).harmless(),
     together("proxy_ssl_verify", In::PLACES, Args::ONE, Part::UpstreamTls),
     together("grpc_ssl_verify", In::PLACES, Args::ONE, Part::UpstreamTls),
     each(
@@ -119,54 +95,44 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("proxy_cache_methods", In::PLACES, Args::SOME, Part::Cache).harmless(),
     together("proxy_cache_bypass", In::PLACES, Args::SOME, Part::Cache).harmless().repeatable(),
     together("proxy_no_cache", In::PLACES, Args::SOME, Part::Cache).repeatable(),
-    not_needed("proxy_cache_lock", In::PLACES, Args::ONE, CACHE_LOCK).harmless(),
-    not_needed("proxy_cache_lock_timeout", In::PLACES, Args::ONE, CACHE_LOCK).harmless(),
-    not_needed("proxy_cache_lock_age", In::PLACES, Args::ONE, CACHE_LOCK).harmless(),
-    not_needed("proxy_cache_revalidate", In::PLACES, Args::ONE, CACHE_LOCK).harmless(),
-    not_needed("proxy_cache_convert_head", In::PLACES, Args::ONE, CACHE_LOCK).harmless(),
-    not_needed("proxy_cache_max_range_offset", In::PLACES, Args::ONE, CACHE_LOCK).harmless(),
-    not_needed("proxy_buffers", In::PLACES, Args::TWO, BUFFERS),
-    not_needed("proxy_buffer_size", In::PLACES, Args::ONE, BUFFERS),
-    not_needed("proxy_busy_buffers_size", In::PLACES, Args::ONE, BUFFERS),
-    not_needed("proxy_temp_path", In::PLACES, Args::between(1, 4), BUFFERS),
-    not_needed("proxy_temp_file_write_size", In::PLACES, Args::ONE, BUFFERS),
-    not_needed("proxy_max_temp_file_size", In::PLACES, Args::ONE, BUFFERS),
-    not_needed("grpc_buffer_size", In::PLACES, Args::ONE, BUFFERS),
-    not_needed(
-        "proxy_http_version",
-        In::PLACES,
-        Args::ONE,
-        "not needed: HTTP/1.1 with kept connections is the default",
-    ),
-    not_needed("proxy_socket_keepalive", In::PLACES, Args::ONE, ALWAYS_SO),
-    not_needed("proxy_ssl_server_name", PLACES_AND_STREAMS, Args::ONE, ALWAYS_SO),
-    not_needed("proxy_ssl_session_reuse", PLACES_AND_STREAMS, Args::ONE, ALWAYS_SO),
-    not_needed("proxy_ssl_protocols", PLACES_AND_STREAMS, Args::SOME, ALWAYS_SO),
-    not_needed("proxy_ssl_ciphers", PLACES_AND_STREAMS, Args::ONE, ALWAYS_SO),
-    not_needed("grpc_ssl_server_name", In::PLACES, Args::ONE, ALWAYS_SO),
-    not_needed("proxy_headers_hash_max_size", In::PLACES, Args::ONE, TABLES).harmless(),
-    not_needed("proxy_headers_hash_bucket_size", In::PLACES, Args::ONE, TABLES).harmless(),
-    not_possible("proxy_cookie_path", In::PLACES, Args::ONE_OR_TWO, COOKIES).harmless(),
-    not_possible("proxy_cookie_flags", In::PLACES, Args::SOME, COOKIES).harmless(),
-    not_possible("proxy_bind", PLACES_AND_STREAMS, Args::ONE_OR_TWO, AS_THEY_ARE).harmless(),
-    not_possible("proxy_method", In::PLACES, Args::ONE, AS_THEY_ARE),
-    not_possible("proxy_set_body", In::PLACES, Args::ONE, AS_THEY_ARE),
-    not_possible("proxy_pass_request_body", In::PLACES, Args::ONE, AS_THEY_ARE).neutral("on"),
-    not_possible("proxy_pass_request_headers", In::PLACES, Args::ONE, AS_THEY_ARE).neutral("on"),
-    not_possible("proxy_force_ranges", In::PLACES, Args::ONE, AS_THEY_ARE).harmless(),
-    not_possible("proxy_limit_rate", In::PLACES, Args::ONE, AS_THEY_ARE).harmless(),
-    not_possible("proxy_store", In::PLACES, Args::ONE, AS_THEY_ARE).harmless(),
-    not_possible("proxy_store_access", In::PLACES, Args::between(1, 3), AS_THEY_ARE).harmless(),
-    not_possible("proxy_send_lowat", In::PLACES, Args::ONE, AS_THEY_ARE).harmless(),
-    not_possible("proxy_ssl_crl", PLACES_AND_STREAMS, Args::ONE, CANNOT_BE_SET),
-    not_possible("proxy_ssl_verify_depth", PLACES_AND_STREAMS, Args::ONE, CANNOT_BE_SET),
-    not_possible("proxy_ssl_password_file", PLACES_AND_STREAMS, Args::ONE, CANNOT_BE_SET),
-    not_possible("mirror", In::PLACES, Args::ONE, MIRROR).harmless(),
-    not_possible("mirror_request_body", In::PLACES, Args::ONE, MIRROR).harmless(),
-    not_possible(
-        "memcached_pass",
-        In::LOCATION.or(In::LOCATION_IF),
-        Args::ONE,
-        "this module is not there: let an application answer such requests",
-    ),
+    untranslated("proxy_cache_lock", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_cache_lock_timeout", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_cache_lock_age", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_cache_revalidate", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_cache_convert_head", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_cache_max_range_offset", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_buffers", In::PLACES, Args::TWO),
+    untranslated("proxy_buffer_size", In::PLACES, Args::ONE),
+    untranslated("proxy_busy_buffers_size", In::PLACES, Args::ONE),
+    untranslated("proxy_temp_path", In::PLACES, Args::between(1, 4)),
+    untranslated("proxy_temp_file_write_size", In::PLACES, Args::ONE),
+    untranslated("proxy_max_temp_file_size", In::PLACES, Args::ONE),
+    untranslated("grpc_buffer_size", In::PLACES, Args::ONE),
+    untranslated("proxy_http_version", In::PLACES, Args::ONE),
+    untranslated("proxy_socket_keepalive", In::PLACES, Args::ONE),
+    untranslated("proxy_ssl_server_name", PLACES_AND_STREAMS, Args::ONE),
+    untranslated("proxy_ssl_session_reuse", PLACES_AND_STREAMS, Args::ONE),
+    untranslated("proxy_ssl_protocols", PLACES_AND_STREAMS, Args::SOME),
+    untranslated("proxy_ssl_ciphers", PLACES_AND_STREAMS, Args::ONE),
+    untranslated("grpc_ssl_server_name", In::PLACES, Args::ONE),
+    untranslated("proxy_headers_hash_max_size", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_headers_hash_bucket_size", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_cookie_path", In::PLACES, Args::ONE_OR_TWO).harmless(),
+    untranslated("proxy_cookie_flags", In::PLACES, Args::SOME).harmless(),
+    untranslated("proxy_bind", PLACES_AND_STREAMS, Args::ONE_OR_TWO).harmless(),
+    untranslated("proxy_method", In::PLACES, Args::ONE),
+    untranslated("proxy_set_body", In::PLACES, Args::ONE),
+    untranslated("proxy_pass_request_body", In::PLACES, Args::ONE).neutral("on"),
+    untranslated("proxy_pass_request_headers", In::PLACES, Args::ONE).neutral("on"),
+    untranslated("proxy_force_ranges", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_limit_rate", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_store", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_store_access", In::PLACES, Args::between(1, 3)).harmless(),
+    untranslated("proxy_send_lowat", In::PLACES, Args::ONE).harmless(),
+    untranslated("proxy_ssl_crl", PLACES_AND_STREAMS, Args::ONE),
+    untranslated("proxy_ssl_verify_depth", PLACES_AND_STREAMS, Args::ONE),
+    untranslated("proxy_ssl_password_file", PLACES_AND_STREAMS, Args::ONE),
+    untranslated("mirror", In::PLACES, Args::ONE).harmless(),
+    untranslated("mirror_request_body", In::PLACES, Args::ONE).harmless(),
+    untranslated("memcached_pass", In::LOCATION.or(In::LOCATION_IF), Args::ONE),
 ];

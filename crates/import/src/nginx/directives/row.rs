@@ -32,15 +32,24 @@ pub(super) const fn each(
     row(name, contexts, arguments, Treatment::Each(part, translate))
 }
 
-/// A directive that has a remark where a part applies.
+/// A directive without an effect where a part applies.
 pub(super) const fn noted(
     name: &'static str,
     contexts: Contexts,
     arguments: Arguments,
     part: Part,
-    remark: Remark,
 ) -> DirectiveRow {
-    row(name, contexts, arguments, Treatment::Noted(part, remark))
+    row(name, contexts, arguments, Treatment::Noted(part))
+}
+
+/// A directive that means something else where a part applies.
+pub(super) const fn different(
+    name: &'static str,
+    contexts: Contexts,
+    arguments: Arguments,
+    part: Part,
+) -> DirectiveRow {
+    row(name, contexts, arguments, Treatment::Different(part))
 }
 
 /// A directive that is translated together with others.
@@ -58,24 +67,13 @@ pub(super) const fn block(name: &'static str, contexts: Contexts) -> DirectiveRo
     row(name, contexts, Arguments::NONE, Treatment::Block)
 }
 
-/// A directive without an effect here.
-pub(super) const fn not_needed(
+/// A directive that is not translated.
+pub(super) const fn untranslated(
     name: &'static str,
     contexts: Contexts,
     arguments: Arguments,
-    reason: &'static str,
 ) -> DirectiveRow {
-    row(name, contexts, arguments, Treatment::Untranslated(Remark::NotNeeded(reason)))
-}
-
-/// A directive without an equivalent.
-pub(super) const fn not_possible(
-    name: &'static str,
-    contexts: Contexts,
-    arguments: Arguments,
-    reason: &'static str,
-) -> DirectiveRow {
-    row(name, contexts, arguments, Treatment::Untranslated(Remark::NotPossible(reason)))
+    row(name, contexts, arguments, Treatment::Untranslated)
 }
 
 impl DirectiveRow {

@@ -2,12 +2,8 @@
 
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::DirectiveRow;
-use super::super::translation::Remark::{Differs, NotNeeded};
 use super::super::{proxy, streams, upstream};
-use super::row::{block, each, noted, together};
-
-const BY_ITSELF: &str = "not needed: the server does it by itself";
-const RETRIES: &str = "another server is tried where one cannot be connected to, up to three";
+use super::row::{block, different, each, noted, together};
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     block("stream", In::MAIN),
@@ -22,20 +18,14 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     each("proxy_timeout", In::STREAMS, Args::ONE, Part::StreamSettings, streams::proxy_timeout),
     together("allow", In::STREAMS, Args::ONE, Part::Stream).repeatable(),
     together("deny", In::STREAMS, Args::ONE, Part::Stream).repeatable(),
-    noted(
-        "preread_timeout",
-        In::STREAMS,
-        Args::ONE,
-        Part::StreamSettings,
-        Differs("`head` in `[timeouts]` is for the first message of all clients"),
-    ),
-    noted("tcp_nodelay", In::STREAMS, Args::ONE, Part::StreamSettings, NotNeeded(BY_ITSELF)),
-    noted("proxy_buffer_size", In::STREAMS, Args::ONE, Part::StreamSettings, NotNeeded(BY_ITSELF)),
-    noted("preread_buffer_size", In::STREAMS, Args::ONE, Part::StreamSettings, NotNeeded(BY_ITSELF)),
-    noted("proxy_socket_keepalive", In::STREAMS, Args::ONE, Part::StreamSettings, NotNeeded(BY_ITSELF)),
-    noted("proxy_next_upstream", In::STREAMS, Args::ONE, Part::StreamSettings, Differs(RETRIES)),
-    noted("proxy_next_upstream_tries", In::STREAMS, Args::ONE, Part::StreamSettings, Differs(RETRIES)),
-    noted("proxy_next_upstream_timeout", In::STREAMS, Args::ONE, Part::StreamSettings, Differs(RETRIES)),
+    different("preread_timeout", In::STREAMS, Args::ONE, Part::StreamSettings),
+    noted("tcp_nodelay", In::STREAMS, Args::ONE, Part::StreamSettings),
+    noted("proxy_buffer_size", In::STREAMS, Args::ONE, Part::StreamSettings),
+    noted("preread_buffer_size", In::STREAMS, Args::ONE, Part::StreamSettings),
+    noted("proxy_socket_keepalive", In::STREAMS, Args::ONE, Part::StreamSettings),
+    different("proxy_next_upstream", In::STREAMS, Args::ONE, Part::StreamSettings),
+    different("proxy_next_upstream_tries", In::STREAMS, Args::ONE, Part::StreamSettings),
+    different("proxy_next_upstream_timeout", In::STREAMS, Args::ONE, Part::StreamSettings),
     together("server", In::STREAM_UPSTREAM, Args::SOME, Part::StreamUpstream).repeatable(),
     each("least_conn", In::STREAM_UPSTREAM, Args::NONE, Part::StreamUpstream, streams::least_conn),
     each("random", In::STREAM_UPSTREAM, Args::between(0, 2), Part::StreamUpstream, upstream::random),

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use super::super::directive::Contexts;
-use super::super::translation::DirectiveRow;
+use super::super::translation::{DirectiveRow, Treatment};
 use super::super::tree::{NginxDirective, TreeReader, is_data_block};
 use super::DIRECTIVES;
-use crate::findings::ImportLedger;
+use crate::findings::{ImportLedger, Outcome};
 
 fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nginx")
@@ -22,6 +22,15 @@ fn each_directive_has_one_row_in_each_block() {
         let is_same = |other: &&DirectiveRow| other.name == row.name && other.contexts.includes(row.contexts);
         let twice = DIRECTIVES[at + 1..].iter().any(|other| is_same(&other));
         assert!(!twice, "two rows have `{}` for the same block", row.name);
+    }
+}
+
+#[test]
+fn each_untranslated_directive_has_advice() {
+    for row in &DIRECTIVES {
+        let is_advised =
+            matches!(row.treatment, Treatment::Noted(_) | Treatment::Different(_) | Treatment::Untranslated);
+        assert!(!is_advised || row.advice() != Outcome::TRANSLATED, "no advice on `{}`", row.name);
     }
 }
 

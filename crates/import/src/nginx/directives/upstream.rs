@@ -3,9 +3,7 @@
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::DirectiveRow;
 use super::super::upstream;
-use super::row::{each, not_needed, together};
-
-const SHARED: &str = "not needed: all threads share what they know of upstream servers";
+use super::row::{each, together, untranslated};
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("upstream", In::HTTP, Args::ONE, Part::Upstream).repeatable(),
@@ -18,6 +16,6 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     each("keepalive", In::UPSTREAM, Args::ONE, Part::Upstream, upstream::keepalive),
     each("keepalive_requests", In::UPSTREAM, Args::ONE, Part::Upstream, upstream::keepalive_requests),
     each("keepalive_timeout", In::UPSTREAM, Args::ONE, Part::Upstream, upstream::keepalive_timeout),
-    not_needed("zone", In::UPSTREAM.or(In::STREAM_UPSTREAM), Args::ONE_OR_TWO, SHARED),
-    not_needed("upstream_conf", In::LOCATION, Args::NONE, SHARED),
+    untranslated("zone", In::UPSTREAM.or(In::STREAM_UPSTREAM), Args::ONE_OR_TWO),
+    untranslated("upstream_conf", In::LOCATION, Args::NONE),
 ];
