@@ -77,6 +77,15 @@ pub enum FillHead {
     Failed,
 }
 
+/// How a fill has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FillEnd {
+    /// The response was received completely.
+    Complete,
+    /// The response ended early.
+    Failed,
+}
+
 #[derive(Debug, Default)]
 struct FillState {
     interims: Vec<Arc<InterimResponse>>,
@@ -92,8 +101,8 @@ struct FillState {
     tail: Vec<u8>,
     len: u64,
     trailers: Fields,
-    /// Whether the response was received completely; `None` until the fill has ended.
-    ended: Option<bool>,
+    /// `None` until the fill has ended.
+    end: Option<FillEnd>,
     /// Whether all bytes are kept, to be stored.
     is_kept: bool,
     /// Whether the fill counts as one without clients.
@@ -263,7 +272,7 @@ impl Fill {
     pub(crate) fn join(self: &Arc<Fill>) -> Option<FillReader> {
         let mut state = self.state();
         let is_lost = matches!(state.head, Some(FillHead::NotShared | FillHead::Failed));
-        let is_open = state.is_kept && state.ended.is_none() && !is_lost;
+        let is_open = state.is_kept && state.end.is_none() && !is_lost;
         is_open.then(|| {
             if std::mem::take(&mut state.is_clientless) {
                 self.counts.clientless.fetch_sub(1, Ordering::Relaxed);
@@ -311,7 +320,7 @@ impl Fill {
         state.shared_head =
             Some(shared_object.map_or(FillHead::NotShared, |object| FillHead::Stored(object, validated)));
         state.head = Some(FillHead::Stored(leader_object, validated));
-        state.ended = Some(true);
+        state.end = Some(FillEnd::Complete);
         state.wake_readers();
     }
 
@@ -385,7 +394,7 @@ impl Fill {
         if state.head.is_none() {
             state.head = Some(FillHead::Failed);
         }
-        state.ended.get_or_insert(true);
+        state.end.get_or_insert(FillEnd::Complete);
         state.wake_readers();
     }
 
@@ -401,7 +410,7 @@ impl Fill {
         if state.head.is_none() {
             state.head = Some(FillHead::Failed);
         }
-        state.ended.get_or_insert(false);
+        state.end.get_or_insert(FillEnd::Failed);
         state.wake_readers();
     }
 
@@ -501,9 +510,9 @@ impl FillReader {
             self.advance(&mut state, at + piece.len() as u64);
             return Poll::Ready(Ok(Some(piece)));
         }
-        match state.ended {
-            Some(true) => Poll::Ready(Ok(None)),
-            Some(false) => Poll::Ready(Err(IncompleteResponse)),
+        match state.end {
+            Some(FillEnd::Complete) => Poll::Ready(Ok(None)),
+            Some(FillEnd::Failed) => Poll::Ready(Err(IncompleteResponse)),
             None => {
                 self.wait(&mut state, cx);
                 Poll::Pending
@@ -543,7 +552,7 @@ impl Drop for FillReader {
     fn drop(&mut self) {
         let mut state = self.fill.state();
         state.readers.retain(|reader| reader.id != self.id);
-        let is_under_way = state.is_kept && state.ended.is_none();
+        let is_under_way = state.is_kept && state.end.is_none();
         if state.readers.is_empty() && is_under_way && !state.is_background {
             // Bounded, because a client could otherwise request many objects and disconnect, and so occupy
             // the origin and the cache's memory.

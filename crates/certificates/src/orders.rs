@@ -164,7 +164,8 @@ impl Orders {
     /// Names the one that failed, with the reason.
     pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, Failure> {
         let store = StateFolder::open(&options.state_folder).map_err(Failure::new)?;
-        let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)?;
+        let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)
+            .map_err(Failure::new)?;
         let permits = Semaphore::new(ORDERS_MAX);
         // A separate client, so that its `Retry-After` is not mistaken for that of a directory.
         let ask_max = ASK_TIMEOUT.min(state.environment.intervals.request_max);
@@ -172,7 +173,7 @@ impl Orders {
             .ask
             .as_ref()
             .map(|url| WebClient::new(&options.roots_pem, ask_max).map(|client| Confirmer::new(url, client)));
-        let confirmer = confirmer.transpose()?;
+        let confirmer = confirmer.transpose().map_err(Failure::new)?;
         let accounts = options.directories.iter().map(|one| (one.url.clone(), Default::default())).collect();
         let state = state.clone();
         let options = options.clone();

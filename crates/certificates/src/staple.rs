@@ -222,7 +222,10 @@ async fn fetch(
     id: &CertificateId,
 ) -> Result<Staple, Failure> {
     let _permit = state.permits.acquire().await;
-    let response =
-        state.client.post(&certificate.responder, "application/ocsp-request", id.request()).await?;
+    let response = state
+        .client
+        .post(&certificate.responder, "application/ocsp-request", id.request())
+        .await
+        .map_err(Failure::new)?;
     id.validate(&response, (state.environment.now)())
 }

@@ -5,7 +5,7 @@ use crate::frame::{self, FrameHeader, MAX_31_BITS, flag, u32_at};
 use crate::ledger::price;
 use crate::machine::{CONTROL_BYTES_MAX, ConnectionStart, Event, Machine, SHUTDOWN_PING, Shutdown};
 use crate::streams::{Receiving, Sending};
-use crate::window::GROWTH_PING;
+use crate::window::{GROWTH_PING, WindowIncrease};
 use sections::Priority;
 
 type FrameOutcome = Result<Option<Event>, ConnectionError>;
@@ -41,7 +41,7 @@ impl Machine {
         let change = i64::from(self.peer.stream_window) - window;
         if change != 0 {
             for stream in self.streams.iter_mut() {
-                if stream.send_window.increase(change).is_none() {
+                if stream.send_window.increase(change) == WindowIncrease::TooLarge {
                     return Err(ConnectionError::new(ErrorCode::FLOW_CONTROL_ERROR, "window too large"));
                 }
             }
@@ -110,9 +110,13 @@ impl Machine {
             if increment == 0 {
                 return Err(ConnectionError::protocol("window increment of 0"));
             }
-            let too_large = ConnectionError::new(ErrorCode::FLOW_CONTROL_ERROR, "window too large");
-            let opened = self.send_window.increase(i64::from(increment)).ok_or(too_large)?;
-            return Ok(opened.then_some(Event::Writable { stream: 0 }));
+            return match self.send_window.increase(i64::from(increment)) {
+                WindowIncrease::TooLarge => {
+                    Err(ConnectionError::new(ErrorCode::FLOW_CONTROL_ERROR, "window too large"))
+                }
+                WindowIncrease::HasRoomAgain => Ok(Some(Event::Writable { stream: 0 })),
+                WindowIncrease::Unchanged => Ok(None),
+            };
         }
         let Some(record) = self.streams.find_mut(stream).filter(|record| record.reset.is_none()) else {
             return match increment {
@@ -127,11 +131,12 @@ impl Machine {
                 .map(Some);
         }
         match record.send_window.increase(i64::from(increment)) {
-            None => {
+            WindowIncrease::TooLarge => {
                 let code = ErrorCode::FLOW_CONTROL_ERROR;
                 self.stream_error(stream, code, "window too large", price::STREAM_ERROR).map(Some)
             }
-            Some(opened) => Ok(opened.then_some(Event::Writable { stream })),
+            WindowIncrease::HasRoomAgain => Ok(Some(Event::Writable { stream })),
+            WindowIncrease::Unchanged => Ok(None),
         }
     }
 

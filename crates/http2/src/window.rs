@@ -133,13 +133,27 @@ impl SendWindow {
         self.0.max(0) as usize
     }
 
-    /// Adds a window increment. Returns `None` if the window would exceed its maximum, otherwise whether it
-    /// was exhausted and has room again.
-    pub(crate) fn increase(&mut self, increment: i64) -> Option<bool> {
+    /// Adds a window increment.
+    pub(crate) fn increase(&mut self, increment: i64) -> WindowIncrease {
         let before = self.0;
         self.0 += increment;
-        (self.0 <= i64::from(MAX_31_BITS)).then_some(before <= 0 && self.0 > 0)
+        match self.0 {
+            now if now > i64::from(MAX_31_BITS) => WindowIncrease::TooLarge,
+            now if before <= 0 && now > 0 => WindowIncrease::HasRoomAgain,
+            _ => WindowIncrease::Unchanged,
+        }
     }
+}
+
+/// Effect of a window increment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowIncrease {
+    /// The window would exceed its maximum.
+    TooLarge,
+    /// The window was exhausted, and has room again.
+    HasRoomAgain,
+    /// The window is exhausted still, or had room before.
+    Unchanged,
 }
 
 #[cfg(test)]
@@ -176,9 +190,10 @@ mod tests {
     #[test]
     fn opening_send_window_is_reported_once() {
         let mut window = SendWindow(0);
-        assert_eq!((window.increase(5), window.increase(5)), (Some(true), Some(false)));
+        let (opened, same) = (WindowIncrease::HasRoomAgain, WindowIncrease::Unchanged);
+        assert_eq!((window.increase(5), window.increase(5)), (opened, same));
         let mut window = SendWindow(-10);
-        assert_eq!((window.increase(10), window.increase(1)), (Some(false), Some(true)));
-        assert_eq!(window.increase(i64::from(MAX_31_BITS)), None);
+        assert_eq!((window.increase(10), window.increase(1)), (same, opened));
+        assert_eq!(window.increase(i64::from(MAX_31_BITS)), WindowIncrease::TooLarge);
     }
 }

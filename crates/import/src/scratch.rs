@@ -4,6 +4,8 @@
 
 use std::path::PathBuf;
 
+use crate::findings::ImportError;
+
 /// Protocol spoken by a stub that replaces an upstream server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StubProtocol {
@@ -136,7 +138,7 @@ pub struct ScratchOptions<'a> {
     /// The loopback address of Komainu.
     pub new_address: String,
     /// Returns a port that is free on all loopback addresses.
-    pub port: &'a mut dyn FnMut() -> Result<u16, String>,
+    pub port: &'a mut dyn FnMut() -> Result<u16, ImportError>,
     /// The password of the scratch user `verify`, hashed for an `htpasswd` file.
     pub password: String,
     /// Maximum number of requests.

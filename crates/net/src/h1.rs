@@ -13,6 +13,7 @@ use crate::conn::{Conn, REQUEST_WEIGHT_BYTES};
 use crate::ending;
 use crate::exchange::Exchange;
 use crate::fault::Fault;
+use crate::inbound::ReadOutcome;
 use crate::lane::Lane;
 use crate::memory::Pressure;
 use crate::mux::MuxProtocol;
@@ -157,14 +158,8 @@ fn start_head_timeout(conn: &mut Conn) -> bool {
     false
 }
 
-enum ReadOutcome {
-    Bytes,
-    /// No input is available, and the connection should not hold buffers.
-    Nothing,
-    End,
-}
-
-/// Reads more of a head, after sending all pending responses.
+/// Reads more of a head, after sending all pending responses. `Nothing`: no input is available, and the connection
+/// should not hold buffers.
 async fn read_head(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     // The error carries no response: a client that accepts no responses would not read that one either.
     if !conn.flush_now().map_err(|_| Fault::Disconnected)? {
@@ -172,10 +167,7 @@ async fn read_head(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     }
     loop {
         match conn.fill_head()? {
-            Some(true) => return Ok(ReadOutcome::Bytes),
-            None => return Ok(ReadOutcome::End),
-            Some(false) if conn.buffers.input.is_empty() => return Ok(ReadOutcome::Nothing),
-            Some(false) => {
+            ReadOutcome::Nothing if !conn.buffers.input.is_empty() => {
                 let now = conn.now();
                 let deadline = conn.head_since + conn.context().timeouts.get().head;
                 // A client that sends byte by byte holds buffers once for each head, not for each byte.
@@ -191,6 +183,7 @@ async fn read_head(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
                     Err(fault) => return Err(fault),
                 }
             }
+            outcome => return Ok(outcome),
         }
     }
 }

@@ -23,19 +23,29 @@ pub(crate) enum BodyChunk {
     Pending,
 }
 
+/// Outcome of a read from the client.
+pub(crate) enum ReadOutcome {
+    /// Bytes were received.
+    Bytes,
+    /// No bytes are available.
+    Nothing,
+    /// The client sends no more.
+    End,
+}
+
 impl Conn {
-    /// Reads bytes of a head into the input. Returns false if none are available; `None` at the end.
-    pub(crate) fn fill_head(&mut self) -> Result<Option<bool>, Fault> {
+    /// Reads bytes of a head into the input.
+    pub(crate) fn fill_head(&mut self) -> Result<ReadOutcome, Fault> {
         let head_bytes_max = self.context().limits.get().head.head_bytes_max;
         let read = self.link.try_read(self.buffers.input.room_for_head(head_bytes_max))?;
         Ok(match read {
-            Some(0) => None,
+            Some(0) => ReadOutcome::End,
             Some(len) => {
                 self.buffers.input.filled(len);
                 self.update_memory();
-                Some(true)
+                ReadOutcome::Bytes
             }
-            None => Some(false),
+            None => ReadOutcome::Nothing,
         })
     }
 

@@ -8,6 +8,7 @@ use crate::address::StreamListener;
 use crate::client_connection::{IdleClient, serve_after_proxy_header};
 use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
 use crate::core::{IdleTask, TaskFuture};
+use crate::inbound::ReadOutcome;
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
 use crate::tls_setup::{AwaitingHandshake, secure_after_proxy_header};
@@ -94,15 +95,15 @@ async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<d
             return None;
         }
         match receive(idle, hello) {
-            Some(true) => {}
-            Some(false) => {
+            ReadOutcome::Bytes => {}
+            ReadOutcome::Nothing => {
                 let core = idle.link().core();
                 let source = idle.link().stream().source();
                 source.set_deadline(idle.deadline());
                 source.wait_read(core.current());
                 return Some(this);
             }
-            None => return None,
+            ReadOutcome::End => return None,
         }
     };
     let AwaitingHello { idle, streams, is_tls, hello } = *this;
@@ -114,18 +115,18 @@ async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<d
     serve_http(idle, is_tls).await
 }
 
-/// Reads once; returns whether bytes were received, `None` if the client has left. Not inlined, so that the
+/// Reads once. An error is the end. Not inlined, so that the
 /// buffer is on the stack and not part of the future.
 #[inline(never)]
-fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Option<bool> {
+fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> ReadOutcome {
     let mut buffer = [0; READ_BYTES];
     match idle.link_mut().try_read(&mut buffer) {
-        Ok(None) => Some(false),
-        Ok(Some(0)) | Err(_) => None,
+        Ok(None) => ReadOutcome::Nothing,
+        Ok(Some(0)) | Err(_) => ReadOutcome::End,
         Ok(Some(len)) => {
             hello.add(&buffer[..len]);
             idle.hold(hello.len());
-            Some(true)
+            ReadOutcome::Bytes
         }
     }
 }

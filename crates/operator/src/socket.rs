@@ -21,6 +21,7 @@ use certificates::CertificateStatus;
 use certificates::managed::RunningCertificates;
 use certificates::tls::FileCertificate;
 use engine::generations::Generations;
+use failure::Failure;
 use hosting::workers::{AppLoading, Hosting};
 use logging::events::{EventRing, LogEvent};
 use logging::notice::ErrorLog;
@@ -128,14 +129,33 @@ fn create_socket_folder() -> io::Result<PathBuf> {
 
 /// Result of a reload, before applications are loaded.
 pub struct ReloadOutcome {
+    /// Effect on the running server.
+    pub effect: ReloadEffect,
     /// Message for the operator.
-    pub message: Result<String, String>,
+    pub message: String,
     /// Problems of the active certificates for which clients will reject them.
     pub warnings: Vec<String>,
+}
+
+/// Effect of a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReloadEffect {
+    /// The new configuration is active.
+    Active,
+    /// The new configuration is active, except for parts that the message names.
+    PartlyActive,
+    /// Nothing has changed, because the new configuration has faults.
+    Unchanged,
+    /// The server was busy and read nothing: the reload can be retried.
+    NotBegun,
+}
+
+impl ReloadOutcome {
     /// Whether the new configuration is active and applications are being loaded.
-    pub is_active: bool,
-    /// Whether the server was busy and read nothing, so that the reload can be retried.
-    pub is_not_begun: bool,
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        matches!(self.effect, ReloadEffect::Active | ReloadEffect::PartlyActive)
+    }
 }
 
 /// Counters and events of a server.
@@ -193,7 +213,7 @@ pub struct ServerInfo {
     /// Reloads the configuration and waits for the result.
     pub reload_config: Box<dyn Fn() -> ReloadOutcome + Send + Sync>,
     /// Starts a new process of the program and waits until it has taken over or failed.
-    pub upgrade_server: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    pub upgrade_server: Box<dyn Fn() -> Result<String, Failure> + Send + Sync>,
 }
 
 impl ServerInfo {
@@ -379,20 +399,22 @@ pub(crate) fn execute_command(line: &str, info: &ServerInfo) -> Value {
         ("status", "") => status_document(info),
         ("upgrade", "") => match (info.upgrade_server)() {
             Ok(done) => json!({ "done": done }),
-            Err(error) => json!({ "error": error }),
+            Err(failure) => json!({ "error": failure.with_remedy() }),
         },
         ("reload", "") => {
             let outcome = (info.reload_config)();
-            let loading = if outcome.is_active { info.hosting.loading() } else { Vec::new() };
-            let mut document = with_warnings(reload_document(outcome.message, &loading), &outcome.warnings);
-            if outcome.is_not_begun {
+            let loading = if outcome.is_active() { info.hosting.loading() } else { Vec::new() };
+            let is_done = outcome.effect == ReloadEffect::Active;
+            let document = reload_document(is_done, outcome.message, &loading);
+            let mut document = with_warnings(document, &outcome.warnings);
+            if outcome.effect == ReloadEffect::NotBegun {
                 document["later"] = true.into();
             }
             document
         }
         ("reload", app) => match info.hosting.reload(app) {
             Some(loading) => {
-                reload_document(Ok(format!("application {app}: the new code is in force")), &[loading])
+                reload_document(true, format!("application {app}: the new code is in force"), &[loading])
             }
             None => json!({ "error": format!("there is no application {app}") }),
         },
@@ -418,17 +440,18 @@ fn serving_state(info: &ServerInfo) -> &'static str {
 /// State of a server that finishes its requests before it ends.
 pub const DRAINING: &str = "draining";
 
-/// Returns the result of a reload once the applications have loaded or failed.
-fn reload_document(reported: Result<String, String>, loading: &[AppLoading]) -> Value {
+/// Returns the result of a reload once the applications have loaded or failed. `is_done` is whether it has succeeded
+/// otherwise.
+fn reload_document(is_done: bool, message: String, loading: &[AppLoading]) -> Value {
     let failures: Vec<String> = loading.iter().filter_map(AppLoading::wait_for_failure).collect();
-    match reported {
-        Err(error) => {
-            let errors: Vec<String> = [error].into_iter().chain(failures).collect();
+    match loading.len() {
+        _ if !is_done => {
+            let errors: Vec<String> = [message].into_iter().chain(failures).collect();
             json!({ "error": errors.join("\n") })
         }
-        Ok(_) if !failures.is_empty() => json!({ "error": failures.join("\n") }),
-        Ok(done) if loading.is_empty() => json!({ "done": done }),
-        Ok(done) => json!({ "done": format!("{done}; applications loaded again: {}", loading.len()) }),
+        _ if !failures.is_empty() => json!({ "error": failures.join("\n") }),
+        0 => json!({ "done": message }),
+        count => json!({ "done": format!("{message}; applications loaded again: {count}") }),
     }
 }
 

@@ -136,7 +136,7 @@ impl OtlpClient {
                     retry_after: None,
                 })
             }
-            Err(text) => Err(OtlpSendError { text, retry_after: Some(self.pause()) }),
+            Err(error) => Err(OtlpSendError { text: error.to_string(), retry_after: Some(self.pause()) }),
         };
         self.failures = if outcome.is_ok() { 0 } else { self.failures.saturating_add(1) };
         outcome

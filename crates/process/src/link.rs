@@ -144,8 +144,10 @@ pub enum SupervisorOrder {
     Reload,
     /// Request the logs again: their files were moved away.
     Reopen,
-    /// Result of an upgrade.
-    Upgraded(Result<String, String>),
+    /// An upgrade has succeeded; the message says how.
+    Upgraded(String),
+    /// An upgrade has failed; the message says why.
+    UpgradeFailed(String),
 }
 
 impl SupervisorOrder {
@@ -154,8 +156,8 @@ impl SupervisorOrder {
             ("stop", "") => Some(SupervisorOrder::Stop),
             ("reload", "") => Some(SupervisorOrder::Reload),
             ("reopen", "") => Some(SupervisorOrder::Reopen),
-            ("upgraded", text) => Some(SupervisorOrder::Upgraded(Ok(text.to_owned()))),
-            ("upgrade-failed", text) => Some(SupervisorOrder::Upgraded(Err(text.to_owned()))),
+            ("upgraded", text) => Some(SupervisorOrder::Upgraded(text.to_owned())),
+            ("upgrade-failed", text) => Some(SupervisorOrder::UpgradeFailed(text.to_owned())),
             _ => None,
         }
     }
@@ -166,8 +168,8 @@ impl SupervisorOrder {
             SupervisorOrder::Stop => "stop".into(),
             SupervisorOrder::Reload => "reload".into(),
             SupervisorOrder::Reopen => "reopen".into(),
-            SupervisorOrder::Upgraded(Ok(text)) => format!("upgraded {text}"),
-            SupervisorOrder::Upgraded(Err(text)) => format!("upgrade-failed {text}"),
+            SupervisorOrder::Upgraded(text) => format!("upgraded {text}"),
+            SupervisorOrder::UpgradeFailed(text) => format!("upgrade-failed {text}"),
         }
     }
 }

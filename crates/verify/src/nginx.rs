@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use failure::{Failure, FailureContext};
-use import::ImportResult;
 use import::nginx::{LocatedRequest, NginxScratch};
 use import::scratch::{
     Aspect, DifferingResponses, ScratchListener, ScratchOptions, SourcePosition, VerifyRequest,
 };
+use import::{ImportError, ImportResult};
 
 use crate::client::VerifyClient;
 use crate::compare::{ResponseComparison, ServerOutcome, UnexplainedDifference};
@@ -43,7 +43,7 @@ pub fn verify_nginx(
     let mut ports = BTreeSet::new();
     let mut port = || {
         loop {
-            let port = free_port().map_err(|failure| failure.to_string())?;
+            let port = free_port().map_err(|failure| ImportError::from(failure.to_string()))?;
             if ports.insert(port) {
                 return Ok(port);
             }

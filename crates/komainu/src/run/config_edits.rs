@@ -4,6 +4,7 @@ use config::Config;
 use engine::options;
 use failure::Failure;
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
+use operator::socket::ReloadEffect;
 use serde_json::{Value, json};
 
 use crate::check::reading::ReadConfig;
@@ -48,7 +49,7 @@ impl RunningServer {
             "done": "the configuration is changed",
             "persisted": why.is_none(),
             "not_persisted": why,
-            "incomplete": outcome.message.err(),
+            "incomplete": (outcome.effect != ReloadEffect::Active).then_some(outcome.message),
             "warnings": outcome.warnings,
         }))
     }

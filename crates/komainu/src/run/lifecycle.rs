@@ -23,7 +23,7 @@ use net::{ListenOptions, Listeners, NewListeners};
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use operator::listener::{ControlListener, ListenerChange};
 use operator::pending_command::PendingReply;
-use operator::socket::ReloadOutcome;
+use operator::socket::{ReloadEffect, ReloadOutcome};
 use process::link::{self, SupervisorLink, SupervisorOrder};
 use process::logs::{Logs, OpenedLogs};
 use process::stop_signals::{self, StopSignals};
@@ -357,11 +357,9 @@ impl RunningServer {
         }
         let outcome = self.reload_config();
         if notifies {
-            let status = match &outcome.message {
-                Ok(text) | Err(text) => text,
-            };
-            self.notifier.ready(status);
-            self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Reloaded(status)));
+            self.notifier.ready(&outcome.message);
+            let reloaded = LinkRequest::Reloaded(&outcome.message);
+            self.link.iter().for_each(|link| link.send_without_reply(&reloaded));
         }
         outcome
     }
@@ -374,13 +372,11 @@ impl RunningServer {
             let applied = current.hosting.apply(&current.active_plan().config.apps, true);
             let text = "there is no configuration file to read: applications are loaded again";
             notices.info(text);
-            let reported = applied.map_err(|error| error.to_string()).map(|()| text.to_owned());
-            return ReloadOutcome {
-                message: reported,
-                warnings: Vec::new(),
-                is_active: true,
-                is_not_begun: false,
+            let (effect, message) = match applied {
+                Ok(()) => (ReloadEffect::Active, text.to_owned()),
+                Err(error) => (ReloadEffect::PartlyActive, error.to_string()),
             };
+            return ReloadOutcome { effect, message, warnings: Vec::new() };
         };
         match reread().and_then(|read| self.prepare_config(read)) {
             Ok(prepared) => {
@@ -392,7 +388,7 @@ impl RunningServer {
                 self.link.iter().for_each(|link| link.send_without_reply(&LinkRequest::Rejected));
                 let text = format!("the configuration was not changed:\n{}", failure.with_remedy());
                 notices.report(Level::Error, &text);
-                failed_reload(&text)
+                failed_reload(ReloadEffect::Unchanged, text)
             }
         }
     }
@@ -474,12 +470,12 @@ impl RunningServer {
         } else {
             "the configuration was changed"
         });
-        let reported = if failures.is_empty() {
-            Ok("the new configuration is in use".into())
-        } else {
-            Err(format!("the new configuration is in use, except for this:\n{}", failures.join("\n")))
-        };
-        ReloadOutcome { message: reported, warnings, is_active: true, is_not_begun: false }
+        if failures.is_empty() {
+            let message = "the new configuration is in use".to_owned();
+            return ReloadOutcome { effect: ReloadEffect::Active, message, warnings };
+        }
+        let message = format!("the new configuration is in use, except for this:\n{}", failures.join("\n"));
+        ReloadOutcome { effect: ReloadEffect::PartlyActive, message, warnings }
     }
 
     /// Applies the limits and timeouts of a new configuration.
@@ -526,18 +522,13 @@ fn report_draining(active_config: &ActiveConfig, listeners: &net::Listeners, not
 }
 
 /// Result of a reload that has changed nothing.
-fn failed_reload(text: &str) -> ReloadOutcome {
-    ReloadOutcome {
-        message: Err(text.to_owned()),
-        warnings: Vec::new(),
-        is_active: false,
-        is_not_begun: false,
-    }
+fn failed_reload(effect: ReloadEffect, message: String) -> ReloadOutcome {
+    ReloadOutcome { effect, message, warnings: Vec::new() }
 }
 
 /// Result of a reload that was not begun.
 pub(crate) fn unstarted_reload(text: &str) -> ReloadOutcome {
-    ReloadOutcome { is_not_begun: true, ..failed_reload(text) }
+    failed_reload(ReloadEffect::NotBegun, text.to_owned())
 }
 
 /// Maximum time to write the last log lines when the server ends at once.
@@ -574,7 +565,8 @@ pub(crate) fn order_to_event(order: SupervisorOrder) -> ServerEvent {
         SupervisorOrder::Stop => ServerEvent::Stop,
         SupervisorOrder::Reload => ServerEvent::Reload(None),
         SupervisorOrder::Reopen => ServerEvent::Reopen(None),
-        SupervisorOrder::Upgraded(outcome) => ServerEvent::Upgraded(outcome.map_err(Failure::from)),
+        SupervisorOrder::Upgraded(message) => ServerEvent::Upgraded(Ok(message)),
+        SupervisorOrder::UpgradeFailed(reason) => ServerEvent::Upgraded(Err(Failure::from(reason))),
     }
 }
 

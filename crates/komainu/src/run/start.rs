@@ -17,7 +17,6 @@ use config::Config;
 use config::matcher::Routes;
 use engine::generations::Generations;
 use engine::options::{self, Descriptors};
-use failure::Failure;
 use hosting::watch;
 use hosting::workers::{AppHandles, Hosting};
 use logging::access::FLUSH_INTERVAL;
@@ -391,9 +390,7 @@ fn build_server_info(
         let (asker, outcome) = sync_channel(1);
         let sent = upgrades.send(ServerEvent::Upgrade(Some(asker)));
         let outcome = sent.ok().and_then(|()| outcome.recv().ok());
-        outcome
-            .unwrap_or_else(|| Err("the server ended".into()))
-            .map_err(|failure: Failure| failure.with_remedy())
+        outcome.unwrap_or_else(|| Err("the server ended".into()))
     };
     let theirs = active_config.clone();
     let texts = active_config.clone();

@@ -278,7 +278,7 @@ impl SupervisorLoop {
                 Ok(SupervisorEvent::Upgraded(Ok(pid))) => {
                     let text = self.hand_over_to(pid);
                     // Fails if the server has ended; then there is no client to answer.
-                    let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(Ok(text)).text(), &[]);
+                    let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(text).text(), &[]);
                     SupervisorOrder::Stop
                 }
                 Ok(SupervisorEvent::Signal(_)) => match self.handle_stop(&mut kill_at) {
@@ -395,7 +395,7 @@ impl SupervisorLoop {
         if self.stop_requests == 0 {
             self.notices.error(&upgrade::failure_message(&reason));
         }
-        SupervisorOrder::Upgraded(Err(reason))
+        SupervisorOrder::UpgradeFailed(reason)
     }
 
     /// Hands over to a successor: sockets and their files belong to it. Returns the message for the log.

@@ -96,7 +96,8 @@ struct PendingCheck(Mutex<PendingState>);
 
 #[derive(Default)]
 struct PendingState {
-    outcome: Option<bool>,
+    /// Whether the password is valid; `None` until it has been verified.
+    is_valid: Option<bool>,
     wakers: Vec<Waker>,
 }
 
@@ -353,7 +354,7 @@ impl Drop for CheckJob {
         }
         lock(&shared.pending).remove(&self.key);
         let mut state = lock(&self.pending.0);
-        state.outcome = Some(self.is_valid);
+        state.is_valid = Some(self.is_valid);
         let wakers = std::mem::take(&mut state.wakers);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -363,8 +364,8 @@ impl Drop for CheckJob {
 impl PendingCheck {
     fn poll(&self, waker: &Waker) -> Poll<bool> {
         let mut state = lock(&self.0);
-        if let Some(outcome) = state.outcome {
-            return Poll::Ready(outcome);
+        if let Some(is_valid) = state.is_valid {
+            return Poll::Ready(is_valid);
         }
         if !state.wakers.iter().any(|other| other.will_wake(waker)) {
             state.wakers.push(waker.clone());
