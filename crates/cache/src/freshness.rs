@@ -249,7 +249,7 @@ fn is_understood(status: Status) -> bool {
 }
 
 impl Freshness {
-    /// Returns the age in seconds at `now_s`, in seconds since 1970. If the clock has been set back since the
+    /// Returns the age in seconds at `now_s`, in seconds since 1970 (RFC 9111 section 4.2.3): the value of `Age`. If the clock has been set back since the
     /// response was received, the difference counts as age, so that a response from a year ahead is not fresh
     /// for a year.
     #[must_use]

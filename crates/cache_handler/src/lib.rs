@@ -3,6 +3,14 @@
 //! This crate owns the path of a request through the cache. It never decides itself which responses may be
 //! stored: `cache` does.
 //!
+//! | Module | Owns |
+//! |---|---|
+//! | `request`, `rules`, `urls` | the key of a request, and the rules that match it |
+//! | `commands`, `purge_method` | `komainu cache …`, and purges by request |
+//! | `fill` | the response that is fetched for all who wait for it |
+//! | `coded`, `responses` | a stored response as it is sent: coding, ranges, `Age`, `Cache-Status` |
+//! | `handler` | the decision for a request: stored response, fill, or neither |
+//!
 //! Modules are ordered from low to high; a module uses only those above it.
 
 pub mod request;

@@ -57,6 +57,8 @@ async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -
 struct HeadToSend<'h> {
     status: Status,
     fields: &'h Fields,
+    /// Value of `Age` (RFC 9111 section 5.1), which every cache adds to what it has stored; `None` for the request that
+    /// fetches the response.
     age_s: Option<u64>,
     cache_status: &'h str,
     /// Value of `Use-As-Dictionary`.
