@@ -20,8 +20,9 @@ use net::{
 };
 use rustix::net::sockopt::socket_peercred;
 use serde_json::Value;
-use telemetry::families::{self, AppQueue, Family, Gauges, WorkerMetrics};
+use telemetry::families::{self, Family};
 use telemetry::format::MetricsFormat;
+use telemetry::gauges::{AppQueue, Gauges, WorkerMetrics};
 use telemetry::metrics::Metrics;
 use telemetry::{protobuf_format, text_format};
 use times::Millis;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use telemetry::metrics::{Metrics, STATUS_MIN};
 
 use crate::overview::{duration_bounds_ms, percentile};
-use crate::socket::ServerInfo;
+use crate::server_info::ServerInfo;
 
 /// Interval between two points.
 const STEP_INTERVAL: Duration = Duration::from_secs(5);

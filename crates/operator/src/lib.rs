@@ -10,6 +10,7 @@ pub mod overview;
 pub mod config_text;
 pub mod pending_command;
 pub mod peer;
+pub mod server_info;
 pub mod socket;
 pub mod history;
 pub mod api;

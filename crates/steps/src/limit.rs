@@ -22,7 +22,7 @@ use logging::notice::ErrorLog;
 use net::{Exchange, Fault, MemoryBudget, Peer, PeerSet, Request};
 use reload::KeptState;
 use sharing::SharedTable;
-use telemetry::families::LimitMetrics;
+use telemetry::gauges::LimitMetrics;
 use telemetry::metrics::RouteLabels;
 use times::Millis;
 

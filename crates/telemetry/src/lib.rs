@@ -7,6 +7,7 @@
 pub mod metrics;
 pub mod traces;
 pub mod rule_counters;
+pub mod gauges;
 pub mod families;
 pub mod text_format;
 pub mod protobuf_format;

@@ -52,6 +52,8 @@ mod host_conflicts;
 
 mod log;
 
+mod listen;
+
 mod sites;
 
 mod render;

@@ -1,7 +1,7 @@
-//! Translation of servers to sites: the default site, servers that only redirect to `https`, and listening
-//! addresses.
+//! Translation of servers to sites: the default site, and servers that only redirect to `https`.
 
 use super::host_conflicts::{contested_hosts, share_address};
+use super::listen::{merge_addresses, write_listen};
 use super::server::{HostExpression, ListenAddress, NginxServer};
 use super::translation::Translation;
 use super::tree::NginxDirective;
@@ -467,64 +467,6 @@ fn rejects_handshakes(server: &NginxServer<'_>) -> bool {
     let rejects =
         server.scope.innermost_last("ssl_reject_handshake").is_some_and(|one| one.first_arg() == "on");
     rejects && !server.has_plain_address()
-}
-
-/// Returns each address once, with the union of its parameters.
-fn merge_addresses<'a>(all: impl Iterator<Item = &'a ListenAddress>) -> Vec<ListenAddress> {
-    let mut addresses: Vec<ListenAddress> = Vec::new();
-    for address in all {
-        match addresses.iter_mut().find(|known| known.text == address.text) {
-            Some(known) => {
-                known.tls |= address.tls;
-                known.proxy_protocol |= address.proxy_protocol;
-            }
-            None => addresses.push(address.clone()),
-        }
-    }
-    addresses
-}
-
-fn write_listen(addresses: &[ListenAddress], clear_http2: bool, section: &mut TomlSection) {
-    let mut both: Vec<ListenAddress> = Vec::new();
-    for address in addresses {
-        let is_same_kind = |other: &ListenAddress, text: &str| {
-            other.text == text && other.tls == address.tls && other.proxy_protocol == address.proxy_protocol
-        };
-        let has = |text: String| addresses.iter().any(|other| is_same_kind(other, &text));
-        let ports = (address.text.strip_prefix("0.0.0.0:"), address.text.strip_prefix("[::]:"));
-        match ports {
-            (Some(port), _) if has(format!("[::]:{port}")) => {
-                both.push(ListenAddress { text: format!(":{port}"), ..address.clone() });
-            }
-            (_, Some(port)) if has(format!("0.0.0.0:{port}")) => {}
-            _ => both.push(address.clone()),
-        }
-    }
-    let mut items: Vec<TomlItem> = both.iter().map(|address| address_item(address, clear_http2)).collect();
-    match items.len() {
-        0 => {}
-        1 => section.set("listen", items.remove(0)),
-        _ => section.set("listen", TomlItem::List(items)),
-    }
-}
-
-fn address_item(address: &ListenAddress, clear_http2: bool) -> TomlItem {
-    let by_port = address.text.ends_with(":443");
-    let mut entries = vec![("address".to_owned(), TomlItem::text(address.text.clone()))];
-    if address.tls != by_port {
-        entries.push(("tls".to_owned(), TomlItem::Flag(address.tls)));
-    }
-    if address.proxy_protocol {
-        let networks = ["0.0.0.0/0", "::/0"].map(TomlItem::text);
-        entries.push(("proxy_protocol".to_owned(), TomlItem::List(networks.into())));
-    }
-    if clear_http2 && !address.tls {
-        entries.push(("h2c".to_owned(), TomlItem::Flag(true)));
-    }
-    match entries.len() {
-        1 => entries.remove(0).1,
-        _ => TomlItem::Table(entries),
-    }
 }
 
 /// A site, the index of its server, and its addresses; `None` if it has those of the top level.

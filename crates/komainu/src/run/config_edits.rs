@@ -4,7 +4,7 @@ use config::Config;
 use engine::options;
 use failure::Failure;
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
-use operator::socket::ReloadEffect;
+use operator::server_info::ReloadEffect;
 use serde_json::{Value, json};
 
 use crate::check::reading::ReadConfig;

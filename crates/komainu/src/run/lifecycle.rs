@@ -23,7 +23,7 @@ use net::{ListenOptions, Listeners, NewListeners};
 use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use operator::listener::{ControlListener, ListenerChange};
 use operator::pending_command::PendingReply;
-use operator::socket::{ReloadEffect, ReloadOutcome};
+use operator::server_info::{ReloadEffect, ReloadOutcome};
 use process::link::{self, SupervisorLink, SupervisorOrder};
 use process::logs::{Logs, OpenedLogs};
 use process::stop_signals::{self, StopSignals};

@@ -26,7 +26,8 @@ use operator::config_text::{ConfigText, EditError};
 use operator::endpoint::ControlSources;
 use operator::listener::ControlListener;
 use operator::pending_command::{BEGIN_TIMEOUT, OutcomeError, pending_command};
-use operator::socket::{self, ApiLine, ControlClientCount, ControlSocket, ServerInfo};
+use operator::server_info::{CounterSources, ServerInfo};
+use operator::socket::{self, ApiLine, ControlClientCount, ControlSocket};
 use process::crashes;
 use process::inherited::SupervisorHandover;
 use process::link::SupervisorLink;
@@ -430,7 +431,7 @@ fn build_server_info(
         listeners: server.listeners(),
         sandbox,
         started_at: Instant::now(),
-        counters: socket::CounterSources {
+        counters: CounterSources {
             metrics: active_config.metrics.clone(),
             cores: server.counters().to_vec(),
             events: active_config.hosting.notices().events(),

@@ -8,7 +8,7 @@ use crate::access::ControlAccess;
 use crate::api::audit::AuditLog;
 use crate::api::request::{ApiRequest, ApiResponse, CallerRole};
 use crate::history::History;
-use crate::socket::ServerInfo;
+use crate::server_info::ServerInfo;
 
 /// The response of an operation, or an error response.
 pub(crate) type ApiResult = Result<ApiResponse, ApiResponse>;

@@ -10,7 +10,7 @@ use engine::clients::proxies::peer_set;
 use logging::Level;
 use logging::notice::ErrorLog;
 use net::{ConnectionGate, GatePermit, MemoryBudget, Peer, PeerSet, TooManyConnections};
-use telemetry::families::LimitMetrics;
+use telemetry::gauges::LimitMetrics;
 
 /// Maximum clients counted. Each takes 34 bytes, less than its connections.
 const CLIENTS_MAX: usize = 200_000;

@@ -14,7 +14,7 @@ use logging::Level;
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault};
 use reload::KeptState;
-use telemetry::families::QueueMetrics;
+use telemetry::gauges::QueueMetrics;
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 use times::Millis;
