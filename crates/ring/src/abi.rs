@@ -154,6 +154,7 @@ pub fn channel_name() -> Option<&'static str> {
     NAME.get_or_init(|| std::env::var(ENVIRONMENT).ok()).as_deref()
 }
 
+/// Attaches this process to its slot. `Err` is the text that the worker prints.
 fn attach(abi: u32, worker_slot: c_int) -> Result<Worker, String> {
     if abi != KOMAINU_ABI {
         return Err(format!("the module was built for version {abi} of komainu.h, this is {KOMAINU_ABI}"));

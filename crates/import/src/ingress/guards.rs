@@ -127,7 +127,7 @@ impl IngressReader<'_> {
         }
     }
 
-    /// Returns the `client` of `tls` for required client certificates, or the comment above the closed
+    /// Returns the `client` of `tls` for required client certificates; `Err` is the comment above the closed
     /// routes.
     pub(super) fn translate_client_certificates(
         &self,
