@@ -11,6 +11,7 @@ use failure::Failure;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde_json::{Map, Value};
+use times::UnixSeconds;
 
 use crate::auth_token::JwtAuth;
 
@@ -46,8 +47,8 @@ enum KeyKind {
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerifiedToken {
     claims: Map<String, Value>,
-    /// Time until which the token is valid, in seconds since 1970.
-    pub until_s: u64,
+    /// Time until which the token is valid.
+    pub until: UnixSeconds,
 }
 
 /// Reason for refusing a token.
@@ -91,7 +92,12 @@ impl JwtKeys {
     ///
     /// # Errors
     /// The reason for refusing the token.
-    pub fn verify(&self, rules: &JwtAuth, token: &[u8], now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
+    pub fn verify(
+        &self,
+        rules: &JwtAuth,
+        token: &[u8],
+        now: UnixSeconds,
+    ) -> Result<VerifiedToken, JwtRefusal> {
         let head = TokenHead::read(token)?;
         let kind = kind_of(&head.algorithm).filter(|_| rules.algorithms.contains(&head.algorithm.as_str()));
         let kind = kind.ok_or(JwtRefusal::Invalid("its algorithm is not allowed"))?;
@@ -110,7 +116,7 @@ impl JwtKeys {
         for key in self.0.iter().filter(fits).take(KEYS_TRIED_MAX) {
             tried += 1;
             if let Ok(data) = jsonwebtoken::decode::<Map<String, Value>>(token, &key.key, &validation) {
-                return rules.check(data.claims, now_s);
+                return rules.check(data.claims, now);
             }
         }
         match tried {
@@ -185,17 +191,18 @@ impl TokenHead {
 }
 
 impl JwtAuth {
-    fn check(&self, claims: Map<String, Value>, now_s: u64) -> Result<VerifiedToken, JwtRefusal> {
+    fn check(&self, claims: Map<String, Value>, now: UnixSeconds) -> Result<VerifiedToken, JwtRefusal> {
         let invalid = |why| Err(JwtRefusal::Invalid(why));
-        let leeway_s = self.leeway.as_secs();
-        let Some(expires_s) = claims.get("exp").and_then(seconds) else { return invalid("it never expires") };
-        let until_s = expires_s.saturating_add(leeway_s);
-        if until_s <= now_s {
+        let Some(expires) = claims.get("exp").and_then(claimed_time) else {
+            return invalid("it never expires");
+        };
+        let until = expires + self.leeway;
+        if until <= now {
             return invalid("it has expired");
         }
         if let Some(from) = claims.get("nbf") {
-            match seconds(from) {
-                Some(from_s) if from_s <= now_s.saturating_add(leeway_s) => {}
+            match claimed_time(from) {
+                Some(from) if from <= now + self.leeway => {}
                 _ => return invalid("it is not valid yet"),
             }
         }
@@ -213,7 +220,7 @@ impl JwtAuth {
         if !self.audiences.is_empty() && !is_one(claims.get("aud"), &self.audiences) {
             return invalid("it is for another audience");
         }
-        let token = VerifiedToken { claims, until_s };
+        let token = VerifiedToken { claims, until };
         let has = |(name, values): &(String, Vec<String>)| token.has(name, values);
         if !self.claims.iter().all(has) {
             return Err(JwtRefusal::Insufficient);
@@ -274,9 +281,9 @@ fn scalar_text(value: &Value) -> Option<String> {
 }
 
 /// Parses a time in a claim: seconds since 1970, possibly with a fraction.
-fn seconds(value: &Value) -> Option<u64> {
+fn claimed_time(value: &Value) -> Option<UnixSeconds> {
     let float = || value.as_f64().filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-    value.as_u64().or_else(|| float().map(|seconds| seconds as u64))
+    value.as_u64().or_else(|| float().map(|seconds| seconds as u64)).map(UnixSeconds)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use aws_lc_rs::hmac;
 use data_encoding::BASE64URL_NOPAD;
+use times::UnixSeconds;
 
 /// Query parameter with the expiry time.
 pub const EXPIRES: &str = "expires";
@@ -38,12 +39,12 @@ impl UrlKeys {
         )
     }
 
-    /// Returns the signature of a decoded path, valid until `until_s`, for one client's address or for all
+    /// Returns the signature of a decoded path, valid until a time, for one client's address or for all
     /// clients; `None` without keys.
     #[must_use]
-    pub fn sign(&self, path: &[u8], until_s: u64, client: Option<&str>) -> Option<String> {
+    pub fn sign(&self, path: &[u8], until: UnixSeconds, client: Option<&str>) -> Option<String> {
         let key = self.0.first()?;
-        let tag = hmac::sign(key, &message(path, until_s.to_string().as_bytes(), client));
+        let tag = hmac::sign(key, &message(path, until.to_string().as_bytes(), client));
         Some(BASE64URL_NOPAD.encode(tag.as_ref()))
     }
 
@@ -56,23 +57,22 @@ impl UrlKeys {
         path: &[u8],
         query: &[u8],
         client: Option<&str>,
-        now_s: u64,
+        now: UnixSeconds,
     ) -> Result<(), SignedRefusal> {
         let until = sole_parameter(query, EXPIRES)?;
         let signature = sole_parameter(query, SIGNATURE)?;
         let until = &*until;
         let signature = &*signature;
         let is_time = !until.is_empty() && until.len() <= DIGITS_MAX && until.iter().all(u8::is_ascii_digit);
-        let until_s: Option<u64> =
-            std::str::from_utf8(until).ok().filter(|_| is_time).and_then(|text| text.parse().ok());
-        let until_s = until_s.ok_or(SignedRefusal::Invalid)?;
+        let digits = std::str::from_utf8(until).ok().filter(|_| is_time);
+        let end = digits.and_then(|text| text.parse().ok()).map(UnixSeconds).ok_or(SignedRefusal::Invalid)?;
         let tag = BASE64URL_NOPAD.decode(signature).map_err(|_| SignedRefusal::Invalid)?;
         let message = message(path, until, client);
         let is_signed =
             self.0.iter().fold(false, |found, key| hmac::verify(key, &message, &tag).is_ok() | found);
         match is_signed {
             false => Err(SignedRefusal::Invalid),
-            true if until_s <= now_s => Err(SignedRefusal::Expired),
+            true if end <= now => Err(SignedRefusal::Expired),
             true => Ok(()),
         }
     }
@@ -105,9 +105,11 @@ mod tests {
         let keys = UrlKeys::new(["new-secret-of-16", "old-secret-of-16"]);
         let old = UrlKeys::new(["old-secret-of-16"]);
         for signer in [&keys, &old] {
-            let signature = signer.sign(b"/a b", 1000, None).unwrap();
+            let signature = signer.sign(b"/a b", UnixSeconds(1000), None).unwrap();
             let query = format!("x=1&expires=1000&signature={signature}");
-            let verify = |path: &[u8], query: &str, now_s| keys.verify(path, query.as_bytes(), None, now_s);
+            let verify = |path: &[u8], query: &str, now_s| {
+                keys.verify(path, query.as_bytes(), None, UnixSeconds(now_s))
+            };
             assert_eq!(verify(b"/a b", &query, 999), Ok(()));
             assert_eq!(verify(b"/a b", &query, 1000), Err(SignedRefusal::Expired));
             let invalid = Err(SignedRefusal::Invalid);
@@ -129,11 +131,11 @@ mod tests {
             ] {
                 assert_eq!(verify(b"/a b", &wrong, 1), invalid, "{wrong}");
             }
-            assert_eq!(keys.verify(b"/a b", query.as_bytes(), Some("192.0.2.1"), 1), invalid);
+            assert_eq!(keys.verify(b"/a b", query.as_bytes(), Some("192.0.2.1"), UnixSeconds(1)), invalid);
         }
-        let signature = keys.sign(b"/x", 1000, Some("192.0.2.1")).unwrap();
+        let signature = keys.sign(b"/x", UnixSeconds(1000), Some("192.0.2.1")).unwrap();
         let query = format!("expires=1000&signature={signature}");
-        let verify = |client| keys.verify(b"/x", query.as_bytes(), client, 1);
+        let verify = |client| keys.verify(b"/x", query.as_bytes(), client, UnixSeconds(1));
         assert_eq!(verify(Some("192.0.2.1")), Ok(()));
         assert_eq!(
             (verify(Some("192.0.2.2")), verify(None)),
@@ -141,13 +143,13 @@ mod tests {
         );
         // Without keys no signature is valid.
         let none = UrlKeys::new::<&str>([]);
-        assert_eq!(none.verify(b"/x", query.as_bytes(), Some("192.0.2.1"), 1), Err(SignedRefusal::Invalid));
+        assert_eq!(none.verify(b"/x", query.as_bytes(), Some("192.0.2.1"), UnixSeconds(1)), Err(SignedRefusal::Invalid));
     }
 
     #[test]
     fn url_signature_equals_that_of_openssl() {
         // printf '/a b\n1000' | openssl dgst -sha256 -hmac new-secret-of-16 -binary | base64 | tr '+/' '-_' | tr -d '='
         let keys = UrlKeys::new(["new-secret-of-16"]);
-        assert_eq!(keys.sign(b"/a b", 1000, None).unwrap(), "zq4X80ujO4jqDBonxeqMYYE2nKxArsTrrCVsPgCJdwY");
+        assert_eq!(keys.sign(b"/a b", UnixSeconds(1000), None).unwrap(), "zq4X80ujO4jqDBonxeqMYYE2nKxArsTrrCVsPgCJdwY");
     }
 }

@@ -1,6 +1,6 @@
 //! Points in time and lengths of time as types of 8 bytes.
 //!
-//! This crate owns the units: a [`Moment`] of an engine's clock and lengths in [`Millis`]. It never reads a
+//! This crate owns the units: a [`Moment`] of an engine's clock, [`UnixSeconds`] of the machine's, and lengths in [`Millis`]. It never reads a
 //! clock: the current time is an argument. [`Moment::NEVER`] is a deadline that is not set, and
 //! [`Millis::MAX`] a length without a limit. Arithmetic saturates, so that a moment after an unlimited length
 //! is [`Moment::NEVER`].
@@ -100,6 +100,24 @@ impl Div<u64> for Millis {
 impl From<Duration> for Millis {
     fn from(duration: Duration) -> Millis {
         Millis::of(duration)
+    }
+}
+
+/// A point in time of the machine's clock: whole seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnixSeconds(pub u64);
+
+impl Add<Duration> for UnixSeconds {
+    type Output = UnixSeconds;
+
+    fn add(self, length: Duration) -> UnixSeconds {
+        UnixSeconds(self.0.saturating_add(length.as_secs()))
+    }
+}
+
+impl fmt::Display for UnixSeconds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
     }
 }
 

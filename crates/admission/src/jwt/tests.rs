@@ -79,8 +79,8 @@ fn valid_token_exposes_its_claims() {
     let one = Signer::new("one");
     let two = Signer::new("two");
     let keys = keys(&[&one, &two]);
-    let token = keys.verify(&rules(), two.token(&good()).as_bytes(), 500).unwrap();
-    assert_eq!(token.until_s, 1010);
+    let token = keys.verify(&rules(), two.token(&good()).as_bytes(), UnixSeconds(500)).unwrap();
+    assert_eq!(token.until, UnixSeconds(1010));
     for (name, text) in [
         ("sub", Some("alice")),
         ("roles", Some("a,b")),
@@ -96,11 +96,14 @@ fn valid_token_exposes_its_claims() {
     }
     // Without an id, every key of the right type is tried.
     let nameless = two.sign(&json!({"alg": "ES256"}), &good());
-    assert!(keys.verify(&rules(), nameless.as_bytes(), 500).is_ok());
+    assert!(keys.verify(&rules(), nameless.as_bytes(), UnixSeconds(500)).is_ok());
     let stranger = Signer::new("three");
-    assert_eq!(keys.verify(&rules(), stranger.token(&good()).as_bytes(), 500), Err(JwtRefusal::UnknownKey));
+    assert_eq!(
+        keys.verify(&rules(), stranger.token(&good()).as_bytes(), UnixSeconds(500)),
+        Err(JwtRefusal::UnknownKey)
+    );
     let imposter = Signer::new("one");
-    let refused = keys.verify(&rules(), imposter.token(&good()).as_bytes(), 500);
+    let refused = keys.verify(&rules(), imposter.token(&good()).as_bytes(), UnixSeconds(500));
     assert_eq!(refused, Err(JwtRefusal::Invalid("its signature is not valid")));
 }
 
@@ -116,7 +119,7 @@ fn registered_and_required_claims_are_verified() {
                 value => claims[name] = value.clone(),
             }
         }
-        keys.verify(rules, signer.token(&claims).as_bytes(), now_s).map(|_| ())
+        keys.verify(rules, signer.token(&claims).as_bytes(), UnixSeconds(now_s)).map(|_| ())
     };
     let rules = rules();
     assert_eq!(verify(json!({}), &rules, 1009), Ok(()));
@@ -188,12 +191,12 @@ fn tokens_with_unexpected_algorithm_or_form_are_rejected() {
         "a.b.c".into(),
         "x".repeat(TOKEN_BYTES_MAX + 1),
     ] {
-        let refused = keys.verify(&rules, token.as_bytes(), 500);
+        let refused = keys.verify(&rules, token.as_bytes(), UnixSeconds(500));
         assert!(refused.is_err(), "{token}");
     }
-    assert!(keys.verify(&rules, valid.as_bytes(), 500).is_ok());
+    assert!(keys.verify(&rules, valid.as_bytes(), UnixSeconds(500)).is_ok());
     rules.algorithms = vec!["RS256"];
-    assert!(keys.verify(&rules, valid.as_bytes(), 500).is_err());
+    assert!(keys.verify(&rules, valid.as_bytes(), UnixSeconds(500)).is_err());
     // A key for another use is ignored.
     let mut jwk = signer.jwk();
     jwk["use"] = "enc".into();
@@ -208,9 +211,9 @@ fn secret_keys_must_come_from_files_and_be_long() {
     assert_eq!((count(&set(&secret), false), count(&set(&secret[..31]), true)), (0, 0));
     let keys = JwtKeys::parse(set(&secret).as_bytes(), true).unwrap();
     let token = secret_token(&secret, &json!({"alg": "HS256"}), &good());
-    assert!(keys.verify(&rules(), token.as_bytes(), 500).is_err());
+    assert!(keys.verify(&rules(), token.as_bytes(), UnixSeconds(500)).is_err());
     let rules = JwtAuth { algorithms: vec!["HS256"], ..rules() };
-    assert!(keys.verify(&rules, token.as_bytes(), 500).is_ok());
+    assert!(keys.verify(&rules, token.as_bytes(), UnixSeconds(500)).is_ok());
     for wrong in ["", "{}", "[]", "{\"keys\": {}}"] {
         assert!(JwtKeys::parse(wrong.as_bytes(), true).is_err(), "{wrong}");
     }

@@ -7,6 +7,7 @@ use failure::{Failure, FailureContext};
 use http::EmptySegments;
 use http::path::{encoded_path, matched_path};
 use steps::auth;
+use times::UnixSeconds;
 
 use crate::cli::sign_url_arguments::SignUrlArguments;
 
@@ -18,10 +19,10 @@ pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, Failure> 
     let file = &arguments.secret_file;
     let bytes = std::fs::read(file).with_context(|| file.display())?;
     let keys = auth::url_keys(&bytes, file)?;
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let until_s = match arguments.until {
-        Some(until_s) => until_s,
-        None => now_s + config::parse_duration(&arguments.valid).context("--for")?.as_secs(),
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let until = match arguments.until {
+        Some(until_s) => UnixSeconds(until_s),
+        None => UnixSeconds(now.as_secs()) + config::parse_duration(&arguments.valid).context("--for")?,
     };
     let url = arguments.url.split('#').next().unwrap_or_default();
     let begin = match url.split_once("://").filter(|(scheme, _)| !scheme.contains(['/', '?'])) {
@@ -51,9 +52,9 @@ pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, Failure> 
     let path = path.replace(' ', "%20");
     let decoded = matched_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
     let encoded = encoded_path(path.as_bytes(), EmptySegments::AsSent).map_err(refused)?;
-    let signature = keys.sign(&decoded, until_s, arguments.client.map(|ip| ip.to_string()).as_deref());
+    let signature = keys.sign(&decoded, until, arguments.client.map(|ip| ip.to_string()).as_deref());
     let signature = signature.ok_or("there is no secret")?;
     let query = query.filter(|query| !query.is_empty()).map(|query| format!("{query}&")).unwrap_or_default();
     let path = String::from_utf8_lossy(&encoded);
-    Ok(format!("{origin}{path}?{query}{EXPIRES}={until_s}&{SIGNATURE}={signature}\n"))
+    Ok(format!("{origin}{path}?{query}{EXPIRES}={until}&{SIGNATURE}={signature}\n"))
 }

@@ -22,7 +22,7 @@ use net::{Core, Exchange, Fault, MemoryBudget, Request};
 use process::config_files::ConfigFiles;
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use reload::KeptState;
-use times::{AtomicMoment, Millis, Moment};
+use times::{AtomicMoment, Millis, Moment, UnixSeconds};
 
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;
@@ -60,7 +60,7 @@ pub(super) struct SharedJwt {
     /// Time at which keys that could not be refreshed are discarded, in milliseconds.
     expires_at: AtomicMoment,
     is_fetching: AtomicBool,
-    verified: ExpiringCache<Arc<VerifiedToken>, u64>,
+    verified: ExpiringCache<Arc<VerifiedToken>, UnixSeconds>,
     /// Key of the HMAC that identifies cached tokens.
     secret: hmac::Key,
     pending: AtomicUsize,
@@ -227,7 +227,7 @@ impl JwtRoute {
         };
         let digest = hmac::sign(&self.shared.secret, &token);
         let key = *digest.as_ref().first_chunk().expect("a digest of 32 bytes");
-        if let Some(known) = self.shared.verified.find(&key, exchange.core().unix_s()) {
+        if let Some(known) = self.shared.verified.find(&key, UnixSeconds(exchange.core().unix_s())) {
             return Ok(self.apply_token(exchange, &known));
         }
         exchange.hold(WAITING_BYTES);
@@ -237,7 +237,7 @@ impl JwtRoute {
             Ok((keys, token)) => {
                 let token = Arc::new(token);
                 let insert =
-                    || self.shared.verified.insert(key, token.clone(), token.weight_bytes(), token.until_s);
+                    || self.shared.verified.insert(key, token.clone(), token.weight_bytes(), token.until);
                 if_current(&self.shared.keys, &keys, insert);
                 Ok(self.apply_token(exchange, &token))
             }
@@ -347,10 +347,10 @@ impl JwtRoute {
             }
             let pending = PendingToken(&self.shared.pending);
             let rules = self.shared.rules.clone();
-            let now_s = x.core().unix_s();
+            let now = UnixSeconds(x.core().unix_s());
             let copy = token.clone();
             let used = keys.clone();
-            let verified = x.core().offload(move || keys.verify(&rules, &copy, now_s)).await;
+            let verified = x.core().offload(move || keys.verify(&rules, &copy, now)).await;
             drop(pending);
             match verified {
                 Err(JwtRefusal::UnknownKey) if asks_again => {

@@ -10,6 +10,7 @@ use failure::IoFailure;
 use http::{EmptySegments, Fields, Name, Status};
 use net::{Exchange, Fault, Peer};
 use process::config_files::ConfigFiles;
+use times::UnixSeconds;
 
 const GONE: Status = Status::of(410).expect("three digits");
 
@@ -80,7 +81,8 @@ impl SignedUrls {
         // Empty segments are part of the signature, because a handler may see them.
         let path = request.matched_path(EmptySegments::AsSent)?;
         let query = request.query().unwrap_or_default();
-        let (status, reason) = match self.keys.verify(&path, query, client, exchange.core().unix_s()) {
+        let now = UnixSeconds(exchange.core().unix_s());
+        let (status, reason) = match self.keys.verify(&path, query, client, now) {
             Ok(()) => {
                 exchange.set_authorized();
                 return Ok(true);
