@@ -143,13 +143,19 @@ mod tests {
         );
         // Without keys no signature is valid.
         let none = UrlKeys::new::<&str>([]);
-        assert_eq!(none.verify(b"/x", query.as_bytes(), Some("192.0.2.1"), UnixSeconds(1)), Err(SignedRefusal::Invalid));
+        assert_eq!(
+            none.verify(b"/x", query.as_bytes(), Some("192.0.2.1"), UnixSeconds(1)),
+            Err(SignedRefusal::Invalid)
+        );
     }
 
     #[test]
     fn url_signature_equals_that_of_openssl() {
         // printf '/a b\n1000' | openssl dgst -sha256 -hmac new-secret-of-16 -binary | base64 | tr '+/' '-_' | tr -d '='
         let keys = UrlKeys::new(["new-secret-of-16"]);
-        assert_eq!(keys.sign(b"/a b", UnixSeconds(1000), None).unwrap(), "zq4X80ujO4jqDBonxeqMYYE2nKxArsTrrCVsPgCJdwY");
+        assert_eq!(
+            keys.sign(b"/a b", UnixSeconds(1000), None).unwrap(),
+            "zq4X80ujO4jqDBonxeqMYYE2nKxArsTrrCVsPgCJdwY"
+        );
     }
 }
