@@ -409,10 +409,7 @@ fn cert_list_reports_server_older_than_the_command() {
     );
     // With another server present, this is only a warning.
     let mut command = komainu();
-    command
-        .env("RUNTIME_DIRECTORY", folder.path())
-        .args(["run", "--listen", "127.0.0.1:0"])
-        .arg(folder.path());
+    command.env("RUNTIME_DIRECTORY", &sockets).args(["run", "--listen", "127.0.0.1:0"]).arg(folder.path());
     let rig = Rig::start(command, Folder::new());
     let (is_listed, said) = list(&[]);
     assert!(is_listed && said.contains("warning: process 4000000: this server is older"), "{said}");
