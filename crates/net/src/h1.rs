@@ -1,5 +1,6 @@
 //! HTTP/1 on a connection that has input: requests, one after the other, until there is no more input.
 
+use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -16,7 +17,7 @@ use crate::fault::Fault;
 use crate::inbound::ReadOutcome;
 use crate::lane::Lane;
 use crate::memory::Pressure;
-use crate::mux::MuxProtocol;
+use crate::mux::ByteProtocol;
 use crate::protocol::{self, DetectedProtocol};
 use crate::request::Request;
 use crate::request_state::{ReplyState, RequestState};
@@ -40,7 +41,7 @@ pub(crate) enum ServeEnd {
     /// The connection has ended.
     Closed,
     /// The connection speaks HTTP/2.
-    Multiplexed(Box<dyn MuxProtocol>),
+    Multiplexed(Rc<RefCell<dyn ByteProtocol>>),
 }
 
 /// Serves pipelined and following requests until there is no input.

@@ -7,7 +7,8 @@ use times::Moment;
 
 use crate::fault::Fault;
 use crate::mux::{
-    AbortReason, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+    AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,
+    StreamRequest,
 };
 use crate::options;
 
@@ -171,21 +172,6 @@ impl ContentFrames for H2Server {
 }
 
 impl MuxProtocol for H2Server {
-    fn feed<'b>(
-        &mut self,
-        bytes: &'b [u8],
-        _limits: &Limits,
-        now: Moment,
-    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
-        match self.frames.machine.feed(bytes, now.0) {
-            Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
-            Err(error) => {
-                self.frames.machine.flush(&mut self.frames.out);
-                Err(Fault::MuxError { code: error.code.text(), reason: error.reason })
-            }
-        }
-    }
-
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
         let Frames { machine, out } = &mut self.frames;
         if let Some(mut head) = machine.respond(id, status, ends, out) {
@@ -224,6 +210,44 @@ impl MuxProtocol for H2Server {
         self.is_peer_leaving
     }
 
+    fn limit_growth(&mut self, bytes_max: usize) {
+        self.frames.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
+    }
+
+    fn shrink(&mut self) {
+        self.frames.out.shrink_to_fit();
+        self.frames.machine.shrink();
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.frames.out.capacity() + self.frames.machine.own_bytes()
+    }
+
+    fn unsent_bytes(&mut self) -> usize {
+        self.out().len()
+    }
+
+    fn shared_out(&mut self) -> Option<&mut Vec<u8>> {
+        Some(self.out())
+    }
+}
+
+impl ByteProtocol for H2Server {
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        _limits: &Limits,
+        now: Moment,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
+        match self.frames.machine.feed(bytes, now.0) {
+            Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
+            Err(error) => {
+                self.frames.machine.flush(&mut self.frames.out);
+                Err(Fault::MuxError { code: error.code.text(), reason: error.reason })
+            }
+        }
+    }
+
     fn awaits_peer(&self) -> bool {
         self.frames.machine.is_reading_head() || !self.frames.machine.settings_acked()
     }
@@ -238,26 +262,13 @@ impl MuxProtocol for H2Server {
         Fault::MuxError { code: code.text(), reason }
     }
 
-    fn limit_growth(&mut self, bytes_max: usize) {
-        self.frames.machine.limit_growth(u32::try_from(bytes_max).unwrap_or(u32::MAX));
-    }
-
     fn is_measuring(&self) -> bool {
         self.frames.machine.is_ping_unanswered()
-    }
-
-    fn shrink(&mut self) {
-        self.frames.out.shrink_to_fit();
-        self.frames.machine.shrink();
     }
 
     fn out(&mut self) -> &mut Vec<u8> {
         let Frames { machine, out } = &mut self.frames;
         machine.flush(out);
         out
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.frames.out.capacity() + self.frames.machine.own_bytes()
     }
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -23,7 +24,7 @@ use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::mux::{
-    AbortReason, MuxConn, MuxEndpoints, MuxEvent, MuxProtocol, ResetReason, StreamLane, StreamRequest,
+    AbortReason, ByteProtocol, MuxConn, MuxEndpoints, MuxEvent, ResetReason, StreamLane, StreamRequest,
 };
 use crate::progress::SendProgress;
 use crate::request::Request;
@@ -51,6 +52,7 @@ const CHECK_INTERVAL: Millis = Millis(1_000);
 /// The transport of a connection and its buffers.
 struct Wire {
     link: Link,
+    machine: Rc<RefCell<dyn ByteProtocol>>,
     /// Pooled buffers, held while bytes are received; contain input that the machine has not consumed.
     buffers: HeldBuffers<ServerMachine>,
     /// Unconsumed input between reads, usually the beginning of a frame.
@@ -70,7 +72,11 @@ struct Wire {
 }
 
 /// Serves a connection of the machine's protocol until its end.
-pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine: Box<dyn MuxProtocol>) {
+pub(crate) async fn serve<S: Service>(
+    engine: Rc<Engine<S>>,
+    conn: Conn,
+    machine: Rc<RefCell<dyn ByteProtocol>>,
+) {
     let ends = MuxEndpoints {
         peer: conn.peer,
         client: conn.direct_client(),
@@ -79,9 +85,10 @@ pub(crate) async fn serve<S: Service>(engine: Rc<Engine<S>>, conn: Conn, machine
     };
     let Conn { link, permit, buffers: work, .. } = conn;
     permit.update_entry(|entry| entry.is_http2 = true);
-    let conn = Rc::new(MuxConn::new(permit, ends, machine));
+    let conn = Rc::new(MuxConn::new(permit, ends, machine.clone()));
     let mut wire = Wire {
         link,
+        machine,
         buffers: work,
         unconsumed: Vec::new(),
         ended: false,
@@ -159,7 +166,7 @@ async fn run<S: Service>(
         if conn.live_streams() > 0 {
             idle_since = conn.core.now();
         }
-        let waits = conn.machine.borrow_mut().out().len() > wire.sent || wire.link.has_pending_output();
+        let waits = wire.machine.borrow_mut().out().len() > wire.sent || wire.link.has_pending_output();
         let is_over = goes_away || wire.ended || conn.machine.borrow().is_peer_leaving();
         let idle_timeout = if served == 0 { timeouts.head } else { timeouts.idle };
         let now = conn.core.now();
@@ -180,10 +187,10 @@ async fn run<S: Service>(
         if wire.is_stalled(conn, waits) {
             return Err(Fault::Timeout);
         }
-        let owes = conn.machine.borrow().awaits_peer().then(|| *owes_since.get_or_insert(now));
+        let owes = wire.machine.borrow().awaits_peer().then(|| *owes_since.get_or_insert(now));
         owes_since = owes;
         if owes.is_some_and(|since| now >= since + timeouts.head) {
-            return Err(conn.machine.borrow_mut().close_overdue());
+            return Err(wire.machine.borrow_mut().close_overdue());
         }
         if std::mem::take(&mut wire.moved_bytes) >= TURN_BYTES_MAX {
             conn.core.yield_now().await;
@@ -221,7 +228,7 @@ impl Wire {
         if self.ended || self.held_request.is_some() {
             return false;
         }
-        let mut machine = conn.machine.borrow_mut();
+        let mut machine = self.machine.borrow_mut();
         let is_full = machine.out().len() - self.sent >= OUT_BYTES_MAX;
         let is_stuck = (self.is_blocked || self.link.has_pending_output()) && conn.has_queued_streams();
         !(is_full || is_stuck) || machine.is_measuring()
@@ -289,7 +296,7 @@ fn feed<S: Service>(
         {
             let bytes = &wire.buffers.input.unconsumed()[at..];
             let now = conn.core.now();
-            let fed = conn.machine.borrow_mut().feed(bytes, &limits.head, now);
+            let fed = wire.machine.borrow_mut().feed(bytes, &limits.head, now);
             let (consumed, event) = match fed {
                 Ok((0, None)) => break,
                 Ok(fed) => fed,
@@ -405,7 +412,7 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
         if !wire.is_blocked {
             conn.fill_out(wire.sent + OUT_BYTES_MAX);
         }
-        let mut machine = conn.machine.borrow_mut();
+        let mut machine = wire.machine.borrow_mut();
         let out = machine.out();
         let waiting = out.len() - wire.sent;
         if waiting == 0 {

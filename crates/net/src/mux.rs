@@ -1,7 +1,7 @@
 //! Multiplexed connections: many concurrent requests over one link, independent of the framing protocol.
 //!
-//! A [`MuxProtocol`] implements the protocol: it consumes bytes, produces events, and handles flow control
-//! and framing. This module implements the common part: the table of streams with their unread input and
+//! A [`MuxProtocol`] implements the protocol: flow control and framing. What it receives, and how its frames
+//! leave, is the concern of the connection's task. This module implements the common part: the table of streams with their unread input and
 //! unsent output, the readiness of each stream, scheduling between streams, and memory accounting.
 
 pub(crate) mod protocol;
@@ -12,6 +12,7 @@ pub(crate) mod stream;
 
 pub(crate) use conn::{MuxConn, MuxEndpoints};
 pub(crate) use protocol::{
-    AbortReason, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+    AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,
+    StreamRequest,
 };
 pub(crate) use stream::StreamLane;

@@ -15,7 +15,8 @@ use times::Moment;
 use crate::fault::Fault;
 use crate::memory::MemoryBudget;
 use crate::mux::{
-    AbortReason, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest,
+    AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,
+    StreamRequest,
 };
 
 mod connection;
@@ -359,21 +360,6 @@ impl ContentFrames for ToyMachine {
 }
 
 impl MuxProtocol for ToyMachine {
-    fn feed<'b>(
-        &mut self,
-        bytes: &'b [u8],
-        limits: &Limits,
-        _now: Moment,
-    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
-        if !self.has_begun {
-            self.has_begun = bytes.starts_with(PREFACE);
-            return Ok((if self.has_begun { PREFACE.len() } else { 0 }, None));
-        }
-        let Some((frame, len)) = Frame::read(bytes)? else { return Ok((0, None)) };
-        let event = self.take(frame, limits)?;
-        Ok((len, event))
-    }
-
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
         if self.streams.contains_key(&id) {
             let payload = [&status.digits()[..], lines].concat();
@@ -414,11 +400,36 @@ impl MuxProtocol for ToyMachine {
         false
     }
 
-    fn out(&mut self) -> &mut Vec<u8> {
-        &mut self.out
-    }
-
     fn held_bytes(&self) -> usize {
         self.out.capacity() + self.streams.capacity() * (size_of::<ToyStream>() + 16)
+    }
+
+    fn unsent_bytes(&mut self) -> usize {
+        self.out().len()
+    }
+
+    fn shared_out(&mut self) -> Option<&mut Vec<u8>> {
+        Some(self.out())
+    }
+}
+
+impl ByteProtocol for ToyMachine {
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limits: &Limits,
+        _now: Moment,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
+        if !self.has_begun {
+            self.has_begun = bytes.starts_with(PREFACE);
+            return Ok((if self.has_begun { PREFACE.len() } else { 0 }, None));
+        }
+        let Some((frame, len)) = Frame::read(bytes)? else { return Ok((0, None)) };
+        let event = self.take(frame, limits)?;
+        Ok((len, event))
+    }
+
+    fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
     }
 }

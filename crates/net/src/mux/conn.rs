@@ -45,7 +45,7 @@ pub(crate) struct MuxConn {
     pub(crate) core: Core,
     pub(crate) permit: ConnectionPermit,
     pub(crate) endpoints: MuxEndpoints,
-    pub(crate) machine: RefCell<Box<dyn MuxProtocol>>,
+    pub(crate) machine: Rc<RefCell<dyn MuxProtocol>>,
     streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
     send_queue: RefCell<SendQueue>,
     /// Streams with output that wait for their bandwidth limit.
@@ -69,7 +69,7 @@ impl MuxConn {
     pub(crate) fn new(
         permit: ConnectionPermit,
         ends: MuxEndpoints,
-        machine: Box<dyn MuxProtocol>,
+        machine: Rc<RefCell<dyn MuxProtocol>>,
     ) -> MuxConn {
         let core = permit.context().core.clone();
         let news = core.add_source();
@@ -78,7 +78,7 @@ impl MuxConn {
             core,
             permit,
             endpoints: ends,
-            machine: RefCell::new(machine),
+            machine,
             streams: RefCell::default(),
             send_queue: RefCell::default(),
             paused: RefCell::default(),
@@ -257,7 +257,7 @@ impl MuxConn {
         let mut machine = self.machine.borrow_mut();
         let now = self.core.now();
         loop {
-            let room = bytes_max.saturating_sub(machine.out().len());
+            let room = bytes_max.saturating_sub(machine.unsent_bytes());
             if room < FRAMED_BYTES_MIN {
                 return;
             }
@@ -272,8 +272,10 @@ impl MuxConn {
                 }
                 continue;
             }
-            self.lend_buffer(machine.out());
-            if !stream.frame(room - FRAME_HEADERS_BYTES, now, &mut **machine) {
+            if let Some(out) = machine.shared_out() {
+                self.lend_buffer(out);
+            }
+            if !stream.frame(room - FRAME_HEADERS_BYTES, now, &mut *machine) {
                 // Blocked by flow control until a window update. Reset if none can arrive.
                 if self.peer_ended.get() {
                     stream.abort(AbortReason::Peer);
@@ -281,7 +283,7 @@ impl MuxConn {
                 }
                 continue;
             }
-            stream.framed_position.set(self.drained_bytes.get() + machine.out().len() as u64);
+            stream.framed_position.set(self.drained_bytes.get() + machine.unsent_bytes() as u64);
             let output = stream.output.borrow();
             let waits = output.is_waiting();
             let reads = output.file.is_some();

@@ -110,21 +110,9 @@ pub(crate) trait ContentFrames {
     fn trailers(&mut self, id: u32, trailers: &Fields);
 }
 
-/// A protocol implementation without I/O and clocks. It is responsible for framing, flow control and limits
-/// of cheap frames. Calls for streams that it does not know, because the peer has reset them, have no effect.
+/// The requests and responses of a connection, without I/O and clocks: framing, flow control and limits of
+/// cheap frames. Calls for streams that it does not know, because the peer has reset them, have no effect.
 pub(crate) trait MuxProtocol: ContentFrames {
-    /// Processes received bytes; returns the number of bytes consumed and an event. If there is neither, more
-    /// bytes are needed. `now` is the time of the core's clock.
-    ///
-    /// # Errors
-    /// The connection has ended; [`MuxProtocol::out`] contains the last frames for the peer.
-    fn feed<'b>(
-        &mut self,
-        bytes: &'b [u8],
-        limits: &Limits,
-        now: Moment,
-    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
-
     /// Frames a response head, final or interim. `lines` are field lines in HTTP/1 syntax. `ends` means that
     /// nothing follows.
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool);
@@ -145,30 +133,51 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Whether the peer is leaving and will send nothing but the rest of open streams.
     fn is_peer_leaving(&self) -> bool;
 
+    /// Limits the growth of receive windows, which follows the measured rate; shrinks larger ones.
+    fn limit_growth(&mut self, _bytes_max: usize) {}
+
+    /// Releases memory that a connection without streams does not need.
+    fn shrink(&mut self) {}
+
+    /// Returns the number of framed bytes that wait to be sent.
+    fn unsent_bytes(&mut self) -> usize;
+
+    /// Returns the output buffer of a protocol that frames all streams into one.
+    fn shared_out(&mut self) -> Option<&mut Vec<u8>>;
+
+    /// Returns the memory held, in bytes.
+    fn held_bytes(&self) -> usize;
+}
+
+/// A protocol whose streams share one ordered stream of bytes, such as a TCP connection.
+pub(crate) trait ByteProtocol: MuxProtocol {
+    /// Processes received bytes; returns the number of bytes consumed and an event. If there is neither, more
+    /// bytes are needed. `now` is the time of the core's clock.
+    ///
+    /// # Errors
+    /// The connection has ended; [`ByteProtocol::out`] contains the last frames for the peer.
+    fn feed<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        limits: &Limits,
+        now: Moment,
+    ) -> Result<(usize, Option<MuxEvent<'b>>), Fault>;
+
     /// Whether the rest of a head or a SETTINGS acknowledgement is due, within the head timeout.
     fn awaits_peer(&self) -> bool {
         false
     }
 
-    /// Ends the connection because of that timeout; [`MuxProtocol::out`] gets the last frames.
+    /// Ends the connection because of that timeout; [`ByteProtocol::out`] gets the last frames.
     fn close_overdue(&mut self) -> Fault {
         Fault::Timeout
     }
-
-    /// Limits the growth of receive windows, which follows the measured rate; shrinks larger ones.
-    fn limit_growth(&mut self, _bytes_max: usize) {}
 
     /// Whether an answer of the peer is awaited; it may read nothing before sending it.
     fn is_measuring(&self) -> bool {
         false
     }
 
-    /// Releases memory that a connection without streams does not need.
-    fn shrink(&mut self) {}
-
     /// Returns the output buffer.
     fn out(&mut self) -> &mut Vec<u8>;
-
-    /// Returns the memory held, in bytes.
-    fn held_bytes(&self) -> usize;
 }
